@@ -9,7 +9,7 @@
     commbench.slow_pairs("results")                                            # links slower than others of their class
 
 Every error that commbench raises on purpose is a CommbenchError.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -43,9 +43,20 @@ _PLACES = {  # public name -> its module, where `run` has the name run_one
     "step_of": "commbench.report.predict",
 }
 __all__ = [
-    "CommbenchError", "ConfigError", "WorldBroken", "cold_start", "compare", "crossovers", "launch_overhead", "load",
-    "predict", "run", "slow_pairs", "soak_intervals", "step_of",
-]  # fmt: skip
+    "CommbenchError",
+    "ConfigError",
+    "WorldBroken",
+    "cold_start",
+    "compare",
+    "crossovers",
+    "launch_overhead",
+    "load",
+    "predict",
+    "run",
+    "slow_pairs",
+    "soak_intervals",
+    "step_of",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -60,7 +71,9 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:  # PYTHONPATH, or a clone that is not installed
             return "source"
     if name not in _PLACES:
-        raise AttributeError(f"module 'commbench' has no attribute {name!r}; public names: {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'commbench' has no attribute {name!r}; public names: {', '.join(__all__)}"
+        )
     module = importlib.import_module(_PLACES[name])
     if name != "run":
         return getattr(module, name)

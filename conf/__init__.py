@@ -1,1 +1,2 @@
-"""Hydra's configuration files; the folder lies at the top of the repository and is installed as commbench.conf."""
+"""Hydra's configuration files; the folder lies at the top of the repository and is installed as
+commbench.conf."""

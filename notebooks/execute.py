@@ -1,4 +1,5 @@
-"""Run the notebooks here, in place or into another folder, and leave outputs without paths and times.
+"""Run the notebooks here, in place or into another folder, and leave outputs without paths and
+times.
 
 python notebooks/execute.py [NAME...]
 """

@@ -2,7 +2,8 @@
 
     python notebooks/keep_results.py results notebooks/data/NAME [--samples] [--counters interval.]
 
-Host names, addresses, identifiers and folders are taken out of run.json; tables are written in one piece.
+Host names, addresses, identifiers and folders are taken out of run.json; tables are written in one
+piece.
 """
 
 from __future__ import annotations
@@ -31,21 +32,34 @@ def keep(source: str, target: str, samples: bool, counters: str) -> None:
     for run in find_runs(source):
         folder = Path(target) / run.name
         folder.mkdir(parents=True, exist_ok=True)
-        record = {**_cleaned(load_run(run), ""), "folder": run.name, "machine": MACHINE, "config_dir": None}
+        record = {
+            **_cleaned(load_run(run), ""),
+            "folder": run.name,
+            "machine": MACHINE,
+            "config_dir": None,
+        }
         (folder / "run.json").write_text(json.dumps(record, indent=1) + "\n")
-        for table in ("cases", *(["samples"] if samples else []), *(["counters"] if counters else [])):
+        for table in (
+            "cases",
+            *(["samples"] if samples else []),
+            *(["counters"] if counters else []),
+        ):
             frame = read_rows([run], table)
             if table == "counters":
                 frame = frame[frame["name"].str.startswith(counters)]
             if table == "cases":
                 for name in ("env", "backend_options"):
-                    frame[name] = [list(one.items()) if isinstance(one, dict) else one for one in frame[name]]
+                    frame[name] = [
+                        list(one.items()) if isinstance(one, dict) else one for one in frame[name]
+                    ]
             schema = arrow_schema(table)
             plain = pa.schema([field.remove_metadata() for field in schema], schema.metadata)
             rows = pa.Table.from_pandas(frame, plain, preserve_index=False)
             rows = rows.replace_schema_metadata(schema.metadata)
             file = folder / f"{table}.parquet"
-            pq.write_table(rows, file, compression="zstd", write_statistics=False, store_schema=False)
+            pq.write_table(
+                rows, file, compression="zstd", write_statistics=False, store_schema=False
+            )
 
 
 def _cleaned(value: Any, name: str) -> Any:
@@ -56,17 +70,29 @@ def _cleaned(value: Any, name: str) -> Any:
     if isinstance(value, list):
         return [_cleaned(one, name) for one in value]
     if isinstance(value, str):
-        value = re.sub(r"output='?[^\s']*'?", "output=results", value) if value.startswith("output=") else value
-        value = re.sub(r"(\d+\.\d+\.\d+)-[\w.-]+", r"\1", value) if "kernel" in f"{name} {value}" else value
+        value = (
+            re.sub(r"output='?[^\s']*'?", "output=results", value)
+            if value.startswith("output=")
+            else value
+        )
+        value = (
+            re.sub(r"(\d+\.\d+\.\d+)-[\w.-]+", r"\1", value)
+            if "kernel" in f"{name} {value}"
+            else value
+        )
         return Path(value).name if value.startswith("/") else value
     return value
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", help="a folder with runs")
     parser.add_argument("target", help="a folder to write")
     parser.add_argument("--samples", action="store_true", help="keep every repetition too")
-    parser.add_argument("--counters", default="", metavar="PREFIX", help="keep counters whose name begins so")
+    parser.add_argument(
+        "--counters", default="", metavar="PREFIX", help="keep counters whose name begins so"
+    )
     given = parser.parse_args()
     keep(given.source, given.target, given.samples, given.counters)

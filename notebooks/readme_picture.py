@@ -15,19 +15,30 @@ from commbench.report.load import read_rows
 from commbench.report.svg import SETTINGS
 
 HERE = Path(__file__).parent
-RESULTS, PICTURE = HERE / "data" / "quickstart", HERE.parent / "docs" / "quickstart.svg"
+RESULTS = HERE / "data" / "quickstart"
+PICTURE = HERE.parent / "docs" / "quickstart.svg"
 
 
 def draw(path: Path) -> None:
-    """Time and bandwidth of messages between two ranks over their size, by backend. The same data, the same file."""
+    """Time and bandwidth of messages between two ranks over their size, by backend. The same data,
+    the same file."""
     cases = read_rows([RESULTS]).query("status == 'ok'")
     colours = Colours(sorted(cases["backend"].unique()))
     mpl.use("svg")
     style = {name: SETTINGS[name] for name in ("svg.fonttype", "svg.hashsalt")}
-    with mpl.rc_context(style), figure("Messages between two ranks on one machine", columns=2) as (made, (left, right)):
+    with (
+        mpl.rc_context(style),
+        figure("Messages between two ranks on one machine", columns=2) as (made, (left, right)),
+    ):
         curves(left, cases[cases["benchmark"] == "p2p_latency"], ["backend"], colours=colours)
         left.set_ylabel("half a round trip")
-        curves(right, cases[cases["benchmark"] == "p2p_bandwidth"], ["backend"], rate=True, colours=colours)
+        curves(
+            right,
+            cases[cases["benchmark"] == "p2p_bandwidth"],
+            ["backend"],
+            rate=True,
+            colours=colours,
+        )
         right.set_ylabel("bandwidth, GB/s")
         made.savefig(path, format="svg", metadata={"Date": None, "Creator": "commbench"})
 

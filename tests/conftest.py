@@ -1,4 +1,5 @@
-"""Real worlds for tests: the command line in a process of its own, bounded in time, results as a data frame."""
+"""Real worlds for tests: the command line in a process of its own, bounded in time, results as a
+data frame."""
 
 from __future__ import annotations
 
@@ -24,8 +25,17 @@ from commbench.report.load import load_run
 
 BIN = Path(sys.executable).parent
 WORLD_S = 120
-RANK_VARIABLES = ("TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "COMMBENCH_", "MPI4PY_", "RANK", "WORLD_SIZE",
-                  "LOCAL_RANK")  # fmt: skip
+RANK_VARIABLES = (
+    "TORCHELASTIC_",
+    "OMPI_",
+    "PMI",
+    "SLURM_",
+    "COMMBENCH_",
+    "MPI4PY_",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+)
 
 # in the background SIGINT is ignored, which the commands that tests interrupt would inherit
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -66,19 +76,22 @@ class World:
 
 @pytest.fixture(autouse=True)
 def impatient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch asks DNS for the name of 127.0.0.1 with each connection; where no one answers, that takes 5 s."""
+    """torch asks DNS for the name of 127.0.0.1 with each connection; where no one answers, that
+    takes 5 s."""
     monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
 
 
 @pytest.fixture(autouse=True)
 def no_rank_server_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command in the test's process would start one each time, which imports torch for what is refused or planned."""
+    """A command in the test's process would start one each time, which imports torch for what is
+    refused or planned."""
     monkeypatch.setattr("commbench.world.rank_server.start_rank_server", lambda launcher: None)
 
 
 @pytest.fixture
 def outside_any_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder to work in, and an environment without what launchers export to their ranks."""
+    """An empty folder to work in, and an environment without what launchers export to their
+    ranks."""
     for name in [name for name in os.environ if name.startswith(RANK_VARIABLES)]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -86,7 +99,8 @@ def outside_any_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def warm() -> Callable[[str | None], Path]:
-    """warm(LD_LIBRARY_PATH): a python that starts at once (tests/support/warm_python.py), one server per value."""
+    """warm(LD_LIBRARY_PATH): a python that starts at once (tests/support/warm_python.py), one
+    server per value."""
     return cache(warm_python)
 
 
@@ -97,37 +111,59 @@ def warm_executable(warm: Callable[[str | None], Path]) -> Path:
 
 
 def run_command(
-    tmp_path: Path, words: Sequence[str], env: Mapping[str, str], cwd: Path | None, path: str, status: int | None
+    tmp_path: Path,
+    words: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path | None,
+    path: str,
+    status: int | None,
 ) -> World:
     output = tmp_path / "results"
     command = ["timeout", "-k", "5", str(WORLD_S), *words, f"output={output}"]
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", **AS_ROOT, **env}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd or tmp_path, check=False)
-    ended = World(done.returncode, done.stdout, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stderr), output)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=cwd or tmp_path, check=False
+    )
+    ended = World(
+        done.returncode, done.stdout, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stderr), output
+    )
     assert status is None or ended.status == status, ended.explain()
     return ended
 
 
 @pytest.fixture
 def started_world(tmp_path: Path) -> Callable[..., World]:
-    """As `world`, and every process is started as a user's is: for tests of launchers and of starting."""
+    """As `world`, and every process is started as a user's is: for tests of launchers and of
+    starting."""
 
-    def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None, status: int | None = 0) -> World:
-        return run_command(tmp_path, words, env or {}, cwd, str(BIN), status)  # an activated environment
+    def start(
+        *words: str,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        status: int | None = 0,
+    ) -> World:
+        # an activated environment
+        return run_command(tmp_path, words, env or {}, cwd, str(BIN), status)
 
     return start
 
 
 @pytest.fixture
 def world(tmp_path: Path, warm: Callable[[str | None], Path]) -> Callable[..., World]:
-    """world("torchrun", "--nproc-per-node", "2", "-m", "commbench", "backend=gloo"): run, wait, return.
+    """world("torchrun", "--nproc-per-node", "2", "-m", "commbench", "backend=gloo"): run, wait,
+    return.
 
-    Fails if the exit status is not `status`; None allows any.
-    `commbench`, `torchrun` and `python` without a path are forked from a process that has imported torch, and so are
-    the ranks that they start, also where mpirun or srun starts them or on a virtual host.
+    Fails if the exit status is not `status`; None allows any. `commbench`, `torchrun` and `python`
+    without a path are forked from a process that has imported torch, and so are the ranks that they
+    start, also where mpirun or srun starts them or on a virtual host.
     """
 
-    def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None, status: int | None = 0) -> World:
+    def start(
+        *words: str,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        status: int | None = 0,
+    ) -> World:
         env = env or {}
         python = warm(env.get("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH")))
         return run_command(tmp_path, words, env, cwd, f"{python.parent}:{BIN}", status)

@@ -1,1 +1,2 @@
-"""The libraries that can be measured, a folder each; no code outside this folder decides by the name of one."""
+"""The libraries that can be measured, a folder each; no code outside this folder decides by the
+name of one."""

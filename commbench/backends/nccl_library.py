@@ -12,7 +12,9 @@ from commbench.engines.lowered import UnsupportedForms, reduction_missing, skip_
 from commbench.hardware.cuda import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
 
-LEVEL, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
+LEVEL = "NCCL_DEBUG"
+SUBSYSTEMS = "NCCL_DEBUG_SUBSYS"
+FILE = "NCCL_DEBUG_FILE"
 OWN_LOG = "COMMBENCH_NCCL_LOG"  # set where commbench, not the user, asks for a log
 # COLL, TUNING and CALL write a line per operation: not during a measurement
 LOGGED_SUBSYSTEMS = "INIT,ENV,GRAPH,P2P,SHM,NET,NVLS"
@@ -23,7 +25,8 @@ class NcclBackend(Backend):
     """What the backends on NCCL declare: GPU memory, one GPU per rank."""
 
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
-    threads_per_rank: ClassVar[int] = 2  # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
+    # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
+    threads_per_rank: ClassVar[int] = 2
     joins_messages: ClassVar[bool] = True  # one group, and kernel
     shares_gpu: ClassVar[bool] = False
     unsupported_forms: ClassVar[UnsupportedForms]
@@ -31,25 +34,33 @@ class NcclBackend(Backend):
     def supports(self, case: Case, size: int) -> str | None:
         """A rank may send to itself: NCCL copies where both ends are in one group of calls."""
         if case.staging != "none":
-            return f"NCCL reads and writes GPU memory itself; staging={case.staging} has no effect on it"
+            return (
+                f"NCCL reads and writes GPU memory itself; staging={case.staging} has no effect"
+                " on it"
+            )
         return reduction_missing("NCCL", case) or skip_reason(self.unsupported_forms, case)
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         """NCCL reads its variables once per process, so these and the user's hold for all cases."""
         exports = cuda_ipc_exports(cuda_ipc, (NCCL,))
         if LEVEL not in os.environ and FILE not in os.environ:  # else the user has set up a log
-            exports |= {OWN_LOG: "1", LEVEL: "INFO", SUBSYSTEMS: os.environ.get(SUBSYSTEMS, LOGGED_SUBSYSTEMS)}
+            exports |= {
+                OWN_LOG: "1",
+                LEVEL: "INFO",
+                SUBSYSTEMS: os.environ.get(SUBSYSTEMS, LOGGED_SUBSYSTEMS),
+            }
         if interface is not None:
-            exports["NCCL_SOCKET_IFNAME"] = f"={interface_name(interface)}"  # without = it would be a prefix
+            # without = it would be a prefix
+            exports["NCCL_SOCKET_IFNAME"] = f"={interface_name(interface)}"
         return exports
 
 
 class NcclLog:
     """NCCL's log of this process, in memory: which transport it took for each peer, and why.
 
-    Changes `environ`, and NCCL reads its variables at its first call, so create it before that. Without a log of ours
-    (the user has one, or this system has no such files) `text` is None. It has no name in the file system, so nothing
-    stays behind however the process ends.
+    Changes `environ`, and NCCL reads its variables at its first call, so create it before that.
+    Without a log of ours (the user has one, or this system has no such files) `text` is None. It
+    has no name in the file system, so nothing stays behind however the process ends.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
@@ -63,7 +74,8 @@ class NcclLog:
         except OSError:  # without a file NCCL would write to standard output
             environ.pop(LEVEL, None)
             return
-        self._descriptor, environ[FILE] = descriptor, path
+        self._descriptor = descriptor
+        environ[FILE] = path
 
     def text(self) -> str | None:
         """The log so far, at most MAX_LOG_BYTES; a communicator that connects later adds to it."""
@@ -72,5 +84,6 @@ class NcclLog:
         return os.pread(self._descriptor, MAX_LOG_BYTES, 0).decode(errors="replace")
 
     def facts(self) -> dict[str, Any]:
-        """Facts of a communicator on NCCL. Its transport is to be read from `nccl_log`, null where it is the user's."""
+        """Facts of a communicator on NCCL. Its transport is to be read from `nccl_log`, null where
+        it is the user's."""
         return {"transport": None, "eager": True, "nccl_log": self.text(), "ipc_libraries": [NCCL]}

@@ -1,4 +1,5 @@
-"""A simulated world on a virtual clock with planted truth: for tests, and to try a configuration anywhere."""
+"""A simulated world on a virtual clock with planted truth: for tests, and to try a configuration
+anywhere."""
 
 from __future__ import annotations
 
@@ -30,8 +31,13 @@ class Simulated(Backend):
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
         """The fields of the model that differ from their defaults: what is planted."""
-        planted = ((field.name, field.default, getattr(self.model, field.name)) for field in fields(self.model))
-        return options_text({f"model.{name}": value for name, default, value in planted if value != default})
+        planted = (
+            (field.name, field.default, getattr(self.model, field.name))
+            for field in fields(self.model)
+        )
+        return options_text(
+            {f"model.{name}": value for name, default, value in planted if value != default}
+        )
 
     def missing(self, device: str = "cpu") -> str | None:
         return None
@@ -51,7 +57,8 @@ class SimulatedCommunicator(Communicator):
     """See Communicator. `nodes` holds the node of each of its ranks."""
 
     def __init__(self, backend: Simulated, nodes: tuple[int, ...]) -> None:
-        self._backend, self._nodes = backend, nodes
+        self._backend = backend
+        self._nodes = nodes
         self.size = len(nodes)
         self.hosted = tuple(range(len(nodes)))
 
@@ -62,10 +69,15 @@ class SimulatedCommunicator(Communicator):
         return HostBuffer(spec, pool)
 
     def prepare(
-        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
+        self,
+        programs: Mapping[int, Program],
+        buffers: Mapping[int, Mapping[str, Buffer]],
+        mode: Mode,
     ) -> VirtualRunner:
         backend = self._backend
-        return VirtualRunner(programs, cast(Buffers, buffers), backend.model, backend.seed, self._nodes)
+        return VirtualRunner(
+            programs, cast(Buffers, buffers), backend.model, backend.seed, self._nodes
+        )
 
     def facts(self) -> dict[str, Any]:
         return {"library": "commbench simulated", "clock": "virtual"}

@@ -15,11 +15,15 @@ class AllReduce(Collective):
     axes = ("in_place", "reduction")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        send, reset = input_and_reset(case)  # without the reset, a sum would grow n-fold with each repetition
-        return Program(source_and_data(case), (steps.AllReduce(send, DATA, reduction_of(case)),), reset)
+        # without the reset, a sum would grow n-fold with each repetition
+        send, reset = input_and_reset(case)
+        return Program(
+            source_and_data(case), (steps.AllReduce(send, DATA, reduction_of(case)),), reset
+        )
 
     def bus_factor(self, size: int) -> float | None:
-        """2(n-1)/n: each byte leaves and enters every rank, except its own share (nccl-tests doc/PERFORMANCE.md)."""
+        """2(n-1)/n: each byte leaves and enters every rank, except its own share (nccl-tests
+        doc/PERFORMANCE.md)."""
         return 2 * (size - 1) / size if size > 1 else None
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:

@@ -19,7 +19,11 @@ class AllToAll(DividedCollective):
         return Program(source_and_data(case, size, size), (steps.AllToAll(send, DATA),), reset)
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return joined_blocks(SHARED, salt, case.elements, (rank * size + receiver for receiver in range(size)))
+        return joined_blocks(
+            SHARED, salt, case.elements, (rank * size + receiver for receiver in range(size))
+        )
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return joined_blocks(SHARED, salt, case.elements, (sender * size + rank for sender in range(size)))
+        return joined_blocks(
+            SHARED, salt, case.elements, (sender * size + rank for sender in range(size))
+        )

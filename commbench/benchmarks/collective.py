@@ -8,12 +8,14 @@ from typing import ClassVar
 from commbench.core.case import Case, Shape
 from commbench.core.program import BufferSpec, Copy, Pattern, View
 
-SOURCE, DATA = View("source"), View("data")  # the input, which no call writes to, and the buffer that is checked
+SOURCE = View("source")
+DATA = View("data")  # the input, which no call writes to, and the buffer that is checked
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One call per sample on all ranks. `input` and `result` are the contents of `source` and `data`."""
+    """One call per sample on all ranks. `input` and `result` are the contents of `source` and
+    `data`."""
 
     name: ClassVar[str]
     axes: ClassVar[tuple[str, ...]] = ()
@@ -28,7 +30,8 @@ class Collective:
         return Shape(1, case.message_bytes, "max_over_ranks", "collective")
 
     def bus_factor(self, size: int) -> float | None:
-        """1: every byte leaves one rank once and enters another once (nccl-tests src/broadcast.cu, reduce.cu)."""
+        """1: every byte leaves one rank once and enters another once (nccl-tests src/broadcast.cu,
+        reduce.cu)."""
         return 1.0 if size > 1 else None
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
@@ -53,17 +56,21 @@ class DividedCollective(Collective):
         return size
 
     def bus_factor(self, size: int) -> float | None:
-        """(n-1)/n: all blocks except one enter or leave a rank (nccl-tests doc/PERFORMANCE.md, src/gather.cu)."""
+        """(n-1)/n: all blocks except one enter or leave a rank (nccl-tests doc/PERFORMANCE.md,
+        src/gather.cu)."""
         return (size - 1) / size if size > 1 else None
 
 
-def source_and_data(case: Case, source_blocks: int = 1, data_blocks: int = 1) -> tuple[BufferSpec, BufferSpec]:
+def source_and_data(
+    case: Case, source_blocks: int = 1, data_blocks: int = 1
+) -> tuple[BufferSpec, BufferSpec]:
     source = BufferSpec("source", source_blocks * case.elements, case.dtype)
     return source, BufferSpec("data", data_blocks * case.elements, case.dtype)
 
 
 def input_and_reset(case: Case, place: View = DATA) -> tuple[View, tuple[Copy, ...]]:
-    """The view that the call reads, and the untimed reset before it, which in place copies the input to `place`."""
+    """The view that the call reads, and the untimed reset before it, which in place copies the
+    input to `place`."""
     return (place, (Copy(SOURCE, place),)) if case.in_place else (SOURCE, ())
 
 

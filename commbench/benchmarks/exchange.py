@@ -1,4 +1,5 @@
-"""Every rank sends a message to and receives one from every other rank, all at once and without blocking."""
+"""Every rank sends a message to and receives one from every other rank, all at once and without
+blocking."""
 
 from __future__ import annotations
 
@@ -18,11 +19,15 @@ class Exchange(Collective):
     min_ranks = 2
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        """The first message goes to the next rank: if all began with rank 0, its link would be the bottleneck."""
+        """The first message goes to the next rank: if all began with rank 0, its link would be the
+        bottleneck."""
         if size == 1:
             return Program()
-        buffers = tuple(BufferSpec(name, case.elements, case.dtype, size - 1) for name in ("send", "recv"))
-        (receives_below, sends_below), (receives_above, sends_above) = _calls_by_peer(size, 0), _calls_by_peer(size, 1)
+        buffers = tuple(
+            BufferSpec(name, case.elements, case.dtype, size - 1) for name in ("send", "recv")
+        )
+        receives_below, sends_below = _calls_by_peer(size, 0)
+        receives_above, sends_above = _calls_by_peer(size, 1)
         receives = (*receives_below[:rank], *receives_above[rank + 1 :])
         sends = (*sends_above[rank + 1 :], *sends_below[:rank])
         return Program(buffers, (*receives, *sends, WaitAll(tuple(range(2 * (size - 1))))))
@@ -44,9 +49,11 @@ class Exchange(Collective):
 
 @lru_cache(maxsize=8)
 def _calls_by_peer(size: int, skipped: int) -> tuple[tuple[Irecv, ...], tuple[Isend, ...]]:
-    """A receive and a send per peer. A rank has no slot for itself: `skipped` is 1 for the peers above it, else 0.
+    """A receive and a send per peer. A rank has no slot for itself: `skipped` is 1 for the peers
+    above it, else 0.
 
-    Cached and shared by all ranks, because a plan for thousands of ranks makes the programs of all of them.
+    Cached and shared by all ranks, because a plan for thousands of ranks makes the programs of all
+    of them.
     """
     slots = [(peer, peer - skipped) for peer in range(size)]
     receives = tuple(Irecv(View("recv", slot), peer, slot) for peer, slot in slots)

@@ -17,8 +17,10 @@ class Gather(AllGather):
     axes = ("in_place", "root")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        """Only the root's own block can be in place; the program of the other ranks is the same either way."""
-        root, buffers = root_of(case), source_and_data(case, 1, size)
+        """Only the root's own block can be in place; the program of the other ranks is the same
+        either way."""
+        root = root_of(case)
+        buffers = source_and_data(case, 1, size)
         if rank != root:
             return Program(buffers[:1], (steps.Gather(SOURCE, DATA, root),))
         send, reset = input_and_reset(case, block_of(rank, case))

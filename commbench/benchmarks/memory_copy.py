@@ -1,4 +1,5 @@
-"""Copies between and within a rank's host and device memory (as nvbandwidth's copy engine tests)."""
+"""Copies between and within a rank's host and device memory (as nvbandwidth's copy engine
+tests)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,18 @@ from typing import ClassVar
 
 from commbench.core.case import Case, Shape
 from commbench.core.payload import message
-from commbench.core.program import DEVICE, HOST, PINNED, BufferSpec, Copy, Icopy, Pattern, Program, View, WaitAll
+from commbench.core.program import (
+    DEVICE,
+    HOST,
+    PINNED,
+    BufferSpec,
+    Copy,
+    Icopy,
+    Pattern,
+    Program,
+    View,
+    WaitAll,
+)
 
 from .collective import Collective
 
@@ -14,7 +26,8 @@ from .collective import Collective
 class MemoryCopy(Collective):
     """All ranks of the layout copy at once, each from its buffers send... to its buffers recv...
 
-    Host memory is page-locked with staging=pinned, else pageable, which the driver copies through pages of its own.
+    Host memory is page-locked with staging=pinned, else pageable, which the driver copies through
+    pages of its own.
     """
 
     axes = ("staging",)
@@ -37,7 +50,11 @@ class MemoryCopy(Collective):
         return _content(case, rank, name, salt) if name.startswith("send") else None
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        return _content(case, rank, name.replace("recv", "send"), salt) if name.startswith("recv") else None
+        return (
+            _content(case, rank, name.replace("recv", "send"), salt)
+            if name.startswith("recv")
+            else None
+        )
 
 
 class CopyH2D(MemoryCopy):
@@ -57,7 +74,8 @@ class CopyD2H(MemoryCopy):
 class CopyD2D(MemoryCopy):
     """Copies within the memory of one device.
 
-    `busbw` counts each byte once, although memory is read and written (nvbandwidth's local copy counts it twice).
+    `busbw` counts each byte once, although memory is read and written (nvbandwidth's local copy
+    counts it twice).
     """
 
     name = "copy_d2d"
@@ -72,7 +90,10 @@ class CopyH2DD2H(MemoryCopy):
     def program(self, case: Case, rank: int, size: int) -> Program:
         to_device = (_buffer("send_h2d", HOST, case), _buffer("recv_h2d", DEVICE, case))
         to_host = (_buffer("send_d2h", DEVICE, case), _buffer("recv_d2h", HOST, case))
-        copies = (Icopy(View("send_h2d"), View("recv_h2d"), 0), Icopy(View("send_d2h"), View("recv_d2h"), 1))
+        copies = (
+            Icopy(View("send_h2d"), View("recv_h2d"), 0),
+            Icopy(View("send_d2h"), View("recv_d2h"), 1),
+        )
         return Program((*to_device, *to_host), (*copies, WaitAll((0, 1))))
 
     def shape(self, case: Case, size: int) -> Shape:

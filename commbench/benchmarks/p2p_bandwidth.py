@@ -5,7 +5,17 @@ from __future__ import annotations
 from commbench.core.case import Case, Shape
 from commbench.core.layout import Pair
 from commbench.core.payload import message
-from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, Recv, Send, View, WaitAll
+from commbench.core.program import (
+    BufferSpec,
+    Irecv,
+    Isend,
+    Pattern,
+    Program,
+    Recv,
+    Send,
+    View,
+    WaitAll,
+)
 
 from .point_to_point import PointToPoint, send_and_recv, slot_view, window_of, windows_both_ways
 
@@ -21,22 +31,33 @@ class P2PBandwidth(PointToPoint):
         if first == second:
             return windows_both_ways(case, peer=rank)
         send, recv = send_and_recv(case)
-        ack, slots = BufferSpec("ack", ACK_BYTES, "uint8"), range(window_of(case))
+        ack = BufferSpec("ack", ACK_BYTES, "uint8")
+        slots = range(window_of(case))
         if rank == second:
             receives = (Irecv(slot_view("recv", slot, case), first, slot) for slot in slots)
-            return Program((recv, ack), (*receives, WaitAll(tuple(slots)), Send(View("ack"), first)))
+            return Program(
+                (recv, ack), (*receives, WaitAll(tuple(slots)), Send(View("ack"), first))
+            )
         sends = (Isend(slot_view("send", slot, case), second, slot) for slot in slots)
         return Program((send, ack), (*sends, WaitAll(tuple(slots)), Recv(View("ack"), second)))
 
     def shape(self, case: Case, size: int) -> Shape:
         """A sample is the window of one pair."""
         messages = window_of(case)
-        return Shape(messages, messages * case.message_bytes, "initiator", "window / messages", single=messages == 1)
+        return Shape(
+            messages,
+            messages * case.message_bytes,
+            "initiator",
+            "window / messages",
+            single=messages == 1,
+        )
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         if name != "ack":
             return super().fill(case, rank, size, name, salt)
-        return message(ACK_KEY + rank, salt, ACK_BYTES) if rank == case.pair_by_rank[rank][1] else None
+        return (
+            message(ACK_KEY + rank, salt, ACK_BYTES) if rank == case.pair_by_rank[rank][1] else None
+        )
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         if name != "ack":

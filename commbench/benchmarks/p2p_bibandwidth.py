@@ -21,8 +21,11 @@ class P2PBibandwidth(PointToPoint):
         first, second = case.pairs[0]
         messages = window_of(case) * (1 if first == second else 2)
         words = "window / messages in both directions"
-        return Shape(messages, messages * case.message_bytes, "initiator", words, single=messages == 1)
+        return Shape(
+            messages, messages * case.message_bytes, "initiator", words, single=messages == 1
+        )
 
     def bus_factor(self, size: int) -> float | None:
-        """1/2: algbw is the sum of both directions, 2 W S / t, and a link's limit holds for each (osu_bibw)."""
+        """1/2: algbw is the sum of both directions, 2 W S / t, and a link's limit holds for each
+        (osu_bibw)."""
         return 0.5

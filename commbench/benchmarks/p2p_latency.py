@@ -16,7 +16,9 @@ class P2PLatency(PointToPoint):
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         first, second = pair
-        buffers, send, recv = send_and_recv(case), View("send"), View("recv")
+        buffers = send_and_recv(case)
+        send = View("send")
+        recv = View("recv")
         if first == second:  # a blocking send to oneself deadlocks in MPI beyond the eager limit
             return Program(buffers, (Irecv(recv, rank, 0), Send(send, rank), WaitAll((0,))))
         if rank == first:
@@ -24,7 +26,8 @@ class P2PLatency(PointToPoint):
         return Program(buffers, (Recv(recv, first), Send(send, first)))
 
     def shape(self, case: Case, size: int) -> Shape:
-        """A sample is the round trip of one pair: two messages, so that the time per message is half of it."""
+        """A sample is the round trip of one pair: two messages, so that the time per message is
+        half of it."""
         first, second = case.pairs[0]
         messages = 1 if first == second else 2
         return Shape(messages, messages * case.message_bytes, "initiator", "half a round trip")

@@ -16,11 +16,15 @@ class P2PMultiPair(P2PBandwidth):
     self_synchronising = False
 
     def shape(self, case: Case, size: int) -> Shape:
-        """A sample is the windows of all P pairs: P W messages, P W S bytes, in the last sender's time (osu_mbw_mr)."""
+        """A sample is the windows of all P pairs: P W messages, P W S bytes, in the last sender's
+        time (osu_mbw_mr)."""
         messages = len(case.pairs) * window_of(case)
         words = "window of the slowest sender / messages of all pairs"
-        return Shape(messages, messages * case.message_bytes, "max_over_senders", words, single=messages == 1)
+        return Shape(
+            messages, messages * case.message_bytes, "max_over_senders", words, single=messages == 1
+        )
 
     def bus_factor(self, size: int) -> float | None:
-        """None: the aggregate rate P W S / t is not that of a single link, and P does not follow from the size."""
+        """None: the aggregate rate P W S / t is not that of a single link, and P does not follow
+        from the size."""
         return None

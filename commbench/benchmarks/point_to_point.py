@@ -13,7 +13,8 @@ from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, V
 
 @dataclass(frozen=True)
 class PointToPoint:
-    """Messages between the two ranks of each pair, from the buffers `send` to `recv`; all other ranks are idle."""
+    """Messages between the two ranks of each pair, from the buffers `send` to `recv`; all other
+    ranks are idle."""
 
     name: ClassVar[str]
     axes: ClassVar[tuple[str, ...]] = ("pair", "window", "buffers")
@@ -40,7 +41,9 @@ class PointToPoint:
         return self._sent(case, rank, salt) if name == "send" else None
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        return self._sent(case, sum(case.pair_by_rank[rank]) - rank, salt) if name == "recv" else None
+        return (
+            self._sent(case, sum(case.pair_by_rank[rank]) - rank, salt) if name == "recv" else None
+        )
 
     def _sent(self, case: Case, sender: int, salt: int) -> Pattern:
         """The messages of a sample in one direction."""
@@ -52,16 +55,20 @@ def window_of(case: Case) -> int:
 
 
 def slots_of(case: Case) -> int:
-    """The number of messages of a window that have their own memory: all, or one with buffers=shared (as in osu_bw)."""
+    """The number of messages of a window that have their own memory: all, or one with
+    buffers=shared (as in osu_bw)."""
     return 1 if case.buffers == "shared" else window_of(case)
 
 
 def send_and_recv(case: Case) -> tuple[BufferSpec, ...]:
-    return tuple(BufferSpec(name, case.elements, case.dtype, slots_of(case)) for name in ("send", "recv"))
+    return tuple(
+        BufferSpec(name, case.elements, case.dtype, slots_of(case)) for name in ("send", "recv")
+    )
 
 
 def windows_both_ways(case: Case, peer: int) -> Program:
-    """A window of messages to the peer and one from it at the same time; the peer may be the rank itself."""
+    """A window of messages to the peer and one from it at the same time; the peer may be the rank
+    itself."""
     window = window_of(case)
     receives = (Irecv(slot_view("recv", slot, case), peer, slot) for slot in range(window))
     sends = (Isend(slot_view("send", slot, case), peer, window + slot) for slot in range(window))

@@ -15,8 +15,10 @@ class Reduce(Collective):
     axes = ("in_place", "reduction", "root")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        """In place all ranks need `data` and the reset: some libraries leave partial sums on the other ranks, too."""
-        root, buffers = root_of(case), source_and_data(case)
+        """In place all ranks need `data` and the reset: some libraries leave partial sums on the
+        other ranks, too."""
+        root = root_of(case)
+        buffers = source_and_data(case)
         send, reset = input_and_reset(case)
         step = steps.Reduce(send, DATA, reduction_of(case), root)
         return Program(buffers if rank == root or case.in_place else buffers[:1], (step,), reset)
@@ -25,4 +27,8 @@ class Reduce(Collective):
         return contribution(rank, size, salt, reduction_of(case), case.elements)
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern | None:
-        return reduced(size, salt, reduction_of(case), case.elements) if rank == root_of(case) else None
+        return (
+            reduced(size, salt, reduction_of(case), case.elements)
+            if rank == root_of(case)
+            else None
+        )

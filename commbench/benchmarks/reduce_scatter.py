@@ -25,15 +25,20 @@ class ReduceScatter(DividedCollective):
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
         reduction = reduction_of(case)
-        blocks = (contribution(rank, size, salt, reduction, case.elements, block_start(index)) for index in range(size))
+        blocks = (
+            contribution(rank, size, salt, reduction, case.elements, block_start(index))
+            for index in range(size)
+        )
         return concatenated(list(blocks))
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        """In place, the other blocks still have to be the input: a library must not write to them."""
+        """In place, the other blocks still have to be the input: a library must not write to
+        them."""
         block = reduced(size, salt, reduction_of(case), case.elements, block_start(rank))
         if not case.in_place:
             return block
         source = self.input(case, rank, size, salt).segments
-        period = source[0].period * block.divisor  # an average divides the whole buffer's pattern: undo it for these
+        # an average divides the whole buffer's pattern: undo it for these
+        period = source[0].period * block.divisor
         unchanged = [replace(segment, period=period) for segment in source]
         return replace(block, segments=(*unchanged[:rank], *block.segments, *unchanged[rank + 1 :]))

@@ -15,8 +15,10 @@ class Scatter(DividedCollective):
     axes = ("in_place", "root")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        """Only the root's own block can be in place; the program of the other ranks is the same either way."""
-        root, buffers = root_of(case), source_and_data(case, size)
+        """Only the root's own block can be in place; the program of the other ranks is the same
+        either way."""
+        root = root_of(case)
+        buffers = source_and_data(case, size)
         if rank != root:
             return Program(buffers[1:], (steps.Scatter(SOURCE, DATA, root),))
         if case.in_place:

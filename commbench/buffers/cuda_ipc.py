@@ -1,9 +1,11 @@
-"""CUDA IPC through the driver API: memory that other processes of this node can open, copies into it, and a probe.
+"""CUDA IPC through the driver API: memory that other processes of this node can open, copies into
+it, and a probe.
 
-Torch's allocator hands out parts of blocks, and only a whole allocation has a handle, so memory is allocated here.
-A peer may still have a block open when its owner no longer needs it, and freeing it then is undefined
-(cuIpcOpenMemHandle). So a released block is kept for the next buffer that fits and freed with the process; for buffer
-sizes that double, all blocks together are less than twice the largest.
+Torch's allocator hands out parts of blocks, and only a whole allocation has a handle, so memory is
+allocated here. A peer may still have a block open when its owner no longer needs it, and freeing it
+then is undefined (cuIpcOpenMemHandle). So a released block is kept for the next buffer that fits
+and freed with the process; for buffer sizes that double, all blocks together are less than twice
+the largest.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from commbench.core.protocols import Control
 from commbench.hardware.cuda import CudaDriver, CudaError, IpcHandle
 from commbench.hardware.nvml import Monitor, cuda_version
 
-# the driver places smaller allocations in a shared block, all of which a handle would expose (cuIpcGetMemHandle)
+# the driver places smaller allocations in a shared block, all of which a handle would expose
+# (cuIpcGetMemHandle)
 GRANULE_BYTES = 2 << 20
-LAZY_PEER_ACCESS, NON_BLOCKING = 1, 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_STREAM_NON_BLOCKING
+LAZY_PEER_ACCESS = 1
+NON_BLOCKING = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_STREAM_NON_BLOCKING
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 IPC_PROBE_BYTES = 4096
 WORKED = "worked"  # an entry of `ipc_probe` in run.json
@@ -35,8 +39,8 @@ Extent = tuple[int, int]  # bytes, and the address, of memory of the exporter
 class CudaExporter:
     """GPU memory of this process, and of others that it has opened, by addresses in this process.
 
-    It is in the primary context, which torch uses too, and may be used only by the thread that created it.
-    `local_rank` is the rank's position in its node. All methods raise CudaError.
+    It is in the primary context, which torch uses too, and may be used only by the thread that
+    created it. `local_rank` is the rank's position in its node. All methods raise CudaError.
     """
 
     def __init__(self, local_rank: int) -> None:
@@ -44,7 +48,9 @@ class CudaExporter:
         count = driver.count()
         if count == 0:
             raise CudaError("cuDeviceGetCount: no GPU is visible")
-        self._ordinal, self._stream, context = local_rank % count, c_void_p(), c_void_p()
+        self._ordinal = local_rank % count
+        self._stream = c_void_p()
+        context = c_void_p()
         driver.call("cuDevicePrimaryCtxRetain", byref(context), driver.device(self._ordinal))
         driver.call("cuCtxSetCurrent", context)
         driver.call("cuStreamCreate", byref(self._stream), NON_BLOCKING)
@@ -54,7 +60,8 @@ class CudaExporter:
 
     def allocate(self, size: int) -> int:
         """The address of `size` bytes, which live as long as the process. Raises MemoryError."""
-        address, rounded_bytes = c_uint64(), -(-max(size, 1) // GRANULE_BYTES) * GRANULE_BYTES
+        address = c_uint64()
+        rounded_bytes = -(-max(size, 1) // GRANULE_BYTES) * GRANULE_BYTES
         try:
             self._driver.call("cuMemAlloc_v2", byref(address), rounded_bytes)
         except CudaError as error:
@@ -72,7 +79,12 @@ class CudaExporter:
     def open(self, handle: bytes) -> int:
         """The address of another process's allocation; a process can't open its own."""
         address = c_uint64()
-        self._driver.call("cuIpcOpenMemHandle_v2", byref(address), IpcHandle.from_buffer_copy(handle), LAZY_PEER_ACCESS)
+        self._driver.call(
+            "cuIpcOpenMemHandle_v2",
+            byref(address),
+            IpcHandle.from_buffer_copy(handle),
+            LAZY_PEER_ACCESS,
+        )
         return address.value
 
     def close(self, address: int) -> None:
@@ -94,7 +106,8 @@ class CudaExporter:
     def upload(self, address: int, data: NDArray[np.uint8]) -> None:
         data = np.ascontiguousarray(data)
         self._driver.call("cuMemcpyHtoD_v2", address, data.ctypes.data, data.nbytes)
-        self._driver.call("cuCtxSynchronize")  # from pageable memory the call returns before the data has arrived
+        # from pageable memory the call returns before the data has arrived
+        self._driver.call("cuCtxSynchronize")
 
     def download(self, address: int, size: int) -> NDArray[np.uint8]:
         data = np.empty(size, dtype=np.uint8)
@@ -102,7 +115,10 @@ class CudaExporter:
         return data
 
     def facts(self) -> dict[str, Any]:
-        return {"library": f"CUDA driver API {cuda_version(self._driver.version())}", "device_ordinal": self._ordinal}
+        return {
+            "library": f"CUDA driver API {cuda_version(self._driver.version())}",
+            "device_ordinal": self._ordinal,
+        }
 
     def readings(self) -> dict[str, float]:
         return self._monitor.readings()
@@ -112,7 +128,8 @@ class IpcBlock:
     """See Allocation. Its extent is free again when the block is no longer referenced."""
 
     def __init__(self, extent: Extent, memory: IpcMemory) -> None:
-        self.address, self._exporter = extent[1], memory.exporter
+        self.address = extent[1]
+        self._exporter = memory.exporter
         weakref.finalize(self, memory.free.append, extent)
 
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
@@ -139,14 +156,16 @@ class IpcMemory:
         return IpcBlock(smallest, self)
 
     def export(self, address: int, rank: int) -> str:
-        """The handle of this rank's memory, in hex. Raises Unsupported where it can't be exported."""
+        """The handle of this rank's memory, in hex. Raises Unsupported where it can't be
+        exported."""
         try:
             return self.exporter.export(address).hex()
         except CudaError as error:
             raise Unsupported(f"{REFUSED}: rank {rank}, {error}") from error
 
     def open(self, handle: str, rank: int) -> int:
-        """The address of a peer's memory in this rank, open until `close`. Raises Unsupported where it is refused."""
+        """The address of a peer's memory in this rank, open until `close`. Raises Unsupported where
+        it is refused."""
         if handle not in self._opened:
             try:
                 self._opened[handle] = self.exporter.open(bytes.fromhex(handle))
@@ -155,8 +174,10 @@ class IpcMemory:
         return self._opened[handle]
 
     def close(self) -> None:
-        """Close the peers' memory. This process's memory is freed with it: a peer may still have it open."""
-        opened, self._opened = self._opened, {}
+        """Close the peers' memory. This process's memory is freed with it: a peer may still have it
+        open."""
+        opened = self._opened
+        self._opened = {}
         for address in opened.values():
             self.exporter.close(address)
 
@@ -164,23 +185,29 @@ class IpcMemory:
 def probe_cuda_ipc(
     make: Callable[[int], CudaExporter], world: World, control: Control, deadline_s: float
 ) -> dict[str, str]:
-    """Try CUDA IPC between all ranks of each node: every rank opens the memory of the others and reads it.
+    """Try CUDA IPC between all ranks of each node: every rank opens the memory of the others and
+    reads it.
 
-    The key "A-B" is for rank A opening memory of rank B, its value `worked` or the reason. All ranks of the world call
-    it and get the same answer. `make` builds this rank's exporter from its local rank; a little of its memory stays
-    allocated. Raises Missing only.
+    The key "A-B" is for rank A opening memory of rank B, its value `worked` or the reason. All
+    ranks of the world call it and get the same answer. `make` builds this rank's exporter from its
+    local rank; a little of its memory stays allocated. Raises Missing only.
     """
-    exporter, handle, problem = None, None, None
+    exporter = None
+    handle = None
+    problem = None
     try:
         exporter = make(world.local_rank)
         address = exporter.allocate(IPC_PROBE_BYTES)
         exporter.upload(address, probe_pattern(world.rank))
         handle = exporter.export(address).hex()
     except (CudaError, MemoryError) as error:
-        exporter, problem = None, str(error)
+        exporter = None
+        problem = str(error)
     offers = control.exchange([handle, problem], deadline_s, "IPC probe")
     results = {
-        f"{world.rank}-{peer}": str(problem) if exporter is None else _probe_peer(exporter, peer, *offers[peer])
+        f"{world.rank}-{peer}": (
+            str(problem) if exporter is None else _probe_peer(exporter, peer, *offers[peer])
+        )
         for peer in world.neighbours
         if peer != world.rank
     }
@@ -195,7 +222,8 @@ def probe_pattern(rank: int) -> NDArray[np.uint8]:
 
 
 def _probe_peer(exporter: CudaExporter, peer: int, handle: str, problem: str | None) -> str:
-    """`worked`, or why this rank can't read the peer's memory; `problem` is why the peer has no handle."""
+    """`worked`, or why this rank can't read the peer's memory; `problem` is why the peer has no
+    handle."""
     if problem is not None:
         return f"rank {peer}: {problem}"
     try:

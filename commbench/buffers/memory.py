@@ -1,4 +1,5 @@
-"""Buffers on the host or a device: page-aligned, touched, guarded, filled with patterns and checked against them."""
+"""Buffers on the host or a device: page-aligned, touched, guarded, filled with patterns and checked
+against them."""
 
 from __future__ import annotations
 
@@ -26,14 +27,16 @@ ZEROS = np.zeros(PERIOD, dtype=np.int64)
 
 
 def resident_bytes(peak: bool = False) -> int | None:
-    """Resident memory of this process, now or at its peak; None if unknown. Not ru_maxrss, which survives an exec."""
+    """Resident memory of this process, now or at its peak; None if unknown. Not ru_maxrss, which
+    survives an exec."""
     name = "VmHWM" if peak else "VmRSS"
     size = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return int(size[1]) * 1024 if size else None
 
 
 def slot_bytes(spec: BufferSpec) -> int:
-    """Distance between two slots: payload and guard, rounded up to cache lines, or to pages from a page on."""
+    """Distance between two slots: payload and guard, rounded up to cache lines, or to pages from a
+    page on."""
     payload = spec.count * dtype(spec.dtype).itemsize
     unit = PAGE_BYTES if payload >= PAGE_BYTES else LINE_BYTES
     return -(-(payload + GUARD_BYTES) // unit) * unit
@@ -48,7 +51,9 @@ def largest_bytes(jobs: Iterable[Planned], rank: int) -> int:
     """The bytes of all buffers that a rank of the world has in its largest case."""
     own = (job for job in jobs if not job.skip and rank in job.members)
     buffers = ((job.program(job.members.index(rank)).buffers, job.pool) for job in own)
-    return max((sum(buffer_bytes(spec, pool) for spec in specs) for specs, pool in buffers), default=0)
+    return max(
+        (sum(buffer_bytes(spec, pool) for spec in specs) for specs, pool in buffers), default=0
+    )
 
 
 def rotation_pool(buffers: Mapping[str, Any]) -> int:
@@ -57,12 +62,14 @@ def rotation_pool(buffers: Mapping[str, Any]) -> int:
 
 
 class AddressedBuffer:
-    """The addresses of a buffer's elements: copies and their slots have the same layout on a host and on a device."""
+    """The addresses of a buffer's elements: copies and their slots have the same layout on a host
+    and on a device."""
 
     first_address: int  # of the memory; subclasses set it
 
     def __init__(self, spec: BufferSpec, pool: int) -> None:
-        self.spec, self.pool = spec, pool
+        self.spec = spec
+        self.pool = pool
         self.dtype: DType = dtype(spec.dtype)
         self.payload_bytes = spec.count * self.dtype.itemsize  # of a slot
         self.copy_bytes = buffer_bytes(spec, pool=1)
@@ -90,16 +97,21 @@ class HostBuffer(AddressedBuffer):
         super().__init__(spec, pool)
         try:
             # private: shared anonymous memory is shmem, which has other rules for huge pages
-            pages = mmap.mmap(-1, self.copy_bytes * pool, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            pages = mmap.mmap(
+                -1, self.copy_bytes * pool, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            )
         except (OSError, ValueError, OverflowError) as error:
-            raise MemoryError(f"{self.copy_bytes * pool} B for buffer {spec.name!r}: {error}") from error
+            raise MemoryError(
+                f"{self.copy_bytes * pool} B for buffer {spec.name!r}: {error}"
+            ) from error
         self.raw = np.frombuffer(pages, dtype=np.uint8)  # copy after copy
         self._bytes = self.raw.reshape(pool, spec.slots, slot_bytes(spec))
         self._bytes.fill(SENTINEL)  # touches every page from the thread that will use it
         self.first_address = int(self._bytes.ctypes.data)
 
     def words(self, slot: int | slice = 0, copy: int | slice = 0) -> NDArray[Any]:
-        """The elements of one slot as the dtype's machine words; slices of slots or copies add leading dimensions."""
+        """The elements of one slot as the dtype's machine words; slices of slots or copies add
+        leading dimensions."""
         return self._bytes[copy, slot, : self.payload_bytes].view(self.dtype.word)
 
     def write(self, pattern: Pattern | None) -> None:
@@ -123,11 +135,15 @@ class HostBuffer(AddressedBuffer):
         return wrong
 
     def _pieces(self, pattern: Pattern) -> Iterator[tuple[int, slice, NDArray[Any]]]:
-        """The pattern in pieces of about CHUNK_BYTES at most: a slot, a range of its elements, their words."""
-        begin, period, tile = 0, None, np.zeros(0)
+        """The pattern in pieces of about CHUNK_BYTES at most: a slot, a range of its elements,
+        their words."""
+        begin = 0
+        period = None
+        tile = np.zeros(0)
         for segment in pattern.segments:
             if segment.period is not period:
-                period, tile = segment.period, self._tile(segment.period, pattern)
+                period = segment.period
+                tile = self._tile(segment.period, pattern)
             done = 0
             while done < segment.count:
                 slot, element = divmod(begin + done, self.spec.count)
@@ -151,7 +167,11 @@ def _count_different(actual: NDArray[Any], expected: NDArray[Any], kind: DType, 
     if not ulp:
         return int(np.count_nonzero(actual != expected))
     values, exact = (kind.decode(np.ascontiguousarray(words)) for words in (actual, expected))
-    spacing = np.spacing(np.abs(exact).astype(kind.word)) if kind.name != "bfloat16" else np.abs(exact) / 128
+    spacing = (
+        np.spacing(np.abs(exact).astype(kind.word))
+        if kind.name != "bfloat16"
+        else np.abs(exact) / 128
+    )
     return int(np.count_nonzero(~(np.abs(values - exact) <= ulp * spacing)))
 
 
@@ -166,7 +186,8 @@ class Allocation(Protocol):
 
 
 class DeviceBuffer(AddressedBuffer):
-    """See Buffer. To write or check it, the host needs memory for one copy, or for 1 MiB of smaller copies."""
+    """See Buffer. To write or check it, the host needs memory for one copy, or for 1 MiB of smaller
+    copies."""
 
     def __init__(self, spec: BufferSpec, pool: int, allocate: Callable[[int], Allocation]) -> None:
         """`allocate` takes the number of bytes; it raises MemoryError."""
@@ -179,10 +200,13 @@ class DeviceBuffer(AddressedBuffer):
         host = HostBuffer(self.spec, min(self.pool, max(1, CHUNK_BYTES // self.copy_bytes)))
         host.write(pattern)
         for copy in range(0, self.pool, host.pool):
-            self.allocation.upload(self.offset(copy=copy), host.raw[: (self.pool - copy) * self.copy_bytes])
+            self.allocation.upload(
+                self.offset(copy=copy), host.raw[: (self.pool - copy) * self.copy_bytes]
+            )
 
     def count_wrong(self, pattern: Pattern, copies: int = 1) -> int:
-        host, wrong = HostBuffer(self.spec), 0
+        host = HostBuffer(self.spec)
+        wrong = 0
         for copy in range(min(copies, self.pool)):
             host.raw[:] = self.allocation.download(self.offset(copy=copy), self.copy_bytes)
             wrong += host.count_wrong(pattern)
@@ -192,17 +216,22 @@ class DeviceBuffer(AddressedBuffer):
 class CheckedBuffers:
     """The buffers of the ranks in this process, filled before a block and checked after it.
 
-    `salt` changes the values that are sent. With `zero` they are zeros, which any number of reductions leaves zero.
+    `salt` changes the values that are sent. With `zero` they are zeros, which any number of
+    reductions leaves zero.
     """
 
     def __init__(self, job: Planned, salt: int) -> None:
-        self._job, self.salt, self.zero = job, salt, False
+        self._job = job
+        self.salt = salt
+        self.zero = False
         self.buffers: dict[int, dict[str, Buffer]] = {}
 
     def allocate(self, communicator: Communicator, programs: dict[int, Program]) -> None:
         """Raises MemoryError."""
         for rank, program in programs.items():
-            self.buffers[rank] = {spec.name: communicator.allocate(spec, self._job.pool) for spec in program.buffers}
+            self.buffers[rank] = {
+                spec.name: communicator.allocate(spec, self._job.pool) for spec in program.buffers
+            }
 
     def fill(self) -> None:
         """Write the values to send, and the sentinel into buffers that only receive."""
@@ -216,15 +245,28 @@ class CheckedBuffers:
 
     def count_wrong(self, copies: int) -> int:
         """The number of wrong elements in the first `copies` copies."""
-        expected = ((buffer, self._pattern("expected", rank, name)) for rank, name, buffer in self._all_buffers())
-        return sum(buffer.count_wrong(pattern, copies) for buffer, pattern in expected if pattern is not None)
+        expected = (
+            (buffer, self._pattern("expected", rank, name))
+            for rank, name, buffer in self._all_buffers()
+        )
+        return sum(
+            buffer.count_wrong(pattern, copies)
+            for buffer, pattern in expected
+            if pattern is not None
+        )
 
     def _pattern(self, rule: str, rank: int, name: str) -> Pattern | None:
         job = self._job
-        pattern: Pattern | None = getattr(job.benchmark, rule)(job.case, rank, job.size, name, self.salt)
+        pattern: Pattern | None = getattr(job.benchmark, rule)(
+            job.case, rank, job.size, name, self.salt
+        )
         if pattern is None or not self.zero:
             return pattern
         return Pattern(tuple(replace(segment, period=ZEROS) for segment in pattern.segments))
 
     def _all_buffers(self) -> Iterator[tuple[int, str, Buffer]]:
-        return ((rank, name, buffer) for rank, buffers in self.buffers.items() for name, buffer in buffers.items())
+        return (
+            (rank, name, buffer)
+            for rank, buffers in self.buffers.items()
+            for name, buffer in buffers.items()
+        )

@@ -1,8 +1,8 @@
 """Programs that send GPU memory through host memory, and the page-locked buffers they use there.
 
-Every buffer that a message reads or writes gets a staging buffer in host memory. Data is copied down before the step
-that sends it, and up after the step that received it, or after the wait for it. The copies are steps like any others,
-so they are timed.
+Every buffer that a message reads or writes gets a staging buffer in host memory. Data is copied
+down before the step that sends it, and up after the step that received it, or after the wait for
+it. The copies are steps like any others, so they are timed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ SUFFIX = "@host"  # of the name of a staging buffer
 def staged_program(program: Program, rank: int) -> Program:
     """The program of that rank with all messages in host memory.
 
-    `reset` stays on the device. Staging buffers follow the buffers of the program, under their names with @host.
+    `reset` stays on the device. Staging buffers follow the buffers of the program, under their
+    names with @host.
     """
     staged: list[Step] = []
     pending: dict[int, View] = {}  # request -> what it receives
@@ -40,7 +41,9 @@ def staged_program(program: Program, rank: int) -> Program:
             pending[step.request] = step.data
             continue
         if isinstance(step, steps.WaitAll):
-            received = tuple(pending.pop(request) for request in step.requests if request in pending)
+            received = tuple(
+                pending.pop(request) for request in step.requests if request in pending
+            )
         staged += [steps.Copy(_staging_view(view), view) for view in received]
     used = {view.buffer for step in staged for view in _views(step).values()}
     staging = (replace(spec, name=spec.name + SUFFIX) for spec in program.buffers)
@@ -49,19 +52,31 @@ def staged_program(program: Program, rank: int) -> Program:
 
 
 def with_staging(
-    program: Program, rank: int, buffers: Mapping[str, Any], allocate: Callable[[BufferSpec, int], Buffer]
+    program: Program,
+    rank: int,
+    buffers: Mapping[str, Any],
+    allocate: Callable[[BufferSpec, int], Buffer],
 ) -> tuple[Program, dict[str, Any]]:
-    """The staged program and all its buffers, with new staging buffers. Raises Unsupported without memory for them."""
-    program, pool = staged_program(program, rank), rotation_pool(buffers)
+    """The staged program and all its buffers, with new staging buffers. Raises Unsupported without
+    memory for them."""
+    program = staged_program(program, rank)
+    pool = rotation_pool(buffers)
     try:
-        staging = {spec.name: allocate(spec, pool) for spec in program.buffers if spec.name.endswith(SUFFIX)}
+        staging = {
+            spec.name: allocate(spec, pool)
+            for spec in program.buffers
+            if spec.name.endswith(SUFFIX)
+        }
     except MemoryError as error:
-        raise Unsupported(f"staging=pinned needs as much host memory as the buffers on the GPU: {error}") from error
+        raise Unsupported(
+            f"staging=pinned needs as much host memory as the buffers on the GPU: {error}"
+        ) from error
     return program, {**buffers, **staging}
 
 
 def _sent_and_received(step: Step, rank: int) -> tuple[tuple[View, ...], tuple[View, ...]]:
-    """The views that a rank sends from and receives into; what only the root uses is included on the root only."""
+    """The views that a rank sends from and receives into; what only the root uses is included on
+    the root only."""
     match step:
         case steps.Send(data, _) | steps.Isend(data, _, _):
             return (data,), ()
@@ -88,7 +103,8 @@ def _staging_view(view: View) -> View:
 
 
 class CudaPageLock:
-    """Page-locks host memory for the current GPU, through the CUDA runtime that torch has loaded."""
+    """Page-locks host memory for the current GPU, through the CUDA runtime that torch has
+    loaded."""
 
     def __init__(self) -> None:
         import torch
@@ -100,7 +116,8 @@ class CudaPageLock:
         """Raises MemoryError where the system or the driver refuses."""
         status = self._runtime.cudaHostRegister(address, size, 0)
         if status != self._runtime.cudaError.success:
-            # CUDA keeps the last error, and torch would raise it at the next kernel launch: read it, which clears it
+            # CUDA keeps the last error, and torch would raise it at the next kernel launch: read
+            # it, which clears it
             lines = Path("/proc/self/maps").read_text().splitlines()
             library = next((line.split()[-1] for line in lines if "libcudart.so" in line), None)
             if library is not None:
@@ -120,4 +137,5 @@ class PinnedBuffer(HostBuffer):
         pages.lock(address, self._bytes.nbytes)
         # the finalizer refers to the memory, so that it is unlocked before it is freed
         finalizer = weakref.finalize(self, lambda memory: pages.unlock(address), self._bytes)
-        finalizer.atexit = False  # the driver may be unloaded by then, and its locks are gone with it
+        # the driver may be unloaded by then, and its locks are gone with it
+        finalizer.atexit = False

@@ -1,4 +1,5 @@
-"""`commbench ab BASE... --vs NEW...`: launches of two sides in turn, each in a fresh world, and the verdict."""
+"""`commbench ab BASE... --vs NEW...`: launches of two sides in turn, each in a fresh world, and the
+verdict."""
 
 from __future__ import annotations
 
@@ -34,16 +35,19 @@ commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python
 commbench ab layout=1x4 --vs env.GLOO_SOCKET_IFNAME=eth1 --launches 20 --fail-on slower"""
 AB_EPILOGUE = """The overrides before --vs are BASE; NEW is the same with the overrides after --vs applied on top.
 Each launch of each side is a fresh world; which side begins is drawn for every two launches, then reversed (ABBA).
-Exit status: that of `commbench compare`; also 1, 3 or more where a run ended with it."""
+Exit status: that of `commbench compare`; also 1, 3 or more where a run ended with it."""  # noqa: E501
 OWN_KEYS = ("launch", "label")  # this command sets them
 MAX_LAUNCHES = 1000
 
 
 def ab(words: Sequence[str]) -> int:
-    """Run and compare both sides; returns the exit status. Raises ConfigError before anything is started."""
+    """Run and compare both sides; returns the exit status. Raises ConfigError before anything is
+    started."""
     options = _ab_parser().parse_intermixed_args(list(words))
     if detect(os.environ) is not None:
-        raise ConfigError("commbench ab starts its worlds itself; call it outside of torchrun, mpirun and srun")
+        raise ConfigError(
+            "commbench ab starts its worlds itself; call it outside of torchrun, mpirun and srun"
+        )
     failures = failures_of(options.fail_on)
     overrides, jobs = _sides(options)
     planned = {side: planned_here(job.settings) for side, job in jobs.items()}
@@ -52,10 +56,14 @@ def ab(words: Sequence[str]) -> int:
     needed = enough if "slower" in failures else LEAST_PAIRS if "undecided" in failures else 1
     if options.launches < needed:
         among = plural(cases, "case", "cases")
-        raise ConfigError(f"--fail-on {options.fail_on} needs a verdict of {among}: --launches {needed} or more")
+        raise ConfigError(
+            f"--fail-on {options.fail_on} needs a verdict of {among}: --launches {needed} or more"
+        )
     if jobs["base"].settings.plan:
         return max(run.run(side, config_dir=options.config_dir) for side in overrides.values())
-    measuring_s = sum(duration_s(jobs[side].settings, entry) for side in AB_SIDES for entry in planned[side])
+    measuring_s = sum(
+        duration_s(jobs[side].settings, entry) for side in AB_SIDES for entry in planned[side]
+    )
     _print_estimate(options.launches, cases, enough, measuring_s)
     return _run_and_compare(Path(new_folder(jobs["base"].settings.output)), overrides, by, options)
 
@@ -74,23 +82,37 @@ def _run_and_compare(
     statuses = []
     try:
         for number, (launch, side) in enumerate(order, start=1):
-            print(f"ab: run {number} of {len(order)}: {side}, launch {launch}", file=sys.stderr, flush=True)
+            print(
+                f"ab: run {number} of {len(order)}: {side}, launch {launch}",
+                file=sys.stderr,
+                flush=True,
+            )
             output = str(folder / side).replace("'", r"\'")
             given = [word for word in overrides[side] if not word.startswith("output=")]
             own = [f"launch={launch}", f"label={side}", f"output='{output}'"]
             statuses.append(_run_launch([*given, *own], options.config_dir))
     except (KeyboardInterrupt, SystemExit):
-        print(f"\ninterrupted; what was finished: commbench compare {shlex.join(compare_words)}", file=sys.stderr)
+        print(
+            f"\ninterrupted; what was finished: commbench compare {shlex.join(compare_words)}",
+            file=sys.stderr,
+        )
         raise
-    print(f"{len(order)} runs: {folder}; again: commbench compare {shlex.join(compare_words)}\n", flush=True)
+    print(
+        f"{len(order)} runs: {folder}; again: commbench compare {shlex.join(compare_words)}\n",
+        flush=True,
+    )
     return max(compare_command(compare_words), *statuses)
 
 
 def _print_estimate(launches: int, case_count: int, enough: int, measuring_s: float) -> None:
-    """Print how long it takes and whether the launches suffice; `measuring_s` is that of one launch of each side."""
+    """Print how long it takes and whether the launches suffice; `measuring_s` is that of one launch
+    of each side."""
     time = f"at most {format_seconds(launches * measuring_s)} of measuring"
     cases = plural(case_count, "case", "cases")
-    print(f"ab: {launches} launches of each side, {cases}, {time}, and the start of each world", file=sys.stderr)
+    print(
+        f"ab: {launches} launches of each side, {cases}, {time}, and the start of each world",
+        file=sys.stderr,
+    )
     if launches < enough:
         few = "give ratios only" if launches < LEAST_PAIRS else f"can't tell {cases} from chance"
         better = f"a certain verdict needs --launches {enough}"
@@ -99,7 +121,8 @@ def _print_estimate(launches: int, case_count: int, enough: int, measuring_s: fl
 
 
 def turns(launches: int, seed: int) -> list[tuple[int, str]]:
-    """(launch, side) in the order in which they run: every two launches base new new base, or new base base new."""
+    """(launch, side) in the order in which they run: every two launches base new new base, or new
+    base base new."""
     rng = random.Random(f"ab/{seed}")
     order: list[tuple[int, str]] = []
     for first in range(0, launches, 2):
@@ -115,31 +138,61 @@ def turns(launches: int, seed: int) -> list[tuple[int, str]]:
 def _ab_parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = CommandParser(
-        prog="commbench ab", usage=AB_USAGE, epilog=AB_EPILOGUE, formatter_class=raw, allow_abbrev=False
+        prog="commbench ab",
+        usage=AB_USAGE,
+        epilog=AB_EPILOGUE,
+        formatter_class=raw,
+        allow_abbrev=False,
     )
     add = parser.add_argument
-    add("base", nargs="*", metavar="KEY=VALUE", help="overrides of BASE, and of NEW where it has no other")
-    add("--vs", nargs="+", required=True, metavar="KEY=VALUE", help="further overrides of NEW, or other values")
+    add(
+        "base",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="overrides of BASE, and of NEW where it has no other",
+    )
+    add(
+        "--vs",
+        nargs="+",
+        required=True,
+        metavar="KEY=VALUE",
+        help="further overrides of NEW, or other values",
+    )
     launches = f"of each side (default 10); a verdict needs {LEAST_PAIRS}, and more for many cases"
     add("--launches", type=whole_number(1, MAX_LAUNCHES), default=10, metavar="N", help=launches)
-    add("--delta", type=percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
+    add(
+        "--delta",
+        type=percent,
+        default=2.0,
+        metavar="PERCENT",
+        help="least change that matters (default 2)",
+    )
     add("--seed", type=whole_number(0), default=0, help="of the order (default 0)")
-    add("--fail-on", default="", metavar="WORD,...", help="exit 1 if a case is slower, undecided, or missing in NEW")
+    add(
+        "--fail-on",
+        default="",
+        metavar="WORD,...",
+        help="exit 1 if a case is slower, undecided, or missing in NEW",
+    )
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     return parser
 
 
 def _sides(options: argparse.Namespace) -> tuple[dict[str, list[str]], dict[str, Job]]:
-    """The overrides and the job of each side. Raises ConfigError for what can't be run or compared."""
+    """The overrides and the job of each side. Raises ConfigError for what can't be run or
+    compared."""
     with ConfigComposer(options.config_dir) as composer:
-        base_keys, new_keys = composer.keys_of(options.base), composer.keys_of(options.vs)
+        base_keys = composer.keys_of(options.base)
+        new_keys = composer.keys_of(options.vs)
         for key in (*base_keys, *new_keys):
             if key in OWN_KEYS:
                 raise ConfigError(f"commbench ab sets {key} itself; leave it out")
         for key in ("output", "plan"):
             if key in new_keys:
                 raise ConfigError(f"{key} belongs to both sides; write it before --vs")
-        kept = [word for word, key in zip(options.base, base_keys, strict=True) if key not in new_keys]
+        kept = [
+            word for word, key in zip(options.base, base_keys, strict=True) if key not in new_keys
+        ]
         # the launches print no tables, unless writers are given
         quiet = [] if "writer" in (*base_keys, *new_keys) else ["writer=[parquet]"]
         overrides = {"base": [*quiet, *options.base], "new": [*quiet, *kept, *options.vs]}
@@ -157,7 +210,10 @@ def _job_of_side(composer: ConfigComposer, side: str, overrides: Sequence[str]) 
     except ConfigError as error:
         raise ConfigError(f"{side.upper()}: {error}") from error
     if requested.fresh_worlds:
-        raise ConfigError(f"{side.upper()} has {len(requested.jobs)} runs; a side is one run: choose one with part=N")
+        raise ConfigError(
+            f"{side.upper()} has {len(requested.jobs)} runs; a side is one run: choose one with"
+            " part=N"
+        )
     if "parquet" not in requested.jobs[0].config["writers"]:
         raise ConfigError(f"{side.upper()} stores no results to compare; add parquet to writer")
     return requested.jobs[0]
@@ -180,14 +236,15 @@ def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[st
     points = [{tuple(getattr(case, name) for name in kept) for case in side} for side in cases]
     if not points[0] & points[1]:
         raise ConfigError(
-            "no case of NEW has a counterpart in BASE that differs in its setting alone; give both the same benchmark, "
-            "sizes and dtype"
+            "no case of NEW has a counterpart in BASE that differs in its setting alone; give both"
+            " the same benchmark, sizes and dtype"
         )
     return by, len(points[0] & points[1])
 
 
 def _run_launch(overrides: Sequence[str], config_dir: str | None) -> int:
-    """Run one launch; returns its exit status. A broken world loses only its launch, an interruption ends all."""
+    """Run one launch; returns its exit status. A broken world loses only its launch, an
+    interruption ends all."""
     try:
         status = run.run(overrides, config_dir=config_dir)
     except CommbenchError as error:

@@ -10,9 +10,22 @@ from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs, printable
 from commbench.core.units import plural
 from commbench.report.compare import Rules, compare_sides, noise_by_key
-from commbench.report.compare_sides import Side, parse_by, provenance_lines, read_side, save, side_lines
+from commbench.report.compare_sides import (
+    Side,
+    parse_by,
+    provenance_lines,
+    read_side,
+    save,
+    side_lines,
+)
 from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
-from commbench.report.difference import ALPHA, GOOD_LAUNCHES, LEAST_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
+from commbench.report.difference import (
+    ALPHA,
+    GOOD_LAUNCHES,
+    LEAST_LAUNCHES,
+    LEAST_PAIRS,
+    launches_to_be_sure,
+)
 
 from .options import CommandParser, check_file, percent, whole_number
 
@@ -21,17 +34,18 @@ if TYPE_CHECKING:
 
 COMPARE_USAGE = """commbench compare BASE NEW                          folders with runs, or parquet files of cases
 commbench compare NEW --against baseline.parquet    a baseline that was kept with --save
-commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in the same folder"""
+commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in the same folder"""  # noqa: E501
 COMPARE_EPILOGUE = f"""\
 A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in turn.
 A verdict needs at least {LEAST_LAUNCHES} launches per side ({LEAST_PAIRS} with --paired), better {GOOD_LAUNCHES}.
 --fail-on slower counts cases whose p-value, corrected for the number of cases (Holm), is at most {ALPHA}.
-Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (with --fail-on also: too few launches)."""
+Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (with --fail-on also: too few launches)."""  # noqa: E501
 FAILURES = ("slower", "undecided", "missing")
 
 
 def compare_command(words: list[str]) -> int:
-    """Print the comparison; returns the exit status. Raises ConfigError for what can't be compared."""
+    """Print the comparison; returns the exit status. Raises ConfigError for what can't be
+    compared."""
     options = _compare_parser().parse_args(words)
     failures = failures_of(options.fail_on)
     differences = parse_by(word for words in options.by for word in words.split(","))
@@ -40,13 +54,18 @@ def compare_command(words: list[str]) -> int:
         check_file("--save", options.save)
     if base_source is None:
         return _saved(read_side("NEW", new_source), options.save, first=True)
-    base, new = read_side("BASE", base_source), read_side("NEW", new_source)
+    base = read_side("BASE", base_source)
+    new = read_side("NEW", new_source)
     equal = [read_side("A/A", options.aa)] if options.aa else []
     known = noise_by_key(equal[0], differences, options.seed) if equal else None
     rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
     frame = compare_sides(base, new, rules)
     terminal = Terminal.of(sys.stdout)
-    print(paragraphs([*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by), ""], terminal))
+    print(
+        paragraphs(
+            [*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by), ""], terminal
+        )
+    )
     print(comparison_table(frame, rules))
     lines = [*caption(frame, rules), *unjoined(frame), "", comparison_summary(frame, rules)]
     print(paragraphs(lines, terminal))
@@ -56,7 +75,8 @@ def compare_command(words: list[str]) -> int:
 
 
 def _saved(new: Side, target: str, first: bool = False) -> int:
-    """Save NEW; a first baseline has nothing to be compared with, so only what was read is printed."""
+    """Save NEW; a first baseline has nothing to be compared with, so only what was read is
+    printed."""
     save(new, target)
     saved = f"saved: {target}: NEW, {plural(len(new.cases), 'row', 'rows')}, without samples"
     print(printable("\n".join([*(side_lines(new) if first else []), saved])))
@@ -68,19 +88,47 @@ def _saved(new: Side, target: str, first: bool = False) -> int:
 
 def _compare_parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = CommandParser(prog="commbench compare", usage=COMPARE_USAGE, epilog=COMPARE_EPILOGUE, formatter_class=raw)
+    parser = CommandParser(
+        prog="commbench compare", usage=COMPARE_USAGE, epilog=COMPARE_EPILOGUE, formatter_class=raw
+    )
     add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="BASE and NEW; one where --against or --by NAME=BASE:NEW has the rest")
+    add(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="BASE and NEW; one where --against or --by NAME=BASE:NEW has the rest",
+    )
     add("--against", metavar="BASE", help="folder or parquet file of the base")
     by = "NAME[=BASE:NEW],..."
-    add("--by", "--ignore", action="append", default=[], metavar=by, help="variables that may differ")
+    add(
+        "--by",
+        "--ignore",
+        action="append",
+        default=[],
+        metavar=by,
+        help="variables that may differ",
+    )
     noise = "launches that are all alike: their noise is the least threshold"
     add("--aa", action="append", default=[], metavar="PATH", help=noise)
-    add("--delta", type=percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
-    add("--paired", action="store_true", help="launches with the same number ran next to each other")
-    add("--medians-only", action="store_true", help=argparse.SUPPRESS)  # of earlier versions, without effect
+    add(
+        "--delta",
+        type=percent,
+        default=2.0,
+        metavar="PERCENT",
+        help="least change that matters (default 2)",
+    )
+    add(
+        "--paired", action="store_true", help="launches with the same number ran next to each other"
+    )
+    # of earlier versions, without effect
+    add("--medians-only", action="store_true", help=argparse.SUPPRESS)
     add("--seed", type=whole_number(0), default=0, help="of the noise of --aa (default 0)")
-    add("--fail-on", default="", metavar="WORD,...", help="exit 1 if a case is slower, undecided, or missing in NEW")
+    add(
+        "--fail-on",
+        default="",
+        metavar="WORD,...",
+        help="exit 1 if a case is slower, undecided, or missing in NEW",
+    )
     add("--save", metavar="FILE", help="keep NEW as a parquet file for a later --against")
     return parser
 
@@ -95,7 +143,8 @@ def failures_of(words: str) -> set[str]:
 
 def _base_and_new(options: argparse.Namespace) -> tuple[str | None, str]:
     """BASE and NEW; BASE is None where NEW is only saved."""
-    paths, seen = options.paths, " ".join(options.paths)
+    paths = options.paths
+    seen = " ".join(options.paths)
     if options.against is not None:
         if len(paths) != 1:
             raise ConfigError(f"--against BASE leaves one path, NEW; seen: {seen}")
@@ -120,20 +169,26 @@ def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
         return 1
     if failures & {"slower", "undecided"} and frame["verdict"].isna().all():
         raise ConfigError(
-            f"--fail-on {','.join(sorted(failures))}: no case has a verdict; it takes {rules.least} launches per side"
+            f"--fail-on {','.join(sorted(failures))}: no case has a verdict; it takes {rules.least}"
+            " launches per side"
         )
     slower = frame[frame["verdict"] == "SLOWER"]
     sure = bool((slower["p_holm"] <= ALPHA).any())
-    cases, launches = int(frame["p_value"].notna().sum()), slower[["base_launches", "new_launches"]].min(axis=1).max()
+    cases = int(frame["p_value"].notna().sum())
+    launches = slower[["base_launches", "new_launches"]].min(axis=1).max()
     enough = launches_to_be_sure(cases, rules.paired)
     if "slower" in failures and not sure and len(slower) and launches < enough:
         raise ConfigError(
-            f"--fail-on slower: {len(slower)} of {cases} cases are SLOWER, but {launches} launches per side can't tell "
-            f"that from chance among {cases} cases; it takes {enough}"
+            f"--fail-on slower: {len(slower)} of {cases} cases are SLOWER, but {launches} launches"
+            f" per side can't tell that from chance among {cases} cases; it takes {enough}"
         )
     failed = {
         "slower": sure,
-        "undecided": bool(((frame["sides"] == "both") & ~frame["verdict"].isin(["SLOWER", "FASTER", "SAME"])).any()),
+        "undecided": bool(
+            (
+                (frame["sides"] == "both") & ~frame["verdict"].isin(["SLOWER", "FASTER", "SAME"])
+            ).any()
+        ),
         "missing": lost,
     }
     return int(any(failed[name] for name in failures))

@@ -1,4 +1,5 @@
-"""The jobs of a command line: how a sweep runs them, its table at the end, and their cases for `plan=true`."""
+"""The jobs of a command line: how a sweep runs them, its table at the end, and their cases for
+`plan=true`."""
 
 from __future__ import annotations
 
@@ -22,7 +23,14 @@ from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.run_folder import new_folder, read_record
-from commbench.core.terminal import TableColumn, Terminal, first_line, paragraphs, printable, table_text
+from commbench.core.terminal import (
+    TableColumn,
+    Terminal,
+    first_line,
+    paragraphs,
+    printable,
+    table_text,
+)
 from commbench.core.units import about_bytes, format_bytes, format_seconds, plural
 from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
@@ -33,14 +41,25 @@ from commbench.writers.console import row_order
 
 from .doctor import facts_here
 
-HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # runs the jobs one after the other in this process
+# runs the jobs one after the other in this process
+HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
-SLURM_KEYS = ("nodes", "tasks_per_node", "partition")  # a Hydra launcher with these starts a task for each rank
-SHOWN = ("benchmark", "layout", "pair", "dtype")  # in every plan; axes where they have several values
+# a Hydra launcher with these starts a task for each rank
+SLURM_KEYS = ("nodes", "tasks_per_node", "partition")
+# in every plan; axes where they have several values
+SHOWN = ("benchmark", "layout", "pair", "dtype")
 AXES = (
-    "engine", "timing_mode", "schedule", "window", "buffers", "streams", "in_place", "reduction", "root",
-)  # fmt: skip
+    "engine",
+    "timing_mode",
+    "schedule",
+    "window",
+    "buffers",
+    "streams",
+    "in_place",
+    "reduction",
+    "root",
+)
 PLAN_COLUMNS = (
     TableColumn("message", right=True),
     TableColumn("memory / node", right=True, priority=2),
@@ -48,14 +67,20 @@ PLAN_COLUMNS = (
     TableColumn("skipped because", prose=True),
 )
 
-Task = Callable[..., int]  # runs the job of a configuration, in a folder if one is given; returns the exit status
+# runs the job of a configuration, in a folder if one is given; returns the exit status
+Task = Callable[..., int]
 
 
 def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
     """The overrides of each job that not all jobs have."""
     common = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
     return [
-        [word.lstrip("+") for word in job.overrides if word not in common and not word.startswith(PART)] for job in jobs
+        [
+            word.lstrip("+")
+            for word in job.overrides
+            if word not in common and not word.startswith(PART)
+        ]
+        for job in jobs
     ]
 
 
@@ -63,7 +88,8 @@ def job_titles(jobs: Sequence[Job]) -> list[str]:
     """`job 2/4: backend=mpi layout=1x2`."""
     words = differing_words(jobs)
     return [
-        printable(f"job {number}/{len(jobs)}: {' '.join(overrides)}") for number, overrides in enumerate(words, start=1)
+        printable(f"job {number}/{len(jobs)}: {' '.join(overrides)}")
+        for number, overrides in enumerate(words, start=1)
     ]
 
 
@@ -80,20 +106,25 @@ class Sweep:
     """Prints the title of each job, runs it in a new folder and keeps how it ended."""
 
     def __init__(self, jobs: Sequence[Job], task: Task) -> None:
-        self._jobs, self._titles, self._task = jobs, job_titles(jobs), task
+        self._jobs = jobs
+        self._titles = job_titles(jobs)
+        self._task = task
         self._ended: dict[int, Ended] = {}
 
     def run(self, config: DictConfig) -> int:
         """Run one job, as Hydra's launcher calls it; returns its exit status."""
         number = int(HydraConfig.get().job.num)
-        terminal, folder = Terminal.of(sys.stdout), None
+        terminal = Terminal.of(sys.stdout)
+        folder = None
         print(terminal.styled(terminal.paragraph(self._titles[number]), "bold"), flush=True)
         with suppress(ConfigError):  # the task says why
             folder = new_folder(self._jobs[number].settings.output)
         try:
             status = self._task(config, folder)
         except (KeyboardInterrupt, SystemExit) as stop:
-            self._ended[number] = Ended(interrupted_status(stop), _with_record(folder), interrupted=True)
+            self._ended[number] = Ended(
+                interrupted_status(stop), _with_record(folder), interrupted=True
+            )
             raise
         self._ended[number] = Ended(status, _with_record(folder))
         print(flush=True)
@@ -101,24 +132,44 @@ class Sweep:
 
     def print_table(self) -> None:
         """All jobs with their cases and folders; below the table why some failed."""
-        terminal, words = Terminal.of(sys.stdout), differing_words(self._jobs)
+        terminal = Terminal.of(sys.stdout)
+        words = differing_words(self._jobs)
         keys = list(dict.fromkeys(_key(word) for overrides in words for word in overrides))
-        columns = [TableColumn("job", right=True), *(TableColumn(key) for key in keys), TableColumn("exit", right=True)]
-        columns += [TableColumn(status, right=True, priority=index) for index, status in enumerate(STATUSES)]
+        columns = [
+            TableColumn("job", right=True),
+            *(TableColumn(key) for key in keys),
+            TableColumn("exit", right=True),
+        ]
+        columns += [
+            TableColumn(status, right=True, priority=index) for index, status in enumerate(STATUSES)
+        ]
         columns.append(TableColumn("results", priority=len(STATUSES)))
-        rows, reasons, styles = [], [], {}
+        rows = []
+        reasons = []
+        styles = {}
         for number, ended in sorted(self._ended.items()):
             values = {_key(word): word.partition("=")[2] for word in words[number]}
             counts = Counter[str]() if ended.folder is None else _statuses(ended.folder)
             numbers = (str(counts[status] or "") for status in STATUSES)
             folder = "" if ended.folder is None else str(ended.folder)
-            rows.append((str(number + 1), *(values.get(key, "") for key in keys), str(ended.status), *numbers, folder))
+            rows.append(
+                (
+                    str(number + 1),
+                    *(values.get(key, "") for key in keys),
+                    str(ended.status),
+                    *numbers,
+                    folder,
+                )
+            )
             if ended.status:
                 styles[number] = "red"
                 title = self._titles[number].replace(": ", " (", 1)
                 reasons.append(f"{title}) ended with {ended.status}: {_why(ended)}")
         left = len(self._jobs) - len(self._ended)
-        counts_text = [f"{len(reasons)} not ok" if reasons else "all ok", *([f"{left} not begun"] if left else [])]
+        counts_text = [
+            f"{len(reasons)} not ok" if reasons else "all ok",
+            *([f"{left} not begun"] if left else []),
+        ]
         print(terminal.styled(f"{len(self._jobs)} jobs, {', '.join(counts_text)}", "bold"))
         print(table_text(columns, rows, terminal, styles))
         folders = [str(ended.folder) for ended in self._ended.values() if ended.folder is not None]
@@ -143,7 +194,11 @@ def _statuses(folder: Path) -> Counter[str]:
     """The number of cases by status."""
     with suppress(CommbenchError):
         tables = run_tables(folder, "cases", ("run_id", "case_id", "status"))
-        return Counter({row["case_id"]: row["status"] for table in tables for row in table.to_pylist()}.values())
+        return Counter(
+            {
+                row["case_id"]: row["status"] for table in tables for row in table.to_pylist()
+            }.values()
+        )
     return Counter()
 
 
@@ -157,10 +212,11 @@ def _why(ended: Ended) -> str:
 
 
 def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Task) -> int:
-    """Run all jobs with the Hydra launcher of `config`, and print a table where they ran in this process.
+    """Run all jobs with the Hydra launcher of `config`, and print a table where they ran in this
+    process.
 
-    Returns the worst exit status. Raises ConfigError where there is no Slurm, WorldBroken where a job was refused or
-    lost.
+    Returns the worst exit status. Raises ConfigError where there is no Slurm, WorldBroken where a
+    job was refused or lost.
     """
     if starts_ranks(config):
         return max(_queued(config, given, jobs, task))
@@ -178,17 +234,24 @@ def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task:
     return status
 
 
-def _queued(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Task) -> list[int]:
+def _queued(
+    config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Task
+) -> list[int]:
     """The exit status of each job where Hydra's launcher starts the ranks.
 
-    All jobs of one shape are queued at once, with the nodes and tasks that their layouts need; `given` keys stay.
+    All jobs of one shape are queued at once, with the nodes and tasks that their layouts need;
+    `given` keys stay.
     """
     if shutil.which("srun") is None:
-        raise ConfigError("hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm cluster")
+        raise ConfigError(
+            "hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm"
+            " cluster"
+        )
     statuses = list[int]()
     groups: dict[tuple[Layout, str], list[list[str]]] = {}
     for job in jobs:
-        shape, kind = Layout.around(job.settings.layouts), pmi(mpi_library(job.settings.backend, Srun()))
+        shape = Layout.around(job.settings.layouts)
+        kind = pmi(mpi_library(job.settings.backend, Srun()))
         groups.setdefault((shape, kind), []).append(list(job.overrides))
     for (shape, kind), lines in groups.items():
         values = {
@@ -202,7 +265,8 @@ def _queued(config: DictConfig, given: Collection[str], jobs: Sequence[Job], tas
                 if f"hydra.launcher.{key}" not in given:
                     config.hydra.launcher[key] = value
         statuses += (ended := _launch_jobs(config, lines, len(statuses), task))
-        for words, status in zip(lines, ended, strict=True):  # the tables are in the logs of the jobs
+        # the tables are in the logs of the jobs
+        for words, status in zip(lines, ended, strict=True):
             print(f"exit {status}: commbench {shlex.join(words)}", flush=True)
     print(f"results: {config.output}")
     return statuses
@@ -211,25 +275,39 @@ def _queued(config: DictConfig, given: Collection[str], jobs: Sequence[Job], tas
 def _launch_jobs(config: DictConfig, lines: list[list[str]], first: int, task: Task) -> list[int]:
     from hydra._internal.callbacks import Callbacks
 
-    context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
-    launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
+    context = HydraContext(
+        config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks()
+    )
+    launcher = Plugins.instance().instantiate_launcher(
+        hydra_context=context, task_function=task, config=config
+    )
     try:
-        return [int(result.return_value) for result in launcher.launch(lines, initial_job_idx=first)]
+        return [
+            int(result.return_value) for result in launcher.launch(lines, initial_job_idx=first)
+        ]
     except CommbenchError:
         raise
     except Exception as error:
         logs = str(config.hydra.launcher.get("submitit_folder", "")).partition("%")[0]
-        where = f"; the output of jobs is below {logs}" if Path(logs).is_dir() and any(Path(logs).iterdir()) else ""
-        raise WorldBroken(f"a job of the sweep was refused or lost: {first_line(error)}{where}") from error
+        where = (
+            f"; the output of jobs is below {logs}"
+            if Path(logs).is_dir() and any(Path(logs).iterdir())
+            else ""
+        )
+        raise WorldBroken(
+            f"a job of the sweep was refused or lost: {first_line(error)}{where}"
+        ) from error
 
 
 def starts_ranks(config: DictConfig) -> bool:
-    """Whether Hydra's launcher starts the ranks of each job, on nodes that this machine can't inspect."""
+    """Whether Hydra's launcher starts the ranks of each job, on nodes that this machine can't
+    inspect."""
     return all(key in config.hydra.launcher for key in SLURM_KEYS)
 
 
 def planned_here(settings: Settings, ranks: int = 2) -> tuple[Planned, ...]:
-    """The cases of a job on this machine, also the skipped ones; `ranks` replaces a layout that is left open."""
+    """The cases of a job on this machine, also the skipped ones; `ranks` replaces a layout that is
+    left open."""
     around = Layout.around(settings.layouts, ranks)
     world, _ = hosted_world(around.nodes, around.ranks_per_node)
     return plan(replace(settings, layouts=settings.layouts or (around,)), world, facts_here())
@@ -246,18 +324,30 @@ def print_plans(jobs: Sequence[Job], ranks: int = 2) -> None:
 def _plan_text(settings: Settings, planned: Sequence[Planned]) -> str:
     """The cases as a table, in a sorted order; they run in a shuffled one."""
     jobs = sorted(planned, key=lambda job: (row_order(vars(job.case)), job.case.timing_mode))
-    names = [*SHOWN, *(name for name in AXES if len({getattr(job.case, name) for job in jobs} - {None}) > 1)]
+    names = [
+        *SHOWN,
+        *(name for name in AXES if len({getattr(job.case, name) for job in jobs} - {None}) > 1),
+    ]
     columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS]
     rows = []
     for job in jobs:
         values = [(name, getattr(job.case, name)) for name in names]
-        texts = ["" if value is None or (name, value) == ("dtype", "none") else str(value) for name, value in values]
+        texts = [
+            "" if value is None or (name, value) == ("dtype", "none") else str(value)
+            for name, value in values
+        ]
         texts.append(format_bytes(job.case.message_bytes) if job.case.message_bytes else "-")
         measured = [about_bytes(job.node_bytes), format_seconds(duration_s(settings, job)), ""]
         rows.append([*texts, *(["-", "-", job.skip] if job.skip else measured)])
-    used = [index for index, column in enumerate(columns) if column.heading == "message" or any(r[index] for r in rows)]
+    used = [
+        index
+        for index, column in enumerate(columns)
+        if column.heading == "message" or any(r[index] for r in rows)
+    ]
     table = table_text(
-        [columns[index] for index in used], [[row[index] for index in used] for row in rows], Terminal.of(sys.stdout)
+        [columns[index] for index in used],
+        [[row[index] for index in used] for row in rows],
+        Terminal.of(sys.stdout),
     )
     total = format_seconds(sum(duration_s(settings, job) for job in jobs))
     runs = sum(1 for job in jobs if not job.skip)

@@ -38,7 +38,7 @@ A list is an axis inside one world: layout=[1x1,1x2] sizes=[8,1KiB,1MiB] benchma
 Sizes:                              sizes=8..8GiB (times 2), 'sizes=8..1MiB*4', sizes=8..max, sizes=octaves
 -m sweeps over fresh worlds:        -m backend=gloo,mpi layout=1x2,1x4 launch=0,1,2
 Every key with its values:          commbench --keys
-What would run, without running:    plan=true"""
+What would run, without running:    plan=true"""  # noqa: E501
 
 COMMANDS = {  # command with its own options -> module, function
     "report": ("commbench.cli.results", "report"),
@@ -53,7 +53,8 @@ OTHER_COMMANDS = ("run", "doctor", "help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0 all ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke.
+    """The exit status: 0 all ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the
+    world broke.
 
     A rank of a world does not always return: world.exit_protocol says how each process ends.
     """
@@ -83,9 +84,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shield_children() -> None:
-    """Keep ranks from importing modules of the working directory, as `python -m` does, and set HOME for mpirun.
+    """Keep ranks from importing modules of the working directory, as `python -m` does, and set HOME
+    for mpirun.
 
-    Raises ConfigError where Python 3.10 can't be kept from importing a commbench.py, torch.py or mpi4py.py there.
+    Raises ConfigError where Python 3.10 can't be kept from importing a commbench.py, torch.py or
+    mpi4py.py there.
     """
     if "HOME" not in os.environ:
         with suppress(KeyError, RuntimeError):  # no passwd entry
@@ -95,7 +98,9 @@ def _shield_children() -> None:
         if str(Path.cwd()) in sys.path:  # started by `python -m`: the user wants the modules there
             return
     os.environ.setdefault("PYTHONSAFEPATH", "1")
-    planted = [f"{name}.py" for name in ("commbench", "torch", "mpi4py") if Path(f"{name}.py").exists()]
+    planted = [
+        f"{name}.py" for name in ("commbench", "torch", "mpi4py") if Path(f"{name}.py").exists()
+    ]
     if planted and sys.version_info < (3, 11):
         raise ConfigError(f"{planted[0]} in this folder would be imported by the ranks; rename it")
 
@@ -120,14 +125,22 @@ def _run_command(words: list[str]) -> int:
         from commbench.cli.rank import run_started
 
         return run_started()
-    _check_words([word for word in words[:1] if word[:1] != "-"])  # before the options of a mistyped command
+    # before the options of a mistyped command
+    _check_words([word for word in words[:1] if word[:1] != "-"])
     parser = CommandParser(prog="commbench", usage=USAGE, add_help=True)
     add = parser.add_argument
-    add("words", nargs="*", metavar="KEY=VALUE", help="an override of the configuration, or a command")
+    add(
+        "words",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="an override of the configuration, or a command",
+    )
     add("-m", "--multirun", action="store_true", help="sweep: a fresh world for each combination")
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     add("--keys", action="store_true", help="print every key with its default, meaning and values")
-    add("--operations", action="store_true", help="what each backend can measure, and in which form")
+    add(
+        "--operations", action="store_true", help="what each backend can measure, and in which form"
+    )
     add("--version", action="version", version=f"commbench {commbench.__version__}")
     options = parser.parse_intermixed_args(words[1:] if words[:1] == ["run"] else words)
     _check_words(options.words)
@@ -136,7 +149,9 @@ def _run_command(words: list[str]) -> int:
     elif options.keys or options.operations or options.words[:1] == ["doctor"]:
         from commbench.cli.doctor import keys_text, machine_text, operations_text
 
-        text = keys_text if options.keys else operations_text if options.operations else machine_text
+        text = (
+            keys_text if options.keys else operations_text if options.operations else machine_text
+        )
         write_stdout(f"{text(options.config_dir)}\n")
     else:
         _start_rank_server(options.words)
@@ -157,14 +172,19 @@ def _check_words(words: Sequence[str]) -> None:
             from commbench.config.compose import ConfigComposer
 
             with ConfigComposer() as composer:
-                groups = [group for group in ("backend", "benchmark") if word in composer.options(group)]
+                groups = [
+                    group for group in ("backend", "benchmark") if word in composer.options(group)
+                ]
             near = [f"{group}={word}" for group in groups]
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"{word!r} is neither KEY=VALUE nor a command; {hint}commands: {', '.join(commands)}")
+        raise ConfigError(
+            f"{word!r} is neither KEY=VALUE nor a command; {hint}commands: {', '.join(commands)}"
+        )
 
 
 def _start_rank_server(words: Sequence[str]) -> None:
-    """Start a rank server where this command will probably fork ranks, so that torch loads during composition."""
+    """Start a rank server where this command will probably fork ranks, so that torch loads during
+    composition."""
     launcher = likely_launcher(words)
     if launcher is not None and launcher.forks and _identity() is None:
         from commbench.world.rank_server import start_rank_server

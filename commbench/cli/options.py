@@ -16,7 +16,8 @@ LARGEST_NUMBER = 10**18 - 1
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Raises ConfigError, which points to the command's help, instead of printing usage and exiting."""
+    """Raises ConfigError, which points to the command's help, instead of printing usage and
+    exiting."""
 
     def error(self, message: str) -> NoReturn:
         setting = re.search(r"arguments: --(\w[\w.]*=\S*)", message)
@@ -49,16 +50,22 @@ def check_file(option: str, name: str) -> None:
     if Path(name).is_dir():
         raise ConfigError(f"{option} {name} is a folder; name a file in it")
     if not folder.is_dir():
-        raise ConfigError(f"{option} {name}: there is no folder {folder}; make it, or choose another")
+        raise ConfigError(
+            f"{option} {name}: there is no folder {folder}; make it, or choose another"
+        )
 
 
 def write_file(option: str, name: str, text: str, replace: bool = True) -> None:
     """Raises ConfigError where the file can't be written, or exists and must not be replaced."""
     try:
-        with Path(name).open("w" if replace else "x", encoding="utf-8", errors="replace", newline="") as out:
+        with Path(name).open(
+            "w" if replace else "x", encoding="utf-8", errors="replace", newline=""
+        ) as out:
             out.write(text)
     except OSError as error:
-        raise ConfigError(f"{option} {name} can't be written: {error.strerror}; choose another file") from error
+        raise ConfigError(
+            f"{option} {name} can't be written: {error.strerror}; choose another file"
+        ) from error
 
 
 def write_stdout(text: str) -> None:

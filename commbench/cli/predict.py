@@ -15,7 +15,14 @@ from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
-from commbench.core.units import about_bytes, format_factor, format_number, format_seconds, parse_bytes, plural
+from commbench.core.units import (
+    about_bytes,
+    format_factor,
+    format_number,
+    format_seconds,
+    parse_bytes,
+    plural,
+)
 from commbench.report.crossover import THIS_RUN, UNDECIDED
 from commbench.report.difference import FEW_LAUNCHES, Measured, differ
 from commbench.report.fit import answerable, families, ignored, varying
@@ -32,7 +39,7 @@ Prediction = dict[Any, Any]
 
 PREDICT_USAGE = """commbench predict --params 7e9 --dtype bfloat16 --bucket-mb 25 [PATH ...]
        commbench predict --params 7e9 --bucket-mb 1,25,100      compare bucket sizes
-       commbench predict --buckets 1MiB,25MiB,25MiB,7MiB        the buckets of one step by their size"""
+       commbench predict --buckets 1MiB,25MiB,25MiB,7MiB        the buckets of one step by their size"""  # noqa: E501
 ALWAYS = ("backend", "engine", "layout", "dtype")  # columns even where all rows share them
 STEP_COLUMNS = (
     TableColumn("bucket\nB", right=True),
@@ -43,20 +50,29 @@ STEP_COLUMNS = (
 )
 MOST_PARAMS = 10**18  # of --params and --bucket-mb
 STEP_MEANING = (
-    "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients / step, 10^9 B/s"
+    "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients /"
+    " step, 10^9 B/s"
 )
-BOTH_WAYS = "of the medians of all buckets at once, and both ways between two sizes; stragglers are not in it"
+BOTH_WAYS = (
+    "of the medians of all buckets at once, and both ways between two sizes; stragglers are not"
+    " in it"
+)
 
 
 def predict_command(words: list[str]) -> int:
     """Print the table and what follows from it; returns 0. Raises CommbenchError, ConfigError."""
     options = _predict_parser().parse_args(words)
     steps = _steps(options)
-    print(prediction_text(read_rows(options.paths), steps, options.dtype, options.params is not None), end="")
+    print(
+        prediction_text(read_rows(options.paths), steps, options.dtype, options.params is not None),
+        end="",
+    )
     return 0
 
 
-def prediction_text(cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: str, by_params: bool = True) -> str:
+def prediction_text(
+    cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: str, by_params: bool = True
+) -> str:
     """The text of the command; raises CommbenchError like predict."""
     rows: list[Prediction] = predict(cases, steps, dtype).to_dict("records")
     shown = [name for name in varying(rows) if name not in ALWAYS]
@@ -65,27 +81,43 @@ def prediction_text(cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: s
         more += [f"{name} {row[name]}" for name in shown if row[name] is not None]
         row["name"] = f"{row['backend']} ({', '.join(more)})" if more else str(row["backend"])
     rows.sort(
-        key=lambda row: (natural_key(row["layout"]), row["bucket_bytes"], math.isnan(row["step_s"]), row["step_s"])
+        key=lambda row: (
+            natural_key(row["layout"]),
+            row["bucket_bytes"],
+            math.isnan(row["step_s"]),
+            row["step_s"],
+        )
     )
     warned: dict[str, list[str]] = {}
     for row in rows:
         for warning in row["warnings"]:
             warned.setdefault(warning, []).append(f"{row['name']} {row['layout']}")
-    warnings = [f"warning: {', '.join(dict.fromkeys(who))}: {warning}" for warning, who in warned.items()]
+    warnings = [
+        f"warning: {', '.join(dict.fromkeys(who))}: {warning}" for warning, who in warned.items()
+    ]
     terminal = Terminal.of(sys.stdout)
     titles = paragraphs([_step_title(step, dtype, by_params) for step in steps], terminal)
     meaning = [*_step_meanings(cases), "", *_answers(rows), *warnings, *_source_notes(cases)]
-    text = "\n".join([titles, "", _steps_table(rows, shown, terminal), "", paragraphs(meaning, terminal)])
+    text = "\n".join(
+        [titles, "", _steps_table(rows, shown, terminal), "", paragraphs(meaning, terminal)]
+    )
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
 def _predict_parser() -> argparse.ArgumentParser:
-    parser = CommandParser(prog="commbench predict", usage=PREDICT_USAGE, description=__doc__, allow_abbrev=False)
+    parser = CommandParser(
+        prog="commbench predict", usage=PREDICT_USAGE, description=__doc__, allow_abbrev=False
+    )
     add = parser.add_argument
     add("paths", nargs="*", metavar="PATH", help="folders with results; default: results")
     add("--params", type=_params, help="parameters of the model, e.g. 7e9")
-    add("--dtype", default="float32", help=f"of the gradients, default float32: {', '.join(DTYPES)}")
-    mebibytes = "bucket size in MiB, as bucket_cap_mb of DistributedDataParallel; default 25; a list compares them"
+    add(
+        "--dtype", default="float32", help=f"of the gradients, default float32: {', '.join(DTYPES)}"
+    )
+    mebibytes = (
+        "bucket size in MiB, as bucket_cap_mb of DistributedDataParallel; default 25; a list"
+        " compares them"
+    )
     add("--bucket-mb", type=_mebibytes, metavar="MIB", help=mebibytes)
     exact = "sizes of all buckets of a step (25MiB,25MiB,7MB), instead of --params and --bucket-mb"
     add("--buckets", type=_bucket_sizes, metavar="SIZES", help=exact)
@@ -98,10 +130,17 @@ def _steps(options: argparse.Namespace) -> list[TrainingStep]:
         if options.params is not None or options.bucket_mb is not None:
             raise ConfigError("--buckets gives all sizes; leave out --params and --bucket-mb")
         sizes: list[int] = options.buckets
-        return [TrainingStep({size: sizes.count(size) for size in sorted(set(sizes), reverse=True)})]
+        return [
+            TrainingStep({size: sizes.count(size) for size in sorted(set(sizes), reverse=True)})
+        ]
     if options.params is None:
-        raise ConfigError("how large is the model? give --params 7e9, or --buckets 25MiB,25MiB,7MiB")
-    return [step_of(options.params, options.dtype, size) for size in dict.fromkeys(options.bucket_mb or [25 * 2**20])]
+        raise ConfigError(
+            "how large is the model? give --params 7e9, or --buckets 25MiB,25MiB,7MiB"
+        )
+    return [
+        step_of(options.params, options.dtype, size)
+        for size in dict.fromkeys(options.bucket_mb or [25 * 2**20])
+    ]
 
 
 def _listed(text: str) -> list[str]:
@@ -139,7 +178,11 @@ def _bucket_sizes(text: str) -> list[int]:
 def _step_title(step: TrainingStep, dtype: str, by_params: bool) -> str:
     each = [f"{count} of {about_bytes(size)}" for size, count in step.buckets.items()]
     buckets = f"{plural(step.count, 'bucket', 'buckets')}: {', '.join(each)}"
-    what = f"{dtype} gradients of {step.total_bytes // dtype_of(dtype).itemsize:,} parameters" if by_params else dtype
+    what = (
+        f"{dtype} gradients of {step.total_bytes // dtype_of(dtype).itemsize:,} parameters"
+        if by_params
+        else dtype
+    )
     return f"{what}, {step.total_bytes / 1e9:.3g} GB in {buckets}"
 
 
@@ -148,17 +191,29 @@ def _steps_table(rows: Sequence[Prediction], shown: Sequence[str], terminal: Ter
     columns = [*(TableColumn(name) for name in texts), *STEP_COLUMNS, TableColumn("notes")]
     cells = []
     for row in rows:
-        known, low_s, high_s = not math.isnan(row["step_s"]), row["low_s"], row["high_s"]
+        known = not math.isnan(row["step_s"])
+        low_s = row["low_s"]
+        high_s = row["high_s"]
         unknown_interval = math.isnan(low_s) or math.isnan(high_s)
-        interval = "-" if unknown_interval else f"{format_number(1e3 * low_s)} .. {format_number(1e3 * high_s)}"
+        interval = (
+            "-"
+            if unknown_interval
+            else f"{format_number(1e3 * low_s)} .. {format_number(1e3 * high_s)}"
+        )
         extrapolated = any(warning.startswith("extrapolated") for warning in row["warnings"])
         notes = ["extrapolated"] if extrapolated and known else [] if known else ["unknown"]
         notes += [f"{row['runs']} launches"] if row["runs"] > 1 else []
-        cells.append((
-            *("" if row[name] is None else str(row[name]) for name in texts), str(row["bucket_bytes"]),
-            str(row["buckets"]), format_number(1e3 * row["step_s"] if known else None), interval,
-            format_number(row["gb_per_s"] if known else None), " ".join(notes),
-        ))  # fmt: skip
+        cells.append(
+            (
+                *("" if row[name] is None else str(row[name]) for name in texts),
+                str(row["bucket_bytes"]),
+                str(row["buckets"]),
+                format_number(1e3 * row["step_s"] if known else None),
+                interval,
+                format_number(row["gb_per_s"] if known else None),
+                " ".join(notes),
+            )
+        )
     return table_text(columns, cells, terminal)
 
 
@@ -170,23 +225,35 @@ def _groups(rows: Sequence[Prediction], *names: str) -> list[list[Prediction]]:
 
 
 def _answers(rows: Sequence[Prediction]) -> list[str]:
-    """The fastest on each layout for each bucket size, then the best bucket size of each backend on each layout."""
+    """The fastest on each layout for each bucket size, then the best bucket size of each backend on
+    each layout."""
     lines = []
     for group in _groups(rows, "layout", "bucket_bytes"):
         names = [row["name"] for row in group]
-        answer = _verdict(group, names) if len(group) > 1 else f"{names[0]} takes {format_seconds(group[0]['step_s'])}"
-        lines.append(f"{group[0]['layout']}, buckets of {about_bytes(group[0]['bucket_bytes'])}: {answer}")
+        answer = (
+            _verdict(group, names)
+            if len(group) > 1
+            else f"{names[0]} takes {format_seconds(group[0]['step_s'])}"
+        )
+        lines.append(
+            f"{group[0]['layout']}, buckets of {about_bytes(group[0]['bucket_bytes'])}: {answer}"
+        )
     for group in _groups(rows, "layout", "name"):
         if len(group) > 1:
-            name, buckets = group[0]["name"], [f"buckets of {about_bytes(row['bucket_bytes'])}" for row in group]
+            name = group[0]["name"]
+            buckets = [f"buckets of {about_bytes(row['bucket_bytes'])}" for row in group]
             lines.append(f"{name} on {group[0]['layout']}: {_verdict(group, buckets, name)}")
     return lines
 
 
-def _verdict(group: Sequence[Prediction], names: Sequence[str], one_family: str | None = None) -> str:
-    """The first compared with the others; `one_family`: its name, where the same launches measured all of them."""
+def _verdict(
+    group: Sequence[Prediction], names: Sequence[str], one_family: str | None = None
+) -> str:
+    """The first compared with the others; `one_family`: its name, where the same launches measured
+    all of them."""
     times = [
-        Measured((row["step_s"],), row["low_s"], row["high_s"], row["interval_level"], one_family) for row in group
+        Measured((row["step_s"],), row["low_s"], row["high_s"], row["interval_level"], one_family)
+        for row in group
     ]
     few = min(row["runs"] for row in group) < FEW_LAUNCHES
     alike = [
@@ -194,11 +261,15 @@ def _verdict(group: Sequence[Prediction], names: Sequence[str], one_family: str 
         for measured, name in zip(times, names, strict=True)
         if not (differ(times[0], measured) if few else times[0].high_s < measured.low_s)
     ]
-    least, ratio = format_seconds(group[0]["step_s"]), format_factor(group[1]["step_s"] / group[0]["step_s"])
+    least = format_seconds(group[0]["step_s"])
+    ratio = format_factor(group[1]["step_s"] / group[0]["step_s"])
     if len(alike) > 1:
         return f"{' and '.join(alike)} are {UNDECIDED}, {least}"
     if few:
-        return f"{names[0]} takes least by what was measured {THIS_RUN}, {least}; {names[1]} {ratio} as long"
+        return (
+            f"{names[0]} takes least by what was measured {THIS_RUN}, {least}; {names[1]} {ratio}"
+            " as long"
+        )
     return f"{names[0]} is fastest, {least}; {names[1]} takes {ratio} as long"
 
 
@@ -211,9 +282,14 @@ def _step_meanings(cases: pd.DataFrame) -> list[str]:
 def _source_notes(cases: pd.DataFrame) -> list[str]:
     """How many rows were left out and why, and whether runs were merged."""
     rows = cases[cases["benchmark"] == OPERATION]
-    usable, left = answerable(rows), ignored(rows)
+    usable = answerable(rows)
+    left = ignored(rows)
     left |= {"on one rank or simulated": len(rows) - len(usable)} if len(usable) < len(rows) else {}
-    lines = [f"left out of {OPERATION}: " + ", ".join(f"{count} {why}" for why, count in left.items())] if left else []
+    lines = (
+        [f"left out of {OPERATION}: " + ", ".join(f"{count} {why}" for why, count in left.items())]
+        if left
+        else []
+    )
     if any(time.stated_s is None for family in families(usable) for time in family.times):
         lines.append("runs were taken together: the median over them and the widest interval")
     return lines

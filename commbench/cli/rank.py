@@ -1,4 +1,5 @@
-"""One rank of a world, started by the user's launcher or by a parent `commbench`, and what earlier starts measured."""
+"""One rank of a world, started by the user's launcher or by a parent `commbench`, and what earlier
+starts measured."""
 
 from __future__ import annotations
 
@@ -28,11 +29,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-SAMPLE_COLUMNS = ("run_id", "case_id", "phase", "block", "repetition", "rank", "elapsed_ns", "visit")
+SAMPLE_COLUMNS = (
+    "run_id",
+    "case_id",
+    "phase",
+    "block",
+    "repetition",
+    "rank",
+    "elapsed_ns",
+    "visit",
+)
 
 
 def run_started() -> int:
-    """Run a rank whose parent has composed and checked the configuration; returns the exit status."""
+    """Run a rank whose parent has composed and checked the configuration; returns the exit
+    status."""
     identity = identity_here()
     assert identity is not None
     return run_rank(received(os.environ.pop(JOB)), identity)
@@ -41,27 +52,43 @@ def run_started() -> int:
 def identity_here() -> RankIdentity | None:
     """The rank that this process is, if any.
 
-    Raises WorldBroken for a rank that can't find out which one it is: it must never start worlds of its own.
+    Raises WorldBroken for a rank that can't find out which one it is: it must never start worlds of
+    its own.
     """
     identity = detect(os.environ)
     if identity is None and FOLDER in os.environ:
-        raise WorldBroken("this process was started as a rank, but its launcher exported no rank that commbench knows")
+        raise WorldBroken(
+            "this process was started as a rank, but its launcher exported no rank that commbench"
+            " knows"
+        )
     return identity
 
 
-def run_rank(job: Job, identity: RankIdentity, folder: str | None = None, resume: Resume | None = None) -> int:
-    """Run one rank; returns the exit status. `folder`, `resume`: the run that a user's own world continues, and how."""
+def run_rank(
+    job: Job, identity: RankIdentity, folder: str | None = None, resume: Resume | None = None
+) -> int:
+    """Run one rank; returns the exit status. `folder`, `resume`: the run that a user's own world
+    continues, and how."""
     backend = job.settings.backend
     if identity.launcher not in allowed(backend):
-        names = ", ".join(allowed(backend)) or "none: it hosts all ranks itself, start it without a launcher"
-        raise ConfigError(f"backend={backend.name} can't run under {identity.launcher}; allowed: {names}")
+        names = (
+            ", ".join(allowed(backend))
+            or "none: it hosts all ranks itself, start it without a launcher"
+        )
+        raise ConfigError(
+            f"backend={backend.name} can't run under {identity.launcher}; allowed: {names}"
+        )
     reason = backend.missing(job.settings.device)
     if reason is not None:
         raise ConfigError(f"backend={backend.name}: {reason}")
-    given, problem = dict(job.settings.env), None
-    os.environ.update(QUIET | os.environ | given)  # before the backend, which must not contradict what the user exports
+    given = dict(job.settings.env)
+    problem = None
+    # before the backend, which must not contradict what the user exports
+    os.environ.update(QUIET | os.environ | given)
     try:
-        os.environ.update(backend.environment(job.settings.cuda_ipc, job.settings.interface) | given)
+        os.environ.update(
+            backend.environment(job.settings.cuda_ipc, job.settings.interface) | given
+        )
     except ConfigError as error:  # for the other ranks to know
         problem = str(error)
     if FOLDER not in os.environ:
@@ -75,25 +102,39 @@ def run_rank(job: Job, identity: RankIdentity, folder: str | None = None, resume
 
 
 def run_session(
-    job: Job, identity: RankIdentity | None, folder: str | None, resume: Resume | None, problem: str | None = None
+    job: Job,
+    identity: RankIdentity | None,
+    folder: str | None,
+    resume: Resume | None,
+    problem: str | None = None,
 ) -> int:
     from commbench.measure.preflight import Request
     from commbench.measure.session import run_in_world
 
-    earlier = None if resume is None or folder is None else _earlier_starts(job, folder, resume, identity)
-    sweep, config_dir, has_parent = os.environ.get(SWEEP) or None, os.environ.get(CONFIG_DIR), FOLDER in os.environ
+    earlier = (
+        None if resume is None or folder is None else _earlier_starts(job, folder, resume, identity)
+    )
+    sweep = os.environ.get(SWEEP) or None
+    config_dir = os.environ.get(CONFIG_DIR)
+    has_parent = FOLDER in os.environ
     request = Request(job, sweep, folder, earlier, config_dir, abnormal, has_parent, problem)
     return run_in_world(request, identity)
 
 
-def _earlier_starts(job: Job, folder: str, resume: Resume, identity: RankIdentity | None) -> EarlierStarts:
+def _earlier_starts(
+    job: Job, folder: str, resume: Resume, identity: RankIdentity | None
+) -> EarlierStarts:
     """What rank 0 reads in the folder, which other ranks may not have."""
     if identity is not None and identity.rank != 0:
         return EarlierStarts(resume)
-    run, cases = load_run(folder), read_rows([folder])
+    run = load_run(folder)
+    cases = read_rows([folder])
     unfinished = cases.stop_reason.isin(UNFINISHED)
     recorded = dict(zip(cases.case_id[~unfinished], cases.status[~unfinished], strict=True))
-    failed = cases[(cases.status == "failed") | (cases.case_id.isin(run.get("broken", {})) & cases.reason.notna())]
+    failed = cases[
+        (cases.status == "failed")
+        | (cases.case_id.isin(run.get("broken", {})) & cases.reason.notna())
+    ]
     reasons = dict(zip(failed.case_id, failed.reason, strict=True))
     visits = {}
     if not job.settings.timing.is_soak:  # which begins anew
@@ -102,7 +143,8 @@ def _earlier_starts(job: Job, folder: str, resume: Resume, identity: RankIdentit
 
 
 def abnormal(folder: str) -> list[str]:
-    """A line for each case that is more than 1.5 times slower than the known values of this hardware.
+    """A line for each case that is more than 1.5 times slower than the known values of this
+    hardware.
 
     Where no values are known, stderr says so.
     """
@@ -112,7 +154,8 @@ def abnormal(folder: str) -> list[str]:
     judged = summarise_results(read_results([folder])).judged
     if not judged:
         nothing = (
-            "no value is known for this hardware and these cases; label=HARDWARE names hardware that was not detected"
+            "no value is known for this hardware and these cases; label=HARDWARE names hardware"
+            " that was not detected"
         )
         print(f"expect normal: nothing to compare with: {nothing}", file=sys.stderr)
     return [
@@ -124,38 +167,70 @@ def abnormal(folder: str) -> list[str]:
 
 
 def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, EarlierVisits]:
-    """The earlier visits of those cases that have samples, by case_id. Raises CommbenchError for unreadable files."""
-    rows = {row["case_id"]: row for row in recorded_rows(Path(folder)) if row["case_id"] in case_ids}
+    """The earlier visits of those cases that have samples, by case_id. Raises CommbenchError for
+    unreadable files."""
+    rows = {
+        row["case_id"]: row for row in recorded_rows(Path(folder)) if row["case_id"] in case_ids
+    }
     if not rows:
         return {}
-    samples = frame_of(run_tables(Path(folder), "samples", SAMPLE_COLUMNS, [("case_id", "in", list(rows))]), "samples")
+    samples = frame_of(
+        run_tables(Path(folder), "samples", SAMPLE_COLUMNS, [("case_id", "in", list(rows))]),
+        "samples",
+    )
     by_case = {}
     for case_id, part in samples.groupby("case_id"):
-        row, visits = rows[str(case_id)], part["visit"].dropna()
-        repetitions = {str(phase): int(last) + 1 for phase, last in part.groupby("phase").repetition.max().items()}
-        last, blocks = int(visits.max()) if len(visits) else 0, int(part["block"].max()) + 1
-        by_case[str(case_id)] = EarlierVisits(row, _visit_times(row, part), last, blocks, repetitions)
+        row = rows[str(case_id)]
+        visits = part["visit"].dropna()
+        repetitions = {
+            str(phase): int(last) + 1
+            for phase, last in part.groupby("phase").repetition.max().items()
+        }
+        last = int(visits.max()) if len(visits) else 0
+        blocks = int(part["block"].max()) + 1
+        by_case[str(case_id)] = EarlierVisits(
+            row, _visit_times(row, part), last, blocks, repetitions
+        )
     return by_case
 
 
 def _visit_times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series, ...]:
-    """Seconds per operation of each visit that the row counts; empty where it has no numbers or samples are missing.
+    """Seconds per operation of each visit that the row counts; empty where it has no numbers or
+    samples are missing.
 
-    The file may hold more visits: a case that broke the world began anew, and a killed rank 0 may have left a visit
-    that no row counts. So the consecutive visits whose medians fit the row best are taken.
+    The file may hold more visits: a case that broke the world began anew, and a killed rank 0 may
+    have left a visit that no row counts. So the consecutive visits whose medians fit the row best
+    are taken.
     """
     recorded_s = row["visit_medians_s"]
     if row["status"] != "ok" or recorded_s is None:
         return ()
     measured = samples[samples["phase"] == "measure"]
     deciding = measured[counting_ranks(row, measured["rank"].to_numpy())[0]]
-    slowest_ns = deciding.groupby(["visit", "repetition"])["elapsed_ns"].max().groupby(level="visit")
-    times = [part.to_numpy(dtype=np.float64) * 1e-9 / row["operations_per_sample"] for _, part in slowest_ns]
-    medians_s, wanted_s = np.array([np.median(series) for series in times]), np.asarray(recorded_s, dtype=np.float64)
-    n, starts = len(wanted_s), range(len(times) - len(wanted_s) + 1)
+    slowest_ns = (
+        deciding.groupby(["visit", "repetition"])["elapsed_ns"].max().groupby(level="visit")
+    )
+    times = [
+        part.to_numpy(dtype=np.float64) * 1e-9 / row["operations_per_sample"]
+        for _, part in slowest_ns
+    ]
+    medians_s = np.array([np.median(series) for series in times])
+    wanted_s = np.asarray(recorded_s, dtype=np.float64)
+    n = len(wanted_s)
+    starts = range(len(times) - len(wanted_s) + 1)
     if not starts:
         return ()
-    first = min(starts, key=lambda start: float(np.abs(medians_s[start : start + n] - wanted_s).sum()))
-    # under sync=window times count from an agreed instant, which samples.parquet lacks: the medians are known
-    factors = np.divide(wanted_s, medians_s[first : first + n], out=np.ones(n), where=medians_s[first : first + n] > 0)
-    return tuple(series * factor for series, factor in zip(times[first : first + n], factors, strict=True))
+    first = min(
+        starts, key=lambda start: float(np.abs(medians_s[start : start + n] - wanted_s).sum())
+    )
+    # under sync=window times count from an agreed instant, which samples.parquet lacks: the medians
+    # are known
+    factors = np.divide(
+        wanted_s,
+        medians_s[first : first + n],
+        out=np.ones(n),
+        where=medians_s[first : first + n] > 0,
+    )
+    return tuple(
+        series * factor for series, factor in zip(times[first : first + n], factors, strict=True)
+    )

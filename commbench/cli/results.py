@@ -1,7 +1,8 @@
 """The commands that read stored results.
 
-`show RUN...`: the table of a run again, or several backends side by side. `report PATH...`: what the results say, with
---html as one page. `export PATH...`: tables as CSV, for spreadsheets and other programs.
+`show RUN...`: the table of a run again, or several backends side by side. `report PATH...`: what
+the results say, with --html as one page. `export PATH...`: tables as CSV, for spreadsheets and
+other programs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 from commbench.core.columns import TABLES, Row, hashable
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.flags import DOUBTFUL, warnings_of
-from commbench.core.terminal import GAP, UNLIMITED_WIDTH, TableColumn, Terminal, printable, table_text
+from commbench.core.terminal import (
+    GAP,
+    UNLIMITED_WIDTH,
+    TableColumn,
+    Terminal,
+    printable,
+    table_text,
+)
 from commbench.core.units import format_number, plural, value_text
 from commbench.report.fit import COMPANIONS, FAMILY_VARIABLES, OF_BACKEND, by_window, varying
 from commbench.report.load import find_runs, load_run, read_rows, run_tables
@@ -34,10 +42,15 @@ from .options import CommandParser, check_file, whole_number, write_file, write_
 if TYPE_CHECKING:
     import pandas as pd
 
-CONSOLE, OSU, NCCL_TESTS, CSV = "console", "osu", "nccl_tests", "csv"
-BESIDE = ("backend", *COMPANIONS["backend"], "label", "interface", "cuda_ipc", "device")  # columns of a pivot
-APART = tuple(name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window", "pair"))  # tables of their own
-TOP = 30
+CONSOLE = "console"
+OSU = "osu"
+NCCL_TESTS = "nccl_tests"
+CSV = "csv"
+# columns of a pivot
+BESIDE = ("backend", *COMPANIONS["backend"], "label", "interface", "cuda_ipc", "device")
+# tables of their own
+APART = tuple(name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window", "pair"))
+MOST_TABLE_ROWS = 30
 MOST_TABLES = 3  # of single runs, in a report
 STDOUT = "-"
 RUN_BY_SPREADSHEETS = ("=", "+", "-", "@", "\t", "\n")
@@ -49,15 +62,22 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 def show(words: list[str]) -> int:
     """Print runs in one of the forms; returns 0. Raises CommbenchError, ConfigError."""
     parser = CommandParser(
-        prog="commbench show", description="The table of a run again; of several backends side by side."
+        prog="commbench show",
+        description="The table of a run again; of several backends side by side.",
     )
-    parser.add_argument("paths", nargs="+", metavar="RUN", help="folders of runs, or folders with runs in them")
+    parser.add_argument(
+        "paths", nargs="+", metavar="RUN", help="folders of runs, or folders with runs in them"
+    )
     forms = (CONSOLE, OSU, NCCL_TESTS, CSV)
-    parser.add_argument("--as", dest="form", choices=forms, default=CONSOLE, help="default: console")
+    parser.add_argument(
+        "--as", dest="form", choices=forms, default=CONSOLE, help="default: console"
+    )
     options = parser.parse_args(words)
     runs = [run for path in options.paths for run in find_runs(path)]
     if not runs:
-        raise ConfigError(f"no run.json below {', '.join(options.paths)}; give the folder of a run or of several")
+        raise ConfigError(
+            f"no run.json below {', '.join(options.paths)}; give the folder of a run or of several"
+        )
     if options.form == CSV:
         write_stdout(csv_text(read_rows(runs), "cases"))
         return 0
@@ -68,7 +88,9 @@ def show(words: list[str]) -> int:
         write_stdout(f"{pivot_text(every, terminal)}\n")
         return 0
     for run, run_rows in rows.items():
-        write_stdout(f"{shown_text(run, run_rows, options.form, terminal)}\n{printable(f'results: {run}')}\n\n")
+        write_stdout(
+            f"{shown_text(run, run_rows, options.form, terminal)}\n{printable(f'results: {run}')}\n\n"  # noqa: E501
+        )
     return 0
 
 
@@ -83,7 +105,9 @@ def shown_text(run: Path, rows: Sequence[Row], form: str, terminal: Terminal) ->
     record = load_run(run)
     strange = [key for key in ("backend", "world") if not isinstance(record.get(key, {}), dict)]
     if strange:
-        raise CommbenchError(f"{run}/run.json is not as commbench writes it: {strange[0]} is not a mapping")
+        raise CommbenchError(
+            f"{run}/run.json is not as commbench writes it: {strange[0]} is not a mapping"
+        )
     if "backend" not in record:
         return f"{run.name}: nothing was measured: {record.get('reason') or record.get('status')}"
     if form != CONSOLE:
@@ -96,7 +120,8 @@ def shown_text(run: Path, rows: Sequence[Row], form: str, terminal: Terminal) ->
 
 
 def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
-    """Sizes by backends, a table for each point of the other variables; launches are merged to their median."""
+    """Sizes by backends, a table for each point of the other variables; launches are merged to
+    their median."""
     measured = [row for row in rows if row["status"] == "ok"]
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(measured, key=row_order):
@@ -110,21 +135,39 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
     headings = _headings(measured)
     parts = []
     for key, listed in sorted(tables.items(), key=lambda table: row_order(table[1][0])):
-        point, rate = points[key], points[key]["window"] is not None
+        point = points[key]
+        rate = points[key]["window"] is not None
         named = ["layout", *(name for name in point if _differs(points.values(), point, name))]
-        values = [f"{name} {value_text(point[name])}" for name in named if point[name] not in (None, ())]
-        head = f"{', '.join([point['benchmark'], *values])}: {'algbw in GB/s' if rate else 'median in us'}"
+        values = [
+            f"{name} {value_text(point[name])}" for name in named if point[name] not in (None, ())
+        ]
+        head = (
+            f"{', '.join([point['benchmark'], *values])}:"
+            f" {'algbw in GB/s' if rate else 'median in us'}"
+        )
         head = terminal.styled(terminal.paragraph(head), "bold")
         parts.append(f"{head}\n{_pivot(listed, headings, rate, terminal)}\n")
-    doubted, lost = sum(map(_is_doubtful, measured)), len(rows) - len(measured)
-    notes = [f"!: {doubted} of {plural(len(measured), 'number', 'numbers')} from cases with a warning that casts doubt "
-             "on them; intervals and warnings: commbench show of one run"] if doubted else []  # fmt: skip
-    notes += [f"{plural(lost, 'case has', 'cases have')} no number: commbench report names why"] if lost else []
+    doubted = sum(map(_is_doubtful, measured))
+    lost = len(rows) - len(measured)
+    notes = (
+        [
+            f"!: {doubted} of {plural(len(measured), 'number', 'numbers')} from cases with a"
+            " warning that casts doubt on them; intervals and warnings: commbench show of one run"
+        ]
+        if doubted
+        else []
+    )
+    notes += (
+        [f"{plural(lost, 'case has', 'cases have')} no number: commbench report names why"]
+        if lost
+        else []
+    )
     return "\n".join([*parts, *map(terminal.paragraph, notes)])
 
 
 def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
-    """Values of BESIDE -> the heading of their column, with a line for each variable in which columns differ.
+    """Values of BESIDE -> the heading of their column, with a line for each variable in which
+    columns differ.
 
     A library or an option is named only where its backend has several.
     """
@@ -149,14 +192,24 @@ def _is_doubtful(row: Row) -> bool:
 
 
 def _differs(points: Iterable[Mapping[str, Any]], point: Mapping[str, Any], name: str) -> bool:
-    """Whether another table of this operation has another value of `name`; of hosts, another table of this layout."""
+    """Whether another table of this operation has another value of `name`; of hosts, another table
+    of this layout."""
     implied_by = ("benchmark", "layout") if name == "hosts" else ("benchmark",)
-    alike = (other for other in points if all(other[variable] == point[variable] for variable in implied_by))
-    return name not in ("benchmark", "layout") and any(other[name] != point[name] for other in alike)
+    alike = (
+        other
+        for other in points
+        if all(other[variable] == point[variable] for variable in implied_by)
+    )
+    return name not in ("benchmark", "layout") and any(
+        other[name] != point[name] for other in alike
+    )
 
 
-def _pivot(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], rate: bool, terminal: Terminal) -> str:
-    """One table, or several one below the other where the terminal is too narrow for all columns."""
+def _pivot(
+    rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], rate: bool, terminal: Terminal
+) -> str:
+    """One table, or several one below the other where the terminal is too narrow for all
+    columns."""
     cells: dict[tuple[str, int], dict[str, list[Row]]] = {}
     for row in sorted(rows, key=row_order):
         line = cells.setdefault((row["pair"] or "-", row["message_bytes"]), {})
@@ -168,12 +221,17 @@ def _pivot(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], rate: b
     for heading in sorted({heading for line in cells.values() for heading in line}):
         texts = [_pivot_cell(line.get(heading, ()), rate) for line in cells.values()]
         marked = any(text.endswith("!") for text in texts)
-        columns.append((TableColumn(heading, right=True), texts if marked else [text[:-2] for text in texts]))
+        columns.append(
+            (TableColumn(heading, right=True), texts if marked else [text[:-2] for text in texts])
+        )
     room = (terminal.width or UNLIMITED_WIDTH) - sum(map(_width, leading, zip(*names, strict=True)))
     parts = []
     while columns:
-        count = max(1, sum(total <= room for total in accumulate(_width(*column) for column in columns)))
-        shown, columns = columns[:count], columns[count:]
+        count = max(
+            1, sum(total <= room for total in accumulate(_width(*column) for column in columns))
+        )
+        shown = columns[:count]
+        columns = columns[count:]
         numbers = zip(*(texts for _, texts in shown), strict=True)
         lines = [(*name, *texts) for name, texts in zip(names, numbers, strict=True)]
         parts.append(table_text([*leading, *(column for column, _ in shown)], lines, terminal))
@@ -201,13 +259,19 @@ def report(words: list[str]) -> int:
     Raises ConfigError where there is nothing to report or the file can't be written.
     """
     parser = CommandParser(
-        prog="commbench report", description="What the results say: tables here, figures with --html."
+        prog="commbench report",
+        description="What the results say: tables here, figures with --html.",
     )
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="folders with runs, or parquet files of cases")
     add("--html", metavar="FILE", help="write one page with figures; it needs no network")
     add("--benchmark", metavar="NAME", help="only this benchmark")
-    add("--top", type=whole_number(1), default=TOP, help=f"rows of a table on the terminal (default {TOP})")
+    add(
+        "--top",
+        type=whole_number(1),
+        default=MOST_TABLE_ROWS,
+        help=f"rows of a table on the terminal (default {MOST_TABLE_ROWS})",
+    )
     options = parser.parse_args(words)
     if options.html is not None:
         check_file("--html", options.html)
@@ -220,13 +284,17 @@ def report(words: list[str]) -> int:
 
         write_file("--html", options.html, page(summary, read_raw_data(summary.results)))
     runs = [run for path in options.paths if Path(path).is_dir() for run in find_runs(path)]
-    # a few runs of one backend: there is nothing to choose between, and their own tables are the result
+    # a few runs of one backend: there is nothing to choose between, and their own tables are the
+    # result
     alone = summary.results.cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES
     for folder in runs if alone else ():
         rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
         if rows or options.benchmark is None:
             write_stdout(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
-    write_stdout(summary_text(summary, options.top) + (f"\npage: {options.html}\n" if options.html is not None else ""))
+    write_stdout(
+        summary_text(summary, options.top)
+        + (f"\npage: {options.html}\n" if options.html is not None else "")
+    )
     return 0
 
 
@@ -250,11 +318,15 @@ def export(words: list[str]) -> int:
     if options.columns is not None:
         columns = list(dict.fromkeys(name.strip() for name in options.columns.split(",")))
     if unknown := ", ".join(repr(name) for name in columns if name not in allowed):
-        raise ConfigError(f"--columns: {unknown} is not in {options.table}; allowed: {', '.join(allowed)}")
+        raise ConfigError(
+            f"--columns: {unknown} is not in {options.table}; allowed: {', '.join(allowed)}"
+        )
     if options.csv != STDOUT:
         check_file("--csv", options.csv)
         if Path(options.csv).exists() and not options.force:
-            raise ConfigError(f"--csv {options.csv} exists; choose another file, or add --force to replace it")
+            raise ConfigError(
+                f"--csv {options.csv} exists; choose another file, or add --force to replace it"
+            )
     frame = read_rows(options.paths, options.table)[columns]
     text = csv_text(frame, options.table)
     if options.csv == STDOUT:
@@ -268,32 +340,43 @@ def export(words: list[str]) -> int:
 def csv_text(frame: pd.DataFrame, table: str) -> str:
     """The rows as CSV.
 
-    Integers stay integers, null is an empty cell, a list is joined by spaces, a map is JSON, times are UTC, line breaks
-    are newlines. A text that a spreadsheet would take for a formula gets a single quote before it, and so does one that
-    begins with that quote: removing one leading quote restores every text.
+    Integers stay integers, null is an empty cell, a list is joined by spaces, a map is JSON, times
+    are UTC, line breaks are newlines. A text that a spreadsheet would take for a formula gets a
+    single quote before it, and so does one that begins with that quote: removing one leading quote
+    restores every text.
     """
     kinds = {column.name: column.kind for column in TABLES[table]}
     written = frame.copy()
     for name in map(str, frame.columns):
-        column, kind = frame[name], kinds[name]
+        column = frame[name]
+        kind = kinds[name]
         if kind == "integer":
             written[name] = column.astype("Int64")  # beside a null pandas holds them as floats
         elif kind == "time":
             written[name] = column.dt.strftime(TIME_FORMAT)
         elif kind == "text":
-            written[name] = column.map({value: _harmless(value) for value in column.dropna().unique()})
+            written[name] = column.map(
+                {value: _harmless(value) for value in column.dropna().unique()}
+            )
         elif kind == "texts":
-            written[name] = column.map(lambda values: _harmless(" ".join(values)), na_action="ignore")
+            written[name] = column.map(
+                lambda values: _harmless(" ".join(values)), na_action="ignore"
+            )
         elif kind == "map":
-            written[name] = column.map(lambda values: json.dumps(values, sort_keys=True), na_action="ignore")
+            written[name] = column.map(
+                lambda values: json.dumps(values, sort_keys=True), na_action="ignore"
+            )
     return written.to_csv(index=False, lineterminator="\n")
 
 
 def _harmless(text: str) -> str:
     """The text of a cell that no spreadsheet runs as a formula.
 
-    Line breaks become newlines: CSV writers do not quote a lone carriage return, and readers end the line there.
+    Line breaks become newlines: CSV writers do not quote a lone carriage return, and readers end
+    the line there.
     """
     text = LINE_BREAK.sub("\n", text)
-    risky = text.startswith((*RUN_BY_SPREADSHEETS, QUOTE)) or text.lstrip().startswith(RUN_BY_SPREADSHEETS)
+    risky = text.startswith((*RUN_BY_SPREADSHEETS, QUOTE)) or text.lstrip().startswith(
+        RUN_BY_SPREADSHEETS
+    )
     return f"{QUOTE}{text}" if risky else text

@@ -1,4 +1,5 @@
-"""Measuring: check every job of the command line, then start their worlds, or run as a rank of an existing one."""
+"""Measuring: check every job of the command line, then start their worlds, or run as a rank of an
+existing one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.run_folder import new_folder, read_record
 from commbench.core.terminal import Terminal
-from commbench.launchers.registry import check_experiment, check_startable, launcher_of, mpi_library, own_variables
+from commbench.launchers.registry import (
+    check_experiment,
+    check_startable,
+    launcher_of,
+    mpi_library,
+    own_variables,
+)
 from commbench.report.load import load_run, read_rows
 from commbench.world import launch
 from commbench.world.exit_protocol import end_interrupted, has_launches_left
@@ -39,7 +46,8 @@ from .rank import identity_here, run_rank, run_session
 
 
 def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None = None) -> int:
-    """Run the jobs of a command line; returns the exit status. Raises ConfigError before anything is started."""
+    """Run the jobs of a command line; returns the exit status. Raises ConfigError before anything
+    is started."""
     identity = identity_here()
     folder = {} if config_dir is None else {CONFIG_DIR: str(Path(config_dir).absolute())}
     with exported(folder), ConfigComposer(os.environ.get(CONFIG_DIR)) as composer:
@@ -49,8 +57,13 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
             if requested.fresh_worlds and not jobs:
                 raise ConfigError("; ".join(requested.refused))
             if requested.fresh_worlds:
-                sweep = f"a sweep needs fresh worlds, this is one world of {identity.size} ranks; run these one by one:"
-                raise ConfigError("\n  ".join([sweep, *(shlex.join(job.overrides) for job in jobs)]))
+                sweep = (
+                    f"a sweep needs fresh worlds, this is one world of {identity.size} ranks; run"
+                    " these one by one:"
+                )
+                raise ConfigError(
+                    "\n  ".join([sweep, *(shlex.join(job.overrides) for job in jobs)])
+                )
             if not jobs[0].settings.plan:
                 return run_rank(jobs[0], identity)
             if identity.rank == 0:
@@ -66,33 +79,42 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
             return 0
         if config is None:
             return _run_in_worlds(jobs[0])
-        with exported({SWEEP: f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"}):
+        with exported(
+            {SWEEP: f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"}
+        ):
             return swept(config, composer.keys_of(overrides), jobs, task)
 
 
 def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
-    """Run one job from Python, as `commbench KEY=VALUE...` does; returns the folder with its results.
+    """Run one job from Python, as `commbench KEY=VALUE...` does; returns the folder with its
+    results.
 
         folder = commbench.run(backend="gloo", layout="1x2", sizes=[8, "1KiB"])
         folder = commbench.run("backend=simulated", {"timing.visits": 2, "env": {"NCCL_ALGO": "Ring"}})
 
-    Strings are overrides as on the command line; a mapping may have keys with dots. The last of several values of a key
-    counts. Raises ConfigError, WorldBroken; failed cases and missed expectations are in the results.
-    """
+    Strings are overrides as on the command line; a mapping may have keys with dots. The last of
+    several values of a key counts. Raises ConfigError, WorldBroken; failed cases and missed
+    expectations are in the results.
+    """  # noqa: E501
     with ConfigComposer() as composer:
         requested = requested_jobs(composer, override_texts(*overrides, keys), multirun=False)
         if requested.fresh_worlds:
             raise ConfigError(
-                f"these are {len(requested.jobs)} runs; from Python start one at a time: add part=N, or give one value"
+                f"these are {len(requested.jobs)} runs; from Python start one at a time: add"
+                " part=N, or give one value"
             )
         job = requested.jobs[0]
         if job.settings.plan:
-            raise ConfigError("plan=true measures nothing; leave it out here, or use it on the command line")
+            raise ConfigError(
+                "plan=true measures nothing; leave it out here, or use it on the command line"
+            )
         check_startable(job)
         folder = new_folder(job.settings.output)
         try:
             if _run_in_worlds(job, folder) == WorldBroken.exit_status:
-                raise WorldBroken(f"results are not complete in {folder}; stderr says what was lost")
+                raise WorldBroken(
+                    f"results are not complete in {folder}; stderr says what was lost"
+                )
         finally:
             stop_rank_server()
     return Path(folder)
@@ -104,32 +126,52 @@ def resume(words: Sequence[str]) -> int:
     Returns the exit status. Raises ConfigError where RUN can't be resumed.
     """
     parser = CommandParser(
-        prog="commbench resume", description="Measure what is missing or failed in a run, in its folder."
+        prog="commbench resume",
+        description="Measure what is missing or failed in a run, in its folder.",
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of one run, which it printed after `results:`")
-    parser.add_argument("--force", action="store_true", help="also if the configuration has changed since")
+    parser.add_argument(
+        "run", metavar="RUN", help="the folder of one run, which it printed after `results:`"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="also if the configuration has changed since"
+    )
     options = parser.parse_args(words)
-    folder, force = Path(options.run).absolute(), bool(options.force)
+    folder = Path(options.run).absolute()
+    force = bool(options.force)
     if not (folder / "run.json").is_file():
-        raise ConfigError(f"{folder} is not a run: it has no run.json; give the folder that the run printed as results")
+        raise ConfigError(
+            f"{folder} is not a run: it has no run.json; give the folder that the run printed as"
+            " results"
+        )
     run = load_run(folder)
     if run["schema_version"] != SCHEMA_VERSION:
         raise ConfigError(
-            f"{folder} has schema version {run['schema_version']}, whose cases have other ids; start it anew"
+            f"{folder} has schema version {run['schema_version']}, whose cases have other ids;"
+            " start it anew"
         )
     overrides = _recorded_texts(run, "overrides", folder)
     if not any(word.startswith("layout=") for word in overrides):  # its world decided
         overrides.append(f"layout=[{','.join(_recorded_texts(run, 'layouts', folder))}]")
-    config, config_dir = run.get("config"), run.get("config_dir")
+    config = run.get("config")
+    config_dir = run.get("config_dir")
     if not isinstance(config, dict) or not isinstance(config_dir, str | None):
         raise ConfigError(f"{folder}/run.json is not as commbench writes it: config or config_dir")
-    identity, mode = identity_here(), Resume.FORCE if force else Resume.RETRY
-    with exported({} if config_dir is None else {CONFIG_DIR: config_dir}), ConfigComposer(config_dir) as composer:
+    identity = identity_here()
+    mode = Resume.FORCE if force else Resume.RETRY
+    with (
+        exported({} if config_dir is None else {CONFIG_DIR: config_dir}),
+        ConfigComposer(config_dir) as composer,
+    ):
         job = composer.jobs(overrides, multirun=False)[0]
-        keys = [key for key in job.config if key != "layout" and key in config]  # some are younger than the run
-        changed = sorted(key for key in keys if _comparable(job.config[key]) != _comparable(config.get(key)))
+        # some are younger than the run
+        keys = [key for key in job.config if key != "layout" and key in config]
+        changed = sorted(
+            key for key in keys if _comparable(job.config[key]) != _comparable(config.get(key))
+        )
         if changed and not force:
-            raise ConfigError(f"{folder} was begun with other {', '.join(changed)}; accept it with --force")
+            raise ConfigError(
+                f"{folder} was begun with other {', '.join(changed)}; accept it with --force"
+            )
         if identity is None:
             if _is_finished(run, folder):
                 from .results import CONSOLE, rows_of, shown_text
@@ -166,12 +208,15 @@ def _recorded_texts(run: Mapping[str, Any], key: str, folder: Path) -> list[str]
     """A list of texts in run.json; raises ConfigError where the key holds anything else."""
     texts = run.get(key)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"{folder}/run.json is not as commbench writes it: {key} is not a list of texts")
+        raise ConfigError(
+            f"{folder}/run.json is not as commbench writes it: {key} is not a list of texts"
+        )
     return texts
 
 
 def _comparable(value: Any) -> Any:
-    """A value of the configuration with targets as class names only, as modules may move between versions."""
+    """A value of the configuration with targets as class names only, as modules may move between
+    versions."""
     if not isinstance(value, Mapping):
         return value
     target = {"_target_": str(value["_target_"]).rpartition(".")[2]} if "_target_" in value else {}
@@ -182,16 +227,18 @@ def _comparable(value: Any) -> Any:
 
 
 def _run_in_worlds(job: Job, folder: str | None = None, resume: Resume | None = None) -> int:
-    """Run one job in its own world, then in fresh ones for the cases that a broken world has left and for further
-    launches; returns the exit status of the run."""
+    """Run one job in its own world, then in fresh ones for the cases that a broken world has left
+    and for further launches; returns the exit status of the run."""
     settings = job.settings
     folder = folder or new_folder(settings.output)
     if settings.backend.launchers == "none":
         rest_rank_server()
         with _naming_the_rest(folder):
             return run_session(job, None, folder, resume)
-    launcher, layout = launcher_of(settings), Layout.around(settings.layouts)
-    job, library = job.with_layout(layout), mpi_library(settings.backend, launcher)
+    launcher = launcher_of(settings)
+    layout = Layout.around(settings.layouts)
+    job = job.with_layout(layout)
+    library = mpi_library(settings.backend, launcher)
     restarts_left = settings.budget.restarts
     while True:
         spec = launch.WorldSpec(job, launcher, library, layout, folder, own_variables(), resume)
@@ -208,7 +255,10 @@ def _run_in_worlds(job: Job, folder: str | None = None, resume: Resume | None = 
                 if read_record(folder):
                     error.args = (f"{error}; finish it with: commbench resume {folder}",)
                 raise
-            print_error(f"{error}; it happened in {suspect}; fresh ranks measure the remaining cases", error.stacks)
+            print_error(
+                f"{error}; it happened in {suspect}; fresh ranks measure the remaining cases",
+                error.stacks,
+            )
             restarts_left -= 1
             resume = Resume.REST if resume in (None, Resume.LAUNCH) else resume
 
@@ -221,6 +271,8 @@ def _naming_the_rest(folder: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit) as stop:
         begun = end_interrupted(Path(folder), interrupted_status(stop))
         print_error(
-            f"finish it with: commbench resume {folder}" if begun else "interrupted before anything was measured"
+            f"finish it with: commbench resume {folder}"
+            if begun
+            else "interrupted before anything was measured"
         )
         raise

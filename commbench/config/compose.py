@@ -1,6 +1,8 @@
-"""From overrides to checked jobs: Hydra composes the configuration, which is then checked; nothing is started.
+"""From overrides to checked jobs: Hydra composes the configuration, which is then checked; nothing
+is started.
 
-An experiment's file lists its worlds, part by part and for each scale; `requested_jobs` makes the jobs of these too.
+An experiment's file lists its worlds, part by part and for each scale; `requested_jobs` makes the
+jobs of these too.
 """
 
 from __future__ import annotations
@@ -31,7 +33,15 @@ from commbench.core.errors import ConfigError
 from commbench.core.secrets import MASK, is_secret
 from commbench.core.terminal import first_line, one_line
 
-from .keys import GROUPS, OVERRIDES, Kind, check_file_override, check_file_settings, list_refusal, unknown_key
+from .keys import (
+    GROUPS,
+    OVERRIDES,
+    Kind,
+    check_file_override,
+    check_file_settings,
+    list_refusal,
+    unknown_key,
+)
 from .settings import Job, job_of
 
 EVERY = "all"  # benchmark=all
@@ -42,9 +52,11 @@ CPU = "cpu"
 
 
 class ConfigComposer:
-    """Context in which Hydra composes commbench's configuration, with a folder of the user's own files."""
+    """Context in which Hydra composes commbench's configuration, with a folder of the user's own
+    files."""
 
-    _packaged: ClassVar[dict[tuple[object, ...], DictConfig]] = {}  # of commbench's own files, by overrides
+    # of commbench's own files, by overrides
+    _packaged: ClassVar[dict[tuple[object, ...], DictConfig]] = {}
 
     def __init__(self, config_dir: str | None = None) -> None:
         self._config_dir = None if config_dir is None else Path(config_dir).absolute()
@@ -55,7 +67,9 @@ class ConfigComposer:
 
     def __enter__(self) -> ConfigComposer:
         GlobalHydra.instance().clear()
-        self._context = initialize_config_module("commbench.conf", version_base="1.3", job_name="commbench")
+        self._context = initialize_config_module(
+            "commbench.conf", version_base="1.3", job_name="commbench"
+        )
         self._context.__enter__()
         OmegaConf.register_new_resolver(ENV_RESOLVER, _resolved_env, replace=True)
         return self
@@ -66,12 +80,14 @@ class ConfigComposer:
         GlobalHydra.instance().clear()
 
     def jobs(self, overrides: Sequence[str], multirun: bool) -> list[Job]:
-        """Every job of the command line, checked; raises ConfigError, in one line, if any is wrong."""
+        """Every job of the command line, checked; raises ConfigError, in one line, if any is
+        wrong."""
         try:
             return self._jobs(overrides, multirun)
         except ConfigError as error:
             raise ConfigError(one_line(str(error))) from error
-        except OmegaConfBaseException as error:  # in a file, a reference to a key that does not exist
+        # in a file, a reference to a key that does not exist
+        except OmegaConfBaseException as error:
             raise ConfigError(one_line(_hydra_message(error))) from error
 
     def _jobs(self, overrides: Sequence[str], multirun: bool) -> list[Job]:
@@ -82,7 +98,9 @@ class ConfigComposer:
             self._check(parsed, multirun)
             # all combinations of a sweep, by Hydra's grammar
             given = [override.input_line or "" for override in parsed]
-            batches = BasicSweeper.split_arguments(parsed, max_batch_size=None) if multirun else [[given]]
+            batches = (
+                BasicSweeper.split_arguments(parsed, max_batch_size=None) if multirun else [[given]]
+            )
         except HydraException as error:  # a kind of sweep that can't be listed
             raise ConfigError(f"{_hydra_message(error)}; list the values: -m KEY=A,B") from error
         points = [list(point) for batch in batches for point in batch]
@@ -100,14 +118,19 @@ class ConfigComposer:
     def config(self, overrides: Iterable[str], hydra: bool = False) -> DictConfig:
         """A composed configuration, with Hydra's own part if `hydra`; raises ConfigError.
 
-        Composing files takes Hydra 0.2 s, so jobs that choose the same files set their values in copies of one result.
+        Composing files takes Hydra 0.2 s, so jobs that choose the same files set their values in
+        copies of one result.
         """
-        searched = [] if self._config_dir is None else [f"hydra.searchpath=[file://{self._config_dir}]"]
+        searched = (
+            [] if self._config_dir is None else [f"hydra.searchpath=[file://{self._config_dir}]"]
+        )
         parsed = self._parsed(list(overrides))
         chosen = [override.input_line or "" for override in parsed if not _sets_value(override)]
         try:
             if (files := (hydra, *chosen)) not in self._composed:
-                self._composed[files] = compose("config", overrides=[*searched, *chosen], return_hydra_config=hydra)
+                self._composed[files] = compose(
+                    "config", overrides=[*searched, *chosen], return_hydra_config=hydra
+                )
             config = copy.deepcopy(self._composed[files])
             ConfigLoaderImpl._apply_overrides_to_config(list(filter(_sets_value, parsed)), config)
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
@@ -115,7 +138,8 @@ class ConfigComposer:
         return config
 
     def hydra_config(self, overrides: Sequence[str]) -> DictConfig:
-        """The configuration that the jobs of a sweep share, with Hydra's own part, which names the launcher."""
+        """The configuration that the jobs of a sweep share, with Hydra's own part, which names the
+        launcher."""
         return self.config(self.plain(overrides), hydra=True)
 
     def sweep_of(self, overrides: Sequence[str]) -> list[str]:
@@ -132,7 +156,8 @@ class ConfigComposer:
         return [parsed.key_or_group for parsed in self._parsed(overrides)]
 
     def keys_of_file(self, overrides: Sequence[str]) -> dict[str, str]:
-        """The key of each override in an experiment's file. Raises ConfigError for what only the user may give."""
+        """The key of each override in an experiment's file. Raises ConfigError for what only the
+        user may give."""
         keys = dict(zip(overrides, self.keys_of(overrides), strict=True))
         for override, key in keys.items():
             check_file_override(key, override)
@@ -142,12 +167,18 @@ class ConfigComposer:
         """The overrides that all jobs of a sweep share."""
         parsed = self._parsed(overrides)
         self._check(parsed, multirun=True)
-        shared = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
+        shared = [
+            override.input_line or "" for override in parsed if not override.is_sweep_override()
+        ]
         return self._with_all_benchmarks(shared)
 
     def options(self, group: str) -> list[str]:
         """The names of a group's files."""
-        own = () if self._config_dir is None else (path.stem for path in (self._config_dir / group).glob("*.yaml"))
+        own = (
+            ()
+            if self._config_dir is None
+            else (path.stem for path in (self._config_dir / group).glob("*.yaml"))
+        )
         return sorted({*_packaged_options(group), *own})
 
     def _parsed(self, overrides: Sequence[str]) -> list[Override]:
@@ -157,7 +188,8 @@ class ConfigComposer:
                 text = _normalized(override)
                 try:
                     (parsed,) = parser.parse_overrides([text])
-                except (HydraException, ValueError, RecursionError) as error:  # a number of 5000 digits, 1000 brackets
+                # a number of 5000 digits, 1000 brackets
+                except (HydraException, ValueError, RecursionError) as error:
                     raise ConfigError(_unreadable(text)) from error
                 if not parsed.key_or_group:
                     raise ConfigError(_unreadable(text))
@@ -167,14 +199,17 @@ class ConfigComposer:
     def _check(self, parsed: Sequence[Override], multirun: bool) -> None:
         """Raises ConfigError for mistakes that Hydra reports in four lines or not at all."""
         for override in parsed:
-            name, value = override.key_or_group, override.value()
+            name = override.key_or_group
+            value = override.value()
             key = OVERRIDES.get(name)
             if override.is_sweep_override() and not multirun:
                 raw = (override.input_line or "").partition("=")[2]
                 inside = f"in one world: {name}=[{raw}]; " if key is not None and key.axis else ""
                 outside = f"in fresh worlds: commbench -m {name}={raw}; as text: \"{name}='{raw}'\""
                 raise ConfigError(f"{name}={raw} has commas: {inside}{outside}")
-            takes_list = name != "experiment" and (key is None or key.axis or key.kind is Kind.OTHER)
+            takes_list = name != "experiment" and (
+                key is None or key.axis or key.kind is Kind.OTHER
+            )
             if isinstance(value, list) and not takes_list:
                 raise list_refusal(name, value)
             if name in COMPOSED_GROUPS and not override.is_delete():
@@ -182,7 +217,9 @@ class ConfigComposer:
                 for choice in _choices(override):
                     if choice not in known:
                         seen = "null" if choice is None else choice
-                        raise ConfigError(f"{name}={seen} is unknown; allowed: {', '.join(known) or 'none yet'}")
+                        raise ConfigError(
+                            f"{name}={seen} is unknown; allowed: {', '.join(known) or 'none yet'}"
+                        )
 
     def _with_all_benchmarks(self, overrides: Iterable[str]) -> list[str]:
         """benchmark=all becomes the names of its group's files."""
@@ -207,7 +244,9 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     try:
         raw = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(one_line(f"the configuration has a broken reference: {first_line(error)}")) from error
+        raise ConfigError(
+            one_line(f"the configuration has a broken reference: {first_line(error)}")
+        ) from error
     assert isinstance(raw, dict)
     return {str(key): value for key, value in raw.items()}
 
@@ -216,20 +255,29 @@ def _resolved_env(name: str, default: str | None = "\0") -> Any:
     """oc.env, but not for credentials: the value of every key is written into every result."""
     if is_secret(str(name)):
         raise ConfigError(
-            f"${{oc.env:{name}}} would write a credential into every result; export it to the ranks instead"
+            f"${{oc.env:{name}}} would write a credential into every result; export it to the ranks"
+            " instead"
         )
     return oc.env(name) if default == "\0" else oc.env(name, default)
 
 
 def _normalized(override: str) -> str:
-    """The override in Hydra's grammar, which has no new keys and exact numbers in env, and no comparisons in expect."""
+    """The override in Hydra's grammar, which has no new keys and exact numbers in env, and no
+    comparisons in expect."""
     key, _, value = override.partition("=")
     name = key.lstrip("+").removeprefix("env.")
     if value.strip("'") == MASK and key.lstrip("+").startswith("env."):
         if name not in os.environ:
-            raise ConfigError(f"env.{name} is a credential and was not recorded; export {name}=... and try again")
+            raise ConfigError(
+                f"env.{name} is a credential and was not recorded; export {name}=... and try again"
+            )
         return f"++env.{name}={_quoted(os.environ[name])}"
-    if key.startswith("env.") and value not in ("", "null") and value[0] not in '[{"' and not set(value) & set("',("):
+    if (
+        key.startswith("env.")
+        and value not in ("", "null")
+        and value[0] not in '[{"'
+        and not set(value) & set("',(")
+    ):
         return f"++{key}='{value}'"  # 1e3 stays 1e3
     if override.startswith(("env.", "env={")):
         return f"++{override}"
@@ -240,13 +288,15 @@ def _normalized(override: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string literal of Hydra's grammar, where a backslash is literal except right before a quote."""
+    """A string literal of Hydra's grammar, where a backslash is literal except right before a
+    quote."""
     escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
     return f"'{escaped}{escaped[len(escaped.rstrip(chr(92))) :]}'"
 
 
 def override_texts(*given: str | Mapping[str, Any]) -> list[str]:
-    """Overrides given from Python in the form of the command line: a mapping becomes one for each key that it sets.
+    """Overrides given from Python in the form of the command line: a mapping becomes one for each
+    key that it sets.
 
     Raises ConfigError for a key that is not a text and for a value of an unsupported type.
     """
@@ -256,7 +306,10 @@ def override_texts(*given: str | Mapping[str, Any]) -> list[str]:
             texts.append(item)
             continue
         if not isinstance(item, Mapping):
-            raise ConfigError(f"{item!r} is not an override; give KEY=VALUE texts, a dict, or keywords: backend='gloo'")
+            raise ConfigError(
+                f"{item!r} is not an override; give KEY=VALUE texts, a dict, or keywords:"
+                " backend='gloo'"
+            )
         for key, value in item.items():
             if not isinstance(key, str):
                 raise ConfigError(f"{key!r} is not a key; keys are texts, such as 'timing.visits'")
@@ -279,9 +332,16 @@ def _value_text(key: str, value: Any) -> str:
         text = str(value)
         plain = re.fullmatch(r"[\w./:*+%@-]+|[\[{].*[\]}]", text, re.ASCII)
         return text if plain else _quoted(text)
-    if isinstance(value, (int, float)) or hasattr(value, "__index__") or hasattr(value, "__float__"):
+    if (
+        isinstance(value, (int, float))
+        or hasattr(value, "__index__")
+        or hasattr(value, "__float__")
+    ):
         return str(value)  # numpy's numbers too
-    raise ConfigError(f"{key}={value!r} is a {type(value).__name__}; give a text, number, boolean, None, list or dict")
+    raise ConfigError(
+        f"{key}={value!r} is a {type(value).__name__}; give a text, number, boolean, None, list or"
+        " dict"
+    )
 
 
 def _choices(override: Override) -> Iterator[str | None]:
@@ -299,7 +359,8 @@ def _choices(override: Override) -> Iterator[str | None]:
 
 
 def in_run_order(jobs: list[Job]) -> list[Job]:
-    """launch is the outermost axis; within a launch the order is shuffled by seed, so that drift affects all jobs."""
+    """launch is the outermost axis; within a launch the order is shuffled by seed, so that drift
+    affects all jobs."""
     ordered = []
     for launch in sorted({job.settings.launch for job in jobs}):
         group = [job for job in jobs if job.settings.launch == launch]
@@ -314,7 +375,10 @@ def _unreadable(override: str) -> str:
         return f"{override!r} is neither KEY=VALUE nor a command (doctor)"
     if not key:
         return f"{override!r} has no key; write KEY=VALUE"
-    return f"can't read {key}={value}; text with special characters needs quotes within quotes: \"{key}='TEXT'\""
+    return (
+        f"can't read {key}={value}; text with special characters needs quotes within quotes:"
+        f" \"{key}='TEXT'\""
+    )
 
 
 def _hydra_message(error: BaseException) -> str:
@@ -336,7 +400,8 @@ def _hydra_message(error: BaseException) -> str:
 class RequestedJobs:
     """The jobs of a command line. `fresh_worlds`: each job needs its own world.
 
-    `refused`: why parts of `experiment` can't run in this installation; `smaller`: its overrides with scale=cpu.
+    `refused`: why parts of `experiment` can't run in this installation; `smaller`: its overrides
+    with scale=cpu.
     """
 
     jobs: tuple[Job, ...]
@@ -346,10 +411,17 @@ class RequestedJobs:
     smaller: str | None = None
 
 
-def requested_jobs(composer: ConfigComposer, overrides: Sequence[str], multirun: bool) -> RequestedJobs:
+def requested_jobs(
+    composer: ConfigComposer, overrides: Sequence[str], multirun: bool
+) -> RequestedJobs:
     """Every job of the command line, checked; raises ConfigError for mistakes of the user."""
-    jobs = composer.jobs(overrides, multirun)  # before an experiment's parts: the user's mistakes first
-    names = [override.removeprefix(EXPERIMENT) for override in overrides if override.startswith(EXPERIMENT)]
+    # before an experiment's parts: the user's mistakes first
+    jobs = composer.jobs(overrides, multirun)
+    names = [
+        override.removeprefix(EXPERIMENT)
+        for override in overrides
+        if override.startswith(EXPERIMENT)
+    ]
     if not names or names[-1] == "null":
         return RequestedJobs(tuple(jobs), multirun)
     if "," in names[-1]:
@@ -364,17 +436,26 @@ def requested_jobs(composer: ConfigComposer, overrides: Sequence[str], multirun:
         except ConfigError as error:
             refused.append(str(error))
     without_part = {
-        json.dumps({key: value for key, value in job.config.items() if key != "part"}, sort_keys=True): job
+        json.dumps(
+            {key: value for key, value in job.config.items() if key != "part"}, sort_keys=True
+        ): job
         for job in part_jobs
     }
     chosen = in_run_order(list(without_part.values()))
     shrinks = CPU in jobs[0].config["parts"] and jobs[0].config["scale"] != CPU
     smaller = f"{EXPERIMENT}{names[-1]} scale={CPU}" if shrinks else None
-    return RequestedJobs(tuple(chosen), multirun or len(chosen) != 1, names[-1], tuple(dict.fromkeys(refused)), smaller)
+    return RequestedJobs(
+        tuple(chosen),
+        multirun or len(chosen) != 1,
+        names[-1],
+        tuple(dict.fromkeys(refused)),
+        smaller,
+    )
 
 
 def experiment_parts(composer: ConfigComposer, overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of each part of the experiment at its scale. The user's overrides replace those of the file.
+    """The overrides of each part of the experiment at its scale. The user's overrides replace those
+    of the file.
 
     timing=quick from the user also removes timing.duration_s of a part.
     """

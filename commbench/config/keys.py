@@ -1,9 +1,10 @@
-"""All keys of the configuration in one table: how each is read, what it may hold, whether it makes an axis of a run.
+"""All keys of the configuration in one table: how each is read, what it may hold, whether it makes
+an axis of a run.
 
-conf/config.yaml has their defaults and meanings. Below the table: message sizes (presets, lists, and ranges such as
-8..8GiB, 8..1MiB*4 and 8..max), and which code a configuration may load. A file can't run arbitrary code: targets come
-from commbench or from a module in `allow=[...]`, and settings that make a process load other code are accepted from the
-command line only.
+conf/config.yaml has their defaults and meanings. Below the table: message sizes (presets, lists,
+and ranges such as 8..8GiB, 8..1MiB*4 and 8..max), and which code a configuration may load. A file
+can't run arbitrary code: targets come from commbench or from a module in `allow=[...]`, and
+settings that make a process load other code are accepted from the command line only.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ PRESETS = {  # elements: 40 B to 40 MB, and to 4 GB, for float32
     "mlbench": tuple(10**k for k in range(1, 10)),
 }
 OCTAVES_BYTES = tuple(2**k for k in range(3, 25))  # 8 B to 16 MiB
-SIZE_RANGE = re.compile(r"\s*(?P<first>[^.*]+(?:\.\d[^.*]*)?)\.\.(?P<last>[^*]+?)\s*(?:\*\s*(?P<factor>[^*]*))?")
+SIZE_RANGE = re.compile(
+    r"\s*(?P<first>[^.*]+(?:\.\d[^.*]*)?)\.\.(?P<last>[^*]+?)\s*(?:\*\s*(?P<factor>[^*]*))?"
+)
 TO_MEMORY = "max"  # the end of a range: what the memory of the nodes allows, which the plan knows
 MAX_RANGE_BYTES = 2**45  # of a range to TO_MEMORY
 EXAMPLES = (
-    "a list like '[8,1KiB,4MB]' or a range like 8..8GiB (times 2), '8..1MiB*4' (times 4), 8..max (quotes for zsh)"
+    "a list like '[8,1KiB,4MB]' or a range like 8..8GiB (times 2), '8..1MiB*4' (times 4), 8..max"
+    " (quotes for zsh)"
 )
 OWN_TARGETS = {  # group -> prefix of the targets that need no permission
     "backend": "commbench.backends.",
@@ -49,9 +53,12 @@ OWN_TARGETS = {  # group -> prefix of the targets that need no permission
 }
 CONTRACTS = {"backend": Backend, "benchmark": Benchmark, "writer": Writer, "launcher": Launcher}
 # environment variables that make a process load or run other code
-LOADING = re.compile("^LD_|PATH|PRELOAD|PYTHON|PLUGIN|MODULE|LIBMPI|LIBRARY|COMMAND|AGENT|LAUNCH|SHELL|EXEC|ENV$")
+LOADING = re.compile(
+    "^LD_|PATH|PRELOAD|PYTHON|PLUGIN|MODULE|LIBMPI|LIBRARY|COMMAND|AGENT|LAUNCH|SHELL|EXEC|ENV$"
+)
 ENV_SET = "hydra.job.env_set"
-RESTRICTED = {  # key -> what setting it does; a library by its name is harmless, one by its path is not
+# key -> what setting it does; a library by its name is harmless, one by its path is not
+RESTRICTED = {
     "allow": "permits foreign modules",
     "backend.library": "loads a library",
     "launcher.agent": "starts programs",
@@ -111,14 +118,20 @@ KEY_TABLE = (
     Key("sizes_per", Kind.CHOICE, ("message", "rank")),
     Key("pairs", Kind.OTHER, axis=True),
     Key("schedule", Kind.CHOICE, ("serial", "rounds")),
-    Key("window", Kind.INTEGER, minimum=1, maximum=16384, axis=True),  # each message in flight is a step of the program
+    # each message in flight is a step of the program
+    Key("window", Kind.INTEGER, minimum=1, maximum=16384, axis=True),
     Key("buffers", Kind.CHOICE, ("own", "shared"), axis=True),
     Key("streams", Kind.INTEGER, minimum=1, maximum=64, axis=True),
     Key("reduction", Kind.CHOICE, ("sum", "prod", "min", "max", "avg"), axis=True),
     Key("root", Kind.INTEGER, axis=True),
     Key("in_place", Kind.FLAG, axis=True),
     Key("engine", Kind.CHOICE, ("auto", "python", "native"), axis=True),
-    Key("timing_mode", Kind.CHOICE, ("auto", *(mode for modes in TIMING_MODES.values() for mode in modes)), axis=True),
+    Key(
+        "timing_mode",
+        Kind.CHOICE,
+        ("auto", *(mode for modes in TIMING_MODES.values() for mode in modes)),
+        axis=True,
+    ),
     Key("sync", Kind.CHOICE, ("barrier", "window", "none")),
     Key("cache", Kind.CHOICE, ("auto", "warm", "rotate")),
     Key("device", Kind.CHOICE, ("auto", "cpu", "cuda")),
@@ -149,35 +162,50 @@ GROUPS = {key.override: key for key in KEY_TABLE if key.kind is Kind.GROUP}
 def list_refusal(key: str, values: list[Any]) -> ConfigError:
     """The error for a list where a run takes one value."""
     joined = ",".join(str(value) for value in values)
-    return ConfigError(f"{key} takes one value per run; for several fresh worlds: commbench -m {key}={joined}")
+    return ConfigError(
+        f"{key} takes one value per run; for several fresh worlds: commbench -m {key}={joined}"
+    )
 
 
 class ConfigReader:
-    """Reads a plain configuration by the table; every error says what was seen and what is allowed."""
+    """Reads a plain configuration by the table; every error says what was seen and what is
+    allowed."""
 
     def __init__(self, raw: dict[str, Any]) -> None:
         for name in raw:
             if name not in KEYS and name in GROUPS:
-                raise ConfigError(f"key {name} is a group; its files begin with the line: # @package {name}s.NAME")
+                raise ConfigError(
+                    f"key {name} is a group; its files begin with the line: # @package {name}s.NAME"
+                )
             if name not in KEYS:
                 raise ConfigError(unknown_key(name))
         self.raw = raw
         allow = raw.get("allow") or []
-        self._allow = tuple(str(name) for name in allow) if isinstance(allow, list) else (str(allow),)
+        self._allow = (
+            tuple(str(name) for name in allow) if isinstance(allow, list) else (str(allow),)
+        )
 
     def read(self, name: str) -> Any:
         """The value of a key, checked; a tuple for an axis. Raises ConfigError."""
-        key, value = KEYS[name], self.raw.get(name)
+        key = KEYS[name]
+        value = self.raw.get(name)
         if key.kind is Kind.GROUP and key.axis:
             if isinstance(value, str):
                 raise ConfigError(f"unknown key {name}; did you mean {key.override}={value}?")
             if not isinstance(value, dict) or not value:
-                raise ConfigError(f"{key.override}=[] leaves nothing to do; name at least one {key.override}")
-            return tuple(construct(node, f"{key.override} {file}", self._allow) for file, node in value.items())
+                raise ConfigError(
+                    f"{key.override}=[] leaves nothing to do; name at least one {key.override}"
+                )
+            return tuple(
+                construct(node, f"{key.override} {file}", self._allow)
+                for file, node in value.items()
+            )
         if key.axis:
             if value == []:
                 raise ConfigError(f"{name}=[] measures nothing; give at least one value")
-            return tuple(_checked(key, entry) for entry in (value if isinstance(value, list) else [value]))
+            return tuple(
+                _checked(key, entry) for entry in (value if isinstance(value, list) else [value])
+            )
         if isinstance(value, list):
             raise list_refusal(name, value)
         if key.kind is Kind.GROUP:
@@ -190,7 +218,8 @@ class ConfigReader:
 
 
 def _checked(key: Key, value: Any) -> Any:
-    """One value of a key that is neither a group nor a mapping; None for a flag that is `auto`. Raises ConfigError."""
+    """One value of a key that is neither a group nor a mapping; None for a flag that is `auto`.
+    Raises ConfigError."""
     match key.kind:
         case Kind.TEXT:
             if isinstance(value, dict):
@@ -205,12 +234,17 @@ def _checked(key: Key, value: Any) -> Any:
         case Kind.INTEGER:
             if type(value) is not int or not key.minimum <= value <= key.maximum:
                 largest = "2^63-1" if key.maximum == INT64_MAX else key.maximum
-                raise ConfigError(f"{key.name}={value} is not an integer from {key.minimum} to {largest}")
+                raise ConfigError(
+                    f"{key.name}={value} is not an integer from {key.minimum} to {largest}"
+                )
         case Kind.CHOICE:
-            if isinstance(value, bool) and "off" in key.choices:  # YAML reads on and off as booleans
+            # YAML reads on and off as booleans
+            if isinstance(value, bool) and "off" in key.choices:
                 value = "on" if value else "off"
             if value not in key.choices:
-                raise ConfigError(f"{key.name}={value} is unknown; allowed: {', '.join(key.choices)}")
+                raise ConfigError(
+                    f"{key.name}={value} is unknown; allowed: {', '.join(key.choices)}"
+                )
             return str(value)
     return value
 
@@ -219,7 +253,10 @@ def unknown_key(name: str) -> str:
     """The line for a key that does not exist, with the nearest one that does."""
     head, _, tail = name.partition(".")
     if tail and head in OVERRIDES:
-        return f"unknown key {name}; {head} has no {tail}: see its file in conf/{head}, or commbench --keys"
+        return (
+            f"unknown key {name}; {head} has no {tail}: see its file in conf/{head}, or commbench"
+            " --keys"
+        )
     near = difflib.get_close_matches(name, OVERRIDES, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"unknown key {name}; {hint}keys: {', '.join(OVERRIDES)}"
@@ -233,7 +270,9 @@ def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
     if spec == "octaves":
         return tuple(size for size in OCTAVES_BYTES if size % itemsize == 0)
     if isinstance(spec, str) and not spec[:1].isdigit():
-        raise ConfigError(f"sizes={spec} is unknown; allowed: {', '.join(PRESETS)}, octaves, {EXAMPLES}")
+        raise ConfigError(
+            f"sizes={spec} is unknown; allowed: {', '.join(PRESETS)}, octaves, {EXAMPLES}"
+        )
     values = spec if isinstance(spec, list) else [spec]
     if not values:
         raise ConfigError("sizes=[] measures nothing; give at least one size")
@@ -244,10 +283,15 @@ def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
             continue
         size = _parsed_size(value)
         if not 1 <= size <= INT64_MAX:
-            raise ConfigError(f"sizes=[{value}] is not from 1 to 2^63-1 bytes; write e.g. 64, 1KiB or 4MB")
+            raise ConfigError(
+                f"sizes=[{value}] is not from 1 to 2^63-1 bytes; write e.g. 64, 1KiB or 4MB"
+            )
         if size % itemsize:
-            near, each = max(itemsize, size // itemsize * itemsize), f"{name} elements ({itemsize} B each)"
-            raise ConfigError(f"sizes=[{value}] is not a whole number of {each}; write e.g. [{near}]")
+            near = max(itemsize, size // itemsize * itemsize)
+            each = f"{name} elements ({itemsize} B each)"
+            raise ConfigError(
+                f"sizes=[{value}] is not a whole number of {each}; write e.g. [{near}]"
+            )
         sizes.append(size)
     return tuple(dict.fromkeys(sizes))
 
@@ -258,7 +302,9 @@ def _range_bytes(span: re.Match[str], itemsize: int) -> list[int]:
     last = MAX_RANGE_BYTES if span["last"] == TO_MEMORY else _parsed_size(span["last"])
     factor = span["factor"]
     if factor is not None and not (factor.isdecimal() and 2 <= int(factor) <= 1024):
-        raise ConfigError(f"sizes={span[0]}: the factor {factor!r} is not a whole number from 2 to 1024")
+        raise ConfigError(
+            f"sizes={span[0]}: the factor {factor!r} is not a whole number from 2 to 1024"
+        )
     if not 1 <= first <= last <= INT64_MAX:
         raise ConfigError(f"sizes={span[0]} does not rise from at least 1 B; write e.g. 8..1MiB")
     sizes = [first]
@@ -266,7 +312,10 @@ def _range_bytes(span: re.Match[str], itemsize: int) -> list[int]:
         sizes.append(sizes[-1] * int(factor or 2))
     whole = [size for size in sizes if size % itemsize == 0]
     if not whole:
-        raise ConfigError(f"sizes={span[0]} has no whole number of elements of {itemsize} B each; begin at {itemsize}")
+        raise ConfigError(
+            f"sizes={span[0]} has no whole number of elements of {itemsize} B each; begin at"
+            f" {itemsize}"
+        )
     return whole
 
 
@@ -277,7 +326,8 @@ def _parsed_size(value: Any) -> int:
         raise ConfigError(f"sizes: {error}") from error
 
 
-# ---------------------------------------------------------------- what only the command line may set
+# ---------------------------------------------------------------- what only the command line may
+# set
 
 
 def why_restricted(key: str, value: Any) -> str | None:
@@ -289,7 +339,8 @@ def why_restricted(key: str, value: Any) -> str | None:
 
 
 def check_file_settings(config: DictConfig, given: Collection[str]) -> None:
-    """Raises ConfigError for a restricted setting of a composed configuration whose key the user has not `given`.
+    """Raises ConfigError for a restricted setting of a composed configuration whose key the user
+    has not `given`.
 
     Raises OmegaConfBaseException for one that refers to a key that does not exist.
     """
@@ -302,7 +353,9 @@ def check_file_settings(config: DictConfig, given: Collection[str]) -> None:
         by_user |= key == ENV_SET and any(name.startswith(ENV_SET) for name in given)
         if why is not None and not by_user:
             seen = key if value is None else f"{key}={value}"
-            raise ConfigError(f"a file sets {seen}, which {why}; give {key}=... on the command line")
+            raise ConfigError(
+                f"a file sets {seen}, which {why}; give {key}=... on the command line"
+            )
 
 
 def check_file_override(key: str, override: str) -> None:
@@ -312,20 +365,28 @@ def check_file_override(key: str, override: str) -> None:
     """
     whole = key in ("allow", "env") or key.startswith(("hydra", "launcher."))
     if whole or why_restricted(key, override.partition("=")[2]) is not None:
-        raise ConfigError(f"an experiment's file sets {override}; what loads code is given on the command line only")
+        raise ConfigError(
+            f"an experiment's file sets {override}; what loads code is given on the command line"
+            " only"
+        )
 
 
 # ---------------------------------------------------------------- targets
 
 
 def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
-    """Build a node's `_target_` with typed fields; raises ConfigError for foreign modules, unknown keys, wrong types.
+    """Build a node's `_target_` with typed fields; raises ConfigError for foreign modules, unknown
+    keys, wrong types.
 
-    `where` begins with the key or group (`backend`, `writer console`), whose protocol the result must implement.
+    `where` begins with the key or group (`backend`, `writer console`), whose protocol the result
+    must implement.
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
-        raise ConfigError(f"{where}={node} has no _target_; choose a file of its group, e.g. {where}=NAME")
-    target, group = node["_target_"], where.partition(" ")[0]
+        raise ConfigError(
+            f"{where}={node} has no _target_; choose a file of its group, e.g. {where}=NAME"
+        )
+    target = node["_target_"]
+    group = where.partition(" ")[0]
     kind = _dataclass_of(target, where, group, allow)
     try:
         given = {key: value for key, value in node.items() if key != "_target_"}
@@ -335,10 +396,16 @@ def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
         key = ".".join(filter(None, (where, getattr(error, "full_key", None))))
         raise ConfigError(f"{key}: {first_line(error)}; its keys: {known}") from error
     protocol = CONTRACTS.get(group)
-    required = set() if protocol is None else {*vars(protocol), *getattr(protocol, "__annotations__", ())}
-    missing = sorted(name for name in required if not name.startswith("_") and not hasattr(built, name))
+    required = (
+        set() if protocol is None else {*vars(protocol), *getattr(protocol, "__annotations__", ())}
+    )
+    missing = sorted(
+        name for name in required if not name.startswith("_") and not hasattr(built, name)
+    )
     if missing:
-        raise ConfigError(f"{where}: _target_ {target} is not a {group}: it has no {', '.join(missing)}")
+        raise ConfigError(
+            f"{where}: _target_ {target} is not a {group}: it has no {', '.join(missing)}"
+        )
     return built
 
 
@@ -347,7 +414,9 @@ def _dataclass_of(target: str, where: str, group: str, allow: tuple[str, ...]) -
     module, _, name = target.rpartition(".")
     own = (OWN_TARGETS[group],) if group in OWN_TARGETS else tuple(OWN_TARGETS.values())
     if module not in allow and not target.startswith(own):
-        raise ConfigError(f"{where}: _target_ {target} is outside {own[0]}*; permit it with allow=[{module}]")
+        raise ConfigError(
+            f"{where}: _target_ {target} is outside {own[0]}*; permit it with allow=[{module}]"
+        )
     try:
         kind = getattr(importlib.import_module(module), name)
         fields(kind)
@@ -355,21 +424,24 @@ def _dataclass_of(target: str, where: str, group: str, allow: tuple[str, ...]) -
             raise TypeError(f"{name} is not defined in {module}")
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{where}: _target_ {target} is not a dataclass that can be imported: {first_line(error)}"
+            f"{where}: _target_ {target} is not a dataclass that can be imported:"
+            f" {first_line(error)}"
         ) from error
     return kind
 
 
 @cache
 def _typed_node(kind: type) -> Any:
-    """An empty node with the fields of a dataclass. To make it takes OmegaConf ms, and each job of a sweep needs it."""
+    """An empty node with the fields of a dataclass. To make it takes OmegaConf ms, and each job of
+    a sweep needs it."""
     node = OmegaConf.structured(kind)
     _make_writable(node)
     return node
 
 
 def _make_writable(node: Any) -> None:
-    """Make the node writable at every depth: OmegaConf makes read-only nodes of frozen dataclasses."""
+    """Make the node writable at every depth: OmegaConf makes read-only nodes of frozen
+    dataclasses."""
     OmegaConf.set_readonly(node, False)
     for name in node:
         if not OmegaConf.is_missing(node, name) and isinstance(node[name], DictConfig):

@@ -1,6 +1,7 @@
 """The checked configuration: code that gets `Settings` may rely on its types and bounds.
 
-A `Job` is a configuration with the overrides that it comes from; a command sends its text to the ranks that it starts.
+A `Job` is a configuration with the overrides that it comes from; a command sends its text to the
+ranks that it starts.
 """
 
 from __future__ import annotations
@@ -29,25 +30,54 @@ from .keys import TIMING_MODES, TO_MEMORY, ConfigReader, construct, list_refusal
 MAX_DURATION_S = 1e8  # three years: a clock, a deadline and a store's timeout can still hold it
 MAX_TIMING_REPETITIONS = 10**12
 MAX_VISITS = 1000
-ABOVE_0, BELOW_1 = math.ulp(0.0), math.nextafter(1.0, 0.0)
+ABOVE_0 = math.ulp(0.0)
+BELOW_1 = math.nextafter(1.0, 0.0)
 TIMING_BOUNDS = {
-    "target": (ABOVE_0, BELOW_1), "case_s": (ABOVE_0, MAX_DURATION_S), "z": (ABOVE_0, MAX_DURATION_S),
-    "repetitions": (1, MAX_TIMING_REPETITIONS), "warmup_repetitions": (0, MAX_TIMING_REPETITIONS),
-    "warmup_s": (0, MAX_DURATION_S), "duration_s": (ABOVE_0, MAX_DURATION_S), "interval_s": (1e-3, MAX_DURATION_S),
-    "visits": (1, MAX_VISITS), "launches": (1, MAX_VISITS), "pass_s": (0, MAX_DURATION_S),
-}  # fmt: skip
+    "target": (ABOVE_0, BELOW_1),
+    "case_s": (ABOVE_0, MAX_DURATION_S),
+    "z": (ABOVE_0, MAX_DURATION_S),
+    "repetitions": (1, MAX_TIMING_REPETITIONS),
+    "warmup_repetitions": (0, MAX_TIMING_REPETITIONS),
+    "warmup_s": (0, MAX_DURATION_S),
+    "duration_s": (ABOVE_0, MAX_DURATION_S),
+    "interval_s": (1e-3, MAX_DURATION_S),
+    "visits": (1, MAX_VISITS),
+    "launches": (1, MAX_VISITS),
+    "pass_s": (0, MAX_DURATION_S),
+}
 BUDGET_BOUNDS = {
-    "case_s": (ABOVE_0, MAX_DURATION_S), "total_s": (ABOVE_0, MAX_DURATION_S), "memory_share": (ABOVE_0, 1),
-    "restarts": (0, 1000), "late_s": (1, 86400), "silence_s": (5, 86400),  # a heartbeat is sent every 2 s
-}  # fmt: skip
+    "case_s": (ABOVE_0, MAX_DURATION_S),
+    "total_s": (ABOVE_0, MAX_DURATION_S),
+    "memory_share": (ABOVE_0, 1),
+    # a heartbeat is sent every 2 s
+    "restarts": (0, 1000),
+    "late_s": (1, 86400),
+    "silence_s": (5, 86400),
+}
 MAX_PAIRS = 10**6  # of all layouts and sizes together: each pair is a case
 NUMERIC_COLUMNS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
 UNCHANGED = (  # keys whose values become settings unchanged
-    "sizes_per", "schedule", "buffers", "streams", "in_place", "sync", "cache", "staging", "cuda_ipc", "launch", "bind",
-    "preflight", "on_error", "plan", "verbose", "seed",
-)  # fmt: skip
-NORMAL = "normal"  # expect=normal
-EXPECTATION = re.compile(r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+    "sizes_per",
+    "schedule",
+    "buffers",
+    "streams",
+    "in_place",
+    "sync",
+    "cache",
+    "staging",
+    "cuda_ipc",
+    "launch",
+    "bind",
+    "preflight",
+    "on_error",
+    "plan",
+    "verbose",
+    "seed",
+)
+EXPECT_NORMAL = "normal"  # expect=normal
+EXPECTATION = re.compile(
+    r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+)
 
 Pairs = str | tuple[tuple[int, int], ...]
 FULL = "full"  # scale=full
@@ -55,10 +85,11 @@ FULL = "full"  # scale=full
 
 @dataclass(frozen=True)
 class Timing:
-    """When a case has been measured enough; `target` is the relative half-width of the confidence interval.
+    """When a case has been measured enough; `target` is the relative half-width of the confidence
+    interval.
 
-    A case is visited at least `visits` times in each of `launches` fresh worlds, which share `case_s`; a fixed number
-    of repetitions and a soak are measured in one visit.
+    A case is visited at least `visits` times in each of `launches` fresh worlds, which share
+    `case_s`; a fixed number of repetitions and a soak are measured in one visit.
     """
 
     name: str = "custom"
@@ -187,21 +218,32 @@ def from_config(config: Mapping[str, Any]) -> Settings:
     sizes = tuple(sizes_bytes(raw.get("sizes"), name) for name in dtypes)
     backend = read("backend")
     device = backend.devices[0] if read("device") == "auto" else read("device")
-    layouts = () if raw.get("layout") == "auto" else tuple(Layout.parse(text) for text in read("layout"))
+    layouts = (
+        () if raw.get("layout") == "auto" else tuple(Layout.parse(text) for text in read("layout"))
+    )
     if device == "cpu" and read("staging") == "pinned":
-        raise ConfigError("staging=pinned copies between a GPU and the host; with device=cpu there is none to copy")
+        raise ConfigError(
+            "staging=pinned copies between a GPU and the host; with device=cpu there is none to"
+            " copy"
+        )
     if read("schedule") == "rounds" and read("sync") == "window":
-        raise ConfigError("sync=window is for operations of all ranks; schedule=rounds needs sync=barrier")
+        raise ConfigError(
+            "sync=window is for operations of all ranks; schedule=rounds needs sync=barrier"
+        )
     timing = read("timing")
     if not isinstance(timing, Timing):
-        raise ConfigError(f"timing={timing} is not a commbench.config.settings.Timing; derive it from that class")
+        raise ConfigError(
+            f"timing={timing} is not a commbench.config.settings.Timing; derive it from that class"
+        )
     return Settings(
         backend=backend,
         benchmarks=benchmarks,
         timing=timing,
         launcher=None if raw.get("launcher") is None else read("launcher"),
         writers=read("writers"),
-        budget=construct({**read("budget"), "_target_": "commbench.config.settings.Budget"}, "budget", ()),
+        budget=construct(
+            {**read("budget"), "_target_": "commbench.config.settings.Budget"}, "budget", ()
+        ),
         layouts=layouts,
         dtypes=dtypes,
         sizes=sizes,
@@ -217,7 +259,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
         env=_checked_env(read("env")),
         expect=_expectations(read("expect"), [benchmark.name for benchmark in benchmarks]),
-        expect_normal=NORMAL in read("expect"),
+        expect_normal=EXPECT_NORMAL in read("expect"),
         label=read("label") or "",
         output=read("output") or "results",
     )
@@ -231,7 +273,8 @@ def _timing_modes(modes: Sequence[str], device: str) -> tuple[str, ...]:
     if foreign:
         other = "cuda" if device == "cpu" else "cpu"
         raise ConfigError(
-            f"timing_mode={foreign[0]} needs device={other}, this is device={device}; allowed: {', '.join(allowed)}"
+            f"timing_mode={foreign[0]} needs device={other}, this is device={device}; allowed:"
+            f" {', '.join(allowed)}"
         )
     return tuple(dict.fromkeys(chosen))
 
@@ -242,14 +285,18 @@ def _checked_pairs(value: Any, layouts: Sequence[Layout], sizes: int) -> Pairs:
         cases = sum(layout.size**2 for layout in layouts) * sizes
         if value == "all" and cases > MAX_PAIRS:
             raise ConfigError(
-                f"pairs=all makes {cases} cases here, at most {MAX_PAIRS} are allowed; name pairs or fewer ranks"
+                f"pairs=all makes {cases} cases here, at most {MAX_PAIRS} are allowed; name pairs"
+                " or fewer ranks"
             )
         return str(value)
     pairs: list[Any] = value if isinstance(value, list) and value else [None]
     for pair in pairs:
         is_pair = isinstance(pair, list) and len(pair) == 2
         if not is_pair or not all(type(rank) is int and rank >= 0 for rank in pair):
-            raise ConfigError(f"pairs={value} is neither neighbours, all nor a list of rank pairs like [[0,1],[2,3]]")
+            raise ConfigError(
+                f"pairs={value} is neither neighbours, all nor a list of rank pairs like"
+                " [[0,1],[2,3]]"
+            )
     return tuple((first, second) for first, second in pairs)
 
 
@@ -258,8 +305,12 @@ def _checked_env(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         if isinstance(value, list):
             raise list_refusal(f"env.{name}", value)
         if isinstance(value, dict) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ConfigError(f"env.{name}={value} is not an environment variable; write env.NAME=TEXT")
-    return tuple(sorted((name, "" if value is None else str(value)) for name, value in values.items()))
+            raise ConfigError(
+                f"env.{name}={value} is not an environment variable; write env.NAME=TEXT"
+            )
+    return tuple(
+        sorted((name, "" if value is None else str(value)) for name, value in values.items())
+    )
 
 
 def parse_expectation(text: Any) -> Expectation:
@@ -275,13 +326,15 @@ def parse_expectation(text: Any) -> Expectation:
         near = difflib.get_close_matches(match[2], NUMERIC_COLUMNS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         columns = ", ".join(NUMERIC_COLUMNS)
-        raise ConfigError(f"expect={text}: {match[2]} is not a numeric column; {hint}columns: {columns}")
+        raise ConfigError(
+            f"expect={text}: {match[2]} is not a numeric column; {hint}columns: {columns}"
+        )
     return Expectation(str(text), match[1], match[2], match[3], float(match[4]))
 
 
 def _expectations(texts: Sequence[Any], benchmarks: Sequence[str]) -> tuple[Expectation, ...]:
     """Raises ConfigError, also for a benchmark that does not run."""
-    expected = tuple(parse_expectation(text) for text in texts if text not in (None, NORMAL))
+    expected = tuple(parse_expectation(text) for text in texts if text not in (None, EXPECT_NORMAL))
     for expectation in expected:
         if expectation.benchmark not in (None, *benchmarks):
             raise ConfigError(
@@ -295,8 +348,8 @@ def _expectations(texts: Sequence[Any], benchmarks: Sequence[str]) -> tuple[Expe
 class Job:
     """One point of a sweep: its overrides and the configuration that they make.
 
-    `config` is the record, without credentials. `digest` is a hash of the whole configuration except its output, equal
-    on all ranks that have the same one.
+    `config` is the record, without credentials. `digest` is a hash of the whole configuration
+    except its output, equal on all ranks that have the same one.
     """
 
     overrides: tuple[str, ...]
@@ -306,7 +359,8 @@ class Job:
     whole: dict[str, Any] = field(repr=False)  # with credentials: never written to a file
 
     def with_layout(self, layout: Layout) -> Job:
-        """The job for a world of this layout; the same job where its configuration names a layout."""
+        """The job for a world of this layout; the same job where its configuration names a
+        layout."""
         if self.settings.layouts:
             return self
         return job_of(self.whole | {"layout": str(layout)}, (*self.overrides, f"layout={layout}"))
@@ -322,7 +376,9 @@ def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
         settings = from_config(whole)
     except ConfigError as error:
         raise ConfigError(one_line(str(error))) from error
-    scale, part, parts = whole["scale"], whole["part"], whole["parts"]
+    scale = whole["scale"]
+    part = whole["part"]
+    parts = whole["parts"]
     scales = list(parts) if isinstance(parts, dict) else []
     elsewhere = "it belongs to an experiment: experiment=NAME"
     if scale != FULL and scale not in scales:
@@ -330,8 +386,12 @@ def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
         raise ConfigError(f"scale={scale} is unknown; {allowed}")
     count = len(parts.get(scale) or ()) if scales else 0
     if part is not None and (type(part) is not int or not 1 <= part <= count):
-        raise ConfigError(f"part={part} is unknown; {f'scale={scale} has 1 to {count}' if count else elsewhere}")
-    text = json.dumps({key: value for key, value in whole.items() if key != "output"}, sort_keys=True)
+        raise ConfigError(
+            f"part={part} is unknown; {f'scale={scale} has 1 to {count}' if count else elsewhere}"
+        )
+    text = json.dumps(
+        {key: value for key, value in whole.items() if key != "output"}, sort_keys=True
+    )
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     config = {key: recorded(key, value) for key, value in whole.items()}
     return Job(tuple(overrides), settings, config, digest, dict(whole))

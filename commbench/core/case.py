@@ -1,4 +1,5 @@
-"""Cases: one point of the independent variables, the world it runs in, and the operation that it measures."""
+"""Cases: one point of the independent variables, the world it runs in, and the operation that it
+measures."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class RankIdentity:
 
 @dataclass(frozen=True)
 class World:
-    """A rank and its world. `nodes` are the world ranks of each node, `hosted` those in this process."""
+    """A rank and its world. `nodes` are the world ranks of each node, `hosted` those in this
+    process."""
 
     rank: int
     size: int
@@ -58,7 +60,8 @@ class World:
 
 
 def options_text(parameters: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """A backend's parameters as text (Case.backend_options), without the MPI library and the seed."""
+    """A backend's parameters as text (Case.backend_options), without the MPI library and the
+    seed."""
     return tuple(
         (name, value if isinstance(value, str) else json.dumps(value, default=str))
         for name, value in sorted(parameters.items())
@@ -67,7 +70,8 @@ def options_text(parameters: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def version_of(library: str | None) -> str | None:
-    """The version in the name of a library: `5.0.11` in `Open MPI v5.0.11`; None if there is none."""
+    """The version in the name of a library: `5.0.11` in `Open MPI v5.0.11`; None if there is
+    none."""
     match = re.search(r"(?<![\w.])v?(\d+(?:\.\d+)+\S*)", library or "")
     return match[1].rstrip(",;)") if match else None
 
@@ -90,7 +94,8 @@ class Mode:
 
 @dataclass(frozen=True)
 class Case:
-    """One point of the independent variables; a variable that does not apply to the benchmark is None."""
+    """One point of the independent variables; a variable that does not apply to the benchmark is
+    None."""
 
     benchmark: str
     backend: str
@@ -140,7 +145,9 @@ class Case:
 
     @property
     def mode(self) -> Mode:
-        return Mode(self.engine, self.sync, self.streams or 1, self.timing_mode, self.device, self.staging)
+        return Mode(
+            self.engine, self.sync, self.streams or 1, self.timing_mode, self.device, self.staging
+        )
 
     def __str__(self) -> str:
         where = f" {short_pairs(self.pair)}" if self.pair else ""
@@ -152,11 +159,11 @@ class Case:
 class Shape:
     """How a sample becomes a number.
 
-    operations_per_sample: messages or collective calls in one sample; reported times are per operation.
-    bytes_per_sample: payload that one sample moves, of all ranks whose clocks count.
-    headline: whose clock counts: `initiator`, `max_over_ranks` or `max_over_senders`.
-    median_of: what the time per operation is, in words.
-    single: whether a sample is one such operation, so that percentiles of samples are those of operations.
+    operations_per_sample: messages or collective calls in one sample; reported times are per
+    operation. bytes_per_sample: payload that one sample moves, of all ranks whose clocks count.
+    headline: whose clock counts: `initiator`, `max_over_ranks` or `max_over_senders`. median_of:
+    what the time per operation is, in words. single: whether a sample is one such operation, so
+    that percentiles of samples are those of operations.
     """
 
     operations_per_sample: int
@@ -170,11 +177,13 @@ class Benchmark(Protocol):
     """An operation, as pure functions of the case: without a clock and without a library."""
 
     name: str
-    # its variables, of pair (one at a time), pairs (all at once), window, buffers, in_place, reduction, root, staging
+    # its variables, of pair (one at a time), pairs (all at once), window, buffers, in_place,
+    # reduction, root, staging
     axes: tuple[str, ...]
     cache: str  # the default: warm or rotate
     min_ranks: int
-    self_synchronising: bool  # a sample can't start before the previous one has ended on all ranks that matter
+    # a sample can't start before the previous one has ended on all ranks that matter
+    self_synchronising: bool
 
     def blocks(self, size: int) -> int:
         """The number of equal blocks that the message is divided into; 0 without a message."""
@@ -191,12 +200,14 @@ class Benchmark(Protocol):
         """The contents of a buffer before the steps; None for a buffer that is only written."""
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        """The contents that a buffer must have after the steps; None for a buffer that is not checked."""
+        """The contents that a buffer must have after the steps; None for a buffer that is not
+        checked."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A case in its world. `members` are world ranks in the order of the layout's ranks; `skip` is a reason or None."""
+    """A case in its world. `members` are world ranks in the order of the layout's ranks; `skip` is
+    a reason or None."""
 
     order: int
     case: Case
@@ -211,7 +222,8 @@ class Planned:
         return len(self.members)
 
     def program(self, rank: int) -> Program:
-        """The program of a rank of the layout. Built once and kept with this object, not with copies (`replace`)."""
+        """The program of a rank of the layout. Built once and kept with this object, not with
+        copies (`replace`)."""
         if rank not in self._programs:
             self._programs[rank] = self.benchmark.program(self.case, rank, self.size)
         return self._programs[rank]
@@ -238,7 +250,8 @@ class Planned:
 
     @property
     def bus_factor(self) -> float | None:
-        """The benchmark's factor; 1 if each rank communicates with itself only, which has one direction."""
+        """The benchmark's factor; 1 if each rank communicates with itself only, which has one
+        direction."""
         factor = self.benchmark.bus_factor(self.size)
         alone = self.case.pairs and all(first == second for first, second in self.case.pairs)
         return 1.0 if alone and factor is not None else factor
@@ -246,10 +259,12 @@ class Planned:
     @property
     def messages_per_peer(self) -> int:
         """The largest number of messages to one peer that the initiator posts before it waits."""
-        most, posted = 0, Counter[int]()
+        most = 0
+        posted = Counter[int]()
         for step in self.program(self.senders[0]).steps if self.active else ():
             if isinstance(step, WaitAll):
-                most, posted = max(most, *posted.values(), 0), Counter()
+                most = max(most, *posted.values(), 0)
+                posted = Counter()
             elif isinstance(step, Isend):
                 posted[step.peer] += 1
         return most

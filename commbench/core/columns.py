@@ -10,10 +10,10 @@ SCHEMA_VERSION history:
      sample; in version 1 it was divided by the operations in it
        2026-11-22: results `unmeasured_s`, `retransmits`, `visits_s`; `source` and `destination`, which earlier rows get
      from `pair`
-Columns of version 1 are read under their new names (commbench.report.load), library and hosts from the run's record.
-Results may be added within a version, with a date; any other change of a variable, identity, unit or meaning needs a
-new version.
-"""
+Columns of version 1 are read under their new names (commbench.report.load), library and hosts from
+the run's record. Results may be added within a version, with a date; any other change of a
+variable, identity, unit or meaning needs a new version.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ GroupItem = TypeVar("GroupItem")
 GroupKey = TypeVar("GroupKey", bound=Hashable)
 
 INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
-STOP_REASONS = ("ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped")  # of finished cases
+# of finished cases
+STOP_REASONS = ("ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped")
 UNFINISHED = ("running", INTERRUPTED)  # "running": a soak that is written while it runs
 SCHEMA_VERSION = 2
 READ_VERSIONS = (1, 2)
 NEW_NAMES = {"count": "elements", "flags": "warnings"}  # of columns of version 1
-SINCE_2 = ("library", "bind", "backend_options", "buffers", "hosts")  # variables and identities that version 1 lacks
+# variables and identities that version 1 lacks
+SINCE_2 = ("library", "bind", "backend_options", "buffers", "hosts")
 
 
 @dataclass(frozen=True)
 class Column:
-    """`kind` is text, integer, number, flag, texts, numbers, map or time; `role` is variable, identity or result."""
+    """`kind` is text, integer, number, flag, texts, numbers, map or time; `role` is variable,
+    identity or result."""
 
     name: str
     kind: str
@@ -84,7 +87,7 @@ VARIABLES = _columns(
     bind          | text    |   | how ranks were bound to cores, as requested: auto, core, numa, none
     backend_options | map   |   | parameters of the backend
     buffers       | text    |   | own: each message of a window has its own memory; shared: all share one buffer
-    """,
+    """,  # noqa: E501
 )
 IDENTITY = _columns(
     "identity",
@@ -164,7 +167,7 @@ RESULTS = _columns(
     cuda_ipc_effective     | text    |      | whether CUDA IPC was used; null where it does not apply
     transport              | text    |      | transport that was used, as far as the library reports it
     link                   | text    |      | NV#, PIX, PXB, PHB, NODE, SYS, NET or SELF, from the topology matrix
-    """.replace("STOP_REASONS", ", ".join(STOP_REASONS)),
+    """.replace("STOP_REASONS", ", ".join(STOP_REASONS)),  # noqa: E501
 )
 CASES = VARIABLES + IDENTITY + RESULTS
 SAMPLES = _columns(
@@ -179,9 +182,11 @@ SAMPLES = _columns(
     start_ns   | integer | ns | on this rank's clock; null if only a device's clock was read
     end_ns     | integer | ns | like start_ns
     elapsed_ns | integer | ns | of the whole sample, not of one operation
-    """,
+    """,  # noqa: E501
 ) + _columns(
-    "result", "visit | integer | | visit of the case, from 1; blocks and repetitions are counted across visits"
+    "result",
+    "visit | integer | | visit of the case, from 1; blocks and repetitions are counted across"
+    " visits",
 )
 COUNTERS = _columns(
     "identity",
@@ -213,14 +218,19 @@ def arrow_schema(table: str) -> Any:
         "time": pa.timestamp("us", tz="UTC"),
     }
     fields = [
-        pa.field(column.name, kinds[column.kind], metadata={"unit": column.unit, "meaning": column.meaning})
+        pa.field(
+            column.name,
+            kinds[column.kind],
+            metadata={"unit": column.unit, "meaning": column.meaning},
+        )
         for column in TABLES[table]
     ]
     return pa.schema(fields, metadata={"schema_version": str(SCHEMA_VERSION)})
 
 
 def with_current_columns(rows: Any, table: str) -> Any:
-    """A pyarrow table with this version's columns, in their order and types; a result that it did not have is null.
+    """A pyarrow table with this version's columns, in their order and types; a result that it did
+    not have is null.
 
     Raises ValueError for unknown columns and where a variable or an identity is missing.
     """
@@ -232,17 +242,26 @@ def with_current_columns(rows: Any, table: str) -> Any:
     present = set(rows.column_names)  # pyarrow makes that list anew at each access
     unknown = sorted(present.difference(schema.names))
     if unknown:  # of a later commbench: they would be lost
-        raise ValueError(f"it has columns that this commbench does not know: {', '.join(unknown[:6])}")
-    needed = [column.name for column in TABLES[table] if column.role != "result" and column.name not in present]
+        raise ValueError(
+            f"it has columns that this commbench does not know: {', '.join(unknown[:6])}"
+        )
+    needed = [
+        column.name
+        for column in TABLES[table]
+        if column.role != "result" and column.name not in present
+    ]
     if needed:
         raise ValueError(f"it is not a table of {table}: it lacks {', '.join(needed[:6])}")
     return pa.concat_tables([schema.empty_table(), rows], promote_options="permissive").cast(schema)
 
 
 def case_text(case: Row) -> str:
-    """A row, or the fields of a Case, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs, the first and the last."""
+    """A row, or the fields of a Case, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs, the first and
+    the last."""
     size = format_bytes(case["message_bytes"]) if case["message_bytes"] else ""
-    return " ".join(filter(None, (case["benchmark"], case["layout"], short_pairs(case["pair"] or ""), size)))
+    return " ".join(
+        filter(None, (case["benchmark"], case["layout"], short_pairs(case["pair"] or ""), size))
+    )
 
 
 def hashable(value: Any) -> Any:
@@ -250,7 +269,9 @@ def hashable(value: Any) -> Any:
     return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
 
 
-def grouped(items: Iterable[GroupItem], key: Callable[[GroupItem], GroupKey]) -> dict[GroupKey, list[GroupItem]]:
+def grouped(
+    items: Iterable[GroupItem], key: Callable[[GroupItem], GroupKey]
+) -> dict[GroupKey, list[GroupItem]]:
     """The items by their key, in the order in which they come."""
     groups: dict[GroupKey, list[GroupItem]] = {}
     for item in items:
@@ -267,21 +288,32 @@ def check_version(version: object, where: str) -> None:
     """Raise CommbenchError for results that this version can't read."""
     if version not in READ_VERSIONS:
         raise CommbenchError(
-            f"{where} has schema version {version}, this commbench reads {' and '.join(map(str, READ_VERSIONS))}; "
-            "read it with the commbench that wrote it (run.json names the version)"
+            f"{where} has schema version {version}, this commbench reads"
+            f" {' and '.join(map(str, READ_VERSIONS))}; read it with the commbench that wrote it"
+            " (run.json names the version)"
         )
 
 
 def interval_texts(rows: Iterable[Row]) -> list[str]:
-    """The levels of the rows' intervals and what they are over: `75 to 95 % over 3 to 6 visits in this run`."""
+    """The levels of the rows' intervals and what they are over: `75 to 95 % over 3 to 6 visits in
+    this run`."""
     shown = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None]
     visited = [row for row in shown if row.get("interval_of") == "visits"]
-    kinds = {(row.get("interval_level") or 0.95, row.get("interval_of") or "this run's repetitions") for row in shown}
-    texts = [f"{_percent(level)} % over {kind}" for level, kind in sorted(kinds) if kind != "visits"]
+    kinds = {
+        (row.get("interval_level") or 0.95, row.get("interval_of") or "this run's repetitions")
+        for row in shown
+    }
+    texts = [
+        f"{_percent(level)} % over {kind}" for level, kind in sorted(kinds) if kind != "visits"
+    ]
     if visited:
         spans_s = _range_text(visited, "visits_s", format_number)
-        levels, numbers = _range_text(visited, "interval_level", _percent), _range_text(visited, "visits", str)
-        texts.insert(0, f"{levels} % over {numbers} visits in {f'{spans_s} s of ' if spans_s else ''}this run")
+        levels = _range_text(visited, "interval_level", _percent)
+        numbers = _range_text(visited, "visits", str)
+        texts.insert(
+            0,
+            f"{levels} % over {numbers} visits in {f'{spans_s} s of ' if spans_s else ''}this run",
+        )
     return texts
 
 
@@ -292,4 +324,8 @@ def _percent(level: float) -> str:
 def _range_text(rows: Sequence[Row], name: str, text: Callable[[Any], str]) -> str:
     """`0.61 to 3.6`: the smallest and the largest value of a column; empty if it has none."""
     values = [row[name] for row in rows if row.get(name)]
-    return " to ".join(dict.fromkeys(text(value) for value in (min(values), max(values)))) if values else ""
+    return (
+        " to ".join(dict.fromkeys(text(value) for value in (min(values), max(values))))
+        if values
+        else ""
+    )

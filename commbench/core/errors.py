@@ -14,7 +14,8 @@ class CommbenchError(Exception):
 
 
 class ConfigError(CommbenchError):
-    """Raised before anything is started or measured; the message says what was seen, what is allowed and what to do.
+    """Raised before anything is started or measured; the message says what was seen, what is
+    allowed and what to do.
 
     `shared`: all ranks of a world raise it, so only rank 0 prints it.
     """
@@ -29,7 +30,8 @@ class ConfigError(CommbenchError):
 class WorldBroken(CommbenchError):
     """Raised when ranks are lost or stuck and the world can't continue; finished cases are kept.
 
-    `recorded`: the error is in run.json, where the parent of this world reads it. `stacks`: lines to show below it.
+    `recorded`: the error is in run.json, where the parent of this world reads it. `stacks`: lines
+    to show below it.
     """
 
     exit_status = 3
@@ -38,12 +40,21 @@ class WorldBroken(CommbenchError):
 
 
 class Missing(WorldBroken):
-    """Raised when ranks did not arrive at a meeting point within its deadline. `progress`: where they are now."""
+    """Raised when ranks did not arrive at a meeting point within its deadline. `progress`: where
+    they are now."""
 
-    def __init__(self, ranks: Iterable[int], meeting: str, deadline_s: float, progress: str = "") -> None:
-        self.ranks, self.meeting, self.deadline_s = tuple(ranks), meeting, deadline_s
+    def __init__(
+        self, ranks: Iterable[int], meeting: str, deadline_s: float, progress: str = ""
+    ) -> None:
+        self.ranks = tuple(ranks)
+        self.meeting = meeting
+        self.deadline_s = deadline_s
         names = ", ".join(str(rank) for rank in self.ranks[:MAX_NAMED_RANKS])
-        names += f" and {len(self.ranks) - MAX_NAMED_RANKS} more" if len(self.ranks) > MAX_NAMED_RANKS else ""
+        names += (
+            f" and {len(self.ranks) - MAX_NAMED_RANKS} more"
+            if len(self.ranks) > MAX_NAMED_RANKS
+            else ""
+        )
         text = f"rank {names} did not arrive at {meeting!r} within {deadline_s:g} s"
         super().__init__(f"{text}: {progress}" if progress else text)
 
@@ -53,10 +64,12 @@ class CommunicationError(CommbenchError):
 
 
 class Unsupported(CommbenchError):
-    """Raised when a backend can't run a step; the case is `skipped`, with the message as its reason."""
+    """Raised when a backend can't run a step; the case is `skipped`, with the message as its
+    reason."""
 
 
 class Unsaved(CommbenchError):
-    """Raised by a writer at the end of a run if results could not be saved in its folder; says where they are now."""
+    """Raised by a writer at the end of a run if results could not be saved in its folder; says
+    where they are now."""
 
     exit_status = 3

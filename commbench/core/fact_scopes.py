@@ -1,7 +1,8 @@
-"""Which facts about a machine may differ between ranks, between the starts of a run, and between compared runs.
+"""Which facts about a machine may differ between ranks, between the starts of a run, and between
+compared runs.
 
-A fact is a dotted name in run.json's `provenance.nodes`, such as `host.kernel`. The first row with a matching pattern
-counts; a pattern is a name, or begins or ends with *.
+A fact is a dotted name in run.json's `provenance.nodes`, such as `host.kernel`. The first row with
+a matching pattern counts; a pattern is a name, or begins or ends with *.
 
 ranks     what a difference between the ranks of a world means
             error    the ranks can't be measured together: a ConfigError, or a warning with preflight=warn
@@ -10,10 +11,10 @@ ranks     what a difference between the ranks of a world means
             record   recorded in run.json
             node     expected between nodes; within a node it means separate containers and is recorded
             ignore   differs from rank to rank or from moment to moment
-restarts  `equal` if a resumed run must have the same value (unless --force is given), otherwise `any`
-runs      `show` if `commbench compare` reports a difference between two sides, otherwise `ignore`
-record    `no` for what is only compared, not recorded
-"""
+restarts  `equal` if a resumed run must have the same value (unless --force is given), otherwise
+`any` runs      `show` if `commbench compare` reports a difference between two sides, otherwise
+`ignore` record    `no` for what is only compared, not recorded
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The flags of a case: what each means and what to do about it, as in the console, reports and docs/report.md."""
+"""The flags of a case: what each means and what to do about it, as in the console, reports and
+docs/report.md."""
 
 from __future__ import annotations
 
@@ -16,19 +17,23 @@ class Flag(NamedTuple):
 FLAGS = {
     "noisy": Flag(
         "the interval reaches more than 5 % from the median",
-        "repeat on a quieter machine, or with more visits and launches (timing=rigorous); compare several launches",
+        "repeat on a quieter machine, or with more visits and launches (timing=rigorous); compare"
+        " several launches",
     ),
     "drifting": Flag(
         "in at least half of the visits the first and the second half of the repetitions differ",
-        "look at the case over time (timing=soak): clock rates, heat or other load change while it runs",
+        "look at the case over time (timing=soak): clock rates, heat or other load change while it"
+        " runs",
     ),
     "multimodal": Flag(
         "the repetitions have several typical times, and the median represents none of them",
-        "look at the distribution before quoting the median; ranks that are not pinned may be the reason (bind=core)",
+        "look at the distribution before quoting the median; ranks that are not pinned may be the"
+        " reason (bind=core)",
     ),
     "unstable": Flag(
         "visits of the case differ by more than 5 % and by more than their repetitions explain",
-        "see the levels in the column reason; find what changes over seconds: other load, clock rates, placement",
+        "see the levels in the column reason; find what changes over seconds: other load, clock"
+        " rates, placement",
     ),
     "unsteady": Flag(
         "a warm-up reached its time limit before the times were steady",
@@ -36,7 +41,8 @@ FLAGS = {
     ),
     "disturbed": Flag(
         "the reference case moved in at least half of the passes that visited this one",
-        "something else changed on the machine: see reference in run.json, and os.* in counters.parquet; repeat it",
+        "something else changed on the machine: see reference in run.json, and os.* in"
+        " counters.parquet; repeat it",
     ),
     "oversubscribed": Flag(
         "there are more threads than cores, so the time includes scheduling",
@@ -47,8 +53,9 @@ FLAGS = {
         "read the time as an upper bound; larger messages are not affected",
     ),
     "python_bound": Flag(
-        "the call itself, measured on a group of one rank, takes more than a tenth of the time; with GPU events: more "
-        "than one repetition in 20 began before the host had enqueued all of it",
+        "the call itself, measured on a group of one rank, takes more than a tenth of the time;"
+        " with GPU events: more than one repetition in 20 began before the host had enqueued all"
+        " of it",
         "use engine=native where the backend has it; Python programs do pay this time",
     ),
     "in_cache": Flag(
@@ -61,11 +68,14 @@ FLAGS = {
     ),
     "skew_unknown": Flag(
         "ranks began behind a barrier, and no common clock shows how far apart",
-        "small messages of collectives on CPUs: repeat with sync=window, where ranks start at agreed instants",
+        "small messages of collectives on CPUs: repeat with sync=window, where ranks start at"
+        " agreed instants",
     ),
     "clock_limited": Flag(
-        "sync=window: the ranks' clocks are uncertain by more than 5 % of a repetition (column clock_error_s)",
-        "do not rely on smaller differences to other cases; a faster interface=... for the clocks helps",
+        "sync=window: the ranks' clocks are uncertain by more than 5 % of a repetition (column"
+        " clock_error_s)",
+        "do not rely on smaller differences to other cases; a faster interface=... for the clocks"
+        " helps",
     ),
     "late_starts": Flag(
         "sync=window: a rank began more than one repetition in 20 late, and those are not counted",
@@ -73,47 +83,74 @@ FLAGS = {
     ),
     "gaps": Flag(
         "more than 1 % of a soak was spent outside its repetitions (column unmeasured_s)",
-        "look for the gaps in its time line: a slow disk, checks of large messages or other load on rank 0 cause them",
+        "look for the gaps in its time line: a slow disk, checks of large messages or other load on"
+        " rank 0 cause them",
     ),
     "throttled": Flag(
         "the GPU lowered its clock during the measurement (heat, power or a hardware brake)",
-        "look at clocks and temperature in counters.parquet; improve cooling, raise the power cap or lock the clocks",
+        "look at clocks and temperature in counters.parquet; improve cooling, raise the power cap"
+        " or lock the clocks",
     ),
     "rdma_unused": Flag(
         "NCCL used TCP sockets (NET/Socket) although a node has an active InfiniBand or RoCE port",
-        "install libibverbs and ibverbs-providers, give the container /dev/infiniband, look at NCCL_IB_DISABLE and "
-        "NCCL_IB_HCA; NCCL_DEBUG=INFO says why",
+        "install libibverbs and ibverbs-providers, give the container /dev/infiniband, look at"
+        " NCCL_IB_DISABLE and NCCL_IB_HCA; NCCL_DEBUG=INFO says why",
     ),
     "small_shm": Flag(
-        "several ranks share a node whose /dev/shm is no larger than 64 MiB, so MPI may have taken a slower transport",
+        "several ranks share a node whose /dev/shm is no larger than 64 MiB, so MPI may have taken"
+        " a slower transport",
         "start the container with --shm-size=8g or --ipc=host, and measure again",
     ),
     "one_buffer": Flag(
-        "all messages of a window share one buffer (buffers=shared), so only the last message was checked",
-        "compare it with osu_bw; use buffers=own to give each message its own memory and to check all of them",
+        "all messages of a window share one buffer (buffers=shared), so only the last message was"
+        " checked",
+        "compare it with osu_bw; use buffers=own to give each message its own memory and to check"
+        " all of them",
     ),
     "zero_payload": Flag(
-        "in-place sums that nothing resets between two time stamps moved zeros; the payload was checked separately",
+        "in-place sums that nothing resets between two time stamps moved zeros; the payload was"
+        " checked separately",
         "nothing: zeros take as long as other numbers unless the network compresses",
     ),
     "impossible": Flag(
         "the bus bandwidth is above its limit (column limit_gb_per_s), so one of the two is wrong",
-        "see the column reason: a measured limit varies; in-network reduction (NVLS, SHARP) moves fewer bytes "
-        "than the bus factor assumes",
+        "see the column reason: a measured limit varies; in-network reduction (NVLS, SHARP) moves"
+        " fewer bytes than the bus factor assumes",
     ),
     "thinned": Flag(
         "there were too many repetitions to store, so only every 2nd, 4th, ... one was kept",
         "nothing: enough remain for the median and the quantiles",
     ),
 }
-DOUBTFUL = frozenset({  # the number may differ if the case is measured again, or on a quieter machine
-    "noisy", "drifting", "multimodal", "unstable", "unsteady", "disturbed", "oversubscribed", "timer_limited", "skewed",
-    "clock_limited", "late_starts", "gaps", "throttled", "impossible",
-})  # fmt: skip
-UNKNOWN_FLAG = Flag("a flag of another version of commbench", "see that version's documentation (run.json names it)")
+# the number may differ if the case is measured again, or on a quieter machine
+DOUBTFUL = frozenset(
+    {
+        "noisy",
+        "drifting",
+        "multimodal",
+        "unstable",
+        "unsteady",
+        "disturbed",
+        "oversubscribed",
+        "timer_limited",
+        "skewed",
+        "clock_limited",
+        "late_starts",
+        "gaps",
+        "throttled",
+        "impossible",
+    }
+)
+UNKNOWN_FLAG = Flag(
+    "a flag of another version of commbench", "see that version's documentation (run.json names it)"
+)
 
 
 def warnings_of(row: Mapping[str, Any]) -> frozenset[str]:
     """The flags of a case; in a row of commbench.load they are one text."""
     flags = row.get("warnings")
-    return frozenset() if flags is None else frozenset(flags.split() if isinstance(flags, str) else flags)
+    return (
+        frozenset()
+        if flags is None
+        else frozenset(flags.split() if isinstance(flags, str) else flags)
+    )

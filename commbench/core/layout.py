@@ -1,4 +1,5 @@
-"""Layouts (`NxM`: N nodes with M ranks each), pairs of ranks, and rounds of pairs that can run at the same time."""
+"""Layouts (`NxM`: N nodes with M ranks each), pairs of ranks, and rounds of pairs that can run at
+the same time."""
 
 from __future__ import annotations
 
@@ -25,18 +26,25 @@ class Layout:
         match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", str(text))
         if not match or isinstance(text, bool | int | float):
             raise ConfigError(
-                f"layout={text} is not a layout; write nodes x ranks per node, both >= 1, e.g. 1x2 or 2x4"
+                f"layout={text} is not a layout; write nodes x ranks per node, both >= 1, e.g. 1x2"
+                " or 2x4"
             )
         layout = cls(int(match[1]), int(match[2]))
         if layout.size > MAX_RANKS:
-            raise ConfigError(f"layout={layout} has {layout.size} ranks; at most {MAX_RANKS} are allowed")
+            raise ConfigError(
+                f"layout={layout} has {layout.size} ranks; at most {MAX_RANKS} are allowed"
+            )
         return layout
 
     @classmethod
     def around(cls, layouts: Sequence[Layout], ranks: int = 2) -> Layout:
-        """The smallest layout that all of them fit into; without any, one node with `ranks` ranks."""
+        """The smallest layout that all of them fit into; without any, one node with `ranks`
+        ranks."""
         layouts = layouts or (cls(1, ranks),)
-        return cls(max(layout.nodes for layout in layouts), max(layout.ranks_per_node for layout in layouts))
+        return cls(
+            max(layout.nodes for layout in layouts),
+            max(layout.ranks_per_node for layout in layouts),
+        )
 
     @property
     def size(self) -> int:
@@ -48,13 +56,18 @@ class Layout:
     def misfit(self, world: World) -> str | None:
         """Why the layout does not fit into the world; None if it does."""
         large = [ranks for ranks in world.nodes if len(ranks) >= self.ranks_per_node]
-        if len(large) >= self.nodes and len(world.nodes[0]) >= self.ranks_per_node:  # rank 0 decides and records
+        # rank 0 decides and records
+        if len(large) >= self.nodes and len(world.nodes[0]) >= self.ranks_per_node:
             return None
         ranks_by_node = " + ".join(str(len(ranks)) for ranks in world.nodes)
-        return f"layout {self} does not fit into this world of {len(world.nodes)} node(s) with {ranks_by_node} rank(s)"
+        return (
+            f"layout {self} does not fit into this world of {len(world.nodes)} node(s) with"
+            f" {ranks_by_node} rank(s)"
+        )
 
     def members(self, world: World) -> tuple[int, ...]:
-        """The world ranks of the layout: the first ranks of the first nodes that are large enough, node by node."""
+        """The world ranks of the layout: the first ranks of the first nodes that are large enough,
+        node by node."""
         large = [ranks for ranks in world.nodes if len(ranks) >= self.ranks_per_node]
         return tuple(rank for ranks in large[: self.nodes] for rank in ranks[: self.ranks_per_node])
 
@@ -65,17 +78,22 @@ def pairs_text(pairs: Iterable[Pair]) -> str:
 
 
 def ends_of_pair(text: str | None) -> dict[str, int | None]:
-    """The columns source and destination for the text of Case.pair; None unless it is a single pair."""
+    """The columns source and destination for the text of Case.pair; None unless it is a single
+    pair."""
     first, _, second = (text or "").partition("-")
     single = first.isdigit() and second.isdigit()
-    return {"source": int(first) if single else None, "destination": int(second) if single else None}
+    return {
+        "source": int(first) if single else None,
+        "destination": int(second) if single else None,
+    }
 
 
 def all_pairs(size: int) -> list[Pair]:
-    """Each rank with itself and with every other rank in both directions, ordered so that `rounds` fills each round.
+    """Each rank with itself and with every other rank in both directions, ordered so that `rounds`
+    fills each round.
 
-    The circle method: one rank stays, the others rotate by one each turn; opposite ranks form a pair. If `size` is odd,
-    one place is empty, and the rank opposite it is idle.
+    The circle method: one rank stays, the others rotate by one each turn; opposite ranks form a
+    pair. If `size` is odd, one place is empty, and the rank opposite it is idle.
     """
     seats = size + size % 2
     forth: list[Pair] = []
@@ -88,11 +106,14 @@ def all_pairs(size: int) -> list[Pair]:
 
 
 def rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """Divide pairs into rounds in which no rank occurs twice; each pair goes into the first round with room for it."""
+    """Divide pairs into rounds in which no rank occurs twice; each pair goes into the first round
+    with room for it."""
     packed: list[list[Pair]] = []
     busy: list[set[int]] = []  # ranks of each round
     for pair in pairs:
-        index = next((index for index, ranks in enumerate(busy) if not ranks & set(pair)), len(packed))
+        index = next(
+            (index for index, ranks in enumerate(busy) if not ranks & set(pair)), len(packed)
+        )
         if index == len(packed):
             packed.append([])
             busy.append(set())

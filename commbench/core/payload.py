@@ -1,7 +1,8 @@
-"""Message contents: element types, and small integers, exact in all of them, that differ by rank, index and check.
+"""Message contents: element types, and small integers, exact in all of them, that differ by rank,
+index and check.
 
-At most CONTRIBUTORS ranks contribute more than the neutral element to an index, so a sum is at most 8 x 15 = 120 and
-exact even in int8 (127), bfloat16 (2^8) and float16 (2^11).
+At most CONTRIBUTORS ranks contribute more than the neutral element to an index, so a sum is at most
+8 x 15 = 120 and exact even in int8 (127), bfloat16 (2^8) and float16 (2^11).
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from .program import PERIOD, Pattern, Segment
 
 CONTRIBUTORS = 8
 LARGEST = 15
-BLOCK_STRIDE = 3571  # prime: an unlikely offset for misplaced data, and PERIOD blocks pass before two are alike
-SHARED = 0  # key of a stream from which all ranks take their blocks, so that one period is in memory for all
+# prime: an unlikely offset for misplaced data, and PERIOD blocks pass before two are alike
+BLOCK_STRIDE = 3571
+# key of a stream from which all ranks take their blocks, so that one period is in memory for all
+SHARED = 0
 _INDEX = np.arange(PERIOD, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class DType:
-    """`word` is the numpy type that stores one element; bfloat16 has none and is stored as uint16."""
+    """`word` is the numpy type that stores one element; bfloat16 has none and is stored as
+    uint16."""
 
     name: str
     itemsize: int
@@ -69,7 +73,8 @@ def dtype(name: str) -> DType:
 
 
 def message(key: int, salt: int, count: int, shift: int = 0) -> Pattern:
-    """`count` elements of the stream of sender `key` at check `salt`, starting at position `shift`."""
+    """`count` elements of the stream of sender `key` at check `salt`, starting at position
+    `shift`."""
     return Pattern((Segment(count, _values(key, salt), shift % PERIOD),))
 
 
@@ -79,22 +84,27 @@ def concatenated(parts: list[Pattern]) -> Pattern:
 
 
 def block_start(index: int) -> int:
-    """The first element of block `index` in its stream; any two blocks differ, whatever their length."""
+    """The first element of block `index` in its stream; any two blocks differ, whatever their
+    length."""
     return BLOCK_STRIDE * index % PERIOD
 
 
 def joined_blocks(key: int, salt: int, count: int, indices: Iterable[int]) -> Pattern:
-    """Blocks of `count` elements each, one after another: parts of a divided message, or slots of a window."""
+    """Blocks of `count` elements each, one after another: parts of a divided message, or slots of a
+    window."""
     return concatenated([message(key, salt, count, block_start(index)) for index in indices])
 
 
-def contribution(rank: int, size: int, salt: int, reduction: str, count: int, shift: int = 0) -> Pattern:
+def contribution(
+    rank: int, size: int, salt: int, reduction: str, count: int, shift: int = 0
+) -> Pattern:
     """The contribution of a rank to a reduction over `size` ranks."""
     return Pattern((Segment(count, _contributed(rank, size, salt, reduction), shift % PERIOD),))
 
 
 def reduced(size: int, salt: int, reduction: str, count: int, shift: int = 0) -> Pattern:
-    """The result of a reduction over `size` ranks; an average is exact where `size` is a power of two."""
+    """The result of a reduction over `size` ranks; an average is exact where `size` is a power of
+    two."""
     divisor = size if reduction == "avg" else 1
     segment = Segment(count, _reduced(size, salt, reduction), shift % PERIOD)
     return Pattern((segment,), ulp=0 if divisor & (divisor - 1) == 0 else size, divisor=divisor)
@@ -107,7 +117,8 @@ def _values(key: int, salt: int) -> NDArray[np.int64]:
 
 
 def _scrambled(keys: NDArray[np.int64], salt: int) -> NDArray[np.int64]:
-    """splitmix64's finaliser: any two keys or salts agree in one of LARGEST elements, and not in long runs."""
+    """splitmix64's finaliser: any two keys or salts agree in one of LARGEST elements, and not in
+    long runs."""
     mixed = (_INDEX + (keys << 13) + (salt << 40)).astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
@@ -125,11 +136,14 @@ def _contributed(rank: int, size: int, salt: int, reduction: str) -> NDArray[np.
 
 @lru_cache(maxsize=64)
 def _reduced(size: int, salt: int, reduction: str) -> NDArray[np.int64]:
-    """Computed from the contributors of each index only, so the cost does not grow with the number of ranks."""
+    """Computed from the contributors of each index only, so the cost does not grow with the number
+    of ranks."""
     if reduction == "prod":
         return np.full(PERIOD, 2, dtype=np.int64)
     turns = range(min(CONTRIBUTORS, size))
     stack = np.stack([_scrambled((_INDEX + salt + turn) % size, salt) for turn in turns])
     if reduction in ("sum", "avg"):
         return np.asarray(stack.sum(axis=0), dtype=np.int64)
-    return np.asarray(stack.max(axis=0) if reduction == "max" else stack.min(axis=0), dtype=np.int64)
+    return np.asarray(
+        stack.max(axis=0) if reduction == "max" else stack.min(axis=0), dtype=np.int64
+    )

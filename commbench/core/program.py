@@ -1,4 +1,5 @@
-"""Programs: what a rank does in one sample, as buffers and steps, and patterns: what its buffers hold.
+"""Programs: what a rank does in one sample, as buffers and steps, and patterns: what its buffers
+hold.
 
 A Communicator lowers the steps to calls of its library; an engine runs them n times.
 """
@@ -10,15 +11,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-DEVICE, HOST, PINNED = "device", "host", "pinned"  # kinds of memory
+DEVICE = "device"
+HOST = "host"
+PINNED = "pinned"  # kinds of memory
 PERIOD = 8191  # prime, so that no block, chunk or segment size of a library is a multiple of it
 
 
 @dataclass(frozen=True)
 class BufferSpec:
-    """`slots` separate blocks of `count` elements, one per message of a window. Rotation allocates a pool of copies.
+    """`slots` separate blocks of `count` elements, one per message of a window. Rotation allocates
+    a pool of copies.
 
-    `memory`: device (the case's device: a GPU, or the host with device=cpu), host, or pinned (page-locked host memory).
+    `memory`: device (the case's device: a GPU, or the host with device=cpu), host, or pinned
+    (page-locked host memory).
     """
 
     name: str
@@ -164,7 +169,8 @@ class Copy:
 
 @dataclass(frozen=True)
 class Icopy:
-    """A copy within a rank that runs concurrently with the next steps, up to the WaitAll for its request."""
+    """A copy within a rank that runs concurrently with the next steps, up to the WaitAll for its
+    request."""
 
     source: View
     target: View
@@ -212,7 +218,8 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """The contents of a buffer, slot after slot. `ulp` is the tolerance in units in the last place; 0 is exact."""
+    """The contents of a buffer, slot after slot. `ulp` is the tolerance in units in the last place;
+    0 is exact."""
 
     segments: tuple[Segment, ...]
     ulp: int = 0

@@ -1,4 +1,5 @@
-"""Protocols: what a backend, a launcher and a writer must provide, and the control plane that they share."""
+"""Protocols: what a backend, a launcher and a writer must provide, and the control plane that they
+share."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from .case import Case, Mode, RankIdentity, World, options_text
 from .layout import Layout
 from .program import BufferSpec, Pattern, Program
 
-GROUP_ORDER = "group_order"  # in Communicator.facts: the ranks in the order in which the library's log numbers them
+# in Communicator.facts: the ranks in the order in which the library's log numbers them
+GROUP_ORDER = "group_order"
 
 
 class Buffer(Protocol):
@@ -27,12 +29,14 @@ class Buffer(Protocol):
         """Fill every copy with the pattern, or with the sentinel if it is None."""
 
     def count_wrong(self, pattern: Pattern, copies: int) -> int:
-        """The number of elements, including guard words, that differ from the pattern in the first `copies` copies."""
+        """The number of elements, including guard words, that differ from the pattern in the first
+        `copies` copies."""
 
 
 class Runner(Protocol):
-    """A lowered program. `progress` holds (repetition, step) and may be read by another thread; step is -1 in the
-    Python loop, whose stack shows it. `calls` are the library's calls, by step."""
+    """A lowered program. `progress` holds (repetition, step) and may be read by another thread;
+    step is -1 in the Python loop, whose stack shows it. `calls` are the library's calls, by
+    step."""
 
     progress: NDArray[np.int64]
     calls: tuple[str, ...]
@@ -40,14 +44,16 @@ class Runner(Protocol):
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Run n repetitions and return stamps [hosted, n, 2] in ns. Raises CommunicationError.
 
-        With sync=window repetition r begins no earlier than starts[r], in ns on the clock of the stamps."""
+        With sync=window repetition r begins no earlier than starts[r], in ns on the clock of the
+        stamps.
+        """
 
 
 class Control(Protocol):
     """The control plane: how ranks exchange values, independently of the library that is measured.
 
-    It consists of two operations, `meet` and `decide`. Methods with a deadline raise Missing if ranks do not arrive in
-    time.
+    It consists of two operations, `meet` and `decide`. Methods with a deadline raise Missing if
+    ranks do not arrive in time.
     """
 
     store: Any  # torch's, or world.store.KeyValueStore; None where all ranks live in one process
@@ -69,14 +75,18 @@ class Control(Protocol):
         values: list[Any] = json.loads(b"[" + b",".join(parts) + b"]")
         return values
 
-    def collect(self, array: NDArray[np.int64], deadline_s: float, meeting: str = "collect") -> list[NDArray[np.int64]]:
+    def collect(
+        self, array: NDArray[np.int64], deadline_s: float, meeting: str = "collect"
+    ) -> list[NDArray[np.int64]]:
         """Like gather, for arrays."""
         head = np.array([array.ndim, *array.shape], dtype=np.int64)
         return _unpacked_arrays(self.meet(head.tobytes() + array.tobytes(), deadline_s, meeting))
 
     def exchange(self, value: Any, deadline_s: float, meeting: str = "exchange") -> list[Any]:
         """The JSON values of all ranks, everywhere."""
-        values: list[Any] = self.decide(self.gather(value, deadline_s, meeting), deadline_s, meeting)
+        values: list[Any] = self.decide(
+            self.gather(value, deadline_s, meeting), deadline_s, meeting
+        )
         return values
 
     def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
@@ -92,12 +102,14 @@ class Control(Protocol):
 
 
 def _unpacked_arrays(parts: Sequence[bytes]) -> list[NDArray[np.int64]]:
-    """The inverse of collect's packing: number of dimensions, shape, elements. Fast where all have the same shape."""
+    """The inverse of collect's packing: number of dimensions, shape, elements. Fast where all have
+    the same shape."""
     if not parts:
         return []
     words = np.frombuffer(parts[0], dtype=np.int64)
     dimensions = int(words[0])
-    shape, start = tuple(words[1 : 1 + dimensions].tolist()), 8 * (1 + dimensions)
+    shape = tuple(words[1 : 1 + dimensions].tolist())
+    start = 8 * (1 + dimensions)
     if len({part[:start] for part in parts}) > 1:
         return [array for part in parts for array in _unpacked_arrays([part])]
     words = np.frombuffer(b"".join(parts), dtype=np.int64).reshape(len(parts), -1)
@@ -113,24 +125,29 @@ class Communicator(Protocol):
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """The same library on some ranks; None if this process hosts none of them.
 
-        All ranks must call it in the same order, because torch names a group by the number of groups that the process
-        has created. Each call opens a new group, except for all ranks.
+        All ranks must call it in the same order, because torch names a group by the number of
+        groups that the process has created. Each call opens a new group, except for all ranks.
         """
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         """Raises MemoryError."""
 
     def prepare(
-        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
+        self,
+        programs: Mapping[int, Program],
+        buffers: Mapping[int, Mapping[str, Buffer]],
+        mode: Mode,
     ) -> Runner:
         """Lower the programs of the hosted ranks; all ranks must call it. Raises Unsupported."""
 
     def counters(self) -> dict[str, float]:
-        """The counters that the library or the kernel keeps for this rank; empty if there are none."""
+        """The counters that the library or the kernel keeps for this rank; empty if there are
+        none."""
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """Library, version, thread level and transport in use; GROUP_ORDER if the library numbers ranks differently."""
+        """Library, version, thread level and transport in use; GROUP_ORDER if the library numbers
+        ranks differently."""
 
     def close(self, abort: bool = False) -> None: ...
 
@@ -139,7 +156,10 @@ class RankCommunicator(Communicator, Protocol):
     """A communicator in a process that hosts one rank."""
 
     def prepare(
-        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
+        self,
+        programs: Mapping[int, Program],
+        buffers: Mapping[int, Mapping[str, Buffer]],
+        mode: Mode,
     ) -> Runner:
         (rank,) = self.hosted
         return self.runner(programs[rank], buffers[rank], mode)
@@ -150,22 +170,26 @@ class RankCommunicator(Communicator, Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """A library that can be measured; can be imported without it. Backends inherit from this class for its defaults."""
+    """A library that can be measured; can be imported without it. Backends inherit from this class
+    for its defaults."""
 
     name: ClassVar[str]
     devices: ClassVar[tuple[str, ...]]  # of cpu and cuda
-    # which launchers start its ranks: any, starts_mpi (see Launcher), none (it hosts all ranks itself)
+    # which launchers start its ranks: any, starts_mpi (see Launcher), none (it hosts all ranks
+    # itself)
     launchers: ClassVar[str] = "any"
     engines: ClassVar[tuple[str, ...]] = ("python",)  # engine=auto is the first
     axes: ClassVar[tuple[str, ...]] = ()  # its own independent variables, such as streams
     threads_per_rank: ClassVar[int] = 1  # busy during a measurement
-    joins_messages: ClassVar[bool] = False  # one call sends all messages to a peer that are posted before a wait
+    # one call sends all messages to a peer that are posted before a wait
+    joins_messages: ClassVar[bool] = False
     needs_torch: ClassVar[bool] = True  # its ranks import torch, and meet through torch's TCPStore
     shares_gpu: ClassVar[bool] = True  # whether two ranks may use the same GPU
 
     @property
     def library(self) -> str | None:
-        """The MPI library whose mpirun starts its ranks (auto, openmpi, mpich or a path); None if it needs none."""
+        """The MPI library whose mpirun starts its ranks (auto, openmpi, mpich or a path); None if
+        it needs none."""
         return None
 
     @property
@@ -177,50 +201,62 @@ class Backend(Protocol):
     def options(self) -> tuple[tuple[str, str], ...]:
         """Its parameters, which are variables of each case: the fields of a dataclass."""
         return options_text(
-            {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
+            {field.name: getattr(self, field.name) for field in fields(self)}
+            if is_dataclass(self)
+            else {}
         )
 
     def missing(self, device: str) -> str | None:
-        """Why this machine can't run it on cpu or cuda, found without importing the library; None if it can."""
+        """Why this machine can't run it on cpu or cuda, found without importing the library; None
+        if it can."""
 
     def supports(self, case: Case, size: int) -> str | None:
         """The reason to skip a case, from declared tables; None if it can run."""
 
     def staging(self, benchmark: str) -> str:
-        """How an operation's messages reach device memory: none (the library accesses it directly), library (it copies
-        them through host memory), pinned (commbench copies them through pinned host memory, in the timed steps)."""
+        """How an operation's messages reach device memory: none (the library accesses it directly),
+        library (it copies them through host memory), pinned (commbench copies them through pinned
+        host memory, in the timed steps).
+        """
         return "none"
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
-        """The environment variables to export before the library starts. Raises ConfigError if they contradict."""
+        """The environment variables to export before the library starts. Raises ConfigError if they
+        contradict."""
         return {}
 
     def open(self, world: World, control: Control, device: str) -> Communicator: ...
 
 
 class Launcher(Protocol):
-    """A program that starts ranks: how it is called, how its ranks are recognised and where they meet.
+    """A program that starts ranks: how it is called, how its ranks are recognised and where they
+    meet.
 
-    Launchers inherit from this class for its defaults. conf/launcher/NAME.yaml belongs to class Name in
-    launchers/NAME.py.
+    Launchers inherit from this class for its defaults. conf/launcher/NAME.yaml belongs to class
+    Name in launchers/NAME.py.
     """
 
     name: ClassVar[str]
-    # The order in which launchers try to recognise a rank, and in which they are defaults; the first match wins. So a
-    # launcher that may run inside the tasks of another one needs the lower number, and so does one that exports the
-    # variables of another one (PMI_RANK). Where these two rules contradict each other, `detect` of the launcher with
-    # the lower number returns None for the ranks of the other one (launchers/mpirun.py does for those of srun).
+    # The order in which launchers try to recognise a rank, and in which they are defaults; the
+    # first match wins. So a launcher that may run inside the tasks of another one needs the lower
+    # number, and so does one that exports the variables of another one (PMI_RANK). Where these two
+    # rules contradict each other, `detect` of the launcher with the lower number returns None for
+    # the ranks of the other one (launchers/mpirun.py does for those of srun).
     precedence: ClassVar[int]
     needs_scheduler: ClassVar[bool] = False  # so it is never a backend's default
     starts_mpi: ClassVar[bool] = False  # whether its ranks can initialise MPI
-    meets_over_mpi: ClassVar[bool] = False  # whether its ranks load MPI to find each other, with any backend
-    forks: ClassVar[bool] = False  # whether the rank server forks its ranks; `command` starts the rank server
-    # prefixes of the variables that this launcher exports to its ranks; no launcher forwards them to its own ranks
+    # whether its ranks load MPI to find each other, with any backend
+    meets_over_mpi: ClassVar[bool] = False
+    # whether the rank server forks its ranks; `command` starts the rank server
+    forks: ClassVar[bool] = False
+    # prefixes of the variables that this launcher exports to its ranks; no launcher forwards them
+    # to its own ranks
     own_variables: ClassVar[tuple[str, ...]] = ()
 
     @property
     def has_allocation(self) -> bool:
-        """Whether this process runs inside an allocation whose nodes this launcher starts ranks on."""
+        """Whether this process runs inside an allocation whose nodes this launcher starts ranks
+        on."""
         return False
 
     @property
@@ -234,34 +270,44 @@ class Launcher(Protocol):
         return 1
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
-        """The rank that this launcher has started with this environment; None if it did not start it.
+        """The rank that this launcher has started with this environment; None if it did not start
+        it.
 
         Raises ConfigError if its variables contradict each other."""
 
     def open_store(
-        self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
+        self,
+        identity: RankIdentity,
+        environ: Mapping[str, str],
+        backend: Backend,
+        interface: str | None,
     ) -> Any:
         """The store through which the ranks of a world meet, of the kind that the backend needs.
 
-        The launcher must know the host and port of rank 0, from variables that it or its program exports: MASTER_ADDR
-        and MASTER_PORT of the user's shell do not reach ranks that commbench starts. Raises ConfigError, OSError,
-        RuntimeError, KeyError, ValueError."""
+        The launcher must know the host and port of rank 0, from variables that it or its program
+        exports: MASTER_ADDR and MASTER_PORT of the user's shell do not reach ranks that commbench
+        starts. Raises ConfigError, OSError, RuntimeError, KeyError, ValueError."""
 
-    def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
-        """The command line that starts the ranks: it contains sys.executable, and ends with the words of `worker`.
+    def command(
+        self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
+    ) -> list[str]:
+        """The command line that starts the ranks: it contains sys.executable, and ends with the
+        words of `worker`.
 
-        `library` is the MPI library that the ranks load (backend.library), None if they load none; `exports` are the
-        names of variables that ranks on other hosts need. Raises ConfigError if the launcher's program is not
-        installed."""
+        `library` is the MPI library that the ranks load (backend.library), None if they load none;
+        `exports` are the names of variables that ranks on other hosts need. Raises ConfigError if
+        the launcher's program is not installed."""
 
     def environment(self, ranks_per_node: int) -> dict[str, str]:
-        """The variables to export to the ranks, beside the inherited ones; called once per world, in the parent.
+        """The variables to export to the ranks, beside the inherited ones; called once per world,
+        in the parent.
 
         By default one thread per rank, as torchrun sets it."""
         return {"OMP_NUM_THREADS": "1"}
 
     def manual_command(self, layout: Layout, worker: Sequence[str]) -> str | None:
-        """The command for a user to start such a world if this process can't; None if there is none."""
+        """The command for a user to start such a world if this process can't; None if there is
+        none."""
         return None
 
 
@@ -271,9 +317,13 @@ class Writer(Protocol):
     def begin(self, run: Mapping[str, Any], folder: str) -> None: ...
 
     def case(
-        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+        self,
+        row: Mapping[str, Any],
+        samples: Mapping[str, NDArray[Any]],
+        counters: Mapping[str, NDArray[Any]],
     ) -> None:
-        """A row, and columns of samples.parquet and counters.parquet; a later row of a case replaces an earlier one."""
+        """A row, and columns of samples.parquet and counters.parquet; a later row of a case
+        replaces an earlier one."""
 
     def end(self, run: Mapping[str, Any]) -> None:
         """The end of a world; further worlds of the run follow if its status is `running`."""

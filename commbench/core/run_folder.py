@@ -20,7 +20,8 @@ NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # file systems without fsync of folders
 
 
 def new_folder(output: str) -> str:
-    """Create the folder of a run; its name sorts by time. Raises ConfigError if it can't be written to."""
+    """Create the folder of a run; its name sorts by time. Raises ConfigError if it can't be written
+    to."""
     parent = Path(output).absolute()
     try:
         while True:
@@ -34,7 +35,8 @@ def new_folder(output: str) -> str:
                     raise
         probe = folder / ".probe"
         try:
-            probe.write_bytes(bytes(DISK_PROBE_BYTES))  # on a full disk files can be created, but not written
+            # on a full disk files can be created, but not written
+            probe.write_bytes(bytes(DISK_PROBE_BYTES))
             probe.unlink()
         except OSError:
             with suppress(OSError):
@@ -47,7 +49,9 @@ def new_folder(output: str) -> str:
 
 
 def _unwritable(output: str, error: OSError) -> ConfigError:
-    return ConfigError(f"output={output} can't be written: {error.strerror}; choose another with output=FOLDER")
+    return ConfigError(
+        f"output={output} can't be written: {error.strerror}; choose another with output=FOLDER"
+    )
 
 
 def check_output(output: str) -> None:
@@ -66,7 +70,8 @@ def check_output(output: str) -> None:
 
 
 def publish(temporary: Path, target: Path) -> None:
-    """Rename a file so that it appears whole or not at all, also after a power failure. Raises OSError."""
+    """Rename a file so that it appears whole or not at all, also after a power failure. Raises
+    OSError."""
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(target)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
-SECRET_WORDS = re.compile("TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|JWT", re.IGNORECASE)
+SECRET_WORDS = re.compile(
+    "TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|JWT", re.IGNORECASE
+)
 MASK = "***"
 BEFORE_AT = re.compile(r"(?<![^@/,;])[^@/,;]+@")
 NAMED_SECRETS = re.compile(
-    r"((?:token|secret|passw(?:or)?d|passphrase|api_?key|credentials?|jwt)\"?\s*[=:]\s*)[^\s,;&]+", re.IGNORECASE
+    r"((?:token|secret|passw(?:or)?d|passphrase|api_?key|credentials?|jwt)\"?\s*[=:]\s*)[^\s,;&]+",
+    re.IGNORECASE,
 )
 JSON_WEB_TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?")
 OVERRIDE = re.compile(r"([+~]*)([^=\s]+)=(.*)", re.DOTALL)
-# in a mapping of Hydra's grammar: NAME: 'text', NAME: "text" or NAME: text up to a comma or a bracket
+# in a mapping of Hydra's grammar: NAME: 'text', NAME: "text" or NAME: text up to a comma or a
+# bracket
 MAP_ENTRY = re.compile(r"""([\w.-]+)(\s*:\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,{}\[\]]+)""")
 
 
@@ -27,15 +31,19 @@ def mask(value: str) -> str:
     words = value.split(" ")
     for index, word in enumerate(words):
         scheme, separator, rest = word.partition("://")
-        if separator and "@" in rest:  # up to the last @: a password in a URL may contain a slash, a comma or an @
+        # up to the last @: a password in a URL may contain a slash, a comma or an @
+        if separator and "@" in rest:
             words[index] = f"{scheme}://{MASK}@{rest.rpartition('@')[2]}"
         else:
-            words[index] = BEFORE_AT.sub(lambda match: f"{MASK}@" if ":" in match[0] else match[0], word)
+            words[index] = BEFORE_AT.sub(
+                lambda match: f"{MASK}@" if ":" in match[0] else match[0], word
+            )
     return JSON_WEB_TOKEN.sub(MASK, NAMED_SECRETS.sub(rf"\g<1>{MASK}", " ".join(words)))
 
 
 def recorded(name: str, value: Any) -> Any:
-    """A value of the configuration, masked at every depth, as it may be recorded; null and booleans stay."""
+    """A value of the configuration, masked at every depth, as it may be recorded; null and booleans
+    stay."""
     if isinstance(value, dict):
         return {key: recorded(str(key), entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -46,7 +54,8 @@ def recorded(name: str, value: Any) -> Any:
 
 
 def recorded_override(text: str) -> str:
-    """An override as it may be recorded: KEY='***' if KEY, or a name in its mapping, names a credential."""
+    """An override as it may be recorded: KEY='***' if KEY, or a name in its mapping, names a
+    credential."""
     match = OVERRIDE.fullmatch(text)
     if match is None:
         return mask(text)

@@ -1,14 +1,17 @@
-"""Slow pairs, asymmetric pairs and slow ranks: every pair of ranks compared with the others of its class.
+"""Slow pairs, asymmetric pairs and slow ranks: every pair of ranks compared with the others of its
+class.
 
-A pair is slow if the interval of its median lies above FACTOR x the median of the others of its class, and above that
-median by more than SPREADS of their standard deviations. The factor leaves out differences that do not matter: a link
-that is always 4 % slower is significant in any test and no reason for a repair. The spread (MAD x 1.4826, which is
-robust: Leys et al. 2013) keeps the slower pairs of a class that is wide by nature, such as two sockets, from being
-reported. Both compare with medians of the others, so pairs are found as long as less than half of a class is slow.
+A pair is slow if the interval of its median lies above FACTOR x the median of the others of its
+class, and above that median by more than SPREADS of their standard deviations. The factor leaves
+out differences that do not matter: a link that is always 4 % slower is significant in any test and
+no reason for a repair. The spread (MAD x 1.4826, which is robust: Leys et al. 2013) keeps the
+slower pairs of a class that is wide by nature, such as two sockets, from being reported. Both
+compare with medians of the others, so pairs are found as long as less than half of a class is slow.
 
-Where several sizes were measured, a neighbouring size must agree. Rows whose time includes something other than the
-link (UNUSABLE) are not compared. Where the time itself is uncertain (UNCERTAIN), the factor is 2 and one size is not
-enough; where most rows of a class are uncertain, none of these is slow.
+Where several sizes were measured, a neighbouring size must agree. Rows whose time includes
+something other than the link (UNUSABLE) are not compared. Where the time itself is uncertain
+(UNCERTAIN), the factor is 2 and one size is not enough; where most rows of a class are uncertain,
+none of these is slow.
 """
 
 from __future__ import annotations
@@ -33,15 +36,18 @@ UNUSABLE = frozenset({"oversubscribed", "throttled", "disturbed", "impossible"})
 UNCERTAIN = frozenset({"noisy", "drifting", "multimodal", "unstable"})
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 LEAST_CLASS_PAIRS = 3  # of a class: if two pairs differ, neither is known to be the slow one
-SELF, SAME_NODE, OTHER_NODE = "self", "same node", "other node"
-CLASSES = {SELF: "of a rank with itself", SAME_NODE: "on one node", OTHER_NODE: "between nodes"}
+SELF = "self"
+SAME_NODE = "same node"
+ACROSS_NODES = "other node"
+CLASSES = {SELF: "of a rank with itself", SAME_NODE: "on one node", ACROSS_NODES: "between nodes"}
 MATRIX_VARIABLES = tuple(column.name for column in VARIABLES if column.name != "pair")
 KINDS = ("rank", "slow", "asymmetric")  # the most helpful first
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A slow or asymmetric pair, or a slow rank; with a ratio of 2 it takes twice as long as is typical.
+    """A slow or asymmetric pair, or a slow rank; with a ratio of 2 it takes twice as long as is
+    typical.
 
     `pair` is None for a slow rank. `rank` is set for a slow rank and for its slow pairs.
     """
@@ -57,13 +63,17 @@ class Finding:
     layout: str
 
     def text_with_host(self, run: Mapping[str, Any]) -> str:
-        """The text, followed by the rank's host if the run (run.json) has several and names them."""
+        """The text, followed by the rank's host if the run (run.json) has several and names
+        them."""
         if self.rank is None:
             return self.text
         try:
-            nodes, ranks_by_node = run["provenance"]["nodes"], run["world"]["ranks"]
+            nodes = run["provenance"]["nodes"]
+            ranks_by_node = run["world"]["ranks"]
             ranks_per_node = Layout.parse(self.layout).ranks_per_node
-            used = [node for node, ranks in enumerate(ranks_by_node) if len(ranks) >= ranks_per_node]
+            used = [
+                node for node, ranks in enumerate(ranks_by_node) if len(ranks) >= ranks_per_node
+            ]
             host = nodes[used[self.rank // ranks_per_node]]["host.hostname"]
         except (KeyError, IndexError, TypeError, AttributeError):
             return self.text
@@ -72,9 +82,11 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """The cases of one run that differ only in the pair, with any status. `shared` are their other variables.
+    """The cases of one run that differ only in the pair, with any status. `shared` are their other
+    variables.
 
-    `sizes`: this matrix and those that differ from it only in the size, in the order of their sizes.
+    `sizes`: this matrix and those that differ from it only in the size, in the order of their
+    sizes.
     """
 
     run_id: str | None
@@ -93,7 +105,10 @@ class Matrix:
         for pair, row in self.rows.items():
             if row["status"] == "ok":
                 nodes = {rank // int(row["ranks_per_node"]) for rank in pair}
-                name = SELF if pair[0] == pair[1] else SAME_NODE if len(nodes) == 1 else OTHER_NODE
+                if pair[0] == pair[1]:
+                    name = SELF
+                else:
+                    name = SAME_NODE if len(nodes) == 1 else ACROSS_NODES
                 classes[name][pair] = float(row["median_s"])
         return {name: times for name, times in classes.items() if times}
 
@@ -107,7 +122,11 @@ class Matrix:
     def usable(self) -> Mapping[str, Mapping[Pair, float]]:
         """`classes` without the rows whose flags are in UNUSABLE."""
         usable = {
-            name: {pair: time for pair, time in times.items() if not warnings_of(self.rows[pair]) & UNUSABLE}
+            name: {
+                pair: time
+                for pair, time in times.items()
+                if not warnings_of(self.rows[pair]) & UNUSABLE
+            }
             for name, times in self.classes.items()
         }
         return {name: times for name, times in usable.items() if times}
@@ -125,14 +144,16 @@ class Matrix:
             if len(times) < LEAST_CLASS_PAIRS:
                 continue
             values = np.array(list(times.values()))
-            least_s = np.sort(values)[(len(values) - 2) // 2]  # the least that the median of the others can be
+            # the least that the median of the others can be
+            least_s = np.sort(values)[(len(values) - 2) // 2]
             uncertain = {pair for pair in times if _is_uncertain(self.rows[pair])}
             spared = uncertain if 2 * len(uncertain) > len(times) else set()
             for index, pair in enumerate(times):
                 low_s = _interval_end(self.rows[pair], "ci_low_s")
                 if pair in spared or not low_s > FACTOR * least_s:
                     continue
-                others_s, factor = np.delete(values, index), _factor(self.rows[pair])
+                others_s = np.delete(values, index)
+                factor = _factor(self.rows[pair])
                 typical_s = float(np.median(others_s))
                 spread_s = MAD_TO_SIGMA * float(np.median(np.abs(others_s - typical_s)))
                 if low_s > max(factor * typical_s, typical_s + SPREADS * spread_s):
@@ -141,7 +162,8 @@ class Matrix:
 
     @functools.cached_property
     def asymmetric_here(self) -> Mapping[Pair, float]:
-        """The time of the opposite direction for each pair that is slower than it, judged by this size alone."""
+        """The time of the opposite direction for each pair that is slower than it, judged by this
+        size alone."""
         asymmetric = {}
         for times in self.usable.values():
             for pair, there_s in times.items():
@@ -155,11 +177,16 @@ class Matrix:
         return asymmetric
 
     def agreed(self, found_here: str) -> list[Pair]:
-        """The pairs of a property that a neighbouring size has too, or that are certain and have one size only."""
+        """The pairs of a property that a neighbouring size has too, or that are certain and have
+        one size only."""
         return [pair for pair in getattr(self, found_here) if self._agrees(pair, found_here)]
 
     def _agrees(self, pair: Pair, found_here: str) -> bool:
-        measured = [size for size in self.sizes if size is self or any(pair in times for times in size.usable.values())]
+        measured = [
+            size
+            for size in self.sizes
+            if size is self or any(pair in times for times in size.usable.values())
+        ]
         index = measured.index(self) if self in measured else 0
         neighbours = measured[max(index - 1, 0) : index] + measured[index + 1 : index + 2]
         if not neighbours:
@@ -186,11 +213,16 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
             key = (row.get("run_id"), *(hashable(row[name]) for name in MATRIX_VARIABLES))
             groups.setdefault(key, {})[int(first), int(second)] = row
     grouped = [
-        Matrix(key[0], dict(zip(MATRIX_VARIABLES, key[1:], strict=True)), group) for key, group in groups.items()
+        Matrix(key[0], dict(zip(MATRIX_VARIABLES, key[1:], strict=True)), group)
+        for key, group in groups.items()
     ]
     by_size: dict[tuple[Any, ...], list[Matrix]] = {}
     for matrix in sorted(grouped, key=lambda matrix: int(matrix.shared["message_bytes"] or 0)):
-        others = (matrix.shared[name] for name in MATRIX_VARIABLES if name not in ("message_bytes", "elements"))
+        others = (
+            matrix.shared[name]
+            for name in MATRIX_VARIABLES
+            if name not in ("message_bytes", "elements")
+        )
         by_size.setdefault((matrix.run_id, *others), []).append(matrix)
     for sizes in by_size.values():
         for matrix in sizes:
@@ -199,12 +231,18 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
 
 
 def findings(rows: Iterable[Row]) -> list[Finding]:
-    """Ranks first, then slow pairs, then asymmetric ones; the worst of each kind first, each at its worst size."""
+    """Ranks first, then slow pairs, then asymmetric ones; the worst of each kind first, each at its
+    worst size."""
     compared = matrices(rows)
     at_sizes: dict[tuple[Any, ...], list[Finding]] = {}
     for matrix in compared:
         for finding in _findings_of(matrix, compared):
-            key = id(matrix.sizes[0]), finding.kind, finding.pair, finding.rank if finding.kind == "rank" else None
+            key = (
+                id(matrix.sizes[0]),
+                finding.kind,
+                finding.pair,
+                finding.rank if finding.kind == "rank" else None,
+            )
             at_sizes.setdefault((len(matrix.sizes), *key), []).append(finding)
     worst_findings = []
     for (measured, *_), same in at_sizes.items():
@@ -222,14 +260,29 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
         for other in compared
         if all(other.shared[name] == shared[name] for name in ("benchmark", "message_bytes"))
     ]
-    varying = [name for name in MATRIX_VARIABLES if len({variables[name] for variables in alike}) > 1]
-    distinction = [f"{name} {value_text(shared[name])}" for name in varying if shared[name] not in (None, ())]
+    varying = [
+        name for name in MATRIX_VARIABLES if len({variables[name] for variables in alike}) > 1
+    ]
+    distinction = [
+        f"{name} {value_text(shared[name])}" for name in varying if shared[name] not in (None, ())
+    ]
     heading = ", ".join([f"{shared['benchmark']} {format_bytes(message_bytes)}", *distinction])
     blank = Finding(
-        "", matrix.run_id, shared["benchmark"], message_bytes, None, None, math.nan, heading, shared["layout"]
+        "",
+        matrix.run_id,
+        shared["benchmark"],
+        message_bytes,
+        None,
+        None,
+        math.nan,
+        heading,
+        shared["layout"],
     )
     slow = matrix.slow
-    ratios = {pair: _ratio(float(matrix.rows[pair]["median_s"]), typical_s) for pair, (_, typical_s) in slow.items()}
+    ratios = {
+        pair: _ratio(float(matrix.rows[pair]["median_s"]), typical_s)
+        for pair, (_, typical_s) in slow.items()
+    }
     slow_ranks = list(_slow_ranks(matrix, ratios, blank))
     blamed = {finding.rank for finding in slow_ranks}
     yield from slow_ranks
@@ -237,45 +290,58 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
         back = pair[1], pair[0]
         if back in slow and back < pair:
             continue  # one link
-        others, ratio = len(matrix.usable[name]) - 1, max(ratios[pair], ratios.get(back, 0.0))
+        others = len(matrix.usable[name]) - 1
+        ratio = max(ratios[pair], ratios.get(back, 0.0))
         directions = [pair, back] if back in slow and back != pair else [pair]
         times = [
-            f"{pairs_text([direction])} takes {format_seconds(float(matrix.rows[direction]['median_s']))}"
+            f"{pairs_text([direction])} takes"
+            f" {format_seconds(float(matrix.rows[direction]['median_s']))}"
             for direction in directions
         ]
         text = (
-            f"{heading}: {' and '.join(times)}, {format_factor(ratio)} the typical {format_seconds(typical_s)} of the "
-            f"{others} other pairs {CLASSES[name]}"
+            f"{heading}: {' and '.join(times)}, {format_factor(ratio)} the typical"
+            f" {format_seconds(typical_s)} of the {others} other pairs {CLASSES[name]}"
         )
         if len(directions) == 2 and shared["window"] is None:
             text += "; round trips: p2p_bandwidth tells the directions apart"
         rank = next((rank for rank in pair if rank in blamed), None)
-        yield replace(blank, kind="slow", pair=pairs_text([pair]), rank=rank, ratio=ratio, text=text)
+        yield replace(
+            blank, kind="slow", pair=pairs_text([pair]), rank=rank, ratio=ratio, text=text
+        )
     yield from _asymmetric_pairs(matrix, blank)
 
 
 def _slow_ranks(matrix: Matrix, ratios: Mapping[Pair, float], blank: Finding) -> Iterator[Finding]:
-    """Ranks with more than half of their links slow, to two peers or more, which one bad link can't cause."""
+    """Ranks with more than half of their links slow, to two peers or more, which one bad link can't
+    cause."""
     linked = [pair for name, times in matrix.classes.items() if name != SELF for pair in times]
     slow = [pair for pair in linked if pair in ratios]
     for rank in matrix.ranks:
         links, slow_links = (sum(rank in pair for pair in pairs) for pairs in (linked, slow))
         peers = {peer for pair in slow if rank in pair for peer in pair} - {rank}
         if len(peers) >= 2 and 2 * slow_links > links:
-            share = f"all {slow_links}" if slow_links == len(slow) else f"{slow_links} of {len(slow)}"
-            text = f"{blank.text}: rank {rank} is in {share} slow pairs: look at the rank, not at the link"
+            share = (
+                f"all {slow_links}" if slow_links == len(slow) else f"{slow_links} of {len(slow)}"
+            )
+            text = (
+                f"{blank.text}: rank {rank} is in {share} slow pairs: look at the rank, not at the"
+                " link"
+            )
             ratio = float(np.median([ratios[pair] for pair in slow if rank in pair]))
             yield replace(blank, kind="rank", rank=rank, ratio=ratio, text=text)
 
 
 def _asymmetric_pairs(matrix: Matrix, blank: Finding) -> Iterator[Finding]:
-    """Pairs that are slower than the opposite direction: disjoint intervals, and medians that differ by the factor."""
+    """Pairs that are slower than the opposite direction: disjoint intervals, and medians that
+    differ by the factor."""
     for pair in matrix.agreed("asymmetric_here"):
-        there_s, back_s = float(matrix.rows[pair]["median_s"]), matrix.asymmetric_here[pair]
-        ratio, back = _ratio(there_s, back_s), (pair[1], pair[0])
+        there_s = float(matrix.rows[pair]["median_s"])
+        back_s = matrix.asymmetric_here[pair]
+        ratio = _ratio(there_s, back_s)
+        back = (pair[1], pair[0])
         text = (
-            f"{blank.text}: {pairs_text([pair])} takes {format_seconds(there_s)}, {pairs_text([back])} only "
-            f"{format_seconds(back_s)} ({format_factor(ratio)})"
+            f"{blank.text}: {pairs_text([pair])} takes {format_seconds(there_s)},"
+            f" {pairs_text([back])} only {format_seconds(back_s)} ({format_factor(ratio)})"
         )
         yield replace(blank, kind="asymmetric", pair=pairs_text([pair]), ratio=ratio, text=text)
 
@@ -285,5 +351,6 @@ def _ratio(slow_s: float, typical_s: float) -> float:
 
 
 def _interval_end(row: Row, name: str) -> float:
-    """The end of an interval; NaN, which compares as neither above nor below, after too few repetitions for one."""
+    """The end of an interval; NaN, which compares as neither above nor below, after too few
+    repetitions for one."""
     return math.nan if row[name] is None else float(row[name])

@@ -1,4 +1,5 @@
-"""Text for a terminal, a file or a pipe: what is safe to print, tables that fit, paragraphs, colors.
+"""Text for a terminal, a file or a pipe: what is safe to print, tables that fit, paragraphs,
+colors.
 
 The one place that renders tables.
 """
@@ -13,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-TERMINAL = "COMMBENCH_TERMINAL"  # what the parent of a world knows about its stdout, for the ranks: `80` or `80,color`
+# what the parent of a world knows about its stdout, for the ranks: `80` or `80,color`
+TERMINAL = "COMMBENCH_TERMINAL"
 LEAST_TEXT = 8  # columns that a shortened text keeps
 GAP = 2  # between two columns
 COLORS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -26,12 +28,14 @@ UNPRINTABLE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""The text with each character that a terminal would act on escaped, as \x1b or \u202e; newlines stay."""
+    r"""The text with each character that a terminal would act on escaped, as \x1b or \u202e;
+    newlines stay."""
     return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: str) -> str:
-    """The text as one printable line; of one that is longer than LONGEST_LINE the middle is left out."""
+    """The text as one printable line; of one that is longer than LONGEST_LINE the middle is left
+    out."""
     line = " ".join(part for part in printable(text.replace("\t", " ")).split("\n") if part.strip())
     if len(line) <= LONGEST_LINE:
         return line
@@ -39,21 +43,24 @@ def one_line(text: str) -> str:
 
 
 def first_line(source: str | BaseException) -> str:
-    """The first non-empty line of a text or of an exception's message; the exception's type if there is none."""
+    """The first non-empty line of a text or of an exception's message; the exception's type if
+    there is none."""
     nothing = "" if isinstance(source, str) else type(source).__name__
     return next(iter(str(source).strip().splitlines()), nothing)
 
 
 @dataclass(frozen=True)
 class Terminal:
-    """The destination of text. `width` is None for a file or a pipe, where a line is as long as it has to be."""
+    """The destination of text. `width` is None for a file or a pipe, where a line is as long as it
+    has to be."""
 
     width: int | None = None
     color: bool = False
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str] = os.environ) -> Terminal:
-        """The terminal behind a stream: as the parent of this rank describes it (TERMINAL), else as the stream does.
+        """The terminal behind a stream: as the parent of this rank describes it (TERMINAL), else as
+        the stream does.
 
         mpirun gives its ranks terminals of no width, whatever it writes to itself.
         """
@@ -76,18 +83,21 @@ class Terminal:
         return f"\x1b[{COLORS[color]}m{text}\x1b[0m" if self.color and text else text
 
     def paragraph(self, text: str, indent: str = "    ") -> str:
-        """The printable text: on a terminal wrapped to its width, with further lines indented; otherwise one line."""
+        """The printable text: on a terminal wrapped to its width, with further lines indented;
+        otherwise one line."""
         text = printable(text)
         if self.width is None:
             return " ".join(text.split("\n"))
-        return textwrap.fill(text, max(self.width, 2 * LEAST_TEXT), subsequent_indent=indent, break_on_hyphens=False)
+        return textwrap.fill(
+            text, max(self.width, 2 * LEAST_TEXT), subsequent_indent=indent, break_on_hyphens=False
+        )
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """`heading` has a second line for the unit. Columns of priority 0 are always shown, the others as far as they fit,
-    lowest priority first, all of a priority or none; of these, columns without any value are left out. `prose` may be
-    wrapped to several lines on a terminal."""
+    """`heading` has a second line for the unit. Columns of priority 0 are always shown, the others
+    as far as they fit, lowest priority first, all of a priority or none; of these, columns without
+    any value are left out. `prose` may be wrapped to several lines on a terminal."""
 
     heading: str
     right: bool = False
@@ -102,7 +112,8 @@ def table_text(
     terminal: Terminal,
     styles: Mapping[int, str] | None = None,
 ) -> str:
-    """A table, without the columns that the terminal is too narrow for; in a file nothing is left out or shortened.
+    """A table, without the columns that the terminal is too narrow for; in a file nothing is left
+    out or shortened.
 
     `styles` colors rows by their number. Texts that are still too long end in `..`.
     """
@@ -125,23 +136,35 @@ def table_text(
         )
     for number, row in enumerate(cells):
         texts = [
-            row[index]
-            if columns[index].prose or cell_len(row[index]) <= width
-            else f"{set_cell_size(row[index], width - 2)}.."
+            (
+                row[index]
+                if columns[index].prose or cell_len(row[index]) <= width
+                else f"{set_cell_size(row[index], width - 2)}.."
+            )
             for index, width in widths.items()
         ]
         table.add_row(*map(Text, texts), style=(styles or {}).get(number))
     output: Any = io.StringIO()
     Console(
-        file=output, width=terminal.width or UNLIMITED_WIDTH, force_terminal=terminal.color, legacy_windows=False,
-        color_system="standard" if terminal.color else None, no_color=not terminal.color, highlight=False, markup=False,
+        file=output,
+        width=terminal.width or UNLIMITED_WIDTH,
+        force_terminal=terminal.color,
+        legacy_windows=False,
+        color_system="standard" if terminal.color else None,
+        no_color=not terminal.color,
+        highlight=False,
+        markup=False,
         emoji=False,
-    ).print(table)  # fmt: skip
+    ).print(table)
     # without spaces at the end, also where a color ends after them
-    return "\n".join(re.sub(r"\s+(\x1b\[0m)?$", r"\1", line) for line in output.getvalue().splitlines())
+    return "\n".join(
+        re.sub(r"\s+(\x1b\[0m)?$", r"\1", line) for line in output.getvalue().splitlines()
+    )
 
 
-def _fitting_widths(columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], available: int) -> dict[int, int]:
+def _fitting_widths(
+    columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], available: int
+) -> dict[int, int]:
     """The width of each column that is shown, by its index."""
     from rich.cells import cell_len
 
@@ -154,16 +177,23 @@ def _fitting_widths(columns: Sequence[TableColumn], cells: Sequence[Sequence[str
     for priority in sorted({columns[index].priority for index in widths}):
         group = [index for index in widths if columns[index].priority == priority]
         least = {
-            index: min(widths[index], 3 * LEAST_TEXT) if columns[index].prose else widths[index] for index in group
+            index: min(widths[index], 3 * LEAST_TEXT) if columns[index].prose else widths[index]
+            for index in group
         }
-        if priority == 0 or sum({**shown, **least}.values()) + GAP * (len(shown) + len(group) - 1) <= available:
+        if (
+            priority == 0
+            or sum({**shown, **least}.values()) + GAP * (len(shown) + len(group) - 1) <= available
+        ):
             shown |= least
     while sum(shown.values()) + GAP * (len(shown) - 1) > available:
         texts = [index for index in shown if not columns[index].right and shown[index] > LEAST_TEXT]
         if not texts:
             break
         shown[max(texts, key=lambda index: shown[index])] -= 1
-    return {index: shown[index] if not columns[index].prose else widths[index] for index in sorted(shown)}
+    return {
+        index: shown[index] if not columns[index].prose else widths[index]
+        for index in sorted(shown)
+    }
 
 
 def paragraphs(texts: Iterable[str], terminal: Terminal) -> str:

@@ -1,4 +1,5 @@
-"""Bytes, seconds, rates, pairs and lists of numbers as text and back. KiB, MiB, GiB are binary; GB/s is 10^9 B/s."""
+"""Bytes, seconds, rates, pairs and lists of numbers as text and back. KiB, MiB, GiB are binary;
+GB/s is 10^9 B/s."""
 
 from __future__ import annotations
 
@@ -21,21 +22,31 @@ def value_text(value: object) -> str:
     """The value of a variable as text; a map, or its tuple of pairs, becomes A=1 B=2."""
     if isinstance(value, Mapping):
         value = tuple(sorted(value.items()))
-    return " ".join(f"{name}={part}" for name, part in value) if isinstance(value, tuple) else str(value)
+    return (
+        " ".join(f"{name}={part}" for name, part in value)
+        if isinstance(value, tuple)
+        else str(value)
+    )
 
 
 def parse_bytes(text: object) -> int:
-    """The number of bytes in 64, "64", "1KiB" or "2.5MB"; raises ConfigError if it is not a whole number."""
+    """The number of bytes in 64, "64", "1KiB" or "2.5MB"; raises ConfigError if it is not a whole
+    number."""
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     match = re.fullmatch(r"\s*(\d{1,30})(?:\.(\d{1,30}))?\s*([A-Za-z]*)\s*", str(text))
     if match and match[3].upper() in ("K", "M", "G", "T"):  # 1024 to some tools, 1000 to others
-        prefix, number = match[3].upper(), f"{match[1]}.{match[2]}" if match[2] else match[1]
+        prefix = match[3].upper()
+        number = f"{match[1]}.{match[2]}" if match[2] else match[1]
         decimal = f"{number}{'k' if prefix == 'K' else prefix}B"
-        raise ConfigError(f"{text!r} is ambiguous: {number}{prefix}iB (binary) or {decimal} (decimal)?")
+        raise ConfigError(
+            f"{text!r} is ambiguous: {number}{prefix}iB (binary) or {decimal} (decimal)?"
+        )
     if not match or match[3] not in _BYTES:
         raise ConfigError(f"{text!r} is not a number of bytes; allowed units are {_UNITS_TEXT}")
-    whole, fraction, scale = match[1], match[2] or "", _BYTES[match[3]]
+    whole = match[1]
+    fraction = match[2] or ""
+    scale = _BYTES[match[3]]
     value, remainder = divmod(int(whole + fraction) * scale, int(10 ** len(fraction)))
     if remainder:
         raise ConfigError(f"{text!r} is not a whole number of bytes; round it to one")
@@ -45,14 +56,21 @@ def parse_bytes(text: object) -> int:
 def format_bytes(value: int) -> str:
     """The shortest exact text of a number of bytes: 64 B, 1 KiB, 40 kB."""
     units = {**_BINARY, **_DECIMAL}.items()
-    return next((f"{value // scale} {unit}" for unit, scale in units if value and value % scale == 0), f"{value} B")
+    return next(
+        (f"{value // scale} {unit}" for unit, scale in units if value and value % scale == 0),
+        f"{value} B",
+    )
 
 
 def about_bytes(value: float) -> str:
     """A number of bytes in at most four digits: 24 KiB, 1.46 MiB, 1000 MiB."""
     for unit, scale in _BINARY.items():
         if value >= scale:
-            return f"{value / scale:.0f} {unit}" if value >= 100 * scale else f"{value / scale:.3g} {unit}"
+            return (
+                f"{value / scale:.0f} {unit}"
+                if value >= 100 * scale
+                else f"{value / scale:.3g} {unit}"
+            )
     return f"{value:.0f} B"
 
 
@@ -90,7 +108,11 @@ def format_number(value: float | None) -> str:
 def short_pairs(text: str) -> str:
     """The text of Case.pair, shortened to the first and the last of many pairs that run at once."""
     pairs = text.split()
-    return text if len(pairs) <= MOST_NAMED_PAIRS else f"{pairs[0]} .. {pairs[-1]} ({len(pairs)} at once)"
+    return (
+        text
+        if len(pairs) <= MOST_NAMED_PAIRS
+        else f"{pairs[0]} .. {pairs[-1]} ({len(pairs)} at once)"
+    )
 
 
 def parse_ranges(text: str) -> list[int]:

@@ -1,12 +1,12 @@
 """The engines for a GPU: work is enqueued from Python and timed in one of four modes.
 
-host_sync    host clock around the calls and a synchronisation: what a caller that waits for the result sees
-device_event GPU events around one sample
-throughput   GPU events around samples that follow one another without a wait (block_k)
-graph        GPU events around the replay of a captured graph of such samples (block_k): one launch from the host
-Libraries return before the work is done, so a host clock is only valid after a synchronisation. With events, the GPU
-is kept busy (`hold`) while the host enqueues a repetition, so that the time between them includes no launch; ranks
-hold for different times, so these modes have their barrier (measure/plan.py) after the hold.
+host_sync    host clock around the calls and a synchronisation: what a caller that waits for the
+result sees device_event GPU events around one sample throughput   GPU events around samples that
+follow one another without a wait (block_k) graph        GPU events around the replay of a captured
+graph of such samples (block_k): one launch from the host Libraries return before the work is done,
+so a host clock is only valid after a synchronisation. With events, the GPU is kept busy (`hold`)
+while the host enqueues a repetition, so that the time between them includes no launch; ranks hold
+for different times, so these modes have their barrier (measure/plan.py) after the hold.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from commbench.core.case import Mode
 
 from .lowered import Call, LoopSource, Lowered, measured_calls, now_ns
 
-LEAST_HOLD_S, MOST_HOLD_S = 50e-6, 20e-3
+LEAST_HOLD_S = 50e-6
+MOST_HOLD_S = 20e-3
 CALL_S = 50e-6  # to enqueue a call, until a repetition has been timed
 HOLD_FACTOR = 2.0  # x the time to enqueue the last repetition
-HOST_BOUND = "gpu.host_bound_repetitions"  # the name of Device.host_bound among a communicator's counters
+# the name of Device.host_bound among a communicator's counters
+HOST_BOUND = "gpu.host_bound_repetitions"
 
 
 class Device(Protocol):
     """A GPU's stream, as the engines need it.
 
-    `host_bound` counts the repetitions timed by events whose begin had happened before the host had enqueued their end:
-    the GPU may have waited for the host between the two.
+    `host_bound` counts the repetitions timed by events whose begin had happened before the host had
+    enqueued their end: the GPU may have waited for the host between the two.
     """
 
     host_bound: int
@@ -43,7 +45,8 @@ class Device(Protocol):
         """A new event of the library, for the three methods that follow."""
 
     def record(self, event: Any) -> None:
-        """Into the stream that waits for the library's work; in any other stream it would measure nothing."""
+        """Into the stream that waits for the library's work; in any other stream it would measure
+        nothing."""
 
     def happened(self, event: Any) -> bool:
         """Whether the stream has reached the event; does not wait."""
@@ -55,7 +58,8 @@ class Device(Protocol):
         """Keep the stream busy for about this long."""
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """A function that replays the work enqueued by `enqueue`, which has run before. Raises Unsupported."""
+        """A function that replays the work enqueued by `enqueue`, which has run before. Raises
+        Unsupported."""
 
 
 class DeviceRunner:
@@ -65,7 +69,8 @@ class DeviceRunner:
 
     def __init__(self, device: Device, calls: Lowered[Call], pool: int) -> None:
         self.progress = np.array([0, -1], dtype=np.int64)
-        self._device, self._pool = device, pool
+        self._device = device
+        self._pool = pool
         self._enter, self._before, self._steps = (
             LoopSource(pool).routine(part) for part in (calls.enter, calls.before, calls.steps)
         )
@@ -100,7 +105,8 @@ class EventTimed(DeviceRunner):
 
     def __init__(self, device: Device, calls: Lowered[Call], pool: int) -> None:
         super().__init__(device, calls, pool)
-        self._begin, self._end = device.event(), device.event()
+        self._begin = device.event()
+        self._end = device.event()
         self._hold_s = _bounded_hold_s(CALL_S * len((*calls.before, *calls.steps)))
 
     def _enqueue(self, copy: int) -> None:
@@ -108,7 +114,8 @@ class EventTimed(DeviceRunner):
         self._steps(copy)
 
     def _repetition(self, copy: int) -> tuple[int, int]:
-        """The duration is that of the GPU's events, and its end the host's time, so that repetitions are in order."""
+        """The duration is that of the GPU's events, and its end the host's time, so that
+        repetitions are in order."""
         self._device.hold(self._hold_s)
         before_ns = now_ns()
         self._before(copy)
@@ -128,10 +135,11 @@ def _bounded_hold_s(seconds: float) -> float:
 
 
 class Graph(EventTimed):
-    """The first repetition runs without a graph and shows the cost of a first call; the next one is captured.
+    """The first repetition runs without a graph and shows the cost of a first call; the next one is
+    captured.
 
-    Libraries allocate and connect in a first use, which must not happen inside a capture. `connected` says that the
-    steps have run before, so that the very first repetition is a replay.
+    Libraries allocate and connect in a first use, which must not happen inside a capture.
+    `connected` says that the steps have run before, so that the very first repetition is a replay.
     """
 
     def __init__(self, device: Device, calls: Lowered[Call], pool: int, connected: bool) -> None:
@@ -151,7 +159,8 @@ class Graph(EventTimed):
         elif copy not in self._graphs:
             self._device.synchronise()
             self._graphs[copy] = self._device.capture(lambda: self._steps(copy))
-            self._graphs[copy]()  # the first launch uploads it, and ranks end their captures at different times
+            # the first launch uploads it, and ranks end their captures at different times
+            self._graphs[copy]()
             self._device.synchronise()
         return super()._repetition(copy)
 

@@ -1,7 +1,8 @@
-"""Programs as calls of a library, which a backend passes to an engine; forms that a library lacks; the Python engine.
+"""Programs as calls of a library, which a backend passes to an engine; forms that a library lacks;
+the Python engine.
 
-The Python engine generates source for each case, with every step unrolled: this costs 2.6 % of an 8 B ping-pong, a loop
-over a tuple of bound calls 9 %.
+The Python engine generates source for each case, with every step unrolled: this costs 2.6 % of an 8
+B ping-pong, a loop over a tuple of bound calls 9 %.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ UnsupportedForms = Mapping[tuple[str, bool], str]  # (operation, in place) -> th
 
 @dataclass(frozen=True)
 class Lowered(Generic[T]):
-    """`enter` runs once per block, `before` ahead of the first stamp of each repetition, `steps` between the stamps.
+    """`enter` runs once per block, `before` ahead of the first stamp of each repetition, `steps`
+    between the stamps.
 
     `windowed`: after `before`, the engine waits until the agreed start of the repetition.
     """
@@ -44,13 +46,16 @@ class Lowered(Generic[T]):
 
     @classmethod
     def of(cls, program: Program, sync: str, lower: Callable[[Step], T]) -> Lowered[T]:
-        """Lower every step, but for those that become NO_CALL; sync "barrier" puts a barrier of the library before each
-        repetition, any other one before each block: the first sample of a self-synchronising program must not include
-        the delay of its peer, and repetitions that begin at agreed instants need no barrier of their own. Raises
-        Unsupported for messages without a WaitAll: libraries complete them at waits.
+        """Lower every step, but for those that become NO_CALL; sync "barrier" puts a barrier of the
+        library before each repetition, any other one before each block: the first sample of a
+        self-synchronising program must not include the delay of its peer, and repetitions that
+        begin at agreed instants need no barrier of their own. Raises Unsupported for messages
+        without a WaitAll: libraries complete them at waits.
         """
         if program.unfinished:
-            raise Unsupported(f"the program ends without a WaitAll for its requests {sorted(program.unfinished)}")
+            raise Unsupported(
+                f"the program ends without a WaitAll for its requests {sorted(program.unfinished)}"
+            )
         each_repetition = sync == "barrier"
         before = (*program.reset, Barrier()) if each_repetition else program.reset
         enter = () if each_repetition else (Barrier(),)
@@ -71,7 +76,8 @@ class Rotating:
 
 @dataclass(frozen=True)
 class Call:
-    """One call from Python. `into` keeps the result as that request, `requests` passes such results as a list."""
+    """One call from Python. `into` keeps the result as that request, `requests` passes such results
+    as a list."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -84,7 +90,8 @@ NO_CALL = Call(lambda: None)  # for a step that has nothing to do
 
 @dataclass(frozen=True)
 class NativeCall:
-    """One C call. `args` are integers and pointers; a tuple holds one value per copy of the pool."""
+    """One C call. `args` are integers and pointers; a tuple holds one value per copy of the
+    pool."""
 
     name: str
     address: int
@@ -98,7 +105,8 @@ def skip_reason(table: UnsupportedForms, case: Case) -> str | None:
 
 
 def check_form(table: UnsupportedForms, step: Step) -> None:
-    """Raises Unsupported with the table's reason, also for programs of benchmarks that the table does not name."""
+    """Raises Unsupported with the table's reason, also for programs of benchmarks that the table
+    does not name."""
     operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(step).__name__).lower()
     reason = table.get((operation, in_place(step)))
     if reason:
@@ -106,8 +114,8 @@ def check_form(table: UnsupportedForms, step: Step) -> None:
 
 
 def reduction_missing(library: str, case: Case) -> str | None:
-    """Why NCCL or gloo lacks the case's reduction; None if it has it. Averages are of floating types only: gloo has no
-    others, and NCCL truncates those of integers."""
+    """Why NCCL or gloo lacks the case's reduction; None if it has it. Averages are of floating
+    types only: gloo has no others, and NCCL truncates those of integers."""
     if case.reduction is None:
         return None
     known = case.reduction in ("sum", "prod", "min", "max")
@@ -117,8 +125,10 @@ def reduction_missing(library: str, case: Case) -> str | None:
 
 
 def in_place(step: Step) -> bool:
-    """Whether a collective sends from the buffer that it receives into; False for a step without two views."""
-    send, recv = getattr(step, "send", None), getattr(step, "recv", None)
+    """Whether a collective sends from the buffer that it receives into; False for a step without
+    two views."""
+    send = getattr(step, "send", None)
+    recv = getattr(step, "recv", None)
     return isinstance(send, View) and isinstance(recv, View) and send.buffer == recv.buffer
 
 
@@ -136,7 +146,8 @@ class PythonRunner:
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
-        instants = () if starts is None else (starts.tolist(), sleep_until)  # numpy's integers would slow the wait
+        # numpy's integers would slow the wait
+        instants = () if starts is None else (starts.tolist(), sleep_until)
         with measured_calls():
             self._loop(n, stamps[0], self.progress, now_ns, *instants)
         return stamps
@@ -144,7 +155,8 @@ class PythonRunner:
 
 @contextmanager
 def measured_calls() -> Iterator[None]:
-    """Switch garbage collection off, as timeit does. Raises any error but Unsupported as a CommunicationError."""
+    """Switch garbage collection off, as timeit does. Raises any error but Unsupported as a
+    CommunicationError."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -159,7 +171,8 @@ def measured_calls() -> Iterator[None]:
 
 
 def sleep_until(instant_ns: int) -> None:
-    """Sleep through all but the end of a long wait for an instant of `now_ns`; the caller spins for the rest.
+    """Sleep through all but the end of a long wait for an instant of `now_ns`; the caller spins for
+    the rest.
 
     The library's own threads may need the core, and a process that spins for long loses it.
     """
@@ -177,21 +190,30 @@ class LoopSource:
         self._rotating: list[str] = []
 
     def loop(self, calls: Lowered[Call]) -> Callable[..., None]:
-        """A function of (n, stamps [n, 2], progress, clock), and of (starts, sleep_until) where `calls` is windowed."""
+        """A function of (n, stamps [n, 2], progress, clock), and of (starts, sleep_until) where
+        `calls` is windowed."""
         enter = [self._line(call) for call in calls.enter]
         before = [self._line(call) for call in calls.before]
         timed = [self._line(call) for call in calls.steps]
         rotate = [f"{name} = {name}_all[k]" for name in self._rotating]
         advance = ["k += 1", f"if k == {self._pool}: k = 0"] if rotate else []
-        # the stamp after the wait decides: a rank that lost its core during the wait began late, too
-        wait = ["s = starts[r]", "sleep_until(s)", "while clock() < s: pass"] if calls.windowed else []
+        # the stamp after the wait decides: a rank that lost its core during the wait began late,
+        # too
+        wait = (
+            ["s = starts[r]", "sleep_until(s)", "while clock() < s: pass"] if calls.windowed else []
+        )
         body = [
             "progress[0] = r", *rotate, *before, *wait,
             "t0 = clock()", *timed, "t1 = clock()",
             "row = stamps[r]; row[0] = t0; row[1] = t1", *advance,
         ]  # fmt: skip
         parameters = ", starts, sleep_until" if calls.windowed else ""
-        head = [f"def loop(n, stamps, progress, clock{parameters}):", *enter, "k = 0", "for r in range(n):"]
+        head = [
+            f"def loop(n, stamps, progress, clock{parameters}):",
+            *enter,
+            "k = 0",
+            "for r in range(n):",
+        ]
         return self._compile("\n        ".join(["\n    ".join(head), *body]))
 
     def routine(self, calls: Sequence[Call]) -> Callable[[int], None]:
@@ -201,8 +223,12 @@ class LoopSource:
         return self._compile("\n    ".join(["def loop(k):", *rotate, *lines, "pass"]))
 
     def _compile(self, text: str) -> Callable[..., None]:
-        """`text` defines `loop`; its names become local to a function around it, which is faster than globals."""
-        source = f"def make({', '.join(self._names)}):\n  {text.replace(chr(10), chr(10) + '  ')}\n  return loop"
+        """`text` defines `loop`; its names become local to a function around it, which is faster
+        than globals."""
+        source = (
+            f"def make({', '.join(self._names)}):\n  {text.replace(chr(10), chr(10) + '  ')}\n "
+            " return loop"
+        )
         namespace: dict[str, Any] = {}
         exec(compile(source, "<commbench program>", "exec"), namespace)
         function: Callable[..., None] = namespace["make"](**self._names)
@@ -216,7 +242,8 @@ class LoopSource:
         return text if call.into is None else f"q{call.into} = {text}"
 
     def _name(self, value: Any) -> str:
-        """The name of this object in the source, by identity: 1, True and 1.0 are equal but not the same."""
+        """The name of this object in the source, by identity: 1, True and 1.0 are equal but not the
+        same."""
         for name, named in self._names.items():
             if named is value:
                 return name

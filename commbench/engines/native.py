@@ -2,8 +2,9 @@
 
 Imported only when it is used: numba takes 0.3 s to import.
 
-A row is an address and its integer arguments, so the engine fits any C library. Addresses are passed at run time and
-not compiled in, so that numba can cache the compiled loop on disk for the next launch.
+A row is an address and its integer arguments, so the engine fits any C library. Addresses are
+passed at run time and not compiled in, so that numba can cache the compiled loop on disk for the
+next launch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from .lowered import Lowered, NativeCall, sleep_until
 
 MAX_ARGS = 8
 REGISTERS = 6  # integer arguments that x86-64 passes in registers; more need the wider call
-ADDRESS, CHECKED, WIDE, ARGS = 0, 1, 2, 3  # columns of a row of the call table; arguments follow from ARGS on
+ADDRESS = 0
+CHECKED = 1
+WIDE = 2
+ARGS = 3  # columns of a row of the call table; arguments follow from ARGS on
 ROW = ARGS + MAX_ARGS
 
 
@@ -45,13 +49,19 @@ class NativeRunner:
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         if (starts is not None) != self._windowed:
-            raise ValueError("start instants are required for programs prepared with sync=window, and only for those")
+            raise ValueError(
+                "start instants are required for programs prepared with sync=window, and only for"
+                " those"
+            )
         stamps = np.zeros((1, n, 2), dtype=np.int64)
         failed = np.full(2, -1, dtype=np.int64)  # step, code
         timespec = np.zeros(2, dtype=np.int64)
         clock = (self._clock, time.CLOCK_MONOTONIC, timespec)
-        no_starts, unused_stamps = np.zeros(0, dtype=np.int64), np.zeros((1, 2), dtype=np.int64)
-        run_table(self._enter, call_table((), 1), *clock, no_starts, unused_stamps, self.progress, failed)
+        no_starts = np.zeros(0, dtype=np.int64)
+        unused_stamps = np.zeros((1, 2), dtype=np.int64)
+        run_table(
+            self._enter, call_table((), 1), *clock, no_starts, unused_stamps, self.progress, failed
+        )
         entered = failed[0] < 0
         if entered:
             if starts is not None:
@@ -59,13 +69,20 @@ class NativeRunner:
             instants = no_starts if starts is None else starts
             run_table(self._before, self._timed, *clock, instants, stamps[0], self.progress, failed)
         if failed[0] >= 0:
-            step = self.calls[failed[0]] if entered and failed[0] < len(self.calls) else "synchronisation"
-            raise CommunicationError(f"{step} returned {failed[1]} in repetition {self.progress[0]}")
+            step = (
+                self.calls[failed[0]]
+                if entered and failed[0] < len(self.calls)
+                else "synchronisation"
+            )
+            raise CommunicationError(
+                f"{step} returned {failed[1]} in repetition {self.progress[0]}"
+            )
         return stamps
 
 
 def call_table(calls: Sequence[NativeCall], pool: int) -> NDArray[np.int64]:
-    """The table that the engine runs, int64 [pool, calls, ROW]; negative C ints (handles) keep their value."""
+    """The table that the engine runs, int64 [pool, calls, ROW]; negative C ints (handles) keep
+    their value."""
     table = np.zeros((pool, len(calls), ROW), dtype=np.int64)
     for index, call in enumerate(calls):
         table[:, index, ADDRESS] = call.address
@@ -80,8 +97,9 @@ def call_table(calls: Sequence[NativeCall], pool: int) -> NDArray[np.int64]:
 def _c_call(typing_context: Any, address: Any, args: Any) -> Any:
     """Call the C function at an address with a tuple of integers; returns its int result.
 
-    Every argument is passed as 64 bits. On x86-64 and AArch64 Linux, a callee reads a C int or a pointer correctly from
-    such a register or stack slot, and ignores arguments that it does not declare.
+    Every argument is passed as 64 bits. On x86-64 and AArch64 Linux, a callee reads a C int or a
+    pointer correctly from such a register or stack slot, and ignores arguments that it does not
+    declare.
     """
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -102,7 +120,8 @@ def _read(clock: int, clock_id: int, timespec: Any) -> Any:
 def _call(row: Any) -> Any:
     if row[WIDE] == 0:
         return _c_call(
-            row[ADDRESS], (row[ARGS], row[ARGS + 1], row[ARGS + 2], row[ARGS + 3], row[ARGS + 4], row[ARGS + 5])
+            row[ADDRESS],
+            (row[ARGS], row[ARGS + 1], row[ARGS + 2], row[ARGS + 3], row[ARGS + 4], row[ARGS + 5]),
         )
     return _c_call(
         row[ADDRESS],
@@ -114,15 +133,24 @@ def _call(row: Any) -> Any:
 
 
 @njit(
-    "void(int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1], int64[::1], int64[:,::1], int64[::1], int64[::1])",
+    "void(int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1], int64[::1], int64[:,::1],"
+    " int64[::1], int64[::1])",
     nogil=True,
     cache=True,
 )
 def run_table(
-    before: Any, timed: Any, clock: int, clock_id: int, timespec: Any,
-    starts: Any, stamps: Any, progress: Any, failed: Any,
-) -> None:  # fmt: skip
-    """One repetition per row of `stamps` [n, 2]; stops at the first error with failed = (step, code).
+    before: Any,
+    timed: Any,
+    clock: int,
+    clock_id: int,
+    timespec: Any,
+    starts: Any,
+    stamps: Any,
+    progress: Any,
+    failed: Any,
+) -> None:
+    """One repetition per row of `stamps` [n, 2]; stops at the first error with failed = (step,
+    code).
 
     Unless `starts` is empty, repetition r begins no earlier than starts[r] on the same clock.
     """
@@ -135,7 +163,8 @@ def run_table(
         for step in range(before.shape[1]):
             code = _call(before[copy, step])
             if code != 0 and before[copy, step, CHECKED] != 0:
-                failed[0], failed[1] = timed.shape[1], code
+                failed[0] = timed.shape[1]
+                failed[1] = code
                 return
         if windowed:
             while _read(clock, clock_id, timespec) < starts[repetition]:
@@ -145,6 +174,7 @@ def run_table(
             progress[1] = step
             code = _call(timed[copy, step])
             if code != 0 and timed[copy, step, CHECKED] != 0:
-                failed[0], failed[1] = step, code
+                failed[0] = step
+                failed[1] = code
                 return
         stamps[repetition, 1] = _read(clock, clock_id, timespec)

@@ -1,7 +1,7 @@
 """The simulated engine: all ranks of a program in one process, on a virtual clock.
 
-Times are vectors over the repetitions of a block, so the cost grows with ranks x steps and not with repetitions.
-The payload is really moved, once per copy of the pool.
+Times are vectors over the repetitions of a block, so the cost grows with ranks x steps and not with
+repetitions. The payload is really moved, once per copy of the pool.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ Buffers = Mapping[int, Mapping[str, HostBuffer]]
 class Model:
     """The planted truth. Times in seconds, bandwidth in GB/s (10^9 B/s) per direction of a pair.
 
-    noise: standard deviation of the logarithm of a repetition's duration; rho: its lag-1 autocorrelation.
-    A straggler arrives `straggler_s` late in one of `straggler_every` repetitions. From repetition `corrupt_after` on,
-    `corrupt_rank` receives one wrong element.
+    noise: standard deviation of the logarithm of a repetition's duration; rho: its lag-1
+    autocorrelation. A straggler arrives `straggler_s` late in one of `straggler_every` repetitions.
+    From repetition `corrupt_after` on, `corrupt_rank` receives one wrong element.
 
-    Factors multiply the latency and the wire time of single links: `slow_factor` from the first to the second rank of
-    `slow_pair` ("0-2", one direction) and on all links of `slow_rank`, `other_node_factor` between nodes. Ranks are
-    those of the layout. The slowest link of the ring over its ranks sets the pace of a collective.
+    Factors multiply the latency and the wire time of single links: `slow_factor` from the first to
+    the second rank of `slow_pair` ("0-2", one direction) and on all links of `slow_rank`,
+    `other_node_factor` between nodes. Ranks are those of the layout. The slowest link of the ring
+    over its ranks sets the pace of a collective.
     """
 
     latency_s: float = 2e-6
@@ -68,17 +69,27 @@ class Model:
     other_node_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.slow_pair is not None and not re.fullmatch(r"(0|[1-9]\d*)-(0|[1-9]\d*)", self.slow_pair):
-            raise ConfigError(f"slow_pair={self.slow_pair} is not a pair of ranks; write sender-receiver, e.g. 0-2")
+        if self.slow_pair is not None and not re.fullmatch(
+            r"(0|[1-9]\d*)-(0|[1-9]\d*)", self.slow_pair
+        ):
+            raise ConfigError(
+                f"slow_pair={self.slow_pair} is not a pair of ranks; write sender-receiver,"
+                " e.g. 0-2"
+            )
         for name in ("slow_factor", "other_node_factor"):
             factor = getattr(self, name)
             if not 0 < factor < math.inf:
-                raise ConfigError(f"{name}={factor} is not a valid factor; give a number above 0 (1 changes nothing)")
+                raise ConfigError(
+                    f"{name}={factor} is not a valid factor; give a number above 0 (1 changes"
+                    " nothing)"
+                )
 
     @property
     def planted_ranks(self) -> list[tuple[str, int]]:
         """Each rank that a field names, with the field."""
-        named = [(name, getattr(self, name)) for name in ("straggler_rank", "corrupt_rank", "slow_rank")]
+        named = [
+            (name, getattr(self, name)) for name in ("straggler_rank", "corrupt_rank", "slow_rank")
+        ]
         of_pair = [("slow_pair", int(rank)) for rank in (self.slow_pair or "").split("-") if rank]
         return [(name, rank) for name, rank in named if rank is not None] + of_pair
 
@@ -92,7 +103,8 @@ class Model:
         return message_bytes / (self.bandwidth_gb_per_s * 1e9)
 
     def collective_s(self, step: Step, size: int, message_bytes: int) -> float:
-        """Textbook costs: rings for reductions and gathers, binomial trees from a root, dissemination barrier."""
+        """Textbook costs: rings for reductions and gathers, binomial trees from a root,
+        dissemination barrier."""
         if size == 1:
             return self.call_s
         rounds = math.ceil(math.log2(size))
@@ -113,24 +125,39 @@ class VirtualRunner:
     calls: tuple[str, ...] = ()
 
     def __init__(
-        self, programs: Mapping[int, Program], buffers: Buffers, model: Model, seed: int, nodes: Sequence[int] = ()
+        self,
+        programs: Mapping[int, Program],
+        buffers: Buffers,
+        model: Model,
+        seed: int,
+        nodes: Sequence[int] = (),
     ) -> None:
         self.progress = np.zeros(2, dtype=np.int64)
-        self._programs, self._buffers, self._model = programs, buffers, model
+        self._programs = programs
+        self._buffers = buffers
+        self._model = model
         self._nodes = tuple(nodes) or (0,) * (max(programs) + 1)
         self._random = np.random.default_rng(seed)
         self._noise_state = 0.0
-        self._now_s, self._done = 0.0, 0
+        self._now_s = 0.0
+        self._done = 0
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         if starts is not None:
-            raise Unsupported("the simulated engine does not take start instants: its ranks all begin together")
+            raise Unsupported(
+                "the simulated engine does not take start instants: its ranks all begin together"
+            )
         pool = max(map(rotation_pool, self._buffers.values()), default=1)
         delays: dict[int, VirtualTimes] = {}
         if self._model.straggler_rank is not None:
-            every, index = self._model.straggler_every, np.arange(self._done, self._done + n)
-            delays[self._model.straggler_rank] = (index % every == every - 1) * self._model.straggler_s
-        block = VirtualBlock(self._programs, self._buffers, self._model, self._nodes, delays, copies=min(n, pool))
+            every = self._model.straggler_every
+            index = np.arange(self._done, self._done + n)
+            delays[self._model.straggler_rank] = (
+                index % every == every - 1
+            ) * self._model.straggler_s
+        block = VirtualBlock(
+            self._programs, self._buffers, self._model, self._nodes, delays, copies=min(n, pool)
+        )
         ends = block.run() * self._noise_factors(n)
         corrupt_rank = self._model.corrupt_rank
         if corrupt_rank is not None and self._done + n > self._model.corrupt_after:
@@ -149,7 +176,9 @@ class VirtualRunner:
         """A log-normal AR(1) series that continues from block to block."""
         rho = self._model.rho
         shocks = (self._random.standard_normal(n) * math.sqrt(1 - rho**2)).tolist()
-        values = [*accumulate(shocks, lambda state, shock: rho * state + shock, initial=self._noise_state)]
+        values = [
+            *accumulate(shocks, lambda state, shock: rho * state + shock, initial=self._noise_state)
+        ]
         self._noise_state = values[-1]
         return np.exp(self._model.noise * np.array(values[1:]))
 
@@ -158,9 +187,10 @@ class VirtualRunner:
 class VirtualBlock:
     """One pass over the programs of all ranks.
 
-    `clock[rank]` is a vector of seconds since the repetition began, `todo[rank]` holds the steps that are left,
-    `in_flight` messages with their arrival times by (sender, receiver), `link_free_s` when that link can take the next
-    one, `requests` by (rank, request) a pending receive or the time at which a send ends.
+    `clock[rank]` is a vector of seconds since the repetition began, `todo[rank]` holds the steps
+    that are left, `in_flight` messages with their arrival times by (sender, receiver),
+    `link_free_s` when that link can take the next one, `requests` by (rank, request) a pending
+    receive or the time at which a send ends.
     """
 
     programs: Mapping[int, Program]
@@ -171,7 +201,9 @@ class VirtualBlock:
     copies: int
     clock: dict[int, Any] = field(default_factory=dict)
     todo: dict[int, deque[Step]] = field(default_factory=dict)
-    in_flight: dict[tuple[int, int], deque[tuple[Any, Words]]] = field(default_factory=lambda: defaultdict(deque))
+    in_flight: dict[tuple[int, int], deque[tuple[Any, Words]]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
     link_free_s: dict[tuple[int, int], Any] = field(default_factory=dict)
     requests: dict[tuple[int, int], Any] = field(default_factory=dict)
 
@@ -179,7 +211,8 @@ class VirtualBlock:
         """Seconds [ranks, n] from the start of a repetition to the end on each rank."""
         for rank, program in sorted(self.programs.items()):
             if program.steps:
-                self.clock[rank], self.todo[rank] = self.delays.get(rank, 0.0), deque(program.steps)
+                self.clock[rank] = self.delays.get(rank, 0.0)
+                self.todo[rank] = deque(program.steps)
                 for step in program.reset:
                     self._copy(rank, step)
         while waiting := [rank for rank, steps_left in self.todo.items() if steps_left]:
@@ -221,9 +254,13 @@ class VirtualBlock:
         return True
 
     def _start_send(self, rank: int, peer: int, view: View) -> Any:
-        """Put a message on the link; returns the time at which the sender's buffer is free again."""
-        payload, factor = self.words(rank, view).copy(), self._link_factor(rank, peer)
-        begin = np.maximum(self.clock[rank] + self.model.call_s, self.link_free_s.get((rank, peer), 0.0))
+        """Put a message on the link; returns the time at which the sender's buffer is free
+        again."""
+        payload = self.words(rank, view).copy()
+        factor = self._link_factor(rank, peer)
+        begin = np.maximum(
+            self.clock[rank] + self.model.call_s, self.link_free_s.get((rank, peer), 0.0)
+        )
         free = begin + factor * self.model.message_s(payload[0].nbytes)
         self.link_free_s[rank, peer] = free
         self.in_flight[rank, peer].append((free + factor * self.model.latency_s, payload))
@@ -241,7 +278,8 @@ class VirtualBlock:
         return True
 
     def _wait(self, rank: int, step: steps.WaitAll) -> bool:
-        """Complete the requests in order; those that are complete are not there when the wait is tried again."""
+        """Complete the requests in order; those that are complete are not there when the wait is
+        tried again."""
         for request in step.requests:
             pending = self.requests.get((rank, request), self.clock[rank])
             if not isinstance(pending, steps.Irecv):
@@ -252,9 +290,14 @@ class VirtualBlock:
         return True
 
     def _collective(self, rank: int, step: Step) -> bool:
-        """Run the step for all ranks when the last one has arrived, and drop it from the lists of the others."""
+        """Run the step for all ranks when the last one has arrived, and drop it from the lists of
+        the others."""
         ranks = list(self.todo)
-        arrived = {other: todo[0] for other, todo in self.todo.items() if todo and type(todo[0]) is type(step)}
+        arrived = {
+            other: todo[0]
+            for other, todo in self.todo.items()
+            if todo and type(todo[0]) is type(step)
+        }
         if len(arrived) < len(ranks):
             return False
         message_bytes = self._move_payload(ranks, arrived)
@@ -275,7 +318,9 @@ class VirtualBlock:
             case steps.Barrier():
                 return 0
             case steps.AllReduce() | steps.Reduce() | steps.ReduceScatter():
-                message = self._reduced([(rank, arrived[rank].send) for rank in ranks], first.reduction)
+                message = self._reduced(
+                    [(rank, arrived[rank].send) for rank in ranks], first.reduction
+                )
             case steps.Broadcast() | steps.Scatter():
                 root_step = arrived[first.root]
                 message = self.words(first.root, getattr(root_step, "send", None) or root_step.data)
@@ -292,21 +337,28 @@ class VirtualBlock:
             message_bytes = sent[0][0].nbytes
         for rank, words in zip(ranks, received, strict=True):
             if rank == first.root if isinstance(first, steps.Reduce | steps.Gather) else True:
-                view = arrived[rank].data if isinstance(first, steps.Broadcast) else arrived[rank].recv
+                view = (
+                    arrived[rank].data if isinstance(first, steps.Broadcast) else arrived[rank].recv
+                )
                 self.words(rank, view)[:] = words
         return message_bytes
 
     def _reduced(self, sources: Sequence[tuple[int, View]], reduction: str) -> Words:
         rank, view = sources[0]
-        kind, parts = self.buffers[rank][view.buffer].dtype, [self.words(*source) for source in sources]
-        stacks = (np.stack([kind.decode(part[copy]) for part in parts]) for copy in range(len(parts[0])))
+        kind = self.buffers[rank][view.buffer].dtype
+        parts = [self.words(*source) for source in sources]
+        stacks = (
+            np.stack([kind.decode(part[copy]) for part in parts]) for copy in range(len(parts[0]))
+        )
         return np.stack([kind.encode(NUMPY_REDUCTIONS[reduction](stack)) for stack in stacks])
 
     def _start_copy(self, rank: int, step: steps.Copy | steps.Icopy) -> Any:
         """Returns the time at which the copy ends."""
         self._copy(rank, step)
         copied_bytes = self.words(rank, step.source)[0].nbytes
-        return self.clock[rank] + self.model.call_s + copied_bytes / (self.model.copy_gb_per_s * 1e9)
+        return (
+            self.clock[rank] + self.model.call_s + copied_bytes / (self.model.copy_gb_per_s * 1e9)
+        )
 
     def _copy(self, rank: int, step: Step) -> None:
         """Move the payload of a copy; in a reset, this takes no time."""

@@ -1,13 +1,14 @@
 """CUDA on this machine: the driver API (libcuda) by ctypes, and CUDA IPC.
 
-cuda-bindings comes only with CUDA wheels, but machines without them are described, too. The queries of CudaDriver
-create no context on a GPU; buffers/cuda_ipc.py makes the calls that need one. After cuInit a process sees the GPUs that
-CUDA_VISIBLE_DEVICES named at that moment, and must not fork without exec.
+cuda-bindings comes only with CUDA wheels, but machines without them are described, too. The queries
+of CudaDriver create no context on a GPU; buffers/cuda_ipc.py makes the calls that need one. After
+cuInit a process sees the GPUs that CUDA_VISIBLE_DEVICES named at that moment, and must not fork
+without exec.
 
-The key `cuda_ipc` becomes variables of each library. Their meaning is that of NCCL's user guide, of Open MPI's
-btl_smcuda_component.c, of UCX's docs/source/faq.md ("^" excludes a list) and of the user guide of MVAPICH2-GDR. MPICH
-has no switch: it uses IPC from a threshold on, and below it for buffers that are sent again (src/mpid/ch4/shm/ipc;
-pmodels/mpich#7302).
+The key `cuda_ipc` becomes variables of each library. Their meaning is that of NCCL's user guide, of
+Open MPI's btl_smcuda_component.c, of UCX's docs/source/faq.md ("^" excludes a list) and of the user
+guide of MVAPICH2-GDR. MPICH has no switch: it uses IPC from a threshold on, and below it for
+buffers that are sent again (src/mpid/ch4/shm/ipc; pmodels/mpich#7302).
 """
 
 from __future__ import annotations
@@ -30,31 +31,46 @@ CUDA_LIBRARY = "libcuda.so.1"
 TEXT_BYTES = 256
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}  # by the major version of CUDA
 # CUdevice_attribute of cuda.h
-L2_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR = 38, 75, 76
+L2_BYTES = 38
+CAPABILITY_MAJOR = 75
+CAPABILITY_MINOR = 76
 
 CUDA_IPC_VALUES = ("auto", "on", "off")
-NCCL, OPEN_MPI, UCX, MPICH, MVAPICH = "NCCL", "Open MPI", "UCX", "MPICH", "MVAPICH"
+NCCL = "NCCL"
+OPEN_MPI = "Open MPI"
+UCX = "UCX"
+MPICH = "MPICH"
+MVAPICH = "MVAPICH"
 SMCUDA = "OMPI_MCA_btl_smcuda_use_cuda_ipc"
-THRESHOLD, REPEATED = "MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD", "MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR"
-# UCX uses all transports by default, and naming one would disable the others; MPICH's threshold is a C int, so messages
-# of 2 GiB and more use IPC all the same
+THRESHOLD = "MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD"
+REPEATED = "MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR"
+# UCX uses all transports by default, and naming one would disable the others; MPICH's threshold is
+# a C int, so messages of 2 GiB and more use IPC all the same
 EXPORTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
-    # NVLink multicast (NVLS) also maps memory of other processes, and NCCL_P2P_DISABLE does not disable it
-    NCCL: {"on": {"NCCL_P2P_DISABLE": "0"}, "off": {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}},
+    # NVLink multicast (NVLS) also maps memory of other processes, and NCCL_P2P_DISABLE does not
+    # disable it
+    NCCL: {
+        "on": {"NCCL_P2P_DISABLE": "0"},
+        "off": {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
+    },
     OPEN_MPI: {"on": {SMCUDA: "1"}, "off": {SMCUDA: "0"}},
     UCX: {"on": {}, "off": {"UCX_TLS": "^cuda_ipc"}},
     MPICH: {"on": {}, "off": {THRESHOLD: str(INT_MAX), REPEATED: "0"}},
     MVAPICH: {"on": {"MV2_CUDA_IPC": "1"}, "off": {"MV2_CUDA_IPC": "0"}},
 }
 NOT_SET = "not set"
-NO, YES = ("0", "false", "no", "off", "n"), ("1", "true", "yes", "on", "y")
+NO = ("0", "false", "no", "off", "n")
+YES = ("1", "true", "yes", "on", "y")
 DRIVER_VERSION = "proc/driver/nvidia/version"
-WSL_DEVICE = "dev/dxg"  # of the Windows Subsystem for Linux, which lacks the driver's folder in /proc
-NAMESPACES = ("pid", "ipc", "mnt", "net", "user")  # a rank can open a handle of another container if they are equal
+# of the Windows Subsystem for Linux, which lacks the driver's folder in /proc
+WSL_DEVICE = "dev/dxg"
+# a rank can open a handle of another container if they are equal
+NAMESPACES = ("pid", "ipc", "mnt", "net", "user")
 
 
 class CudaError(Exception):
-    """The driver or a function is missing, or a call failed: `cuInit: CUDA_ERROR_NO_DEVICE (100)`."""
+    """The driver or a function is missing, or a call failed: `cuInit: CUDA_ERROR_NO_DEVICE
+    (100)`."""
 
 
 class IpcHandle(ctypes.Structure):
@@ -63,7 +79,8 @@ class IpcHandle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_ubyte * 64)]
 
 
-SIGNATURES: dict[str, tuple[Any, ...]] = {  # of cuda.h; the names with _v2 are those its macros choose
+# of cuda.h; the names with _v2 are those its macros choose
+SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (c_void_p,),
     "cuDeviceGetCount": (c_void_p,),
@@ -101,12 +118,16 @@ def driver_missing() -> str | None:
 
 
 def driver_too_old(library: str, built_for: str, install: str) -> str | None:
-    """Why the driver can't run a library that was built for a CUDA version (13.0); None if it can, or if unknown.
+    """Why the driver can't run a library that was built for a CUDA version (13.0); None if it can,
+    or if unknown.
 
-    A driver runs all minor versions of its own major version (CUDA Compatibility, minor version compatibility).
+    A driver runs all minor versions of its own major version (CUDA Compatibility, minor version
+    compatibility).
     """
-    newest, major = c_int(), int(built_for.partition(".")[0])
-    try:  # needs no cuInit; a compatibility package (cuda-compat) in the loader's path answers for itself
+    newest = c_int()
+    major = int(built_for.partition(".")[0])
+    # needs no cuInit; a compatibility package (cuda-compat) in the loader's path answers for itself
+    try:
         known = ctypes.CDLL(CUDA_LIBRARY).cuDriverGetVersion(byref(newest)) == 0
     except (OSError, AttributeError):
         return None
@@ -114,13 +135,15 @@ def driver_too_old(library: str, built_for: str, install: str) -> str | None:
         return None
     driver = f"driver {LEAST_DRIVER[major]}" if major in LEAST_DRIVER else "a driver"
     return (
-        f"{library} is built for CUDA {built_for}, and this driver runs CUDA {cuda_version(newest.value)} at most; "
-        f"install {driver} or newer, or {install} (docs/gpu.md)"
+        f"{library} is built for CUDA {built_for}, and this driver runs CUDA"
+        f" {cuda_version(newest.value)} at most; install {driver} or newer, or {install}"
+        " (docs/gpu.md)"
     )
 
 
 class CudaDriver:
-    """The initialised driver; GPUs are given by CUDA's ordinal. Raises CudaError if there is no driver or no GPU."""
+    """The initialised driver; GPUs are given by CUDA's ordinal. Raises CudaError if there is no
+    driver or no GPU."""
 
     def __init__(self) -> None:
         missing = driver_missing()
@@ -144,18 +167,23 @@ class CudaDriver:
         return bus_id(self.text("cuDeviceGetPCIBusId", ordinal))
 
     def properties(self, ordinal: int) -> Facts:
-        """The UUID without its prefix `GPU-`, name, PCI bus id, sizes and compute capability of a GPU.
+        """The UUID without its prefix `GPU-`, name, PCI bus id, sizes and compute capability of a
+        GPU.
 
         With MIG, they are those of the part of a GPU that CUDA sees.
         """
-        device, raw_uuid, memory_bytes = self.device(ordinal), (c_char * 16)(), c_size_t()
+        device = self.device(ordinal)
+        raw_uuid = (c_char * 16)()
+        memory_bytes = c_size_t()
         try:
             self.call("cuDeviceGetUuid_v2", raw_uuid, device)
         except CudaError:  # before driver 470
             self.call("cuDeviceGetUuid", raw_uuid, device)
         self.call("cuDeviceTotalMem_v2", byref(memory_bytes), device)
         attributes = (CAPABILITY_MAJOR, CAPABILITY_MINOR, L2_BYTES)
-        major, minor, l2_bytes = (self.number("cuDeviceGetAttribute", number, device) for number in attributes)
+        major, minor, l2_bytes = (
+            self.number("cuDeviceGetAttribute", number, device) for number in attributes
+        )
         return {
             "uuid": str(uuid.UUID(bytes=raw_uuid.raw)),
             "name": fact_text(self.text("cuDeviceGetName", ordinal)),
@@ -185,7 +213,8 @@ class CudaDriver:
         function = getattr(self._library, name, None)
         if function is None:
             raise CudaError(f"{name}: this driver does not have it")
-        function.argtypes, function.restype = SIGNATURES[name], c_int
+        function.argtypes = SIGNATURES[name]
+        function.restype = c_int
         return function
 
     def check(self, name: str, status: int) -> None:
@@ -193,7 +222,9 @@ class CudaDriver:
         if status != 0:
             text = ctypes.c_char_p()
             known = self._library.cuGetErrorName(c_int(status), byref(text)) == 0 and text.value
-            error = f"{text.value.decode()} ({status})" if known and text.value else f"error {status}"
+            error = (
+                f"{text.value.decode()} ({status})" if known and text.value else f"error {status}"
+            )
             raise CudaError(f"{name}: {error}")
 
 
@@ -208,27 +239,40 @@ def cuda_ipc_exports(setting: str, libraries: Iterable[str]) -> dict[str, str]:
     return exports
 
 
-def cuda_ipc_without_effect(setting: str, library: str, environment: Mapping[str, str]) -> str | None:
-    """Why the setting can't have had an effect on the library in this environment; None if it may have had one."""
+def cuda_ipc_without_effect(
+    setting: str, library: str, environment: Mapping[str, str]
+) -> str | None:
+    """Why the setting can't have had an effect on the library in this environment; None if it may
+    have had one."""
     reason = None if setting == "auto" else NO_EFFECT_REASONS[library](setting, environment)
     return None if reason is None else f"cuda_ipc={setting} had no effect on {library}: {reason}"
 
 
 def _no_effect_on_nccl(setting: str, environment: Mapping[str, str]) -> str | None:
-    disabled, level = environment.get("NCCL_P2P_DISABLE"), environment.get("NCCL_P2P_LEVEL", "").upper()
+    disabled = environment.get("NCCL_P2P_DISABLE")
+    level = environment.get("NCCL_P2P_LEVEL", "").upper()
     if setting == "off":
         if disabled != "1" and level not in ("LOC", "0"):
             return f"NCCL_P2P_DISABLE is {disabled or NOT_SET}"
         multicast = environment.get("NCCL_NVLS_ENABLE", "0")
-        return None if multicast == "0" else f"NCCL_NVLS_ENABLE={multicast} leaves NVLink multicast between GPUs"
+        return (
+            None
+            if multicast == "0"
+            else f"NCCL_NVLS_ENABLE={multicast} leaves NVLink multicast between GPUs"
+        )
     if disabled == "1":
         return "NCCL_P2P_DISABLE=1 forbids all transfers between GPUs"
-    return f"NCCL_P2P_LEVEL={level} forbids all transfers between GPUs" if level in ("LOC", "0") else None
+    return (
+        f"NCCL_P2P_LEVEL={level} forbids all transfers between GPUs"
+        if level in ("LOC", "0")
+        else None
+    )
 
 
 def _no_effect_on_open_mpi(setting: str, environment: Mapping[str, str]) -> str | None:
     """Only the PML ob1 uses btl smcuda and reads its switch, the PMLs ucx and cm do not."""
-    pml, btl = environment.get("OMPI_MCA_pml", ""), environment.get("OMPI_MCA_btl", "")
+    pml = environment.get("OMPI_MCA_pml", "")
+    btl = environment.get("OMPI_MCA_btl", "")
     if not includes_any(pml, ("ob1",)):
         if includes_any(pml, ("ucx",)) and _no_effect_on_ucx(setting, environment) is None:
             return None
@@ -236,17 +280,23 @@ def _no_effect_on_open_mpi(setting: str, environment: Mapping[str, str]) -> str 
     if not includes_any(btl, ("smcuda",)):
         return None if setting == "off" else f"OMPI_MCA_btl={btl} excludes smcuda"
     allowed = not _is_one_of(environment.get(SMCUDA), NO)
-    return None if allowed == (setting == "on") else f"{SMCUDA} is {environment.get(SMCUDA, NOT_SET)}"
+    return (
+        None if allowed == (setting == "on") else f"{SMCUDA} is {environment.get(SMCUDA, NOT_SET)}"
+    )
 
 
 def _no_effect_on_ucx(setting: str, environment: Mapping[str, str]) -> str | None:
-    pml, transports = environment.get("OMPI_MCA_pml", ""), environment.get("UCX_TLS", "")
+    pml = environment.get("OMPI_MCA_pml", "")
+    transports = environment.get("UCX_TLS", "")
     if not includes_any(pml, ("ucx",)):
         return f"OMPI_MCA_pml={pml} carries the messages, not UCX"
     allowed = includes_any(transports, ("cuda_ipc", "cuda", "all"))
     if allowed == (setting == "on"):
         return None
-    return f"UCX_TLS is {transports or NOT_SET}, which {'includes' if allowed else 'excludes'} cuda_ipc"
+    return (
+        f"UCX_TLS is {transports or NOT_SET}, which {'includes' if allowed else 'excludes'}"
+        " cuda_ipc"
+    )
 
 
 def _no_effect_on_mpich(setting: str, environment: Mapping[str, str]) -> str | None:
@@ -255,7 +305,8 @@ def _no_effect_on_mpich(setting: str, environment: Mapping[str, str]) -> str | N
             if _is_one_of(environment.get(name), words):
                 return f"{name}={environment[name]} forbids it"
         return None
-    threshold, repeated = environment.get(THRESHOLD, NOT_SET), environment.get(REPEATED, NOT_SET)
+    threshold = environment.get(THRESHOLD, NOT_SET)
+    repeated = environment.get(REPEATED, NOT_SET)
     if threshold != NOT_SET and _is_one_of(repeated, NO):
         return None
     return f"{THRESHOLD} is {threshold} and {REPEATED} is {repeated}"
@@ -263,9 +314,16 @@ def _no_effect_on_mpich(setting: str, environment: Mapping[str, str]) -> str | N
 
 def _no_effect_on_mvapich(setting: str, environment: Mapping[str, str]) -> str | None:
     if setting == "on" and not _is_one_of(environment.get("MV2_USE_CUDA"), YES):
-        return f"MV2_USE_CUDA is {environment.get('MV2_USE_CUDA', NOT_SET)}, so it does not accept GPU memory"
+        return (
+            f"MV2_USE_CUDA is {environment.get('MV2_USE_CUDA', NOT_SET)}, so it does not accept GPU"
+            " memory"
+        )
     allowed = not _is_one_of(environment.get("MV2_CUDA_IPC"), NO)
-    return None if allowed == (setting == "on") else f"MV2_CUDA_IPC is {environment.get('MV2_CUDA_IPC', NOT_SET)}"
+    return (
+        None
+        if allowed == (setting == "on")
+        else f"MV2_CUDA_IPC is {environment.get('MV2_CUDA_IPC', NOT_SET)}"
+    )
 
 
 NO_EFFECT_REASONS: Mapping[str, Callable[[str, Mapping[str, str]], str | None]] = {
@@ -278,7 +336,8 @@ NO_EFFECT_REASONS: Mapping[str, Callable[[str, Mapping[str, str]], str | None]] 
 
 
 def includes_any(chosen: str, names: Iterable[str]) -> bool:
-    """Whether a list of MCA or UCX (`a,b`, or `^a,b` for all others) includes one of the names; an empty list does."""
+    """Whether a list of MCA or UCX (`a,b`, or `^a,b` for all others) includes one of the names; an
+    empty list does."""
     listed = {word.strip() for word in chosen.removeprefix("^").split(",") if word.strip()}
     return not listed or listed.isdisjoint(names) == chosen.startswith("^")
 
@@ -288,10 +347,13 @@ def _is_one_of(value: str | None, words: tuple[str, ...]) -> bool:
 
 
 def collect_ipc(root: Path = ROOT) -> Facts:
-    """What files say about CUDA IPC, as `ipc.platform.*`; without a driver also `ipc.effective` (None) and why."""
+    """What files say about CUDA IPC, as `ipc.platform.*`; without a driver also `ipc.effective`
+    (None) and why."""
     line = (read_line(root / DRIVER_VERSION) or "").partition(" GCC version")[0]
     # of `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`
-    version = re.search(r"NVRM version:.*?\s([0-9]{2,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)(?:\s|$)", line)
+    version = re.search(
+        r"NVRM version:.*?\s([0-9]{2,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)(?:\s|$)", line
+    )
     platform: Facts = {
         "nvidia_driver": version[1] if version else None,
         "nvidia_kernel_module": line or None,
@@ -300,9 +362,14 @@ def collect_ipc(root: Path = ROOT) -> Facts:
         "ptrace_scope": read_int(root / "proc/sys/kernel/yama/ptrace_scope"),
     }
     for name in NAMESPACES:
-        number = re.fullmatch(r"[a-z_]+:\[([0-9]{1,19})\]", read_link(root / "proc/self/ns" / name) or "")
+        number = re.fullmatch(
+            r"[a-z_]+:\[([0-9]{1,19})\]", read_link(root / "proc/self/ns" / name) or ""
+        )
         platform[f"{name}_namespace"] = int(number[1]) if number else None  # of pid:[4026531836]
     facts = {f"ipc.platform.{key}": value for key, value in platform.items() if value is not None}
     if os.access(root / DRIVER_VERSION, os.F_OK) or os.access(root / WSL_DEVICE, os.F_OK):
         return facts
-    return facts | {"ipc.effective": None, "ipc.reason": f"no NVIDIA driver: /{DRIVER_VERSION} is absent"}
+    return facts | {
+        "ipc.effective": None,
+        "ipc.reason": f"no NVIDIA driver: /{DRIVER_VERSION} is absent",
+    }

@@ -1,8 +1,9 @@
 """The GPUs of this machine, which of them CUDA shows to this process, and the one that a rank uses.
 
-CUDA_VISIBLE_DEVICES is parsed as by CUDA (CUDA C++ Programming Guide, environment variables): all entries are numbers
-in the order of CUDA_DEVICE_ORDER, or `GPU-` and the beginning of a UUID, or `MIG-` and a UUID. An invalid entry, such
-as `-1`, hides everything from there on, and an entry that occurs twice hides all GPUs.
+CUDA_VISIBLE_DEVICES is parsed as by CUDA (CUDA C++ Programming Guide, environment variables): all
+entries are numbers in the order of CUDA_DEVICE_ORDER, or `GPU-` and the beginning of a UUID, or
+`MIG-` and a UUID. An invalid entry, such as `-1`, hides everything from there on, and an entry that
+occurs twice hides all GPUs.
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ from .cuda import CudaDriver, CudaError
 from .nvml import Gpu
 from .sources import Facts, fact_text, parse_fields, read_text, run_command
 
-VISIBLE_DEVICES, DEVICE_ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+DEVICE_ORDER = "CUDA_DEVICE_ORDER"
 NOT_FACTS = ("index", "memory_used_bytes", "processes")
-# Processes of other containers are hidden. If none is visible, more used memory than this means that there is one; the
-# driver itself uses up to a hundredth of a GPU.
-UNEXPLAINED_BYTES, UNEXPLAINED_SHARE = 2**30, 0.02
-PEER_TIMEOUT_S = 30.0  # without its persistence daemon the driver initialises one GPU after the other
-PEER_ATTRIBUTES = {"access": 2, "native_atomics": 3, "performance_rank": 1}  # CUdevice_P2PAttribute of cuda.h
+# Processes of other containers are hidden. If none is visible, more used memory than this means
+# that there is one; the driver itself uses up to a hundredth of a GPU.
+UNEXPLAINED_BYTES = 2**30
+UNEXPLAINED_SHARE = 0.02
+# without its persistence daemon the driver initialises one GPU after the other
+PEER_TIMEOUT_S = 30.0
+# CUdevice_P2PAttribute of cuda.h
+PEER_ATTRIBUTES = {"access": 2, "native_atomics": 3, "performance_rank": 1}
 PEER_CODE = "import json; from commbench.hardware import gpu; print(json.dumps(gpu.peer_facts()))"
 
 
 def collect(environ: Mapping[str, str] = os.environ) -> Facts:
-    """The driver and all GPUs as `gpu.driver_version`, `gpu.0.name`, ... by NVML's indices, and as `gpu.visible` those
-    that CUDA_VISIBLE_DEVICES leaves. Only `gpu.reason` if there is no driver or it fails."""
+    """The driver and all GPUs as `gpu.driver_version`, `gpu.0.name`, ... by NVML's indices, and as
+    `gpu.visible` those that CUDA_VISIBLE_DEVICES leaves. Only `gpu.reason` if there is no driver or
+    it fails."""
     refusal = nvml.reason()
     if refusal is not None:
         return {"gpu.reason": fact_text(refusal)}
@@ -44,7 +50,8 @@ def collect(environ: Mapping[str, str] = os.environ) -> Facts:
         "gpu.driver_version": nvml.driver_version(),
         "gpu.cuda_driver_version": nvml.newest_cuda(),
     }
-    visible, entries = visible_indices(environ, gpus), parse_visible(environ.get(VISIBLE_DEVICES))
+    visible = visible_indices(environ, gpus)
+    entries = parse_visible(environ.get(VISIBLE_DEVICES))
     if visible is not None:
         facts["gpu.visible"] = ",".join(map(str, visible)) or "none"
     elif entries and entries[0].startswith("MIG-"):
@@ -52,12 +59,15 @@ def collect(environ: Mapping[str, str] = os.environ) -> Facts:
     for gpu in gpus:
         for key, value in asdict(gpu).items():
             if key not in NOT_FACTS:
-                facts[f"gpu.{gpu.index}.{key}"] = fact_text(value) if isinstance(value, str) else value
+                facts[f"gpu.{gpu.index}.{key}"] = (
+                    fact_text(value) if isinstance(value, str) else value
+                )
     return {key: value for key, value in facts.items() if value is not None}
 
 
 def parse_visible(text: str | None) -> tuple[str, ...] | None:
-    """The valid entries of CUDA_VISIBLE_DEVICES, numbers without leading zeros; None where it is not set."""
+    """The valid entries of CUDA_VISIBLE_DEVICES, numbers without leading zeros; None where it is
+    not set."""
     if text is None:
         return None
     entries: list[str] = []
@@ -79,8 +89,8 @@ def _entry_kind(entry: str) -> str:
 
 
 def visible_indices(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> list[int] | None:
-    """NVML's indices of the visible GPUs in CUDA's order; None if only CUDA knows them: with MIG, or if the numbers of
-    different GPUs begin with the fastest."""
+    """NVML's indices of the visible GPUs in CUDA's order; None if only CUDA knows them: with MIG,
+    or if the numbers of different GPUs begin with the fastest."""
     entries = parse_visible(environ.get(VISIBLE_DEVICES))
     if any(gpu.mig for gpu in gpus) or (entries and entries[0].startswith("MIG-")):
         return None
@@ -93,8 +103,11 @@ def visible_indices(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> list[int
     indices: list[int] = []
     for entry in entries:
         names = ((gpu.index, (gpu.uuid or "").lower()) for gpu in gpus)
-        matches = [index for index, uuid in names if entry == str(index) or uuid.startswith(entry.lower())]
-        if len(matches) != 1:  # no GPU has this number or UUID, or the UUIDs of several begin with it
+        matches = [
+            index for index, uuid in names if entry == str(index) or uuid.startswith(entry.lower())
+        ]
+        # no GPU has this number or UUID, or the UUIDs of several begin with it
+        if len(matches) != 1:
             break
         if matches[0] in indices:
             return []
@@ -106,16 +119,19 @@ def visible_count(environ: Mapping[str, str]) -> int | None:
     """The number of GPUs that CUDA shows; None if only CUDA knows it."""
     if nvml.reason() is not None:
         return None
-    indices, entries = visible_indices(environ, nvml.gpus()), parse_visible(environ.get(VISIBLE_DEVICES))
+    indices = visible_indices(environ, nvml.gpus())
+    entries = parse_visible(environ.get(VISIBLE_DEVICES))
     known = entries if indices is None else indices
     return None if known is None else len(known)
 
 
 def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
-    """`gpu.own.*` of the GPU that a rank uses: its ordinal is the local rank modulo the number of visible GPUs.
+    """`gpu.own.*` of the GPU that a rank uses: its ordinal is the local rank modulo the number of
+    visible GPUs.
 
-    They come from the CUDA driver, because only CUDA knows its order; without one there is only `gpu.own.reason`.
-    `gpu.own.users` names other processes that hold its memory: `1234 (1000000000 B), 77 (? B)`.
+    They come from the CUDA driver, because only CUDA knows its order; without one there is only
+    `gpu.own.reason`. `gpu.own.users` names other processes that hold its memory: `1234 (1000000000
+    B), 77 (? B)`.
     """
     try:
         cuda = CudaDriver()
@@ -125,9 +141,10 @@ def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
         ordinal = local_rank % visible
         facts = {"ordinal": ordinal, **cuda.properties(ordinal)}
     except CudaError as error:
-        entries, note = parse_visible(environ.get(VISIBLE_DEVICES)), ""
+        entries = parse_visible(environ.get(VISIBLE_DEVICES))
+        note = ""
         if entries is not None:
-            note = f" ({VISIBLE_DEVICES}={environ[VISIBLE_DEVICES]!r}{'' if entries else ' hides every GPU'})"
+            note = f" ({VISIBLE_DEVICES}={environ[VISIBLE_DEVICES]!r}{'' if entries else ' hides every GPU'})"  # noqa: E501
         return {"gpu.own.reason": fact_text(str(error)) + note}
     facts |= {"visible": visible, "driver_version": nvml.driver_version()}
     gpu = next((gpu for gpu in nvml.gpus() if gpu.pci_bus_id == facts["pci_bus_id"]), None)
@@ -140,7 +157,8 @@ def _nvml_facts(gpu: Gpu) -> Facts:
     """What NVML adds. With MIG, memory and processes may be those of other parts of the GPU."""
     if gpu.mig:
         return {"index": gpu.index}
-    total, used = gpu.memory_total_bytes, gpu.memory_used_bytes
+    total = gpu.memory_total_bytes
+    used = gpu.memory_used_bytes
     free = None if total is None or used is None else total - used
     return {"index": gpu.index, "users": users(gpu), "memory_free_bytes": free}
 
@@ -152,9 +170,11 @@ def own_pids(proc: Path) -> list[int]:
 
 
 def users(gpu: Gpu, proc: Path = Path("/proc")) -> str | None:
-    """The other processes that hold memory, or how much memory hidden processes use; None if there are none.
+    """The other processes that hold memory, or how much memory hidden processes use; None if there
+    are none.
 
-    In a container NVML may list processes by the PIDs of the host, which a process here may have, or none.
+    In a container NVML may list processes by the PIDs of the host, which a process here may have,
+    or none.
     """
     own = {os.getpid(), *own_pids(proc)}
     others = []
@@ -164,15 +184,17 @@ def users(gpu: Gpu, proc: Path = Path("/proc")) -> str | None:
             others.append(f"{pid} ({'?' if size is None else size} B{hidden})")
     if others:
         return ", ".join(others)
-    used, total = gpu.memory_used_bytes or 0, gpu.memory_total_bytes or 0
+    used = gpu.memory_used_bytes or 0
+    total = gpu.memory_total_bytes or 0
     if gpu.processes or used <= max(UNEXPLAINED_BYTES, UNEXPLAINED_SHARE * total):
         return None
     return f"processes that can't be seen from here ({used} B)"
 
 
 def collect_peer_access() -> Facts:
-    """`peer.I-J.access`, `.native_atomics`, `.performance_rank` (0 is the fastest), `.can_access`: of GPU I to the
-    memory of GPU J. Empty with fewer than two GPUs; `peer.reason` where CUDA does not answer.
+    """`peer.I-J.access`, `.native_atomics`, `.performance_rank` (0 is the fastest), `.can_access`:
+    of GPU I to the memory of GPU J. Empty with fewer than two GPUs; `peer.reason` where CUDA does
+    not answer.
 
     Another process asks: this one must not open CUDA, and CUDA_VISIBLE_DEVICES must not hide a GPU.
     """
@@ -181,7 +203,9 @@ def collect_peer_access() -> Facts:
     environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     # the default, fastest first, is an order that NVML does not have
     finished = run_command(
-        [sys.executable, "-c", PEER_CODE], PEER_TIMEOUT_S, environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        [sys.executable, "-c", PEER_CODE],
+        PEER_TIMEOUT_S,
+        environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
     )
     if finished is None:
         return {"peer.reason": f"CUDA did not answer within {PEER_TIMEOUT_S:g} s"}
@@ -196,12 +220,16 @@ def peer_facts() -> Facts:
 
     GPUs have NVML's indices; one that NVML does not know has its CUDA ordinal, as `cuda2`.
     """
-    index, facts = {gpu.pci_bus_id: gpu.index for gpu in nvml.gpus()}, Facts()
+    index = {gpu.pci_bus_id: gpu.index for gpu in nvml.gpus()}
+    facts = Facts()
     try:
         cuda = CudaDriver()
-        names = [index.get(cuda.pci_bus_id(ordinal), f"cuda{ordinal}") for ordinal in range(cuda.count())]
+        names = [
+            index.get(cuda.pci_bus_id(ordinal), f"cuda{ordinal}") for ordinal in range(cuda.count())
+        ]
         for source, target in permutations(range(len(names)), 2):
-            pair, ends = f"peer.{names[source]}-{names[target]}", (cuda.device(source), cuda.device(target))
+            pair = f"peer.{names[source]}-{names[target]}"
+            ends = (cuda.device(source), cuda.device(target))
             for key, attribute in PEER_ATTRIBUTES.items():
                 with suppress(CudaError):
                     value = cuda.number("cuDeviceGetP2PAttribute", attribute, *ends)

@@ -1,4 +1,5 @@
-"""The host: its identity, processors, memory, load and ulimits, and whether it is a container or a virtual machine."""
+"""The host: its identity, processors, memory, load and ulimits, and whether it is a container or a
+virtual machine."""
 
 from __future__ import annotations
 
@@ -15,7 +16,17 @@ from pathlib import Path
 
 from commbench.core.units import format_ranges, parse_ranges
 
-from .sources import ROOT, Facts, children, gather, parse_fields, parse_int, read_int, read_line, read_text
+from .sources import (
+    ROOT,
+    Facts,
+    children,
+    gather,
+    parse_fields,
+    parse_int,
+    read_int,
+    read_line,
+    read_text,
+)
 
 SLOW_READ_S = 1e-3
 STAT_FIELDS = 8  # user nice system idle iowait irq softirq steal; guest time is part of user
@@ -27,7 +38,12 @@ CONTAINER_FILES = (
     ("apptainer", ".singularity.d"),
     ("docker", ".dockerenv"),
 )
-CONTAINER_CGROUPS = (("kubernetes", "kubepods"), ("podman", "libpod"), ("docker", "docker"), ("lxc", "/lxc"))
+CONTAINER_CGROUPS = (
+    ("kubernetes", "kubepods"),
+    ("podman", "libpod"),
+    ("docker", "docker"),
+    ("lxc", "/lxc"),
+)
 # the names of systemd-detect-virt, by what the vendor and product in DMI contain
 DMI_NAMES = (
     ("amazon", "amazon ec2"),
@@ -43,7 +59,12 @@ DMI_NAMES = (
 )
 CPUS = "sys/devices/system/cpu"
 # Arm's /proc/cpuinfo has part numbers instead of a name; these are server cores used with GPUs
-ARM_CORES = {"0xd0c": "Neoverse-N1", "0xd40": "Neoverse-V1", "0xd49": "Neoverse-N2", "0xd4f": "Neoverse-V2"}
+ARM_CORES = {
+    "0xd0c": "Neoverse-N1",
+    "0xd40": "Neoverse-V1",
+    "0xd49": "Neoverse-N2",
+    "0xd4f": "Neoverse-V2",
+}
 MODEL_FIELDS = ("model name", "cpu model", "Processor", "cpu", "Hardware", "Model")
 
 
@@ -54,7 +75,9 @@ def collect(root: Path = ROOT) -> Facts:
 
 def parse_meminfo(text: str) -> dict[str, int]:
     """The sizes in /proc/meminfo in bytes; lines with counts are left out."""
-    sizes = {key: re.fullmatch(r"([0-9]{1,15}) kB", value) for key, value in parse_fields(text).items()}
+    sizes = {
+        key: re.fullmatch(r"([0-9]{1,15}) kB", value) for key, value in parse_fields(text).items()
+    }
     return {key: int(match[1]) * 1024 for key, match in sizes.items() if match}
 
 
@@ -66,7 +89,8 @@ def mounts(root: Path) -> list[tuple[list[str], list[str]]]:
 
 
 def parse_stat(text: str) -> tuple[int, int] | None:
-    """(steal, total) jiffies of all processors since boot from /proc/stat; None if the kernel does not count steal."""
+    """(steal, total) jiffies of all processors since boot from /proc/stat; None if the kernel does
+    not count steal."""
     line = next((line for line in text.splitlines() if line.startswith("cpu ")), "")
     numbers = [parse_int(word) for word in line.split()[1 : 1 + STAT_FIELDS]]
     known = [number for number in numbers if number is not None]
@@ -86,7 +110,8 @@ def identity_facts(root: Path) -> Facts:
 
 
 def memory_facts(root: Path) -> Facts:
-    """Total and available memory, and huge pages: the policy is madvise in `always [madvise] never`."""
+    """Total and available memory, and huge pages: the policy is madvise in `always [madvise]
+    never`."""
     sizes = parse_meminfo(read_text(root / "proc/meminfo"))
     policy = re.search(r"\[(\w+)\]", read_text(root / "sys/kernel/mm/transparent_hugepage/enabled"))
     return {
@@ -112,10 +137,15 @@ _current_cpu = getattr(ctypes.CDLL(None), "sched_getcpu", lambda: 0)  # glibc an
 
 
 def interference_counters(whole_host: bool = True, root: Path = ROOT) -> dict[str, float]:
-    """Counters that show a disturbance by their differences: the context switches of this process, the frequency of
-    the processor that it runs on, and the processor time of the whole host that its hypervisor has stolen."""
+    """Counters that show a disturbance by their differences: the context switches of this process,
+    the frequency of the processor that it runs on, and the processor time of the whole host that
+    its hypervisor has stolen.
+    """
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    counters = {"os.voluntary_switches": float(usage.ru_nvcsw), "os.involuntary_switches": float(usage.ru_nivcsw)}
+    counters = {
+        "os.voluntary_switches": float(usage.ru_nvcsw),
+        "os.involuntary_switches": float(usage.ru_nivcsw),
+    }
     stat = parse_stat(read_text(root / "proc/stat")) if whole_host else None
     if stat is not None:
         counters["os.steal_s"] = stat[0] / os.sysconf("SC_CLK_TCK")
@@ -126,7 +156,8 @@ def interference_counters(whole_host: bool = True, root: Path = ROOT) -> dict[st
 
 @cache
 def frequency_is_quick(root: Path = ROOT) -> bool:
-    """Whether the frequency of a processor can be read quickly: kernels before 5.18 may sleep 10 ms to measure it."""
+    """Whether the frequency of a processor can be read quickly: kernels before 5.18 may sleep 10 ms
+    to measure it."""
     took_s = []
     for _ in range(3):
         begin_s = time.perf_counter()
@@ -141,16 +172,20 @@ def _frequency_file(root: Path) -> Path:
 
 
 def ulimit_facts(root: Path) -> Facts:
-    """The soft limits of locked memory, which RDMA needs, and of open files: a number or `unlimited`."""
+    """The soft limits of locked memory, which RDMA needs, and of open files: a number or
+    `unlimited`."""
     limits = {
         "host.ulimit_memlock_bytes": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "host.ulimit_nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
-    return {key: "unlimited" if soft == resource.RLIM_INFINITY else soft for key, soft in limits.items()}
+    return {
+        key: "unlimited" if soft == resource.RLIM_INFINITY else soft for key, soft in limits.items()
+    }
 
 
 def container(root: Path) -> str | None:
-    """docker, podman, kubernetes, ..., chroot or none; None if an overlay at / is the only sign of a container."""
+    """docker, podman, kubernetes, ..., chroot or none; None if an overlay at / is the only sign of
+    a container."""
     text = read_text(root / "proc/self/cgroup")
     cgroup = next((kind for kind, word in CONTAINER_CGROUPS if word in text), None)
     if cgroup == "kubernetes":
@@ -168,21 +203,26 @@ def container(root: Path) -> str | None:
 
 
 def root_filesystem(root: Path) -> str | None:
-    """The type of the filesystem at /. An overlay is usually a container, but may be a diskless node."""
+    """The type of the filesystem at /. An overlay is usually a container, but may be a diskless
+    node."""
     return next((source[0] for mount, source in mounts(root) if mount[4] == "/"), None)
 
 
 def virtualization_facts(root: Path) -> Facts:
-    """Container, hypervisor, and the vendor and product name of the machine (in a cloud the instance type).
+    """Container, hypervisor, and the vendor and product name of the machine (in a cloud the
+    instance type).
 
-    The hypervisor has the name of systemd-detect-virt, `unknown` if only the CPU flag shows it, `none` on x86 without
-    the flag.
+    The hypervisor has the name of systemd-detect-virt, `unknown` if only the CPU flag shows it,
+    `none` on x86 without the flag.
     """
     dmi = root / "sys/class/dmi/id"
-    vendor, product = read_line(dmi / "sys_vendor"), read_line(dmi / "product_name")
+    vendor = read_line(dmi / "sys_vendor")
+    product = read_line(dmi / "product_name")
     # a bare-metal instance of a cloud has no hypervisor
     shown = "" if (product or "").endswith(".metal") else f"{vendor or ''} {product or ''}".lower()
-    name = next((kind for kind, word in DMI_NAMES if word in shown), None) or read_line(root / "sys/hypervisor/type")
+    name = next((kind for kind, word in DMI_NAMES if word in shown), None) or read_line(
+        root / "sys/hypervisor/type"
+    )
     if name is None and os.access(root / "proc/device-tree/hypervisor/compatible", os.F_OK):
         name = "kvm"
     if name is None:
@@ -198,11 +238,13 @@ def virtualization_facts(root: Path) -> Facts:
 
 
 def cpu_model(cpuinfo: Mapping[str, str]) -> str | None:
-    """The model name, or the implementer and part numbers on Arm; None if /proc/cpuinfo has neither."""
+    """The model name, or the implementer and part numbers on Arm; None if /proc/cpuinfo has
+    neither."""
     for name in MODEL_FIELDS:
         if cpuinfo.get(name):
             return cpuinfo[name]
-    implementer, part = cpuinfo.get("CPU implementer"), cpuinfo.get("CPU part")
+    implementer = cpuinfo.get("CPU implementer")
+    part = cpuinfo.get("CPU part")
     if not implementer or not part:
         return None
     name = ARM_CORES.get(part, "") if implementer == "0x41" else ""
@@ -216,10 +258,14 @@ def hypervisor_flag(cpuinfo: Mapping[str, str]) -> bool | None:
 
 
 def model_facts(root: Path) -> Facts:
-    """The model and the current clock in /proc/cpuinfo, and the governors and the highest clock of all processors."""
+    """The model and the current clock in /proc/cpuinfo, and the governors and the highest clock of
+    all processors."""
     text = read_text(root / "proc/cpuinfo")
     cpuinfo = parse_fields(text)
-    clocks = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*: ([0-9]{1,9}\.?[0-9]{0,9})$", text, re.MULTILINE)]
+    clocks = [
+        float(mhz)
+        for mhz in re.findall(r"^cpu MHz\s*: ([0-9]{1,9}\.?[0-9]{0,9})$", text, re.MULTILINE)
+    ]
     policies = children(root / CPUS / "cpufreq", r"policy\d+")
     top_khz = [khz for policy in policies if (khz := read_int(policy / "cpuinfo_max_freq"))]
     governors = {name for policy in policies if (name := read_line(policy / "scaling_governor"))}
@@ -233,7 +279,8 @@ def model_facts(root: Path) -> Facts:
 
 
 def core_facts(root: Path) -> Facts:
-    """The numbers of logical processors, physical cores and sockets, whether SMT is on, and the process's affinity."""
+    """The numbers of logical processors, physical cores and sockets, whether SMT is on, and the
+    process's affinity."""
     topologies = [cpu / "topology" for cpu in children(root / CPUS, r"cpu\d+")]
     # threads of one core have the same siblings; core_id is not unique where a socket has clusters
     siblings = {read_line(topology / "thread_siblings_list") for topology in topologies} - {None}
@@ -250,8 +297,13 @@ def core_facts(root: Path) -> Facts:
 
 def cache_facts(root: Path) -> Facts:
     """The largest cache of processor 0."""
-    texts = [read_line(index / "size") or "" for index in children(root / CPUS / "cpu0/cache", r"index\d+")]
-    sizes = [1024 * int(match[1]) for text in texts if (match := re.fullmatch(r"([0-9]{1,12})K", text))]
+    texts = [
+        read_line(index / "size") or ""
+        for index in children(root / CPUS / "cpu0/cache", r"index\d+")
+    ]
+    sizes = [
+        1024 * int(match[1]) for text in texts if (match := re.fullmatch(r"([0-9]{1,12})K", text))
+    ]
     return {"host.cpu_llc_bytes": max(sizes, default=None)}
 
 

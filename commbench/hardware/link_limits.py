@@ -1,14 +1,16 @@
-"""The physical limit of a case: the bandwidth of the network between its nodes and of the links between its GPUs.
+"""The physical limit of a case: the bandwidth of the network between its nodes and of the links
+between its GPUs.
 
-docs/method.md says which rates are used where. Between nodes, each byte of the result that was made elsewhere must
-enter, and each byte that others need must leave; an all_reduce of S bytes over N nodes moves at least 2 S (N - 1) / N
-through each of them (Patarasuk & Yuan 2009). GPUs reach the interfaces over their own links to the host, which limit a
-node, too: a single rank on a node with eight interfaces can't saturate them.
+docs/method.md says which rates are used where. Between nodes, each byte of the result that was made
+elsewhere must enter, and each byte that others need must leave; an all_reduce of S bytes over N
+nodes moves at least 2 S (N - 1) / N through each of them (Patarasuk & Yuan 2009). GPUs reach the
+interfaces over their own links to the host, which limit a node, too: a single rank on a node with
+eight interfaces can't saturate them.
 
-The rates that NCCL plans with (src/graph/topo.h, topo.cc) are without protocol overhead: 20.6 GB/s for an NVLink 4 link
-of 25, 48 GB/s for PCIe 5 x16 of 63. A ring uses all links of a GPU, so a collective is limited by the GPU whose links
-to the others are slowest in sum, not by the worst pair: where NVLink joins all GPUs, pairs without a direct link do not
-matter.
+The rates that NCCL plans with (src/graph/topo.h, topo.cc) are without protocol overhead: 20.6 GB/s
+for an NVLink 4 link of 25, 48 GB/s for PCIe 5 x16 of 63. A ring uses all links of a GPU, so a
+collective is limited by the GPU whose links to the others are slowest in sum, not by the worst
+pair: where NVLink joins all GPUs, pairs without a direct link do not matter.
 """
 
 from __future__ import annotations
@@ -27,10 +29,21 @@ from .topology import SAME_GPU, RankGpu, Topology, link_between
 
 MBIT_PER_GB = 8e3
 Limit = tuple[float, str]  # bandwidth in GB/s, and the name of what limits it
-# compute capability -> GB/s per link in one direction, and the most links of such a GPU; the next lower one counts
-NVLINK = {60: (18.0, 4), 70: (20.0, 6), 80: (20.0, 12), 86: (12.0, 4), 87: (20.0, 12), 90: (20.6, 18), 100: (40.1, 18)}
-PCIE_X16 = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}  # below 3 a link is asleep: it wakes up with the first transfer
-# encoding is taken off, packet headers are not (PCI Express base specification: 128b/130b, from 6 on 236 of 256 B)
+# compute capability -> GB/s per link in one direction, and the most links of such a GPU; the next
+# lower one counts
+NVLINK = {
+    60: (18.0, 4),
+    70: (20.0, 6),
+    80: (20.0, 12),
+    86: (12.0, 4),
+    87: (20.0, 12),
+    90: (20.6, 18),
+    100: (40.1, 18),
+}
+# below 3 a link is asleep: it wakes up with the first transfer
+PCIE_X16 = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}
+# encoding is taken off, packet headers are not (PCI Express base specification: 128b/130b, from 6
+# on 236 of 256 B)
 PCIE_LINE_X16 = {3: 15.75, 4: 31.5, 5: 63.0, 6: 118.0}
 PCIE_LINKS = {"PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB"}
 NVLINK_LINK = re.compile(r"NV([1-9][0-9]{0,2})")
@@ -39,7 +52,8 @@ HOST_COPY = "measured copy by a core"
 
 
 def interface_limit(name: str, mbit_per_s: float, count: int = 1) -> Limit:
-    """The line rate of a node's interface in one direction, or of `count` equal ones that are used together."""
+    """The line rate of a node's interface in one direction, or of `count` equal ones that are used
+    together."""
     return _together(count, (mbit_per_s / MBIT_PER_GB, f"{name} {mbit_per_s / 1e3:g} Gb/s"))
 
 
@@ -57,16 +71,20 @@ def bandwidth_limit(
     copy_gb_per_s: float | None = None,
     core_copy_gb_per_s: float | None = None,
 ) -> Limit | None:
-    """The limit of the bus bandwidth: the lower one of the network between nodes and the links between GPUs.
+    """The limit of the bus bandwidth: the lower one of the network between nodes and the links
+    between GPUs.
 
-    `gpus` are those of the world's ranks, empty with device=cpu; `wires` and `topologies` those of its nodes.
-    `copy_gb_per_s` is the measured rate of a copy within one GPU, `core_copy_gb_per_s` that of a copy by a core of as
-    many bytes as the case touches. None if unknown, for example where GPU data is staged through host memory.
+    `gpus` are those of the world's ranks, empty with device=cpu; `wires` and `topologies` those of
+    its nodes. `copy_gb_per_s` is the measured rate of a copy within one GPU, `core_copy_gb_per_s`
+    that of a copy by a core of as many bytes as the case touches. None if unknown, for example
+    where GPU data is staged through host memory.
     """
     if "staging" in job.benchmark.axes:
         return _host_copies_limit(job, gpus)
     if job.case.device == "cpu":
-        return network_limit(job, wires, node_of) or _core_copies_limit(job, node_of, core_copy_gb_per_s)
+        return network_limit(job, wires, node_of) or _core_copies_limit(
+            job, node_of, core_copy_gb_per_s
+        )
     network = network_limit(job, wires, node_of, gpus)
     if not gpus or job.case.staging != "none":
         return network
@@ -77,11 +95,16 @@ def bandwidth_limit(
 
 
 def network_limit(
-    job: Planned, wires: Sequence[Limit | None], node_of: Callable[[int], int], gpus: Sequence[RankGpu] = ()
+    job: Planned,
+    wires: Sequence[Limit | None],
+    node_of: Callable[[int], int],
+    gpus: Sequence[RankGpu] = (),
 ) -> Limit | None:
-    """The limit of the node with the slowest connection; None within a node, or where a rate or factor is unknown.
+    """The limit of the node with the slowest connection; None within a node, or where a rate or
+    factor is unknown.
 
-    `wires` are those of the nodes, `gpus` those of the world's ranks; `node_of` gives the node of a rank of the world.
+    `wires` are those of the nodes, `gpus` those of the world's ranks; `node_of` gives the node of a
+    rank of the world.
     """
     factor = job.bus_factor
     ranks_by_node: dict[int, list[int]] = {}
@@ -101,7 +124,8 @@ def network_limit(
 
 
 def host_link(gpu: RankGpu) -> Limit | None:
-    """The line rate of a GPU's link to its host, in one direction: NVLink-C2C or PCIe; None if unknown."""
+    """The line rate of a GPU's link to its host, in one direction: NVLink-C2C or PCIe; None if
+    unknown."""
     if gpu.c2c_gb_per_s:
         return gpu.c2c_gb_per_s, f"C2C {gpu.c2c_gb_per_s:g} GB/s"
     link = _pcie_link(gpu, PCIE_LINE_X16)
@@ -116,17 +140,29 @@ def _pcie_link(gpu: RankGpu, x16_gb_per_s: Mapping[int, float]) -> Limit | None:
 
 
 def _host_copies_limit(job: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
-    """The limit between host and device: the slowest link, which ranks on one GPU share; None within a device."""
-    if job.case.device == "cpu" or not gpus or all(spec.memory == DEVICE for spec in job.program(0).buffers):
+    """The limit between host and device: the slowest link, which ranks on one GPU share; None
+    within a device."""
+    if (
+        job.case.device == "cpu"
+        or not gpus
+        or all(spec.memory == DEVICE for spec in job.program(0).buffers)
+    ):
         return None
     members = [gpus[rank] for rank in job.members]
     sharing = max(sum(gpu.is_same(other) for other in members) for gpu in members)
     slowest = _least([host_link(gpu) for gpu in members])
-    return slowest if slowest is None or sharing <= 1 else (slowest[0] / sharing, f"{slowest[1]} / {sharing}")
+    return (
+        slowest
+        if slowest is None or sharing <= 1
+        else (slowest[0] / sharing, f"{slowest[1]} / {sharing}")
+    )
 
 
-def _core_copies_limit(job: Planned, node_of: Callable[[int], int], core_copy_gb_per_s: float | None) -> Limit | None:
-    """The limit of ranks on the CPUs of one node, whose cores share the copying of the bytes that all ranks receive."""
+def _core_copies_limit(
+    job: Planned, node_of: Callable[[int], int], core_copy_gb_per_s: float | None
+) -> Limit | None:
+    """The limit of ranks on the CPUs of one node, whose cores share the copying of the bytes that
+    all ranks receive."""
     ranks = communicating_ranks(job)
     nodes = {node_of(rank) for rank in ranks}
     if core_copy_gb_per_s is None or job.bus_factor is None or len(ranks) < 2 or len(nodes) > 1:
@@ -143,14 +179,16 @@ def _core_copies_limit(job: Planned, node_of: Callable[[int], int], core_copy_gb
 
 
 def communicating_ranks(job: Planned) -> Sequence[int]:
-    """The world ranks of a collective or of a single pair; none for several pairs at once, which share no path."""
+    """The world ranks of a collective or of a single pair; none for several pairs at once, which
+    share no path."""
     if not job.case.pairs:
         return job.members
     return [job.members[rank] for rank in job.case.pairs[0]] if len(job.case.pairs) == 1 else []
 
 
 def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
-    """Bytes that the busiest node must send or receive, over the bytes of the operation; None if unknown.
+    """Bytes that the busiest node must send or receive, over the bytes of the operation; None if
+    unknown.
 
     With another layout than the case's, for groups of ranks of equal size instead of nodes.
     """
@@ -163,7 +201,11 @@ def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
     rule = CROSSING_RULES.get(type(timed[0]))
     if rule is not None:
         return rule(layout)
-    remote = [step for step in timed if isinstance(step, steps.Isend) and step.peer >= layout.ranks_per_node]
+    remote = [
+        step
+        for step in timed
+        if isinstance(step, steps.Isend) and step.peer >= layout.ranks_per_node
+    ]
     return layout.ranks_per_node * len(remote) * job.case.message_bytes / job.shape.bytes_per_sample
 
 
@@ -180,32 +222,53 @@ CROSSING_RULES: Mapping[type, Callable[[Layout], float]] = {
     steps.Scatter: _remote_share,
     steps.Broadcast: lambda layout: 1.0,
     steps.Reduce: lambda layout: 1.0,
-    steps.AllToAll: lambda layout: layout.ranks_per_node * _remote_share(layout),  # each rank has a message of its own
+    # each rank has a message of its own
+    steps.AllToAll: lambda layout: layout.ranks_per_node * _remote_share(layout),
 }
 
 
 def _gpu_links_limit(
-    job: Planned, gpus: Sequence[RankGpu], topologies: Mapping[int, Topology], copy_gb_per_s: float | None
+    job: Planned,
+    gpus: Sequence[RankGpu],
+    topologies: Mapping[int, Topology],
+    copy_gb_per_s: float | None,
 ) -> Limit | None:
-    """The limit of the node with the slowest links; a node with one rank has no links of its own."""
+    """The limit of the node with the slowest links; a node with one rank has no links of its
+    own."""
     if job.bus_factor is None:
         return None
     by_node = grouped((gpus[rank] for rank in communicating_ranks(job)), lambda gpu: gpu.node)
     limits: list[Limit | None] = []
     for group in (group for group in by_node.values() if len(group) > 1):
-        links = {(a, b): link_between(group[a], group[b], topologies) for a, b in combinations(range(len(group)), 2)}
+        links = {
+            (a, b): link_between(group[a], group[b], topologies)
+            for a, b in combinations(range(len(group)), 2)
+        }
         if set(links.values()) == {SAME_GPU}:
             limits.append(None if copy_gb_per_s is None else (copy_gb_per_s, COPY))
             continue
-        if any(link is None or not (link in PCIE_LINKS or NVLINK_LINK.fullmatch(link)) for link in links.values()):
+        if any(
+            link is None or not (link in PCIE_LINKS or NVLINK_LINK.fullmatch(link))
+            for link in links.values()
+        ):
             return None
-        nvlinks = {pair: int(match[1]) for pair, link in links.items() if (match := NVLINK_LINK.fullmatch(link or ""))}
+        nvlinks = {
+            pair: int(match[1])
+            for pair, link in links.items()
+            if (match := NVLINK_LINK.fullmatch(link or ""))
+        }
         islands = _nvlink_islands(len(group), sorted(nvlinks))
         if len(islands) > 1:
-            limits.append(_pcie_limit(job, [[group[member] for member in island] for island in islands]))
+            limits.append(
+                _pcie_limit(job, [[group[member] for member in island] for island in islands])
+            )
         else:
             for number, gpu in enumerate(group):
-                limits.append(_nvlink_limit(gpu, sum(count for pair, count in nvlinks.items() if number in pair)))
+                limits.append(
+                    _nvlink_limit(
+                        gpu, sum(count for pair, count in nvlinks.items() if number in pair)
+                    )
+                )
     return _least(limits)
 
 
@@ -214,11 +277,15 @@ def _nvlink_islands(count: int, pairs: Sequence[tuple[int, int]]) -> list[list[i
     island = list(range(count))
     for a, b in pairs:
         island = [island[a] if number == island[b] else number for number in island]
-    return [[member for member in range(count) if island[member] == number] for number in sorted(set(island))]
+    return [
+        [member for member in range(count) if island[member] == number]
+        for number in sorted(set(island))
+    ]
 
 
 def _nvlink_limit(gpu: RankGpu, shown: int) -> Limit | None:
-    """The links of a GPU to all others; behind a switch, the topology shows all of them for each pair."""
+    """The links of a GPU to all others; behind a switch, the topology shows all of them for each
+    pair."""
     rate = nvlink_rate(gpu.capability)
     if rate is None:
         return None
@@ -233,10 +300,17 @@ def nvlink_rate(capability: int | None) -> tuple[float, int] | None:
 
 
 def _pcie_limit(job: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit | None:
-    """The limit of PCIe between islands of NVLink: as many bytes must cross it as would cross a network of nodes."""
+    """The limit of PCIe between islands of NVLink: as many bytes must cross it as would cross a
+    network of nodes."""
     slowest = _least([_pcie_link(gpu, PCIE_X16) for island in islands for gpu in island])
-    size, factor = len(islands[0]), job.bus_factor
-    if slowest is None or factor is None or job.size % size or any(len(island) != size for island in islands):
+    size = len(islands[0])
+    factor = job.bus_factor
+    if (
+        slowest is None
+        or factor is None
+        or job.size % size
+        or any(len(island) != size for island in islands)
+    ):
         return None
     share = crossing_share(job, Layout(job.size // size, size))
     rate, name = _together(size, slowest)

@@ -1,8 +1,10 @@
-"""Facts about a process and its machine, such as `host.kernel`: a flat dict of JSON values without unknown ones.
+"""Facts about a process and its machine, such as `host.kernel`: a flat dict of JSON values without
+unknown ones.
 
-`collect()` runs on every rank, `differences([...])` compares all ranks, and `facts_by_node(...)` is stored in run.json.
-Other modules collect the facts about the hardware; this one has those about the software: the versions of everything
-that a result depends on, without importing it, and the environment variables of a rank.
+`collect()` runs on every rank, `differences([...])` compares all ranks, and `facts_by_node(...)` is
+stored in run.json. Other modules collect the facts about the hardware; this one has those about the
+software: the versions of everything that a result depends on, without importing it, and the
+environment variables of a rank.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ SOURCE_TREE = Path(__file__).resolve().parents[2]
 GIT_TIMEOUT_S = 2.0
 # fact -> the distributions that provide it; the first one that is installed counts
 DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
-    **{name: (name,) for name in ("commbench", "torch", "numpy", "mpi4py", "numba", "llvmlite", "psutil")},
+    **{
+        name: (name,)
+        for name in ("commbench", "torch", "numpy", "mpi4py", "numba", "llvmlite", "psutil")
+    },
     **{name: (name,) for name in ("hydra-core", "omegaconf", "pandas", "pyarrow")},
     "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
     "pynvml": ("nvidia-ml-py", "pynvml"),
@@ -47,8 +52,12 @@ RECORDED_PREFIXES = (
     *("OMPI_", "PMIX_MCA_", "PRTE_MCA_", "MPICH_", "MPIR_", "MV2_", "MPI4PY_", "UCX_", "FI_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "NUMBA_", "SLURM_"),
 )
-RECORDED_NAMES = frozenset({"MASTER_ADDR", "MASTER_PORT", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"})
-RANK_WORDS = frozenset({"RANK", "RANKID", "LOCALRANKID", "PROCID", "LOCALID", "NODEID", "GTIDS", "PID", "VPID", "FD"})
+RECORDED_NAMES = frozenset(
+    {"MASTER_ADDR", "MASTER_PORT", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"}
+)
+RANK_WORDS = frozenset(
+    {"RANK", "RANKID", "LOCALRANKID", "PROCID", "LOCALID", "NODEID", "GTIDS", "PID", "VPID", "FD"}
+)
 LAUNCHER_INTERNAL = (
     *("OMPI_FILE_LOCATION", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_FIRST_RANKS"),
     *("OMPI_MCA_orte_", "OMPI_MCA_ess"),
@@ -72,7 +81,8 @@ def collect() -> Facts:
 
 
 def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksByValue]:
-    """For each fact that should be equal but differs: the JSON texts of its values, each with the ranks that have it.
+    """For each fact that should be equal but differs: the JSON texts of its values, each with the
+    ranks that have it.
 
     Masked values that differ are numbered.
     """
@@ -82,9 +92,11 @@ def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksBy
         if scope == "ignore":
             continue
         texts = [
-            json.dumps(facts[key], sort_keys=True, default=str) if key in facts else MISSING for facts in facts_by_rank
+            json.dumps(facts[key], sort_keys=True, default=str) if key in facts else MISSING
+            for facts in facts_by_rank
         ]
-        # a fact of a node has to agree on the ranks of this node only; ranks of unknown nodes count as one node
+        # a fact of a node has to agree on the ranks of this node only; ranks of unknown nodes count
+        # as one node
         nodes = [facts.get(NODE) if scope == "node" else None for facts in facts_by_rank]
         if len(set(zip(nodes, texts, strict=True))) == len(set(nodes)):
             continue
@@ -99,8 +111,11 @@ def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksBy
     return differing
 
 
-def facts_by_node(facts_by_rank: Sequence[Mapping[str, Any]], nodes: Sequence[int]) -> list[dict[str, Any]]:
-    """The facts of the first rank of each node as run.json has them. `nodes` are the node numbers of the ranks."""
+def facts_by_node(
+    facts_by_rank: Sequence[Mapping[str, Any]], nodes: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The facts of the first rank of each node as run.json has them. `nodes` are the node numbers
+    of the ranks."""
     return [
         {
             key: without_digests(value) if isinstance(value, str) else value
@@ -123,27 +138,35 @@ def version_facts() -> Facts:
 def environment_facts(environ: Mapping[str, str] = os.environ) -> Facts:
     """The recorded variables as `environment.NAME`; credentials are masked with ***.
 
-    That is the whole value if the name is that of a credential, else the parts of it that look like one. A digest
-    follows a masked value, so that ranks can be compared; `without_digests` removes it before the value is stored.
+    That is the whole value if the name is that of a credential, else the parts of it that look like
+    one. A digest follows a masked value, so that ranks can be compared; `without_digests` removes
+    it before the value is stored.
     """
     facts: Facts = {}
     for name in filter(is_recorded, sorted(environ)):
         plain = fact_text(environ[name])
         masked = MASK if is_secret(name) else mask(plain)
         if masked != plain:
-            masked += DIGEST + hashlib.sha256(environ[name].encode(errors="replace")).hexdigest()[:DIGEST_DIGITS]
+            masked += (
+                DIGEST
+                + hashlib.sha256(environ[name].encode(errors="replace")).hexdigest()[:DIGEST_DIGITS]
+            )
         facts[f"environment.{key_part(name)}"] = masked
     return facts
 
 
 def is_recorded(name: str) -> bool:
-    """Whether a variable is recorded: its name begins with one of RECORDED_PREFIXES or is one of RECORDED_NAMES, unless
+    """Whether a variable is recorded: its name begins with one of RECORDED_PREFIXES or is one of
+    RECORDED_NAMES, unless
     - its last word is one of RANK_WORDS: a launcher sets it to a different value on each rank or node;
     - it begins with one of LAUNCHER_INTERNAL: a launcher's daemon sets it for its ranks, not a user.
 
-    CUDA_VISIBLE_DEVICES may differ between ranks, too, but is recorded: whether CUDA IPC works depends on it.
-    """
-    if name not in RECORDED_NAMES and (not name.startswith(RECORDED_PREFIXES) or name.startswith(LAUNCHER_INTERNAL)):
+    CUDA_VISIBLE_DEVICES may differ between ranks, too, but is recorded: whether CUDA IPC works
+    depends on it.
+    """  # noqa: E501
+    if name not in RECORDED_NAMES and (
+        not name.startswith(RECORDED_PREFIXES) or name.startswith(LAUNCHER_INTERNAL)
+    ):
         return False
     return name.upper().rpartition("_")[2] not in RANK_WORDS
 
@@ -158,13 +181,15 @@ def installed_version(names: tuple[str, ...]) -> str | None:
     for name in names:
         try:
             return fact_text(metadata.version(name)) or None
-        except (metadata.PackageNotFoundError, KeyError, TypeError):  # a damaged dist-info has no Version
+        # a damaged dist-info has no Version
+        except (metadata.PackageNotFoundError, KeyError, TypeError):
             continue
     return None
 
 
 def package_facts(_: Path) -> Facts:
-    """The interpreter, its C library (None for another one than glibc) and the installed distributions."""
+    """The interpreter, its C library (None for another one than glibc) and the installed
+    distributions."""
     try:  # platform.libc_ver() would read the whole interpreter
         glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc ")
     except (OSError, ValueError, AttributeError):
@@ -178,7 +203,8 @@ def package_facts(_: Path) -> Facts:
 
 
 def torch_build() -> Mapping[str, object]:
-    """The values in torch's version.py, without importing torch; empty if that file can't be read."""
+    """The values in torch's version.py, without importing torch; empty if that file can't be
+    read."""
     with suppress(ImportError, OSError, ValueError, SyntaxError):
         package = find_spec("torch")
         if package is not None and package.origin is not None:
@@ -188,25 +214,40 @@ def torch_build() -> Mapping[str, object]:
 
 def torch_facts(_: Path) -> Facts:
     """The commit that torch was built from, and the CUDA or HIP version that it was built for."""
-    version, names = torch_build(), {"torch_git_commit": "git_version", "torch_cuda": "cuda", "torch_hip": "hip"}
-    return {f"versions.{fact}": fact_text(str(version[name])) for fact, name in names.items() if version.get(name)}
+    version = torch_build()
+    names = {"torch_git_commit": "git_version", "torch_cuda": "cuda", "torch_hip": "hip"}
+    return {
+        f"versions.{fact}": fact_text(str(version[name]))
+        for fact, name in names.items()
+        if version.get(name)
+    }
 
 
 def git_facts(tree: Path) -> Facts:
-    """The commit of commbench's checkout, and whether its code has changed since; empty if it is not a checkout."""
-    if not (tree / ".git").exists() or not (commit := _git_output(tree, "rev-parse", "--verify", "HEAD")):
+    """The commit of commbench's checkout, and whether its code has changed since; empty if it is
+    not a checkout."""
+    if not (tree / ".git").exists() or not (
+        commit := _git_output(tree, "rev-parse", "--verify", "HEAD")
+    ):
         return {}
-    # only of the code: a folder of results beside it is not a change; None if a slow filesystem takes too long
+    # only of the code: a folder of results beside it is not a change; None if a slow filesystem
+    # takes too long
     changed = _git_output(tree, "status", "--porcelain", "--", "commbench", "conf")
-    return {"versions.git_commit": commit, "versions.git_dirty": None if changed is None else changed != ""}
+    return {
+        "versions.git_commit": commit,
+        "versions.git_dirty": None if changed is None else changed != "",
+    }
 
 
 def _git_output(tree: Path, *arguments: str) -> str | None:
-    """The output of git; None if it is not installed, refuses (the folder has another owner) or times out."""
+    """The output of git; None if it is not installed, refuses (the folder has another owner) or
+    times out."""
     # a git hook's GIT_DIR would name another repository; locks would disturb the user's own git
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
-        finished = run_command(["git", "--no-optional-locks", "-C", str(tree), *arguments], GIT_TIMEOUT_S, environ)
+        finished = run_command(
+            ["git", "--no-optional-locks", "-C", str(tree), *arguments], GIT_TIMEOUT_S, environ
+        )
     except OSError:
         return None
     return fact_text(finished.stdout) if finished and finished.returncode == 0 else None

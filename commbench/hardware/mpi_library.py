@@ -1,8 +1,10 @@
-"""MPI libraries: find and identify one (Open MPI or MPICH) and its launcher without loading it, and load it.
+"""MPI libraries: find and identify one (Open MPI or MPICH) and its launcher without loading it, and
+load it.
 
-A library that is not CUDA-aware reads a device address as a host address, and crashes. So it gets device memory only if
-it is known to accept it: from its files before it is loaded, and from the library itself after MPI_Init. Sources: man
-MPIX_Query_cuda_support and ompi_info of Open MPI, src/binding and MPIR_CVAR_ENABLE_GPU of MPICH.
+A library that is not CUDA-aware reads a device address as a host address, and crashes. So it gets
+device memory only if it is known to accept it: from its files before it is loaded, and from the
+library itself after MPI_Init. Sources: man MPIX_Query_cuda_support and ompi_info of Open MPI,
+src/binding and MPIR_CVAR_ENABLE_GPU of MPICH.
 """
 
 from __future__ import annotations
@@ -33,16 +35,26 @@ LAUNCHERS = {
     "openmpi": ("prterun", "mpirun.openmpi", "orterun", "mpirun"),
     "mpich": ("mpiexec.hydra", "mpiexec.mpich", "mpiexec"),
 }
-# variables of the launchers; PMI_RANK alone may come from Slurm, which starts ranks of both libraries
-OPEN_MPI_RANK, PMI_RANK, HYDRA_LOCAL_RANK = "OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID"
+# variables of the launchers; PMI_RANK alone may come from Slurm, which starts ranks of both
+# libraries
+OPEN_MPI_RANK = "OMPI_COMM_WORLD_RANK"
+PMI_RANK = "PMI_RANK"
+HYDRA_LOCAL_RANK = "MPI_LOCALRANKID"
 THREADS = ("single", "funneled", "serialized", "multiple")
 CHOICES = "auto, openmpi, mpich or the full path of a libmpi.so"
 GPU_SUPPORT_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h
-SWITCHES = {"openmpi": ("OMPI_MCA_opal_cuda_support", "OMPI_MCA_mpi_cuda_support"), "mpich": ("MPIR_CVAR_ENABLE_GPU",)}
-COMPONENT = "mca_accelerator_cuda.so"  # of Open MPI 5; in version 4 the code is in the library itself
+SWITCHES = {
+    "openmpi": ("OMPI_MCA_opal_cuda_support", "OMPI_MCA_mpi_cuda_support"),
+    "mpich": ("MPIR_CVAR_ENABLE_GPU",),
+}
+# of Open MPI 5; in version 4 the code is in the library itself
+COMPONENT = "mca_accelerator_cuda.so"
 COMPONENT_FOLDERS = ("openmpi", "openmpi3")  # beside the library; the second is Debian's
-BUILT_WITH_CUDA = re.compile(r"^mca:\w+:base:param:(?:opal|mpi)_built_with_cuda_support:value:(\w+)$", re.MULTILINE)
-CUDA_LIBRARIES = (b"libcudart.so", b"libcuda.so")  # an MPICH built for CUDA is linked with one of them
+BUILT_WITH_CUDA = re.compile(
+    r"^mca:\w+:base:param:(?:opal|mpi)_built_with_cuda_support:value:(\w+)$", re.MULTILINE
+)
+# an MPICH built for CUDA is linked with one of them
+CUDA_LIBRARIES = (b"libcudart.so", b"libcuda.so")
 UCX_TRANSPORTS = ("all", "cuda", "cuda_copy")  # those that can read device memory
 OMPI_INFO_TIMEOUT_S = 10
 
@@ -57,17 +69,21 @@ class MpiLibrary:
     def launcher(self) -> str:
         """The full path of its mpirun; raises ConfigError if it is not installed."""
         names = LAUNCHERS[self.kind]
-        launcher = self.program(names) or next((path for name in names if (path := shutil.which(name))), None)
+        launcher = self.program(names) or next(
+            (path for name in names if (path := shutil.which(name))), None
+        )
         if launcher is None:
             raise ConfigError(
-                f"no launcher for {self.path}: none of {', '.join(names)} is installed; install one of them"
+                f"no launcher for {self.path}: none of {', '.join(names)} is installed; install one"
+                " of them"
             )
         return launcher
 
     def program(self, names: Sequence[str]) -> str | None:
         """The full path of the first of these programs that is installed beside the library."""
         prefixes = [*Path(self.path).parents[1:4], *Path(self.path).resolve().parents[1:4]]
-        # /bin may be a link to /usr/bin, and Open MPI derives its prefix from the path that it is called by
+        # /bin may be a link to /usr/bin, and Open MPI derives its prefix from the path that it is
+        # called by
         folders = [(prefix / "bin").resolve() for prefix in prefixes]
         files = (folder / name for name in names for folder in folders)
         return next((str(file) for file in files if os.access(file, os.X_OK)), None)
@@ -81,15 +97,21 @@ class MpiLibrary:
 
 
 def find(choice: str) -> MpiLibrary | None:
-    """The library for a value of `backend.library`; None if none is found. Raises ConfigError for an invalid value.
+    """The library for a value of `backend.library`; None if none is found. Raises ConfigError for
+    an invalid value.
 
-    auto: MPI4PY_LIBMPI, else the kind of the launcher that started this process, else Open MPI, else MPICH.
+    auto: MPI4PY_LIBMPI, else the kind of the launcher that started this process, else Open MPI,
+    else MPICH.
     """
     if choice not in ("auto", *SONAMES):
         return _from_path(choice)
     if choice == "auto" and os.environ.get("MPI4PY_LIBMPI"):
         return _from_path(os.environ["MPI4PY_LIBMPI"], "MPI4PY_LIBMPI")
-    kinds = (launcher_kind(os.environ) or "openmpi", "openmpi", "mpich") if choice == "auto" else (choice,)
+    kinds = (
+        (launcher_kind(os.environ) or "openmpi", "openmpi", "mpich")
+        if choice == "auto"
+        else (choice,)
+    )
     for kind in dict.fromkeys(kinds):
         for file in (folder / soname for folder in _library_folders() for soname in SONAMES[kind]):
             if file.exists() and _kind_of(file) == kind:
@@ -100,18 +122,23 @@ def find(choice: str) -> MpiLibrary | None:
 def load_mpi(library: str, threads: str) -> Any:
     """mpi4py's MPI module, initialised at this thread level with the chosen library.
 
-    Raises ConfigError if the launcher of the other library started this rank: under Open MPI's mpirun, MPICH aborts in
-    MPI_Init; under MPICH's, each rank of Open MPI would have a world of its own.
+    Raises ConfigError if the launcher of the other library started this rank: under Open MPI's
+    mpirun, MPICH aborts in MPI_Init; under MPICH's, each rank of Open MPI would have a world of its
+    own.
     """
     import mpi4py
 
     chosen = find(library)
     if chosen is not None:
         kind = launcher_kind(os.environ)
-        if kind is not None and kind != chosen.kind and (kind == "openmpi" or HYDRA_LOCAL_RANK in os.environ):
+        if (
+            kind is not None
+            and kind != chosen.kind
+            and (kind == "openmpi" or HYDRA_LOCAL_RANK in os.environ)
+        ):
             raise ConfigError(
-                f"backend.library={chosen.path} is {chosen.kind}, but {kind}'s launcher started this rank; "
-                f"start with {LAUNCHERS[chosen.kind][0]}, or set backend.library={kind}"
+                f"backend.library={chosen.path} is {chosen.kind}, but {kind}'s launcher started"
+                f" this rank; start with {LAUNCHERS[chosen.kind][0]}, or set backend.library={kind}"
             )
         os.environ["MPI4PY_LIBMPI"] = chosen.path
     mpi4py.rc.thread_level = threads
@@ -121,9 +148,11 @@ def load_mpi(library: str, threads: str) -> Any:
 
 
 def give_up(status: int) -> None:
-    """Make MPICH's mpiexec end the world if this rank leaves before MPI_Init: the others would wait for it forever.
+    """Make MPICH's mpiexec end the world if this rank leaves before MPI_Init: the others would wait
+    for it forever.
 
-    Writes two lines of PMI-1 to the file descriptor that mpiexec passed to this rank. Other launchers need no help.
+    Writes two lines of PMI-1 to the file descriptor that mpiexec passed to this rank. Other
+    launchers need no help.
     """
     if HYDRA_LOCAL_RANK not in os.environ or "mpi4py.MPI" in sys.modules:
         return
@@ -140,15 +169,15 @@ def library_name(mpi: Any) -> str:
 def launcher_mismatch(expected: int, mpi: Any) -> str:
     """The message about a launcher that belongs to another MPI library."""
     return (
-        f"the launcher started {expected} ranks but {library_name(mpi)} sees {mpi.COMM_WORLD.size}: this MPI library "
-        "does not belong to the launcher; start with its own launcher (with srun: --mpi=pmi2 for MPICH, --mpi=pmix for "
-        f"Open MPI) or set backend.library ({CHOICES})"
+        f"the launcher started {expected} ranks but {library_name(mpi)} sees {mpi.COMM_WORLD.size}:"
+        " this MPI library does not belong to the launcher; start with its own launcher (with"
+        f" srun: --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI) or set backend.library ({CHOICES})"
     )
 
 
 def launcher_kind(environ: Mapping[str, str]) -> str | None:
-    """The library whose launcher started this process, by the variables that it exports; "mpich" also for the tasks of
-    a scheduler that exports PMI_RANK."""
+    """The library whose launcher started this process, by the variables that it exports; "mpich"
+    also for the tasks of a scheduler that exports PMI_RANK."""
     if OPEN_MPI_RANK in environ:
         return "openmpi"
     return "mpich" if PMI_RANK in environ else None
@@ -160,7 +189,10 @@ def _from_path(text: str, name: str = "backend.library") -> MpiLibrary:
         raise ConfigError(f"{name}={text} is not a file; allowed: {CHOICES}")
     kind = _kind_of(path)
     if kind is None:
-        raise ConfigError(f"{name}={text} is neither Open MPI nor MPICH; known file names: {', '.join(ALL_SONAMES)}")
+        raise ConfigError(
+            f"{name}={text} is neither Open MPI nor MPICH; known file names:"
+            f" {', '.join(ALL_SONAMES)}"
+        )
     return MpiLibrary(kind, str(path))
 
 
@@ -175,22 +207,33 @@ def _kind_of(path: Path) -> str | None:
 def _library_folders() -> Iterator[Path]:
     """The lib folder of this Python environment, then those of the dynamic loader."""
     yield Path(sys.prefix) / "lib"
-    yield from (Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder)
+    yield from (
+        Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder
+    )
     try:
-        listing = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=5).stdout
+        listing = subprocess.run(
+            ["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=5
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         listing = ""
-    yield from (Path(line.split()[-1]).parent for line in listing.splitlines() if line.strip().startswith(ALL_SONAMES))
+    yield from (
+        Path(line.split()[-1]).parent
+        for line in listing.splitlines()
+        if line.strip().startswith(ALL_SONAMES)
+    )
 
 
 @cache
 def loaded_library() -> ctypes.CDLL:
     """The libmpi of this process. mpi4py loads it privately, so its symbols are found by its path.
 
-    Raises CommbenchError. Cached, because with torch loaded the memory map takes milliseconds to read.
+    Raises CommbenchError. Cached, because with torch loaded the memory map takes milliseconds to
+    read.
     """
     lines = Path("/proc/self/maps").read_text().splitlines()
-    paths = sorted({line.split()[-1] for line in lines if re.search(r"/libmpi(ch|_cray)?\.so", line)})
+    paths = sorted(
+        {line.split()[-1] for line in lines if re.search(r"/libmpi(ch|_cray)?\.so", line)}
+    )
     for path in paths:
         library = ctypes.CDLL(path)
         if hasattr(library, "MPI_Send"):
@@ -203,31 +246,45 @@ def loaded_library() -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class CudaAware:
-    """Whether a library takes device memory, None if unknown; `source` is where this is known from."""
+    """Whether a library takes device memory, None if unknown; `source` is where this is known
+    from."""
 
     answer: bool | None
     source: str
 
     def __str__(self) -> str:
-        text = {True: "takes device memory", False: "takes no device memory", None: "may not take device memory"}
+        text = {
+            True: "takes device memory",
+            False: "takes no device memory",
+            None: "may not take device memory",
+        }
         return f"{text[self.answer]} ({self.source})"
 
 
 def cuda_aware_by_files(library: MpiLibrary, environ: Mapping[str, str] = os.environ) -> CudaAware:
-    """Whether a library is CUDA-aware according to its files and the environment; it is not loaded."""
-    switches = [f"{name}={environ[name]}" for name in SWITCHES[library.kind] if environ.get(name, "").lower() in NO]
+    """Whether a library is CUDA-aware according to its files and the environment; it is not
+    loaded."""
+    switches = [
+        f"{name}={environ[name]}"
+        for name in SWITCHES[library.kind]
+        if environ.get(name, "").lower() in NO
+    ]
     accelerator = environ.get("OMPI_MCA_accelerator", "")
     if library.kind == "openmpi" and not includes_any(accelerator, ("cuda",)):
         switches.append(f"OMPI_MCA_accelerator={accelerator}")
     if switches:
         return CudaAware(False, switches[0])
-    return _open_mpi_by_files(library) if library.kind == "openmpi" else _mpich_by_file(library.path)
+    return (
+        _open_mpi_by_files(library) if library.kind == "openmpi" else _mpich_by_file(library.path)
+    )
 
 
 @cache
 def _open_mpi_by_files(library: MpiLibrary) -> CudaAware:
     folders = [Path(library.path).parent, Path(library.path).resolve().parent]
-    if any((folder / name / COMPONENT).exists() for folder in folders for name in COMPONENT_FOLDERS):
+    if any(
+        (folder / name / COMPONENT).exists() for folder in folders for name in COMPONENT_FOLDERS
+    ):
         return CudaAware(True, COMPONENT)
     program = library.program(("ompi_info", "ompi_info.openmpi"))
     if program is None:
@@ -237,7 +294,8 @@ def _open_mpi_by_files(library: MpiLibrary) -> CudaAware:
         done = subprocess.run(command, capture_output=True, timeout=OMPI_INFO_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return CudaAware(None, f"{program}: {type(error).__name__}")
-    match = BUILT_WITH_CUDA.search(done.stdout.decode(errors="replace"))  # folders may have any name
+    # folders may have any name
+    match = BUILT_WITH_CUDA.search(done.stdout.decode(errors="replace"))
     answer = None if match is None else match[1] == "true"
     return CudaAware(answer, f"{Path(program).name}: built_with_cuda_support")
 
@@ -246,7 +304,10 @@ def _open_mpi_by_files(library: MpiLibrary) -> CudaAware:
 def _mpich_by_file(path: str) -> CudaAware:
     """The names of the libraries that a library is linked with are plain text in its file."""
     try:
-        with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with (
+            Path(path).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
             name = next((name for name in CUDA_LIBRARIES if content.find(name) >= 0), None)
     except (OSError, ValueError) as error:
         return CudaAware(None, f"{path}: {error}")
@@ -255,15 +316,19 @@ def _mpich_by_file(path: str) -> CudaAware:
 
 
 def cuda_aware_by_query() -> CudaAware:
-    """Whether the loaded library says that it is CUDA-aware, after MPI_Init; this overrides `cuda_aware_by_files`."""
+    """Whether the loaded library says that it is CUDA-aware, after MPI_Init; this overrides
+    `cuda_aware_by_files`."""
     library = loaded_library()
-    # MPICH's function for all kinds of GPUs first: its other one aborts in an MPICH 3 built without CUDA (AMReX #4820)
+    # MPICH's function for all kinds of GPUs first: its other one aborts in an MPICH 3 built without
+    # CUDA (AMReX #4820)
     if hasattr(library, "MPIX_GPU_query_support"):
         flag = ctypes.c_int(0)
         status = library.MPIX_GPU_query_support(GPU_SUPPORT_CUDA, ctypes.byref(flag))
         return CudaAware(status == 0 and flag.value != 0, "MPIX_GPU_query_support")
     if not hasattr(library, "MPIX_Query_cuda_support"):
-        return CudaAware(None, "the library has neither MPIX_GPU_query_support nor MPIX_Query_cuda_support")
+        return CudaAware(
+            None, "the library has neither MPIX_GPU_query_support nor MPIX_Query_cuda_support"
+        )
     if library.MPIX_Query_cuda_support() != 1:
         return CudaAware(False, "MPIX_Query_cuda_support")
     problem = ucx_problem(Path("/proc/self/maps").read_text(), os.environ)
@@ -273,7 +338,8 @@ def cuda_aware_by_query() -> CudaAware:
 
 
 def ucx_problem(maps: str, environ: Mapping[str, str]) -> str | None:
-    """Why UCX below Open MPI may not take device memory although Open MPI does; `maps` is /proc/self/maps.
+    """Why UCX below Open MPI may not take device memory although Open MPI does; `maps` is
+    /proc/self/maps.
 
     Open MPI does not say which transport it has chosen. If it may be UCX, UCX must be able to.
     """
@@ -282,4 +348,8 @@ def ucx_problem(maps: str, environ: Mapping[str, str]) -> str | None:
     if "/libuct_cuda.so" not in maps:
         return "UCX is loaded without libuct_cuda.so; set OMPI_MCA_pml=ob1 to run without UCX"
     transports = environ.get("UCX_TLS", "")
-    return None if includes_any(transports, UCX_TRANSPORTS) else f"UCX_TLS={transports} leaves out cuda_copy"
+    return (
+        None
+        if includes_any(transports, UCX_TRANSPORTS)
+        else f"UCX_TLS={transports} leaves out cuda_copy"
+    )

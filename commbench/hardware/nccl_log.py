@@ -1,8 +1,9 @@
 """NCCL's log with NCCL_DEBUG=INFO: the transport of each pair of ranks, rings, algorithms.
 
-The patterns match NCCL 2.5 to 2.28, by the format strings in the libraries of 2.18.1, 2.21.5 and 2.28.9. Ranks are
-those of a communicator, which the lines do not name: in a log of several communicators they can't be told apart.
-Algorithms are logged only with NCCL_DEBUG_SUBSYS=INIT,TUNING, one line per call.
+The patterns match NCCL 2.5 to 2.28, by the format strings in the libraries of 2.18.1, 2.21.5 and
+2.28.9. Ranks are those of a communicator, which the lines do not name: in a log of several
+communicators they can't be told apart. Algorithms are logged only with
+NCCL_DEBUG_SUBSYS=INIT,TUNING, one line per call.
 """
 
 from __future__ import annotations
@@ -21,14 +22,19 @@ Kinds = Mapping[Pair, tuple[str, ...]]
 INFO_MARK = "NCCL INFO "
 # src/collectives.cc; older versions log numbers
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
-# transports by which a process accesses memory of another one; `P2P/direct pointer` is within one process
+# transports by which a process accesses memory of another one; `P2P/direct pointer` is within one
+# process
 MAPPED_TRANSPORTS = ("P2P/IPC", "P2P/CUMEM", "P2P/MNNVL", "P2P/indirect")
 
 _N = r"(\d{1,9})"
 _VERSION = re.compile(r"NCCL version (\d+(?:\.\d+){1,3})")
-_CHANNEL = re.compile(rf"(?:Channel|Ring) \d+(?:/\d+)? : {_N}\[\w+\] -> {_N}\[\w+\] (?:\[\w+\] )?via (\S.*)")
+_CHANNEL = re.compile(
+    rf"(?:Channel|Ring) \d+(?:/\d+)? : {_N}\[\w+\] -> {_N}\[\w+\] (?:\[\w+\] )?via (\S.*)"
+)
 _COLLNET = re.compile(r"CollNet \d+/\d+ : \d+ \[\w+\] via (COLLNET/\S.*)")
-_KIND = re.compile(r"P2P/(?:direct pointer|indirect|IPC|CUMEM|MNNVL)|SHM/(?:direct|CE)/(?:direct|CE)")
+_KIND = re.compile(
+    r"P2P/(?:direct pointer|indirect|IPC|CUMEM|MNNVL)|SHM/(?:direct|CE)/(?:direct|CE)"
+)
 _NET = re.compile(r"((?:NET|COLLNET)/[^/]{1,60})/\d+(?:\(\d+\))?(/GDRDMA)?")
 _RINGS = re.compile(rf"Channel \d+/{_N} :(?:\s+\d+)+\s*$")
 _TREES = re.compile(r"Trees((?: \[\d+\] \S+)+)")
@@ -56,8 +62,9 @@ class Chosen:
 class Transport:
     """The contents of a log; None or empty for what it does not contain.
 
-    `kinds` are sorted names such as P2P/IPC, NET/IB/GDRDMA. `multicast` is whether NVLink SHARP is available,
-    `nvls_channels` the number of channels that use it. InfiniBand interfaces have port and link layer: mlx5_0:1/IB.
+    `kinds` are sorted names such as P2P/IPC, NET/IB/GDRDMA. `multicast` is whether NVLink SHARP is
+    available, `nvls_channels` the number of channels that use it. InfiniBand interfaces have port
+    and link layer: mlx5_0:1/IB.
     """
 
     version: str | None = None
@@ -84,7 +91,8 @@ def by_frequency(kinds: Kinds) -> list[str]:
 
 
 def common_algorithm(calls: Iterable[Chosen], message_bytes: int, operation: str) -> str | None:
-    """The algorithm of all calls of this operation (all_reduce) and size; None if they differ or there are none.
+    """The algorithm of all calls of this operation (all_reduce) and size; None if they differ or
+    there are none.
 
     A line that does not name its operation counts for each.
     """
@@ -96,14 +104,19 @@ def common_algorithm(calls: Iterable[Chosen], message_bytes: int, operation: str
 
 def parse_log(text: str) -> Transport:
     """Read the log of one rank or of several, which may contain other output; never raises."""
-    # NCCL's messages without the host and process before them; a line may have those of several ranks
+    # NCCL's messages without the host and process before them; a line may have those of several
+    # ranks
     messages = [message for line in text.splitlines() for message in line.split(INFO_MARK)[1:]]
 
     def matches(pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
         return (match for message in messages if (match := pattern.match(message)))
 
     # Using `[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.1<0>`, or `[0]eth0:192.0.2.1<0>`
-    used = (name for match in matches(_INTERFACES) for name in _INTERFACE.finditer(match[1].split("; OOB")[0]))
+    used = (
+        name
+        for match in matches(_INTERFACES)
+        for name in _INTERFACE.finditer(match[1].split("; OOB")[0])
+    )
     chosen = (call for message in messages if (call := _chosen(message)) is not None)
     pairs: dict[Pair, set[str]] = {}
     for match in matches(_CHANNEL):
@@ -127,7 +140,8 @@ def parse_log(text: str) -> Transport:
 
 
 def kind_of(text: str) -> str:
-    """P2P/IPC of `P2P/IPC/read`, NET/IB/GDRDMA of `NET/IB/0(3)/GDRDMA/Shared`; of an unknown text the first word."""
+    """P2P/IPC of `P2P/IPC/read`, NET/IB/GDRDMA of `NET/IB/0(3)/GDRDMA/Shared`; of an unknown text
+    the first word."""
     if net := _NET.match(text):
         return fact_text(f"{net[1]}{net[2] or ''}")
     known = _KIND.match(text)
@@ -135,11 +149,17 @@ def kind_of(text: str) -> str:
 
 
 def effective_ipc(kinds: Kinds, node_of: Callable[[int], int], multicast: bool) -> str | None:
-    """Whether processes of one node accessed each other's GPU memory: on, off, mixed, or None if unknown.
+    """Whether processes of one node accessed each other's GPU memory: on, off, mixed, or None if
+    unknown.
 
     `multicast`: the communicator has NVLS channels, whose collectives access it.
     """
-    local = {kind for pair, names in kinds.items() if node_of(pair[0]) == node_of(pair[1]) for kind in names}
+    local = {
+        kind
+        for pair, names in kinds.items()
+        if node_of(pair[0]) == node_of(pair[1])
+        for kind in names
+    }
     mapped = multicast or not local.isdisjoint(MAPPED_TRANSPORTS)
     copied = any(kind.startswith(("SHM/", "NET/")) for kind in local)
     if mapped and copied:

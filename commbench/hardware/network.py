@@ -1,4 +1,5 @@
-"""The network of this machine: addresses, interfaces and RDMA devices, TCP settings, and counters of bytes."""
+"""The network of this machine: addresses, interfaces and RDMA devices, TCP settings, and counters
+of bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +14,18 @@ import psutil
 
 from commbench.core.errors import ConfigError
 
-from .sources import ROOT, Facts, children, gather, key_part, parse_int, read_int, read_line, read_link, read_text
+from .sources import (
+    ROOT,
+    Facts,
+    children,
+    gather,
+    key_part,
+    parse_int,
+    read_int,
+    read_line,
+    read_link,
+    read_text,
+)
 
 LOOPBACK = "127.0.0.1"
 INTERFACE_NAME = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
@@ -32,16 +44,19 @@ SYSCTLS = {
 
 
 def check_interface(interface: str) -> str:
-    """The value of the key `interface`; raises ConfigError if it is neither a name nor a network."""
+    """The value of the key `interface`; raises ConfigError if it is neither a name nor a
+    network."""
     if _parse_network(interface) is None and not INTERFACE_NAME.fullmatch(interface):
         raise ConfigError(
-            f"interface={interface!r} is not a valid interface; give a name (eth0) or a network (10.0.0.0/24)"
+            f"interface={interface!r} is not a valid interface; give a name (eth0) or a network"
+            " (10.0.0.0/24)"
         )
     return interface
 
 
 def interface_name(interface: str) -> str:
-    """The interface with this name, or with an address in this network. Raises ConfigError if it has no address."""
+    """The interface with this name, or with an address in this network. Raises ConfigError if it
+    has no address."""
     return _find_interface(interface)[0]
 
 
@@ -54,17 +69,30 @@ def _find_interface(interface: str) -> tuple[str, str]:
             for address in candidates:
                 if ipaddress.ip_address(address.partition("%")[0]) in network:
                     return name, address
-        available = ", ".join(f"{name} {candidates[0]}" for name, candidates in sorted(addresses.items()) if candidates)
-        raise ConfigError(f"interface={interface}: no address of this host is in that network; it has: {available}")
+        available = ", ".join(
+            f"{name} {candidates[0]}"
+            for name, candidates in sorted(addresses.items())
+            if candidates
+        )
+        raise ConfigError(
+            f"interface={interface}: no address of this host is in that network; it has:"
+            f" {available}"
+        )
     if interface not in addresses:
-        raise ConfigError(f"interface={interface} does not exist on this host; it has: {', '.join(sorted(addresses))}")
+        raise ConfigError(
+            f"interface={interface} does not exist on this host; it has:"
+            f" {', '.join(sorted(addresses))}"
+        )
     if not addresses[interface]:
-        raise ConfigError(f"interface={interface} has no IP address; choose another interface or assign one")
+        raise ConfigError(
+            f"interface={interface} has no IP address; choose another interface or assign one"
+        )
     return interface, addresses[interface][0]
 
 
 def _addresses() -> dict[str, list[str]]:
-    """The addresses of each interface, IPv4 first, without link-local ones, which need a scope to be reached."""
+    """The addresses of each interface, IPv4 first, without link-local ones, which need a scope to
+    be reached."""
     return {
         name: [
             address.address
@@ -83,11 +111,14 @@ def _parse_network(interface: str) -> ipaddress.IPv4Network | ipaddress.IPv6Netw
     try:
         return ipaddress.ip_network(interface, strict=False)
     except ValueError as error:
-        raise ConfigError(f"interface={interface}: {error}; write a network such as 10.0.0.0/24") from error
+        raise ConfigError(
+            f"interface={interface}: {error}; write a network such as 10.0.0.0/24"
+        ) from error
 
 
 def meeting_address(interface: str | None, *peers: str) -> str:
-    """The address at which the peers reach this host; loopback without peers. Raises ConfigError if there is none.
+    """The address at which the peers reach this host; loopback without peers. Raises ConfigError if
+    there is none.
 
     It is on the given interface, else on the route to the peers.
     """
@@ -97,7 +128,8 @@ def meeting_address(interface: str | None, *peers: str) -> str:
 
 
 def outer_address(*peers: str) -> str:
-    """The address at which other hosts reach this one. Raises ConfigError if it has only loopback addresses.
+    """The address at which other hosts reach this one. Raises ConfigError if it has only loopback
+    addresses.
 
     It is that on the route to a peer, else that of the host name, else that of any interface.
     """
@@ -113,14 +145,16 @@ def outer_address(*peers: str) -> str:
         address = socket.gethostbyname(socket.gethostname())
         if not is_loopback(address):
             return address
-    # on the host of the peer itself both may be loopback: /etc/hosts often maps the host's name to it
+    # on the host of the peer itself both may be loopback: /etc/hosts often maps the host's name to
+    # it
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     for name, entries in psutil.net_if_addrs().items():
         for entry in entries:
             if name in up and entry.family == socket.AF_INET and not is_loopback(entry.address):
                 return entry.address
     raise ConfigError(
-        "this host has only loopback addresses, but there are ranks on other nodes; choose one with interface=NAME"
+        "this host has only loopback addresses, but there are ranks on other nodes; choose one with"
+        " interface=NAME"
     )
 
 
@@ -147,7 +181,8 @@ def collect(root: Path = ROOT) -> Facts:
 
 
 def outgoing_facts(interface: str | None, peers: Sequence[str]) -> Facts:
-    """The interface to other nodes as `network.used.*`: the given one, else that on the route to the peers.
+    """The interface to other nodes as `network.used.*`: the given one, else that on the route to
+    the peers.
 
     Empty if there is none. Unless it is given, a library may use another one.
     """
@@ -156,7 +191,9 @@ def outgoing_facts(interface: str | None, peers: Sequence[str]) -> Facts:
             name, address = _find_interface(interface)
         else:
             address = outer_address(*peers)
-            name = next((name for name, addresses in _addresses().items() if address in addresses), "")
+            name = next(
+                (name for name, addresses in _addresses().items() if address in addresses), ""
+            )
     except ConfigError:
         return {}
     speed = known_speed(read_int(ROOT / "sys/class/net" / name / "speed")) if name else None
@@ -171,14 +208,20 @@ def known_speed(speed: int | None) -> int | None:
 
 def interface_facts(root: Path) -> Facts:
     """State, MTU, line rate, driver, NUMA node, IPv4 addresses and network of every interface."""
-    facts, addresses = Facts(), psutil.net_if_addrs()
+    facts = Facts()
+    addresses = psutil.net_if_addrs()
     for folder in children(root / "sys/class/net"):
         if not folder.is_dir():  # bonding_masters
             continue
-        driver, network = read_link(folder / "device/driver"), None
-        entries = [entry for entry in addresses.get(folder.name, []) if entry.family == socket.AF_INET]
+        driver = read_link(folder / "device/driver")
+        network = None
+        entries = [
+            entry for entry in addresses.get(folder.name, []) if entry.family == socket.AF_INET
+        ]
         if entries and entries[0].netmask:
-            network = str(ipaddress.ip_network(f"{entries[0].address}/{entries[0].netmask}", strict=False))
+            network = str(
+                ipaddress.ip_network(f"{entries[0].address}/{entries[0].netmask}", strict=False)
+            )
         of_interface = {
             "state": read_line(folder / "operstate"),
             "mtu_bytes": read_int(folder / "mtu"),
@@ -188,17 +231,22 @@ def interface_facts(root: Path) -> Facts:
             "ipv4": ",".join(sorted(entry.address for entry in entries)) or None,
             "network": network,
         }
-        facts |= {f"network.interface.{key_part(folder.name)}.{key}": value for key, value in of_interface.items()}
+        facts |= {
+            f"network.interface.{key_part(folder.name)}.{key}": value
+            for key, value in of_interface.items()
+        }
     return facts
 
 
 def networks_behind(variable: str, value: str, facts: Facts) -> str | None:
-    """The networks that an environment variable selects on the host of these facts: `10.0.0.0/24 at 100 Gb/s`.
+    """The networks that an environment variable selects on the host of these facts: `10.0.0.0/24 at
+    100 Gb/s`.
 
-    NCCL's variables select by prefix (see `nccl_chooses`). Names in any other variable are exact, and the result is
-    None unless each of them is an interface with an address, or a port.
+    NCCL's variables select by prefix (see `nccl_chooses`). Names in any other variable are exact,
+    and the result is None unless each of them is an interface with an address, or a port.
     """
-    interfaces, ports = {}, {}  # with an address, except loopback; RDMA ports (mlx5_0:1) that are active
+    interfaces = {}
+    ports = {}  # with an address, except loopback; RDMA ports (mlx5_0:1) that are active
     for key, fact in facts.items():
         if (match := re.fullmatch(r"network\.interface\.(.+)\.network", key)) and match[1] != "lo":
             mbit_per_s = facts.get(f"network.interface.{match[1]}.speed_mbit_per_s")
@@ -213,16 +261,21 @@ def networks_behind(variable: str, value: str, facts: Facts) -> str | None:
         chosen = [links[name] for name in links if value and nccl_chooses(value, name)]
         return ", ".join(sorted(chosen)) or None
     names = [key_part(name) for name in value.split(",")]
-    exact = [interfaces.get(name) or ports.get(name if ":" in name else f"{name}:1") for name in names]
+    exact = [
+        interfaces.get(name) or ports.get(name if ":" in name else f"{name}:1") for name in names
+    ]
     return None if None in exact else ", ".join(sorted(map(str, exact)))
 
 
 def nccl_chooses(value: str, name: str) -> bool:
-    """Whether NCCL_SOCKET_IFNAME or NCCL_IB_HCA with this value selects an interface (eth0) or a port (mlx5_0:1).
+    """Whether NCCL_SOCKET_IFNAME or NCCL_IB_HCA with this value selects an interface (eth0) or a
+    port (mlx5_0:1).
 
-    Names are prefixes, after `=` exact; `^` selects all others (NCCL user guide, environment variables).
+    Names are prefixes, after `=` exact; `^` selects all others (NCCL user guide, environment
+    variables).
     """
-    listed, (device, _, port) = value.removeprefix("^"), name.partition(":")
+    listed = value.removeprefix("^")
+    device, _, port = name.partition(":")
     exact = listed.startswith("=")
     matched = False
     for entry in listed.removeprefix("=").split(","):
@@ -234,8 +287,13 @@ def nccl_chooses(value: str, name: str) -> bool:
 
 def sysctl_facts(root: Path) -> Facts:
     """The settings of TCP: limits of its windows, congestion control, slow start after a pause."""
-    texts = {f"network.{name}": read_line(root / "proc/sys/net" / path) for name, path in SYSCTLS.items()}
-    return {name: text if (number := parse_int(text or "")) is None else number for name, text in texts.items()}
+    texts = {
+        f"network.{name}": read_line(root / "proc/sys/net" / path) for name, path in SYSCTLS.items()
+    }
+    return {
+        name: text if (number := parse_int(text or "")) is None else number
+        for name, text in texts.items()
+    }
 
 
 def rdma_facts(root: Path) -> Facts:
@@ -243,12 +301,17 @@ def rdma_facts(root: Path) -> Facts:
     facts: Facts = {}
     for device in children(root / "sys/class/infiniband"):
         key = f"network.rdma.{key_part(device.name)}"
-        facts |= {f"{key}.firmware": read_line(device / "fw_ver"), f"{key}.numa_node": _numa_node(device)}
+        facts |= {
+            f"{key}.firmware": read_line(device / "fw_ver"),
+            f"{key}.numa_node": _numa_node(device),
+        }
         for port in children(device / "ports", r"\d+"):
             state = read_line(port / "state") or ""
-            rate = re.match(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) Gb/sec", read_text(port / "rate"))  # 200 Gb/sec (4X HDR)
+            # 200 Gb/sec (4X HDR)
+            rate = re.match(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) Gb/sec", read_text(port / "rate"))
             facts |= {
-                f"{key}:{port.name}.state": state.partition(": ")[2] or state or None,  # "4: ACTIVE"
+                # "4: ACTIVE"
+                f"{key}:{port.name}.state": state.partition(": ")[2] or state or None,
                 f"{key}:{port.name}.link_layer": read_line(port / "link_layer"),
                 f"{key}:{port.name}.rate_gbit_per_s": float(rate[1]) if rate else None,
             }
@@ -261,9 +324,11 @@ def _numa_node(folder: Path) -> int | None:
 
 
 def byte_counters(root: Path = ROOT) -> dict[str, float]:
-    """The bytes that every interface which is up and every InfiniBand port has sent and received, without loopback.
+    """The bytes that every interface which is up and every InfiniBand port has sent and received,
+    without loopback.
 
-    Keys are `nic.eth0.tx_bytes`, `nic.mlx5_0:1.rx_bytes`. The kernel counts for all processes since the host booted.
+    Keys are `nic.eth0.tx_bytes`, `nic.mlx5_0:1.rx_bytes`. The kernel counts for all processes since
+    the host booted.
     """
     counters: dict[str, float] = {}
     for interface in children(root / "sys/class/net"):
@@ -271,10 +336,16 @@ def byte_counters(root: Path = ROOT) -> dict[str, float]:
             for key in ("rx_bytes", "tx_bytes"):
                 if (count := read_int(interface / "statistics" / key)) is not None:
                     counters[f"nic.{interface.name}.{key}"] = float(count)
-    for port in (port for device in children(root / "sys/class/infiniband") for port in children(device / "ports")):
+    for port in (
+        port
+        for device in children(root / "sys/class/infiniband")
+        for port in children(device / "ports")
+    ):
         for key, name in (("rx_bytes", "port_rcv_data"), ("tx_bytes", "port_xmit_data")):
             if (words := read_int(port / "counters" / name)) is not None:
-                counters[f"nic.{port.parent.parent.name}:{port.name}.{key}"] = float(WORD_BYTES * words)
+                counters[f"nic.{port.parent.parent.name}:{port.name}.{key}"] = float(
+                    WORD_BYTES * words
+                )
     return counters
 
 

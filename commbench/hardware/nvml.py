@@ -1,8 +1,10 @@
-"""The GPUs of this machine according to the NVIDIA driver's management library (NVML); none without a driver.
+"""The GPUs of this machine according to the NVIDIA driver's management library (NVML); none without
+a driver.
 
-NVML sees all GPUs that the kernel exposes to this process and ignores CUDA_VISIBLE_DEVICES. It stays open after the
-first call: opening it takes milliseconds, without the persistence daemon seconds. Any function may be missing in an old
-driver, not be supported by a GPU, or fail because a GPU has fallen off the bus; its value is then None.
+NVML sees all GPUs that the kernel exposes to this process and ignores CUDA_VISIBLE_DEVICES. It
+stays open after the first call: opening it takes milliseconds, without the persistence daemon
+seconds. Any function may be missing in an old driver, not be supported by a GPU, or fail because a
+GPU has fallen off the bus; its value is then None.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from typing import Any
 
 NVML_LIBRARY = "libnvidia-ml.so.1"
 MAX_NVLINKS = 36  # of any GPU up to now
-VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
+# by nvmlValueType_t
+VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 LINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
-# nvmlClocksEventReasons that slow a GPU down; the others are idle, a chosen clock, sync boost and display
+# nvmlClocksEventReasons that slow a GPU down; the others are idle, a chosen clock, sync boost and
+# display
 THROTTLE_REASONS = {
     0x04: "sw_power_cap",
     0x08: "hw_slowdown",
@@ -26,24 +30,34 @@ THROTTLE_REASONS = {
     0x40: "hw_thermal",
     0x80: "power_brake",
 }
-# NVML_FI_DEV_* of nvml.h: counters, each read in less than a millisecond, whereas nvmlDeviceGetPcieThroughput
-# observes the bus for 20 ms
+# NVML_FI_DEV_* of nvml.h: counters, each read in less than a millisecond, whereas
+# nvmlDeviceGetPcieThroughput observes the bus for 20 ms
 POWER_INSTANT_MW = 186
-PCIE_TX_BYTES, PCIE_RX_BYTES = 197, 198
-LINK_TX_KIB, LINK_RX_KIB = 138, 139  # NVLINK_THROUGHPUT_DATA, up to NVLink 4: payload, one counter a link
-LINKS_TX_BYTES, LINKS_RX_BYTES = 202, 204  # NVLINK_COUNT, from NVLink 5 on: one counter for all links
+PCIE_TX_BYTES = 197
+PCIE_RX_BYTES = 198
+LINK_TX_KIB = 138
+LINK_RX_KIB = 139  # NVLINK_THROUGHPUT_DATA, up to NVLink 4: payload, one counter a link
+LINKS_TX_BYTES = 202
+LINKS_RX_BYTES = 204  # NVLINK_COUNT, from NVLink 5 on: one counter for all links
 ALL_LINKS = 0xFFFFFFFF
-C2C_LINK_COUNT, C2C_LINK_MBYTE_PER_S = 170, 172  # NVLink between a GPU and its CPU; the rate of a link, if it is active
-CLOCK_SM, CLOCK_MEMORY, TEMPERATURE_GPU = 1, 2, 0  # NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU
-# reading, factor, and the call of NVML with its arguments; of several calls the first that is supported counts
+C2C_LINK_COUNT = 170
+C2C_LINK_MBYTE_PER_S = 172  # NVLink between a GPU and its CPU; the rate of a link, if it is active
+CLOCK_SM = 1
+CLOCK_MEMORY = 2
+TEMPERATURE_GPU = 0  # NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU
+# reading, factor, and the call of NVML with its arguments; of several calls the first that is
+# supported counts
 READING_CALLS: tuple[tuple[str, float, str, tuple[int, ...]], ...] = (
     ("gpu.sm_clock_mhz", 1.0, "nvmlDeviceGetClockInfo", (CLOCK_SM,)),
     ("gpu.memory_clock_mhz", 1.0, "nvmlDeviceGetClockInfo", (CLOCK_MEMORY,)),
     ("gpu.temperature_c", 1.0, "nvmlDeviceGetTemperature", (TEMPERATURE_GPU,)),
-    ("gpu.temperature_c", 1.0, "nvmlDeviceGetTemperatureV", (TEMPERATURE_GPU,)),  # CUDA 14 removes the older call
+    # CUDA 14 removes the older call
+    ("gpu.temperature_c", 1.0, "nvmlDeviceGetTemperatureV", (TEMPERATURE_GPU,)),
     ("gpu.throttle_reasons", 1.0, "nvmlDeviceGetCurrentClocksEventReasons", ()),
-    ("gpu.throttle_reasons", 1.0, "nvmlDeviceGetCurrentClocksThrottleReasons", ()),  # its name before driver 535
-    ("gpu.power_w", 1e-3, "nvmlDeviceGetPowerUsage", ()),  # where no field has it: averaged over a second on newer GPUs
+    # its name before driver 535
+    ("gpu.throttle_reasons", 1.0, "nvmlDeviceGetCurrentClocksThrottleReasons", ()),
+    # where no field has it: averaged over a second on newer GPUs
+    ("gpu.power_w", 1e-3, "nvmlDeviceGetPowerUsage", ()),
 )
 
 Field = tuple[int, int]  # id, scope (a link's number)
@@ -73,7 +87,8 @@ class Gpu:
     nvlink_version: str | None = None
     c2c_gb_per_s: float | None = None  # of all links to the CPU, in one direction
     sm_clock_max_mhz: int | None = None
-    processes: Mapping[int, int | None] | None = None  # those that compute on it, and their bytes if NVML knows them
+    # those that compute on it, and their bytes if NVML knows them
+    processes: Mapping[int, int | None] | None = None
 
 
 def reason() -> str | None:
@@ -114,7 +129,8 @@ def throttled(mask: int) -> list[str]:
 
 
 def bus_id(value: str | bytes) -> str:
-    """0000:1b:00.0 for 00000000:1B:00.0, which is bytes in some versions of pynvml; any other text in lower case."""
+    """0000:1b:00.0 for 00000000:1B:00.0, which is bytes in some versions of pynvml; any other text
+    in lower case."""
     text = (value.decode(errors="replace") if isinstance(value, bytes) else value).lower()
     match = re.fullmatch(r"0{0,4}([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", text)
     return f"{match[1]}:{match[2]}" if match else text
@@ -123,13 +139,15 @@ def bus_id(value: str | bytes) -> str:
 class Monitor:
     """Readings of the GPU with this PCI bus id; none if NVML does not know it.
 
-    What the GPU supports is determined once, here. All fields are read by one call into memory that is allocated once.
+    What the GPU supports is determined once, here. All fields are read by one call into memory that
+    is allocated once.
     """
 
     def __init__(self, pci_bus_id: str) -> None:
         self._handle: Any = _nvml_call("nvmlDeviceGetHandleByPciBusId", pci_bus_id)
         self._fields: Any = None  # an array of nvmlFieldValue_t
-        self._sums: dict[tuple[str, float], list[tuple[Any, Any, str]]] = {}  # reading, factor: see _read_fields
+        # reading, factor: see _read_fields
+        self._sums: dict[tuple[str, float], list[tuple[Any, Any, str]]] = {}
         self._calls: dict[str, tuple[float, tuple[Any, ...]]] = {}
         if self._handle is None:
             return
@@ -141,9 +159,10 @@ class Monitor:
                 known.add(reading)
 
     def readings(self) -> dict[str, float]:
-        """The current values, as far as available: gpu.sm_clock_mhz, .memory_clock_mhz, .temperature_c, .power_w,
-        .throttle_reasons (a mask, see `throttled`), and the counters .nvlink_tx_bytes, .nvlink_rx_bytes (all links),
-        .pcie_tx_bytes, .pcie_rx_bytes (they may wrap)."""
+        """The current values, as far as available: gpu.sm_clock_mhz, .memory_clock_mhz,
+        .temperature_c, .power_w, .throttle_reasons (a mask, see `throttled`), and the counters
+        .nvlink_tx_bytes, .nvlink_rx_bytes (all links), .pcie_tx_bytes, .pcie_rx_bytes (they may
+        wrap)."""
         readings = {} if self._fields is None else self._read_fields()
         for name, (factor, call) in self._calls.items():
             value = _nvml_call(*call)
@@ -166,17 +185,20 @@ class Monitor:
         answers = _nvml_call("nvmlDeviceGetFieldValues", self._handle, list(wanted)) or ()
         named = zip(wanted, answers, strict=False)
         members = {field: member for field, answer in named if (member := _value_member(answer))}
-        if any(field[0] in (LINK_TX_KIB, LINK_RX_KIB) for field in members):  # or the same bytes would count twice
+        # or the same bytes would count twice
+        if any(field[0] in (LINK_TX_KIB, LINK_RX_KIB) for field in members):
             members = {field: member for field, member in members.items() if field[1] != ALL_LINKS}
         if members:
             self._fields = _nvml_call("nvmlDeviceGetFieldValues", self._handle, list(members))
-            self._get_fields = ctypes.CDLL(NVML_LIBRARY).nvmlDeviceGetFieldValues  # pynvml's allocates a new array
+            # pynvml's allocates a new array
+            self._get_fields = ctypes.CDLL(NVML_LIBRARY).nvmlDeviceGetFieldValues
         # as `_read_fields` needs them: to look them up there would take longer than NVML's call
         for field, value in zip(members, self._fields or (), strict=False):
             self._sums.setdefault(wanted[field], []).append((value, value.value, members[field]))
 
     def _read_fields(self) -> dict[str, float]:
-        """The sums of fields, except those with a link that could not be read: they would seem to have decreased."""
+        """The sums of fields, except those with a link that could not be read: they would seem to
+        have decreased."""
         if self._get_fields(self._handle, len(self._fields), self._fields) != 0:
             return {}
         return {
@@ -194,7 +216,8 @@ def _value_member(answer: Any) -> str:
 
 @cache
 def _open_nvml() -> tuple[Any, str | None]:
-    """(pynvml, None) with NVML open, or (None, reason). pynvml is imported only if there is a driver."""
+    """(pynvml, None) with NVML open, or (None, reason). pynvml is imported only if there is a
+    driver."""
     try:
         ctypes.CDLL(NVML_LIBRARY)
     except OSError:
@@ -234,8 +257,11 @@ def _read_gpu(index: int) -> Gpu:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     except pynvml.NVMLError as error:
         return Gpu(index, f"NVML: {error}")
-    pci, memory, mig = (_nvml_call(f"nvmlDeviceGet{what}", handle) for what in ("PciInfo", "MemoryInfo", "MigMode"))
-    links, capability = _active_nvlinks(handle), _nvml_call("nvmlDeviceGetCudaComputeCapability", handle)
+    pci, memory, mig = (
+        _nvml_call(f"nvmlDeviceGet{what}", handle) for what in ("PciInfo", "MemoryInfo", "MigMode")
+    )
+    links = _active_nvlinks(handle)
+    capability = _nvml_call("nvmlDeviceGetCudaComputeCapability", handle)
     version = _nvml_call("nvmlDeviceGetNvLinkVersion", handle, links[0]) if links else None
     return Gpu(
         index,
@@ -251,7 +277,9 @@ def _read_gpu(index: int) -> Gpu:
         pcie_width=_nvml_call("nvmlDeviceGetCurrPcieLinkWidth", handle),
         pcie_width_max=_nvml_call("nvmlDeviceGetMaxPcieLinkWidth", handle),
         nvlink_links=None if links is None else len(links),
-        nvlink_version=None if version is None else LINK_VERSIONS.get(version, f"unknown ({version})"),
+        nvlink_version=(
+            None if version is None else LINK_VERSIONS.get(version, f"unknown ({version})")
+        ),
         c2c_gb_per_s=_c2c_gb_per_s(handle),
         sm_clock_max_mhz=_nvml_call("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM),
         processes=_compute_processes(handle),
@@ -269,7 +297,9 @@ def _c2c_gb_per_s(handle: Any) -> float | None:
 
     def values(fields: list[Field]) -> list[float]:
         answers = _nvml_call("nvmlDeviceGetFieldValues", handle, fields) or ()
-        return [getattr(answer.value, member) for answer in answers if (member := _value_member(answer))]
+        return [
+            getattr(answer.value, member) for answer in answers if (member := _value_member(answer))
+        ]
 
     (count,) = values([(C2C_LINK_COUNT, 0)]) or (0,)
     rates = values([(C2C_LINK_MBYTE_PER_S, link) for link in range(int(count))]) if count else []
@@ -278,6 +308,11 @@ def _c2c_gb_per_s(handle: Any) -> float | None:
 
 def _compute_processes(handle: Any) -> dict[int, int | None] | None:
     """Drivers before 510 have only the second version of the call."""
-    versions = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+    versions = (
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetComputeRunningProcesses_v2",
+    )
     processes = _first_result(versions, handle)
-    return None if processes is None else {process.pid: process.usedGpuMemory for process in processes}
+    return (
+        None if processes is None else {process.pid: process.usedGpuMemory for process in processes}
+    )

@@ -1,4 +1,5 @@
-"""The cores, memory, swap and shared memory that this process may use under its control groups (version 1 or 2)."""
+"""The cores, memory, swap and shared memory that this process may use under its control groups
+(version 1 or 2)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ NO_LIMIT_BYTES = 2**60  # version 1 writes "no limit" as 2^63 less a page
 
 
 class Group(NamedTuple):
-    """The folders of the control groups that apply to this process, its own first, up to the highest visible one.
+    """The folders of the control groups that apply to this process, its own first, up to the
+    highest visible one.
 
     Without control groups the version is None, and there are no folders.
     """
@@ -32,18 +34,23 @@ class Group(NamedTuple):
         return _smallest(map(self._folder_limit_bytes, self.folders))
 
     def memory_room_bytes(self) -> int | None:
-        """What may still be allocated before a limit is reached; reclaimable file cache counts as free."""
+        """What may still be allocated before a limit is reached; reclaimable file cache counts as
+        free."""
         # of version 1 only total_* includes the groups below
-        usage, droppable = "memory.usage_in_bytes", "total_inactive_file"
+        usage = "memory.usage_in_bytes"
+        droppable = "total_inactive_file"
         if self.version == 2:
-            usage, droppable = "memory.current", "inactive_file"
+            usage = "memory.current"
+            droppable = "inactive_file"
         rooms = []
         for folder in self.folders:
             limit = self._folder_limit_bytes(folder)
             if limit is not None:
                 used = read_int(folder / usage) or 0
                 statistics = parse_fields(read_text(folder / "memory.stat"), " ")
-                rooms.append(max(0, limit - max(0, used - (parse_int(statistics.get(droppable, "")) or 0))))
+                rooms.append(
+                    max(0, limit - max(0, used - (parse_int(statistics.get(droppable, "")) or 0)))
+                )
         return min(rooms, default=None)
 
     def _folder_limit_bytes(self, folder: Path) -> int | None:
@@ -66,7 +73,8 @@ def _smallest(values: Iterable[Number | None]) -> Number | None:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """The cores of a `quota period` in microseconds; None without a quota (`max 100000`, in version 1 -1)."""
+    """The cores of a `quota period` in microseconds; None without a quota (`max 100000`, in version
+    1 -1)."""
     match = re.fullmatch(r"\s*([0-9]{1,15})\s+([0-9]{1,15})\s*", text)
     quota, period = (int(match[1]), int(match[2])) if match else (0, 0)
     return quota / period if quota and period else None
@@ -74,7 +82,8 @@ def parse_cpu_max(text: str) -> float | None:
 
 def find_group(root: Path, controller: str) -> Group:
     """The control groups of a controller (memory, cpu) that apply to this process."""
-    paths: dict[str, str] = {}  # by controller, from lines such as `4:cpu,cpuacct:/docker/abc`; "" for version 2
+    # by controller, from lines such as `4:cpu,cpuacct:/docker/abc`; "" for version 2
+    paths: dict[str, str] = {}
     for line in read_text(root / "proc/self/cgroup").splitlines():
         if match := re.fullmatch(r"[0-9]+:([^:]*):(/.*)", line):
             paths |= {name: match[2] for name in match[1].split(",") if name not in paths}
@@ -88,12 +97,17 @@ def find_group(root: Path, controller: str) -> Group:
 
 
 def _folders(root: Path, inside: str, point: str, path: str) -> tuple[Path, ...]:
-    """The folders from the process's group up to the mount point, which shows the hierarchy from `inside` on.
+    """The folders from the process's group up to the mount point, which shows the hierarchy from
+    `inside` on.
 
     A container may not see its own group; then it is only the mount point.
     """
-    inside, point = (re.sub(r"\\([0-3][0-7]{2})", lambda code: chr(int(code[1], 8)), text) for text in (inside, point))
-    group, top = PurePosixPath(path), root / point.lstrip("/")
+    inside, point = (
+        re.sub(r"\\([0-3][0-7]{2})", lambda code: chr(int(code[1], 8)), text)
+        for text in (inside, point)
+    )
+    group = PurePosixPath(path)
+    top = root / point.lstrip("/")
     if ".." in group.parts or not group.is_relative_to(inside):
         return (top,)
     below = group.relative_to(inside)
@@ -107,7 +121,8 @@ def allocatable_bytes(root: Path = ROOT) -> int | None:
 
 
 def cpu_limit_cores(root: Path = ROOT) -> float:
-    """The number of cores that this process can use: those of its affinity, or fewer with a lower quota."""
+    """The number of cores that this process can use: those of its affinity, or fewer with a lower
+    quota."""
     quota = find_group(root, "cpu").cpu_quota_cores()
     allowed = float(len(os.sched_getaffinity(0)))
     return allowed if quota is None else min(allowed, quota)
@@ -129,7 +144,8 @@ def cpu_facts(root: Path) -> Facts:
 
 
 def memory_limit_facts(root: Path) -> Facts:
-    """The memory and swap limits of the control groups, what can be allocated now, and the host's swap."""
+    """The memory and swap limits of the control groups, what can be allocated now, and the host's
+    swap."""
     group = find_group(root, "memory")
     sizes = parse_meminfo(read_text(root / "proc/meminfo"))
     return {
@@ -160,8 +176,8 @@ def small_shm(facts: Facts) -> str | None:
     if not isinstance(total, int) or total > SMALL_SHM_BYTES:
         return None
     return (
-        f"/dev/shm has {format_bytes(total)} (docker's default is 64 MiB): MPI silently takes a slower "
-        "transport, NCCL fails; start the container with --shm-size=8g or --ipc=host"
+        f"/dev/shm has {format_bytes(total)} (docker's default is 64 MiB): MPI silently takes a"
+        " slower transport, NCCL fails; start the container with --shm-size=8g or --ipc=host"
     )
 
 

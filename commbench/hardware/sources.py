@@ -1,4 +1,5 @@
-"""Reading files and commands for facts: a missing file is None, and a source that fails does not affect others."""
+"""Reading files and commands for facts: a missing file is None, and a source that fails does not
+affect others."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ ROOT = Path("/")
 
 
 def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
-    """The facts of all sources except those that are None; exceptions are recorded in `noun.error`."""
+    """The facts of all sources except those that are None; exceptions are recorded in
+    `noun.error`."""
     facts: Facts = {}
     errors: list[str] = []
     for source in sources:
@@ -61,13 +63,15 @@ def children(path: Path, pattern: str = ".*") -> list[Path]:
 
 
 def parse_int(text: str) -> int | None:
-    """A decimal number of at most 19 digits, else None; int() would also accept 1_000 and digits of other scripts."""
+    """A decimal number of at most 19 digits, else None; int() would also accept 1_000 and digits of
+    other scripts."""
     match = re.fullmatch(r"\s*([+-]?[0-9]{1,19})\s*", text)
     return int(match[1]) if match else None
 
 
 def parse_fields(text: str, separator: str = ":") -> dict[str, str]:
-    """`key: value` lines as a dict; of a repeated key the first value, lines without a separator are skipped."""
+    """`key: value` lines as a dict; of a repeated key the first value, lines without a separator
+    are skipped."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         key, match, value = line.partition(separator)
@@ -77,12 +81,14 @@ def parse_fields(text: str, separator: str = ":") -> dict[str, str]:
 
 
 def fact_text(text: str) -> str:
-    """The text on one line, without NUL bytes, repeated spaces or lone surrogates, so that it can be JSON."""
+    """The text on one line, without NUL bytes, repeated spaces or lone surrogates, so that it can
+    be JSON."""
     return " ".join(text.encode("utf-8", "replace").decode("utf-8").replace("\0", " ").split())
 
 
 def key_part(name: str) -> str:
-    """The name of an interface or variable in the characters that keys may have; eth0.100 stays as it is."""
+    """The name of an interface or variable in the characters that keys may have; eth0.100 stays as
+    it is."""
     safe = re.sub(r"[^A-Za-z0-9_\-:@.]", "_", name)
     return ".".join(part or "_" for part in safe.split("."))
 
@@ -91,11 +97,20 @@ def run_command(
     command: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None
 ) -> CompletedProcess[str] | None:
     """Run a command; None if it does not end in time. Raises OSError if it cannot be started."""
-    child = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, encoding="utf-8", errors="replace", env=environ)
+    child = Popen(
+        command,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        encoding="utf-8",
+        errors="replace",
+        env=environ,
+    )
     try:
         out, err = child.communicate(timeout=timeout_s)
     except TimeoutExpired:
-        # nvidia-smi on a broken GPU can't be killed (state D): subprocess.run would wait for it forever
+        # nvidia-smi on a broken GPU can't be killed (state D): subprocess.run would wait for it
+        # forever
         child.kill()
         with suppress(TimeoutExpired):
             child.wait(timeout=0.5)

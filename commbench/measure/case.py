@@ -1,7 +1,8 @@
-"""One visit of a case: allocate, agree, connect, check, warm up, repeat in blocks, check again; the result is Samples.
+"""One visit of a case: allocate, agree, connect, check, warm up, repeat in blocks, check again; the
+result is Samples.
 
-No rank decides alone: after each block of repetitions rank 0 has the stamps of all ranks, and all ranks receive its
-decision.
+No rank decides alone: after each block of repetitions rank 0 has the stamps of all ranks, and all
+ranks receive its decision.
 """
 
 from __future__ import annotations
@@ -27,12 +28,23 @@ from commbench.hardware.host import interference_counters
 from commbench.hardware.network import byte_counters
 from commbench.world.heartbeat import Progress
 
-from .samples import Counts, Failure, MeasuredCounters, Outcome, Refused, Samples, SoakTimeline, Timeline, Timer
+from .samples import (
+    Counts,
+    Failure,
+    MeasuredCounters,
+    Outcome,
+    Refused,
+    Samples,
+    SoakTimeline,
+    Timeline,
+    Timer,
+)
 from .time_limits import block_deadline_s, samples_per_stamp, stop_rule, warm_up_rule
 from .window import GlobalClocks, Window
 
 BLOCK_STAMPS = 1_000_000  # of all ranks together, which rank 0 receives in one meeting
-SLOW_COUNTERS_NS = 1_000_000  # some drivers take tens of ms for a GPU's counters, a fifth of a short block
+# some drivers take tens of ms for a GPU's counters, a fifth of a short block
+SLOW_COUNTERS_NS = 1_000_000
 SALTS_OF_VISIT = 16  # more than a visit uses, except in a soak
 SOAK_BLOCK_S = 1.0  # the longest time of a soak without a decision
 FLUSH_S = 5.0  # between two saves of a soak
@@ -51,8 +63,9 @@ class _Stopped(Exception):
 class CaseVisit:
     """One visit of a case, made by the ranks of its layout only.
 
-    `empty_sample_s` is used on rank 0 (see Conditions); `clocks` are needed for sync=window. With `slow_start`, known
-    on rank 0, the first visit warms up for a second: TCP takes that long to reach its rate.
+    `empty_sample_s` is used on rank 0 (see Conditions); `clocks` are needed for sync=window. With
+    `slow_start`, known on rank 0, the first visit warms up for a second: TCP takes that long to
+    reach its rate.
     """
 
     job: Planned
@@ -67,13 +80,15 @@ class CaseVisit:
     first_block_k: int | None = None  # of the first visit, which later ones keep
     slow_start: bool = False
     window: Window | None = None  # with sync=window
-    readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
+    # of this rank's counters
+    readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     measured: MeasuredCounters = field(default_factory=MeasuredCounters)
     slow_counters: bool = False  # read only at the first call, after the warm-up and at the end
     wrong: int = 0  # elements in all checks; on rank 0 until its next decision
     failed: int = 0  # ranks that did not complete the last block, on rank 0
     problem: str | None = None
-    unsupported: bool = False  # the problem is an operation that the library does not support, such as a capture
+    # the problem is an operation that the library does not support, such as a capture
+    unsupported: bool = False
     last_n: int = 1
     block_k: int = 1
     connected: bool = False  # the steps have run
@@ -88,14 +103,16 @@ class CaseVisit:
     steady: bool = True  # whether the warm-up ended before its limit; on rank 0
 
     def __post_init__(self) -> None:
-        job, timing = self.job, self.settings.timing
+        job = self.job
+        timing = self.settings.timing
         self.timeline = SoakTimeline(job, timing.interval_s) if timing.is_soak else Timeline(job)
         self.rule = stop_rule(job, self.settings)
         self.warm_up = warm_up_rule(self.settings, self.rule.budget_s, self.number, self.slow_start)
         self.payload = CheckedBuffers(job, SALTS_OF_VISIT * self.number)
         self.programs = {rank: job.program(rank) for rank in self.communicator.hosted}
         self.deadline_s = block_deadline_s(job, self.settings)
-        self.check_next = timing.visits == 1  # with several visits, the checks at their ends are enough
+        # with several visits, the checks at their ends are enough
+        self.check_next = timing.visits == 1
 
     def measure(self) -> Outcome:
         """Measure; returns the samples on rank 0, and ones without blocks on the other ranks."""
@@ -130,10 +147,12 @@ class CaseVisit:
         if block_k > 1:
             runner = self._prepare(block_k)
             self.payload.zero = any(program.reset for program in self.programs.values())
-        self.payload.refill()  # from here on the checks are of data that timed repetitions have moved
+        # from here on the checks are of data that timed repetitions have moved
+        self.payload.refill()
         self.spent_s = self.loop_s = 0.0
         self.begun_s = time.monotonic()
-        self.saves, self.checks = Timer(self.begun_s), Timer(self.begun_s)
+        self.saves = Timer(self.begun_s)
+        self.checks = Timer(self.begun_s)
         stop_reason = self._measure(runner, n)
         self._check("end", copies=self.last_n)
         if self.payload.zero:
@@ -142,8 +161,8 @@ class CaseVisit:
         return self._samples(stop_reason)
 
     def save_interrupted(self) -> None:
-        """Pass the samples of an interrupted soak to the sink. Called from another thread only while the main thread is
-        in a C call."""
+        """Pass the samples of an interrupted soak to the sink. Called from another thread only
+        while the main thread is in a C call."""
         if self.settings.timing.is_soak and self.control.rank == 0:
             self.timeline.close()
             if self.timeline.repetitions("measure"):
@@ -160,7 +179,9 @@ class CaseVisit:
         self.window = Window(clock, self.control, self.job.active, self.timeline)
 
     def _prepare(self, block_k: int) -> Runner:
-        self.block_k, problem, runner = block_k, None, None
+        self.block_k = block_k
+        problem = None
+        runner = None
         self.timeline.operations = self.job.shape.operations_per_sample * block_k
         try:
             programs = {rank: program.repeated(block_k) for rank, program in self.programs.items()}
@@ -179,7 +200,8 @@ class CaseVisit:
             raise _Stopped(Refused(agreed))
 
     def _warm_up(self, runner: Runner) -> tuple[int, int]:
-        """Repeat until steady; returns block_k and the number of repetitions of the first measured block."""
+        """Repeat until steady; returns block_k and the number of repetitions of the first measured
+        block."""
         n, block_k, first = self._decide(self._first_warm_up, "before the warm-up")
         self.spent_s = 0.0
         while n > 0:
@@ -187,26 +209,31 @@ class CaseVisit:
         return block_k, first
 
     def _first_warm_up(self) -> tuple[int, int, int]:
-        """The repetitions of the first warm-up block, block_k, and the repetitions of the first measured block."""
+        """The repetitions of the first warm-up block, block_k, and the repetitions of the first
+        measured block."""
         first_call_s = float(self.timeline.times("connect")[0])
         n = self._bounded(self.warm_up.first_block(self.block_s, first_call_s))
         return (n, 1, 1) if n else (0, 1, self._next_block(np.zeros(0), 0.0, first_call_s))
 
     def _next_warm_up(self, n: int) -> tuple[int, int, int]:
         values = self.timeline.times("warmup")
-        self.typical_s, self.warmup_s = float(np.median(values)), self.spent_s
+        self.typical_s = float(np.median(values))
+        self.warmup_s = self.spent_s
         more, self.steady = self.warm_up.next_block(values, self.spent_s, n, self.meeting_s)
         if more:
             return self._bounded(more), 1, 1
         if self.settings.timing.visits > 1:  # each visit warms up anew
             self.rule = self.rule.after_warm_up(self.warmup_s)
         empty_s = self.empty_sample_s.get(self.job.case.engine, 0.0)
-        fitting_k = samples_per_stamp(self.job, empty_s, self.typical_s, self.settings.timing.is_soak)
+        fitting_k = samples_per_stamp(
+            self.job, empty_s, self.typical_s, self.settings.timing.is_soak
+        )
         block_k = self.first_block_k or fitting_k
         return 0, block_k, self._next_block(np.zeros(0), 0.0, self.typical_s * block_k)
 
     def _measure(self, runner: Runner, n: int) -> str:
-        """Measure blocks until the rule is satisfied or the soak's duration is over; returns the stop reason."""
+        """Measure blocks until the rule is satisfied or the soak's duration is over; returns the
+        stop reason."""
         stop_reason = None
         while stop_reason is None:
             decision = self._next_soak if self.settings.timing.is_soak else self._next_or_stop
@@ -218,19 +245,33 @@ class CaseVisit:
         return str(stop_reason)
 
     def _next_or_stop(self) -> tuple[int, bool, str | None]:
-        """The next block's repetitions, whether to check now (once per visit), and the stop reason; on rank 0."""
-        values, check, self.check_next = self.timeline.times("measure"), self.check_next, False
-        between_s = self.spent_s if self.window is None else 0.0  # a window includes the time between repetitions
-        return self._next_block(values, between_s, self.typical_s), check, self.rule.reason(values, self.spent_s)
+        """The next block's repetitions, whether to check now (once per visit), and the stop reason;
+        on rank 0."""
+        values = self.timeline.times("measure")
+        check = self.check_next
+        self.check_next = False
+        # a window includes the time between repetitions
+        between_s = self.spent_s if self.window is None else 0.0
+        return (
+            self._next_block(values, between_s, self.typical_s),
+            check,
+            self.rule.reason(values, self.spent_s),
+        )
 
     def _next_soak(self) -> tuple[int, bool, str | None]:
         """The same for a soak, which is checked and saved from time to time."""
-        now_s, each_s = time.monotonic(), self.block_s / self.last_n
+        now_s = time.monotonic()
+        each_s = self.block_s / self.last_n
         left_s = self.settings.case_s - (now_s - self.begun_s)
         self.unmeasured_s = max(0.0, now_s - self.begun_s - self.loop_s)
-        if isinstance(self.timeline, SoakTimeline) and left_s > 0 and self.saves.due(now_s, FLUSH_S):
+        if (
+            isinstance(self.timeline, SoakTimeline)
+            and left_s > 0
+            and self.saves.due(now_s, FLUSH_S)
+        ):
             self.timeline.later(self._save_running)
-        block_s = min(SOAK_BLOCK_S, max(left_s / 2, SOAK_BLOCK_S / 10))  # the last block must not take much longer
+        # the last block must not take much longer
+        block_s = min(SOAK_BLOCK_S, max(left_s / 2, SOAK_BLOCK_S / 10))
         n = self._bounded(max(1, int(block_s / max(each_s, 1e-9))))
         # filling the buffers again takes about as long as the check
         check = self.checks.due(now_s, max(FLUSH_S, 2 * self.check_s / CHECK_SHARE))
@@ -238,8 +279,11 @@ class CaseVisit:
 
     def _save_running(self) -> None:
         """Pass a soak's new blocks to the sink, and drop them. Called in the timeline's thread."""
-        if len(times := self.timeline.times("measure")):  # empty while all repetitions of a window began late
-            self.sink(replace(self._samples("running"), series=times[:: -(-len(times) // RUNNING_TIMES)]))
+        # empty while all repetitions of a window began late
+        if len(times := self.timeline.times("measure")):
+            self.sink(
+                replace(self._samples("running"), series=times[:: -(-len(times) // RUNNING_TIMES)])
+            )
             self.timeline.forget()
 
     def _repeat(self, runner: Runner, n: int, phase: str, decision: Callable[[], Any]) -> Any:
@@ -249,8 +293,10 @@ class CaseVisit:
 
     def _run(self, runner: Runner, n: int, phase: str) -> None:
         """Run n repetitions on all ranks, and collect the stamps on rank 0."""
-        stamps, starts = np.zeros((0, 0, 2), dtype=np.int64), None
-        begin_s, meeting = time.perf_counter(), f"{phase} of {self.job.case}"
+        stamps = np.zeros((0, 0, 2), dtype=np.int64)
+        starts = None
+        begin_s = time.perf_counter()
+        meeting = f"{phase} of {self.job.case}"
         if self.window is not None:
             self.progress.enter(f"the meeting before {meeting}")
             starts = self.window.starts(n, phase == "measure", self.deadline_s)
@@ -259,15 +305,19 @@ class CaseVisit:
         try:
             stamps = runner(n) if starts is None else runner(n, starts)
         except (CommunicationError, Unsupported) as error:
-            self.problem, self.unsupported = str(error), isinstance(error, Unsupported)
+            self.problem = str(error)
+            self.unsupported = isinstance(error, Unsupported)
         ran_s = time.perf_counter() - loop_begin_s
         self.loop_s += ran_s
-        self.progress.enter(f"the meeting after {meeting}" + (f", {self.problem}" if self.problem else ""))
+        self.progress.enter(
+            f"the meeting after {meeting}" + (f", {self.problem}" if self.problem else "")
+        )
         if not self.slow_counters:
             self._read_counters(phase)
         parts = self.control.collect(stamps, self.deadline_s, meeting)
         self.block_s = time.perf_counter() - begin_s
-        # repetitions on a virtual clock take no time: blocks can't be made to last as long as a meeting
+        # repetitions on a virtual clock take no time: blocks can't be made to last as long as a
+        # meeting
         self.meeting_s = 0.0 if self.job.case.engine == "virtual" else self.block_s - ran_s
         self.spent_s += self.block_s
         self.last_n = n
@@ -275,24 +325,35 @@ class CaseVisit:
         if parts and not self.failed:
             (self.window or self.timeline).add_parts(phase, parts)
         if self.window is not None and self.window.problem:
-            self.problem, self.failed = self.window.problem, self.control.size
+            self.problem = self.window.problem
+            self.failed = self.control.size
 
     def _read_counters(self, phase: str) -> None:
-        begin_ns, several_nodes = now_ns(), Layout.parse(self.job.case.layout).nodes > 1
+        begin_ns = now_ns()
+        several_nodes = Layout.parse(self.job.case.layout).nodes > 1
         counters = self.communicator.counters() | (byte_counters() if several_nodes else {})
         counters |= self.measured.reading(counters, phase)
         self.readings += [(now_ns(), counters)] if counters else []
         self.slow_counters |= not self.connected and now_ns() - begin_ns > SLOW_COUNTERS_NS
 
     def _decide(self, decision: Callable[[], Any], when: str) -> Any:
-        """Rank 0's decision, on all ranks. A failed block or a wrong element since the last decision ends the visit."""
+        """Rank 0's decision, on all ranks. A failed block or a wrong element since the last
+        decision ends the visit."""
         good = self.control.rank == 0 and not self.failed and not self.wrong
         value = [self.failed, self.wrong, decision() if good else None]
-        failed, self.wrong, decided = self.control.decide(value, self.deadline_s, f"{when} of {self.job.case}")
+        failed, self.wrong, decided = self.control.decide(
+            value, self.deadline_s, f"{when} of {self.job.case}"
+        )
         if failed:
-            reason = self.control.agree(self.problem, self.deadline_s, when) or "fewer repetitions than were agreed"
-            if failed < self.control.size:  # other ranks may have messages in flight: the library is not usable
-                raise WorldBroken(f"{self.job.case}: {reason}, on {failed} of {self.control.size} ranks")
+            reason = (
+                self.control.agree(self.problem, self.deadline_s, when)
+                or "fewer repetitions than were agreed"
+            )
+            # other ranks may have messages in flight: the library is not usable
+            if failed < self.control.size:
+                raise WorldBroken(
+                    f"{self.job.case}: {reason}, on {failed} of {self.control.size} ranks"
+                )
             raise _Stopped(Refused(reason) if self.unsupported else Failure(reason))
         if self.wrong:
             self.timeline.close()
@@ -309,16 +370,25 @@ class CaseVisit:
     # ------------------------------------------------------------ checks and the result
 
     def _check(self, when: str, copies: int = 1) -> None:
-        """Count the wrong elements of all ranks on rank 0, and gather the readings of their counters there."""
+        """Count the wrong elements of all ranks on rank 0, and gather the readings of their
+        counters there."""
         begin_s = time.monotonic()
         self.progress.enter(f"the check at the {when} of {self.job.case}")
         if when == "end" and self.slow_counters:
             self._read_counters("measure")
-        if when != "middle" and self.settings.timing.visits > 1 and len(self.communicator.hosted) == 1:
-            first_of_node = self.control.rank % Layout.parse(self.job.case.layout).ranks_per_node == 0
+        if (
+            when != "middle"
+            and self.settings.timing.visits > 1
+            and len(self.communicator.hosted) == 1
+        ):
+            first_of_node = (
+                self.control.rank % Layout.parse(self.job.case.layout).ranks_per_node == 0
+            )
             self.readings.append((now_ns(), interference_counters(first_of_node)))
         value = [self.payload.count_wrong(copies), self.readings]
-        gathered = self.control.gather(value, self.deadline_s, f"check at the {when} of {self.job.case}")
+        gathered = self.control.gather(
+            value, self.deadline_s, f"check at the {when} of {self.job.case}"
+        )
         self.readings = []
         for rank, (wrong, readings) in enumerate(gathered):
             self.wrong += wrong
@@ -327,8 +397,10 @@ class CaseVisit:
         self.check_s = time.monotonic() - begin_s
 
     def _check_with_payload(self) -> None:
-        """Run and check one more repetition: in-place sums that were not reset between two stamps moved zeros."""
-        self.payload.zero, block_k = False, self.block_k
+        """Run and check one more repetition: in-place sums that were not reset between two stamps
+        moved zeros."""
+        self.payload.zero = False
+        block_k = self.block_k
         runner = self._prepare(1)
         self.payload.refill()
         self._repeat(runner, 1, "check", lambda: None)
@@ -336,7 +408,8 @@ class CaseVisit:
         self.block_k = block_k
 
     def _samples(self, stop_reason: str) -> Samples:
-        timeline, window = self.timeline, self.window
+        timeline = self.timeline
+        window = self.window
         connect_times = timeline.times("connect")
         return Samples(
             ranks=self.job.active,
@@ -345,7 +418,9 @@ class CaseVisit:
             stop_reason=stop_reason,
             wrong_elements=self.wrong,
             counts=tuple(timeline.counts),
-            series=timeline.times("measure") if window is not None or not timeline.complete else None,
+            series=(
+                timeline.times("measure") if window is not None or not timeline.complete else None
+            ),
             repetitions=timeline.repetitions("measure"),
             first_call_s=float(connect_times[0]) if len(connect_times) else None,
             late_repetitions=None if window is None else window.late,

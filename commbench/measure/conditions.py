@@ -1,6 +1,8 @@
-"""The conditions recorded with each case: the overhead of a call, wires and GPUs, and what the library reports.
+"""The conditions recorded with each case: the overhead of a call, wires and GPUs, and what the
+library reports.
 
-Also the reference case, measured in each pass: if its time changes, so has the machine, and not the case under test.
+Also the reference case, measured in each pass: if its time changes, so has the machine, and not the
+case under test.
 """
 
 from __future__ import annotations
@@ -36,18 +38,23 @@ from .statistics import Series, median_interval
 from .time_limits import case_deadline_s
 from .transports import LogReader, TransportEvidence, carriers, gather_evidence
 
-CALL_REPETITIONS, COPY_REPETITIONS = 200, 20
+CALL_REPETITIONS = 200
+COPY_REPETITIONS = 20
 EMPTY_REPETITIONS = 20_000
 COPIES_PER_SAMPLE = 8  # so that waiting for them does not affect the rate
 COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
-CACHED_COPY_BYTES = 16 * 2**20  # copied first; a device slower than any GPU would need seconds for 256 MiB
+# copied first; a device slower than any GPU would need seconds for 256 MiB
+CACHED_COPY_BYTES = 16 * 2**20
 SLOW_COPY_GB_PER_S = 20.0
 HOST_COPY_BYTES = (*(4**power for power in range(6, 13)), 2**25, 2**26)  # 4 KiB to 64 MiB
 OFF_CACHE_BYTES = 2**25  # a copy of this size is enough unless the last cache is larger
-LEAST_HOST_COPIES, HOST_COPIED_BYTES = 3, 2**22  # of each size: at least this many copies, and this many bytes
+LEAST_HOST_COPIES = 3
+HOST_COPIED_BYTES = 2**22  # of each size: at least this many copies, and this many bytes
 # the reference case
-REFERENCE_BYTES, REFERENCE_REPETITIONS = 8, 50
-REFERENCE_COPY_BYTES, REFERENCE_COPIES = 256 * 1024, 40
+REFERENCE_BYTES = 8
+REFERENCE_REPETITIONS = 50
+REFERENCE_COPY_BYTES = 256 * 1024
+REFERENCE_COPIES = 40
 REFERENCE_S = 0.05  # limits its warm-up
 MOVED = 0.05  # relative to the median over passes
 
@@ -56,7 +63,8 @@ MOVED = 0.05  # relative to the median over passes
 class Conditions:
     """What a row needs besides its case and its samples; the same for all cases of a run."""
 
-    empty_sample_s: Mapping[str, float]  # by engine: between the two stamps of a program without steps
+    # by engine: between the two stamps of a program without steps
+    empty_sample_s: Mapping[str, float]
     overhead_s: Mapping[str, float]  # by engine: of a call
     cores: float  # that the ranks of a node may use
     threads_per_rank: int
@@ -67,13 +75,17 @@ class Conditions:
     hosts: tuple[str, ...] = ()  # the name of each node
     disturbed: frozenset[int] = frozenset()  # passes in which the reference case moved
     joins_messages: bool = False  # see Backend
-    small_shm_nodes: frozenset[int] = frozenset()  # where ranks communicate through a /dev/shm that is too small
-    host_copies_gb_per_s: Mapping[int, float] = field(default_factory=dict)  # of one core, by the bytes of the copy
+    # where ranks communicate through a /dev/shm that is too small
+    small_shm_nodes: frozenset[int] = frozenset()
+    # of one core, by the bytes of the copy
+    host_copies_gb_per_s: Mapping[int, float] = field(default_factory=dict)
 
     def core_copy_gb_per_s(self, copied_bytes: int) -> float | None:
-        """The rate at which a core copies so many bytes: the best of the next smaller measured size and all above it.
+        """The rate at which a core copies so many bytes: the best of the next smaller measured size
+        and all above it.
 
-        Larger sizes count because a copy of a few kB is as fast, but numpy's call takes longer than the copy.
+        Larger sizes count because a copy of a few kB is as fast, but numpy's call takes longer than
+        the copy.
         """
         rates = self.host_copies_gb_per_s
         below = max((size for size in rates if size <= copied_bytes), default=0)
@@ -81,13 +93,23 @@ class Conditions:
 
 
 class ConditionsReader:
-    """Reads the conditions of an opened library. All ranks make its calls together; `run` is empty except on rank 0."""
+    """Reads the conditions of an opened library. All ranks make its calls together; `run` is empty
+    except on rank 0."""
 
     def __init__(
-        self, settings: Settings, world: World, control: Control, run: dict[str, Any], communicator: Communicator
+        self,
+        settings: Settings,
+        world: World,
+        control: Control,
+        run: dict[str, Any],
+        communicator: Communicator,
     ) -> None:
-        self._settings, self._world, self._control, self._run = settings, world, control, run
-        self._communicator, self._log = communicator, LogReader()
+        self._settings = settings
+        self._world = world
+        self._control = control
+        self._run = run
+        self._communicator = communicator
+        self._log = LogReader()
         facts = communicator.facts()
         self._log.read(facts, facts.get(GROUP_ORDER, range(world.size)))
 
@@ -98,9 +120,14 @@ class ConditionsReader:
             self._log.read(self._communicator.facts(), members)
         return communicator
 
-    def read(self, single: Communicator | None, jobs: Sequence[Planned], facts: PlanFacts) -> Conditions:
-        """`single` is the group of rank 0 alone; it is None on other ranks, where measured values stay empty."""
-        library, empty_s, overhead_s = self._communicator.facts(), dict[str, float](), dict[str, float]()
+    def read(
+        self, single: Communicator | None, jobs: Sequence[Planned], facts: PlanFacts
+    ) -> Conditions:
+        """`single` is the group of rank 0 alone; it is None on other ranks, where measured values
+        stay empty."""
+        library = self._communicator.facts()
+        empty_s = dict[str, float]()
+        overhead_s = dict[str, float]()
         host_copies = dict[int, float]()
         evidence = gather_evidence(self._world, self._control, library, self._run, self._log)
         if self._settings.device == "cuda" and "ipc_probe" not in library:
@@ -108,15 +135,20 @@ class ConditionsReader:
             self._run |= {"ipc_probe": probed} if self._run else {}
         engines = {job.case.engine for job in jobs if not job.skip}
         if "native" in engines and len(self._world.hosted) == 1:
-            # takes 0.3 s: on all ranks at the same time, so that rank 0 does not wait for the others later
+            # takes 0.3 s: on all ranks at the same time, so that rank 0 does not wait for the
+            # others later
             import_module("commbench.engines.native")
         if single is not None and len(self._world.hosted) == 1:
             empty_s = empty_samples_s(engines)
             overhead_s = call_overheads_s(single, jobs)
             evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(single, jobs))
-            on_cpus = [job for job in jobs if job.case.device == "cpu" and job.size > 1 and not job.skip]
+            on_cpus = [
+                job for job in jobs if job.case.device == "cpu" and job.size > 1 and not job.skip
+            ]
             if on_cpus:
-                largest = min(max(map(copied_bytes, on_cpus)), max(facts.cache_bytes, OFF_CACHE_BYTES))
+                largest = min(
+                    max(map(copied_bytes, on_cpus)), max(facts.cache_bytes, OFF_CACHE_BYTES)
+                )
                 host_copies = host_copies_gb_per_s(largest)
         self._control.agree(None, MEETING_S, "calibration")
         nodes = self._run["provenance"]["nodes"] if self._run else ()
@@ -136,8 +168,11 @@ class ConditionsReader:
             host_copies_gb_per_s=host_copies,
         )
 
-    def after(self, conditions: Conditions, job: Planned, control: Control, deadline_s: float) -> Conditions:
-        """Adds what the library logged during a case, in which pairs may have connected. The case's ranks call it."""
+    def after(
+        self, conditions: Conditions, job: Planned, control: Control, deadline_s: float
+    ) -> Conditions:
+        """Adds what the library logged during a case, in which pairs may have connected. The case's
+        ranks call it."""
         if not self._log.available:
             return conditions
         self._log.read(self._communicator.facts(), job.members)
@@ -146,18 +181,22 @@ class ConditionsReader:
 
 
 def copied_bytes(job: Planned) -> int:
-    """The bytes of the largest buffer of any rank, with all its copies: the memory that successive operations use."""
+    """The bytes of the largest buffer of any rank, with all its copies: the memory that successive
+    operations use."""
     specs = (spec for rank in job.active for spec in job.program(rank).buffers)
     return max((buffer_bytes(spec, job.pool) for spec in specs), default=0)
 
 
-# ---------------------------------------------------------------- the overhead of stamps and calls, rates of copies
+# ---------------------------------------------------------------- the overhead of stamps and calls,
+# rates of copies
 
 
 def empty_samples_s(engines: Collection[str]) -> dict[str, float]:
-    """Median seconds between the stamps of a repetition without steps, by engine, for those engines that run here.
+    """Median seconds between the stamps of a repetition without steps, by engine, for those engines
+    that run here.
 
-    Every sample includes them; they are never subtracted (method: Hoefler & Belli 2015, timer overhead).
+    Every sample includes them; they are never subtracted (method: Hoefler & Belli 2015, timer
+    overhead).
     """
     nothing: Lowered[Any] = Lowered((), (), ())
     runners: dict[str, Runner] = {"python": PythonRunner(nothing, 1)}
@@ -165,28 +204,38 @@ def empty_samples_s(engines: Collection[str]) -> dict[str, float]:
         from commbench.engines.native import NativeRunner
 
         runners["native"] = NativeRunner(nothing, 1, None)
-    return {name: _median_elapsed_s(runners[name](EMPTY_REPETITIONS)) for name in {*engines} & {*runners}}
+    return {
+        name: _median_elapsed_s(runners[name](EMPTY_REPETITIONS))
+        for name in {*engines} & {*runners}
+    }
 
 
 def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dict[str, float]:
-    """Seconds of an all_reduce on a group of one rank, by the host's clock, for each engine of the jobs.
+    """Seconds of an all_reduce on a group of one rank, by the host's clock, for each engine of the
+    jobs.
 
     Without staging if a job has none.
     """
-    overheads, data = dict[str, float](), View("data")
+    overheads = dict[str, float]()
+    data = View("data")
     program = Program((BufferSpec("data", 1, "float32"),), (AllReduce(data, data, "sum"),))
-    modes = sorted((job.case.mode for job in jobs if not job.skip), key=lambda mode: mode.staging, reverse=True)
+    modes = sorted(
+        (job.case.mode for job in jobs if not job.skip), key=lambda mode: mode.staging, reverse=True
+    )
     for engine, mode in {mode.engine: mode for mode in modes}.items():
         timing_mode = "host" if mode.device == "cpu" else "host_sync"
         with suppress(Unsupported, MemoryError):
             buffers = {0: {"data": communicator.allocate(program.buffers[0], 1)}}
-            runner = communicator.prepare({0: program}, buffers, replace(mode, sync="none", timing_mode=timing_mode))
+            runner = communicator.prepare(
+                {0: program}, buffers, replace(mode, sync="none", timing_mode=timing_mode)
+            )
             overheads[engine] = _median_elapsed_s(runner(CALL_REPETITIONS))
     return overheads
 
 
 def copy_gb_per_s(communicator: Communicator, jobs: Iterable[Planned]) -> float | None:
-    """Rate of a copy within the GPU of this rank, in 10^9 B/s; None on CPUs and if it can't be measured."""
+    """Rate of a copy within the GPU of this rank, in 10^9 B/s; None on CPUs and if it can't be
+    measured."""
     modes = [job.case.mode for job in jobs if job.case.device == "cuda" and not job.skip]
     if not modes:
         return None
@@ -208,21 +257,27 @@ def _copy_gb_per_s(communicator: Communicator, mode: Mode, copy_bytes: int) -> f
 
 
 def host_copies_gb_per_s(copied_bytes: int) -> dict[int, float]:
-    """The best rate of some copies by this core, in 10^9 B/s, by their bytes: up to `copied_bytes`, at most 64 MiB.
+    """The best rate of some copies by this core, in 10^9 B/s, by their bytes: up to `copied_bytes`,
+    at most 64 MiB.
 
-    Beyond the caches the rate no longer changes, and touching the memory for the first time takes longer than copying.
+    Beyond the caches the rate no longer changes, and touching the memory for the first time takes
+    longer than copying.
     """
     largest = next((size for size in HOST_COPY_BYTES if size >= copied_bytes), HOST_COPY_BYTES[-1])
-    source, target = np.ones(largest, np.uint8), np.empty(largest, np.uint8)
+    source = np.ones(largest, np.uint8)
+    target = np.empty(largest, np.uint8)
     rates = dict[int, float]()
     for size in HOST_COPY_BYTES[: HOST_COPY_BYTES.index(largest) + 1]:
-        times = copy_times(target[:size], source[:size], max(LEAST_HOST_COPIES, HOST_COPIED_BYTES // size))
+        times = copy_times(
+            target[:size], source[:size], max(LEAST_HOST_COPIES, HOST_COPIED_BYTES // size)
+        )
         rates[size] = size / float(times.min()) / 1e9
     return rates
 
 
 def copy_times(target: NDArray[np.uint8], source: NDArray[np.uint8], copies: int) -> Series:
-    """Seconds of each of some copies by this core; the first ones load the memory into the cache."""
+    """Seconds of each of some copies by this core; the first ones load the memory into the
+    cache."""
     stamps = [now_ns()]
     for _ in range(copies):
         np.copyto(target, source)
@@ -246,13 +301,15 @@ class PassReading(NamedTuple):
 
     @classmethod
     def of(cls, times: Series) -> PassReading:
-        """From seconds per operation; with fewer than 6, which have no interval, both ends are the median."""
+        """From seconds per operation; with fewer than 6, which have no interval, both ends are the
+        median."""
         median = float(np.median(times))
         return cls(median, *(median_interval(times) or (median, median)))
 
 
 class ReferenceCase:
-    """A ping-pong of 8 B between the first two ranks of the largest layout, and a copy within each host's memory.
+    """A ping-pong of 8 B between the first two ranks of the largest layout, and a copy within each
+    host's memory.
 
     All ranks make one; on rank 0 `passes` has the readings of each pass.
     """
@@ -261,7 +318,9 @@ class ReferenceCase:
         self._settings = replace(
             settings,
             benchmarks=(cast(Benchmark, P2PLatency()),),
-            timing=Timing("reference", repetitions=REFERENCE_REPETITIONS, warmup_s=0.0, case_s=REFERENCE_S),
+            timing=Timing(
+                "reference", repetitions=REFERENCE_REPETITIONS, warmup_s=0.0, case_s=REFERENCE_S
+            ),
             budget=replace(settings.budget, case_s=None),
             layouts=(max(settings.layouts, key=lambda layout: layout.size),),
             dtypes=settings.dtypes[:1],
@@ -276,7 +335,8 @@ class ReferenceCase:
         (job,) = plan(self._settings, world, facts)
         self._job = None if job.skip else job
         self.groups = set() if job.skip else {job.members}  # whose communicators it needs
-        self._source, self._target = np.ones(REFERENCE_COPY_BYTES, np.uint8), np.ones(REFERENCE_COPY_BYTES, np.uint8)
+        self._source = np.ones(REFERENCE_COPY_BYTES, np.uint8)
+        self._target = np.ones(REFERENCE_COPY_BYTES, np.uint8)
         self.passes: dict[int, dict[str, PassReading]] = {}
 
     def measure(
@@ -286,12 +346,23 @@ class ReferenceCase:
         control: Control,
         progress: Progress,
     ) -> None:
-        """Measure the reference case of a pass; all ranks of the world call it. Raises WorldBroken."""
+        """Measure the reference case of a pass; all ranks of the world call it. Raises
+        WorldBroken."""
         readings: dict[str, PassReading] = {}
-        job, deadline_s = self._job, MEETING_S if self._job is None else case_deadline_s(self._job, self._settings)
+        job = self._job
+        deadline_s = MEETING_S if self._job is None else case_deadline_s(self._job, self._settings)
         if job is not None and (communicator := communicators[job.members]) is not None:
             members = control.subset(job.members)
-            visit = CaseVisit(job, communicator, members, self._settings, {}, lambda _: None, progress, number=number)
+            visit = CaseVisit(
+                job,
+                communicator,
+                members,
+                self._settings,
+                {},
+                lambda _: None,
+                progress,
+                number=number,
+            )
             outcome = visit.measure()
             if isinstance(outcome, Samples) and not outcome.wrong_elements and control.rank == 0:
                 readings["p2p_latency_s"] = PassReading.of(measured_times(job, outcome))
@@ -304,17 +375,22 @@ class ReferenceCase:
     def record(self) -> list[dict[str, object]]:
         """For run.json: the readings of each pass, and whether one of them moved."""
         disturbed = disturbed_passes(self.passes)
-        return [{"pass": number, **readings, "moved": number in disturbed} for number, readings in self.passes.items()]
+        return [
+            {"pass": number, **readings, "moved": number in disturbed}
+            for number, readings in self.passes.items()
+        ]
 
 
 def disturbed_passes(passes: Mapping[int, Mapping[str, PassReading]]) -> frozenset[int]:
-    """The passes with a reading that differs from the median over all passes by more than 5 % and by more than half of
-    its own interval."""
+    """The passes with a reading that differs from the median over all passes by more than 5 % and
+    by more than half of its own interval."""
     moved = set()
     for name in {name for readings in passes.values() for name in readings}:
         known = {number: readings[name] for number, readings in passes.items() if name in readings}
         usual_s = float(np.median([reading.median_s for reading in known.values()]))
         for number, reading in known.items():
-            if abs(reading.median_s - usual_s) > max(MOVED * usual_s, (reading.high_s - reading.low_s) / 2):
+            if abs(reading.median_s - usual_s) > max(
+                MOVED * usual_s, (reading.high_s - reading.low_s) / 2
+            ):
                 moved.add(number)
     return frozenset(moved)

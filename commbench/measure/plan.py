@@ -1,4 +1,5 @@
-"""The plan: all cases of a run. Every rank makes the same plan from the settings and the same agreed facts."""
+"""The plan: all cases of a run. Every rank makes the same plan from the settings and the same
+agreed facts."""
 
 from __future__ import annotations
 
@@ -17,8 +18,10 @@ from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec
 
 WINDOW_CAP_BYTES = 256 * 2**20  # per rank, of messages in flight
-ROTATION_CAP_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}  # per rank, of all copies of one buffer
-ROTATION_CAP_VIEWS = 1024  # prepared calls per buffer: beyond it small messages stay in cache (flag in_cache)
+# per rank, of all copies of one buffer
+ROTATION_CAP_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}
+# prepared calls per buffer: beyond it small messages stay in cache (flag in_cache)
+ROTATION_CAP_VIEWS = 1024
 LEAST_WINDOW = 2
 NO_DTYPE = "none"  # of an operation without a message
 SETUP_S = 0.3  # to allocate, connect, warm up and check, by experience
@@ -27,24 +30,27 @@ CONTROL_BYTES = 64 * 2**20  # that a process needs besides its buffers
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What the plan needs to know about the machine; all ranks agree on it (the least of all nodes)."""
+    """What the plan needs to know about the machine; all ranks agree on it (the least of all
+    nodes)."""
 
     memory_bytes: int  # that may be allocated on a node now
-    cache_bytes: int  # the last level, of the CPU or GPU that has the buffers; the largest of all nodes
+    # the last level, of the CPU or GPU that has the buffers; the largest of all nodes
+    cache_bytes: int
     cores: int  # that the ranks of a node share
     gpu_bytes: int | None = None  # free on the fullest GPU
     gpus: int = 1  # that the ranks of a node share
 
 
 def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, ...]:
-    """All cases in the order in which they run: shuffled by seed and launch, so that a drift is not taken for an effect
-    of a variable."""
+    """All cases in the order in which they run: shuffled by seed and launch, so that a drift is not
+    taken for an effect of a variable."""
     jobs = [
         _planned(settings, world, facts, layout, benchmark, case)
         for layout in settings.layouts
         for benchmark in settings.benchmarks
         for case in _cases(settings, layout, benchmark)
-        if not settings.sizes_to_memory or case.message_bytes <= facts.memory_bytes * settings.budget.memory_share
+        if not settings.sizes_to_memory
+        or case.message_bytes <= facts.memory_bytes * settings.budget.memory_share
     ]
     if settings.sizes_to_memory:
         jobs = [job for job in jobs if not (job.skip and job.node_bytes)]
@@ -54,7 +60,8 @@ def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, .
 
 
 def pass_order(jobs: Sequence[Planned], settings: Settings, number: int) -> list[Planned]:
-    """The cases of a pass in a new random order, the same on all ranks; the first pass has the order of the plan."""
+    """The cases of a pass in a new random order, the same on all ranks; the first pass has the
+    order of the plan."""
     ordered = sorted(jobs, key=lambda job: job.order)
     if number > 1:
         random.Random(f"{settings.seed}/{settings.launch}/{number}").shuffle(ordered)
@@ -65,16 +72,21 @@ def duration_s(settings: Settings, job: Planned) -> float:
     """An upper estimate of a case's time."""
     if job.skip:
         return 0.0
-    return settings.timing.visits * settings.timing.launches * (SETUP_S + job.node_bytes / 1e9) + 1.25 * settings.case_s
+    return (
+        settings.timing.visits * settings.timing.launches * (SETUP_S + job.node_bytes / 1e9)
+        + 1.25 * settings.case_s
+    )
 
 
 def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[Case]:
     schedule = settings.schedule if "pair" in benchmark.axes else None
     if settings.device == "cpu":
-        usual_engine, staging = settings.backend.engines[0], "none"
+        usual_engine = settings.backend.engines[0]
+        staging = "none"
     else:  # only the Python engine enqueues work on a GPU
         own = settings.staging != "auto"
-        usual_engine, staging = "python", settings.staging if own else settings.backend.staging(benchmark.name)
+        usual_engine = "python"
+        staging = settings.staging if own else settings.backend.staging(benchmark.name)
     for engine, mode in itertools.product(settings.engines, settings.timing_modes):
         for (kind, message_bytes, elements), axes in itertools.product(
             _messages(settings, layout, benchmark), _axes(settings, layout, benchmark)
@@ -108,7 +120,8 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
 def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None, timing_mode: str) -> str:
     """sync=window is for operations of all ranks; pairs that run at once keep their barrier.
 
-    Before events are recorded, each rank holds its GPU for as long as its own host needs, so a barrier must follow.
+    Before events are recorded, each rank holds its GPU for as long as its own host needs, so a
+    barrier must follow.
     """
     paired = {"pair", "pairs"} & set(benchmark.axes)
     sync = "barrier" if paired and settings.sync == "window" else settings.sync
@@ -117,8 +130,11 @@ def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None, timing
     return "none" if benchmark.self_synchronising and schedule != "rounds" else sync
 
 
-def _messages(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[tuple[str, int, int]]:
-    """dtype, bytes and elements per block of each message; a single empty one if the operation has no message."""
+def _messages(
+    settings: Settings, layout: Layout, benchmark: Benchmark
+) -> Iterator[tuple[str, int, int]]:
+    """dtype, bytes and elements per block of each message; a single empty one if the operation has
+    no message."""
     blocks = benchmark.blocks(layout.size)
     if blocks == 0:
         yield NO_DTYPE, 0, 0
@@ -131,27 +147,45 @@ def _messages(settings: Settings, layout: Layout, benchmark: Benchmark) -> Itera
 
 
 def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[dict[str, Any]]:
-    """Values of the axes that only some operations have, by field of the case; None for the other operations."""
+    """Values of the axes that only some operations have, by field of the case; None for the other
+    operations."""
 
-    def axis(name: str, values: tuple[Any, ...], axes: tuple[str, ...] = benchmark.axes) -> tuple[Any, ...]:
+    def axis(
+        name: str, values: tuple[Any, ...], axes: tuple[str, ...] = benchmark.axes
+    ) -> tuple[Any, ...]:
         return values if name in axes else (None,)
 
-    # pairs that run at once: those listed, else rank i of the first half with rank i of the second (osu_mbw_mr)
+    # pairs that run at once: those listed, else rank i of the first half with rank i of the second
+    # (osu_mbw_mr)
     half = layout.size // 2
-    halves = [(rank, rank + half) for rank in range(half)] if isinstance(settings.pairs, str) else settings.pairs
+    halves = (
+        [(rank, rank + half) for rank in range(half)]
+        if isinstance(settings.pairs, str)
+        else settings.pairs
+    )
     together = (pairs_text(halves) or None,)
     point_to_point = {"pair", "pairs"} & set(benchmark.axes)
-    in_place = tuple(benchmark.blocks(2) == 1 if choice is None else choice for choice in settings.in_place)
+    in_place = tuple(
+        benchmark.blocks(2) == 1 if choice is None else choice for choice in settings.in_place
+    )
     values = {
-        "pair": axis("pairs", together) if "pairs" in benchmark.axes else axis("pair", _pair_texts(settings, layout)),
+        "pair": (
+            axis("pairs", together)
+            if "pairs" in benchmark.axes
+            else axis("pair", _pair_texts(settings, layout))
+        ),
         "window": axis("window", settings.windows),
         "buffers": axis("buffers", settings.buffers),
-        "streams": axis("streams", settings.streams, settings.backend.axes if point_to_point else ()),
+        "streams": axis(
+            "streams", settings.streams, settings.backend.axes if point_to_point else ()
+        ),
         "in_place": axis("in_place", in_place),
         "reduction": axis("reduction", settings.reductions),
         "root": axis("root", settings.roots),
     }
-    return (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))
+    return (
+        dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
+    )
 
 
 def _pair_texts(settings: Settings, layout: Layout) -> tuple[str | None, ...]:
@@ -176,7 +210,12 @@ def _window(window: object, message_bytes: int, buffers: object) -> int | None:
 
 
 def _planned(
-    settings: Settings, world: World, facts: PlanFacts, layout: Layout, benchmark: Benchmark, case: Case
+    settings: Settings,
+    world: World,
+    facts: PlanFacts,
+    layout: Layout,
+    benchmark: Benchmark,
+    case: Case,
 ) -> Planned:
     misfit = layout.misfit(world)
     reason = misfit or _impossible(settings, layout, benchmark, case)
@@ -186,18 +225,29 @@ def _planned(
         return job
     specs = [job.program(rank).buffers for rank in range(job.size)]
     pool = _pool(case, specs, facts)
-    of_hosts = dict(zip(members, (sum(_host_bytes(case, spec, pool) for spec in own) for own in specs), strict=True))
-    node_bytes = max(sum(CONTROL_BYTES + of_hosts.get(rank, 0) for rank in ranks) for ranks in world.nodes)
+    of_hosts = dict(
+        zip(
+            members,
+            (sum(_host_bytes(case, spec, pool) for spec in own) for own in specs),
+            strict=True,
+        )
+    )
+    node_bytes = max(
+        sum(CONTROL_BYTES + of_hosts.get(rank, 0) for rank in ranks) for ranks in world.nodes
+    )
     reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
     if case.device == "cuda" and reason is None and facts.gpu_bytes is not None:
-        needs = [sum(buffer_bytes(spec, pool) for spec in own if spec.memory == DEVICE) for own in specs]
+        needs = [
+            sum(buffer_bytes(spec, pool) for spec in own if spec.memory == DEVICE) for own in specs
+        ]
         ranks = -(-layout.ranks_per_node // facts.gpus)
         reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
     return replace(job, pool=pool, node_bytes=node_bytes, skip=reason)
 
 
 def _host_bytes(case: Case, spec: BufferSpec, pool: int) -> int:
-    """The host memory of a buffer; for one on a GPU that of its pattern and, with staging, of its pinned copies."""
+    """The host memory of a buffer; for one on a GPU that of its pattern and, with staging, of its
+    pinned copies."""
     if case.device == "cpu" or spec.memory != DEVICE:
         return buffer_bytes(spec, pool)
     return buffer_bytes(spec, 1) + (buffer_bytes(spec, pool) if case.staging == "pinned" else 0)
@@ -207,43 +257,73 @@ def _too_large(settings: Settings, where: str, needed: int, free: int) -> str | 
     share = settings.budget.memory_share
     if needed <= int(free * share):
         return None
-    return f"needs {needed} B on {where}, allowed are {int(free * share)} B (budget.memory_share={share})"
+    return (
+        f"needs {needed} B on {where}, allowed are {int(free * share)} B"
+        f" (budget.memory_share={share})"
+    )
 
 
 def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: Case) -> str | None:
     if layout.size < benchmark.min_ranks:
-        return f"{benchmark.name} needs {benchmark.min_ranks} ranks, layout {layout} has {layout.size}"
+        return (
+            f"{benchmark.name} needs {benchmark.min_ranks} ranks, layout {layout} has {layout.size}"
+        )
     if case.pair is None and {"pair", "pairs"} & set(benchmark.axes):
-        return f"{benchmark.name} needs 2 ranks, layout {layout} has 1; a rank with itself: pairs=[[0,0]]"
+        return (
+            f"{benchmark.name} needs 2 ranks, layout {layout} has 1; a rank with itself:"
+            " pairs=[[0,0]]"
+        )
     if case.elements == 0 and benchmark.blocks(layout.size):
         return f"{case.message_bytes} B of {case.dtype} can't be divided among {layout.size} ranks"
     stray = [rank for pair in case.pairs for rank in pair if rank >= layout.size]
     if stray:
-        return f"pair {case.pair} needs rank {max(stray)}, layout {layout} has ranks 0 to {layout.size - 1}"
+        return (
+            f"pair {case.pair} needs rank {max(stray)}, layout {layout} has ranks 0 to"
+            f" {layout.size - 1}"
+        )
     together = [rank for pair in case.pairs for rank in set(pair)]
     if len(together) > len(set(together)):
         return f"pairs {case.pair} run at once, but share a rank"
     if case.root is not None and case.root >= layout.size:
         return f"root {case.root} is not in layout {layout}, which has ranks 0 to {layout.size - 1}"
     if "staging" in benchmark.axes and "staging" not in settings.backend.axes:
-        return f"{case.backend} sends messages between ranks; it does not measure copies between host and device"
+        return (
+            f"{case.backend} sends messages between ranks; it does not measure copies between host"
+            " and device"
+        )
     if case.device not in settings.backend.devices:
         return f"{case.backend} does not run on {case.device}"
     if case.engine not in settings.backend.engines:
-        return f"{case.backend} has no {case.engine} engine; it has: {', '.join(settings.backend.engines)}"
+        return (
+            f"{case.backend} has no {case.engine} engine; it has:"
+            f" {', '.join(settings.backend.engines)}"
+        )
     if case.sync == "window" and settings.backend.launchers == "none":
-        return f"{case.backend} has one clock for all its ranks, which begin together; use sync=barrier"
+        return (
+            f"{case.backend} has one clock for all its ranks, which begin together; use"
+            " sync=barrier"
+        )
     if case.sync == "window" and case.timing_mode != "host":
-        return f"sync=window waits on the host's clock, timing_mode={case.timing_mode} does not; use sync=barrier"
+        return (
+            f"sync=window waits on the host's clock, timing_mode={case.timing_mode} does not; use"
+            " sync=barrier"
+        )
     return settings.backend.supports(case, layout.size)
 
 
 def _pool(case: Case, specs: list[tuple[BufferSpec, ...]], facts: PlanFacts) -> int:
-    """How many copies are needed to rotate through twice the cache (method: Intel MPI Benchmarks' -off_cache)."""
+    """How many copies are needed to rotate through twice the cache (method: Intel MPI Benchmarks'
+    -off_cache)."""
     everything = [spec for own in specs for spec in own]
-    if case.cache != "rotate" or not everything or case.timing_mode == "graph":  # a graph is captured for one copy
+    # a graph is captured for one copy
+    if case.cache != "rotate" or not everything or case.timing_mode == "graph":
         return 1
     largest = max(everything, key=lambda spec: buffer_bytes(spec, 1))
     one_copy = buffer_bytes(largest, 1)
     wanted = -(-2 * max(facts.cache_bytes, case.message_bytes) // one_copy)
-    return max(1, min(wanted, ROTATION_CAP_BYTES[case.device] // one_copy, ROTATION_CAP_VIEWS // largest.slots))
+    return max(
+        1,
+        min(
+            wanted, ROTATION_CAP_BYTES[case.device] // one_copy, ROTATION_CAP_VIEWS // largest.slots
+        ),
+    )

@@ -1,4 +1,5 @@
-"""Checks before the measurements: whether the ranks' machines agree and what they offer; the record of the run.
+"""Checks before the measurements: whether the ranks' machines agree and what they offer; the record
+of the run.
 
 Rank 0 gathers the facts of all ranks; `commbench.core.fact_scopes` says which of them may differ.
 """
@@ -41,7 +42,7 @@ FACT_TITLES = {
     "gpu.own.driver_version": "GPU driver",
 }
 LONGEST_VALUE = 48  # characters in the table of differences
-MOST_HOSTS = 4  # named in one of its lines
+MOST_NAMED_HOSTS = 4  # named in one of its lines
 CLOCK_SKEW_S = 1.0  # beyond it log lines of two hosts can't be put in order
 
 
@@ -54,19 +55,29 @@ class Request:
     folder: str | None = None  # made by the parent that started this world
     earlier: EarlierStarts | None = None  # of a run that is resumed
     config_dir: str | None = None
-    judged: Callable[[str], list[str]] = lambda folder: []  # the cases in a folder that miss expect=normal
-    has_parent: bool = False  # a parent started this world, reports how it ended, and starts a fresh one
+    # the cases in a folder that miss expect=normal
+    judged: Callable[[str], list[str]] = lambda folder: []
+    # a parent started this world, reports how it ended, and starts a fresh one
+    has_parent: bool = False
     problem: str | None = None  # why this rank's machine can't run the job: all ranks have to know
 
 
 def preflight(
-    settings: Settings, request: Request, world: World, control: Control, mine: dict[str, Any], cores: list[int]
+    settings: Settings,
+    request: Request,
+    world: World,
+    control: Control,
+    mine: dict[str, Any],
+    cores: list[int],
 ) -> tuple[list[int], dict[str, Any]]:
-    """Compare the machines of all ranks. Returns the values of PlanFacts, and the record of the run (on rank 0).
+    """Compare the machines of all ranks. Returns the values of PlanFacts, and the record of the run
+    (on rank 0).
 
-    Raises ConfigError on all ranks if they differ in what changes a measurement, have no GPU, or would share one.
+    Raises ConfigError on all ranks if they differ in what changes a measurement, have no GPU, or
+    would share one.
     """
-    if len(world.nodes) > 1 and len(world.hosted) == 1:  # the route to MASTER_ADDR is that to the other nodes
+    # the route to MASTER_ADDR is that to the other nodes
+    if len(world.nodes) > 1 and len(world.hosted) == 1:
         meeting_hosts = [os.environ["MASTER_ADDR"]] if "MASTER_ADDR" in os.environ else []
         mine |= network.outgoing_facts(settings.interface, meeting_hosts)
     if _ranks_have_gpus(settings, world):  # the n-th rank of a node takes the n-th GPU that it sees
@@ -77,11 +88,16 @@ def preflight(
     if problem is None and mine.get("gpu.own.reason") is not None:
         no_gpu = f"no GPU for device=cuda: {mine['gpu.own.reason']}"
         problem = f"{no_gpu}; make one visible, or take device=cpu"
-    gathered = control.gather([mine, memory_bytes, cache_bytes, cores, problem], MEETING_S, "preflight")
-    problem, agreed, run = _compare_ranks(settings, request, world, gathered) if world.rank == 0 else (None, [], {})
+    gathered = control.gather(
+        [mine, memory_bytes, cache_bytes, cores, problem], MEETING_S, "preflight"
+    )
+    problem, agreed, run = (
+        _compare_ranks(settings, request, world, gathered) if world.rank == 0 else (None, [], {})
+    )
     problem = control.agree(problem, MEETING_S, "preflight")
     if problem is not None:
-        control.farewell(MEETING_S)  # rank 0 may host the store that the others read the verdict from
+        # rank 0 may host the store that the others read the verdict from
+        control.farewell(MEETING_S)
         raise ConfigError(problem, shared=True)
     agreed = control.decide(agreed, MEETING_S, "preflight")
     if len(world.nodes) > 1:  # all ranks leave the decision within milliseconds
@@ -93,20 +109,28 @@ def preflight(
             run["clock_skew_s"] = max(times_s) - min(times_s)
     if world.rank == 0 and not settings.plan:
         run["run_id"] = Path(request.folder or new_folder(settings.output)).name
-        run["folder"] = str(Path(request.folder or Path(settings.output).absolute() / run["run_id"]))
+        run["folder"] = str(
+            Path(request.folder or Path(settings.output).absolute() / run["run_id"])
+        )
     return agreed, run
 
 
 def _compare_ranks(
     settings: Settings, request: Request, world: World, gathered: list[Any]
 ) -> tuple[str | None, list[int], dict[str, Any]]:
-    """From the values that the ranks gathered: why they can't measure, the values of PlanFacts, the run's record."""
-    facts, memory_bytes, cache_bytes, cores_of_rank, problems = map(list, zip(*gathered, strict=True))
-    on_gpus, notes = _ranks_have_gpus(settings, world), small_shm_lines(facts) if uses_shm(settings, world) else []
+    """From the values that the ranks gathered: why they can't measure, the values of PlanFacts, the
+    run's record."""
+    facts, memory_bytes, cache_bytes, cores_of_rank, problems = map(
+        list, zip(*gathered, strict=True)
+    )
+    on_gpus = _ranks_have_gpus(settings, world)
+    notes = small_shm_lines(facts) if uses_shm(settings, world) else []
     differing = machine_facts.differences(facts)
     # a line for each problem, with the first rank that has it
     first = {text: rank for rank, text in reversed(list(enumerate(problems))) if text is not None}
-    lines = [f"rank {rank} on {facts[rank].get('host.hostname')}: {text}" for text, rank in first.items()]
+    lines = [
+        f"rank {rank} on {facts[rank].get('host.hostname')}: {text}" for text, rank in first.items()
+    ]
     problem = "\n  ".join(sorted(lines)) or None
     if problem is None and on_gpus:
         notes += busy_gpus(facts)
@@ -115,11 +139,18 @@ def _compare_ranks(
     for line in [] if settings.preflight == "off" else notes:
         print_error(line)
     problem = problem or _difference_problem(differing, facts, settings)
-    nodes = world.nodes if len(world.hosted) == 1 else ((0,),)  # a process that hosts all ranks answers for them
+    # a process that hosts all ranks answers for them
+    nodes = world.nodes if len(world.hosted) == 1 else ((0,),)
     cores = [len({core for rank in node for core in cores_of_rank[rank]}) for node in nodes]
     agreed = [min(memory_bytes), max(cache_bytes), min(cores)]
-    if problem is None and on_gpus:  # the least free memory of a GPU, and the smallest number that a rank sees
-        agreed.append(min(own.get("gpu.own.memory_free_bytes", own["gpu.own.memory_total_bytes"]) for own in facts))
+    # the least free memory of a GPU, and the smallest number that a rank sees
+    if problem is None and on_gpus:
+        agreed.append(
+            min(
+                own.get("gpu.own.memory_free_bytes", own["gpu.own.memory_total_bytes"])
+                for own in facts
+            )
+        )
         agreed.append(min(own["gpu.own.visible"] for own in facts))
     run = _run_record(settings, request, world, facts, differing)
     if request.earlier is not None:
@@ -140,7 +171,11 @@ def uses_shm(settings: Settings, world: World) -> bool:
 
 def small_shm_lines(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each host whose /dev/shm is too small for its ranks."""
-    small = {own.get("host.hostname"): line for own in facts if (line := resource_limits.small_shm(dict(own)))}
+    small = {
+        own.get("host.hostname"): line
+        for own in facts
+        if (line := resource_limits.small_shm(dict(own)))
+    }
     return [f"{host}: {line}" for host, line in small.items()]
 
 
@@ -150,14 +185,18 @@ def small_shm_lines(facts: Sequence[Mapping[str, Any]]) -> list[str]:
 def _difference_problem(
     differing: Mapping[str, RanksByValue], facts: list[dict[str, Any]], settings: Settings
 ) -> str | None:
-    """Why the ranks can't be measured together; None where they agree, or where preflight is off or only warns."""
+    """Why the ranks can't be measured together; None where they agree, or where preflight is off or
+    only warns."""
     if settings.preflight == "off":
         return None
-    same_interface = "/" not in (settings.interface or "")  # a network such as 10.0.0.0/24: names differ by host
+    # a network such as 10.0.0.0/24: names differ by host
+    same_interface = "/" not in (settings.interface or "")
     errors = {}
     for key, ranks in differing.items():
         scope = scope_of(key).ranks
-        same_network = same_network_text(key, facts) if scope == "network" and same_interface else None
+        same_network = (
+            same_network_text(key, facts) if scope == "network" and same_interface else None
+        )
         if same_network is not None:
             print_error(same_network)
         elif scope == "error" or (scope == "network" and same_interface):
@@ -173,7 +212,8 @@ def _difference_problem(
 
 
 def same_network_text(key: str, facts: Sequence[Mapping[str, Any]]) -> str | None:
-    """That a variable names the same network of the same rate on every host, although its values differ; else None."""
+    """That a variable names the same network of the same rate on every host, although its values
+    differ; else None."""
     name = key.removeprefix("environment.")
     behind = {network.networks_behind(name, str(own.get(key, "")), dict(own)) for own in facts}
     network_text = behind.pop()
@@ -182,16 +222,31 @@ def same_network_text(key: str, facts: Sequence[Mapping[str, Any]]) -> str | Non
     return f"{name} differs between hosts, but names the same network on all: {network_text}"
 
 
-def difference_table(differing: Mapping[str, RanksByValue], facts: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each value of each fact, with the ranks and hosts that have it; `facts` has one entry per rank."""
+def difference_table(
+    differing: Mapping[str, RanksByValue], facts: Sequence[Mapping[str, Any]]
+) -> str:
+    """A line for each value of each fact, with the ranks and hosts that have it; `facts` has one
+    entry per rank."""
     rows = []
     for key, ranks_by_value in differing.items():
         title = FACT_TITLES.get(key, key)
         for value, ranks in ranks_by_value.items():
-            text = str(value) if len(str(value)) <= LONGEST_VALUE else f"{str(value)[: LONGEST_VALUE - 3]}..."
-            names = list(dict.fromkeys(str(facts[rank].get("host.hostname", "?")) for rank in ranks))
-            more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
-            rows.append((title, text, format_ranges(ranks), ", ".join(names[:MOST_HOSTS]) + more))
+            text = (
+                str(value)
+                if len(str(value)) <= LONGEST_VALUE
+                else f"{str(value)[: LONGEST_VALUE - 3]}..."
+            )
+            names = list(
+                dict.fromkeys(str(facts[rank].get("host.hostname", "?")) for rank in ranks)
+            )
+            more = (
+                f" and {len(names) - MOST_NAMED_HOSTS} more"
+                if len(names) > MOST_NAMED_HOSTS
+                else ""
+            )
+            rows.append(
+                (title, text, format_ranges(ranks), ", ".join(names[:MOST_NAMED_HOSTS]) + more)
+            )
             title = ""
     columns = [TableColumn(heading) for heading in ("fact", "value", "ranks", "hosts")]
     return textwrap.indent(table_text(columns, rows, Terminal()), "  ")
@@ -199,21 +254,25 @@ def difference_table(differing: Mapping[str, RanksByValue], facts: Sequence[Mapp
 
 def clock_skew_warning(times_s: Sequence[float], facts: Sequence[Mapping[str, Any]]) -> str | None:
     """A warning if wall clocks that were read at the same moment are over a second apart."""
-    first, last = times_s.index(min(times_s)), times_s.index(max(times_s))
+    first = times_s.index(min(times_s))
+    last = times_s.index(max(times_s))
     apart_s = times_s[last] - times_s[first]
     if apart_s <= CLOCK_SKEW_S:
         return None
     behind, ahead = (facts[rank].get("host.hostname", "?") for rank in (first, last))
     return (
-        f"the clock of {ahead} (rank {last}) is {apart_s:.1f} s ahead of that of {behind} (rank {first}); "
-        "set them by NTP"
+        f"the clock of {ahead} (rank {last}) is {apart_s:.1f} s ahead of that of {behind} (rank"
+        f" {first}); set them by NTP"
     )
 
 
-# ---------------------------------------------------------------- GPUs that are not for one rank alone
+# ---------------------------------------------------------------- GPUs that are not for one rank
+# alone
 
 
-def shared_gpu(facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]], backend: str) -> str | None:
+def shared_gpu(
+    facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]], backend: str
+) -> str | None:
     """One line about ranks of a node that would use the same GPU; None if there are none."""
     ranks_by_gpu: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number, node in enumerate(nodes):
@@ -224,12 +283,14 @@ def shared_gpu(facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]
     if not shared:
         return None
     (number, _), ranks = next(iter(shared.items()))
-    node, first = nodes[number], facts[ranks[0]]
+    node = nodes[number]
+    first = facts[ranks[0]]
     more = f", and so for {len(shared) - 1} more" if len(shared) > 1 else ""
     return (
-        f"ranks {format_ranges(ranks)} on {first.get('host.hostname')} have the same GPU, {_gpu_name(first)}{more}, "
-        f"and {backend} needs one for each rank: start at most as many ranks a node as it has GPUs ({len(node)} ranks "
-        f"here, {first.get('gpu.own.visible')} visible), or give each its own with CUDA_VISIBLE_DEVICES"
+        f"ranks {format_ranges(ranks)} on {first.get('host.hostname')} have the same GPU,"
+        f" {_gpu_name(first)}{more}, and {backend} needs one for each rank: start at most as many"
+        f" ranks a node as it has GPUs ({len(node)} ranks here, {first.get('gpu.own.visible')}"
+        " visible), or give each its own with CUDA_VISIBLE_DEVICES"
     )
 
 
@@ -246,7 +307,10 @@ def busy_gpus(facts: Sequence[Mapping[str, Any]]) -> list[str]:
 def _gpu_name(facts: Mapping[str, Any]) -> str:
     """GPU 3 (NVIDIA H100 80GB HBM3, GPU-...)"""
     number = facts.get("gpu.own.index")
-    return f"GPU{'' if number is None else f' {number}'} ({facts.get('gpu.own.name')}, {facts.get(GPU_UUID)})"
+    return (
+        f"GPU{'' if number is None else f' {number}'} ({facts.get('gpu.own.name')},"
+        f" {facts.get(GPU_UUID)})"
+    )
 
 
 # ---------------------------------------------------------------- the record of the run
@@ -273,7 +337,12 @@ def _run_record(
         "launches": {"planned": settings.timing.launches, "began": [0], "spent_s": 0.0},
         "label": settings.label,
         "timing": settings.timing.name,
-        "world": {"size": world.size, "nodes": len(world.nodes), "ranks": world.nodes, "launcher": world.launcher},
+        "world": {
+            "size": world.size,
+            "nodes": len(world.nodes),
+            "ranks": world.nodes,
+            "launcher": world.launcher,
+        },
         "cuda_ipc": {"asked": settings.cuda_ipc, "effective": facts[0].get("ipc.effective")},
         "gpus": gpus if _ranks_have_gpus(settings, world) else [],
         "wiring": [topology.node_record(node) for node in nodes],
@@ -286,24 +355,49 @@ def _run_record(
 
 
 def _change_problem(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | None:
-    """The facts that have changed since the run began, so that rows from before and after can't be compared."""
+    """The facts that have changed since the run began, so that rows from before and after can't be
+    compared."""
     before = earlier.run.get("provenance", {}).get("nodes", [])
     now = run["provenance"]["nodes"]
     lines = [f"  nodes: {len(before)} then, {len(now)} now"] if len(before) != len(now) else []
     for number, (old, new) in enumerate(zip(before, now, strict=False)):
         keys = {key for key in {*old, *new} if scope_of(key).restarts == "equal"}
         changed = sorted(key for key in keys if old.get(key) != new.get(key))
-        lines += [f"  node {number}, {key}: {old.get(key)} then, {new.get(key)} now" for key in changed]
+        lines += [
+            f"  node {number}, {key}: {old.get(key)} then, {new.get(key)} now" for key in changed
+        ]
     if not lines or earlier.resume is not Resume.RETRY:
         return None
-    return "\n".join(["this is not as it was when the run began:", *lines, "accept it with: commbench resume --force"])
+    return "\n".join(
+        [
+            "this is not as it was when the run began:",
+            *lines,
+            "accept it with: commbench resume --force",
+        ]
+    )
 
 
 def _continued_record(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[str, Any]:
     """run.json of a resumed run: with the time of its first start, and a list of all its starts."""
-    kept = {key: earlier.run[key] for key in ("started_at", "sweep_id", "broken") if key in earlier.run}
-    last = {key: earlier.run.get(key) for key in ("status", "reason", "stacks", "finished_at", "reference")}
-    launches = {**run["launches"], **earlier.run.get("launches", {}), "planned": run["launches"]["planned"]}
-    launches |= {"began": [*launches["began"], earlier.segment]} if earlier.resume is Resume.LAUNCH else {}
+    kept = {
+        key: earlier.run[key] for key in ("started_at", "sweep_id", "broken") if key in earlier.run
+    }
+    last = {
+        key: earlier.run.get(key)
+        for key in ("status", "reason", "stacks", "finished_at", "reference")
+    }
+    launches = {
+        **run["launches"],
+        **earlier.run.get("launches", {}),
+        "planned": run["launches"]["planned"],
+    }
+    launches |= (
+        {"began": [*launches["began"], earlier.segment]} if earlier.resume is Resume.LAUNCH else {}
+    )
     launches |= {"spent_s": 0.0} if earlier.resume.by_user else {}
-    return {**run, **kept, "launches": launches, "segments": [*earlier.run.get("segments", []), last]}
+    return {
+        **run,
+        **kept,
+        "launches": launches,
+        "segments": [*earlier.run.get("segments", []), last],
+    }

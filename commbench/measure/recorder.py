@@ -1,4 +1,5 @@
-"""Rank 0 records with all writers: samples and the row of a case after each visit, the run itself at its end."""
+"""Rank 0 records with all writers: samples and the row of a case after each visit, the run itself
+at its end."""
 
 from __future__ import annotations
 
@@ -38,28 +39,33 @@ Visited = list[tuple[Planned, list[CaseRecord]]]
 
 
 class Recorder:
-    """The rows of a run, and the visits that they are made from. `run` is the record of the run, `cases` the number of
-    rows. Ranks other than 0 have a recorder that stays empty.
+    """The rows of a run, and the visits that they are made from. `run` is the record of the run,
+    `cases` the number of rows. Ranks other than 0 have a recorder that stays empty.
     """
 
     def __init__(self, settings: Settings, run: dict[str, Any], cases: int) -> None:
-        self._settings, self._run = settings, run
+        self._settings = settings
+        self._run = run
         self._records: dict[str, CaseRecord] = {}  # by case_id
         self._started: dict[str, datetime] = {}
         self._kept_times = max(LEAST_KEPT_TIMES, KEPT_TIMES // max(cases, 1))  # per case
         self._ended = False  # whether there is no time for further visits
         self._left_s = 0.0  # that finished cases have not used of their time in this launch
         self.rows: dict[str, dict[str, Any]] = {}  # by case_id, the newest
-        self.writers, self.reporter = FanOut.storing(settings.writers), Reporter()
+        self.writers = FanOut.storing(settings.writers)
+        self.reporter = Reporter()
         self.stopped: str | None = None  # why no further case is measured
         self.lock = threading.RLock()  # the heartbeat's thread may have to end the run at any time
 
     def begin(self) -> None:
-        """Raises WorldBroken or OSError if results can't be written, so that nothing is measured in vain."""
+        """Raises WorldBroken or OSError if results can't be written, so that nothing is measured in
+        vain."""
         self.writers.begin(self._run)
         self.reporter.begin(self._run)
 
-    def record(self, job: Planned, outcome: Outcome, conditions: Conditions, started: datetime) -> None:
+    def record(
+        self, job: Planned, outcome: Outcome, conditions: Conditions, started: datetime
+    ) -> None:
         """A row for the case, or for each pair of a round."""
         with self.lock:
             for single, part in split_rounds(job, outcome):
@@ -69,23 +75,33 @@ class Recorder:
                     self._records.pop(single.case.case_id, None)
                     self._write_row(single, part, conditions, started)
 
-    def break_off(self, job: Planned, reason: str, conditions: Conditions, started: datetime) -> None:
-        """Record that the world broke in a visit: the row has the results of earlier visits, as after an interruption.
-        Without any, and in a soak, the case has failed."""
+    def break_off(
+        self, job: Planned, reason: str, conditions: Conditions, started: datetime
+    ) -> None:
+        """Record that the world broke in a visit: the row has the results of earlier visits, as
+        after an interruption. Without any, and in a soak, the case has failed."""
         with self.lock:
             for single, record in self._rows_of(job):
-                if record is None or not record.visits or record.wrong_elements or self._settings.timing.is_soak:
+                if (
+                    record is None
+                    or not record.visits
+                    or record.wrong_elements
+                    or self._settings.timing.is_soak
+                ):
                     self._records.pop(single.case.case_id, None)
                     self._write_row(single, Failure(reason), conditions, started)
                 else:
-                    record.stop_reason, record.broken = INTERRUPTED, reason
+                    record.stop_reason = INTERRUPTED
+                    record.broken = reason
                     self._write_row(single, record, conditions, started)
 
     def continue_visits(self, jobs: Iterable[Planned], visits: Mapping[str, EarlierVisits]) -> None:
         """Continue these cases with the visits of earlier starts of the run."""
         for job in jobs:
             for case_id in visits.keys() & row_ids(job):
-                record = self._records[case_id] = CaseRecord(self._kept_times, self._settings.timing.z)
+                record = self._records[case_id] = CaseRecord(
+                    self._kept_times, self._settings.timing.z
+                )
                 record.continue_after(visits[case_id], self._launch)
                 if record.visits:
                     self._started[case_id] = visits[case_id].row["started_at"]
@@ -94,8 +110,8 @@ class Recorder:
     def next_pass(self, jobs: Iterable[Planned], wait_s: float = 0.0) -> list[int]:
         """The orders of those cases of the last pass that need another visit in this launch.
 
-        Time that finished cases have not used goes to the others in equal parts; the wait before the next pass is a
-        part of it.
+        Time that finished cases have not used goes to the others in equal parts; the wait before
+        the next pass is a part of it.
         """
         if self._ended or self.stopped:
             return []
@@ -121,7 +137,8 @@ class Recorder:
         return all(record and record.stop_reason != INTERRUPTED for _, record in self._rows_of(job))
 
     def end_visits(self, job: Planned, conditions: Conditions, started: datetime) -> bool:
-        """Make the rows of the case say that there was no time for further visits; False if it has not been visited."""
+        """Make the rows of the case say that there was no time for further visits; False if it has
+        not been visited."""
         self._ended = True
         for single, record in self._rows_of(job):
             values = self.rows.get(single.case.case_id, {})
@@ -142,7 +159,8 @@ class Recorder:
     def flag_disturbed(self, jobs: Iterable[Planned], conditions: Conditions) -> None:
         """Write those rows again whose flag `disturbed` changes now that all passes are known."""
         for job in jobs:
-            for single, record in self._rows_of(replace(job)):  # a copy: its programs are released with it
+            # a copy: its programs are released with it
+            for single, record in self._rows_of(replace(job)):
                 values = self.rows.get(single.case.case_id)
                 if record is None or values is None or values["status"] != "ok":
                     continue
@@ -154,12 +172,20 @@ class Recorder:
         with self.lock:
             finished = datetime.now(timezone.utc).isoformat()
             self._run.setdefault("memory", {})["peak_bytes"] = resident_bytes(peak=True)
-            self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
+            self._run |= {
+                "status": status,
+                "exit_status": exit_status,
+                "reason": reason,
+                "finished_at": finished,
+            }
             self.reporter.end()
             self.writers.end(self._run)
 
-    def _add_visit(self, job: Planned, samples: Samples, conditions: Conditions, started: datetime) -> None:
-        case_id, run_id = job.case.case_id, self._run["run_id"]
+    def _add_visit(
+        self, job: Planned, samples: Samples, conditions: Conditions, started: datetime
+    ) -> None:
+        case_id = job.case.case_id
+        run_id = self._run["run_id"]
         record = earlier = self._records.get(case_id)
         if record is None or self._settings.timing.is_soak:  # a soak's samples hold all before them
             record = self._records[case_id] = CaseRecord(self._kept_times, self._settings.timing.z)
@@ -167,12 +193,17 @@ class Recorder:
             record.throttle_masks |= earlier.throttle_masks
             record.retransmits_of |= earlier.retransmits_of
         samples = record.add(job, samples, self._segment)
-        record.visits_s = (datetime.now(timezone.utc) - self._started.get(case_id, started)).total_seconds()
+        record.visits_s = (
+            datetime.now(timezone.utc) - self._started.get(case_id, started)
+        ).total_seconds()
         if samples.wrong_elements:
             record.stop_reason = samples.stop_reason
         else:
             record.decide(visit_rule(job, self._settings), self._launch, samples.stop_reason)
-        tables = sample_table(job, samples, run_id, record.last_visit), count_table(job, samples, run_id)
+        tables = (
+            sample_table(job, samples, run_id, record.last_visit),
+            count_table(job, samples, run_id),
+        )
         self._write_row(job, record, conditions, started, *tables)
 
     def _write_row(
@@ -201,7 +232,8 @@ class Recorder:
         if values["status"] in BAD and self._settings.on_error == "stop":
             self.stopped = self.stopped or f"on_error=stop, after {job.case}"
         self.writers.case(values, samples, counters)
-        self.reporter.finished({**values, "stop_reason": reason})  # done, as far as this launch goes
+        # done, as far as this launch goes
+        self.reporter.finished({**values, "stop_reason": reason})
 
     def _rows_of(self, job: Planned) -> list[tuple[Planned, CaseRecord | None]]:
         """A job for each row of the case, with the record of its visits."""
@@ -238,20 +270,23 @@ def _split(cases: Visited, reasons: Collection[str]) -> tuple[Visited, Visited]:
 
 
 class FanOut:
-    """Passes everything to all writers. If one fails, its own output is lost and the exit status is at least 3.
+    """Passes everything to all writers. If one fails, its own output is lost and the exit status is
+    at least 3.
 
-    `begun` are the writers that must be ended. With `names_folder` a line on stderr says where the results are.
+    `begun` are the writers that must be ended. With `names_folder` a line on stderr says where the
+    results are.
     """
 
     def __init__(self, writers: Sequence[Writer], names_folder: bool = False) -> None:
-        self._writers, self._names_folder = writers, names_folder
+        self._writers = writers
+        self._names_folder = names_folder
         self.begun: list[Writer] = []
         self._unsaved: dict[str, None] = {}  # lines, each once
 
     @classmethod
     def storing(cls, writers: Sequence[Writer]) -> FanOut:
-        """Adds parquet and run.json to formats for other programs (osu, jsonl), so that such a run can be reported and
-        resumed; with the console alone nothing is stored."""
+        """Adds parquet and run.json to formats for other programs (osu, jsonl), so that such a run
+        can be reported and resumed; with the console alone nothing is stored."""
         stores = any(isinstance(writer, (Parquet, Console)) for writer in writers)
         return cls(writers) if stores else cls([Parquet(), *writers], names_folder=True)
 
@@ -262,14 +297,18 @@ class FanOut:
             self.begun.append(writer)
 
     def case(
-        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+        self,
+        row: Mapping[str, Any],
+        samples: Mapping[str, NDArray[Any]],
+        counters: Mapping[str, NDArray[Any]],
     ) -> None:
         for writer in self._writers:
             self._guarded(partial(writer.case, row, samples, counters))
 
     def end(self, run: dict[str, Any]) -> None:
         """End the writers, and report on stderr what could not be saved."""
-        for writer in reversed(self.begun):  # tables first: after a signal there may be no time to merge the samples
+        # tables first: after a signal there may be no time to merge the samples
+        for writer in reversed(self.begun):
             self._guarded(partial(writer.end, run))
         if self.begun and self._names_folder:
             print(f"results: {run['folder']}", file=sys.stderr, flush=True)

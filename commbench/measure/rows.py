@@ -1,4 +1,5 @@
-"""The row of a case in cases.parquet, the raw tables of its samples and counters, and the user's expectations."""
+"""The row of a case in cases.parquet, the raw tables of its samples and counters, and the user's
+expectations."""
 
 from __future__ import annotations
 
@@ -34,11 +35,22 @@ LASTING_FLAGS = frozenset({"throttled", "python_bound"})  # kept from earlier st
 GB = 1e9
 PERCENTILES = ("p90_s", "p95_s", "p99_s", "p999_s")
 RECORD_COLUMNS = (
-    "block_k", "stop_reason", "warmup_s", "steady", "clock_error_s", "late_repetitions", "first_call_s", "retransmits",
-    "repetitions", "unmeasured_s",
-)  # fmt: skip
-RING, TREE, NVLS = "RING", "TREE", "NVLS"
-LINE_RATE_RATIO = 63 / 48  # the largest ratio of the line rate to the rate that NCCL plans with: PCIe 5
+    "block_k",
+    "stop_reason",
+    "warmup_s",
+    "steady",
+    "clock_error_s",
+    "late_repetitions",
+    "first_call_s",
+    "retransmits",
+    "repetitions",
+    "unmeasured_s",
+)
+RING = "RING"
+TREE = "TREE"
+NVLS = "NVLS"
+# the largest ratio of the line rate to the rate that NCCL plans with: PCIe 5
+LINE_RATE_RATIO = 63 / 48
 SUMMED_BY_SWITCH = (NVLS, "LDMC")  # kernels for symmetric memory: AllReduce_RSxLDMC_AGxSTMC
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
 
@@ -47,7 +59,8 @@ def row(
     job: Planned, outcome: CaseRecord | Refused | Failure, conditions: Conditions, started: datetime
 ) -> dict[str, Any]:
     """One row without the identity of the run; numbers are None unless the status is ok."""
-    layout, nodes = Layout.parse(job.case.layout), {conditions.world.node_of(rank) for rank in job.members}
+    layout = Layout.parse(job.case.layout)
+    nodes = {conditions.world.node_of(rank) for rank in job.members}
     hosts = {name for node, name in enumerate(conditions.hosts) if node in nodes}
     values: dict[str, Any] = {column.name: None for column in CASES}
     values |= {column.name: getattr(job.case, column.name) for column in VARIABLES}
@@ -76,16 +89,28 @@ def row(
 
 
 def split_rounds(job: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]]:
-    """The outcome of each pair of a round, from the stamps of its own two ranks; other cases have one outcome."""
+    """The outcome of each pair of a round, from the stamps of its own two ranks; other cases have
+    one outcome."""
     singles = single_jobs(job)
     if len(singles) == 1 or not isinstance(outcome, Samples):
         return [(single, outcome) for single in singles]
     parts: list[tuple[Planned, Outcome]] = []
     for single in singles:
         rows = [outcome.ranks.index(rank) for rank in single.active]
-        blocks = tuple(replace(block, stamps=block.stamps[rows]) for block in outcome.blocks if block.decided is None)
+        blocks = tuple(
+            replace(block, stamps=block.stamps[rows])
+            for block in outcome.blocks
+            if block.decided is None
+        )
         counts = tuple(counts for counts in outcome.counts if counts.rank in single.active)
-        own = replace(outcome, ranks=single.active, blocks=blocks, counts=counts, series=None, first_call_s=None)
+        own = replace(
+            outcome,
+            ranks=single.active,
+            blocks=blocks,
+            counts=counts,
+            series=None,
+            first_call_s=None,
+        )
         parts.append((single, own))
     return parts
 
@@ -94,7 +119,9 @@ def single_jobs(job: Planned) -> list[Planned]:
     """A job for each row of a case: a round of pairs has a row per pair."""
     if job.case.schedule != "rounds" or len(job.case.pairs) < 2:
         return [job]
-    return [replace(job, case=replace(job.case, pair=pairs_text([pair]))) for pair in job.case.pairs]
+    return [
+        replace(job, case=replace(job.case, pair=pairs_text([pair]))) for pair in job.case.pairs
+    ]
 
 
 def row_ids(job: Planned) -> list[str]:
@@ -105,8 +132,11 @@ def row_ids(job: Planned) -> list[str]:
 # ---------------------------------------------------------------- raw tables
 
 
-def sample_table(job: Planned, samples: Samples, run_id: str, visit: int = 1) -> dict[str, NDArray[Any]]:
-    """The columns of samples.parquet: one row per rank and repetition of a visit, in the order they ran."""
+def sample_table(
+    job: Planned, samples: Samples, run_id: str, visit: int = 1
+) -> dict[str, NDArray[Any]]:
+    """The columns of samples.parquet: one row per rank and repetition of a visit, in the order they
+    ran."""
     if not samples.blocks:
         return {}
     parts = []
@@ -116,7 +146,9 @@ def sample_table(job: Planned, samples: Samples, run_id: str, visit: int = 1) ->
             "phase": np.full(rows * n, block.phase, dtype=object),
             "block": np.full(rows * n, block.index),
             "repetition": np.tile(np.arange(block.first, block.first + n), rows),
-            "rank": np.repeat(np.asarray(samples.ranks), n) if block.decided is None else block.decided,
+            "rank": (
+                np.repeat(np.asarray(samples.ranks), n) if block.decided is None else block.decided
+            ),
             "start_ns": block.stamps[:, :, 0].reshape(-1),
             "end_ns": block.stamps[:, :, 1].reshape(-1),
         }
@@ -125,9 +157,13 @@ def sample_table(job: Planned, samples: Samples, run_id: str, visit: int = 1) ->
     elapsed = table["end_ns"] - table["start_ns"]
     if len({block.phase for block in samples.blocks}) == 1:
         table["phase"] = _constant(samples.blocks[0].phase, len(elapsed))
-    if job.case.timing_mode in EVENT_TIMED:  # events give a difference, not an instant on a host's clock
+    # events give a difference, not an instant on a host's clock
+    if job.case.timing_mode in EVENT_TIMED:
         table |= dict.fromkeys(("start_ns", "end_ns"), _constant(None, len(elapsed)))
-    identity = {"run_id": _constant(run_id, len(elapsed)), "case_id": _constant(job.case.case_id, len(elapsed))}
+    identity = {
+        "run_id": _constant(run_id, len(elapsed)),
+        "case_id": _constant(job.case.case_id, len(elapsed)),
+    }
     return {**identity, **table, "elapsed_ns": elapsed, "visit": np.full(len(elapsed), visit)}
 
 
@@ -141,13 +177,19 @@ def count_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArra
         "case_id": _constant(job.case.case_id, sum(lengths)),
         "rank": np.repeat([counts.rank for counts in samples.counts], lengths),
         "t_ns": np.repeat([counts.t_ns for counts in samples.counts], lengths),
-        "name": np.array([name for counts in samples.counts for name in counts.values], dtype=object),
-        "value": np.array([value for counts in samples.counts for value in counts.values.values()], dtype=np.float64),
+        "name": np.array(
+            [name for counts in samples.counts for name in counts.values], dtype=object
+        ),
+        "value": np.array(
+            [value for counts in samples.counts for value in counts.values.values()],
+            dtype=np.float64,
+        ),
     }
 
 
 def _constant(value: str | None, length: int) -> NDArray[np.object_]:
-    """A column [length] of one value that takes no memory: its stride is 0, which the parquet writer recognises."""
+    """A column [length] of one value that takes no memory: its stride is 0, which the parquet
+    writer recognises."""
     return np.broadcast_to(np.array(value, dtype=object), length)
 
 
@@ -155,7 +197,9 @@ def _constant(value: str | None, length: int) -> NDArray[np.object_]:
 
 
 def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[str, Any]:
-    median, visits, times = estimate(record.visits, record.z), record.visits, np.concatenate(record.times)
+    median = estimate(record.visits, record.z)
+    visits = record.visits
+    times = np.concatenate(record.times)
     summary = summarise(times)
     if not job.shape.single or record.block_k > 1:  # a percentile of windows is not one of messages
         summary |= dict.fromkeys(PERCENTILES)
@@ -163,10 +207,14 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
     algorithm = conditions.evidence.algorithm(job)
     impossible = impossible_reason(job, rates["efficiency"], rates["limit_name"], algorithm)
     by_events = job.case.timing_mode in EVENT_TIMED
-    reasons = [text for text in (impossible, levels_text(visits), record.broken) if text is not None]
-    posted, skew_s = job.messages_per_peer, _skew_s(job, record, conditions)
+    reasons = [
+        text for text in (impossible, levels_text(visits), record.broken) if text is not None
+    ]
+    posted = job.messages_per_peer
+    skew_s = _skew_s(job, record, conditions)
     per_call = max(1, posted) if conditions.joins_messages else 1
-    # the calibrated call is a collective by the host's clock: not comparable with a send or with GPU events
+    # the calibrated call is a collective by the host's clock: not comparable with a send or with
+    # GPU events
     overhead_s = None if job.case.pairs or by_events else conditions.overhead_s.get(job.case.engine)
     numbers = {
         **summary,
@@ -179,7 +227,9 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
         "messages_per_call": per_call if posted or job.case.pairs else None,  # None: a collective
         "outliers": tukey_outliers(times),
         "operations_per_sample": job.shape.operations_per_sample * record.block_k,
-        "clock": "virtual" if job.case.engine == "virtual" else "device" if by_events else "monotonic",
+        "clock": (
+            "virtual" if job.case.engine == "virtual" else "device" if by_events else "monotonic"
+        ),
         "median_s": median.median_s,
         "ci_low_s": median.low_s,
         "ci_high_s": median.high_s,
@@ -191,7 +241,9 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
         "visit_medians_s": [visit.median_s for visit in visits],
         "visit_segments": [visit.segment for visit in visits],
         "effective_repetitions": sum(visit.effective_repetitions for visit in visits),
-        "lag1": float(np.average([v.lag1 for v in visits], weights=[v.repetitions for v in visits])),
+        "lag1": float(
+            np.average([v.lag1 for v in visits], weights=[v.repetitions for v in visits])
+        ),
         "empty_sample_s": None if by_events else conditions.empty_sample_s.get(job.case.engine),
         "skew_s": skew_s,
         "overhead_s": overhead_s,
@@ -202,10 +254,13 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
 
 
 def _skew_s(job: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
-    """The time between the starts of the first and the last rank. None if they need not start together, if they have
-    no common clock (several nodes, or events of several GPUs), or if not all stamps were kept."""
+    """The time between the starts of the first and the last rank. None if they need not start
+    together, if they have no common clock (several nodes, or events of several GPUs), or if not all
+    stamps were kept."""
     nodes = {conditions.world.node_of(job.members[rank]) for rank in job.active}
-    one_clock = job.case.engine == "virtual" or (len(nodes) == 1 and job.case.timing_mode not in EVENT_TIMED)
+    one_clock = job.case.engine == "virtual" or (
+        len(nodes) == 1 and job.case.timing_mode not in EVENT_TIMED
+    )
     if job.case.sync == "none" or len(job.active) < 2 or not one_clock or not record.skews_s:
         return None
     return float(np.median(record.skews_s))
@@ -216,7 +271,8 @@ def _rates(job: Planned, median: Estimate, conditions: Conditions) -> dict[str, 
     median_s = median.median_s
     operation_bytes = job.shape.bytes_per_sample / job.shape.operations_per_sample
     factor = job.bus_factor
-    # a collective of a single rank does not communicate: in place it moves nothing, else it is a copy
+    # a collective of a single rank does not communicate: in place it moves nothing, else it is a
+    # copy
     alone = job.size == 1 and factor is None and not job.case.pairs
     algbw = None if alone else _gb_per_s(operation_bytes, median_s)
     busbw = None if factor is None or algbw is None else factor * algbw
@@ -232,8 +288,12 @@ def _rates(job: Planned, median: Estimate, conditions: Conditions) -> dict[str, 
     ) or (None, None)
     return {
         "algbw_gb_per_s": algbw,
-        "algbw_ci_low_gb_per_s": None if algbw is None else _gb_per_s(operation_bytes, median.high_s),
-        "algbw_ci_high_gb_per_s": None if algbw is None else _gb_per_s(operation_bytes, median.low_s),
+        "algbw_ci_low_gb_per_s": (
+            None if algbw is None else _gb_per_s(operation_bytes, median.high_s)
+        ),
+        "algbw_ci_high_gb_per_s": (
+            None if algbw is None else _gb_per_s(operation_bytes, median.low_s)
+        ),
         "busbw_gb_per_s": busbw,
         "wire_gb_per_s": wire_gb_per_s(job, algbw, evidence.algorithm(job)),
         "limit_gb_per_s": limit_gb_per_s,
@@ -247,22 +307,37 @@ def _gb_per_s(operation_bytes: float, seconds: float | None) -> float | None:
     return operation_bytes / seconds / GB if seconds and operation_bytes else None
 
 
-def _machine_flags(job: Planned, record: CaseRecord, conditions: Conditions, numbers: Mapping[str, Any]) -> list[str]:
+def _machine_flags(
+    job: Planned, record: CaseRecord, conditions: Conditions, numbers: Mapping[str, Any]
+) -> list[str]:
     """Flags about the machine and not about the series of times; `numbers` are those of the row."""
-    case, median_s, skew_s = job.case, numbers["median_s"], numbers["skew_s"]
+    case = job.case
+    median_s = numbers["median_s"]
+    skew_s = numbers["skew_s"]
     if case.engine == "virtual":
         return []
-    timer_s = EVENT_S if case.timing_mode in EVENT_TIMED else conditions.empty_sample_s.get(case.engine, 0.0)
+    timer_s = (
+        EVENT_S
+        if case.timing_mode in EVENT_TIMED
+        else conditions.empty_sample_s.get(case.engine, 0.0)
+    )
     sample_s = median_s * numbers["operations_per_sample"]
-    threads = Layout.parse(case.layout).ranks_per_node * conditions.threads_per_rank * (case.streams or 1)
+    threads = (
+        Layout.parse(case.layout).ranks_per_node * conditions.threads_per_rank * (case.streams or 1)
+    )
     on_nodes = Counter(conditions.world.node_of(job.members[rank]) for rank in job.active)
     late = record.late_repetitions or 0
     unmeasured_s = numbers["unmeasured_s"] or 0.0
     raised = {
         "oversubscribed": threads > conditions.cores,
         "timer_limited": timer_s > VISIBLE_SHARE * sample_s,
-        "python_bound": case.engine == "python"
-        and ((numbers["overhead_s"] or 0.0) > CALL_SHARE * median_s or record.host_bound_share > VISIBLE_SHARE),
+        "python_bound": (
+            case.engine == "python"
+            and (
+                (numbers["overhead_s"] or 0.0) > CALL_SHARE * median_s
+                or record.host_bound_share > VISIBLE_SHARE
+            )
+        ),
         "in_cache": case.cache == "rotate" and copied_bytes(job) < 2 * conditions.cache_bytes,
         "thinned": record.thinned,
         "rdma_unused": conditions.evidence.rdma_unused(job),
@@ -278,24 +353,32 @@ def _machine_flags(job: Planned, record: CaseRecord, conditions: Conditions, num
         "gaps": unmeasured_s > GAPS_SHARE * (unmeasured_s + record.spent_s),
         "late_starts": late > VISIBLE_SHARE * (late + record.repetitions),
     }
-    before = set() if record.earlier is None else LASTING_FLAGS.intersection(record.earlier.row["warnings"])
+    before = (
+        set()
+        if record.earlier is None
+        else LASTING_FLAGS.intersection(record.earlier.row["warnings"])
+    )
     return [flag for flag, present in raised.items() if present or flag in before]
 
 
 # ---------------------------------------------------------------- rates by the algorithm that ran
 
 
-def wire_gb_per_s(job: Planned, algbw_gb_per_s: float | None, algorithm: str | None) -> float | None:
+def wire_gb_per_s(
+    job: Planned, algbw_gb_per_s: float | None, algorithm: str | None
+) -> float | None:
     """GB/s that the busiest link of a GPU carries in one direction; None if no formula is known.
 
-    For n ranks and S bytes a ring carries what the bus factor says, which is always that of a ring (as in nccl-tests);
-    a tree 2 S, its root half of that (a maintainer in NVIDIA/nccl#457); NVLS on one node S (n + 1) / n
-    (NVIDIA/nccl-tests#239).
+    For n ranks and S bytes a ring carries what the bus factor says, which is always that of a ring
+    (as in nccl-tests); a tree 2 S, its root half of that (a maintainer in NVIDIA/nccl#457); NVLS on
+    one node S (n + 1) / n (NVIDIA/nccl-tests#239).
     """
     factors = {RING: job.bus_factor}
     if _is_all_reduce(job):
         factors[TREE] = 2.0
-        factors[NVLS] = (job.size + 1) / job.size if Layout.parse(job.case.layout).nodes == 1 else None
+        factors[NVLS] = (
+            (job.size + 1) / job.size if Layout.parse(job.case.layout).nodes == 1 else None
+        )
     factor = factors.get((algorithm or "").upper())
     return None if factor is None or algbw_gb_per_s is None else factor * algbw_gb_per_s
 
@@ -306,23 +389,32 @@ def _is_all_reduce(job: Planned) -> bool:
 
 
 def impossible_reason(
-    job: Planned, efficiency: float | None, limit_name: str | None = None, algorithm: str | None = None
+    job: Planned,
+    efficiency: float | None,
+    limit_name: str | None = None,
+    algorithm: str | None = None,
 ) -> str | None:
     """Why a row may exceed its limit; None if it does not.
 
-    A tree between two nodes, often named as a cause, is none: it is faster than the factor of a ring allows, but the
-    limit is for the fewest bytes that any algorithm can move.
+    A tree between two nodes, often named as a cause, is none: it is faster than the factor of a
+    ring allows, but the limit is for the fewest bytes that any algorithm can move.
     """
     if efficiency is None or efficiency <= 1:
         return None
-    name, ran = limit_name or "", (algorithm or "").upper()
+    name = limit_name or ""
+    ran = (algorithm or "").upper()
     planned_rate = "NVLink" in name or "PCIe" in name
     possible = {
         "NVLS: the switch sums, a link carries (n+1)/n of the message and not 2(n-1)/n": (
-            planned_rate and _is_all_reduce(job) and (not ran or any(word in ran for word in SUMMED_BY_SWITCH))
+            planned_rate
+            and _is_all_reduce(job)
+            and (not ran or any(word in ran for word in SUMMED_BY_SWITCH))
         ),
         "SHARP: the network sums, so fewer bytes enter and leave a node": (
-            not planned_rate and not job.case.pairs and name not in (COPY, HOST_COPY) and (not ran or "COLLNET" in ran)
+            not planned_rate
+            and not job.case.pairs
+            and name not in (COPY, HOST_COPY)
+            and (not ran or "COLLNET" in ran)
         ),
         "NVLink through a third GPU instead of PCIe": bool(job.case.pairs) and "PCIe" in name,
         "the limit is the rate that NCCL plans with, below the line rate of the link": (
@@ -339,12 +431,17 @@ def impossible_reason(
 
 
 def missed_expectations(expected: Expectation, rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each measured case that misses the expectation, or one line if no case is measured."""
+    """A line for each measured case that misses the expectation, or one line if no case is
+    measured."""
     chosen = [row for row in rows if expected.benchmark in (None, row["benchmark"])]
     numbers = [row for row in chosen if isinstance(row[expected.column], int | float)]
     if not numbers:
         return [f"expect {expected.text}: no measured case has {expected.column}"]
-    missed = [row for row in numbers if not COMPARE[expected.comparison](float(row[expected.column]), expected.bound)]
+    missed = [
+        row
+        for row in numbers
+        if not COMPARE[expected.comparison](float(row[expected.column]), expected.bound)
+    ]
     return [
         f"expect {expected.text}: {row['benchmark']} {row['layout']} {row['message_bytes']} B"
         f" has {row[expected.column]:g}"

@@ -1,7 +1,7 @@
 """The results of a visit: stamps of all ranks and one time per repetition, both in bounded memory.
 
-Stamps are raw: every statistic can be computed again from the blocks. A soak measures all the time: a thread adds its
-stamps to the timeline and saves them while the next block runs.
+Stamps are raw: every statistic can be computed again from the blocks. A soak measures all the time:
+a thread adds its stamps to the timeline and saves them while the next block runs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,26 @@ from commbench.engines.device import HOST_BOUND
 from .statistics import Series
 
 PHASES = ("connect", "warmup", "measure")
-LATE = "late"  # phase of measured repetitions that a rank began after the agreed instant; in no statistic
+# phase of measured repetitions that a rank began after the agreed instant; in no statistic
+LATE = "late"
 NS_PER_S = 1e9
 HEADLINES = ("initiator", "max_over_ranks", "max_over_senders")
-RAW_STAMPS = 4_000_000  # of all ranks, 64 MB; beyond it only the deciding rank of each repetition, and quantiles
-KEPT_WARMUP = 2_000  # repetitions at the begin of a warm-up whose stamps are kept; short messages make over 100,000
-KEPT_REPETITIONS = 1_000_000  # times for the statistics; beyond it every second one, then every fourth ...
-RETRANSMITS, MEASURED_HOST_BOUND = "measured.retransmits", "measured.host_bound_repetitions"  # see MeasuredCounters
+# of all ranks, 64 MB; beyond it only the deciding rank of each repetition, and quantiles
+RAW_STAMPS = 4_000_000
+# repetitions at the begin of a warm-up whose stamps are kept; short messages make over 100,000
+KEPT_WARMUP = 2_000
+# times for the statistics; beyond it every second one, then every fourth ...
+KEPT_REPETITIONS = 1_000_000
+RETRANSMITS = "measured.retransmits"
+MEASURED_HOST_BOUND = "measured.host_bound_repetitions"  # see MeasuredCounters
 # counters of a rank's own times in a block of which only the deciding rank's stamps are kept
-QUANTILES = {"rank.min_s": 0.0, "rank.median_s": 0.5, "rank.p90_s": 0.9, "rank.p99_s": 0.99, "rank.max_s": 1.0}
+QUANTILES = {
+    "rank.min_s": 0.0,
+    "rank.median_s": 0.5,
+    "rank.p90_s": 0.9,
+    "rank.p99_s": 0.99,
+    "rank.max_s": 1.0,
+}
 # of a soak
 MOST_WAITING = 6  # blocks; beyond it the ranks wait for the thread, which counts as unmeasured
 SWITCH_S = 1e-4  # the longest time for which the thread keeps the GIL from the loop that measures
@@ -39,10 +50,11 @@ SWITCH_S = 1e-4  # the longest time for which the thread keeps the GIL from the 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Consecutive repetitions. `stamps` is int64 [ranks, n, 2]: start and end in ns on each rank's own clock.
+    """Consecutive repetitions. `stamps` is int64 [ranks, n, 2]: start and end in ns on each rank's
+    own clock.
 
-    `first` is the number of its first repetition within the phase. With `decided` [n], only the stamps [1, n, 2] of the
-    rank that decided each repetition were kept, and these are the ranks.
+    `first` is the number of its first repetition within the phase. With `decided` [n], only the
+    stamps [1, n, 2] of the rank that decided each repetition were kept, and these are the ranks.
     """
 
     phase: str
@@ -63,12 +75,13 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """One visit of a case. `ranks` are the rows of the stamps: the ranks of the layout that took part.
+    """One visit of a case. `ranks` are the rows of the stamps: the ranks of the layout that took
+    part.
 
-    `series` holds the seconds of each sample by the headline rule if the blocks don't: a soak saves and drops its
-    blocks, a large world keeps only a part of them, a window counts from the agreed instant. `repetitions` is then the
-    number of all samples. `spent_s` is the time in measured blocks. `late_repetitions` and `clock_error_s` are for
-    sync=window, `unmeasured_s` for a soak.
+    `series` holds the seconds of each sample by the headline rule if the blocks don't: a soak saves
+    and drops its blocks, a large world keeps only a part of them, a window counts from the agreed
+    instant. `repetitions` is then the number of all samples. `spent_s` is the time in measured
+    blocks. `late_repetitions` and `clock_error_s` are for sync=window, `unmeasured_s` for a soak.
     """
 
     ranks: tuple[int, ...]
@@ -88,13 +101,24 @@ class Samples:
     unmeasured_s: float | None = None
 
     def stamps(self, phase: str) -> NDArray[np.int64]:
-        """The stamps [ranks, n, 2] of those repetitions of a phase for which all ranks' stamps were kept."""
-        chosen = [block.stamps for block in self.blocks if block.phase == phase and block.decided is None]
-        return np.concatenate(chosen, axis=1) if chosen else np.zeros((len(self.ranks), 0, 2), dtype=np.int64)
+        """The stamps [ranks, n, 2] of those repetitions of a phase for which all ranks' stamps were
+        kept."""
+        chosen = [
+            block.stamps for block in self.blocks if block.phase == phase and block.decided is None
+        ]
+        return (
+            np.concatenate(chosen, axis=1)
+            if chosen
+            else np.zeros((len(self.ranks), 0, 2), dtype=np.int64)
+        )
 
     def readings(self, name: str) -> list[tuple[int, float]]:
         """The values of a counter with their ranks, in chronological order."""
-        return [(counts.rank, float(counts.values[name])) for counts in self.counts if name in counts.values]
+        return [
+            (counts.rank, float(counts.values[name]))
+            for counts in self.counts
+            if name in counts.values
+        ]
 
 
 @dataclass(frozen=True)
@@ -116,8 +140,9 @@ Outcome = Samples | Refused | Failure
 
 @dataclass
 class MeasuredCounters:
-    """Counts of one rank since the measured phase began: TCP segments that it sent again, and repetitions before which
-    its GPU waited for the host. The underlying counters continue from case to case."""
+    """Counts of one rank since the measured phase began: TCP segments that it sent again, and
+    repetitions before which its GPU waited for the host. The underlying counters continue from case
+    to case."""
 
     before: dict[str, float] = field(default_factory=dict)
 
@@ -139,7 +164,8 @@ class MeasuredCounters:
 
 
 def counted_rows(job: Planned) -> tuple[int, ...]:
-    """The rows of the stamps whose clocks count, by the headline; several initiators at once count as senders."""
+    """The rows of the stamps whose clocks count, by the headline; several initiators at once count
+    as senders."""
     headline = job.shape.headline
     if headline not in HEADLINES:
         raise ValueError(f"headline {headline!r} is unknown; allowed: {', '.join(HEADLINES)}")
@@ -151,7 +177,8 @@ def counted_rows(job: Planned) -> tuple[int, ...]:
 def deciding_rows(stamps: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.intp]:
     """For each repetition [n] the one of these rows that took longest.
 
-    The maximum is taken within each repetition, never over the ranks' averages, which hide stragglers.
+    The maximum is taken within each repetition, never over the ranks' averages, which hide
+    stragglers.
     """
     counted = stamps[list(rows)]
     latest = np.argmax(counted[..., 1] - counted[..., 0], axis=0)
@@ -169,21 +196,27 @@ def repetition_times(stamps: NDArray[np.int64], rows: Sequence[int], operations:
 
 
 class Timeline:
-    """What rank 0 keeps about a visit. With `interval_s` the measured phase is also aggregated by intervals of that
-    length.
+    """What rank 0 keeps about a visit. With `interval_s` the measured phase is also aggregated by
+    intervals of that length.
     """
 
     def __init__(self, job: Planned, interval_s: float | None = None) -> None:
-        self._ranks, self._rows = np.asarray(job.active), counted_rows(job)
+        self._ranks = np.asarray(job.active)
+        self._rows = counted_rows(job)
         self.blocks: list[Block] = []
         self.counts: list[Counts] = []
         self._series: dict[str, _Thinned] = defaultdict(_Thinned)
-        self._intervals = None if interval_s is None else _Intervals(next(iter(job.active), 0), interval_s)
-        self._next, self._raw, self._condensed = 0, 0, 0
+        self._intervals = (
+            None if interval_s is None else _Intervals(next(iter(job.active), 0), interval_s)
+        )
+        self._next = 0
+        self._raw = 0
+        self._condensed = 0
         self.operations = 1  # per sample, to give the times of intervals per operation
 
     def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
-        """Stamps [ranks, n, 2] of consecutive repetitions, in ns; `times` in s where they don't follow the headline."""
+        """Stamps [ranks, n, 2] of consecutive repetitions, in ns; `times` in s where they don't
+        follow the headline."""
         rows = deciding_rows(stamps, self._rows)
         decided = stamps[rows, np.arange(stamps.shape[1])]
         times = (decided[:, 1] - decided[:, 0]) / NS_PER_S if times is None else times
@@ -198,7 +231,8 @@ class Timeline:
         self.add(phase, np.concatenate(parts)[self._ranks])
 
     def times(self, phase: str) -> Series:
-        """Seconds of each sample by the headline rule, or of every 2^k-th sample if there are too many."""
+        """Seconds of each sample by the headline rule, or of every 2^k-th sample if there are too
+        many."""
         return self._series[phase].values
 
     def repetitions(self, phase: str) -> int:
@@ -223,20 +257,30 @@ class Timeline:
             self.counts += self._intervals.close()
 
     def _keep(
-        self, phase: str, first: int, stamps: NDArray[np.int64], rows: NDArray[np.intp], decided: NDArray[np.int64]
+        self,
+        phase: str,
+        first: int,
+        stamps: NDArray[np.int64],
+        rows: NDArray[np.intp],
+        decided: NDArray[np.int64],
     ) -> None:
         ranks, n, _ = stamps.shape
         if phase == "warmup" and first >= KEPT_WARMUP:
             return
-        index, self._next = self._next, self._next + 1
+        index = self._next
+        self._next = self._next + 1
         if self._raw + ranks * n <= RAW_STAMPS:
             self._raw += ranks * n
             self.blocks.append(Block(phase, index, stamps, first))
             return
         self._condensed += n
         elapsed = (stamps[:, :, 1] - stamps[:, :, 0]) / (NS_PER_S * self.operations)
-        for rank, values in zip(self._ranks, np.quantile(elapsed, list(QUANTILES.values()), axis=1).T, strict=True):
-            self.counts.append(Counts(int(rank), int(stamps[0, 0, 0]), dict(zip(QUANTILES, values, strict=True))))
+        for rank, values in zip(
+            self._ranks, np.quantile(elapsed, list(QUANTILES.values()), axis=1).T, strict=True
+        ):
+            self.counts.append(
+                Counts(int(rank), int(stamps[0, 0, 0]), dict(zip(QUANTILES, values, strict=True)))
+            )
         if self._condensed <= KEPT_REPETITIONS:
             self.blocks.append(Block(phase, index, decided[np.newaxis], first, self._ranks[rows]))
 
@@ -246,22 +290,27 @@ class _Thinned:
 
     def __init__(self) -> None:
         self.values: Series = np.zeros(0)
-        self.total, self._stride = 0, 1
+        self.total = 0
+        self._stride = 1
 
     def append(self, values: Series) -> None:
         skip = -self.total % self._stride
         self.values = np.concatenate([self.values, values[skip :: self._stride]])
         self.total += len(values)
         while len(self.values) > KEPT_REPETITIONS:
-            self.values, self._stride = self.values[::2].copy(), 2 * self._stride
+            self.values = self.values[::2].copy()
+            self._stride = 2 * self._stride
 
 
 class _Intervals:
     """Aggregates the repetitions that began in the same interval of one rank's clock."""
 
     def __init__(self, rank: int, interval_s: float) -> None:
-        self._rank, self._interval_ns = rank, round(interval_s * NS_PER_S)
-        self._open, self._times, self._operations = -1, np.zeros(0), 1
+        self._rank = rank
+        self._interval_ns = round(interval_s * NS_PER_S)
+        self._open = -1
+        self._times = np.zeros(0)
+        self._operations = 1
 
     def add(self, starts: NDArray[np.int64], times: Series, operations: int) -> list[Counts]:
         """The aggregates of the intervals that have ended; the last one stays open."""
@@ -282,7 +331,8 @@ class _Intervals:
         each = self._times / self._operations
         aggregates = {
             "interval.repetitions": len(each),
-            "interval.busy_s": self._times.sum(),  # the rest of the interval is barriers and decisions
+            # the rest of the interval is barriers and decisions
+            "interval.busy_s": self._times.sum(),
             "interval.min_s": each.min(),
             "interval.median_s": np.median(each),
             "interval.max_s": each.max(),
@@ -296,12 +346,16 @@ class _Intervals:
 
 
 class SoakTimeline(Timeline):
-    """A timeline whose measured repetitions are added by a thread. It can be read after `close`, which waits for it."""
+    """A timeline whose measured repetitions are added by a thread. It can be read after `close`,
+    which waits for it."""
 
     def __init__(self, job: Planned, interval_s: float) -> None:
         super().__init__(job, interval_s)
-        self._thread = ThreadPoolExecutor(1, "commbench-soak", partial(sys.setswitchinterval, SWITCH_S))
-        self._waiting: deque[Future[None]] = deque()  # the calls that may not have ended, oldest first
+        self._thread = ThreadPoolExecutor(
+            1, "commbench-soak", partial(sys.setswitchinterval, SWITCH_S)
+        )
+        # the calls that may not have ended, oldest first
+        self._waiting: deque[Future[None]] = deque()
 
     def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
         add = partial(super().add, phase, stamps, times)
@@ -312,7 +366,9 @@ class SoakTimeline(Timeline):
 
     def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
         if phase == "measure":  # the thread also copies them
-            self.later(lambda: super(SoakTimeline, self).add(phase, np.concatenate(parts)[self._ranks]))
+            self.later(
+                lambda: super(SoakTimeline, self).add(phase, np.concatenate(parts)[self._ranks])
+            )
         else:
             super().add_parts(phase, parts)
 
@@ -324,12 +380,14 @@ class SoakTimeline(Timeline):
         super().close()
 
     def later(self, function: Callable[[], None]) -> None:
-        """Call a function in the thread, after those before it. Raises what one of them has raised."""
+        """Call a function in the thread, after those before it. Raises what one of them has
+        raised."""
         self._wait_until_left(MOST_WAITING)
         self._waiting.append(self._thread.submit(function))
 
     def _wait_until_left(self, most: int) -> None:
-        """Wait until at most so many functions have not ended. One that failed stays, so that each call raises it."""
+        """Wait until at most so many functions have not ended. One that failed stays, so that each
+        call raises it."""
         while len(self._waiting) > most or (self._waiting and self._waiting[0].done()):
             self._waiting[0].result()
             self._waiting.popleft()

@@ -1,4 +1,5 @@
-"""A run inside its world, as each rank executes it: preflight, plan, open the library, measure, record, end."""
+"""A run inside its world, as each rank executes it: preflight, plan, open the library, measure,
+record, end."""
 
 from __future__ import annotations
 
@@ -52,11 +53,14 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
     """
     settings = request.job.settings
     world, control = join_world(settings, identity)
-    cores, quota = sorted(os.sched_getaffinity(0)), resource_limits.cpu_limit_cores()
+    cores = sorted(os.sched_getaffinity(0))
+    quota = resource_limits.cpu_limit_cores()
     binding = bind_rank(settings.bind, world, settings.backend.threads_per_rank)
     if not request.has_parent:  # nobody is there to start another world
         settings = replace(settings, timing=replace(settings.timing, launches=1))
-    layouts = settings.layouts or (Layout(len(world.nodes), min(len(node) for node in world.nodes)),)
+    layouts = settings.layouts or (
+        Layout(len(world.nodes), min(len(node) for node in world.nodes)),
+    )
     settings = replace(settings, layouts=layouts)
     check_layouts(settings.layouts, world)
     mine = machine_facts.collect() | {"run.digest": request.job.digest, "run.bind": binding}
@@ -69,13 +73,17 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
         try:
             session.open(ender)
             status = session.run()
-        except (KeyboardInterrupt, SystemExit) as stop:  # finished cases, and a soak's part, are kept
-            session.save_after_signal(SIGNAL_STATUS + (2 if isinstance(stop, KeyboardInterrupt) else 15))
+        # finished cases, and a soak's part, are kept
+        except (KeyboardInterrupt, SystemExit) as stop:
+            session.save_after_signal(
+                SIGNAL_STATUS + (2 if isinstance(stop, KeyboardInterrupt) else 15)
+            )
             raise
         except ConfigError:  # raised on all ranks: the library can't be opened like that
             ender.claim()
             raise
-        except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
+        # a full disk on rank 0 must not leave the others waiting for a run that is over
+        except Exception as error:
             ender.claim()
             broken = session.located(error)
             broken.recorded = session.save_after_error(str(broken))
@@ -85,7 +93,8 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
 
 
 class _Session:
-    """The cases of one run. Rank 0 records; the ranks that a case does not need wait for the next meeting."""
+    """The cases of one run. Rank 0 records; the ranks that a case does not need wait for the next
+    meeting."""
 
     def __init__(
         self,
@@ -96,8 +105,11 @@ class _Session:
         run: dict[str, Any],
         request: Request,
     ) -> None:
-        self._settings, self._world, self._control = settings, world, control
-        self._facts, self._run = facts, run
+        self._settings = settings
+        self._world = world
+        self._control = control
+        self._facts = facts
+        self._run = run
         self._jobs = plan(settings, world, facts)
         self._clocks = GlobalClocks(world, settings.interface)
         self._recorder = Recorder(settings, run, sum(len(row_ids(job)) for job in self._jobs))
@@ -111,8 +123,10 @@ class _Session:
         self._reader: ConditionsReader
         self._conditions: Conditions
         self._opened = False
-        self._current: tuple[CaseVisit, datetime] | None = None  # the current visit, and when it started
-        self._closing_status: int | None = None  # set when the run has ended and only the library has to be closed
+        # the current visit, and when it started
+        self._current: tuple[CaseVisit, datetime] | None = None
+        # set when the run has ended and only the library has to be closed
+        self._closing_status: int | None = None
         self._signalled = False
         self._lost_ranks = ""  # a text about the ranks that had ended when the first signal came
         self._request = request
@@ -120,86 +134,120 @@ class _Session:
 
     def open(self, ender: RunEnder) -> None:
         """Start the heartbeat, open the library, and create the communicators of all cases."""
-        settings, control = self._settings, self._control
-        if len(self._world.hosted) < self._world.size:  # first: a rank may also be lost while the library opens
+        settings = self._settings
+        control = self._control
+        # first: a rank may also be lost while the library opens
+        if len(self._world.hosted) < self._world.size:
             self._heartbeat = Heartbeat(
-                control, self._progress, settings.budget.silence_s, partial(self._end_from_heartbeat, ender), MEETING_S
+                control,
+                self._progress,
+                settings.budget.silence_s,
+                partial(self._end_from_heartbeat, ender),
+                MEETING_S,
             )
         self._progress.enter("the opening of the library", limit_s=MEETING_S)
         self._communicator = settings.backend.open(self._world, control, settings.device)
         self._opened = True
         library = self._communicator.facts().get("library")
-        self._jobs = tuple(replace(job, case=replace(job.case, library=library)) for job in self._jobs)
+        self._jobs = tuple(
+            replace(job, case=replace(job.case, library=library)) for job in self._jobs
+        )
         if self._request.earlier is not None:
             self._recorder.continue_visits(self._jobs, self._earlier.visits)
             unfinished = [
                 job.order
                 for job in self._jobs
-                if self._earlier.unfinished(job.case.case_id, row_ids(job)) and not self._recorder.is_settled(job)
+                if self._earlier.unfinished(job.case.case_id, row_ids(job))
+                and not self._recorder.is_settled(job)
             ]
             chosen = set(control.decide(unfinished, MEETING_S, "the unfinished cases"))
             self._jobs = tuple(job for job in self._jobs if job.order in chosen)
         reference = set() if self._reference is None else self._reference.groups
         groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)} | reference)
-        self._reader = ConditionsReader(settings, self._world, control, self._run, self._communicator)
+        self._reader = ConditionsReader(
+            settings, self._world, control, self._run, self._communicator
+        )
         self._communicators = {members: self._reader.subset(members) for members in groups}
         self._progress.enter("the time before the first case")
 
     def run(self) -> int:
         """Measure and record case after case; returns the exit status."""
         gc.collect()
-        gc.freeze()  # imported modules stay alive: collections between cases then take microseconds, not 50 ms
+        # imported modules stay alive: collections between cases then take microseconds, not 50 ms
+        gc.freeze()
         self._conditions = self._reader.read(self._communicators[0,], self._jobs, self._facts)
         if self._world.rank == 0:
             self._begin_writing()
-        number, remaining = 1, self._jobs
+        number = 1
+        remaining = self._jobs
         while remaining:
             begun_s = time.monotonic()
             for job in pass_order(remaining, self._settings, number):
-                self._visit(replace(job), number)  # a copy: the programs of all ranks are released with it
+                # a copy: the programs of all ranks are released with it
+                self._visit(replace(job), number)
             self._measure_reference(number)
-            remaining, number = self._next_pass(remaining, begun_s), number + 1
+            remaining = self._next_pass(remaining, begun_s)
+            number = number + 1
         self._recorder.flag_disturbed(self._jobs, self._conditions)
         status = 0
         if self._world.rank == 0:
             kinds = sorted(self._conditions.evidence.kinds.items())
-            self._run["transports"] = {f"{first}-{second}": texts for (first, second), texts in kinds}
+            self._run["transports"] = {
+                f"{first}-{second}": texts for (first, second), texts in kinds
+            }
             status = self._finish()
         return int(self._control.decide(status, self._deadline_s, "end of run"))
 
     def _begin_writing(self) -> None:
         """Add the opened library's facts to the record of the run, and start the writers."""
-        self._run["backend"] = {"name": self._settings.backend.name, **library_record(self._communicator.facts())}
-        self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._conditions.evidence.cuda_ipc}
+        self._run["backend"] = {
+            "name": self._settings.backend.name,
+            **library_record(self._communicator.facts()),
+        }
+        self._run["cuda_ipc"] = {
+            **self._run.get("cuda_ipc", {}),
+            **self._conditions.evidence.cuda_ipc,
+        }
         if self._conditions.evidence.ignored:
             print_error(self._conditions.evidence.ignored)
-        own = {os.getpid(): process_text(0)} if self._world.size == 1 else {}  # empty where it hosts several ranks
+        # empty where it hosts several ranks
+        own = {os.getpid(): process_text(0)} if self._world.size == 1 else {}
         self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else own
         self._run["cases"] = sum(len(row_ids(job)) for job in self._jobs)
         durations_s = (duration_s(self._settings, job) for job in self._jobs)
         self._run["at_most_s"] = sum(durations_s) / self._settings.timing.launches
-        memory = self._run["memory"] = {"buffers_bytes": largest_bytes(self._jobs, self._world.rank)}
+        memory = self._run["memory"] = {
+            "buffers_bytes": largest_bytes(self._jobs, self._world.rank)
+        }
         calibrated = ("empty_sample_s", "overhead_s", "host_copies_gb_per_s")
         self._run["calibration"] = {name: getattr(self._conditions, name) for name in calibrated}
         self._recorder.begin()
-        memory |= {"imports_bytes": resident_bytes()}  # by now what a case needs is loaded: the engine, pyarrow
+        # by now what a case needs is loaded: the engine, pyarrow
+        memory |= {"imports_bytes": resident_bytes()}
 
     def _measure_reference(self, number: int) -> None:
-        """Measure the reference case at the end of a pass, so that the cases' own first calls connect, if there is
-        time."""
+        """Measure the reference case at the end of a pass, so that the cases' own first calls
+        connect, if there is time."""
         if self._reference is None:
             return
         reason = self._recorder.stopped or self._budget_spent()
         if self._control.decide(reason, self._deadline_s, "the reference case") is not None:
             return
         self._reference.measure(number, self._communicators, self._control, self._progress)
-        self._conditions = replace(self._conditions, disturbed=disturbed_passes(self._reference.passes))
+        self._conditions = replace(
+            self._conditions, disturbed=disturbed_passes(self._reference.passes)
+        )
         if self._world.rank == 0:
             self._run["reference"] = self._reference.record()
 
     def _next_pass(self, jobs: tuple[Planned, ...], begun_s: float) -> tuple[Planned, ...]:
-        """The cases that need another visit, as rank 0 decides after each pass. All ranks wait until it may begin."""
-        wait_s = 0.0 if self._reference is None else max(0.0, begun_s + spacing_s(self._settings) - time.monotonic())
+        """The cases that need another visit, as rank 0 decides after each pass. All ranks wait
+        until it may begin."""
+        wait_s = (
+            0.0
+            if self._reference is None
+            else max(0.0, begun_s + spacing_s(self._settings) - time.monotonic())
+        )
         if self._budget_spent(wait_s):
             wait_s = 0.0  # do not spend the rest of the run's time waiting
         value = [self._recorder.next_pass(jobs, wait_s), wait_s] if self._world.rank == 0 else None
@@ -210,15 +258,21 @@ class _Session:
         return tuple(job for job in jobs if job.order in chosen)
 
     def _visit(self, job: Planned, number: int) -> None:
-        """Agree on whether to measure a case, measure it on its ranks, and record it; `number` is the pass."""
+        """Agree on whether to measure a case, measure it on its ranks, and record it; `number` is
+        the pass."""
         given_up = self._earlier.given_up(job.case.case_id)
         reason = given_up or job.skip or self._recorder.stopped or self._budget_spent()
         self._progress.enter(f"the start of {job.case}")
         skip = self._control.decide(reason, self._deadline_s, f"start of {job.case}")
-        self._deadline_s = case_deadline_s(job, self._settings)  # the ranks that take no part wait for the next case
+        # the ranks that take no part wait for the next case
+        self._deadline_s = case_deadline_s(job, self._settings)
         started = datetime.now(timezone.utc)
         if skip is not None:
-            if given_up or job.skip or not self._recorder.end_visits(job, self._conditions, started):
+            if (
+                given_up
+                or job.skip
+                or not self._recorder.end_visits(job, self._conditions, started)
+            ):
                 self._record(job, Failure(skip) if given_up else Refused(skip), started)
             return
         if self._world.rank == 0:
@@ -254,14 +308,19 @@ class _Session:
     def _budget_spent(self, later_s: float = 0.0) -> str | None:
         total_s = self._settings.budget.total_s
         spent_s = time.monotonic() - self._begun_s + later_s
-        return f"budget.total_s={total_s:g} is spent" if total_s is not None and spent_s > total_s else None
+        return (
+            f"budget.total_s={total_s:g} is spent"
+            if total_s is not None and spent_s > total_s
+            else None
+        )
 
     def _record(self, job: Planned, outcome: Outcome, started: datetime) -> None:
         if self._world.rank == 0:
             self._recorder.record(job, outcome, self._conditions, started)
 
     def _finish(self) -> int:
-        """Compare the rows with the user's expectations, and end the writers; returns the exit status."""
+        """Compare the rows with the user's expectations, and end the writers; returns the exit
+        status."""
         if self._recorder.stopped or self._budget_spent():
             for job in self._jobs:
                 self._recorder.end_visits(job, self._conditions, datetime.now(timezone.utc))
@@ -272,10 +331,15 @@ class _Session:
             return int(self._run["exit_status"])
         rows = self._recorder.rows
         missed = [
-            line for expected in self._settings.expect for line in missed_expectations(expected, list(rows.values()))
+            line
+            for expected in self._settings.expect
+            for line in missed_expectations(expected, list(rows.values()))
         ]
         missed += self._request.judged(self._run["folder"]) if self._settings.expect_normal else []
-        statuses = {**self._earlier.recorded, **{case_id: values["status"] for case_id, values in rows.items()}}
+        statuses = {
+            **self._earlier.recorded,
+            **{case_id: values["status"] for case_id, values in rows.items()},
+        }
         status = 1 if missed or set(BAD).intersection(statuses.values()) else 0
         self._close("done", status, "; ".join(missed) or None)
         for line in missed:
@@ -288,24 +352,29 @@ class _Session:
         self._progress.enter("the closing of the library", limit_s=MEETING_S)
         gc.collect()  # a captured graph would keep its communicator alive
         self._communicator.close()
-        if self._heartbeat is not None:  # the store may be gone after the farewell: that must not count as a lost rank
+        # the store may be gone after the farewell: that must not count as a lost rank
+        if self._heartbeat is not None:
             self._heartbeat.stop()
         self._control.farewell(MEETING_S)
 
     # ------------------------------------------------------------ a run that ends early
 
     def located(self, error: Exception) -> WorldBroken:
-        """The error as one that ends the world; on rank 0 it says which process raised it, or where missing ranks were
-        last seen."""
+        """The error as one that ends the world; on rank 0 it says which process raised it, or where
+        missing ranks were last seen."""
         if isinstance(error, Missing) and self._world.rank == 0 and self._heartbeat is not None:
-            return Missing(error.ranks, error.meeting, error.deadline_s, self._heartbeat.describe(error.ranks))
+            return Missing(
+                error.ranks, error.meeting, error.deadline_s, self._heartbeat.describe(error.ranks)
+            )
         if isinstance(error, WorldBroken):
             return error
-        name = f"{process_text(0)}: " if self._world.rank == 0 else ""  # of other ranks the command line adds it
+        # of other ranks the command line adds it
+        name = f"{process_text(0)}: " if self._world.rank == 0 else ""
         return WorldBroken(f"{name}{type(error).__name__}: {error}")
 
     def save_after_signal(self, status: int) -> None:
-        """Save the results so far after a signal from a user, or from a launcher that has lost another rank."""
+        """Save the results so far after a signal from a user, or from a launcher that has lost
+        another rank."""
         if self._closing_status is not None:
             return
         if self._opened:
@@ -314,7 +383,8 @@ class _Session:
             self._heartbeat.wait_for_first_rank(SAVE_S)
         if self._lost_ranks:
             self._record_case_in_flight(self._lost_ranks)
-        elif self._current is not None:  # the main thread is in a call that waits for an interrupted rank
+        # the main thread is in a call that waits for an interrupted rank
+        elif self._current is not None:
             with suppress(Exception):  # the run must end properly even if a writer fails
                 self._current[0].save_interrupted()
         if self._lost_ranks and self._request.has_parent:
@@ -338,22 +408,29 @@ class _Session:
         return self._request.has_parent and bool(self._recorder.writers.begun)
 
     def find_lost_ranks(self, number: int) -> bool:
-        """Called immediately on a signal, before the launcher ends more ranks; returns whether all ranks are alive."""
-        first, self._signalled = not self._signalled, True
+        """Called immediately on a signal, before the launcher ends more ranks; returns whether all
+        ranks are alive."""
+        first = not self._signalled
+        self._signalled = True
         if first and number == signal.SIGTERM and self._heartbeat is not None:
             dead = self._heartbeat.dead_here()
             neighbours = self._world.neighbours
-            if self._world.rank == min({0, *neighbours} - {*dead}):  # rank 0, or the first live rank where it is dead
+            # rank 0, or the first live rank where it is dead
+            if self._world.rank == min({0, *neighbours} - {*dead}):
                 self._lost_ranks = self._heartbeat.describe_lost(dead)
             if self._world.rank == 0:  # before its main thread unwinds
                 self._run["stacks"] = self._heartbeat.stacks()
         return not self._lost_ranks
 
     def _end_from_heartbeat(self, ender: RunEnder, reason: str, found_by_rank_0: bool) -> None:
-        """End the run from the heartbeat's thread: the main thread may be in a call that never returns."""
+        """End the run from the heartbeat's thread: the main thread may be in a call that never
+        returns."""
         if self._closing_status is None:
-            ender.finish(WorldBroken.exit_status, partial(self._save_from_heartbeat, reason, found_by_rank_0))
-        elif self._request.has_parent:  # it reports the rank that did not end; the results and the status are written
+            ender.finish(
+                WorldBroken.exit_status, partial(self._save_from_heartbeat, reason, found_by_rank_0)
+            )
+        # it reports the rank that did not end; the results and the status are written
+        elif self._request.has_parent:
             ender.finish(0, lambda: None)
         else:
             text = f"the run is complete, but its world did not close: {reason}"
@@ -361,8 +438,10 @@ class _Session:
 
     def _save_from_heartbeat(self, reason: str, found_by_rank_0: bool) -> None:
         self._clean_up_host()
-        rank, node = self._world.rank, self._world.neighbours
-        has_parent, begun = self._request.has_parent, bool(self._recorder.writers.begun)
+        rank = self._world.rank
+        node = self._world.neighbours
+        has_parent = self._request.has_parent
+        begun = bool(self._recorder.writers.begun)
         notified = whom_to_notify(rank, node, has_parent, begun, found_by_rank_0)
         if notified is Notify.PARENT:
             report_reason(reason)
@@ -387,7 +466,8 @@ class _Session:
             self._recorder.break_off(visit.job, reason, self._conditions, started)
 
     def _clean_up_host(self) -> None:
-        """Without a parent: end the stopped ranks of this host, and remove the library's shared memory."""
+        """Without a parent: end the stopped ranks of this host, and remove the library's shared
+        memory."""
         if not self._request.has_parent and self._heartbeat is not None:
             self._heartbeat.continue_stopped()
             remove_shared_memory(mapped_shared_memory([os.getpid()]))

@@ -1,8 +1,9 @@
-"""Rank statistics of a series of times: the interval of the median, the end of the warm-up, warnings.
+"""Rank statistics of a series of times: the interval of the median, the end of the warm-up,
+warnings.
 
-A `Series` has one time per repetition, in seconds and in the order of measurement. Nothing is ever removed from it,
-nothing assumes a normal distribution, and autocorrelation of the repetitions widens the interval (Hoefler & Belli,
-SC'15; Le Boudec, Performance Evaluation, ch. 2).
+A `Series` has one time per repetition, in seconds and in the order of measurement. Nothing is ever
+removed from it, nothing assumes a normal distribution, and autocorrelation of the repetitions
+widens the interval (Hoefler & Belli, SC'15; Le Boudec, Performance Evaluation, ch. 2).
 """
 
 from __future__ import annotations
@@ -16,26 +17,33 @@ from numpy.typing import NDArray
 Series = NDArray[np.float64]
 
 Z95 = 1.96  # standard normal quantile of a two-sided 95 % interval
-SMALLEST_INTERVAL = 6  # the fewest repetitions with a 95 % interval of the median: [min, max] at 96.9 %
+# the fewest repetitions with a 95 % interval of the median: [min, max] at 96.9 %
+SMALLEST_INTERVAL = 6
 EXACT_RANKS = 200  # repetitions up to which ranks come from the binomial, not from its normal limit
 INDEPENDENT = 0.99  # share n_eff/n from which a series counts as independent
-LAG_PENALTY = 16.0  # AR(1) 0.8 stopped at n = 500: lifts coverage from 0.89 to 0.94; independent: no effect
+# AR(1) 0.8 stopped at n = 500: lifts coverage from 0.89 to 0.94; independent: no effect
+LAG_PENALTY = 16.0
 TAIL_RISK = 0.05  # a percentile is given if the sample maximum lies above it with 95 % certainty
 
 STEADY = 0.02  # relative difference of medians that ends the warm-up
 NOISY = DRIFT = 0.05  # relative half-width; relative difference of medians
-MSER_BATCH, MSER_TAIL = 5, 5  # repetitions per batch (the 5 of MSER-5); last batches, where the criterion degenerates
-BINS, BIN_LOG = 32, math.log(1.02)  # bins of the histogram and the least width: modes 5 % apart are one
+MSER_BATCH = 5
+# repetitions per batch (the 5 of MSER-5); last batches, where the criterion degenerates
+MSER_TAIL = 5
+BINS = 32
+BIN_LOG = math.log(1.02)  # bins of the histogram and the least width: modes 5 % apart are one
 MODE_SHARE = 0.05  # least share of the repetitions in a mode
 MEAN_GAP = 0.20  # relative gap between mean and median that asks for an explanation ...
-GROUP_SIZE, GROUP_LOG = 5, math.log(2)  # ... which is so many repetitions beyond an empty stretch of factor 2
+GROUP_SIZE = 5
+GROUP_LOG = math.log(2)  # ... which is so many repetitions beyond an empty stretch of factor 2
 
 
 # ---------------------------------------------------------------- certainty of the median
 
 
 def _autocorrelation(series: Series) -> Series:
-    """The autocorrelation at lags 0 to n - 1, by an FFT padded against wrap-around; empty for a constant series."""
+    """The autocorrelation at lags 0 to n - 1, by an FFT padded against wrap-around; empty for a
+    constant series."""
     if np.ptp(series) == 0:
         return np.empty(0)
     spectrum = np.fft.rfft(series - series.mean(), 1 << (2 * series.size - 1).bit_length())
@@ -50,11 +58,13 @@ def lag1(values: Series) -> float:
 
 
 def effective_size(values: Series) -> float:
-    """How many independent repetitions would determine the median as well as these; between 1 and n.
+    """How many independent repetitions would determine the median as well as these; between 1 and
+    n.
 
-    n_eff = n / (1 + excess): twice the sum of the autocorrelations of 1[x <= median], which outliers can't reach, in
-    pairs while positive (Geyer 1992). Estimated from M lags the excess is noisy and too low, and a stop rule picks
-    the moments when it is: hence times 1 + 16 M/n. Form: fixed-b theory (Kiefer & Vogelsang 2005); 16: by simulation.
+    n_eff = n / (1 + excess): twice the sum of the autocorrelations of 1[x <= median], which
+    outliers can't reach, in pairs while positive (Geyer 1992). Estimated from M lags the excess is
+    noisy and too low, and a stop rule picks the moments when it is: hence times 1 + 16 M/n. Form:
+    fixed-b theory (Kiefer & Vogelsang 2005); 16: by simulation.
     """
     n = values.size
     correlation = _autocorrelation((values <= np.median(values)).astype(np.float64))
@@ -66,8 +76,8 @@ def effective_size(values: Series) -> float:
 
 @lru_cache(maxsize=1024)
 def binomial_rank(n: int, z: float) -> int:
-    """Largest l with P(Binomial(n, 1/2) < l) within one tail: the l-th lowest and highest of n values enclose their
-    median with the confidence of z. 0 if there is none."""
+    """Largest l with P(Binomial(n, 1/2) < l) within one tail: the l-th lowest and highest of n
+    values enclose their median with the confidence of z. 0 if there is none."""
     tail = math.erfc(z / math.sqrt(2)) / 2 * 2**n
     below = rank = 0
     while (below := below + math.comb(n, rank)) <= tail:
@@ -76,7 +86,8 @@ def binomial_rank(n: int, z: float) -> int:
 
 
 def _interval(values: Series, effective: float, z: float) -> tuple[float, float]:
-    n, rank = values.size, 1
+    n = values.size
+    rank = 1
     if effective >= INDEPENDENT * n and n <= EXACT_RANKS:
         rank = binomial_rank(n, z)
     elif effective >= SMALLEST_INTERVAL:
@@ -86,8 +97,11 @@ def _interval(values: Series, effective: float, z: float) -> tuple[float, float]
     return float(low), float(high)
 
 
-def median_interval(values: Series, z: float = Z95, effective: float | None = None) -> tuple[float, float] | None:
-    """Order statistics around the median, in seconds; None below 6 repetitions. `effective` is n_eff, where known.
+def median_interval(
+    values: Series, z: float = Z95, effective: float | None = None
+) -> tuple[float, float] | None:
+    """Order statistics around the median, in seconds; None below 6 repetitions. `effective` is
+    n_eff, where known.
 
     Exact binomial ranks for up to 200 independent repetitions, else n/2 -+ z n / (2 sqrt(n_eff)) .
     Where the ranks would lie outside the sample, or n_eff < 6, it is [min, max]: all that is known.
@@ -98,16 +112,19 @@ def median_interval(values: Series, z: float = Z95, effective: float | None = No
 
 
 def half_width(values: Series, z: float = Z95) -> float:
-    """Half of the corrected interval relative to the median; infinite without an interval or if the median is 0."""
+    """Half of the corrected interval relative to the median; infinite without an interval or if the
+    median is 0."""
     interval = median_interval(values, z)
     median = float(np.median(values)) if interval else 0.0
     return (interval[1] - interval[0]) / 2 / median if interval and median else math.inf
 
 
 def percentile(values: Series, p: float) -> float | None:
-    """Nearest rank: the ceil(p n)-th smallest. None if the sample maximum is not a 95 % upper bound of it.
+    """Nearest rank: the ceil(p n)-th smallest. None if the sample maximum is not a 95 % upper bound
+    of it.
 
-    That needs n >= ln 0.05 / ln p: 29 repetitions for 0.9, 59 for 0.95, 299 for 0.99, 2995 for 0.999.
+    That needs n >= ln 0.05 / ln p: 29 repetitions for 0.9, 59 for 0.95, 299 for 0.99, 2995 for
+    0.999.
     """
     if values.size < math.log(TAIL_RISK) / math.log(p):
         return None
@@ -116,14 +133,16 @@ def percentile(values: Series, p: float) -> float | None:
 
 
 def tukey_outliers(values: Series) -> int:
-    """How many lie more than 1.5 interquartile ranges outside the quartiles (Tukey 1977), which are interpolated."""
+    """How many lie more than 1.5 interquartile ranges outside the quartiles (Tukey 1977), which are
+    interpolated."""
     low, high = np.percentile(values, (25, 75))
     fence = 1.5 * (high - low)
     return int(((values < low - fence) | (values > high + fence)).sum())
 
 
 def summarise(values: Series) -> dict[str, float | None]:
-    """Statistics of at least one repetition in seconds, by column; None if there are too few repetitions for one.
+    """Statistics of at least one repetition in seconds, by column; None if there are too few
+    repetitions for one.
 
     Only locations: none of them decreases if a repetition takes longer.
     """
@@ -142,12 +161,13 @@ def summarise(values: Series) -> dict[str, float | None]:
 
 
 def steady(values: Series) -> bool:
-    """Whether the warm-up has ended: the median of its last third is within 2 % of that of the middle third, or in the
-    interval of the middle third."""
+    """Whether the warm-up has ended: the median of its last third is within 2 % of that of the
+    middle third, or in the interval of the middle third."""
     third = values.size // 3
     if third < 3:
         return False
-    middle, last = values[-2 * third : -third], float(np.median(values[-third:]))
+    middle = values[-2 * third : -third]
+    last = float(np.median(values[-third:]))
     low, high = median_interval(middle) or (math.inf, -math.inf)
     return bool(low <= last <= high or abs(last - np.median(middle)) <= STEADY * np.median(middle))
 
@@ -156,33 +176,39 @@ def steady(values: Series) -> bool:
 
 
 def multimodal(values: Series) -> bool:
-    """Whether the times have several typical values, so that the median may represent none of them."""
+    """Whether the times have several typical values, so that the median may represent none of
+    them."""
     return _far_group(values) or _dip(values)
 
 
 def mser5_cut(values: Series) -> int:
-    """Repetitions of the initial transient: those whose removal leaves the most certain mean (MSER-5, White 1997).
+    """Repetitions of the initial transient: those whose removal leaves the most certain mean
+    (MSER-5, White 1997).
 
-    The cut d of k batches minimises the sum of squares of the rest / (k - d)^2; 0 for fewer than 10 batches.
+    The cut d of k batches minimises the sum of squares of the rest / (k - d)^2; 0 for fewer than 10
+    batches.
     """
     count = values.size // MSER_BATCH
     if count < 2 * MSER_TAIL:
         return 0
     batches = values[: count * MSER_BATCH].reshape(count, MSER_BATCH).mean(axis=1)
-    backwards, left = (batches - batches.mean())[::-1], np.arange(1, count + 1)
+    backwards = (batches - batches.mean())[::-1]
+    left = np.arange(1, count + 1)
     squares = np.cumsum(backwards**2) - np.cumsum(backwards) ** 2 / left
     return int(np.argmin((squares / left**2)[::-1][: count - MSER_TAIL + 1])) * MSER_BATCH
 
 
 def drifting(values: Series) -> bool:
-    """Whether the halves differ, or the parts before and after a late MSER-5 cut: their medians are more than 5 % apart
-    and the intervals do not overlap.
+    """Whether the halves differ, or the parts before and after a late MSER-5 cut: their medians are
+    more than 5 % apart and the intervals do not overlap.
 
-    One straggler moves that cut on a stationary series, so it says where to look but decides nothing.
+    One straggler moves that cut on a stationary series, so it says where to look but decides
+    nothing.
     """
     half = values.size // 2
     for at in {half, max(half, mser5_cut(values))}:
-        before, after = values[:at], values[at:]
+        before = values[:at]
+        after = values[at:]
         if min(before.size, after.size) < SMALLEST_INTERVAL:
             continue
         if abs(np.median(after) - np.median(before)) <= DRIFT * np.median(before):
@@ -215,9 +241,10 @@ def _far_group(values: Series) -> bool:
 def _dip(values: Series) -> bool:
     """Whether the log histogram has a valley that chance does not explain.
 
-    Of the central 96 %, so that no outlier squeezes all modes into one bin; bins at least 3 clock ticks wide, which
-    would make a comb of any series. Windows of 3 bins, least of them below half of the lower peak and 3 standard
-    deviations of counts below it, with at least 5 % of the repetitions on each side.
+    Of the central 96 %, so that no outlier squeezes all modes into one bin; bins at least 3 clock
+    ticks wide, which would make a comb of any series. Windows of 3 bins, least of them below half
+    of the lower peak and 3 standard deviations of counts below it, with at least 5 % of the
+    repetitions on each side.
     """
     low, high = np.quantile(values, [0.02, 0.98], method="nearest")
     if low <= 0:

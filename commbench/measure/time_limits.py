@@ -1,4 +1,5 @@
-"""Time limits: the rules that end a visit and a case, the samples between two stamps, and when a rank is late."""
+"""Time limits: the rules that end a visit and a case, the samples between two stamps, and when a
+rank is late."""
 
 from __future__ import annotations
 
@@ -19,18 +20,25 @@ MEMORY_S_PER_BYTE = 1 / 0.2e9  # slow enough for a first touch on a busy machine
 MAX_REPETITIONS = {"initiator": 10_000, "max_over_ranks": 2_000, "max_over_senders": 2_000}
 MAX_WINDOW_REPETITIONS = 200  # where a repetition is a window of messages
 TIMER_SHARE = 0.05  # of a sample that reading the clock may take (Hoefler & Belli 2015)
-WARMUP_SHARE, WARMUP_CAP_S = 0.2, 5.0  # of a visit's time, with a maximum: some series never become steady
-MAX_WARMUP_BLOCK = 10_000  # repetitions: on a virtual clock they take no time, but their samples take memory
+WARMUP_SHARE = 0.2
+WARMUP_CAP_S = 5.0  # of a visit's time, with a maximum: some series never become steady
+# repetitions: on a virtual clock they take no time, but their samples take memory
+MAX_WARMUP_BLOCK = 10_000
 SLOW_START_S = 1.0  # of a warm-up over TCP
-SHORT_CALLS, SHORT_CALL_S = 20, 0.01  # of a soak without a warm-up, to learn how many calls go between two stamps
+SHORT_CALLS = 20
+SHORT_CALL_S = 0.01  # of a soak without a warm-up, to learn how many calls go between two stamps
 MAX_BLOCK_K = 64
-SOAK_STAMP_S, MAX_SOAK_BLOCK_K = 50e-6, 256  # of a soak: fewer stamps, as nothing is measured while they are gathered
-BATCHED_MODES, BATCH_K = ("throughput", "graph"), 20  # timing modes with several samples per stamp; as in nccl-tests
+SOAK_STAMP_S = 50e-6
+MAX_SOAK_BLOCK_K = 256  # of a soak: fewer stamps, as nothing is measured while they are gathered
+BATCHED_MODES = ("throughput", "graph")
+BATCH_K = 20  # timing modes with several samples per stamp; as in nccl-tests
 
-LONG_S, SHORT_S = 1.0, 0.1  # seconds per sample at which the least number of repetitions changes
+LONG_S = 1.0
+SHORT_S = 0.1  # seconds per sample at which the least number of repetitions changes
 LONGEST_MEETING_S = 0.005  # a block lasts at least as long as the meeting after it, up to this
 GROWTH = 1.25  # the interval is checked each time n has grown by this factor
-STABLE_SPREAD, STABLE_WINDOW = 0.05, 65  # nvbench's stdrel: noise within 5 % over more than 64 samples
+STABLE_SPREAD = 0.05
+STABLE_WINDOW = 65  # nvbench's stdrel: noise within 5 % over more than 64 samples
 HOPELESS_SHARE = 0.25  # of the affordable repetitions: the rest could at best halve the interval
 HOPELESS_MISS = 1.5  # ratio to the target of what all of them would reach
 
@@ -39,9 +47,10 @@ HOPELESS_MISS = 1.5  # ratio to the target of what all of them would reach
 class StopRule:
     """Decides on rank 0, between two blocks, whether a visit has been measured enough.
 
-    `target` is the wanted relative half-width of the interval with quantile `z`; `fixed` is a number of repetitions to
-    make instead. `share` is a visit's part of the least number of repetitions of a case. `values` are seconds per
-    sample (of block_k operations); `spent_s` counts from the first measured repetition.
+    `target` is the wanted relative half-width of the interval with quantile `z`; `fixed` is a
+    number of repetitions to make instead. `share` is a visit's part of the least number of
+    repetitions of a case. `values` are seconds per sample (of block_k operations); `spent_s` counts
+    from the first measured repetition.
     """
 
     target: float
@@ -68,11 +77,15 @@ class StopRule:
             return "budget"
         return "noise_stable" if self._hopeless(values, spent_s, width) else None
 
-    def next_block(self, values: Series, spent_s: float, hint_s: float = 0.0, meeting_s: float = 0.0) -> int:
-        """Repetitions of the next block, at least 1: half the least number, the rest of it, then growth by 1.25.
+    def next_block(
+        self, values: Series, spent_s: float, hint_s: float = 0.0, meeting_s: float = 0.0
+    ) -> int:
+        """Repetitions of the next block, at least 1: half the least number, the rest of it, then
+        growth by 1.25.
 
-        By the times so far, it lasts at most half a second and the rest of the budget, and at least `meeting_s`, which
-        the meeting of the ranks after a block takes. For the first block `hint_s` is a sample's time in the warm-up.
+        By the times so far, it lasts at most half a second and the rest of the budget, and at least
+        `meeting_s`, which the meeting of the ranks after a block takes. For the first block
+        `hint_s` is a sample's time in the warm-up.
         """
         n = values.size
         sample_s = float(np.median(values)) if n else hint_s
@@ -86,7 +99,8 @@ class StopRule:
         return max(1, min(wanted, (self.fixed or self.max_repetitions) - n))
 
     def after_warm_up(self, warmup_s: float) -> StopRule:
-        """The rule for the rest of a visit whose budget includes its warm-up; at least half is left for measuring."""
+        """The rule for the rest of a visit whose budget includes its warm-up; at least half is left
+        for measuring."""
         return replace(self, budget_s=max(self.budget_s / 2, self.budget_s - warmup_s))
 
     def _least(self, sample_s: float) -> int:
@@ -94,16 +108,23 @@ class StopRule:
         return self.fixed or math.ceil(by_time * self.share)
 
     def _hopeless(self, values: Series, spent_s: float, width: float) -> bool:
-        """nvbench's criterion: the noise is stable, and more repetitions would not reach the target.
+        """nvbench's criterion: the noise is stable, and more repetitions would not reach the
+        target.
 
-        A quarter of the affordable repetitions are made, all of them would clearly miss the target at 1/sqrt(n), and
-        the relative interquartile range changed by less than 5 % over the last third (at least 65 samples).
+        A quarter of the affordable repetitions are made, all of them would clearly miss the target
+        at 1/sqrt(n), and the relative interquartile range changed by less than 5 % over the last
+        third (at least 65 samples).
         """
-        n, window = values.size, max(STABLE_WINDOW, values.size // 3)
-        affordable = min(self.max_repetitions, self.budget_s * n / spent_s if spent_s > 0 else math.inf)
+        n = values.size
+        window = max(STABLE_WINDOW, values.size // 3)
+        affordable = min(
+            self.max_repetitions, self.budget_s * n / spent_s if spent_s > 0 else math.inf
+        )
         if n < max(3 * STABLE_WINDOW, HOPELESS_SHARE * affordable):
             return False
-        cuts = [np.percentile(values[: n - back], [25, 50, 75]) for back in (0, window // 2, window)]
+        cuts = [
+            np.percentile(values[: n - back], [25, 50, 75]) for back in (0, window // 2, window)
+        ]
         spreads = [(third - first) / median if median else 0.0 for first, median, third in cuts]
         misses = width * math.sqrt(n / affordable) > HOPELESS_MISS * self.target
         return bool(misses and max(spreads) - min(spreads) <= STABLE_SPREAD * max(spreads))
@@ -111,7 +132,8 @@ class StopRule:
 
 @dataclass(frozen=True)
 class WarmUpRule:
-    """How long a visit warms up: at least `repetitions` and `seconds`, then until steady, but no longer than `limit_s`.
+    """How long a visit warms up: at least `repetitions` and `seconds`, then until steady, but no
+    longer than `limit_s`.
 
     A `trial` is for a soak without a warm-up: a few short calls show how long they take.
     """
@@ -122,14 +144,19 @@ class WarmUpRule:
     trial: bool = False
 
     def first_block(self, sample_s: float, first_call_s: float) -> int:
-        """Repetitions of the first block, 0 for no warm-up; `sample_s` is the first call's time with its meeting."""
+        """Repetitions of the first block, 0 for no warm-up; `sample_s` is the first call's time
+        with its meeting."""
         if self.trial:
             return SHORT_CALLS if first_call_s < SHORT_CALL_S else 0
-        return self._affordable(sample_s, self.repetitions) if self.repetitions or self.seconds else 0
+        return (
+            self._affordable(sample_s, self.repetitions) if self.repetitions or self.seconds else 0
+        )
 
-    def next_block(self, values: Series, spent_s: float, last: int, meeting_s: float = 0.0) -> tuple[int, bool]:
-        """Repetitions of the block after one of `last`, 0 for none, and whether the times are steady; `meeting_s` is as
-        in StopRule.
+    def next_block(
+        self, values: Series, spent_s: float, last: int, meeting_s: float = 0.0
+    ) -> tuple[int, bool]:
+        """Repetitions of the block after one of `last`, 0 for none, and whether the times are
+        steady; `meeting_s` is as in StopRule.
         """
         is_steady = self.trial or steady(values)
         enough = len(values) >= self.repetitions and spent_s >= self.seconds
@@ -149,8 +176,9 @@ class WarmUpRule:
 class VisitRule:
     """Decides on rank 0, after each visit, whether a case has been visited often enough.
 
-    `target` is the wanted relative half-width of the interval over visits, `least` the configured number of visits;
-    `budget_s` and `max_repetitions` are limits for all visits of a launch together.
+    `target` is the wanted relative half-width of the interval over visits, `least` the configured
+    number of visits; `budget_s` and `max_repetitions` are limits for all visits of a launch
+    together.
     """
 
     target: float
@@ -159,10 +187,15 @@ class VisitRule:
     max_repetitions: int
     budget_s: float
 
-    def reason(self, visits: Sequence[Visit], spent_s: float, last: str, earlier: Sequence[Visit] = ()) -> str | None:
-        """The stop reason; None for another visit. `visits` are those of this launch, at least one. `last` is the stop
-        reason of the last visit, which counts if the case has only one. The interval includes `earlier` launches."""
-        n, repetitions = len(visits), sum(visit.repetitions for visit in visits)
+    def reason(
+        self, visits: Sequence[Visit], spent_s: float, last: str, earlier: Sequence[Visit] = ()
+    ) -> str | None:
+        """The stop reason; None for another visit. `visits` are those of this launch, at least one.
+        `last` is the stop reason of the last visit, which counts if the case has only one. The
+        interval includes `earlier` launches.
+        """
+        n = len(visits)
+        repetitions = sum(visit.repetitions for visit in visits)
         if self.least == 1:
             return last
         if n < self.least:  # they may take twice the budget
@@ -174,8 +207,12 @@ class VisitRule:
             return "max_repetitions"
         if spent_s * (n + 1) / n > self.budget_s:  # another visit has no time
             return "budget"
-        affordable = min(self.budget_s / spent_s if spent_s > 0 else math.inf, self.max_repetitions / repetitions)
-        return "noise_stable" if width / math.sqrt(affordable) > HOPELESS_MISS * self.target else None
+        affordable = min(
+            self.budget_s / spent_s if spent_s > 0 else math.inf, self.max_repetitions / repetitions
+        )
+        return (
+            "noise_stable" if width / math.sqrt(affordable) > HOPELESS_MISS * self.target else None
+        )
 
 
 def stop_rule(job: Planned, settings: Settings) -> StopRule:
@@ -196,11 +233,14 @@ def stop_rule(job: Planned, settings: Settings) -> StopRule:
 
 
 def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bool) -> WarmUpRule:
-    """The rule for a visit with this budget. Later visits, whose library is connected, divide the configured warm-up.
+    """The rule for a visit with this budget. Later visits, whose library is connected, divide the
+    configured warm-up.
 
-    With `slow_start` the first visit warms up for a second, or for the time of the case if that is less.
+    With `slow_start` the first visit warms up for a second, or for the time of the case if that is
+    less.
     """
-    timing, share = settings.timing, 1 if visit == 1 else settings.timing.visits
+    timing = settings.timing
+    share = 1 if visit == 1 else settings.timing.visits
     seconds = timing.warmup_s / share
     if visit == 1 and slow_start and seconds > 0:
         seconds = max(seconds, min(SLOW_START_S, settings.case_s))
@@ -210,7 +250,8 @@ def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bo
 
 
 def visit_rule(job: Planned, settings: Settings, extra_s: float = 0.0) -> VisitRule:
-    """The rule that ends the visits of a case in one launch; `extra_s` is time that other cases have not used."""
+    """The rule that ends the visits of a case in one launch; `extra_s` is time that other cases
+    have not used."""
     timing = settings.timing
     most = math.ceil(max_repetitions(job, settings) / timing.launches)
     own_s = settings.case_s / timing.launches
@@ -218,24 +259,31 @@ def visit_rule(job: Planned, settings: Settings, extra_s: float = 0.0) -> VisitR
 
 
 def spacing_s(settings: Settings) -> float:
-    """The least time between the starts of two passes, so that all visits of a case still fit into its time."""
+    """The least time between the starts of two passes, so that all visits of a case still fit into
+    its time."""
     timing = settings.timing
     return min(timing.pass_s, settings.case_s / (timing.visits * timing.launches))
 
 
 def max_repetitions(job: Planned, settings: Settings) -> int:
-    """The limit for all visits of a case: as configured, else by what one repetition of the case is."""
+    """The limit for all visits of a case: as configured, else by what one repetition of the case
+    is."""
     windowed = (job.case.window or 1) > 1
     most = MAX_WINDOW_REPETITIONS if windowed else MAX_REPETITIONS[job.shape.headline]
     return most if settings.timing.repetitions is None else settings.timing.repetitions
 
 
-def samples_per_stamp(job: Planned, empty_sample_s: float, sample_s: float, soak: bool = False) -> int:
-    """block_k: several samples between two stamps if reading the clock would be a visible part of one.
+def samples_per_stamp(
+    job: Planned, empty_sample_s: float, sample_s: float, soak: bool = False
+) -> int:
+    """block_k: several samples between two stamps if reading the clock would be a visible part of
+    one.
 
     In the timing modes of BATCHED_MODES there are always several.
     """
-    least_s, most = (SOAK_STAMP_S, MAX_SOAK_BLOCK_K) if soak else (empty_sample_s / TIMER_SHARE, MAX_BLOCK_K)
+    least_s, most = (
+        (SOAK_STAMP_S, MAX_SOAK_BLOCK_K) if soak else (empty_sample_s / TIMER_SHARE, MAX_BLOCK_K)
+    )
     if job.case.timing_mode in BATCHED_MODES:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
     if not job.benchmark.self_synchronising or job.case.sync != "none" or sample_s <= 0:

@@ -1,9 +1,11 @@
-"""sync=window: repetitions that begin at agreed instants of a global clock, and which of them count.
+"""sync=window: repetitions that begin at agreed instants of a global clock, and which of them
+count.
 
-The global clock is rank 0's CLOCK_MONOTONIC; a line per node maps the node's clock to it. The first rank of each node
-compares its clock with that of a parent node by ping-pongs over a socket of their own, in a tree of depth log2. The
-tree, along which errors add, is that of HCA3 (Hunold and Carpen-Amarie, Hierarchical Clock Synchronization in MPI,
-2018); the bounds of a ping-pong are Cristian's (1989).
+The global clock is rank 0's CLOCK_MONOTONIC; a line per node maps the node's clock to it. The first
+rank of each node compares its clock with that of a parent node by ping-pongs over a socket of their
+own, in a tree of depth log2. The tree, along which errors add, is that of HCA3 (Hunold and
+Carpen-Amarie, Hierarchical Clock Synchronization in MPI, 2018); the bounds of a ping-pong are
+Cristian's (1989).
 """
 
 from __future__ import annotations
@@ -34,28 +36,33 @@ Clock = Callable[[], int]
 Nodes = Sequence[Sequence[int]]
 PINGS = 60  # per burst: 3 to 6 ms; the one with the shortest round trip counts
 STAR_NODES = 8  # up to which rank 0 compares its clock with each node: 3 to 6 ms each
-FIRST_BURSTS, FIRST_PAUSE_S = 4, 0.1  # of the first measurement
+FIRST_BURSTS = 4
+FIRST_PAUSE_S = 0.1  # of the first measurement
 MAX_AGE_S = 2.0  # of lines before another burst
 KEPT_S = 30.0  # age of the readings that a line is fitted to: clocks are not linear for longer
 MAX_WIDTH_RATIO = 1.5  # to the tightest reading: wider ones were disturbed
-UNKNOWN_DRIFT = 5e-4  # of clocks that were compared only once: the largest correction by an NTP client
+# of clocks that were compared only once: the largest correction by an NTP client
+UNKNOWN_DRIFT = 5e-4
 RATE_CHANGE = 1e-6  # of a clock in the meantime, by its temperature
 CLOCK_READING = struct.Struct("!q")
 PING = b"?"
 # of a window
 LATE_NS = 1_000  # an undisturbed wait ends within one read of the clock, 0.2 us at most
-LEAD_NS, MAX_LEAD_NS = 5_000_000, 80_000_000  # from the decision to the start of a block: all ranks must receive it
+LEAD_NS = 5_000_000
+MAX_LEAD_NS = 80_000_000  # from the decision to the start of a block: all ranks must receive it
 MARGIN_NS = 10_000  # between two repetitions
 LENGTH_FACTOR = 1.5  # times what a repetition takes
 LENGTH_QUANTILE = 0.9  # of what repetitions take: a few slow ones may delay the next
 MAX_LATE_SHARE = 0.25  # of repetitions in a block, beyond which the window is too short
-MAX_GROWTH, MAX_LENGTH_NS = 64, 50_000_000  # of a window; a rank that is later than that has lost its core
+MAX_GROWTH = 64
+MAX_LENGTH_NS = 50_000_000  # of a window; a rank that is later than that has lost its core
 HOPELESS_BLOCKS = 20  # in a row without one repetition in time
 
 
 @dataclass(frozen=True)
 class Reading:
-    """At own_ns the other clock was ahead by low_ns to high_ns: it was read between two reads of the own clock."""
+    """At own_ns the other clock was ahead by low_ns to high_ns: it was read between two reads of
+    the own clock."""
 
     own_ns: int
     low_ns: int
@@ -70,7 +77,8 @@ class Reading:
 class Line:
     """reference = own + offset_ns + slope x (own - at_ns), in ns.
 
-    The error is at most error_ns until until_ns on the own clock, and may grow by `drift` per ns afterwards.
+    The error is at most error_ns until until_ns on the own clock, and may grow by `drift` per ns
+    afterwards.
     """
 
     at_ns: int = 0
@@ -88,7 +96,9 @@ class Line:
     def own(self, reference_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Times of the own clock from times of the reference clock, to the nanosecond."""
         since = reference_ns - (self.at_ns + self.offset_ns)
-        return np.asarray(self.at_ns + since - np.rint(since * (self.slope / (1 + self.slope))).astype(np.int64))
+        return np.asarray(
+            self.at_ns + since - np.rint(since * (self.slope / (1 + self.slope))).astype(np.int64)
+        )
 
     def error_at(self, own_ns: int) -> float:
         """Nanoseconds."""
@@ -105,31 +115,42 @@ class Line:
 
 
 def fit(readings: Sequence[Reading]) -> Line:
-    """The line of least squares through the middles of the tight readings, at least the two tightest.
+    """The line of least squares through the middles of the tight readings, at least the two
+    tightest.
 
-    The error is half of the widest of them plus the largest distance of a middle from the line. Half of the tightest
-    is a constant of the path: only what exceeds it can tilt the line, so only that part grows after the last reading.
+    The error is half of the widest of them plus the largest distance of a middle from the line.
+    Half of the tightest is a constant of the path: only what exceeds it can tilt the line, so only
+    that part grows after the last reading.
     """
     by_width = sorted(readings, key=lambda reading: reading.width_ns)
     limit = MAX_WIDTH_RATIO * by_width[0].width_ns
-    used = [reading for rank, reading in enumerate(by_width) if rank < 2 or reading.width_ns <= limit]
+    used = [
+        reading for rank, reading in enumerate(by_width) if rank < 2 or reading.width_ns <= limit
+    ]
     last = max(used, key=lambda reading: reading.own_ns)
     x = np.array([reading.own_ns - last.own_ns for reading in used], dtype=np.float64)
     shifts = [(reading.low_ns - last.low_ns) + (reading.high_ns - last.high_ns) for reading in used]
     y = np.array(shifts, dtype=np.float64) / 2
     span = float(np.ptp(x))
-    slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()) if span else 0.0
+    slope = (
+        float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+        if span
+        else 0.0
+    )
     intercept = float(y.mean() - slope * x.mean())
     residual = float(np.abs(y - intercept - slope * x).max())
     widths = [reading.width_ns / 2 for reading in used]
-    drift = 2 * (max(widths) - min(widths) + residual) / span + RATE_CHANGE if span else UNKNOWN_DRIFT
-    offset = (last.low_ns + last.high_ns) // 2 + round(intercept)  # in integers: floats are exact up to 104 days
+    drift = (
+        2 * (max(widths) - min(widths) + residual) / span + RATE_CHANGE if span else UNKNOWN_DRIFT
+    )
+    # in integers: floats are exact up to 104 days
+    offset = (last.low_ns + last.high_ns) // 2 + round(intercept)
     return Line(last.own_ns, offset, slope, max(widths) + residual + 1, drift, last.own_ns)
 
 
 def parent_of(index: int, count: int) -> int:
-    """The node whose clock a node compares its own with: 0 for few nodes, as errors add from level to level, else the
-    parent in a binomial tree, to which round k adds nodes 2^k to 2^(k+1)-1.
+    """The node whose clock a node compares its own with: 0 for few nodes, as errors add from level
+    to level, else the parent in a binomial tree, to which round k adds nodes 2^k to 2^(k+1)-1.
     """
     if count <= STAR_NODES:
         return 0
@@ -172,17 +193,25 @@ def _receive(peer: socket.socket, size: int) -> bytes:
 
 
 class GlobalClock:
-    """The clock of a group of ranks, which make all calls together. `lines` has a line per rank, the same on all ranks.
+    """The clock of a group of ranks, which make all calls together. `lines` has a line per rank,
+    the same on all ranks.
 
-    `nodes` are the group's ranks by node, with rank 0 on the first; `leaders` are the first ranks of the nodes. `now`
-    reads the clock of this rank, in ns.
+    `nodes` are the group's ranks by node, with rank 0 on the first; `leaders` are the first ranks
+    of the nodes. `now` reads the clock of this rank, in ns.
     """
 
     def __init__(
-        self, control: Control, nodes: Nodes, interface: str | None, deadline_s: float, clock: Clock = now_ns
+        self,
+        control: Control,
+        nodes: Nodes,
+        interface: str | None,
+        deadline_s: float,
+        clock: Clock = now_ns,
     ) -> None:
         """Raises Unsupported on all ranks if nodes can't reach one another."""
-        self._control, self._nodes, self.now = control, nodes, clock
+        self._control = control
+        self._nodes = nodes
+        self.now = clock
         self.leaders = [node[0] for node in nodes]
         self._index = self.leaders.index(control.rank) if control.rank in self.leaders else None
         self._readings: list[Reading] = []
@@ -200,27 +229,35 @@ class GlobalClock:
         return old and len(self._nodes) > 1
 
     def refresh(self, deadline_s: float) -> None:
-        """Compare the clocks again, the first time by several bursts, and set new lines on all ranks. Raises
-        WorldBroken."""
+        """Compare the clocks again, the first time by several bursts, and set new lines on all
+        ranks. Raises WorldBroken."""
         bursts = FIRST_BURSTS if self._measured_s is None else 1
         try:
             for burst in range(bursts):
                 if self._parent is not None:
                     self._readings.append(ask(self._parent, self.now))
                     oldest = self._readings[-1].own_ns - round(KEPT_S * 1e9)
-                    self._readings = [reading for reading in self._readings if reading.own_ns >= oldest]
+                    self._readings = [
+                        reading for reading in self._readings if reading.own_ns >= oldest
+                    ]
                 for child in self._children:
                     answer(child, self.now)
                 time.sleep(FIRST_PAUSE_S if burst < bursts - 1 else 0)
         except OSError as error:
             raise WorldBroken(f"the clocks of the nodes can't be compared: {error}") from error
         line = fit(self._readings) if self._readings else Line()
-        to_parents = [Line(*values) for values in self._control.gather(astuple(line), deadline_s, "clocks")]
+        to_parents = [
+            Line(*values) for values in self._control.gather(astuple(line), deadline_s, "clocks")
+        ]
         lines = []
         if self._control.rank == 0:  # parents come before their children
             by_node = [Line()]
             for index in range(1, len(self._nodes)):
-                by_node.append(to_parents[self.leaders[index]].onward(by_node[parent_of(index, len(self._nodes))]))
+                by_node.append(
+                    to_parents[self.leaders[index]].onward(
+                        by_node[parent_of(index, len(self._nodes))]
+                    )
+                )
             node_of = {rank: index for index, node in enumerate(self._nodes) for rank in node}
             lines = [by_node[node_of[rank]] for rank in range(self._control.size)]
         decided = self._control.decide([astuple(line) for line in lines], deadline_s, "clocks")
@@ -237,27 +274,40 @@ class GlobalClock:
             peer.close()
 
     def _connect_nodes(self, interface: str | None, deadline_s: float) -> None:
-        """Parents listen, children connect; addresses and a secret travel over the control plane."""
-        until, here = time.monotonic() + deadline_s, socket.gethostname()
+        """Parents listen, children connect; addresses and a secret travel over the control
+        plane."""
+        until = time.monotonic() + deadline_s
+        here = socket.gethostname()
         hosts = self._control.exchange(here, deadline_s)
-        listener, problem = None, None
+        listener = None
+        problem = None
         try:
             if self._index is not None and children_of(self._index, len(self.leaders)):
-                # on the chosen interface, else where the other nodes reach this one; loopback if there is only one host
+                # on the chosen interface, else where the other nodes reach this one; loopback if
+                # there is only one host
                 others = [host for host in dict.fromkeys(hosts) if host != here]
-                meeting = [os.environ["MASTER_ADDR"]] if others and os.environ.get("MASTER_ADDR") else []
+                meeting = (
+                    [os.environ["MASTER_ADDR"]] if others and os.environ.get("MASTER_ADDR") else []
+                )
                 listener = PeerListener("clock", meeting_address(interface, *meeting, *others))
         except (OSError, ConfigError) as error:
-            problem = f"rank {self._control.rank} can't listen for the clocks of other nodes: {error}"
+            problem = (
+                f"rank {self._control.rank} can't listen for the clocks of other nodes: {error}"
+            )
         mine = [problem, listener and [listener.address, listener.port], secrets.token_hex(16)]
-        problems, addresses, keys = zip(*self._control.exchange(mine, deadline_s, "addresses of clocks"), strict=True)
+        problems, addresses, keys = zip(
+            *self._control.exchange(mine, deadline_s, "addresses of clocks"), strict=True
+        )
         problem = next(filter(None, problems), None)
         try:
             if problem is None and self._index is not None:
                 of_nodes = [addresses[leader] for leader in self.leaders]
                 self._connect_tree(self._index, of_nodes, bytes.fromhex(keys[0]), listener, until)
         except OSError as error:
-            problem = f"rank {self._control.rank} on {here} can't connect to the clock of another node: {error}"
+            problem = (
+                f"rank {self._control.rank} on {here} can't connect to the clock of another node:"
+                f" {error}"
+            )
         finally:
             if listener is not None:
                 listener.close()
@@ -267,7 +317,12 @@ class GlobalClock:
             raise Unsupported(f"sync=window: {problem}")
 
     def _connect_tree(
-        self, index: int, addresses: Sequence[Any], secret: bytes, listener: PeerListener | None, until: float
+        self,
+        index: int,
+        addresses: Sequence[Any],
+        secret: bytes,
+        listener: PeerListener | None,
+        until: float,
     ) -> None:
         """Connect to the parent node and wait for the children. Raises OSError."""
         children = children_of(index, len(addresses))
@@ -278,7 +333,9 @@ class GlobalClock:
             self._parent = socket.create_connection((host, port), _remaining_s(until))
             greet(self._parent, secret, index)
         for child in children:
-            accepted = None if listener is None else listener.wait_for((child, 0), _remaining_s(until))
+            accepted = (
+                None if listener is None else listener.wait_for((child, 0), _remaining_s(until))
+            )
             if accepted is None:
                 raise TimeoutError(f"rank {self.leaders[child]} did not connect in time")
             self._children.append(accepted)
@@ -295,14 +352,21 @@ class GlobalClocks:
     """The global clocks of a run, one per group of ranks, made when first needed."""
 
     def __init__(self, world: World, interface: str | None) -> None:
-        self._world, self._interface = world, interface
+        self._world = world
+        self._interface = interface
         self._known: dict[tuple[int, ...], GlobalClock] = {}
 
     def of(self, members: tuple[int, ...], control: Control, deadline_s: float) -> GlobalClock:
-        """The clock of these world ranks; all of them call this. Raises Unsupported on all of them."""
+        """The clock of these world ranks; all of them call this. Raises Unsupported on all of
+        them."""
         if members not in self._known:
-            by_node = [[rank for rank, world in enumerate(members) if world in node] for node in self._world.nodes]
-            self._known[members] = GlobalClock(control, sorted(filter(None, by_node)), self._interface, deadline_s)
+            by_node = [
+                [rank for rank, world in enumerate(members) if world in node]
+                for node in self._world.nodes
+            ]
+            self._known[members] = GlobalClock(
+                control, sorted(filter(None, by_node)), self._interface, deadline_s
+            )
         return self._known[members]
 
 
@@ -310,26 +374,38 @@ class GlobalClocks:
 
 
 class Window:
-    """When the repetitions of one case begin, after ReproMPI (Hunold and Carpen-Amarie). All its ranks make one.
+    """When the repetitions of one case begin, after ReproMPI (Hunold and Carpen-Amarie). All its
+    ranks make one.
 
-    Rank 0 sets the start of a block and the time from one repetition to the next (the length of the window); each rank
-    waits for the starts on its own clock. A repetition that any rank begins later is late, and counts in no statistic;
-    the others are measured from the agreed instant to the end on the last rank.
+    Rank 0 sets the start of a block and the time from one repetition to the next (the length of the
+    window); each rank waits for the starts on its own clock. A repetition that any rank begins
+    later is late, and counts in no statistic; the others are measured from the agreed instant to
+    the end on the last rank.
     """
 
-    def __init__(self, clock: GlobalClock, control: Control, ranks: tuple[int, ...], timeline: Timeline) -> None:
-        self._clock, self._control, self._ranks, self._timeline = clock, control, ranks, timeline
-        self._length_ns, self._longest_ns, self._lead_ns = 0, 0, LEAD_NS
-        self._starts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # of the last block, on rank 0's clock
+    def __init__(
+        self, clock: GlobalClock, control: Control, ranks: tuple[int, ...], timeline: Timeline
+    ) -> None:
+        self._clock = clock
+        self._control = control
+        self._ranks = ranks
+        self._timeline = timeline
+        self._length_ns = 0
+        self._longest_ns = 0
+        self._lead_ns = LEAD_NS
+        # of the last block, on rank 0's clock
+        self._starts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._counted_lines: object = None  # the lines that are in the counters already
         self._late_blocks = 0  # in a row, without a repetition in time
         self.late = 0
         self.error_ns = 0.0
 
     def starts(self, n: int, measured: bool, deadline_s: float) -> NDArray[np.int64]:
-        """When the n repetitions of the next block begin, on this rank's clock [n]; all ranks call it.
+        """When the n repetitions of the next block begin, on this rank's clock [n]; all ranks call
+        it.
 
-        Before the measured phase only the block has a start: its repetitions show how long a window must be.
+        Before the measured phase only the block has a start: its repetitions show how long a window
+        must be.
         """
         length_ns = self._length_ns if measured else 0
         due, first, length_ns = self._control.decide(
@@ -346,27 +422,37 @@ class Window:
         self.add(phase, np.concatenate(parts)[list(self._ranks)])
 
     def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
-        """Add stamps [ranks, n, 2] of the last block, in ns, to the timeline; late ones as a phase of their own."""
+        """Add stamps [ranks, n, 2] of the last block, in ns, to the timeline; late ones as a phase
+        of their own."""
         if phase != "measure":
             self._timeline.add(phase, stamps)
             elapsed = (stamps[:, :, 1] - stamps[:, :, 0]).max(axis=0)
-            between = np.diff(stamps[:, :, 0], axis=1).max(axis=0)  # includes untimed steps before a repetition
-            usual_ns = max(np.quantile(times, LENGTH_QUANTILE) for times in (elapsed, between) if len(times))
+            # includes untimed steps before a repetition
+            between = np.diff(stamps[:, :, 0], axis=1).max(axis=0)
+            usual_ns = max(
+                np.quantile(times, LENGTH_QUANTILE) for times in (elapsed, between) if len(times)
+            )
             error_ns = self._clock.error_ns(int(self._starts[-1]))
             self._length_ns = round(LENGTH_FACTOR * float(usual_ns) + MARGIN_NS + 2 * error_ns)
-            self._longest_ns = max(self._length_ns, min(MAX_GROWTH * self._length_ns, MAX_LENGTH_NS))
+            self._longest_ns = max(
+                self._length_ns, min(MAX_GROWTH * self._length_ns, MAX_LENGTH_NS)
+            )
             return
         agreed = np.stack([self._clock.lines[rank].own(self._starts) for rank in self._ranks])
         late = np.asarray((stamps[:, :, 0] - agreed > LATE_NS).any(axis=0))
-        # on each rank's own clock: an error of the clocks shifts when a rank begins, not how long it takes
+        # on each rank's own clock: an error of the clocks shifts when a rank begins, not how long
+        # it takes
         times = (stamps[:, :, 1] - agreed).max(axis=0) / NS_PER_S
         for name, chosen in ((phase, ~late), (LATE, late)):
             if chosen.any():
                 self._timeline.add(name, stamps[:, chosen], times[chosen])
         self.late += int(late.sum())
         self._late_blocks = self._late_blocks + 1 if late.all() else 0
-        self.error_ns = max(self.error_ns, self._clock.error_ns(int(self._starts[-1]) + self._length_ns))
-        if late[0] and self._lead_ns < MAX_LEAD_NS:  # the following ones may be late because of the first
+        self.error_ns = max(
+            self.error_ns, self._clock.error_ns(int(self._starts[-1]) + self._length_ns)
+        )
+        # the following ones may be late because of the first
+        if late[0] and self._lead_ns < MAX_LEAD_NS:
             self._lead_ns *= 2
         elif late.mean() > MAX_LATE_SHARE:
             self._length_ns = min(2 * self._length_ns, self._longest_ns)
@@ -382,17 +468,28 @@ class Window:
         if self._late_blocks < HOPELESS_BLOCKS:
             return None
         length = f"a window of {self._length_ns * 1e-9:.3g} s"
-        return f"no repetition of {self._late_blocks} blocks began in time, at last with {length}; use sync=barrier"
+        return (
+            f"no repetition of {self._late_blocks} blocks began in time, at last with {length}; use"
+            " sync=barrier"
+        )
 
     def _count(self) -> None:
-        """Record the window of the last block (t_ns is its first start), and new lines of the nodes' clocks.
+        """Record the window of the last block (t_ns is its first start), and new lines of the
+        nodes' clocks.
 
         Such a line is recorded for the first rank of the node, with t_ns on its own clock.
         """
         length_s = float(np.diff(self._starts[:2]).sum()) * 1e-9
         self._timeline.count(Counts(0, int(self._starts[0]), {"window.length_s": length_s}))
-        new_lines, self._counted_lines = self._counted_lines is not self._clock.lines, self._clock.lines
+        new_lines = self._counted_lines is not self._clock.lines
+        self._counted_lines = self._clock.lines
         for rank in self._clock.leaders[1:] if new_lines else ():
             line = self._clock.lines[rank]
-            values = {"offset_s": line.offset_ns * 1e-9, "slope": line.slope, "error_s": line.error_ns * 1e-9}
-            self._timeline.count(Counts(rank, line.at_ns, {f"clock.{name}": value for name, value in values.items()}))
+            values = {
+                "offset_s": line.offset_ns * 1e-9,
+                "slope": line.slope,
+                "error_s": line.error_ns * 1e-9,
+            }
+            self._timeline.count(
+                Counts(rank, line.at_ns, {f"clock.{name}": value for name, value in values.items()})
+            )

@@ -1,4 +1,5 @@
-"""Costs besides the steady rate: the first call and the ramp after it, soaks over time, launches from the host."""
+"""Costs besides the steady rate: the first call and the ramp after it, soaks over time, launches
+from the host."""
 
 from __future__ import annotations
 
@@ -21,35 +22,70 @@ if TYPE_CHECKING:
 STEADY_SHARE = 0.95  # of the steady rate
 RUNNING_MEDIAN = 5  # repetitions of the running median
 COLD_START_CASE = (
-    "run_id", "launch", "label", "case_id", "benchmark", "backend", "engine", "dtype", "layout", "pair", "root",
-    "window", "streams", "message_bytes", "first_call_s",
-)  # fmt: skip
+    "run_id",
+    "launch",
+    "label",
+    "case_id",
+    "benchmark",
+    "backend",
+    "engine",
+    "dtype",
+    "layout",
+    "pair",
+    "root",
+    "window",
+    "streams",
+    "message_bytes",
+    "first_call_s",
+)
 CONNECT, WARMUP, MEASURE = range(len(PHASES))
 
 CASE_KEY = ("run_id", "case_id")
-RAMP_SAMPLES = (*CASE_KEY, "phase", "block", "repetition", "rank", "start_ns", "elapsed_ns", "visit")
+RAMP_SAMPLES = (
+    *CASE_KEY,
+    "phase",
+    "block",
+    "repetition",
+    "rank",
+    "start_ns",
+    "elapsed_ns",
+    "visit",
+)
 SOAK_CASE = ("label", "benchmark", "backend", "layout", "pair", "message_bytes")
 SOAK_INTERVAL = (*CASE_KEY, *SOAK_CASE, "at_s", "repetitions", "busy_s", "rate_gb_per_s")
 OVERHEAD = (
-    "benchmark", "backend", "layout", "dtype", "pair", "message_bytes", *WHOSE, "host_sync_s", "graph_s",
+    "benchmark",
+    "backend",
+    "layout",
+    "dtype",
+    "pair",
+    "message_bytes",
+    *WHOSE,
+    "host_sync_s",
+    "graph_s",
     "overhead_s",
-)  # fmt: skip
+)
 # pairs meet before each repetition that events time, and before each block that a host times
-LAUNCH_KEY = [*(column.name for column in VARIABLES if column.name not in ("timing_mode", "sync")), "label", "hosts"]
+LAUNCH_KEY = [
+    *(column.name for column in VARIABLES if column.name not in ("timing_mode", "sync")),
+    "label",
+    "hosts",
+]
 LAUNCH_HEADS = ("benchmark", "case", "message", "host waits", "graph", "launch", "share")
 
 
 def cold_start(*paths: Paths) -> pd.DataFrame:
-    """One row per case and launch that is ok, from all runs below the folders; raises CommbenchError like load.
+    """One row per case and launch that is ok, from all runs below the folders; raises
+    CommbenchError like load.
 
         commbench.cold_start("results")[["message_bytes", "first_call_s", "ramp_s"]]
 
     first_call_s: seconds of the whole first call: a round trip, a window of messages, a collective.
-    steady_s: seconds per operation, the case's median.
-    ramp_repetitions: how many repetitions, from the first call on, came before the rate reached 95 % of the steady
-    one: before the first repetition that, like the median of it and the next four, takes at most steady_s / 0.95.
-    ramp_s: the sum of their durations, by the ranks whose clock counts (counting_ranks).
-    ramp_wall_s: from the start of the first call to that repetition on the rank's own clock (the latest rank): an
+    steady_s: seconds per operation, the case's median. ramp_repetitions: how many repetitions, from
+    the first call on, came before the rate reached 95 % of the steady one: before the first
+    repetition that, like the median of it and the next four, takes at most steady_s / 0.95. ramp_s:
+    the sum of their durations, by the ranks whose clock counts (counting_ranks). ramp_wall_s: from
+    the start of the first call to that repetition on the rank's own clock (the latest rank): an
     upper bound, because it includes the checks and decisions between phases.
 
     The columns of the ramp are null where the rate was never reached.
@@ -64,11 +100,14 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
     frame["phase"] = pd.Categorical(frame["phase"], PHASES).codes.astype(np.int64)
     samples = dict(iter(frame.groupby(list(CASE_KEY))))
     rows = [
-        {name: case[name] for name in COLD_START_CASE} | _ramp(case, samples[case["run_id"], case["case_id"]])
+        {name: case[name] for name in COLD_START_CASE}
+        | _ramp(case, samples[case["run_id"], case["case_id"]])
         for case in cases.to_dict("records")
         if (case["run_id"], case["case_id"]) in samples
     ]
-    kinds = dict.fromkeys(("launch", "root", "window", "streams", "message_bytes", "ramp_repetitions"), "Int64")
+    kinds = dict.fromkeys(
+        ("launch", "root", "window", "streams", "message_bytes", "ramp_repetitions"), "Int64"
+    )
     kinds |= dict.fromkeys(("first_call_s", "steady_s", "ramp_s", "ramp_wall_s"), "float64")
     derived = ("steady_s", "ramp_repetitions", "ramp_s", "ramp_wall_s")
     return pd.DataFrame(rows, columns=[*COLD_START_CASE, *derived]).astype(kinds)
@@ -80,18 +119,25 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
     steps, row = np.unique(samples["phase"] * most + samples["repetition"], return_inverse=True)
     ranks, column = np.unique(samples["rank"], return_inverse=True)
     starts, elapsed = np.full((2, steps.size, ranks.size), np.nan)
-    starts[row, column], elapsed[row, column] = samples["start_ns"] * 1e-9, samples["elapsed_ns"] * 1e-9
+    starts[row, column] = samples["start_ns"] * 1e-9
+    elapsed[row, column] = samples["elapsed_ns"] * 1e-9
     phase = steps // most
     operations = np.where(phase == MEASURE, 1, 1 / case["block_k"]) * case["operations_per_sample"]
-    sample_s, _ = counted_times(case, elapsed, ranks, np.where(phase == MEASURE, operations, np.nan))
+    sample_s, _ = counted_times(
+        case, elapsed, ranks, np.where(phase == MEASURE, operations, np.nan)
+    )
     operation_s = sample_s / operations
     steady_s = float(case["median_s"])
     connected = phase.size and phase[0] == CONNECT  # rows of schema version 1 have it per operation
-    first = {"first_call_s": float(sample_s[0]) if connected else case["first_call_s"], "steady_s": steady_s}
+    first = {
+        "first_call_s": float(sample_s[0]) if connected else case["first_call_s"],
+        "steady_s": steady_s,
+    }
     steady = np.full(operation_s.size, steady_s)
     warm = operation_s[phase == WARMUP]
     if case["block_k"] > 1 and warm.size:
-        # where block_k samples share two stamps, the single repetitions before them include the reading of the clock
+        # where block_k samples share two stamps, the single repetitions before them include the
+        # reading of the clock
         steady[phase != MEASURE] = max(steady_s, float(np.median(warm[warm.size // 2 :])))
     relative = operation_s / steady
     if relative.size < RUNNING_MEDIAN:
@@ -102,13 +148,20 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
         return first
     at = int(reached[0])
     wall_s = np.fmax.reduce(starts[at] - starts[0])  # NaN: no rank has stamps (a device clock)
-    return {**first, "ramp_repetitions": at, "ramp_s": float(sample_s[:at].sum()), "ramp_wall_s": float(wall_s)}
+    return {
+        **first,
+        "ramp_repetitions": at,
+        "ramp_s": float(sample_s[:at].sum()),
+        "ramp_wall_s": float(wall_s),
+    }
 
 
 def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
-    """Masks of the ranks [n] whose clocks count: a repetition takes as long as the slowest of them measured.
+    """Masks of the ranks [n] whose clocks count: a repetition takes as long as the slowest of them
+    measured.
 
-    The column `headline` determines one mask. Rows of earlier versions lack it and may have two candidates.
+    The column `headline` determines one mask. Rows of earlier versions lack it and may have two
+    candidates.
     """
     pairs = case["pair"].split() if isinstance(case["pair"], str) else []
     senders = np.isin(ranks, [int(pair.split("-")[0]) for pair in pairs])
@@ -121,12 +174,16 @@ def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> list[ND
 def counted_times(
     case: Mapping[Any, Any], elapsed_s: Times, ranks: NDArray[np.int64], operations: Times
 ) -> tuple[Times, float]:
-    """Seconds of each sample [n] by the clocks that count, and the relative distance of their median from the case's.
+    """Seconds of each sample [n] by the clocks that count, and the relative distance of their
+    median from the case's.
 
-    `elapsed_s` [n, ranks]; `operations` [n] of each sample, NaN outside of the measured phase. Without the column
-    `headline` the candidate of counting_ranks with the smallest distance is taken; with it the distance is 0.
+    `elapsed_s` [n, ranks]; `operations` [n] of each sample, NaN outside of the measured phase.
+    Without the column `headline` the candidate of counting_ranks with the smallest distance is
+    taken; with it the distance is 0.
     """
-    candidates = [np.fmax.reduce(elapsed_s[:, counting], axis=1) for counting in counting_ranks(case, ranks)]
+    candidates = [
+        np.fmax.reduce(elapsed_s[:, counting], axis=1) for counting in counting_ranks(case, ranks)
+    ]
     measured = np.isfinite(operations)
     if case.get("headline") in HEADLINES or not measured.any():
         return candidates[0], 0.0
@@ -144,14 +201,18 @@ def soak_intervals(*paths: Paths) -> pd.DataFrame:
 
         commbench.soak_intervals("results").plot("at_s", "rate_gb_per_s")
 
-    at_s since the start of the soak, repetitions that began in the interval, busy_s spent in them, rate_gb_per_s
-    (their bytes / busy_s, 10^9 B/s).
+    at_s since the start of the soak, repetitions that began in the interval, busy_s spent in them,
+    rate_gb_per_s (their bytes / busy_s, 10^9 B/s).
     """
-    wide = intervals_of(read_rows(paths, "counters")).reindex(columns=[*CASE_KEY, "t_ns", "repetitions", "busy_s"])
+    wide = intervals_of(read_rows(paths, "counters")).reindex(
+        columns=[*CASE_KEY, "t_ns", "repetitions", "busy_s"]
+    )
     soaks = wide.merge(read_rows(paths).drop(columns="repetitions"), on=list(CASE_KEY))
     soaks["at_s"] = (soaks["t_ns"] - soaks.groupby(list(CASE_KEY))["t_ns"].transform("min")) * 1e-9
     bytes_each = soaks["operations_per_sample"] * soaks["message_bytes"]
-    soaks["rate_gb_per_s"] = (soaks["repetitions"] * bytes_each / soaks["busy_s"] * 1e-9).astype("float64")
+    soaks["rate_gb_per_s"] = (soaks["repetitions"] * bytes_each / soaks["busy_s"] * 1e-9).astype(
+        "float64"
+    )
     return soaks[list(SOAK_INTERVAL)].sort_values([*CASE_KEY, "at_s"])
 
 
@@ -159,14 +220,16 @@ def intervals_of(counters: pd.DataFrame) -> pd.DataFrame:
     """A row per case and interval of a soak (CASE_KEY, t_ns), with its counters as columns."""
     counters = counters[counters["name"].str.startswith("interval.")]
     named = counters.assign(name=counters["name"].str.removeprefix("interval."))
-    return named.pivot_table(index=[*CASE_KEY, "t_ns"], columns="name", values="value").reset_index()
+    return named.pivot_table(
+        index=[*CASE_KEY, "t_ns"], columns="name", values="value"
+    ).reset_index()
 
 
 def full_speed(intervals: pd.DataFrame) -> pd.DataFrame:
     """One row per soak of soak_intervals.
 
-    steady_gb_per_s: the median interval; full_speed_s: the start of the first interval with at least 95 % of it;
-    least_gb_per_s: the slowest interval after that one.
+    steady_gb_per_s: the median interval; full_speed_s: the start of the first interval with at
+    least 95 % of it; least_gb_per_s: the slowest interval after that one.
     """
     import pandas as pd
 
@@ -177,15 +240,20 @@ def full_speed(intervals: pd.DataFrame) -> pd.DataFrame:
         begun = float(fast["at_s"].iloc[0])
         least = float(soak.loc[soak["at_s"] >= begun, "rate_gb_per_s"].min())
         head = soak.iloc[0][[*CASE_KEY, *SOAK_CASE]].to_dict()
-        rows.append({**head, "steady_gb_per_s": steady, "full_speed_s": begun, "least_gb_per_s": least})
-    return pd.DataFrame(rows, columns=[*CASE_KEY, *SOAK_CASE, "steady_gb_per_s", "full_speed_s", "least_gb_per_s"])
+        rows.append(
+            {**head, "steady_gb_per_s": steady, "full_speed_s": begun, "least_gb_per_s": least}
+        )
+    return pd.DataFrame(
+        rows, columns=[*CASE_KEY, *SOAK_CASE, "steady_gb_per_s", "full_speed_s", "least_gb_per_s"]
+    )
 
 
 # ---------------------------------------------------------------- launching a call from the host
 
 
 def launch_overhead(*paths: Paths) -> pd.DataFrame:
-    """One row per case that was measured with timing_mode=host_sync and graph: host_sync_s, graph_s, overhead_s.
+    """One row per case that was measured with timing_mode=host_sync and graph: host_sync_s,
+    graph_s, overhead_s.
 
         commbench.launch_overhead("results").sort_values("overhead_s")
 
@@ -195,10 +263,15 @@ def launch_overhead(*paths: Paths) -> pd.DataFrame:
 
 
 def launch_overheads(cases: pd.DataFrame) -> pd.DataFrame:
-    """The launch overheads of the rows that are ok, by benchmark and size: medians over all runs."""
+    """The launch overheads of the rows that are ok, by benchmark and size: medians over all
+    runs."""
     modes = cases[(cases["status"] == "ok") & cases["timing_mode"].isin(["host_sync", "graph"])]
-    hashed = {name: modes[name].map(hashable) for name in MAPS} | {"label": modes["label"].fillna("")}
-    grouped = modes.assign(**hashed).groupby([*LAUNCH_KEY, "timing_mode"], dropna=False, sort=False, as_index=False)
+    hashed = {name: modes[name].map(hashable) for name in MAPS} | {
+        "label": modes["label"].fillna("")
+    }
+    grouped = modes.assign(**hashed).groupby(
+        [*LAUNCH_KEY, "timing_mode"], dropna=False, sort=False, as_index=False
+    )
     medians = grouped["median_s"].median()
     waited, replayed = (
         medians[medians["timing_mode"] == mode].rename(columns={"median_s": f"{mode}_s"})
@@ -207,16 +280,28 @@ def launch_overheads(cases: pd.DataFrame) -> pd.DataFrame:
     both: pd.DataFrame = waited.merge(replayed, on=LAUNCH_KEY).astype({"message_bytes": "int64"})
     both["overhead_s"] = both["host_sync_s"] - both["graph_s"]
     order = ["benchmark", "backend", "layout", "pair", "message_bytes"]
-    return both.sort_values(order, na_position="first", ignore_index=True).reindex(columns=list(OVERHEAD))
+    return both.sort_values(order, na_position="first", ignore_index=True).reindex(
+        columns=list(OVERHEAD)
+    )
 
 
 def overhead_cells(overheads: pd.DataFrame) -> list[tuple[str, ...]]:
     """The rows of a table with the headings LAUNCH_HEADS."""
-    whose = [name for name in WHOSE if overheads.groupby("backend")[name].nunique(dropna=False).gt(1).any()]
+    whose = [
+        name
+        for name in WHOSE
+        if overheads.groupby("backend")[name].nunique(dropna=False).gt(1).any()
+    ]
     named = ("backend", "layout", "pair", "dtype", *whose)
     return [
-        (row["benchmark"], " ".join(row[name] for name in named if row[name]),
-         format_bytes(row["message_bytes"]), format_seconds(row["host_sync_s"]), format_seconds(row["graph_s"]),
-         format_seconds(row["overhead_s"]), f"{100 * row['overhead_s'] / row['host_sync_s']:.0f} %")
+        (
+            row["benchmark"],
+            " ".join(row[name] for name in named if row[name]),
+            format_bytes(row["message_bytes"]),
+            format_seconds(row["host_sync_s"]),
+            format_seconds(row["graph_s"]),
+            format_seconds(row["overhead_s"]),
+            f"{100 * row['overhead_s'] / row['host_sync_s']:.0f} %",
+        )
         for row in row_dicts(overheads)
-    ]  # fmt: skip
+    ]

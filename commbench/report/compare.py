@@ -1,4 +1,5 @@
-"""Compare two sides of launches case by case: which rows belong together, and a verdict for each case."""
+"""Compare two sides of launches case by case: which rows belong together, and a verdict for each
+case."""
 
 from __future__ import annotations
 
@@ -33,15 +34,39 @@ DELTA = 0.02  # the smallest change that matters
 SIZES = ("message_bytes", "elements")
 TAILS = ("p95_s", "p99_s")
 OTHERS = (  # columns that a comparison reads besides the variables
-    "run_id", "launch", "status", "reason", "clock", "median_s", "visit_medians_s", "visit_segments",
-    "algbw_gb_per_s", *TAILS,
-)  # fmt: skip
+    "run_id",
+    "launch",
+    "status",
+    "reason",
+    "clock",
+    "median_s",
+    "visit_medians_s",
+    "visit_segments",
+    "algbw_gb_per_s",
+    *TAILS,
+)
 BYTES_TOLERANCE = 1e-6
 COMPARISON_COLUMNS = (
-    *VARIABLE_NAMES, "sides", "base_launches", "new_launches", "base_unmeasured", "new_unmeasured", "base_median_s",
-    "new_median_s", "ratio", "ratio_low", "ratio_high", "delta", "verdict", "missing_launches", "p_value", "p_holm",
-    "p95_ratio", "p99_ratio", "reason",
-)  # fmt: skip
+    *VARIABLE_NAMES,
+    "sides",
+    "base_launches",
+    "new_launches",
+    "base_unmeasured",
+    "new_unmeasured",
+    "base_median_s",
+    "new_median_s",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "delta",
+    "verdict",
+    "missing_launches",
+    "p_value",
+    "p_holm",
+    "p95_ratio",
+    "p99_ratio",
+    "reason",
+)
 NUMBER_TYPES = {  # of the columns that are numbers
     name: "Int64" if name.endswith(("_launches", "_unmeasured")) else "float64"
     for name in COMPARISON_COLUMNS[len(VARIABLE_NAMES) :]
@@ -51,7 +76,8 @@ NUMBER_TYPES = {  # of the columns that are numbers
 
 @dataclass(frozen=True)
 class Rules:
-    """How two sides are compared. `delta` is the smallest threshold; `noise`: key -> relative noise of A/A launches."""
+    """How two sides are compared. `delta` is the smallest threshold; `noise`: key -> relative noise
+    of A/A launches."""
 
     by: tuple[ComparedVariable, ...] = ()
     paired: bool = False
@@ -65,7 +91,8 @@ class Rules:
         return LEAST_PAIRS if self.paired else LEAST_LAUNCHES
 
     def threshold(self, key: str) -> float:
-        """The threshold of a case: its own noise, else the largest of all A/A cases; at least delta."""
+        """The threshold of a case: its own noise, else the largest of all A/A cases; at least
+        delta."""
         noise = self.noise or {}
         return max(self.delta, noise.get(key, max(noise.values(), default=0.0)))
 
@@ -80,21 +107,24 @@ def compare(
     paired: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One row per case of either side: both medians, their ratio with its 95 % interval, and a verdict.
+    """One row per case of either side: both medians, their ratio with its 95 % interval, and a
+    verdict.
 
         commbench.compare("results/before", "results/after").query("verdict == 'SLOWER'")
 
-    base, new, aa: folders with runs, parquet files of cases, or data frames from `commbench.load`. Each run is one
-    launch, except that timing=rigorous makes several (paired: one). by: variables that may differ, `backend` or
-    `backend=gloo:mpi`. aa: launches under identical conditions, whose noise raises the threshold `delta` (0.02 is 2 %).
-    paired: launches with the same number ran next to each other. seed: for the random halves of `aa`.
+    base, new, aa: folders with runs, parquet files of cases, or data frames from `commbench.load`.
+    Each run is one launch, except that timing=rigorous makes several (paired: one). by: variables
+    that may differ, `backend` or `backend=gloo:mpi`. aa: launches under identical conditions, whose
+    noise raises the threshold `delta` (0.02 is 2 %). paired: launches with the same number ran next
+    to each other. seed: for the random halves of `aa`.
 
-    ratio: time of NEW / time of BASE, above 1 is slower. verdict: FASTER or SLOWER where the interval is beyond
-    1 + delta, SAME where it is within, else UNDECIDED (the rule: commbench/report/difference.py); null below 4
-    launches per side, paired below 6. missing_launches: how many more launches per side a verdict needs, null for more
-    than 100. p_value: Mann-Whitney on launch medians, paired the signed-rank test; p_holm: the same, corrected for all
-    cases. p95_ratio, p99_ratio: median over launches. sides: both, base, new. Raises ConfigError for sides that can't
-    be compared.
+    ratio: time of NEW / time of BASE, above 1 is slower. verdict: FASTER or SLOWER where the
+    interval is beyond 1 + delta, SAME where it is within, else UNDECIDED (the rule:
+    commbench/report/difference.py); null below 4 launches per side, paired below 6.
+    missing_launches: how many more launches per side a verdict needs, null for more than 100.
+    p_value: Mann-Whitney on launch medians, paired the signed-rank test; p_holm: the same,
+    corrected for all cases. p95_ratio, p99_ratio: median over launches. sides: both, base, new.
+    Raises ConfigError for sides that can't be compared.
     """
     variables = parse_by(by.split(",") if isinstance(by, str) else by)
     sides = read_side("BASE", base), read_side("NEW", new)
@@ -109,9 +139,12 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     import pandas as pd
 
     changed = changed_backends(base, new)
-    # gloo has no native engine, mpi has: where nothing is in common without it, a backend brings its engine
+    # gloo has no native engine, mpi has: where nothing is in common without it, a backend brings
+    # its engine
     names = [variable.name for variable in rules.by]
-    brought = dict.fromkeys(more for name in names for more in COMPANIONS.get(name, ()) if more not in names)
+    brought = dict.fromkeys(
+        more for name in names for more in COMPANIONS.get(name, ()) if more not in names
+    )
     for by in (rules.by, (*rules.by, *map(ComparedVariable, brought))):
         base_rows, new_rows = (rows_by_key(side, by, changed) for side in (base, new))
         if base_rows.keys() & new_rows.keys():
@@ -119,39 +152,60 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     else:
         reasons = []
         for name in VARIABLE_NAMES:
-            before, after = (sorted(set(map(variable_text, side.cases[name]))) for side in (base, new))
+            before, after = (
+                sorted(set(map(variable_text, side.cases[name]))) for side in (base, new)
+            )
             if not set(before) & set(after):
                 reasons.append(f"{name} ({', '.join(before[:4])} / {', '.join(after[:4])})")
         differing = "; ".join(reasons) or "their combinations"
         raise ConfigError(
-            f"BASE and NEW have no case in common; they differ in: {differing}; name what is compared with --by NAME"
+            f"BASE and NEW have no case in common; they differ in: {differing}; name what is"
+            " compared with --by NAME"
         )
     keys = {**base_rows, **new_rows}
-    compared = [_compare_case(key, base_rows.get(key, []), new_rows.get(key, []), rules) for key in keys]
+    compared = [
+        _compare_case(key, base_rows.get(key, []), new_rows.get(key, []), rules) for key in keys
+    ]
     tested = [row for row in compared if row["p_value"] is not None]
-    for row, adjusted in zip(tested, difference.holm([row["p_value"] for row in tested]), strict=True):
+    for row, adjusted in zip(
+        tested, difference.holm([row["p_value"] for row in tested]), strict=True
+    ):
         row["p_holm"] = adjusted
-    order = sorted(VARIABLE_NAMES, key=lambda name: name in SIZES)  # the size last; numbers by size, nulls first
-    compared.sort(key=lambda row: [
-        f"{row[name]:020d}" if isinstance(row[name], int) else str(row[name] or "") for name in order
-    ])  # fmt: skip
+    # the size last; numbers by size, nulls first
+    order = sorted(VARIABLE_NAMES, key=lambda name: name in SIZES)
+    compared.sort(
+        key=lambda row: [
+            f"{row[name]:020d}" if isinstance(row[name], int) else str(row[name] or "")
+            for name in order
+        ]
+    )
     texts = {variable.name for variable in by}  # a variable that is compared is text: BASE -> NEW
-    whole = [column.name for column in VARIABLES if column.kind == "integer" and column.name not in texts]
-    return pd.DataFrame(compared, columns=list(COMPARISON_COLUMNS)).astype(NUMBER_TYPES | dict.fromkeys(whole, "Int64"))
+    whole = [
+        column.name for column in VARIABLES if column.kind == "integer" and column.name not in texts
+    ]
+    return pd.DataFrame(compared, columns=list(COMPARISON_COLUMNS)).astype(
+        NUMBER_TYPES | dict.fromkeys(whole, "Int64")
+    )
 
 
 def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[str, float]:
-    """Key -> relative noise of launches under identical conditions; raises ConfigError if no case has 4 of them."""
+    """Key -> relative noise of launches under identical conditions; raises ConfigError if no case
+    has 4 of them."""
     noise_of: dict[str, float] = {}
     for rows in rows_by_key(aa, ()).values():
-        measured, key = _by_launch(_measured(rows)), key_of(rows[0], (variable.name for variable in by))
+        measured = _by_launch(_measured(rows))
+        key = key_of(rows[0], (variable.name for variable in by))
         if len(measured) >= LEAST_LAUNCHES:
-            key_seed = int(hashlib.sha256(key.encode()).hexdigest()[:16], 16)  # no case depends on the others
+            # no case depends on the others
+            key_seed = int(hashlib.sha256(key.encode()).hexdigest()[:16], 16)
             generator = np.random.default_rng([seed, key_seed])
             level = math.expm1(difference.noise(_values_of(measured, "median_s"), generator))
             noise_of[key] = max(noise_of.get(key, 0.0), level)
     if not noise_of:
-        raise ConfigError(f"--aa {aa.label} has no case with {LEAST_LAUNCHES} measured launches: its noise is unknown")
+        raise ConfigError(
+            f"--aa {aa.label} has no case with {LEAST_LAUNCHES} measured launches: its noise is"
+            " unknown"
+        )
     return noise_of
 
 
@@ -167,7 +221,8 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
     launches = used if rules.paired else (_by_launch(used[0]), _by_launch(used[1]))
     row: dict[str, Any] = dict.fromkeys(COMPARISON_COLUMNS)
     for name in VARIABLE_NAMES:
-        first, last = ((base or new)[0][name], (new or base)[0][name])
+        first = (base or new)[0][name]
+        last = (new or base)[0][name]
         if first != last:
             row[name] = f"{variable_text(first)} -> {variable_text(last)}"
         else:
@@ -178,7 +233,12 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
         "new_launches": len(launches[1]),
         "base_unmeasured": len(base) - len(used[0]),
         "new_unmeasured": len(new) - len(used[1]),
-        "reason": "; ".join(sorted({str(row["reason"]) for row in rows if isinstance(row["reason"], str)})) or None,
+        "reason": (
+            "; ".join(
+                sorted({str(row["reason"]) for row in rows if isinstance(row["reason"], str)})
+            )
+            or None
+        ),
     }
     return row | (_statistics(key, *launches, rules) if all(launches) else {})
 
@@ -186,7 +246,8 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
 def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict[str, Any]:
     """The columns with numbers; interval, verdict and p need enough launches per side."""
     sides = _values_of(base, "median_s"), _values_of(new, "median_s")
-    fewest, delta = min(len(base), len(new)), rules.threshold(key)
+    fewest = min(len(base), len(new))
+    delta = rules.threshold(key)
     numbers: dict[str, Any] = {
         "base_median_s": float(np.median(sides[0])),
         "new_median_s": float(np.median(sides[1])),
@@ -195,7 +256,10 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
         "missing_launches": max(rules.least - fewest, 0),
     }
     for name in TAILS:  # of the launches that have this percentile
-        tails = [values[np.isfinite(values)] for values in (_values_of(base, name), _values_of(new, name))]
+        tails = [
+            values[np.isfinite(values)]
+            for values in (_values_of(base, name), _values_of(new, name))
+        ]
         if tails[0].size and tails[1].size:
             numbers[name.replace("_s", "_ratio")] = float(np.median(tails[1]) / np.median(tails[0]))
     if fewest < rules.least:
@@ -206,17 +270,24 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
         "ratio_low": interval.low,
         "ratio_high": interval.high,
         "verdict": outcome,
-        "missing_launches": difference.missing_launches(interval, delta, fewest) if outcome == "UNDECIDED" else 0,
-        "p_value": difference.signed_rank(*sides) if rules.paired else difference.mann_whitney(*sides),
+        "missing_launches": (
+            difference.missing_launches(interval, delta, fewest) if outcome == "UNDECIDED" else 0
+        ),
+        "p_value": (
+            difference.signed_rank(*sides) if rules.paired else difference.mann_whitney(*sides)
+        ),
     }
 
 
 def _check_alike(rows: Sequence[Row]) -> None:
-    """Raises ConfigError where rows of one key moved different payloads or were timed by different clocks."""
+    """Raises ConfigError where rows of one key moved different payloads or were timed by different
+    clocks."""
     clocks = {row["clock"] for row in rows if isinstance(row["clock"], str)}
     if len(clocks) > 1:
         listed = ", ".join(sorted(clocks))
-        raise ConfigError(f"{case_text(rows[0])}: seconds of different clocks ({listed}) can't be compared")
+        raise ConfigError(
+            f"{case_text(rows[0])}: seconds of different clocks ({listed}) can't be compared"
+        )
     sizes = _values_of(rows, "algbw_gb_per_s") * 1e9 * _values_of(rows, "median_s")
     known = sizes[np.isfinite(sizes)]
     if known.size and known.max() > known.min() * (1 + BYTES_TOLERANCE):
@@ -234,17 +305,21 @@ def _by_launch(rows: Iterable[Row]) -> list[Row]:
     return [
         {**row, "median_s": seconds}
         for row in rows
-        for seconds in launch_medians(row["median_s"], row["visit_medians_s"], row["visit_segments"])
+        for seconds in launch_medians(
+            row["median_s"], row["visit_medians_s"], row["visit_segments"]
+        )
     ]
 
 
 def _matched(base: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
-    """The launches whose number occurs on both sides, by number; raises ConfigError for a duplicate on one side."""
+    """The launches whose number occurs on both sides, by number; raises ConfigError for a duplicate
+    on one side."""
     by_number = [{row["launch"]: row for row in rows} for rows in (base, new)]
     for where, rows, numbered in zip(("BASE", "NEW"), (base, new), by_number, strict=True):
         if len(numbered) < len(rows):
             raise ConfigError(
-                f"--paired: {where} has a launch number twice in {case_text(rows[0])}; number them with launch=N"
+                f"--paired: {where} has a launch number twice in {case_text(rows[0])}; number them"
+                " with launch=N"
             )
     both = sorted(by_number[0].keys() & by_number[1].keys())
     return [by_number[0][launch] for launch in both], [by_number[1][launch] for launch in both]
@@ -271,28 +346,42 @@ def key_of(row: Row, by: Iterable[str], changed: Container[tuple[str, str]] = ()
     A compared backend implies its library and options. `changed`: see changed_backends.
     """
     excluded = set(by)
-    excluded |= {name for name in OF_BACKEND if "backend" in excluded or (row["backend"], name) in changed}
-    return json.dumps([None if name in excluded else row[name] for name in VARIABLE_NAMES], sort_keys=True)
+    excluded |= {
+        name for name in OF_BACKEND if "backend" in excluded or (row["backend"], name) in changed
+    }
+    return json.dumps(
+        [None if name in excluded else row[name] for name in VARIABLE_NAMES], sort_keys=True
+    )
 
 
 def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
-    """(backend, library or backend_options) with no value in common, as after an upgrade, and so not part of a key."""
+    """(backend, library or backend_options) with no value in common, as after an upgrade, and so
+    not part of a key."""
     changed = set()
     for name in OF_BACKEND:
         before, after = (
-            {str(backend): set(map(variable_text, values)) for backend, values in side.cases.groupby("backend")[name]}
+            {
+                str(backend): set(map(variable_text, values))
+                for backend, values in side.cases.groupby("backend")[name]
+            }
             for side in (base, new)
         )
-        changed |= {(backend, name) for backend in before.keys() & after.keys() if not before[backend] & after[backend]}
+        changed |= {
+            (backend, name)
+            for backend in before.keys() & after.keys()
+            if not before[backend] & after[backend]
+        }
     return changed
 
 
 def rows_by_key(
     side: Side, by: Sequence[ComparedVariable], changed: Container[tuple[str, str]] = ()
 ) -> dict[str, list[Row]]:
-    """Key -> the selected rows of a side in the order of their runs, one per run (the later of two attempts).
+    """Key -> the selected rows of a side in the order of their runs, one per run (the later of two
+    attempts).
 
-    Raises ConfigError if nothing is selected, or if rows with the same key differ in what is compared.
+    Raises ConfigError if nothing is selected, or if rows with the same key differ in what is
+    compared.
     """
     cases = side.cases
     for variable in by:
@@ -301,7 +390,9 @@ def rows_by_key(
             values = cases[variable.name].map(variable_text)
             if wanted not in set(values):
                 listed = ", ".join(sorted(set(values)))
-                raise ConfigError(f"{side.name} has no case with {variable.name}={wanted}; it has {listed}")
+                raise ConfigError(
+                    f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
+                )
             cases = cases[values == wanted]
     names = [variable.name for variable in by]
     by_key: dict[str, dict[str, Row]] = {}
@@ -309,10 +400,12 @@ def rows_by_key(
         runs = by_key.setdefault(key_of(row, names, changed), {})
         first_row = next(iter(runs.values()), row)
         for name in dict.fromkeys((*names, *OF_BACKEND)):
-            first, last = variable_text(first_row[name]), variable_text(row[name])
+            first = variable_text(first_row[name])
+            last = variable_text(row[name])
             if first != last:
                 raise ConfigError(
-                    f"{side.name} has {name} {first} and {last} for the same case; select with --by {name}=BASE:NEW"
+                    f"{side.name} has {name} {first} and {last} for the same case; select with --by"
+                    f" {name}=BASE:NEW"
                 )
         runs[row["run_id"]] = row
     return {key: [runs[run_id] for run_id in sorted(runs)] for key, runs in by_key.items()}

@@ -26,22 +26,46 @@ if TYPE_CHECKING:
     Source = str | Path | pd.DataFrame
 
 VARIABLE_NAMES = tuple(column.name for column in VARIABLES)
-PAYLOAD = ("benchmark", "dtype", "message_bytes", "elements")  # what was moved: must be equal on both sides
+# what was moved: must be equal on both sides
+PAYLOAD = ("benchmark", "dtype", "message_bytes", "elements")
 LONGEST_LIST = 20
 LONGEST_FACT = 60  # characters
-# Facts of the run itself, or derived from what is compared anyway; facts of machines: commbench/core/fact_scopes.py
+# Facts of the run itself, or derived from what is compared anyway; facts of machines:
+# commbench/core/fact_scopes.py
 IGNORED = {
-    "run_id", "folder", "started_at", "finished_at", "overrides", "sweep_id", "launch", "timing", "layouts", "cases",
-    "at_most_s", "memory", "calibration", "reason", "exit_status", "config_dir", "world.ranks", "config.launch",
-    "processes", "config.label", "config.output", "config.expect", "config.writers", "reference",
-}  # fmt: skip
+    "run_id",
+    "folder",
+    "started_at",
+    "finished_at",
+    "overrides",
+    "sweep_id",
+    "launch",
+    "timing",
+    "layouts",
+    "cases",
+    "at_most_s",
+    "memory",
+    "calibration",
+    "reason",
+    "exit_status",
+    "config_dir",
+    "world.ranks",
+    "config.launch",
+    "processes",
+    "config.label",
+    "config.output",
+    "config.expect",
+    "config.writers",
+    "reference",
+}
 IGNORED_SUFFIXES = ("_namespace", "._target_")
 NODES = "provenance.nodes"
 
 
 @dataclass(frozen=True)
 class Side:
-    """BASE, NEW or A/A. `runs`: the records (run.json); `problems`: a line for each source that was left out."""
+    """BASE, NEW or A/A. `runs`: the records (run.json); `problems`: a line for each source that was
+    left out."""
 
     name: str
     cases: pd.DataFrame
@@ -52,7 +76,8 @@ class Side:
 
 @dataclass(frozen=True)
 class ComparedVariable:
-    """A variable in which BASE and NEW may differ; the values, where given, select the rows of each side."""
+    """A variable in which BASE and NEW may differ; the values, where given, select the rows of each
+    side."""
 
     name: str
     base: str | None = None
@@ -60,18 +85,23 @@ class ComparedVariable:
 
 
 def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
-    """`backend` or `backend=gloo:mpi`; raises ConfigError for unknown variables and for the payload."""
+    """`backend` or `backend=gloo:mpi`; raises ConfigError for unknown variables and for the
+    payload."""
     variables = []
     for word in filter(None, map(str.strip, words)):
         name, given, values = word.partition("=")
         allowed = ", ".join(name for name in VARIABLE_NAMES if name not in PAYLOAD)
         if name in PAYLOAD:
-            raise ConfigError(f"--by {name}: different payloads can't be compared; allowed: {allowed}")
+            raise ConfigError(
+                f"--by {name}: different payloads can't be compared; allowed: {allowed}"
+            )
         if name not in VARIABLE_NAMES:
             raise ConfigError(f"--by {name} is not a variable; allowed: {allowed}")
         base, colon, new = values.partition(":")
         if given and not (base and colon and new):
-            raise ConfigError(f"--by {word} is not NAME or NAME=BASE:NEW, e.g. --by backend=gloo:mpi")
+            raise ConfigError(
+                f"--by {word} is not NAME or NAME=BASE:NEW, e.g. --by backend=gloo:mpi"
+            )
         variables.append(ComparedVariable(name, base or None, new or None))
     return tuple(variables)
 
@@ -96,20 +126,30 @@ def read_side(name: str, source: Source | Sequence[Source]) -> Side:
             continue
         path = Path(given)
         if not path.is_file() and not (path.is_dir() and find_runs(path)):
-            raise ConfigError(f"{name}={path} is neither a folder with runs (run.json) nor a parquet file of cases")
+            raise ConfigError(
+                f"{name}={path} is neither a folder with runs (run.json) nor a parquet file of"
+                " cases"
+            )
         parts, unreadable = read_cases([path])
         problems += unreadable
         for part in parts:
-            problems += [] if part.has_version else [f"{path} names no schema version: taken as {SCHEMA_VERSION}"]
+            problems += (
+                []
+                if part.has_version
+                else [f"{path} names no schema version: taken as {SCHEMA_VERSION}"]
+            )
             runs |= {str(record.get("run_id")): record for record in part.records}
             tables.append(part.cases)
     if not tables:
-        raise ConfigError(f"{name} has nothing to compare: {'; '.join(problems) or 'no cases in it'}")
+        raise ConfigError(
+            f"{name} has nothing to compare: {'; '.join(problems) or 'no cases in it'}"
+        )
     return Side(name, frame_of(tables), tuple(runs.values()), tuple(problems), ", ".join(labels))
 
 
 def save(side: Side, target: str | Path) -> None:
-    """Write the side's cases and run records as one parquet file for a later --against, without samples."""
+    """Write the side's cases and run records as one parquet file for a later --against, without
+    samples."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -129,7 +169,8 @@ def save(side: Side, target: str | Path) -> None:
 
 
 def side_lines(*sides: Side) -> list[str]:
-    """A line per side with its launches and rows, and notes on what was left out or may be a mistake."""
+    """A line per side with its launches and rows, and notes on what was left out or may be a
+    mistake."""
     lines = []
     for side in sides:
         states = side.cases["status"].value_counts()
@@ -143,7 +184,10 @@ def side_lines(*sides: Side) -> list[str]:
         hosts = sorted(set(side.cases["hosts"].dropna()))
         if len(hosts) > 1:
             listed = "; ".join(hosts[:3]) + ("; ..." if len(hosts) > 3 else "")
-            lines.append(f"     note: its launches ran on {len(hosts)} sets of hosts and are taken together: {listed}")
+            lines.append(
+                f"     note: its launches ran on {len(hosts)} sets of hosts and are taken together:"
+                f" {listed}"
+            )
         lines += [f"     note: {problem}" for problem in side.problems]
     return lines
 
@@ -161,11 +205,14 @@ def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> l
     apart = [f"  {fact}" for fact in facts if fact.apart]
     mixed = [fact.key for fact in facts if not fact.apart]
     differences = apart[:LONGEST_LIST]
-    differences += [f"  ... and {len(apart) - LONGEST_LIST} more"] if len(apart) > LONGEST_LIST else []
+    differences += (
+        [f"  ... and {len(apart) - LONGEST_LIST} more"] if len(apart) > LONGEST_LIST else []
+    )
     differences += [f"  varies within a side: {', '.join(mixed[:LONGEST_LIST])}"] if mixed else []
     if ran_separately(base.runs, new.runs):
         differences.append(
-            "  all launches of one side came before the other's: a drift of the machine looks like a change"
+            "  all launches of one side came before the other's: a drift of the machine looks like"
+            " a change"
         )
     if not differences:
         return [*lines, "nothing else differs in the provenance"]
@@ -189,11 +236,19 @@ class DifferingFact:
 
 
 def _values_text(values: Sequence[str]) -> str:
-    shown = [value if len(value) <= LONGEST_FACT else f"{value[: LONGEST_FACT - 3]}..." for value in values[:3]]
-    return " | ".join([*shown, *([f"... ({len(values)} values)"] if len(values) > 3 else [])]) or "empty"
+    shown = [
+        value if len(value) <= LONGEST_FACT else f"{value[: LONGEST_FACT - 3]}..."
+        for value in values[:3]
+    ]
+    return (
+        " | ".join([*shown, *([f"... ({len(values)} values)"] if len(values) > 3 else [])])
+        or "empty"
+    )
 
 
-def differing_facts(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[DifferingFact]:
+def differing_facts(
+    base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
+) -> list[DifferingFact]:
     """Facts of run.json whose values differ between the sides."""
     sides = [[compared_facts(run) for run in runs] for runs in (base, new)]
     differing = []
@@ -206,7 +261,9 @@ def differing_facts(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str
 
 def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
     """Dotted name -> text of its value; a fact of nodes has the values of all nodes."""
-    values = {key: {_json_text(value)} for key, value in _flat_facts("", run) if not key.startswith(NODES)}
+    values = {
+        key: {_json_text(value)} for key, value in _flat_facts("", run) if not key.startswith(NODES)
+    }
     by_key: dict[str, set[str]] = {}
     for node in nodes_of(run):
         for key, value in node.items():
@@ -214,7 +271,11 @@ def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
     compared = {}
     for key, texts in (values | by_key).items():
         heads = set(itertools.accumulate(key.split("."), "{}.{}".format))
-        if not heads & IGNORED and not key.endswith(IGNORED_SUFFIXES) and scope_of(key).runs == "show":
+        if (
+            not heads & IGNORED
+            and not key.endswith(IGNORED_SUFFIXES)
+            and scope_of(key).runs == "show"
+        ):
             compared[key] = ", ".join(sorted(texts))
     return compared
 
@@ -232,6 +293,9 @@ def _json_text(value: Any) -> str:
 
 
 def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether all runs of one side came before all of the other, so that a drift of the machine looks like a change."""
-    before, after = (sorted(str(run.get("started_at") or "") for run in runs) for runs in (base, new))
+    """Whether all runs of one side came before all of the other, so that a drift of the machine
+    looks like a change."""
+    before, after = (
+        sorted(str(run.get("started_at") or "") for run in runs) for runs in (base, new)
+    )
     return bool(before[0] and after[0]) and (before[-1] < after[0] or after[-1] < before[0])

@@ -1,6 +1,7 @@
 """A comparison as text for a terminal or the page: a table with units, notes on it, and a summary.
 
-The folders of `commbench ab` record what to compare; they are compared like with `commbench compare --paired`.
+The folders of `commbench ab` record what to compare; they are compared like with `commbench compare
+--paired`.
 """
 
 from __future__ import annotations
@@ -25,16 +26,26 @@ from .load import Paths, flat_paths, row_dicts
 if TYPE_CHECKING:
     import pandas as pd
 
-COMPARISON_PRIORITIES = {  # of the columns that a narrow terminal may lack, and that are left out where they are empty
-    "95 % interval": 1, "BASE median\nus": 2, "NEW median\nus": 2, "launches": 3, "threshold": 4,
-    "p (Holm)": 5, "missing": 6, "p95": 7, "p99": 8,
-}  # fmt: skip
+# of the columns that a narrow terminal may lack, and that are left out where they are empty
+COMPARISON_PRIORITIES = {
+    "95 % interval": 1,
+    "BASE median\nus": 2,
+    "NEW median\nus": 2,
+    "launches": 3,
+    "threshold": 4,
+    "p (Holm)": 5,
+    "missing": 6,
+    "p95": 7,
+    "p99": 8,
+}
 VERDICT_COLORS = {"SLOWER": "red", "FASTER": "green"}
-AB_FILE, AB_SIDES = "ab.json", ("base", "new")  # in the folder of `commbench ab`
+AB_FILE = "ab.json"
+AB_SIDES = ("base", "new")  # in the folder of `commbench ab`
 
 
 def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
-    """The table of the cases on both sides; variables that all of them share are named once, in the title."""
+    """The table of the cases on both sides; variables that all of them share are named once, in the
+    title."""
     shared, heads, lines = comparison_cells(frame, rules)
     left = heads.index("message\nB")
     columns = [
@@ -42,13 +53,20 @@ def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
         for at, head in enumerate(heads)
     ]
     verdicts = [line[heads.index("verdict")].removesuffix(" ?") for line in lines]
-    styles = {number: VERDICT_COLORS[verdict] for number, verdict in enumerate(verdicts) if verdict in VERDICT_COLORS}
+    styles = {
+        number: VERDICT_COLORS[verdict]
+        for number, verdict in enumerate(verdicts)
+        if verdict in VERDICT_COLORS
+    }
     terminal = Terminal.of(sys.stdout)
     return f"{terminal.paragraph(shared)}\n{table_text(columns, lines, terminal, styles)}"
 
 
-def comparison_cells(frame: pd.DataFrame, rules: Rules) -> tuple[str, list[str], list[tuple[str, ...]]]:
-    """The variables that all cases on both sides share, then the headings and rows of their table."""
+def comparison_cells(
+    frame: pd.DataFrame, rules: Rules
+) -> tuple[str, list[str], list[tuple[str, ...]]]:
+    """The variables that all cases on both sides share, then the headings and rows of their
+    table."""
     both = frame[frame["sides"] == "both"]
     variables = both[[name for name in VARIABLE_NAMES if name not in SIZES]].apply(
         lambda column: column.map(variable_text)
@@ -56,16 +74,23 @@ def comparison_cells(frame: pd.DataFrame, rules: Rules) -> tuple[str, list[str],
     varies = variables.groupby("benchmark").nunique().gt(1).any()
     names = ["benchmark", *varies.index[varies]]
     values = {name: set(variables[name]) - {"none"} for name in variables if name not in names}
-    shared = ", ".join(f"{name} {' '.join(texts)}" for name, texts in values.items() if len(texts) == 1)
+    shared = ", ".join(
+        f"{name} {' '.join(texts)}" for name, texts in values.items() if len(texts) == 1
+    )
     enough = launches_to_be_sure(int(frame["p_value"].notna().sum()), rules.paired)
     cells = [_row_cells(row, enough) for row in row_dicts(both)]
-    lines = [(*texts, *row.values()) for texts, row in zip(variables[names].to_numpy().tolist(), cells, strict=True)]
+    lines = [
+        (*texts, *row.values())
+        for texts, row in zip(variables[names].to_numpy().tolist(), cells, strict=True)
+    ]
     return shared, [*names, *cells[0]], lines
 
 
 def _row_cells(row: Row, enough: int) -> dict[str, str]:
     """Heading -> cell. `enough`: launches per side with which a difference can be certain."""
-    missing = f"over {MOST_LAUNCHES}" if row["missing_launches"] is None else str(row["missing_launches"])
+    missing = (
+        f"over {MOST_LAUNCHES}" if row["missing_launches"] is None else str(row["missing_launches"])
+    )
     if _is_doubted(row):
         missing = str(max(1, enough - min(row["base_launches"], row["new_launches"])))
     return {
@@ -95,25 +120,40 @@ def _is_doubted(row: Row) -> bool:
 
 def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
     lines = [
-        "NEW / BASE, p95, p99: ratio of times of an operation, median over launches, above 1 is slower",
+        (
+            "NEW / BASE, p95, p99: ratio of times of an operation, median over launches, above 1 is"
+            " slower"
+        ),
         "verdict: the whole interval is beyond the threshold, or within it (SAME)",
         "missing: about how many more launches per side would decide the case",
     ]
     if frame["verdict"].notna().any():
-        lines.append(f"interval: 95 % over launches{' in pairs' if rules.paired else ''}, exact for any distribution")
+        lines.append(
+            f"interval: 95 % over launches{' in pairs' if rules.paired else ''}, exact for any"
+            " distribution"
+        )
     if any(map(_is_doubted, row_dicts(frame))):
-        test = "the signed-rank test on pairs of launches" if rules.paired else "Mann-Whitney on launch medians"
+        test = (
+            "the signed-rank test on pairs of launches"
+            if rules.paired
+            else "Mann-Whitney on launch medians"
+        )
         lines.append(f"?: not certain: p, of {test} and corrected for all cases, is above {ALPHA}")
     if rules.noise is not None:
-        lines.append("threshold: --delta, or the 95th percentile of the noise of the A/A launches if that is larger")
+        lines.append(
+            "threshold: --delta, or the 95th percentile of the noise of the A/A launches if that is"
+            " larger"
+        )
     return lines
 
 
 def unjoined(frame: pd.DataFrame) -> list[str]:
-    """The cases of one side only, and the launches that have no number or, with --paired, no counterpart."""
+    """The cases of one side only, and the launches that have no number or, with --paired, no
+    counterpart."""
     rows = row_dicts(frame)
     unused = [
-        f"{case_text(row)} (BASE {row['base_unmeasured']}, NEW {row['new_unmeasured']}: {row['reason'] or 'no reason'})"
+        f"{case_text(row)} (BASE {row['base_unmeasured']}, NEW {row['new_unmeasured']}:"
+        f" {row['reason'] or 'no reason'})"
         for row in rows
         if row["base_unmeasured"] or row["new_unmeasured"]
     ]
@@ -137,8 +177,13 @@ def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
     for word, extreme, pick in (("SLOWER", "worst", max), ("FASTER", "best", min)):
         rows = row_dicts(both[both["verdict"] == word])
         if rows:
-            row, doubted = pick(rows, key=lambda row: row["ratio"]), sum(map(_is_doubted, rows))
-            sure = f" ({'not' if doubted == len(rows) else f'{doubted} of them not'} certain)" if doubted else ""
+            row = pick(rows, key=lambda row: row["ratio"])
+            doubted = sum(map(_is_doubted, rows))
+            sure = (
+                f" ({'not' if doubted == len(rows) else f'{doubted} of them not'} certain)"
+                if doubted
+                else ""
+            )
             ratio = f"{_ratio_text(row['ratio'])} ({_ratio_interval(row)})"
             parts.append((len(rows), f"{word}{sure}, {extreme} {case_text(row)}: {ratio}"))
     undecided = both[both["verdict"] == "UNDECIDED"]
@@ -147,18 +192,26 @@ def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
     known = undecided["missing_launches"].dropna()
     ends = " to ".join(map(str, sorted({known.min(), known.max()}))) if len(known) else ""
     more = [f"about {ends} more launches per side"] if ends else []
-    more += [f"{len(undecided) - len(known)} would need over {MOST_LAUNCHES}"] if len(known) < len(undecided) else []
+    more += (
+        [f"{len(undecided) - len(known)} would need over {MOST_LAUNCHES}"]
+        if len(known) < len(undecided)
+        else []
+    )
     parts.append((len(undecided), f"UNDECIDED ({'; '.join(more)})"))
     parts.append((int(both["ratio"].isna().sum()), "without a number on a side"))
     if len(few):
         enough = launches_to_be_sure(int(both["ratio"].notna().sum()), rules.paired)
         missing = enough - int(few[["base_launches", "new_launches"]].to_numpy().min())
-        needed = f"{plural(missing, 'more launch', 'more launches')} per side needed (at least {enough}"
+        needed = (
+            f"{plural(missing, 'more launch', 'more launches')} per side needed (at least {enough}"
+        )
         needed += f", better {GOOD_LAUNCHES})" if enough < GOOD_LAUNCHES else ")"
         parts.append((len(few), f"without a verdict: {needed}"))
     (first, words), *others = [(count, words) for count, words in parts if count]
     cases = plural(len(both), "case", "cases")
-    return "; ".join([f"{first} of {cases} {words}", *(f"{count} {words}" for count, words in others)])
+    return "; ".join(
+        [f"{first} of {cases} {words}", *(f"{count} {words}" for count, words in others)]
+    )
 
 
 def _ratio_text(value: float | None) -> str:
@@ -166,12 +219,22 @@ def _ratio_text(value: float | None) -> str:
 
 
 def _ratio_interval(row: Row) -> str:
-    return "-" if row["ratio_low"] is None else f"{_factor_text(row['ratio_low'])} .. {_factor_text(row['ratio_high'])}"
+    return (
+        "-"
+        if row["ratio_low"] is None
+        else f"{_factor_text(row['ratio_low'])} .. {_factor_text(row['ratio_high'])}"
+    )
 
 
 def _factor_text(value: float) -> str:
     """Three decimals where a few percent matter, else about three digits."""
-    return f"{value:.3f}" if 0.1 <= value < 10 else f"{value:.2g}" if value < 0.1 else format_factor(value)[:-2]
+    return (
+        f"{value:.3f}"
+        if 0.1 <= value < 10
+        else f"{value:.2g}"
+        if value < 0.1
+        else format_factor(value)[:-2]
+    )
 
 
 # ---------------------------------------------------------------- folders of commbench ab
@@ -179,7 +242,8 @@ def _factor_text(value: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class AbResult:
-    """A folder of `commbench ab`: the overrides in which NEW differs from BASE, and the comparison."""
+    """A folder of `commbench ab`: the overrides in which NEW differs from BASE, and the
+    comparison."""
 
     folder: Path
     added: tuple[str, ...]
@@ -191,7 +255,10 @@ class AbResult:
         """What was compared."""
         instead = f" instead of {' '.join(self.replaced)}" if self.replaced else ""
         launches = plural(int(self.frame["new_launches"].max()), "launch", "launches")
-        return f"{self.folder.name}: NEW is BASE with {' '.join(self.added)}{instead}; {launches} of each side in turn."
+        return (
+            f"{self.folder.name}: NEW is BASE with {' '.join(self.added)}{instead}; {launches} of"
+            " each side in turn."
+        )
 
     def summary(self) -> str:
         """How many cases are slower, faster, the same or undecided."""
@@ -202,7 +269,9 @@ class AbResult:
         return [*caption(self.frame, self.rules), *unjoined(self.frame)]
 
 
-def read_ab_results(paths: Iterable[Paths], benchmark: str | None = None) -> tuple[list[AbResult], list[str]]:
+def read_ab_results(
+    paths: Iterable[Paths], benchmark: str | None = None
+) -> tuple[list[AbResult], list[str]]:
     """All ab folders at or below the paths or directly above a side, and why others were left out.
 
     `benchmark`: only its cases, and only the folders that have some.
@@ -211,12 +280,15 @@ def read_ab_results(paths: Iterable[Paths], benchmark: str | None = None) -> tup
     below = [file for path in flat if path.is_dir() for file in path.rglob(AB_FILE)]
     above = [path.absolute().parent / AB_FILE for path in flat if path.name in AB_SIDES]
     folders = {file.parent.resolve(): file.parent for file in (*below, *above) if file.is_file()}
-    results, problems = [], []
+    results = []
+    problems = []
     for folder in sorted(folders.values(), key=lambda folder: folder.name):
         try:
             result = _ab_result(folder, benchmark)
         except (CommbenchError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            problems.append(f"comparison of {folder}: {type(error).__name__ if not str(error) else error}")
+            problems.append(
+                f"comparison of {folder}: {type(error).__name__ if not str(error) else error}"
+            )
             continue
         if (result.frame["sides"] == "both").any():
             results.append(result)
@@ -224,7 +296,8 @@ def read_ab_results(paths: Iterable[Paths], benchmark: str | None = None) -> tup
 
 
 def _ab_result(folder: Path, benchmark: str | None) -> AbResult:
-    """Raises CommbenchError for sides that can't be compared, and what a damaged record makes json and dict raise."""
+    """Raises CommbenchError for sides that can't be compared, and what a damaged record makes json
+    and dict raise."""
     record = json.loads((folder / AB_FILE).read_text())
     base_words, new_words = ([str(word) for word in record[side]] for side in AB_SIDES)
     delta = float(record.get("delta", DELTA))  # not in older files
@@ -234,4 +307,6 @@ def _ab_result(folder: Path, benchmark: str | None) -> AbResult:
     if benchmark is not None:
         frame = frame[frame["benchmark"] == benchmark]
     added = tuple(word for word in new_words if word not in base_words)
-    return AbResult(folder, added, tuple(word for word in base_words if word not in new_words), rules, frame)
+    return AbResult(
+        folder, added, tuple(word for word in base_words if word not in new_words), rules, frame
+    )

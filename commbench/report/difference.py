@@ -1,13 +1,13 @@
 """When two measured times count as different: the rule of report, crossovers, predict and compare.
 
-A launch has its own placement, page colours and routes, which more repetitions inside it do not average out. So
-launches are what is compared:
+A launch has its own placement, page colours and routes, which more repetitions inside it do not
+average out. So launches are what is compared:
 
 - With at least 3 launches per side the interval of the ratio decides. It is that of Hodges and Lehmann, the inverted
   Mann-Whitney test (Lehmann, Nonparametrics, 2.6; in pairs: the signed-rank test), exact for any distribution.
 - With fewer, a difference is stated for this run only: the intervals over visits must be disjoint and, where the two
   come from different runs, further apart than launches of the same case usually are.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ LEAST_PAIRS = 6  # the fewest pairs whose signed ranks reach 0.05 (2/64)
 GOOD_LAUNCHES = 10
 MOST_LAUNCHES = 100  # per side: beyond this no number of launches is suggested
 ALPHA = 0.05
-# Below the exact 95 %, intervals are stretched about their middle. By simulation with normal, exponential and
-# two-level launches 3 against 3 then differ falsely in at most 4 % (10 % without), and so do ranges of 3 visits.
+# Below the exact 95 %, intervals are stretched about their middle. By simulation with normal,
+# exponential and two-level launches 3 against 3 then differ falsely in at most 4 % (10 % without),
+# and so do ranges of 3 visits.
 STRETCH = 1.5
-# One launch does not show how much launches differ: 8 B between two ranks on one machine moved by a factor of 3. This
-# factor is exceeded by 4 % of pairs of launches that vary by 30 % (standard deviation of the logarithm).
+# One launch does not show how much launches differ: 8 B between two ranks on one machine moved by a
+# factor of 3. This factor is exceeded by 4 % of pairs of launches that vary by 30 % (standard
+# deviation of the logarithm).
 LAUNCH_FACTOR = 2.4
 EXACT = 60  # ranks up to which their sums are counted; above, the normal limit
 SPLITS = 400  # random halves of A/A launches
@@ -41,10 +43,12 @@ NOISE_PERCENTILE = 95
 
 @dataclass(frozen=True)
 class Measured:
-    """A time: the median of each launch in seconds, and the outer ends of their intervals (NaN: none).
+    """A time: the median of each launch in seconds, and the outer ends of their intervals (NaN:
+    none).
 
-    `level`: of these intervals. `run_id`: set if one run measured it in visits spread over the run, which makes it
-    comparable with others of that run. `stated_s`: the median of a single row over all its visits.
+    `level`: of these intervals. `run_id`: set if one run measured it in visits spread over the run,
+    which makes it comparable with others of that run. `stated_s`: the median of a single row over
+    all its visits.
     """
 
     medians: tuple[float, ...]
@@ -81,7 +85,8 @@ def differ(first: Measured, second: Measured) -> bool:
 
 def _ends(side: Measured) -> tuple[float, float]:
     """The interval, stretched where its level is below 95 %."""
-    stretch, median = (1.0 if side.level >= 1 - ALPHA else STRETCH), side.median_s
+    stretch = 1.0 if side.level >= 1 - ALPHA else STRETCH
+    median = side.median_s
     return median * (side.low_s / median) ** stretch, median * (side.high_s / median) ** stretch
 
 
@@ -89,34 +94,45 @@ def _ends(side: Measured) -> tuple[float, float]:
 
 
 def ratio(base: Series, new: Series, paired: bool = False) -> float:
-    """The ratio of the medians over launches; paired: the median of the ratios of launches with the same index."""
+    """The ratio of the medians over launches; paired: the median of the ratios of launches with the
+    same index."""
     return float(np.median(new / base)) if paired else float(np.median(new) / np.median(base))
 
 
 def ratio_interval(base: Series, new: Series, paired: bool = False) -> Ratio:
-    """The ratio of two sides, seconds of each launch, with its interval; stretched where too few allow 95 %."""
+    """The ratio of two sides, seconds of each launch, with its interval; stretched where too few
+    allow 95 %."""
     if paired:
-        logs, (first, second) = np.log(new / base), np.triu_indices(base.size)
+        logs = np.log(new / base)
+        first, second = np.triu_indices(base.size)
         logs = (logs[first] + logs[second]) / 2  # Walsh averages
     else:
         logs = (np.log(new)[None, :] - np.log(base)[:, None]).ravel()
     logs = np.sort(logs)
     critical = _critical(base.size, new.size, paired)
-    low, high, middle = logs[max(critical, 0)], logs[-1 - max(critical, 0)], np.median(logs)
+    low = logs[max(critical, 0)]
+    high = logs[-1 - max(critical, 0)]
+    middle = np.median(logs)
     if critical < 0:
-        low, high = middle + STRETCH * (low - middle), middle + STRETCH * (high - middle)
+        low = middle + STRETCH * (low - middle)
+        high = middle + STRETCH * (high - middle)
     return Ratio(ratio(base, new, paired), float(np.exp(low)), float(np.exp(high)))
 
 
 @functools.cache  # all cases of a comparison have a few sizes
 def _critical(first: int, second: int, paired: bool) -> int:
-    """The largest sum of ranks, from its least value on, that two-sided 5 % reject; -1 where there is none."""
+    """The largest sum of ranks, from its least value on, that two-sided 5 % reject; -1 where there
+    is none."""
     ranks = np.arange(1, (first if paired else first + second) + 1)
     if ranks.size > EXACT:
         largest = ranks.sum() if paired else first * second
         spread = math.sqrt(largest * (first + second + 1) / 12)
         return math.floor(largest / 2 - Z95 * spread - 0.5)
-    ways = _signed_rank_counts(ranks) if paired else _rank_sum_counts(ranks, first)[first * (first + 1) // 2 :]
+    ways = (
+        _signed_rank_counts(ranks)
+        if paired
+        else _rank_sum_counts(ranks, first)[first * (first + 1) // 2 :]
+    )
     return int(np.searchsorted(np.cumsum(ways) / ways.sum(), ALPHA / 2, side="right")) - 1
 
 
@@ -124,8 +140,11 @@ def _critical(first: int, second: int, paired: bool) -> int:
 
 
 def verdict(interval: Ratio, delta: float) -> str:
-    """FASTER or SLOWER where the whole interval is beyond 1 + delta, SAME where it is within, else UNDECIDED."""
-    low, high, edge = math.log(interval.low), math.log(interval.high), math.log1p(delta)
+    """FASTER or SLOWER where the whole interval is beyond 1 + delta, SAME where it is within, else
+    UNDECIDED."""
+    low = math.log(interval.low)
+    high = math.log(interval.high)
+    edge = math.log1p(delta)
     if low > edge:
         return "SLOWER"
     if high < -edge:
@@ -134,7 +153,8 @@ def verdict(interval: Ratio, delta: float) -> str:
 
 
 def missing_launches(interval: Ratio, delta: float, launches: int) -> int | None:
-    """How many more launches per side a verdict needs, if the interval shrinks with 1/sqrt(n) about this ratio.
+    """How many more launches per side a verdict needs, if the interval shrinks with 1/sqrt(n) about
+    this ratio.
 
     None where that would need over 100 per side: the ratio is too near to the threshold.
     """
@@ -148,8 +168,9 @@ def missing_launches(interval: Ratio, delta: float, launches: int) -> int | None
 def launches_to_be_sure(cases: int, paired: bool = False) -> int:
     """Launches per side at which one of so many cases can differ significantly.
 
-    Two sides that do not overlap have p = 2 / C(2 n, n) in the Mann-Whitney test, n pairs that all differ in the same
-    direction 2 / 2^n in the signed-rank test; Holm's correction multiplies them by the number of cases.
+    Two sides that do not overlap have p = 2 / C(2 n, n) in the Mann-Whitney test, n pairs that all
+    differ in the same direction 2 / 2^n in the signed-rank test; Holm's correction multiplies them
+    by the number of cases.
     """
     least = LEAST_PAIRS if paired else LEAST_LAUNCHES
     ways = (lambda n: 2**n) if paired else (lambda n: math.comb(2 * n, n))
@@ -157,10 +178,13 @@ def launches_to_be_sure(cases: int, paired: bool = False) -> int:
 
 
 def noise(medians: Series, rng: np.random.Generator) -> float:
-    """95th percentile of |log r| between random halves of launches under identical conditions; needs at least 4."""
+    """95th percentile of |log r| between random halves of launches under identical conditions;
+    needs at least 4."""
     half = medians.size // 2
     orders = rng.permuted(np.tile(medians, (SPLITS, 1)), axis=1)
-    logs = np.log(np.median(orders[:, :half], axis=1) / np.median(orders[:, half : 2 * half], axis=1))
+    logs = np.log(
+        np.median(orders[:, :half], axis=1) / np.median(orders[:, half : 2 * half], axis=1)
+    )
     return float(np.percentile(np.abs(logs), NOISE_PERCENTILE))
 
 
@@ -168,15 +192,17 @@ def noise(medians: Series, rng: np.random.Generator) -> float:
 
 
 def mann_whitney(first: Series, second: Series) -> float:
-    """Two-sided p that neither side tends to be slower: twice the smaller tail of the rank sum, at most 1.
+    """Two-sided p that neither side tends to be slower: twice the smaller tail of the rank sum, at
+    most 1.
 
-    Exact, also with ties (midranks), for up to 60 values; above, the normal limit with the correction for ties
-    (Mann & Whitney 1947; Lehmann, Nonparametrics, 1.4).
+    Exact, also with ties (midranks), for up to 60 values; above, the normal limit with the
+    correction for ties (Mann & Whitney 1947; Lehmann, Nonparametrics, 1.4).
     """
     ranks = _doubled_ranks(np.concatenate([first, second]))
     observed = int(ranks[: first.size].sum())
     if ranks.size > EXACT:
-        total, centre = ranks.size, first.size * (ranks.size + 1)
+        total = ranks.size
+        centre = first.size * (ranks.size + 1)
         squares = float(((ranks - (total + 1)) ** 2).sum())
         variance = first.size * second.size / (total - 1) * squares / total
         distance = max(abs(observed - centre) - 1, 0)  # continuity: half a rank
@@ -187,18 +213,19 @@ def mann_whitney(first: Series, second: Series) -> float:
 
 
 def signed_rank(base: Series, new: Series) -> float:
-    """Two-sided p that launches in pairs differ in no direction: twice the smaller tail of the sum of the ranks of
-    those ratios above 1, at most 1.
+    """Two-sided p that launches in pairs differ in no direction: twice the smaller tail of the sum
+    of the ranks of those ratios above 1, at most 1.
 
-    Exact, also with ties (midranks), for up to 60 pairs that differ; above, the normal limit. Pairs that are equal are
-    left out (Wilcoxon 1945; Lehmann, Nonparametrics, 3.1).
+    Exact, also with ties (midranks), for up to 60 pairs that differ; above, the normal limit. Pairs
+    that are equal are left out (Wilcoxon 1945; Lehmann, Nonparametrics, 3.1).
     """
     logs = np.log(new / base)
     logs = logs[logs != 0]
     if not logs.size:
         return 1.0
     ranks = _doubled_ranks(np.abs(logs))
-    observed, total = int(ranks[logs > 0].sum()), int(ranks.sum())
+    observed = int(ranks[logs > 0].sum())
+    total = int(ranks.sum())
     if ranks.size > EXACT:
         distance = max(abs(observed - total / 2) - 1, 0)
         return math.erfc(distance / math.sqrt(float((ranks**2).sum()) / 2))
@@ -233,8 +260,12 @@ def _rank_sum_counts(ranks: NDArray[np.int64], size: int) -> Series:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p: the smallest times m, the next times m - 1 and so on, never falling, at most 1 (Holm 1979)."""
+    """Adjusted p: the smallest times m, the next times m - 1 and so on, never falling, at most 1
+    (Holm 1979)."""
     values = np.array(p_values, dtype=np.float64)
-    order, adjusted = np.argsort(values, kind="stable"), np.empty(values.size)
-    adjusted[order] = np.maximum.accumulate(np.minimum(values[order] * np.arange(values.size, 0, -1), 1.0))
+    order = np.argsort(values, kind="stable")
+    adjusted = np.empty(values.size)
+    adjusted[order] = np.maximum.accumulate(
+        np.minimum(values[order] * np.arange(values.size, 0, -1), 1.0)
+    )
     return list(map(float, adjusted))

@@ -1,4 +1,5 @@
-"""What the page draws from raw tables: distributions of repetitions, soaks over time, ramps after the first call."""
+"""What the page draws from raw tables: distributions of repetitions, soaks over time, ramps after
+the first call."""
 
 from __future__ import annotations
 
@@ -21,10 +22,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-MEDIAN_TOLERANCE = 0.01  # between a case's median and that of its samples, where it is not known whose clock counted
-MOST_DISTRIBUTIONS, MOST_LAUNCHES = 120, 6
-MOST_SOAKS, MOST_POINTS = 12, 600
-LARGEST_FILE = 64 * 2**20  # bytes of samples.parquet; a larger one is a soak, which is drawn over time
+# between a case's median and that of its samples, where it is not known whose clock counted
+MEDIAN_TOLERANCE = 0.01
+MOST_DISTRIBUTIONS = 120
+MOST_DRAWN_LAUNCHES = 6
+MOST_SOAKS = 12
+MOST_POINTS = 600
+# bytes of samples.parquet; a larger one is a soak, which is drawn over time
+LARGEST_FILE = 64 * 2**20
 
 
 Launches = list[tuple[str, Series]]  # run_id and the seconds of its repetitions
@@ -34,9 +39,9 @@ Launches = list[tuple[str, Series]]  # run_id and the seconds of its repetitions
 class RawData:
     """What was read.
 
-    `distributions`: case_id -> its launches; `time_lines`: case_id of a soak, and a row per interval with at_s (since
-    its start), min_s, median_s and max_s; `ramps`: backend -> seconds to 95 % of the steady rate per case; `notes`:
-    what was left out.
+    `distributions`: case_id -> its launches; `time_lines`: case_id of a soak, and a row per
+    interval with at_s (since its start), min_s, median_s and max_s; `ramps`: backend -> seconds to
+    95 % of the steady rate per case; `notes`: what was left out.
     """
 
     distributions: dict[str, Launches]
@@ -46,7 +51,8 @@ class RawData:
 
 
 def read_raw_data(results: Results) -> RawData:
-    """Raw tables of the newest runs that cover the cases; every limit that was met is in the notes."""
+    """Raw tables of the newest runs that cover the cases; every limit that was met is in the
+    notes."""
     ok = results.cases[results.cases["status"] == "ok"]
     chosen, left = _chosen_runs(results, ok)
     drawn = f"distributions are drawn for {MOST_DISTRIBUTIONS} of {MOST_DISTRIBUTIONS + left} cases"
@@ -72,10 +78,11 @@ def read_raw_data(results: Results) -> RawData:
 
 
 def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:
-    """case_id -> seconds per operation of each measured repetition, for the cases of one run that have samples.
+    """case_id -> seconds per operation of each measured repetition, for the cases of one run that
+    have samples.
 
-    A case of an earlier version whose samples do not give its own median_s within 1 % is left out. Raises
-    CommbenchError for files that can't be read.
+    A case of an earlier version whose samples do not give its own median_s within 1 % is left out.
+    Raises CommbenchError for files that can't be read.
     """
     import pyarrow as pa
 
@@ -86,36 +93,51 @@ def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:
     times = {}
     for case in cases.to_dict("records"):
         if case["case_id"] in samples:
-            table = samples[case["case_id"]].pivot(index="repetition", columns="rank", values="elapsed_ns")
+            table = samples[case["case_id"]].pivot(
+                index="repetition", columns="rank", values="elapsed_ns"
+            )
             operations = np.full(len(table), case["operations_per_sample"], dtype=np.float64)
-            sample_s, miss = counted_times(case, table.to_numpy() * 1e-9, table.columns.to_numpy(), operations)
+            sample_s, miss = counted_times(
+                case, table.to_numpy() * 1e-9, table.columns.to_numpy(), operations
+            )
             if miss <= MEDIAN_TOLERANCE:
                 times[case["case_id"]] = sample_s / operations
     return times
 
 
 def _chosen_runs(results: Results, ok: pd.DataFrame) -> tuple[list[tuple[str, pd.DataFrame]], int]:
-    """The runs to read with their cases, of each case the newest MOST_LAUNCHES; how many cases are left out."""
+    """The runs to read with their cases, of each case the newest MOST_DRAWN_LAUNCHES; how many
+    cases are left out."""
     files = {run_id: folder / "samples.parquet" for run_id, folder in results.folders.items()}
-    readable = [run_id for run_id, file in files.items() if file.is_file() and file.stat().st_size <= LARGEST_FILE]
+    readable = [
+        run_id
+        for run_id, file in files.items()
+        if file.is_file() and file.stat().st_size <= LARGEST_FILE
+    ]
     wanted = ok[ok["run_id"].isin(readable) & (ok["timing"] != "soak")]
     launches = wanted[::-1].groupby("case_id", sort=False).cumcount()
-    wanted = wanted.loc[launches[launches < MOST_LAUNCHES].index]
+    wanted = wanted.loc[launches[launches < MOST_DRAWN_LAUNCHES].index]
     newest_last = wanted.drop_duplicates("case_id", keep="last")["case_id"]
     drawn = set(newest_last.iloc[-MOST_DISTRIBUTIONS:])
     runs = wanted[wanted["case_id"].isin(drawn)].groupby("run_id", sort=False)
     return [(str(run_id), cases) for run_id, cases in runs], len(newest_last) - len(drawn)
 
 
-def _soak_lines(results: Results, ok: pd.DataFrame, notes: list[str]) -> list[tuple[str, pd.DataFrame]]:
+def _soak_lines(
+    results: Results, ok: pd.DataFrame, notes: list[str]
+) -> list[tuple[str, pd.DataFrame]]:
     """The time line of each soak whose counters can be read, with at most MOST_POINTS rows."""
     soaks = ok[(ok["timing"] == "soak") & ok["run_id"].isin(list(results.folders))]
     if len(soaks) > MOST_SOAKS:
-        notes.append(f"time lines are drawn for {MOST_SOAKS} soaks; {len(soaks) - MOST_SOAKS} more have none")
+        notes.append(
+            f"time lines are drawn for {MOST_SOAKS} soaks; {len(soaks) - MOST_SOAKS} more have none"
+        )
     lines = []
     for run_id, case_id in soaks[["run_id", "case_id"]][:MOST_SOAKS].itertuples(index=False):
         with suppress(CommbenchError):
-            counters = run_tables(results.folders[run_id], "counters", None, [("case_id", "==", case_id)])
+            counters = run_tables(
+                results.folders[run_id], "counters", None, [("case_id", "==", case_id)]
+            )
             table = intervals_of(frame_of(counters, "counters")).sort_values("t_ns")
             if len(table):
                 timed = table.assign(at_s=(table["t_ns"] - table["t_ns"].iloc[0]) * 1e-9)

@@ -1,8 +1,9 @@
-"""Cases as curves over message size, and Hockney's model fitted to them: T(m) = alpha + beta m, piecewise.
+"""Cases as curves over message size, and Hockney's model fitted to them: T(m) = alpha + beta m,
+piecewise.
 
-Each piece minimises the sum of squared relative residuals, (T - fit) / T, so that microseconds count as much as
-seconds. Neither alpha nor beta is negative. A new piece begins where the protocol changes.
-Reference: R. Hockney, Parallel Computing 20 (1994) 389.
+Each piece minimises the sum of squared relative residuals, (T - fit) / T, so that microseconds
+count as much as seconds. Neither alpha nor beta is negative. A new piece begins where the protocol
+changes. Reference: R. Hockney, Parallel Computing 20 (1994) 389.
 """
 
 from __future__ import annotations
@@ -40,23 +41,36 @@ FAMILY_VARIABLES = (
 MAPS = tuple(column.name for column in VARIABLES if column.kind == "map")
 WHOSE = ("library", "label", "hosts")  # part of a case's name only where they differ
 OF_BACKEND = ("library", "backend_options")
-COMPANIONS = {"backend": ("engine", "streams", *OF_BACKEND), "layout": ("pair", "hosts")}  # that a choice implies
+# that a choice implies
+COMPANIONS = {"backend": ("engine", "streams", *OF_BACKEND), "layout": ("pair", "hosts")}
 FAMILY_COLUMNS = ("benchmark", "status", "message_bytes", "median_s", "ci_low_s", "ci_high_s")
-OPTIONAL_COLUMNS = ("run_id", "interval_of", "interval_level", "visit_medians_s", "visit_segments", "medians")
+OPTIONAL_COLUMNS = (
+    "run_id",
+    "interval_of",
+    "interval_level",
+    "visit_medians_s",
+    "visit_segments",
+    "medians",
+)
 
-MOST_PIECES, LEAST_POINTS = 3, 3
+MOST_PIECES = 3
+LEAST_POINTS = 3
 GOOD_FIT = 0.25  # a piece that misses a size by more answers nothing
 GOOD = 0.01  # a line that misses no size by more is not split
 CLEAR_FACTOR = 4.0  # the sum of squares must shrink by this factor (residuals halve) ...
-CLEAR_F = 10.0  # ... and the F statistic exceed this: by simulation noise alone does in 2 % of series of 6 to 30 sizes
+# ... and the F statistic exceed this: by simulation noise alone does in 2 % of series of 6 to 30
+# sizes
+CLEAR_F = 10.0
 NOTHING = 1e-30  # a sum of squares below which only rounding errors are left
 
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Cases that differ only in their size: `sizes` in bytes, ascending, and the time of one operation at each of them.
+    """Cases that differ only in their size: `sizes` in bytes, ascending, and the time of one
+    operation at each of them.
 
-    A window that shrinks at large messages stays in its family; `variables` has the window that was requested.
+    A window that shrinks at large messages stays in its family; `variables` has the window that was
+    requested.
     """
 
     variables: Mapping[str, Any]
@@ -70,7 +84,8 @@ class Family:
 
     @functools.cached_property
     def low_s(self) -> Times:
-        """The lower ends of the widest interval over launches, which contains the median of each; NaN: no interval."""
+        """The lower ends of the widest interval over launches, which contains the median of each;
+        NaN: no interval."""
         return np.array([time.low_s for time in self.times])
 
     @functools.cached_property
@@ -89,8 +104,11 @@ class Family:
 
 
 def families(cases: pd.DataFrame) -> list[Family]:
-    """All families in an order that does not depend on that of the rows; raises CommbenchError for a missing column."""
-    usable = (row for row in _case_rows(cases) if _unusable(row) is None and row["message_bytes"] > 0)
+    """All families in an order that does not depend on that of the rows; raises CommbenchError for
+    a missing column."""
+    usable = (
+        row for row in _case_rows(cases) if _unusable(row) is None and row["message_bytes"] > 0
+    )
     groups = grouped(usable, lambda row: key(row, without=("window",)))
     all_families = []
     for window, rows in itertools.chain.from_iterable(map(by_window, groups.values())):
@@ -105,7 +123,8 @@ def families(cases: pd.DataFrame) -> list[Family]:
 
 
 def answerable(cases: pd.DataFrame) -> pd.DataFrame:
-    """The cases without those of one rank, which move nothing, and without simulated ones beside real ones."""
+    """The cases without those of one rank, which move nothing, and without simulated ones beside
+    real ones."""
     if "world_size" in cases.columns:
         cases = cases[~cases["world_size"].isin([1])]
     if "engine" in cases.columns and (cases["engine"] != "virtual").any():
@@ -121,12 +140,19 @@ def ignored(cases: pd.DataFrame) -> dict[str, int]:
 def _case_rows(cases: pd.DataFrame) -> list[Row]:
     absent = [name for name in FAMILY_COLUMNS if name not in cases.columns]
     if absent:
-        raise CommbenchError(f"the cases have no column {', '.join(absent)}; give what commbench.load returns")
-    read = [name for name in (*FAMILY_VARIABLES, *FAMILY_COLUMNS, *OPTIONAL_COLUMNS) if name in cases.columns]
+        raise CommbenchError(
+            f"the cases have no column {', '.join(absent)}; give what commbench.load returns"
+        )
+    read = [
+        name
+        for name in (*FAMILY_VARIABLES, *FAMILY_COLUMNS, *OPTIONAL_COLUMNS)
+        if name in cases.columns
+    ]
     return [
         row
         | {"label": row.get("label") or None}
-        | {name: json.loads(row[name]) for name in MAPS if isinstance(row.get(name), str)}  # of commbench.load
+        # of commbench.load
+        | {name: json.loads(row[name]) for name in MAPS if isinstance(row.get(name), str)}
         for row in row_dicts(cases[list(dict.fromkeys(read))])
     ]
 
@@ -140,15 +166,19 @@ def _unusable(row: Row) -> str | None:
 
 
 def by_window(rows: Sequence[Row]) -> list[tuple[Any, list[Row]]]:
-    """Rows by requested window: beyond the largest size measured with it, the rows of the largest smaller window."""
+    """Rows by requested window: beyond the largest size measured with it, the rows of the largest
+    smaller window."""
     smallest = min(row["message_bytes"] for row in rows)
     requested = {row.get("window") for row in rows if row["message_bytes"] == smallest}
-    groups, used = [], set()
+    groups = []
+    used = set()
     for window in requested:
         exact = [row for row in rows if row.get("window") == window]
         largest = max(row["message_bytes"] for row in exact)
         shrunk = [
-            row for row in rows if row["message_bytes"] > largest and (row.get("window") or math.inf) < (window or 0)
+            row
+            for row in rows
+            if row["message_bytes"] > largest and (row.get("window") or math.inf) < (window or 0)
         ]
         widest: dict[int, int] = {}
         for row in shrunk:
@@ -161,14 +191,17 @@ def by_window(rows: Sequence[Row]) -> list[tuple[Any, list[Row]]]:
 
 
 def _combined(rows: Sequence[Row]) -> Measured:
-    """The time of all rows of a size; a row that combines several runs (recommend.choice_of) has their `medians`."""
+    """The time of all rows of a size; a row that combines several runs (recommend.choice_of) has
+    their `medians`."""
     medians = tuple(
         seconds
         for row in rows
         for seconds in row.get("medians")
         or launch_medians(row["median_s"], row.get("visit_medians_s"), row.get("visit_segments"))
     )
-    low, high = ([row[name] for row in rows if row[name] is not None] for name in ("ci_low_s", "ci_high_s"))
+    low, high = (
+        [row[name] for row in rows if row[name] is not None] for name in ("ci_low_s", "ci_high_s")
+    )
     stated = [float(row["median_s"]) for row in rows]
     ends = (min(*low, *stated), max(*high, *stated)) if low and high else (math.nan, math.nan)
     level = min((row["interval_level"] for row in rows if row.get("interval_level")), default=0.95)
@@ -178,7 +211,8 @@ def _combined(rows: Sequence[Row]) -> Measured:
 
 
 def launch_medians(median_s: float, visits: Any, segments: Any) -> list[float]:
-    """The medians of the launches of a row: of timing=rigorous, computed from its visits; else the row's own."""
+    """The medians of the launches of a row: of timing=rigorous, computed from its visits; else the
+    row's own."""
     by_launch: dict[float, list[float]] = {}
     if isinstance(visits, Iterable) and isinstance(segments, Iterable):
         for seconds, segment in zip(visits, segments, strict=True):
@@ -197,7 +231,11 @@ def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:
         for name, seen in differing.items():
             backend = values.get("backend") if name in OF_BACKEND else None
             seen.setdefault(backend, set()).add(hashable(values.get(name)))
-    return [name for name, seen in differing.items() if any(len(distinct) > 1 for distinct in seen.values())]
+    return [
+        name
+        for name, seen in differing.items()
+        if any(len(distinct) > 1 for distinct in seen.values())
+    ]
 
 
 def key(variables: Mapping[str, Any], without: Iterable[str] = ()) -> tuple[Any, ...]:
@@ -210,7 +248,8 @@ def key(variables: Mapping[str, Any], without: Iterable[str] = ()) -> tuple[Any,
 
 @dataclass(frozen=True)
 class Piece:
-    """The line of sizes[first:last]: alpha in seconds, beta in seconds per byte, and the relative residual of each."""
+    """The line of sizes[first:last]: alpha in seconds, beta in seconds per byte, and the relative
+    residual of each."""
 
     first: int
     last: int
@@ -242,7 +281,8 @@ class Piece:
 
 
 def pieces(sizes: Sizes, times: Times) -> list[Piece]:
-    """One to three lines that cover the sizes [n >= 1, ascending] in order: as few as explain the times [n]."""
+    """One to three lines that cover the sizes [n >= 1, ascending] in order: as few as explain the
+    times [n]."""
     chosen = [_fitted_line(sizes, times, 0, sizes.size)]
     if chosen[0].largest_residual <= GOOD or sizes.size < 2 * LEAST_POINTS:
         return chosen
@@ -255,9 +295,12 @@ def pieces(sizes: Sizes, times: Times) -> list[Piece]:
     for count in range(2, min(MOST_PIECES, sizes.size // LEAST_POINTS) + 1):
         splits = ([lines[ends] for ends in split] for split in _splits(sizes.size, count))
         candidate = min(splits, key=_squares)
-        # the F statistic of nested models; a piece costs three parameters, its line and where it begins
-        before, after = _squares(chosen), max(_squares(candidate), NOTHING)
-        extra, freedom = 3 * (count - len(chosen)), max(sizes.size - 3 * count + 1, 1)
+        # the F statistic of nested models; a piece costs three parameters, its line and where it
+        # begins
+        before = _squares(chosen)
+        after = max(_squares(candidate), NOTHING)
+        extra = 3 * (count - len(chosen))
+        freedom = max(sizes.size - 3 * count + 1, 1)
         statistic = (before - after) / extra / (after / freedom)
         if before >= CLEAR_FACTOR * after and statistic > CLEAR_F:
             chosen = candidate
@@ -277,16 +320,21 @@ def _splits(points: int, count: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def _fitted_line(sizes: Sizes, times: Times, first: int, last: int) -> Piece:
-    """The least squares of 1 - alpha / T - beta m / T; where one of the two would be negative, it is 0."""
-    constant, linear = 1 / times[first:last], sizes[first:last] / times[first:last]
+    """The least squares of 1 - alpha / T - beta m / T; where one of the two would be negative, it
+    is 0."""
+    constant = 1 / times[first:last]
+    linear = sizes[first:last] / times[first:last]
     scales = math.sqrt(constant @ constant), math.sqrt(linear @ linear)
-    constant, linear = constant / scales[0], linear / scales[1]
-    alone = float(constant.sum()), float(linear.sum())  # the best alpha without beta, and beta without alpha
+    constant = constant / scales[0]
+    linear = linear / scales[1]
+    # the best alpha without beta, and beta without alpha
+    alone = float(constant.sum()), float(linear.sum())
     alpha = beta = -1.0
     # what is orthogonal to alpha's column determines beta; np.linalg.lstsq takes ten times as long
     if last - first > 1:
         common = constant @ linear
-        slope, rest = linear - common * constant, 1 - alone[0] * constant
+        slope = linear - common * constant
+        rest = 1 - alone[0] * constant
         beta = float(slope @ rest / (slope @ slope))
         alpha = float(alone[0] - common * beta)
     if alpha < 0 or beta < 0:

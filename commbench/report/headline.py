@@ -1,4 +1,5 @@
-"""The first sentences of a report: what was measured with its extremes, and how far the numbers can be trusted."""
+"""The first sentences of a report: what was measured with its extremes, and how far the numbers can
+be trusted."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-UNTIMED = frozenset({"timer_limited", "impossible"})  # flags of times that do not count as the shortest
+# flags of times that do not count as the shortest
+UNTIMED = frozenset({"timer_limited", "impossible"})
 UNRATED = UNTIMED | {"in_cache"}  # and of rates that do not count as the highest
 MOST_FLAGS = 3
 
@@ -29,19 +31,32 @@ def headline(choice: Choice, soaks: Sequence[str]) -> str:
         return soaks[0] if soaks else "No case has a number; what was tried is below."
     sizes = measured["message_bytes"]
     between = " to ".join(dict.fromkeys(size_text(size) for size in (sizes.min(), sizes.max())))
-    listed = (", ".join(map(str, measured[name].drop_duplicates())) for name in ("benchmark", "backend", "layout"))
+    listed = (
+        ", ".join(map(str, measured[name].drop_duplicates()))
+        for name in ("benchmark", "backend", "layout")
+    )
     parts = ["{} over {} in {}, {}".format(*listed, between)]
-    rows, all_rows = row_dicts(measured), row_dicts(choice.cases)
-    single = [row for row in rows if row["window"] is None] or rows  # the others have many messages in flight
+    rows = row_dicts(measured)
+    all_rows = row_dicts(choice.cases)
+    # the others have many messages in flight
+    single = [row for row in rows if row["window"] is None] or rows
     quick = min(_without(single, UNTIMED), key=lambda row: row["median_s"])
-    shorter = sorted((row for row in all_rows if row["median_s"] < quick["median_s"]), key=lambda row: row["median_s"])
+    shorter = sorted(
+        (row for row in all_rows if row["median_s"] < quick["median_s"]),
+        key=lambda row: row["median_s"],
+    )
     more = _left_out(shorter, _time_text, UNTIMED, "shorter ones down to", of_windows=False)
     parts.append(f"shortest time {_time_text(quick)} ({_case_name(choice, quick)}{more})")
-    windows = [row for row in rows if row["window"] is not None]  # one message at a time is no measure of bandwidth
+    # one message at a time is no measure of bandwidth
+    windows = [row for row in rows if row["window"] is not None]
     wide = max(_without(windows or rows, UNRATED), key=_rate)
     if _rate(wide):
-        higher = sorted((row for row in all_rows if _rate(row) > _rate(wide)), key=_rate, reverse=True)
-        more = _left_out(higher, _rate_text, UNRATED, "higher ones up to", of_windows=True if windows else None)
+        higher = sorted(
+            (row for row in all_rows if _rate(row) > _rate(wide)), key=_rate, reverse=True
+        )
+        more = _left_out(
+            higher, _rate_text, UNRATED, "higher ones up to", of_windows=True if windows else None
+        )
         parts.append(f"highest bandwidth {_rate_text(wide)} ({_case_name(choice, wide)}{more})")
     return "; ".join(parts) + "."
 
@@ -69,7 +84,11 @@ def _case_name(choice: Choice, row: Row) -> str:
 
 
 def _left_out(
-    rows: Sequence[Row], text: Callable[[Row], str], flags: Collection[str], words: str, of_windows: bool | None
+    rows: Sequence[Row],
+    text: Callable[[Row], str],
+    flags: Collection[str],
+    words: str,
+    of_windows: bool | None,
 ) -> str:
     """The most extreme of the rows that do not count, and why they do not; empty without rows.
 
@@ -86,8 +105,11 @@ def _left_out(
 
 
 def trust(cases: pd.DataFrame) -> str:
-    """How many measured cases have a warning that casts doubt on their number, and the most frequent warnings."""
-    measured = [warnings_of(row) for row in row_dicts(cases.loc[cases["status"] == "ok", ["warnings"]])]
+    """How many measured cases have a warning that casts doubt on their number, and the most
+    frequent warnings."""
+    measured = [
+        warnings_of(row) for row in row_dicts(cases.loc[cases["status"] == "ok", ["warnings"]])
+    ]
     doubted = [flags & DOUBTFUL for flags in measured if flags & DOUBTFUL]
     if not doubted:
         return ""

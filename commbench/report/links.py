@@ -1,4 +1,5 @@
-"""Links: slow pairs of stored runs as a data frame; all pairs of a run and those of a machine as coloured tables."""
+"""Links: slow pairs of stored runs as a data frame; all pairs of a run and those of a machine as
+coloured tables."""
 
 from __future__ import annotations
 
@@ -20,10 +21,12 @@ from .recommend import interval_text
 if TYPE_CHECKING:
     import pandas as pd
 
-FULL_SCALE = 2.0  # a class whose slowest pair takes this times as long as its fastest uses the whole colour scale
+# a class whose slowest pair takes this times as long as its fastest uses the whole colour scale
+FULL_SCALE = 2.0
 LIGHTEST = 0.15
 LARGEST_MATRIX = 64  # ranks per side; of a larger matrix only the classes are shown
-CLASS_RAMPS = {  # grey: a rank with itself, green: within a node, orange: between nodes; from fast to slow
+# grey: a rank with itself, green: within a node, orange: between nodes; from fast to slow
+CLASS_RAMPS = {
     "self": ((249, 250, 251), (209, 213, 219), (107, 114, 128), (31, 41, 55)),
     "same node": ((236, 253, 245), (140, 214, 190), (0, 158, 115), (0, 68, 50)),
     "other node": ((255, 247, 236), (253, 205, 140), (230, 130, 30), (110, 50, 0)),
@@ -46,8 +49,8 @@ def slow_pairs(*paths: Paths) -> pd.DataFrame:
 
         commbench.slow_pairs("results").query("kind == 'slow'")
 
-    Columns: kind (rank, slow, asymmetric), run_id, benchmark, message_bytes, pair, rank, ratio, text. The rule is in
-    commbench/core/slow_pairs.py.
+    Columns: kind (rank, slow, asymmetric), run_id, benchmark, message_bytes, pair, rank, ratio,
+    text. The rule is in commbench/core/slow_pairs.py.
     """
     import pandas as pd
 
@@ -82,11 +85,13 @@ class ColouredTable:
 
 
 def pairs_table(matrix: Matrix) -> ColouredTable:
-    """Senders down, receivers across; one colour per class of links, dark is slow, a ring marks slow pairs.
+    """Senders down, receivers across; one colour per class of links, dark is slow, a ring marks
+    slow pairs.
 
     Without cells where there are more than LARGEST_MATRIX ranks.
     """
-    shared, ranks = matrix.shared, matrix.ranks
+    shared = matrix.shared
+    ranks = matrix.ranks
     size = format_bytes(int(shared["message_bytes"]))
     title = f"{shared['benchmark']} {size}, {shared['backend']} {shared['layout']}"
     if len(ranks) > LARGEST_MATRIX or not matrix.classes:
@@ -96,8 +101,13 @@ def pairs_table(matrix: Matrix) -> ColouredTable:
     legend = []
     for name, times in matrix.classes.items():
         fastest, middle, slowest = matrix.extremes(name)
-        ends = [f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (fastest, slowest)]
-        text = f"{len(times)} pairs {CLASSES[name]}: {format_seconds(times[middle])}, {ends[0]} to {ends[1]}"
+        ends = [
+            f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (fastest, slowest)
+        ]
+        text = (
+            f"{len(times)} pairs {CLASSES[name]}: {format_seconds(times[middle])}, {ends[0]} to"
+            f" {ends[1]}"
+        )
         legend.append((ramp(LIGHTEST, CLASS_RAMPS[name])[0], "", text))
     return ColouredTable(title, "from \\ to", [str(rank) for rank in ranks], rows, legend)
 
@@ -108,27 +118,40 @@ def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str]) -> Colo
         return ColouredCell("·", tip="not measured")
     if row["status"] != "ok":
         return ColouredCell(str(row["status"])[:4], tip=f"{row['status']}: {row['reason']}")
-    time_s, rate, name = float(row["median_s"]), row["algbw_gb_per_s"], class_of[pair]
-    share, least_s, most_s = 0.0, min(matrix.classes[name].values()), max(matrix.classes[name].values())
+    time_s = float(row["median_s"])
+    rate = row["algbw_gb_per_s"]
+    name = class_of[pair]
+    share = 0.0
+    least_s = min(matrix.classes[name].values())
+    most_s = max(matrix.classes[name].values())
     if most_s > least_s:  # pairs with nearly equal times stay light
         share = math.log(time_s / least_s) / max(math.log(most_s / least_s), math.log(FULL_SCALE))
     fill, ink = ramp(LIGHTEST + (1 - LIGHTEST) * share, CLASS_RAMPS[name])
     interval = interval_text(row["ci_low_s"], row["ci_high_s"])
-    tip = f"{pair[0]} to {pair[1]}: {format_seconds(time_s)} ({interval}), {format_number(rate)} GB/s"
+    tip = (
+        f"{pair[0]} to {pair[1]}: {format_seconds(time_s)} ({interval}), {format_number(rate)} GB/s"
+    )
     tip += f", {name}{', slow for its class' if pair in matrix.slow else ''}"
     text = format_seconds(time_s) if matrix.shared["window"] is None else format_number(rate)
     return ColouredCell(text, fill, ink, tip, slow=pair in matrix.slow)
 
 
 def wiring_table(text: str | None) -> ColouredTable | None:
-    """The table of `nvidia-smi topo -m`, coloured by kind of link; None where the text is not a whole one."""
+    """The table of `nvidia-smi topo -m`, coloured by kind of link; None where the text is not a
+    whole one."""
     links = parse_topo(text or "")
     devices = list(dict.fromkeys(pair.split()[0] for pair in links))
     rows = [[f"{row} {column}" for column in devices] for row in devices]
     if not devices or set(links) != set(chain.from_iterable(rows)):
         return None
     kinds = {link: link.rstrip("0123456789") for link in links.values()}
-    cell_of = {link: ColouredCell(link, *LINKS.get(kind, UNKNOWN_LINK)[:2]) for link, kind in kinds.items()}
+    cell_of = {
+        link: ColouredCell(link, *LINKS.get(kind, UNKNOWN_LINK)[:2]) for link, kind in kinds.items()
+    }
     cells = [[cell_of[links[pair]] for pair in row] for row in rows]
-    legend = [(fill, kind, meaning) for kind, (fill, _, meaning) in LINKS.items() if kind in kinds.values()]
+    legend = [
+        (fill, kind, meaning)
+        for kind, (fill, _, meaning) in LINKS.items()
+        if kind in kinds.values()
+    ]
     return ColouredTable("", "", devices, cells, legend)

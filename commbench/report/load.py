@@ -1,7 +1,8 @@
-"""The one reader of result folders and of parquet files of cases, also while a run is still going on.
+"""The one reader of result folders and of parquet files of cases, also while a run is still going
+on.
 
-The stored tables have lists and maps, which pandas can't hash, and nulls, for which it would turn integers into floats:
-commbench.load returns them in a form that every operation of pandas takes.
+The stored tables have lists and maps, which pandas can't hash, and nulls, for which it would turn
+integers into floats: commbench.load returns them in a form that every operation of pandas takes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commbench.core.case import options_text, version_of
-from commbench.core.columns import SINCE_2, TABLES, VARIABLES, arrow_schema, check_version, current_names
+from commbench.core.columns import (
+    SINCE_2,
+    TABLES,
+    VARIABLES,
+    arrow_schema,
+    check_version,
+    current_names,
+)
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.layout import ends_of_pair
 from commbench.core.terminal import first_line
@@ -36,11 +44,16 @@ ROW_KEYS = {  # columns that identify a row: the same row may be in a part and i
     "counters": ["run_id", "case_id", "rank", "t_ns", "name"],
 }
 NEEDED = {  # columns without which a file is not read; any other may be absent and is null
-    table: tuple(column.name for column in columns if column.role != "result") for table, columns in TABLES.items()
+    table: tuple(column.name for column in columns if column.role != "result")
+    for table, columns in TABLES.items()
 }
 NEEDED["cases"] = (
-    *(column.name for column in VARIABLES if column.name not in SINCE_2), "run_id", "case_id", "status", "median_s",
-)  # fmt: skip
+    *(column.name for column in VARIABLES if column.name not in SINCE_2),
+    "run_id",
+    "case_id",
+    "status",
+    "median_s",
+)
 SINGLE_PHASES = ("connect", "warmup")  # block_k samples share two stamps later on only
 NULLABLE = {"integer": "Int64", "flag": "boolean"}
 HASHABLE: dict[str, Callable[[Any], object]] = {
@@ -58,19 +71,22 @@ class Damaged(CommbenchError):
 
 
 def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.DataFrame:
-    """All rows of a table (cases, samples, counters) of all runs below the folders; the newer one of two attempts.
+    """All rows of a table (cases, samples, counters) of all runs below the folders; the newer one
+    of two attempts.
 
         cases = commbench.load("results").query("status == 'ok' and not warnings.str.contains('noisy')")
         samples = commbench.load("results/a", ["results/b", "results/c"], table="samples", skip_damaged=True)
 
-    Paths: folders with runs, parquet files of that table, lists of them; the folder `results` without any. Columns and
-    units: commbench/core/columns.py. `warnings` is a text ("noisy skewed", "" for none), `env` and `backend_options`
-    are JSON, lists of numbers are tuples; integers and booleans beside nulls are Int64 and boolean. Samples have
-    `operation_s` too, the seconds of one operation on that rank's clock.
+    Paths: folders with runs, parquet files of that table, lists of them; the folder `results`
+    without any. Columns and units: commbench/core/columns.py. `warnings` is a text ("noisy skewed",
+    "" for none), `env` and `backend_options` are JSON, lists of numbers are tuples; integers and
+    booleans beside nulls are Int64 and boolean. Samples have `operation_s` too, the seconds of one
+    operation on that rank's clock.
 
-    Raises CommbenchError where nothing is found, a run has another schema version or a file can't be read. With
-    `skip_damaged` a file that can't be read is left out with a UserWarning that names it.
-    """
+    Raises CommbenchError where nothing is found, a run has another schema version or a file can't
+    be read. With `skip_damaged` a file that can't be read is left out with a UserWarning that names
+    it.
+    """  # noqa: E501
     frame = read_rows(paths, table, skip_damaged)
     for column in TABLES[table]:
         values: Any = frame[column.name]
@@ -82,24 +98,41 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
         return frame
     columns = (*ROW_KEYS["cases"], "operations_per_sample", "block_k")
     sources = find_sources(paths)
-    runs = dict.fromkeys(run for path in sources for run in (path.parents[:2] if path.is_file() else [path]))
-    tables = [part for run in runs for part in run_tables(run, "cases", columns, damaged=lambda error: None)]
-    rows = frame[[*ROW_KEYS["cases"], "phase", "elapsed_ns"]].merge(frame_of(tables), how="left", on=ROW_KEYS["cases"])
+    runs = dict.fromkeys(
+        run for path in sources for run in (path.parents[:2] if path.is_file() else [path])
+    )
+    tables = [
+        part
+        for run in runs
+        for part in run_tables(run, "cases", columns, damaged=lambda error: None)
+    ]
+    rows = frame[[*ROW_KEYS["cases"], "phase", "elapsed_ns"]].merge(
+        frame_of(tables), how="left", on=ROW_KEYS["cases"]
+    )
     single = rows["phase"].isin(SINGLE_PHASES)
     each = rows["operations_per_sample"] / rows["block_k"].fillna(1).where(single, 1)
     operation_s = rows["elapsed_ns"].astype("float64") * 1e-9 / each
-    return frame.assign(operation_s=operation_s.where(single | rows["phase"].isin(("measure", "late"))))
+    return frame.assign(
+        operation_s=operation_s.where(single | rows["phase"].isin(("measure", "late")))
+    )
 
 
 def read_rows(
-    paths: Iterable[Paths], table: str = "cases", skip_damaged: bool = False, columns: Columns = None, where: Any = None
+    paths: Iterable[Paths],
+    table: str = "cases",
+    skip_damaged: bool = False,
+    columns: Columns = None,
+    where: Any = None,
 ) -> pd.DataFrame:
-    """The rows that commbench.load returns, with lists and maps as they are stored and NaN for null; raises like it."""
+    """The rows that commbench.load returns, with lists and maps as they are stored and NaN for
+    null; raises like it."""
     tables = []
 
     def leave_out(error: Damaged) -> None:
         if not skip_damaged:
-            raise CommbenchError(f"{error}; move it away, or use the rest with load(..., skip_damaged=True)") from error
+            raise CommbenchError(
+                f"{error}; move it away, or use the rest with load(..., skip_damaged=True)"
+            ) from error
         warnings.warn(f"{error}; it is left out", stacklevel=5)
 
     for source in find_sources(paths, table):
@@ -115,32 +148,47 @@ def read_rows(
 
 
 def find_sources(paths: Iterable[Paths], table: str = "cases") -> list[Path]:
-    """The folders of runs at or below the paths, and the paths that are files; raises CommbenchError for none."""
+    """The folders of runs at or below the paths, and the paths that are files; raises
+    CommbenchError for none."""
     if table not in TABLES:
         raise CommbenchError(f"table={table} is unknown; allowed: {', '.join(TABLES)}")
     places = flat_paths(paths) or [Path("results")]
-    sources = [source for place in places for source in ([place] if place.is_file() else find_runs(place))]
+    sources = [
+        source for place in places for source in ([place] if place.is_file() else find_runs(place))
+    ]
     if not sources:
         searched = ", ".join(map(str, places))
-        raise CommbenchError(f"no run.json below {searched}; give the folder of a run or of several, or a parquet file")
+        raise CommbenchError(
+            f"no run.json below {searched}; give the folder of a run or of several, or a parquet"
+            " file"
+        )
     return sources
 
 
 def flat_paths(paths: Iterable[Paths]) -> list[Path]:
     """The paths one by one, of lists within lists too."""
     single = (str, os.PathLike)
-    return [flat for path in paths for flat in ([Path(path)] if isinstance(path, single) else flat_paths(path))]
+    return [
+        flat
+        for path in paths
+        for flat in ([Path(path)] if isinstance(path, single) else flat_paths(path))
+    ]
 
 
 def find_runs(path: str | Path) -> list[Path]:
     """Folders with a run.json at or below the path, oldest first."""
     root = Path(path)
-    runs = [root] if (root / "run.json").is_file() else [file.parent for file in root.rglob("run.json")]
+    runs = (
+        [root]
+        if (root / "run.json").is_file()
+        else [file.parent for file in root.rglob("run.json")]
+    )
     return sorted(runs, key=lambda run: run.name)
 
 
 def load_run(path: str | Path) -> dict[str, Any]:
-    """run.json of one run; raises Damaged for a broken one and CommbenchError for another schema version."""
+    """run.json of one run; raises Damaged for a broken one and CommbenchError for another schema
+    version."""
     file = Path(path) / "run.json"
     try:
         run = json.loads(file.read_text())
@@ -157,7 +205,8 @@ def load_run(path: str | Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CaseSource:
-    """The cases (pyarrow table) of a run folder or of a parquet file, and the run records that came with them."""
+    """The cases (pyarrow table) of a run folder or of a parquet file, and the run records that came
+    with them."""
 
     path: Path
     cases: Any
@@ -165,13 +214,19 @@ class CaseSource:
     has_version: bool = True
 
 
-def read_cases(paths: Iterable[Paths], columns: Columns = None) -> tuple[list[CaseSource], list[str]]:
-    """Sources with cases below the paths (folders with runs, parquet files), and why others were left out.
+def read_cases(
+    paths: Iterable[Paths], columns: Columns = None
+) -> tuple[list[CaseSource], list[str]]:
+    """Sources with cases below the paths (folders with runs, parquet files), and why others were
+    left out.
 
-    Files are read in parallel: pyarrow reads outside the interpreter's lock. Raises ConfigError for mixed units.
+    Files are read in parallel: pyarrow reads outside the interpreter's lock. Raises ConfigError for
+    mixed units.
     """
     sources = dict.fromkeys(
-        source for path in flat_paths(paths) for source in (path.is_dir() and find_runs(path)) or [path]
+        source
+        for path in flat_paths(paths)
+        for source in (path.is_dir() and find_runs(path)) or [path]
     )
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as readers:
         results = list(readers.map(lambda path: _read_source(path, columns), sources))
@@ -185,17 +240,31 @@ def _read_source(path: Path, columns: Columns) -> CaseSource | str:
     import pyarrow.parquet as pq
 
     try:
-        if path.is_file():  # a run's cases.parquet, a saved baseline, or a table from elsewhere with the same columns
-            cases, metadata = read_table(path, "cases", columns), pq.read_schema(path).metadata or {}
-            source = CaseSource(path, cases, tuple(_run_records(metadata, None)), b"schema_version" in metadata)
+        # a run's cases.parquet, a saved baseline, or a table from elsewhere with the same columns
+        if path.is_file():
+            cases = read_table(path, "cases", columns)
+            metadata = pq.read_schema(path).metadata or {}
+            source = CaseSource(
+                path, cases, tuple(_run_records(metadata, None)), b"schema_version" in metadata
+            )
         elif (path / "run.json").is_file():
             records = (load_run(path),)
             source = CaseSource(path, pa.concat_tables(run_tables(path, "cases", columns)), records)
         else:
-            return f"{path} {'has no run.json in it or below it' if path.is_dir() else 'does not exist'}"
+            return (
+                f"{path}"
+                f" {'has no run.json in it or below it' if path.is_dir() else 'does not exist'}"
+            )
     except ConfigError:  # mixed units: the answer would be wrong, not incomplete
         raise
-    except (CommbenchError, pa.ArrowException, OSError, ValueError, TypeError, RecursionError) as error:
+    except (
+        CommbenchError,
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        TypeError,
+        RecursionError,
+    ) as error:
         line = first_line(error)
         return line if str(path) in line else f"{path}: {line}"
     return source if source.cases.num_rows else f"{path} has no cases"
@@ -205,15 +274,22 @@ def _read_source(path: Path, columns: Columns) -> CaseSource | str:
 
 
 def run_tables(
-    run: Path, table: str, columns: Columns = None, where: Any = None, damaged: Callable[[Damaged], None] | None = None
+    run: Path,
+    table: str,
+    columns: Columns = None,
+    where: Any = None,
+    damaged: Callable[[Damaged], None] | None = None,
 ) -> list[Any]:
-    """The rows of the merged file and of the parts that are not in it yet, newest last; at least an empty table.
+    """The rows of the merged file and of the parts that are not in it yet, newest last; at least an
+    empty table.
 
-    `where`: filters of pyarrow; `damaged` is called for each file that can't be read, which is raised without it.
+    `where`: filters of pyarrow; `damaged` is called for each file that can't be read, which is
+    raised without it.
     """
     rows: dict[Path, Any] = {}
     # parts first: a run that merges meanwhile has its rows in both places, never in neither
-    parts, merged = sorted((run / "parts").glob(f"*.{table}.parquet")), run / f"{table}.parquet"
+    parts = sorted((run / "parts").glob(f"*.{table}.parquet"))
+    merged = run / f"{table}.parquet"
     for file in (*parts, merged):
         try:
             rows[file] = read_table(file, table, columns, where)
@@ -223,13 +299,17 @@ def run_tables(
             if damaged is None:
                 raise
             damaged(error)
-    return [rows[file] for file in (merged, *parts) if file in rows] or [_schema(table, columns).empty_table()]
+    return [rows[file] for file in (merged, *parts) if file in rows] or [
+        _schema(table, columns).empty_table()
+    ]
 
 
 def read_table(file: Path, table: str, columns: Columns = None, where: Any = None) -> Any:
-    """The columns of one parquet file, with our types; a result that the file does not have is null.
+    """The columns of one parquet file, with our types; a result that the file does not have is
+    null.
 
-    Raises FileNotFoundError, Damaged, CommbenchError for another schema version, ConfigError for another unit.
+    Raises FileNotFoundError, Damaged, CommbenchError for another schema version, ConfigError for
+    another unit.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -258,7 +338,8 @@ def table_of(frame: pd.DataFrame) -> Any:
     """The cases of a user's data frame, as read_table returns those of a file; raises Damaged."""
     import pyarrow as pa
 
-    names, schema = [str(name) for name in frame], _schema("cases", None)
+    names = [str(name) for name in frame]
+    schema = _schema("cases", None)
     _check_columns("a data frame", names, "cases")
     known = [name in schema.names for name in current_names(names)]
     try:
@@ -288,11 +369,13 @@ def _check_schema(file: Path, schema: Any, table: str) -> None:
     _check_columns(str(file), schema.names, table)
     units = {column.name: column.unit for column in TABLES[table]}
     for field in schema:
-        unit, ours = (field.metadata or {}).get(b"unit", b"").decode(), units.get(field.name)
+        unit = (field.metadata or {}).get(b"unit", b"").decode()
+        ours = units.get(field.name)
         if field.metadata and b"unit" in field.metadata and ours not in (None, unit):
             raise ConfigError(
-                f"{file}: column {field.name} is in {unit or 'no unit'}, commbench's in {ours or 'no unit'}; "
-                "mixed units are not compared: convert the column, then its metadata"
+                f"{file}: column {field.name} is in {unit or 'no unit'}, commbench's in"
+                f" {ours or 'no unit'}; mixed units are not compared: convert the column, then its"
+                " metadata"
             )
 
 
@@ -300,33 +383,45 @@ def _check_columns(where: str, names: Sequence[str], table: str) -> None:
     missing = [name for name in NEEDED[table] if name not in current_names(names)]
     if missing:
         seen = ", ".join(names[:6]) or "none"
-        raise Damaged(f"{where} is not a table of {table}: it has the columns {seen}, but not {', '.join(missing)}")
+        raise Damaged(
+            f"{where} is not a table of {table}: it has the columns {seen}, but not"
+            f" {', '.join(missing)}"
+        )
 
 
 def _upgraded(file: Path | None, rows: Any, schema: Any, metadata: Mapping[bytes, bytes]) -> Any:
     """The rows of a file or data frame with the columns and types of the schema; raises Damaged.
 
-    A column that rows of an earlier version lack follows from other columns or the run's record, else it is null.
+    A column that rows of an earlier version lack follows from other columns or the run's record,
+    else it is null.
     """
     import pyarrow as pa
 
-    by_name, where = dict(zip(current_names(rows.column_names), rows.columns, strict=True)), file or "a data frame"
+    by_name = dict(zip(current_names(rows.column_names), rows.columns, strict=True))
+    where = file or "a data frame"
     if any(by_name[name].null_count for name in ("run_id", "case_id") if name in by_name):
         raise Damaged(f"{where} has rows without run_id or case_id")
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in by_name:
             values = _implied_values(name, by_name, lambda: _run_records(metadata, file))
-            by_name[name] = pa.nulls(len(rows), kind) if values is None else pa.array(values, type=kind)
+            by_name[name] = (
+                pa.nulls(len(rows), kind) if values is None else pa.array(values, type=kind)
+            )
         elif by_name[name].type != kind:
             try:
                 by_name[name] = _converted(by_name[name], name, kind)
             except (pa.ArrowException, ValueError, TypeError) as error:
-                raise Damaged(f"{where}: column {name} is not of type {kind}: {first_line(error)}") from error
+                raise Damaged(
+                    f"{where}: column {name} is not of type {kind}: {first_line(error)}"
+                ) from error
     return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
 
 
-def _implied_values(name: str, rows: Mapping[str, Any], records: Callable[[], list[Any]]) -> list[Any] | None:
-    """The values of a column that older rows lack: from another column or the record of their run; None: unknown."""
+def _implied_values(
+    name: str, rows: Mapping[str, Any], records: Callable[[], list[Any]]
+) -> list[Any] | None:
+    """The values of a column that older rows lack: from another column or the record of their run;
+    None: unknown."""
     if name in ("source", "destination") and "pair" in rows:
         return [ends_of_pair(pair)[name] for pair in rows["pair"].to_pylist()]
     if name == "library_version" and "library" in rows:
@@ -338,28 +433,42 @@ def _implied_values(name: str, rows: Mapping[str, Any], records: Callable[[], li
 
 
 def _converted(column: Any, name: str, kind: Any) -> Any:
-    """A column as pandas wrote it: a map as a list of pairs, a struct, or the text that commbench.load returns."""
+    """A column as pandas wrote it: a map as a list of pairs, a struct, or the text that
+    commbench.load returns."""
     import pyarrow as pa
 
     if column.null_count == len(column):  # as numbers, in pandas
         return pa.nulls(len(column), kind)
     if name == "warnings" and not pa.types.is_nested(column.type):
-        return pa.array([value if value is None else str(value).split() for value in column.to_pylist()], type=kind)
+        return pa.array(
+            [value if value is None else str(value).split() for value in column.to_pylist()],
+            type=kind,
+        )
     if not pa.types.is_map(kind):
         return column.cast(kind)
-    values = (json.loads(value) if isinstance(value, str) else value for value in column.to_pylist())
+    values = (
+        json.loads(value) if isinstance(value, str) else value for value in column.to_pylist()
+    )
     items = (value if value is None else dict(value).items() for value in values)
     # a struct has nulls for the names of other rows
-    maps = [pairs if pairs is None else [pair for pair in pairs if pair[1] is not None] for pairs in items]
+    maps = [
+        pairs if pairs is None else [pair for pair in pairs if pair[1] is not None]
+        for pairs in items
+    ]
     return pa.array(maps, type=kind)
 
 
 def _run_records(metadata: Mapping[bytes, bytes], file: Path | None) -> list[dict[str, Any]]:
-    """The records of the runs whose cases are in a file: from its metadata, else from the folder of its run."""
+    """The records of the runs whose cases are in a file: from its metadata, else from the folder of
+    its run."""
     records = json.loads(metadata.get(RUNS, b"[]"))
     records += [json.loads(metadata[RUN])] if RUN in metadata else []
     for folder in (file.parent, file.parent.parent) if file is not None and not records else ():
-        records += [json.loads((folder / "run.json").read_text())] if (folder / "run.json").is_file() else []
+        records += (
+            [json.loads((folder / "run.json").read_text())]
+            if (folder / "run.json").is_file()
+            else []
+        )
     return [record for record in records if record]
 
 
@@ -370,7 +479,10 @@ def _of_record(run: Mapping[str, Any]) -> dict[str, Any]:
         "library": (run.get("backend") or {}).get("library"),
         "bind": config.get("bind"),
         "backend_options": list(options_text(config.get("backend") or {})),
-        "hosts": " ".join(sorted({str(node.get("host.hostname", "?")) for node in nodes_of(run)})) or None,
+        "hosts": (
+            " ".join(sorted({str(node.get("host.hostname", "?")) for node in nodes_of(run)}))
+            or None
+        ),
     }
 
 
@@ -379,21 +491,32 @@ def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
     import pyarrow as pa
 
     rows = pa.concat_tables(tables).combine_chunks()
-    frame: pd.DataFrame = rows.to_pandas(maps_as_pydicts="strict", split_blocks=True, self_destruct=True)
+    frame: pd.DataFrame = rows.to_pandas(
+        maps_as_pydicts="strict", split_blocks=True, self_destruct=True
+    )
     return frame.drop_duplicates(ROW_KEYS[table], keep="last", ignore_index=True)
 
 
 def row_dicts(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a data frame with plain values."""
-    return [{str(name): plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
+    return [
+        {str(name): plain(value) for name, value in row.items()} for row in frame.to_dict("records")
+    ]
 
 
 def plain(value: Any) -> Any:
-    """The value in types of Python: None for any null, integers that pandas made floats beside nulls."""
+    """The value in types of Python: None for any null, integers that pandas made floats beside
+    nulls."""
     if isinstance(value, float):
         return None if math.isnan(value) else int(value) if value.is_integer() else value
     if value is None or isinstance(value, (str, int)):
         return value
     import pandas as pd
 
-    return None if value is pd.NA or value is pd.NaT else value.item() if isinstance(value, np.generic) else value
+    return (
+        None
+        if value is pd.NA or value is pd.NaT
+        else value.item()
+        if isinstance(value, np.generic)
+        else value
+    )

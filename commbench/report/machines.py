@@ -1,4 +1,5 @@
-"""The machines of a report from run.json: hardware and software, topology, and where ranks differ."""
+"""The machines of a report from run.json: hardware and software, topology, and where ranks
+differ."""
 
 from __future__ import annotations
 
@@ -11,23 +12,36 @@ from commbench.core.units import about_bytes, plural
 from commbench.hardware.topology import TOPOLOGY_FACT
 
 SHOWN_FACTS = (  # of each machine where they are known
-    ("CPU", "host.cpu_model"), ("cores", "host.cpu_physical_cores"), ("sockets", "host.cpu_sockets"),
-    ("NUMA nodes", "host.numa_nodes"), ("cores allowed", "limits.cpu_cores"), ("memory", "host.memory_total_bytes"),
+    ("CPU", "host.cpu_model"),
+    ("cores", "host.cpu_physical_cores"),
+    ("sockets", "host.cpu_sockets"),
+    ("NUMA nodes", "host.numa_nodes"),
+    ("cores allowed", "limits.cpu_cores"),
+    ("memory", "host.memory_total_bytes"),
     ("last-level cache", "host.cpu_llc_bytes"),
-    ("kernel", "host.kernel"), ("system", "host.os"), ("virtualization", "host.virtualization"),
-    ("container", "host.container"), ("torch", "versions.torch"), ("python", "versions.python"),
-    ("GPUs", "gpu.count"), ("GPU", "gpu.0.name"), ("NVIDIA driver", "gpu.driver_version"),
+    ("kernel", "host.kernel"),
+    ("system", "host.os"),
+    ("virtualization", "host.virtualization"),
+    ("container", "host.container"),
+    ("torch", "versions.torch"),
+    ("python", "versions.python"),
+    ("GPUs", "gpu.count"),
+    ("GPU", "gpu.0.name"),
+    ("NVIDIA driver", "gpu.driver_version"),
     ("CUDA of the driver", "gpu.cuda_driver_version"),
-    ("mpi4py", "versions.mpi4py"), ("NCCL", "versions.nccl_wheel"), ("commbench", "versions.commbench"),
+    ("mpi4py", "versions.mpi4py"),
+    ("NCCL", "versions.nccl_wheel"),
+    ("commbench", "versions.commbench"),
     ("congestion control", "network.tcp_congestion_control"),
-)  # fmt: skip
+)
 
 Record = Mapping[str, Any]  # a run.json
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Nodes with equal facts: host names, facts as (name, text), topology as nvidia-smi printed it."""
+    """Nodes with equal facts: host names, facts as (name, text), topology as nvidia-smi printed
+    it."""
 
     hosts: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
@@ -43,15 +57,21 @@ def nodes_of(run: Record) -> list[Mapping[str, Any]]:
 
 
 def machines_of(records: Iterable[Record]) -> list[Machine]:
-    """One machine per set of equal facts, the most frequent first; from the records of runs (run.json)."""
+    """One machine per set of equal facts, the most frequent first; from the records of runs
+    (run.json)."""
     all_nodes = (node for record in records for node in nodes_of(record))
     groups = grouped(all_nodes, lambda node: (*_facts(node), str(node.get(TOPOLOGY_FACT) or "")))
     machines = []
     for nodes in sorted(groups.values(), key=len, reverse=True):
         hosts = tuple(dict.fromkeys(str(node.get("host.hostname", "?")) for node in nodes))
         first = nodes[0]
-        text = "; ".join(f"{key}={value}" for key, value in first.items() if not key.startswith("environment."))
-        topology, reason = (str(first[key]) if first.get(key) else None for key in (TOPOLOGY_FACT, "topology.reason"))
+        text = "; ".join(
+            f"{key}={value}" for key, value in first.items() if not key.startswith("environment.")
+        )
+        topology, reason = (
+            str(first[key]) if first.get(key) else None
+            for key in (TOPOLOGY_FACT, "topology.reason")
+        )
         machines.append(Machine(hosts, tuple(_facts(first)), topology, reason, text))
     return machines
 
@@ -64,33 +84,54 @@ def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
         if key.endswith("_bytes") and isinstance(value, (int, float)):
             value = about_bytes(value)
         if value not in (None, "unknown"):
-            facts.append((title, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
-    states = sorted(key for key in node if key.startswith("network.interface.") and key.endswith(".state"))
+            facts.append(
+                (title, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            )
+    states = sorted(
+        key for key in node if key.startswith("network.interface.") and key.endswith(".state")
+    )
     for start in (key.removesuffix("state") for key in states if node[key] == "up"):
-        rate, mtu = node.get(f"{start}speed_mbit_per_s"), node.get(f"{start}mtu_bytes")
+        rate = node.get(f"{start}speed_mbit_per_s")
+        mtu = node.get(f"{start}mtu_bytes")
         speed = f"{rate / 1000:g} Gb/s" if isinstance(rate, (int, float)) else None
-        parts = (start.split(".")[2], node.get(f"{start}driver"), speed, f"MTU {mtu} B" if mtu else None)
+        parts = (
+            start.split(".")[2],
+            node.get(f"{start}driver"),
+            speed,
+            f"MTU {mtu} B" if mtu else None,
+        )
         facts.append(("network", ", ".join(str(part) for part in parts if part)))
     return facts
 
 
 def run_groups(records: Iterable[Record]) -> list[tuple[str, ...]]:
-    """Runs with the same settings: backend, library, layouts, world, CUDA IPC, timing, number of runs, their labels."""
+    """Runs with the same settings: backend, library, layouts, world, CUDA IPC, timing, number of
+    runs, their labels."""
     labels: dict[tuple[str, str, str, str, str, str], list[str]] = {}
     for record in records:
         backend, world, ipc = (_mapping(record, name) for name in ("backend", "world", "cuda_ipc"))
         ranks = "not recorded"
         if {"size", "nodes"} <= world.keys():
-            ranks = f"{plural(world['size'], 'rank', 'ranks')} on {plural(world['nodes'], 'node', 'nodes')}"
+            ranks = (
+                f"{plural(world['size'], 'rank', 'ranks')} on"
+                f" {plural(world['nodes'], 'node', 'nodes')}"
+            )
             ranks += f", {world.get('launcher', '?')}"
         key = (
-            str(backend.get("name", "?")), str(backend.get("library", "?")),
-            ", ".join(map(str, _list(record.get("layouts")))), ranks,
-            f"requested {ipc.get('asked', '?')}, effective {ipc.get('effective') or 'none (no GPU)'}",
+            str(backend.get("name", "?")),
+            str(backend.get("library", "?")),
+            ", ".join(map(str, _list(record.get("layouts")))),
+            ranks,
+            (
+                f"requested {ipc.get('asked', '?')}, effective"
+                f" {ipc.get('effective') or 'none (no GPU)'}"
+            ),
             str(record.get("timing", "?")),
-        )  # fmt: skip
+        )
         labels.setdefault(key, []).append(str(record.get("label") or ""))
-    return [(*key, str(len(texts)), ", ".join(sorted({*texts} - {""}))) for key, texts in labels.items()]
+    return [
+        (*key, str(len(texts)), ", ".join(sorted({*texts} - {""}))) for key, texts in labels.items()
+    ]
 
 
 def _mapping(record: Record, name: str) -> Mapping[str, Any]:
@@ -103,7 +144,8 @@ def _list(value: Any) -> list[Any]:
 
 
 def rank_differences(records: Iterable[Record]) -> list[tuple[str, str, str]]:
-    """Facts that differ between the ranks of a run and should not, as (fact, value, ranks); each once."""
+    """Facts that differ between the ranks of a run and should not, as (fact, value, ranks); each
+    once."""
     differences: dict[tuple[str, str, str], None] = {}
     for record in records:
         for key, groups in _mapping(_mapping(record, "provenance"), "differences").items():

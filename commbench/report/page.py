@@ -1,4 +1,5 @@
-"""The report as one HTML page that needs no network: data/page.html.j2 filled with sentences, figures and tables."""
+"""The report as one HTML page that needs no network: data/page.html.j2 filled with sentences,
+figures and tables."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ from .svg import clean
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MOST_ROWS, MOST_MACHINES, MOST_MATRICES, MOST_HOSTS = 500, 8, 12, 8
+MOST_ROWS = 500
+MOST_MACHINES = 8
+MOST_MATRICES = 12
+MOST_HOSTS = 8
 LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
     "answers": "Answers",
@@ -73,17 +77,28 @@ def page(summary: Summary, raw: RawData) -> str:
     results = summary.results
     about = [part for part in (*_origin(summary), counts_text(results)) if part]
     first = {"headline": headline(summary.choice, summary.soaks), "trust": trust(results.cases)}
-    return environment().get_template("page.html.j2").render(about=about, sections=shown, **first, **data)
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(about=about, sections=shown, **first, **data)
+    )
 
 
 def _origin(summary: Summary) -> Iterator[str]:
     """When, where and under which label the runs were made."""
-    records, cases = summary.results.records, summary.results.cases
-    days = sorted({str(record["started_at"])[:10] for record in records if record.get("started_at")})
+    records = summary.results.records
+    cases = summary.results.cases
+    days = sorted(
+        {str(record["started_at"])[:10] for record in records if record.get("started_at")}
+    )
     yield " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
     hosts = list(dict.fromkeys(host for machine in summary.machines for host in machine.hosts))
     more = f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else ""
-    yield f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:MOST_HOSTS])}{more}" if hosts else ""
+    yield (
+        f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:MOST_HOSTS])}{more}"
+        if hosts
+        else ""
+    )
     labels = sorted({str(label) for label in cases["label"].dropna()} - {""})
     yield f"label {', '.join(labels)}" if labels else ""
 
@@ -97,9 +112,14 @@ def environment() -> Environment:
         return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     return Environment(
-        loader=PackageLoader("commbench.report", "data"), autoescape=True, undefined=StrictUndefined,
-        finalize=printable_text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
+        loader=PackageLoader("commbench.report", "data"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=printable_text,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
@@ -114,7 +134,15 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "numbers", page_parts.number_tables(summary.choice)
     best = _first_rows(BEST_HEADS, best_cells(summary))
     intervals = summary.interval_note()
-    yield "best", best and {"table": best, "crossings": summary.choice.crossings[:MOST_ROWS], "intervals": intervals}
+    yield (
+        "best",
+        best
+        and {
+            "table": best,
+            "crossings": summary.choice.crossings[:MOST_ROWS],
+            "intervals": intervals,
+        },
+    )
     panels = list(page_parts.size_panels(curves))
     yield "curves", panels and {"panels": panels, "intervals": intervals}
     yield "layouts", page_parts.layout_pictures(curves)
@@ -122,12 +150,29 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "layers", page_parts.waterfalls(curves)
     yield "pairs", _pair_tables(summary)
     shown = "median and range of each interval"
-    yield "soak", [page_parts.soak_picture(f"{titles[case_id]}: {shown}", line) for case_id, line in raw.time_lines]
-    fit_heads = ("benchmark", "case", "sizes", "alpha, per message", "1 / beta, of its bytes", "n 1/2", "misses up to")
+    yield (
+        "soak",
+        [
+            page_parts.soak_picture(f"{titles[case_id]}: {shown}", line)
+            for case_id, line in raw.time_lines
+        ],
+    )
+    fit_heads = (
+        "benchmark",
+        "case",
+        "sizes",
+        "alpha, per message",
+        "1 / beta, of its bytes",
+        "n 1/2",
+        "misses up to",
+    )
     details = {
         "distributions": _distributions(summary, raw, titles),
         "notes": raw.notes,
-        "ramps": [page_parts.ramp_picture(backend, seconds) for backend, seconds in sorted(raw.ramps.items())],
+        "ramps": [
+            page_parts.ramp_picture(backend, seconds)
+            for backend, seconds in sorted(raw.ramps.items())
+        ],
         "fits": _first_rows(fit_heads, summary.choice.fits),
         "launches": _first_rows(LAUNCH_HEADS, summary.overheads),
         "cases": _case_table(summary),
@@ -158,8 +203,18 @@ def _pair_tables(summary: Summary) -> dict[str, Any] | None:
     many = several_pairs(summary.results.cases, LEAST_MATRIX_PAIRS)
     runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRICES:]
     newest = matrices(row_dicts(many[many["run_id"].isin(runs)]))
-    newest.sort(key=lambda matrix: (str(matrix.run_id), matrix.shared["benchmark"], matrix.shared["message_bytes"]))
-    return {"tables": list(map(pairs_table, newest[:MOST_MATRICES])), "total": len(newest)} if newest else None
+    newest.sort(
+        key=lambda matrix: (
+            str(matrix.run_id),
+            matrix.shared["benchmark"],
+            matrix.shared["message_bytes"],
+        )
+    )
+    return (
+        {"tables": list(map(pairs_table, newest[:MOST_MATRICES])), "total": len(newest)}
+        if newest
+        else None
+    )
 
 
 def _case_title(summary: Summary, row: Mapping[str, Any]) -> str:
@@ -168,7 +223,9 @@ def _case_title(summary: Summary, row: Mapping[str, Any]) -> str:
     return f"{row['benchmark']} {size}, {summary.choice.name(row, without=('pair',))}{pair}"
 
 
-def _distributions(summary: Summary, raw: RawData, titles: Mapping[str, str]) -> list[dict[str, Any]]:
+def _distributions(
+    summary: Summary, raw: RawData, titles: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """The distributions by benchmark, backend and size; `line` opens the picture."""
     cases = summary.results.cases.drop_duplicates("case_id")
     order = cases[cases["case_id"].isin(list(raw.distributions))].sort_values(
@@ -186,13 +243,33 @@ def _distributions(summary: Summary, raw: RawData, titles: Mapping[str, str]) ->
 
 
 def _references(summary: Summary) -> Table | None:
-    heads = ("measured case", "measured", "known value", "verdict", "hardware", "source", "date", "note")
+    heads = (
+        "measured case",
+        "measured",
+        "known value",
+        "verdict",
+        "hardware",
+        "source",
+        "date",
+        "note",
+    )
     rows = [
-        (judged.case, judged.measured, judged.expected, judged.verdict, judged.reference["hardware"],
-         judged.reference["source"], judged.reference["date"],
-         judged.reference["note"] if judged.verdict == NORMAL else f"usual causes: {judged.causes}")
+        (
+            judged.case,
+            judged.measured,
+            judged.expected,
+            judged.verdict,
+            judged.reference["hardware"],
+            judged.reference["source"],
+            judged.reference["date"],
+            (
+                judged.reference["note"]
+                if judged.verdict == NORMAL
+                else f"usual causes: {judged.causes}"
+            ),
+        )
         for judged in summary.judged
-    ]  # fmt: skip
+    ]
     return _first_rows(heads, rows)
 
 
@@ -200,14 +277,24 @@ def _missing(summary: Summary) -> dict[str, Any] | None:
     notes = list(summary.results.problems)
     if summary.choice.left:
         notes.append(f"{summary.choice.left} more distinct cases were not compared")
-    return {"table": _first_rows(LOST_HEADS, summary.lost), "notes": notes} if summary.lost or notes else None
+    return (
+        {"table": _first_rows(LOST_HEADS, summary.lost), "notes": notes}
+        if summary.lost or notes
+        else None
+    )
 
 
 def _machines(summary: Summary) -> dict[str, Any]:
     """One table of all machines: what differs first, then what they share, in one cell."""
     machines = summary.machines[:MOST_MACHINES]
-    hosts = [", ".join(machine.hosts[:4]) + (" ..." if len(machine.hosts) > 4 else "") for machine in machines]
-    names = [f"{name} ({number})" if hosts.count(name) > 1 else name for number, name in enumerate(hosts, start=1)]
+    hosts = [
+        ", ".join(machine.hosts[:4]) + (" ..." if len(machine.hosts) > 4 else "")
+        for machine in machines
+    ]
+    names = [
+        f"{name} ({number})" if hosts.count(name) > 1 else name
+        for number, name in enumerate(hosts, start=1)
+    ]
     facts = [dict(machine.facts) for machine in machines]
     titles = dict.fromkeys(title for machine in machines for title, _ in machine.facts)
     rows = [(title, [values.get(title, "-") for values in facts]) for title in titles]
@@ -228,7 +315,10 @@ def _machines(summary: Summary) -> dict[str, Any]:
 
 
 def _case_table(summary: Summary) -> Table:
-    cases = sorted(row_dicts(summary.choice.cases), key=lambda row: page_parts.by_variables(summary.choice, row))
+    cases = sorted(
+        row_dicts(summary.choice.cases),
+        key=lambda row: page_parts.by_variables(summary.choice, row),
+    )
     rows = [
         (_case_title(summary, row), format_seconds(row["median_s"]),
          interval_text(row["ci_low_s"], row["ci_high_s"]),

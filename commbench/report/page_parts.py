@@ -1,4 +1,5 @@
-"""The page's figures (over size, layouts, layers, distributions, soaks, ramps) and tables of numbers."""
+"""The page's figures (over size, layouts, layers, distributions, soaks, ramps) and tables of
+numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,18 @@ from commbench.core.columns import Row, grouped
 from commbench.core.units import format_number, format_seconds, plural, value_text
 
 from .distributions import Launches
-from .figures import BAD, PALETTE, QUIET, Colours, bytes_text, percent_text, ramp, rate_text, seconds_text, with_gaps
+from .figures import (
+    BAD_COLOUR,
+    PALETTE,
+    QUIET_COLOUR,
+    Colours,
+    bytes_text,
+    percent_text,
+    ramp,
+    rate_text,
+    seconds_text,
+    with_gaps,
+)
 from .fit import OF_BACKEND, key, varying
 from .recommend import Choice, interval_text, name_of, size_text
 from .svg import Chart
@@ -22,7 +34,11 @@ from .svg import Chart
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_LINES, MOST_FIGURES, MOST_WATERFALLS, MOST_STRIPS, MOST_STRIP_POINTS = 12, 30, 6, 12, 200
+MOST_LINES = 12
+MOST_FIGURES = 30
+MOST_WATERFALLS = 6
+MOST_STRIPS = 12
+MOST_STRIP_POINTS = 200
 LABELS = {"median_s": "time of one operation", "algbw_gb_per_s": "bandwidth (GB/s, 10^9 B/s)",
           "efficiency": "share of the limit"}  # fmt: skip
 WRITTEN: Mapping[str, Callable[[float], str]] = {
@@ -35,14 +51,20 @@ STACKS = (  # backend and engine, each on top of the one before it
     {("cupy_nccl", "python"): "raw NCCL", ("nccl", "python"): "torch NCCL"},
 )
 STACK_OF = {layer: number for number, stack in enumerate(STACKS) for layer in stack}
-IN_TITLE = ("benchmark", "backend", "engine", "streams", "layout", "pair", "timing_mode")  # of such a figure anyway
-LABEL_WIDTH, BAR_STEP = 178.0, 34.0  # of the waterfall, in SVG units
-SHARES = np.linspace(0, 1, 61).tolist()  # of the repetitions, of which a distribution shows the quantiles
+# of such a figure anyway
+IN_TITLE = ("benchmark", "backend", "engine", "streams", "layout", "pair", "timing_mode")
+LABEL_WIDTH = 178.0
+BAR_STEP = 34.0  # of the waterfall, in SVG units
+# of the repetitions, of which a distribution shows the quantiles
+SHARES = np.linspace(0, 1, 61).tolist()
 MARKED_SHARES = (3, 15, 30, 45, 57)  # indices of 5, 25, 50, 75 and 95 %
-RAMP_BINS, MOST_TIPS = 24, 100
-WIDE = 1130.0  # SVG units
+RAMP_BINS = 24
+MOST_TIPS = 100
+WIDE_FIGURE = 1130.0  # SVG units
 LARGEST_STEP = 3.0  # in usual steps; a longer one is a gap in the line
-MOST_SIZES, MOST_COLUMNS, MOST_OPEN = 20, 6, 3  # of the tables
+MOST_SIZES = 20
+MOST_COLUMNS = 6
+MOST_OPEN = 3  # of the tables
 
 
 @dataclass(frozen=True)
@@ -71,7 +93,8 @@ class NumberCell(NamedTuple):
 
 
 class NumberTable(NamedTuple):
-    """The times of a benchmark. `shared`: the one name, or empty; `folded`: why it is not open, else empty."""
+    """The times of a benchmark. `shared`: the one name, or empty; `folded`: why it is not open,
+    else empty."""
 
     benchmark: str
     shared: str
@@ -82,8 +105,8 @@ class NumberTable(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """`rows`: benchmark -> name of the line -> rows by size. `short`: benchmark -> name -> short name.
-    `linked`: the case_ids that have a distribution on the page."""
+    """`rows`: benchmark -> name of the line -> rows by size. `short`: benchmark -> name -> short
+    name. `linked`: the case_ids that have a distribution on the page."""
 
     rows: Mapping[str, Mapping[str, Sequence[Row]]]
     short: Mapping[str, Mapping[str, str]]
@@ -94,7 +117,9 @@ class Curves:
 def curves_of(choice: Choice, linked: Iterable[str]) -> Curves:
     """The lines of the cases with a message."""
     lines = {  # a barrier has none
-        benchmark: {name: [row for row in rows if row["message_bytes"]] for name, rows in by_name.items()}
+        benchmark: {
+            name: [row for row in rows if row["message_bytes"]] for name, rows in by_name.items()
+        }
         for benchmark, by_name in choice.lines().items()
         if any(row["message_bytes"] for rows in by_name.values() for row in rows)
     }
@@ -107,8 +132,15 @@ def size_panels(curves: Curves) -> Iterator[Panel]:
     """Time and bandwidth over size of each benchmark."""
     for benchmark, lines in list(curves.rows.items())[:MOST_FIGURES]:
         drawn = f"{len(lines)} lines were measured; the first {MOST_LINES} by name are drawn"
-        note = f"{drawn}. --benchmark or fewer folders show the others." if len(lines) > MOST_LINES else ""
-        pictures = [_over_size(curves, benchmark, column, LABELS[column]) for column in ("median_s", "algbw_gb_per_s")]
+        note = (
+            f"{drawn}. --benchmark or fewer folders show the others."
+            if len(lines) > MOST_LINES
+            else ""
+        )
+        pictures = [
+            _over_size(curves, benchmark, column, LABELS[column])
+            for column in ("median_s", "algbw_gb_per_s")
+        ]
         yield Panel(benchmark, pictures, note)
 
 
@@ -119,16 +151,21 @@ def efficiency_pictures(curves: Curves) -> list[Picture]:
         for benchmark, lines in curves.rows.items()
         if any((row["efficiency"] or 0) > 0 for rows in lines.values() for row in rows)
     ]
-    return [_over_size(curves, benchmark, "efficiency", benchmark) for benchmark in known[:MOST_FIGURES]]
+    return [
+        _over_size(curves, benchmark, "efficiency", benchmark) for benchmark in known[:MOST_FIGURES]
+    ]
 
 
 def _over_size(curves: Curves, benchmark: str, column: str, heading: str) -> Picture:
-    """A line per backend, engine, layout, ... with its interval; points link to the distribution of their case."""
+    """A line per backend, engine, layout, ... with its interval; points link to the distribution of
+    their case."""
     lines = sorted(curves.rows[benchmark].items())[:MOST_LINES]
     chart = Chart(f"{benchmark}: {LABELS[column]} over message size")
     values = {name: np.array([_with_interval(row, column) for row in rows]) for name, rows in lines}
     known = [value for array in values.values() for value in array[np.isfinite(array)].tolist()]
-    chart.log("x", "message size", [row["message_bytes"] for _, rows in lines for row in rows], bytes_text)
+    chart.log(
+        "x", "message size", [row["message_bytes"] for _, rows in lines for row in rows], bytes_text
+    )
     if column == "efficiency":
         chart.linear("y", LABELS[column], [*known, 1.0], percent_text)
         chart.axes.axhline(1.0, color="black", linestyle=(0, (2, 4)), linewidth=1, clip_on=False)
@@ -143,9 +180,12 @@ def _over_size(curves: Curves, benchmark: str, column: str, heading: str) -> Pic
         for row, (value, low, high) in zip(rows, values[name].tolist(), strict=True):
             runs = f", {int(row['runs'])} runs" if row["runs"] > 1 else ""
             tips.append(
-                f"{name}, {size_text(row['message_bytes'])}: {text(value)} ({interval_text(low, high, text)}{runs})"
+                f"{name}, {size_text(row['message_bytes'])}: {text(value)}"
+                f" ({interval_text(low, high, text)}{runs})"
             )
-        links = [f"#d-{row['case_id']}" if row["case_id"] in curves.linked else None for row in rows]
+        links = [
+            f"#d-{row['case_id']}" if row["case_id"] in curves.linked else None for row in rows
+        ]
         series = curves.short[benchmark][name]
         chart.band(xs, lows, highs, colour, series)
         chart.line(xs, ys, colour, dashes, series)
@@ -162,7 +202,11 @@ def _with_interval(row: Row, column: str) -> tuple[float, float, float]:
     value, median, low, high = (math.nan if value is None else float(value) for value in values)
     if column == "median_s":
         return value, low, high
-    return value, value * median / high if high else math.nan, value * median / low if low else math.nan
+    return (
+        value,
+        value * median / high if high else math.nan,
+        value * median / low if low else math.nan,
+    )
 
 
 # ---------------------------------------------------------------- layouts and layers
@@ -174,7 +218,9 @@ def layout_pictures(curves: Curves) -> list[Picture]:
     for benchmark, lines in curves.rows.items():
         rows = [row for group in lines.values() for row in group]
         by_size = grouped(rows, lambda row: int(row["message_bytes"]))
-        shared = [size for size, alike in by_size.items() if len({row["layout"] for row in alike}) > 1]
+        shared = [
+            size for size, alike in by_size.items() if len({row["layout"] for row in alike}) > 1
+        ]
         for size in sorted({min(shared), max(shared)}) if shared else []:
             title = f"{benchmark}, {size_text(size)}: time by layout"
             pictures.append(_by_layout(title, by_size[size][:MOST_STRIP_POINTS], curves.colours))
@@ -187,16 +233,21 @@ def _by_layout(title: str, rows: Sequence[Row], colours: Colours) -> Picture:
     layouts = list(dict.fromkeys(row["layout"] for row in rows))
     named = []
     for row in rows:
-        more = [name for name in ("timing_mode", "staging") if row[name] not in (None, "host", "none")]
+        more = [
+            name for name in ("timing_mode", "staging") if row[name] not in (None, "host", "none")
+        ]
         named.append((name_of(row, ["backend", "engine", *more]), row))
     names = list(dict.fromkeys(name for name, _ in named))
     chart = Chart(title, height=280.0)
     chart.categories("layout (nodes x ranks per node)", layouts)
     triples = [_with_interval(row, "median_s") for row in rows]
-    chart.log("y", LABELS["median_s"], [value for triple in triples for value in triple], seconds_text)
+    chart.log(
+        "y", LABELS["median_s"], [value for triple in triples for value in triple], seconds_text
+    )
     for (name, row), (value, low, high) in zip(named, triples, strict=True):
         beside = (names.index(name) - (len(names) - 1) / 2) * min(0.12, 0.8 / len(names))
-        x, (colour, _) = layouts.index(row["layout"]) + beside, colours.of(name)
+        x = layouts.index(row["layout"]) + beside
+        colour, _ = colours.of(name)
         tip = f"{name} {row['layout']}: {format_seconds(value)} ({interval_text(low, high)})"
         if math.isfinite(low + high):
             chart.line([x, x], [low, high], colour, series=name)
@@ -205,29 +256,48 @@ def _by_layout(title: str, rows: Sequence[Row], colours: Colours) -> Picture:
 
 
 def waterfalls(curves: Curves) -> list[Picture]:
-    """What each layer of a stack adds, for the smallest and the largest message that several layers moved alike."""
+    """What each layer of a stack adds, for the smallest and the largest message that several layers
+    moved alike."""
     rows = [row for lines in curves.rows.values() for rows in lines.values() for row in rows]
-    layers = [row for row in rows if row["streams"] in (None, 1) and (row["backend"], row["engine"]) in STACK_OF]
+    layers = [
+        row
+        for row in rows
+        if row["streams"] in (None, 1) and (row["backend"], row["engine"]) in STACK_OF
+    ]
     shown: list[tuple[Row, list[tuple[str, float]]]] = []
     for (number, *_), alike in grouped(layers, _stack_key).items():
-        shared: dict[int, list[tuple[str, Row]]] = {}  # sizes of several layers, the lowest layer first
+        # sizes of several layers, the lowest layer first
+        shared: dict[int, list[tuple[str, Row]]] = {}
         for size, of_size in grouped(alike, lambda row: int(row["message_bytes"])).items():
             by_layer = grouped(of_size, lambda row: (row["backend"], row["engine"]))
             # of two libraries of a layer it is not known which one lies below
-            single = {layer: layer_rows[0] for layer, layer_rows in by_layer.items() if len(layer_rows) == 1}
+            single = {
+                layer: layer_rows[0]
+                for layer, layer_rows in by_layer.items()
+                if len(layer_rows) == 1
+            }
             if len(single) > 1:
-                shared[size] = [(name, single[layer]) for layer, name in STACKS[number].items() if layer in single]
+                shared[size] = [
+                    (name, single[layer])
+                    for layer, name in STACKS[number].items()
+                    if layer in single
+                ]
         for size in sorted({min(shared), max(shared)}) if shared else []:
             times = [(name, float(row["median_s"])) for name, row in shared[size]]
-            if times == sorted(times, key=lambda layer: layer[1]):  # else nothing was added that could be shown
+            # else nothing was added that could be shown
+            if times == sorted(times, key=lambda layer: layer[1]):
                 shown.append((shared[size][0][1], times))
     by_benchmark = grouped((row for row, _ in shown), lambda row: row["benchmark"])
     more = {benchmark: varying(rows) for benchmark, rows in by_benchmark.items()}
-    return [waterfall(_layers_title(row, more[row["benchmark"]]), times) for row, times in shown[:MOST_WATERFALLS]]
+    return [
+        waterfall(_layers_title(row, more[row["benchmark"]]), times)
+        for row, times in shown[:MOST_WATERFALLS]
+    ]
 
 
 def _stack_key(row: Row) -> tuple[Any, ...]:
-    """The index in STACKS, then what its layers share; a stack of several backends has a library for each."""
+    """The index in STACKS, then what its layers share; a stack of several backends has a library
+    for each."""
     number = STACK_OF[row["backend"], row["engine"]]
     own = OF_BACKEND if len({backend for backend, _ in STACKS[number]}) > 1 else ()
     return (number, *key(row, ("backend", "engine", "streams", *own)))
@@ -237,14 +307,19 @@ def _layers_title(row: Row, more: Iterable[str]) -> str:
     """The variables that the layers share; `more`: those in which the figures differ."""
     mode = "" if row["timing_mode"] in (None, "host") else str(row["timing_mode"])
     pair = f"ranks {row['pair']}" if row["pair"] else ""
-    others = (f"{name} {value_text(row[name])}" for name in more if row[name] and name not in IN_TITLE)
+    others = (
+        f"{name} {value_text(row[name])}" for name in more if row[name] and name not in IN_TITLE
+    )
     parts = row["benchmark"], size_text(row["message_bytes"]), row["layout"], pair, mode, *others
     return ", ".join(filter(None, parts))
 
 
 def waterfall(title: str, times: Sequence[tuple[str, float]]) -> Picture:
-    """A bar per layer, the lowest first: light is the time of the layer below, dark is what this layer adds."""
-    chart = Chart(f"{title}: what each layer adds", height=len(times) * BAR_STEP + 64, left=LABEL_WIDTH)
+    """A bar per layer, the lowest first: light is the time of the layer below, dark is what this
+    layer adds."""
+    chart = Chart(
+        f"{title}: what each layer adds", height=len(times) * BAR_STEP + 64, left=LABEL_WIDTH
+    )
     most = times[-1][1]
     chart.linear("x", LABELS["median_s"], [most * 1.35], seconds_text)  # room for the numbers
     chart.axes.set_yticks([])
@@ -255,7 +330,15 @@ def waterfall(title: str, times: Sequence[tuple[str, float]]) -> Picture:
         tip = f"{name}: {format_seconds(seconds)}"
         tip += f", {format_seconds(added)} more than {previous}" if previous else ""
         chart.bar(0.0, index - 0.35, before, 0.7, ramp(0.18)[0], tip, "layer")
-        chart.bar(before, index - 0.35, max(added, most / 400), 0.7, BAD if previous else QUIET, tip, "layer")
+        chart.bar(
+            before,
+            index - 0.35,
+            max(added, most / 400),
+            0.7,
+            BAD_COLOUR if previous else QUIET_COLOUR,
+            tip,
+            "layer",
+        )
         number = format_seconds(seconds) + (f"  (+{format_seconds(added)})" if previous else "")
         chart.text(0.0, index, name, -8, "right")
         chart.text(seconds, index, number, 8)
@@ -274,15 +357,22 @@ def distribution_picture(title: str, launches: Launches) -> Picture:
     names = list(quantiles)
     colours = Colours(names)
     chart = Chart(f"{title}: distribution", height=260.0)
-    chart.log("x", LABELS["median_s"], [value for values in quantiles.values() for value in values], seconds_text)
+    chart.log(
+        "x",
+        LABELS["median_s"],
+        [value for values in quantiles.values() for value in values],
+        seconds_text,
+    )
     chart.linear("y", "share of repetitions", [1.0], percent_text)
     for name, values in quantiles.items():
         colour, dashes = colours.of(name)
         chart.line(values, SHARES, colour, dashes, name)
-        marked, shares = [values[at] for at in MARKED_SHARES], [SHARES[at] for at in MARKED_SHARES]
+        marked = [values[at] for at in MARKED_SHARES]
+        shares = [SHARES[at] for at in MARKED_SHARES]
         most = [f"at most {format_seconds(value)}" for value in marked]
         tips = [
-            f"{percent_text(share)} of the repetitions take {text}" for share, text in zip(shares, most, strict=True)
+            f"{percent_text(share)} of the repetitions take {text}"
+            for share, text in zip(shares, most, strict=True)
         ]
         chart.points(marked, shares, tips, colour, name)
     legend = [(name, *colours.of(name)) for name in names] if len(names) > 1 else []
@@ -290,8 +380,10 @@ def distribution_picture(title: str, launches: Launches) -> Picture:
 
 
 def soak_picture(title: str, line: pd.DataFrame) -> Picture:
-    """The median of each interval over time, with a band from minimum to maximum; a gap where nothing was measured."""
-    chart, colour = Chart(title, width=WIDE), PALETTE[0]
+    """The median of each interval over time, with a band from minimum to maximum; a gap where
+    nothing was measured."""
+    chart = Chart(title, width=WIDE_FIGURE)
+    colour = PALETTE[0]
     columns = line[["at_s", "min_s", "median_s", "max_s"]].to_numpy().T
     chart.linear("x", "time since the start (s)", columns[0].tolist(), lambda at: f"{at:g}")
     chart.log("y", LABELS["median_s"], [*columns[1].tolist(), *columns[3].tolist()], seconds_text)
@@ -308,12 +400,17 @@ def soak_picture(title: str, line: pd.DataFrame) -> Picture:
 
 
 def ramp_picture(backend: str, seconds: Sequence[float]) -> Picture:
-    """A histogram of the time from the first call to 95 % of the steady rate, with logarithmic bins."""
+    """A histogram of the time from the first call to 95 % of the steady rate, with logarithmic
+    bins."""
     chart = Chart(f"{backend}: time from the first call to 95 % of the steady rate", height=240.0)
-    edges = np.geomspace(*chart.log("x", "time to 95 % of the steady rate", seconds, seconds_text), RAMP_BINS + 1)
+    edges = np.geomspace(
+        *chart.log("x", "time to 95 % of the steady rate", seconds, seconds_text), RAMP_BINS + 1
+    )
     counts, _ = np.histogram(seconds, bins=edges)
     chart.linear("y", "cases", counts.tolist(), lambda count: f"{count:g}", whole=True)
-    for left, right, count in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True):
+    for left, right, count in zip(
+        edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True
+    ):
         if count:
             tip = f"{count} between {seconds_text(left)} and {seconds_text(right)}"
             chart.bar(left, 0, (right - left) * 0.96, count, PALETTE[2], tip)
@@ -333,11 +430,21 @@ def number_tables(choice: Choice) -> list[NumberTable]:
         rated = "bandwidth" in benchmark or "copy" in benchmark  # the answer is a rate
         rows = []
         for size in sizes:
-            of_size = ([row for row in lines[name] if (row["message_bytes"] or 0) == size] for name in names)
-            rows.append((size_text(size) if size else "no message", [_number_cell(group, rated) for group in of_size]))
+            of_size = (
+                [row for row in lines[name] if (row["message_bytes"] or 0) == size]
+                for name in names
+            )
+            rows.append(
+                (
+                    size_text(size) if size else "no message",
+                    [_number_cell(group, rated) for group in of_size],
+                )
+            )
         small = len(sizes) <= MOST_SIZES and len(names) <= MOST_COLUMNS and len(tables) < MOST_OPEN
         extent = f"{plural(len(sizes), 'size', 'sizes')}, {plural(len(names), 'column', 'columns')}"
-        shared, heads = (names[0], ["time"]) if len(names) == 1 else ("", [short[name] for name in names])
+        shared, heads = (
+            (names[0], ["time"]) if len(names) == 1 else ("", [short[name] for name in names])
+        )
         tables.append(NumberTable(benchmark, shared, heads, rows, "" if small else extent))
     return tables
 
@@ -345,7 +452,8 @@ def number_tables(choice: Choice) -> list[NumberTable]:
 def _number_cell(rows: Sequence[Row], rated: bool) -> NumberCell:
     """The numbers of one size, separated by slashes where there are several windows."""
     texts = [
-        format_seconds(row["median_s"]) + (f", {format_number(row['algbw_gb_per_s'])} GB/s" if rated else "")
+        format_seconds(row["median_s"])
+        + (f", {format_number(row['algbw_gb_per_s'])} GB/s" if rated else "")
         for row in rows
     ]
     tips = [interval_text(row["ci_low_s"], row["ci_high_s"]) for row in rows]

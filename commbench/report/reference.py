@@ -1,7 +1,9 @@
-"""Known values to compare with: ranges per kind of hardware for the report, published values for the experiments.
+"""Known values to compare with: ranges per kind of hardware for the report, published values for
+the experiments.
 
 data/reference.csv: hardware with a pattern for run.json, backend, benchmark, sizes, range, source.
-data/published.csv: the values in the documents that the experiments reproduce, each with its source.
+data/published.csv: the values in the documents that the experiments reproduce, each with its
+source.
 """
 
 from __future__ import annotations
@@ -27,15 +29,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FAR = 1.5  # a factor beyond the published range
-NORMAL, FAST, SLOW = "normal", "faster", "slower"
+NORMAL = "normal"
+FAST = "faster"
+SLOW = "slower"
 CAUSES = {
-    ("median_s", SLOW): "another interface or transport than expected, a loaded or throttled machine, ranks that are "
-    "not pinned, several threads on one core, a virtual network",
+    ("median_s", SLOW): (
+        "another interface or transport than expected, a loaded or throttled machine, ranks that"
+        " are not pinned, several threads on one core, a virtual network"
+    ),
     ("median_s", FAST): "both ranks on one node (shared memory), or a newer library or machine",
-    ("rate", SLOW): "one connection where several are needed, a link that is negotiated down (PCIe width, Ethernet), "
-    "the wrong interface, small MTU, a message below the steady size, other traffic",
-    ("rate", FAST): "data that stays in a cache, both ranks on one node, NVLink SHARP (bus bandwidth above the link), "
-    "or a newer machine",
+    ("rate", SLOW): (
+        "one connection where several are needed, a link that is negotiated down (PCIe width,"
+        " Ethernet), the wrong interface, small MTU, a message below the steady size, other traffic"
+    ),
+    ("rate", FAST): (
+        "data that stays in a cache, both ranks on one node, NVLink SHARP (bus bandwidth above the"
+        " link), or a newer machine"
+    ),
 }
 POINT = ("setting", "message_bytes", "column")  # identifies a published value of an experiment
 PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
@@ -43,7 +53,8 @@ PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
 
 @dataclass(frozen=True)
 class Judged:
-    """A measured case with a known value, a row of references(). `expected`: "published 60 us .. 160 us"."""
+    """A measured case with a known value, a row of references(). `expected`: "published 60 us ..
+    160 us"."""
 
     reference: Row
     case: str
@@ -57,8 +68,9 @@ class Judged:
 def references() -> tuple[Row, ...]:
     """The rows of data/reference.csv.
 
-    Each is the range `low` to `high` of `column` for messages of `least_bytes` to `most_bytes` (null: no limit) on
-    `ranks` (null: any number of) ranks, where the message moves `between` nodes or `within` one.
+    Each is the range `low` to `high` of `column` for messages of `least_bytes` to `most_bytes`
+    (null: no limit) on `ranks` (null: any number of) ranks, where the message moves `between` nodes
+    or `within` one.
     """
     import pandas as pd
 
@@ -72,12 +84,14 @@ def is_own(reference: Row) -> bool:
 
 
 def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
-    """Compare the largest size of each backend, layout and WHOSE with all published values of this hardware.
+    """Compare the largest size of each backend, layout and WHOSE with all published values of this
+    hardware.
 
-    `hardware`: texts that describe the machines, and the labels of the runs. Values far from the published range come
-    first.
+    `hardware`: texts that describe the machines, and the labels of the runs. Values far from the
+    published range come first.
     """
-    texts, judged = list(hardware), []
+    texts = list(hardware)
+    judged = []
     whose = [name for name in WHOSE if name in cases]
     for reference in references():
         if not any(re.search(reference["pattern"], text, re.IGNORECASE) for text in texts):
@@ -85,9 +99,15 @@ def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
         alike = cases[
             (cases["benchmark"] == reference["benchmark"])
             & cases["backend"].str.fullmatch(reference["backend"])
-            & cases["message_bytes"].between(reference["least_bytes"], reference["most_bytes"] or math.inf)
+            & cases["message_bytes"].between(
+                reference["least_bytes"], reference["most_bytes"] or math.inf
+            )
             & cases[reference["column"]].notna()
-            & (cases["world_size"] == reference["ranks"] if reference["ranks"] else cases["world_size"] > 1)
+            & (
+                cases["world_size"] == reference["ranks"]
+                if reference["ranks"]
+                else cases["world_size"] > 1
+            )
         ].sort_values("message_bytes", kind="stable")
         last = alike.drop_duplicates(["backend", "engine", "layout", *whose], keep="last")
         differing = [name for name in whose if last[name].nunique(dropna=False) > 1]
@@ -99,7 +119,8 @@ def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
 
 def _span(row: Row) -> str:
     """`between` where the message leaves the node, else `within`."""
-    per_node, pair = int(row["ranks_per_node"]), row["pair"]
+    per_node = int(row["ranks_per_node"])
+    pair = row["pair"]
     if not isinstance(pair, str):
         return "between" if per_node < int(row["world_size"]) else "within"
     nodes = {int(rank) // per_node for rank in pair.split(" ")[0].split("-")}
@@ -108,11 +129,20 @@ def _span(row: Row) -> str:
 
 def _judged_case(reference: Row, row: Row, differing: Sequence[str]) -> Judged:
     """`differing`: further variables that the name of the case needs."""
-    value, seconds = float(row[reference["column"]]), reference["column"] == "median_s"
+    value = float(row[reference["column"]])
+    seconds = reference["column"] == "median_s"
     above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
-    verdict = above if value > reference["high"] * FAR else below if value < reference["low"] / FAR else NORMAL
+    verdict = (
+        above
+        if value > reference["high"] * FAR
+        else below
+        if value < reference["low"] / FAR
+        else NORMAL
+    )
     write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
-    where = " ".join(str(row[name]) for name in ("backend", "engine", "layout", *differing) if row[name])
+    where = " ".join(
+        str(row[name]) for name in ("backend", "engine", "layout", *differing) if row[name]
+    )
     case = f"{row['benchmark']} {format_bytes(int(row['message_bytes']))}, {where}"
     causes = "" if verdict == NORMAL else CAUSES["median_s" if seconds else "rate", verdict]
     origin = f"measured by commbench on {reference['date']}:" if is_own(reference) else "published"
@@ -126,27 +156,36 @@ def _judged_case(reference: Row, row: Row, differing: Sequence[str]) -> Judged:
 def published(experiment: str) -> pd.DataFrame:
     """One row per value that the document behind an experiment published.
 
-    setting (the document's words), message_bytes (null: not given), column (ours), value in the unit of that column,
-    source with its date, place in it. Raises ConfigError for an experiment without published values.
+    setting (the document's words), message_bytes (null: not given), column (ours), value in the
+    unit of that column, source with its date, place in it. Raises ConfigError for an experiment
+    without published values.
     """
     import pandas as pd
 
-    frame = pd.read_csv(str(files("commbench.report") / "data/published.csv")).astype({"message_bytes": "Int64"})
+    frame = pd.read_csv(str(files("commbench.report") / "data/published.csv")).astype(
+        {"message_bytes": "Int64"}
+    )
     chosen = frame[frame["experiment"] == experiment]
     if chosen.empty:
-        raise ConfigError(f"{experiment} has no published values; it has: {', '.join(sorted(set(frame.experiment)))}")
+        raise ConfigError(
+            f"{experiment} has no published values; it has:"
+            f" {', '.join(sorted(set(frame.experiment)))}"
+        )
     return chosen[list(PUBLISHED_COLUMNS)].reset_index(drop=True)
 
 
 def beside(values: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:
-    """One row per published value: setting, message_bytes, column, unit, published, ours, ratio (ours / published).
+    """One row per published value: setting, message_bytes, column, unit, published, ours, ratio
+    (ours / published).
 
-    `ours` has the columns setting, message_bytes, column and value, one row per measured setting; where a row is
-    missing, ours is null. Raises ConfigError for a point that occurs twice.
+    `ours` has the columns setting, message_bytes, column and value, one row per measured setting;
+    where a row is missing, ours is null. Raises ConfigError for a point that occurs twice.
     """
     doubled = ours[ours.duplicated(list(POINT))]
     if len(doubled):
-        raise ConfigError(f"ours has {tuple(doubled.iloc[0][list(POINT)])} twice; take one value of each")
+        raise ConfigError(
+            f"ours has {tuple(doubled.iloc[0][list(POINT)])} twice; take one value of each"
+        )
     ours = ours[[*POINT, "value"]].astype({"message_bytes": "Int64"})
     joined = values.merge(ours, on=list(POINT), how="left", suffixes=("", "_ours"))
     joined = joined.rename(columns={"value": "published", "value_ours": "ours"})

@@ -29,18 +29,66 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REPORT_COLUMNS = (  # those of cases.parquet that a report reads
-    *NEEDED["cases"], *SINCE_2, "launch", "ranks_per_node", "world_size", "label", "reason", "warnings", "limit_name",
-    "headline", "operations_per_sample", "block_k", "ci_low_s", "ci_high_s", "p99_s", "algbw_gb_per_s",
-    "busbw_gb_per_s", "limit_gb_per_s", "efficiency", "overhead_s", *INTERVAL_COLUMNS,
-)  # fmt: skip
-MOST_SENTENCES, MOST_PAIR_ROWS = 6, 40_000
+    *NEEDED["cases"],
+    *SINCE_2,
+    "launch",
+    "ranks_per_node",
+    "world_size",
+    "label",
+    "reason",
+    "warnings",
+    "limit_name",
+    "headline",
+    "operations_per_sample",
+    "block_k",
+    "ci_low_s",
+    "ci_high_s",
+    "p99_s",
+    "algbw_gb_per_s",
+    "busbw_gb_per_s",
+    "limit_gb_per_s",
+    "efficiency",
+    "overhead_s",
+    *INTERVAL_COLUMNS,
+)
+MOST_SENTENCES = 6
+MOST_PAIR_ROWS = 40_000
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
-MATRIX_KEY = ["run_id", "benchmark", "backend", "engine", "layout", "dtype", "message_bytes", "timing"]
-BEST_HEADS = ("benchmark", "ranks", "message\nB", "best", "median\nus", "interval\nus", "second", "takes", "based on")
+MATRIX_KEY = [
+    "run_id",
+    "benchmark",
+    "backend",
+    "engine",
+    "layout",
+    "dtype",
+    "message_bytes",
+    "timing",
+]
+BEST_HEADS = (
+    "benchmark",
+    "ranks",
+    "message\nB",
+    "best",
+    "median\nus",
+    "interval\nus",
+    "second",
+    "takes",
+    "based on",
+)
 REPORT_PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
-    "interval\nus": 1, "takes": 2, "second": 3, "based on": 4, "timing": 1, "labels": 2, "runs": 3, "CUDA IPC": 4,
-    "what to do": 1, "which": 1, "misses up to": 1, "n 1/2": 2,
-}  # fmt: skip
+    "interval\nus": 1,
+    "takes": 2,
+    "second": 3,
+    "based on": 4,
+    "timing": 1,
+    "labels": 2,
+    "runs": 3,
+    "CUDA IPC": 4,
+    "what to do": 1,
+    "which": 1,
+    "misses up to": 1,
+    "n 1/2": 2,
+}
 FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
 LOST_HEADS = ("status", "cases", "reason", "which")
 LONGEST_CELL = 24  # characters; a longer text may take several lines on a terminal
@@ -49,10 +97,11 @@ GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "
 
 @dataclass(frozen=True)
 class Results:
-    """`cases` has REPORT_COLUMNS and the newer of two attempts at a case; `problems` says what was left out, and why.
+    """`cases` has REPORT_COLUMNS and the newer of two attempts at a case; `problems` says what was
+    left out, and why.
 
-    `records`: the run.json of each run; `folders`: run_id -> folder, where raw tables can be read; `comparisons`: of
-    the folders of `commbench ab`.
+    `records`: the run.json of each run; `folders`: run_id -> folder, where raw tables can be read;
+    `comparisons`: of the folders of `commbench ab`.
     """
 
     cases: pd.DataFrame
@@ -63,30 +112,45 @@ class Results:
 
 
 def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Results:
-    """All runs below the folders and all parquet files of cases; raises ConfigError where nothing is left."""
+    """All runs below the folders and all parquet files of cases; raises ConfigError where nothing
+    is left."""
     sources, problems = read_cases(paths, REPORT_COLUMNS)
     if not sources:
         reasons = "; ".join(problems)
-        raise ConfigError(f"nothing to report: {reasons}; give a folder with runs or a parquet file of cases")
+        raise ConfigError(
+            f"nothing to report: {reasons}; give a folder with runs or a parquet file of cases"
+        )
     cases = frame_of([source.cases for source in sources])
     if benchmark is not None:
         measured = ", ".join(sorted(cases["benchmark"].unique()))
         cases = cases[cases["benchmark"] == benchmark].reset_index(drop=True)
         if not len(cases):
-            raise ConfigError(f"--benchmark {benchmark} is not in these results; they have: {measured}")
-    records = tuple(record for source in sources for record in source.records or ({"run_id": source.path.stem},))
-    folders = {str(source.records[0].get("run_id")): source.path for source in sources if source.path.is_dir()}
+            raise ConfigError(
+                f"--benchmark {benchmark} is not in these results; they have: {measured}"
+            )
+    records = tuple(
+        record for source in sources for record in source.records or ({"run_id": source.path.stem},)
+    )
+    folders = {
+        str(source.records[0].get("run_id")): source.path
+        for source in sources
+        if source.path.is_dir()
+    }
     comparisons, left_out = read_ab_results(paths, benchmark)
     return Results(cases, records, folders, (*problems, *left_out), tuple(comparisons))
 
 
 def counts_text(results: Results) -> str:
     """6 cases of 1 run."""
-    return f"{plural(len(results.cases), 'case', 'cases')} of {plural(len(results.records), 'run', 'runs')}"
+    return (
+        f"{plural(len(results.cases), 'case', 'cases')} of"
+        f" {plural(len(results.records), 'run', 'runs')}"
+    )
 
 
 class Lost(NamedTuple):
-    """Cases without a number: how many have this status and reason, and the names of the first ones."""
+    """Cases without a number: how many have this status and reason, and the names of the first
+    ones."""
 
     status: str
     cases: int
@@ -116,17 +180,21 @@ class Summary:
         crossed = [f"{text}." for text in self.choice.crossings if " above " in text]
         choices = self._choices() if self._most_runs else ()
         lines = [*choices, *self.soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
-        last_pieces = {(fit.benchmark, fit.name): fit for fit in self.choice.fits if fit.half != "-"}
+        last_pieces = {
+            (fit.benchmark, fit.name): fit for fit in self.choice.fits if fit.half != "-"
+        }
         lines += [
-            f"{fit.benchmark}, {fit.name}: fit from {fit.sizes.replace(' .. ', ' to ')}: {fit.alpha} per message plus "
-            f"its bytes at {fit.rate}; half of that rate at {fit.half}; the fit misses no size by more than {fit.miss}."
+            f"{fit.benchmark}, {fit.name}: fit from {fit.sizes.replace(' .. ', ' to ')}:"
+            f" {fit.alpha} per message plus its bytes at {fit.rate}; half of that rate at"
+            f" {fit.half}; the fit misses no size by more than {fit.miss}."
             for fit in list(last_pieces.values())[: MOST_SENTENCES // 2]
         ]
         lines += self.doubts()
         if self._most_runs > 1:
             lines.append(
-                f"Cases with several runs (up to {self._most_runs}) show the median of the runs and the widest of "
-                "their intervals, which says nothing about the next run: use timing=rigorous to cover launches."
+                f"Cases with several runs (up to {self._most_runs}) show the median of the runs and"
+                " the widest of their intervals, which says nothing about the next run: use"
+                " timing=rigorous to cover launches."
             )
         return lines
 
@@ -150,13 +218,15 @@ class Summary:
         ]
         if self.differences:
             names = list(dict.fromkeys(name for name, _, _ in self.differences))
-            lines.append(f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}.")
+            lines.append(
+                f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
+            )
         if self._most_runs == 0 and not self.soaks:
             lines.append("Nothing was measured.")
         elif self._most_runs and self.choice.cases["launches"].max() == 1:
             lines.append(
-                "Each case was measured in one launch, so its interval does not cover differences between launches; "
-                "-m launch=0,1,2,3 measures several."
+                "Each case was measured in one launch, so its interval does not cover differences"
+                " between launches; -m launch=0,1,2,3 measures several."
             )
         return lines
 
@@ -165,19 +235,30 @@ class Summary:
         return int(self.choice.cases["runs"].max()) if len(self.choice.cases) else 0
 
     def _choices(self) -> Iterator[str]:
-        groups = grouped(self.choice.best, lambda row: (row["benchmark"], row["world_size"], row["more"]))
+        groups = grouped(
+            self.choice.best, lambda row: (row["benchmark"], row["world_size"], row["more"])
+        )
         for (benchmark, world, more), rows in list(groups.items())[:MOST_SENTENCES]:
             where = f"{benchmark} on {world} ranks{f' ({more})' if more else ''}"
             smallest, largest = (
-                f"({size_text(row['message_bytes'])}): {best_text(row)}." for row in (rows[0], rows[-1])
+                f"({size_text(row['message_bytes'])}): {best_text(row)}."
+                for row in (rows[0], rows[-1])
             )
-            yield f"{where}: small messages {smallest}" + (f" Large ones {largest}" if len(rows) > 1 else "")
+            yield f"{where}: small messages {smallest}" + (
+                f" Large ones {largest}" if len(rows) > 1 else ""
+            )
         if not groups:
             labels = sorted({str(label) or "none" for label in self.choice.cases["label"]})
             under = f" under one label (labels: {', '.join(labels)})" if len(labels) > 1 else ""
-            yield f"There is no choice to make: no two backends or layouts were measured at the same size{under}."
+            yield (
+                "There is no choice to make: no two backends or layouts were measured at the same"
+                f" size{under}."
+            )
         elif len(groups) > MOST_SENTENCES:
-            yield f"{len(groups) - MOST_SENTENCES} more choices are in the table of the best for each size."
+            yield (
+                f"{len(groups) - MOST_SENTENCES} more choices are in the table of the best for each"
+                " size."
+            )
 
     def _slow_links(self) -> Iterator[str]:
         if self.unjudged_pairs:
@@ -190,7 +271,10 @@ class Summary:
             where = f" ({backend} {finding.layout})" if backend and len(self.groups) > 1 else ""
             yield f"{FINDING_TITLES[finding.kind]}{where}: {finding.text_with_host(record)}."
         if len(shown) > MOST_SENTENCES:
-            yield f"{len(shown) - MOST_SENTENCES} more slow pairs; commbench.slow_pairs(PATH) lists all."
+            yield (
+                f"{len(shown) - MOST_SENTENCES} more slow pairs; commbench.slow_pairs(PATH) lists"
+                " all."
+            )
 
 
 def summarise_results(results: Results) -> Summary:
@@ -201,11 +285,14 @@ def summarise_results(results: Results) -> Summary:
     labels = map(str, cases["label"].dropna().unique().tolist())
     pairs = row_dicts(several_pairs(cases, 1).head(MOST_PAIR_ROWS))
     warnings = [warnings_of(row) for row in pairs if row["status"] == "ok"]
-    unusable = [names & UNUSABLE for names in warnings if names & UNUSABLE]  # they say nothing about a link
+    # they say nothing about a link
+    unusable = [names & UNUSABLE for names in warnings if names & UNUSABLE]
     unjudged = ""
     if 2 * len(unusable) > len(warnings):
         why = ", ".join(sorted(set().union(*unusable)))
-        unjudged = f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
+        unjudged = (
+            f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
+        )
     return Summary(
         results, choice, overhead_cells(launch_overheads(cases)),
         findings(pairs), unjudged, soak_sentences(cases), lost_cases(cases), count_flags(cases),
@@ -225,7 +312,8 @@ def soak_sentences(cases: pd.DataFrame) -> list[str]:
     soaks = cases[(cases["timing"] == "soak") & (cases["status"] == "ok") & (cases["median_s"] > 0)]
     lines = []
     for row in row_dicts(soaks):
-        size, where = size_text(row["message_bytes"] or 0), f"{row['backend']} {row['engine']} {row['layout']}"
+        size = size_text(row["message_bytes"] or 0)
+        where = f"{row['backend']} {row['engine']} {row['layout']}"
         rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if row["algbw_gb_per_s"] else ""
         slow = f"; 99 % take at most {format_seconds(row['p99_s'])}" if row["p99_s"] else ""
         median = format_seconds(row["median_s"])
@@ -234,11 +322,16 @@ def soak_sentences(cases: pd.DataFrame) -> list[str]:
 
 
 def lost_cases(cases: pd.DataFrame) -> list[Lost]:
-    """Cases without a number by status and reason, the most serious status and the most frequent reason first."""
+    """Cases without a number by status and reason, the most serious status and the most frequent
+    reason first."""
     rows = cases[cases["status"] != "ok"]
     lost = []
-    for (status, reason), group in rows.groupby(["status", rows["reason"].fillna("no reason given")], sort=False):
-        names = (group["benchmark"] + " " + group["backend"] + " " + group["layout"]).head(200).unique()
+    for (status, reason), group in rows.groupby(
+        ["status", rows["reason"].fillna("no reason given")], sort=False
+    ):
+        names = (
+            (group["benchmark"] + " " + group["backend"] + " " + group["layout"]).head(200).unique()
+        )
         text = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
         lost.append(Lost(str(status), len(group), str(reason), text))
     order = {"invalid": 0, "failed": 1, "skipped": 2}
@@ -259,9 +352,13 @@ def reference_note(judged: Sequence[Judged]) -> str:
         own = sum(is_own(case.reference) for case in judged)
         counts = [f"{len(judged) - own} published"] if own < len(judged) else []
         counts += [f"{own} measured by commbench itself"] if own else []
-        return f"Known values of similar hardware: {', '.join(counts)}; far is beyond a factor of {FAR}."
+        return (
+            f"Known values of similar hardware: {', '.join(counts)}; far is beyond a factor of"
+            f" {FAR}."
+        )
     return (
-        f"Nothing to compare with: none of the {len(references())} known values is for this hardware and these cases."
+        f"Nothing to compare with: none of the {len(references())} known values is for this"
+        " hardware and these cases."
     )
 
 
@@ -273,12 +370,19 @@ def best_cells(summary: Summary) -> list[tuple[str, ...]]:
     cells: list[tuple[str, ...]] = []
     for row in summary.choice.best:
         decided = row["best"] != UNDECIDED
-        cells.append((
-            f"{row['benchmark']} {row['more']}".strip(), str(row["world_size"]), str(row["message_bytes"]),
-            row["best"] if decided else f"{UNDECIDED}: {', '.join(row['alike'])}", microseconds_text(row["median_s"]),
-            interval_text(row["ci_low_s"], row["ci_high_s"], microseconds_text), row["second"],
-            format_factor(row["ratio"]), plural(row["launches"], "launch", "launches") if decided else "",
-        ))  # fmt: skip
+        cells.append(
+            (
+                f"{row['benchmark']} {row['more']}".strip(),
+                str(row["world_size"]),
+                str(row["message_bytes"]),
+                row["best"] if decided else f"{UNDECIDED}: {', '.join(row['alike'])}",
+                microseconds_text(row["median_s"]),
+                interval_text(row["ci_low_s"], row["ci_high_s"], microseconds_text),
+                row["second"],
+                format_factor(row["ratio"]),
+                plural(row["launches"], "launch", "launches") if decided else "",
+            )
+        )
     return cells
 
 
@@ -300,9 +404,12 @@ def summary_text(summary: Summary, top: int) -> str:
     references = [f"Is this number normal? {reference_note(summary.judged)}"]
     for judged in summary.judged:
         causes = f"; usual causes: {judged.causes}" if judged.verdict != NORMAL else ""
-        references.append(f"  {judged.case}: {judged.measured}, {judged.expected}: {judged.verdict}{causes}")
         references.append(
-            f"    {judged.reference['hardware']}; {judged.reference['source']}, {judged.reference['date']}"
+            f"  {judged.case}: {judged.measured}, {judged.expected}: {judged.verdict}{causes}"
+        )
+        references.append(
+            f"    {judged.reference['hardware']}; {judged.reference['source']},"
+            f" {judged.reference['date']}"
         )
     parts = [
         _titled_table(title, GROUP_HEADS, summary.groups, top, terminal)
@@ -310,9 +417,13 @@ def summary_text(summary: Summary, top: int) -> str:
         + paragraphs(_machine_lines(summary), terminal),
         "\n".join(["Answers", paragraphs((f"  * {text}" for text in answers if text), terminal)]),
         "\n".join(comparisons[:-1]),
-        _titled_table("Best backend and layout for each size", BEST_HEADS, best_cells(summary), top, terminal)
+        _titled_table(
+            "Best backend and layout for each size", BEST_HEADS, best_cells(summary), top, terminal
+        )
         + (terminal.paragraph(summary.interval_note()) if summary.choice.best else ""),
-        _titled_table("Costs: time = alpha + beta x bytes", fit_heads, summary.choice.fits, top, terminal),
+        _titled_table(
+            "Costs: time = alpha + beta x bytes", fit_heads, summary.choice.fits, top, terminal
+        ),
         _titled_table(launching, LAUNCH_HEADS, summary.overheads, top, terminal),
         paragraphs(references, terminal),
         _titled_table("Flags", FLAG_HEADS, summary.flags, len(summary.flags), terminal),
@@ -331,7 +442,12 @@ def _titled_table(
     rows = [tuple(map(str, row)) for row in values]
     longest = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     columns = [
-        TableColumn(head, right="\n" in head, priority=REPORT_PRIORITIES.get(head, 0), prose=length > LONGEST_CELL)
+        TableColumn(
+            head,
+            right="\n" in head,
+            priority=REPORT_PRIORITIES.get(head, 0),
+            prose=length > LONGEST_CELL,
+        )
         for head, length in zip(heads, longest, strict=True)
     ]
     table = table_text(columns, rows[:top], terminal)

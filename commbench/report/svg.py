@@ -1,4 +1,5 @@
-"""Charts drawn by matplotlib as inline SVG: marks show a text on hover, points can be links, series can be hidden."""
+"""Charts drawn by matplotlib as inline SVG: marks show a text on hover, points can be links, series
+can be hidden."""
 
 from __future__ import annotations
 
@@ -13,15 +14,28 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from .figures import BAND_OPACITY, GRID, byte_ticks, bytes_text, line_style, linear_ticks, log_ticks, set_ticks
+from .figures import (
+    BAND_OPACITY,
+    GRID,
+    byte_ticks,
+    bytes_text,
+    line_style,
+    linear_ticks,
+    log_ticks,
+    set_ticks,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from matplotlib.artist import Artist
 
-WIDTH, HEIGHT = 600.0, 330.0  # SVG user units, which are matplotlib's points
-LEFT, RIGHT, TOP, BOTTOM = 78.0, 16.0, 12.0, 48.0  # of the axes
+WIDTH = 600.0
+HEIGHT = 330.0  # SVG user units, which are matplotlib's points
+LEFT = 78.0
+RIGHT_MARGIN = 16.0
+TOP_MARGIN = 12.0
+BOTTOM = 48.0  # of the axes
 POINTS_PER_INCH = 72
 ROOM = 0.04  # of an axis, beyond the data
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -46,102 +60,201 @@ def clean(text: object) -> str:
 class Chart:
     """Two axes of matplotlib in the style of the page; see svg()."""
 
-    def __init__(self, title: str, width: float = WIDTH, height: float = HEIGHT, left: float = LEFT) -> None:
+    def __init__(
+        self, title: str, width: float = WIDTH, height: float = HEIGHT, left: float = LEFT
+    ) -> None:
         from matplotlib.figure import Figure
 
         self.title = clean(title)
-        self._changes: dict[str, Callable[[ElementTree.Element], None]] = {}  # id -> what its SVG element needs
+        # id -> what its SVG element needs
+        self._changes: dict[str, Callable[[ElementTree.Element], None]] = {}
         with _settings():
-            self._figure = Figure(figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH), facecolor="none")
-            box = (left / width, BOTTOM / height, (width - left - RIGHT) / width, (height - TOP - BOTTOM) / height)
+            self._figure = Figure(
+                figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH), facecolor="none"
+            )
+            box = (
+                left / width,
+                BOTTOM / height,
+                (width - left - RIGHT_MARGIN) / width,
+                (height - TOP_MARGIN - BOTTOM) / height,
+            )
             self.axes = self._figure.add_axes(box)
             self.axes.grid(True)
             self.axes.tick_params(length=0, pad=6)
-            inside = width - left - RIGHT, height - TOP - BOTTOM
+            inside = width - left - RIGHT_MARGIN, height - TOP_MARGIN - BOTTOM
             self.axes.xaxis.set_label_coords(0.5, (12 - BOTTOM) / inside[1])
             self.axes.yaxis.set_label_coords((20 - left) / inside[0], 0.5)
 
-    def log(self, name: str, label: str, values: Iterable[float], text: Callable[[float], str]) -> tuple[float, float]:
-        """Make `x` or `y` logarithmic, with all positive values, at least a factor of two wide; returns its ends.
+    def log(
+        self, name: str, label: str, values: Iterable[float], text: Callable[[float], str]
+    ) -> tuple[float, float]:
+        """Make `x` or `y` logarithmic, with all positive values, at least a factor of two wide;
+        returns its ends.
 
         With bytes_text its ticks are powers of two.
         """
         known = [value for value in values if 0 < value < math.inf] or [1.0]
-        low, high = min(known), max(known)
+        low = min(known)
+        high = max(known)
         spread = max(math.log(high / low), math.log(2))
         room = spread * ROOM + max(math.log(2) - math.log(high / low), 0) / 2
-        low, high = low * math.exp(-room), high * math.exp(room)
+        low = low * math.exp(-room)
+        high = high * math.exp(room)
         getattr(self.axes, f"set_{name}scale")("log")
-        self._limits(name, label, (low, high), (byte_ticks if text is bytes_text else log_ticks)(low, high), text)
+        self._limits(
+            name,
+            label,
+            (low, high),
+            (byte_ticks if text is bytes_text else log_ticks)(low, high),
+            text,
+        )
         return low, high
 
     def linear(
-        self, name: str, label: str, values: Iterable[float], text: Callable[[float], str], whole: bool = False
+        self,
+        name: str,
+        label: str,
+        values: Iterable[float],
+        text: Callable[[float], str],
+        whole: bool = False,
     ) -> None:
-        """Make `x` or `y` linear, from 0 to the largest value; `whole`: ticks at whole numbers only."""
-        high = max([value for value in values if math.isfinite(value)], default=0.0) * (1 + ROOM) or 1.0
+        """Make `x` or `y` linear, from 0 to the largest value; `whole`: ticks at whole numbers
+        only."""
+        high = (
+            max([value for value in values if math.isfinite(value)], default=0.0) * (1 + ROOM)
+            or 1.0
+        )
         ticks = [tick for tick in linear_ticks(0.0, high) if not whole or tick.is_integer()]
         self._limits(name, label, (0.0, high), ticks, text)
 
     def categories(self, label: str, names: Sequence[str]) -> None:
         """An x axis with a tick per name at 0, 1, 2 ..."""
-        self._limits("x", label, (-0.5, len(names) - 0.5), range(len(names)), lambda at: clean(names[round(at)]))
+        self._limits(
+            "x",
+            label,
+            (-0.5, len(names) - 0.5),
+            range(len(names)),
+            lambda at: clean(names[round(at)]),
+        )
 
-    def _limits(self, name: str, label: str, ends: tuple[float, float], ticks: Sequence[float], text: Any) -> None:
+    def _limits(
+        self, name: str, label: str, ends: tuple[float, float], ticks: Sequence[float], text: Any
+    ) -> None:
         with _settings():
             axis = self.axes.xaxis if name == "x" else self.axes.yaxis
             set_ticks(axis, ticks, text)
             getattr(self.axes, f"set_{name}lim")(*ends)
             axis.set_label_text(clean(label))
 
-    def line(self, xs: Sequence[float], ys: Sequence[float], colour: str, dashes: str = "", series: str = "") -> None:
+    def line(
+        self,
+        xs: Sequence[float],
+        ys: Sequence[float],
+        colour: str,
+        dashes: str = "",
+        series: str = "",
+    ) -> None:
         """Straight lines through the points; a gap where a value is NaN."""
-        (line,) = self.axes.plot(xs, ys, color=colour, linestyle=line_style(dashes), linewidth=2, clip_on=False)
+        (line,) = self.axes.plot(
+            xs, ys, color=colour, linestyle=line_style(dashes), linewidth=2, clip_on=False
+        )
         self._change(line, functools.partial(_label, attributes=_series(series)))
 
     def band(
-        self, xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], colour: str, series: str = ""
+        self,
+        xs: Sequence[float],
+        lows: Sequence[float],
+        highs: Sequence[float],
+        colour: str,
+        series: str = "",
     ) -> None:
-        """The area between lows and highs, in one piece per stretch of neighbours that have both."""
+        """The area between lows and highs, in one piece per stretch of neighbours that have
+        both."""
         known = np.flatnonzero(np.isfinite(np.add(lows, highs)))
         for at in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1):
             if at.size > 1:
                 there_and_back = [xs[i] for i in (*at, *at[::-1])]
                 outline = [lows[i] for i in at] + [highs[i] for i in at[::-1]]
                 (area,) = self.axes.fill(
-                    there_and_back, outline, color=colour, alpha=BAND_OPACITY, linewidth=0, clip_on=False
+                    there_and_back,
+                    outline,
+                    color=colour,
+                    alpha=BAND_OPACITY,
+                    linewidth=0,
+                    clip_on=False,
                 )
-                self._change(area, functools.partial(_label, attributes={"class": "band"} | _series(series)))
+                self._change(
+                    area, functools.partial(_label, attributes={"class": "band"} | _series(series))
+                )
 
     def points(
-        self, xs: Sequence[float], ys: Sequence[float], tips: Sequence[str], colour: str, series: str = "",
-        links: Sequence[str | None] = (), radius: float = 3.4,
-    ) -> None:  # fmt: skip
-        """Points that show their tip and, with a link, lead to more; a value that is NaN has none."""
+        self,
+        xs: Sequence[float],
+        ys: Sequence[float],
+        tips: Sequence[str],
+        colour: str,
+        series: str = "",
+        links: Sequence[str | None] = (),
+        radius: float = 3.4,
+    ) -> None:
+        """Points that show their tip and, with a link, lead to more; a value that is NaN has
+        none."""
         at = [index for index, y in enumerate(ys) if math.isfinite(y)]
         (dots,) = self.axes.plot(
-            [xs[i] for i in at], [ys[i] for i in at], "o", markersize=2 * radius, color=colour, clip_on=False, zorder=3
+            [xs[i] for i in at],
+            [ys[i] for i in at],
+            "o",
+            markersize=2 * radius,
+            color=colour,
+            clip_on=False,
+            zorder=3,
         )
         circle = {"r": f"{radius:g}", "fill": colour, "class": "dot", "tabindex": "0"}
         texts = [(tips[i], links[i] if links else None) for i in at]
-        self._change(dots, functools.partial(_draw_circles, attributes=_series(series), circle=circle, texts=texts))
+        self._change(
+            dots,
+            functools.partial(
+                _draw_circles, attributes=_series(series), circle=circle, texts=texts
+            ),
+        )
 
     def bar(
-        self, left: float, bottom: float, width: float, height: float, colour: str, tip: str, group: str = ""
+        self,
+        left: float,
+        bottom: float,
+        width: float,
+        height: float,
+        colour: str,
+        tip: str,
+        group: str = "",
     ) -> None:
         """A rectangle that shows its tip; `group` is its class, for the script."""
         from matplotlib.patches import Rectangle
 
-        bar = self.axes.add_patch(Rectangle((left, bottom), width, height, color=colour, linewidth=0, clip_on=False))
-        self._change(bar, functools.partial(_label, attributes={"class": group or "bar", "tabindex": "0"}, tip=tip))
+        bar = self.axes.add_patch(
+            Rectangle((left, bottom), width, height, color=colour, linewidth=0, clip_on=False)
+        )
+        self._change(
+            bar,
+            functools.partial(
+                _label, attributes={"class": group or "bar", "tabindex": "0"}, tip=tip
+            ),
+        )
 
-    def text(self, x: float, y: float, text: str, offset: float = 0.0, anchor: str = "left") -> None:
+    def text(
+        self, x: float, y: float, text: str, offset: float = 0.0, anchor: str = "left"
+    ) -> None:
         """A text beside a place, `offset` points to the right."""
         with _settings():
             self.axes.annotate(
-                clean(text), (x, y), (offset, 0), textcoords="offset points", va="center", ha=anchor,
+                clean(text),
+                (x, y),
+                (offset, 0),
+                textcoords="offset points",
+                va="center",
+                ha=anchor,
                 annotation_clip=False,
-            )  # fmt: skip
+            )
 
     def _change(self, artist: Artist, change: Callable[[ElementTree.Element], None]) -> None:
         """Have svg() apply a change to the element of the artist, which it finds by its id."""
@@ -153,8 +266,11 @@ class Chart:
         """The chart as an <svg> element without ids, style sheets or links to elsewhere."""
         file = io.BytesIO()
         with _settings(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph", UserWarning)  # the browser has fonts of its own
-            self._figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+            # the browser has fonts of its own
+            warnings.filterwarnings("ignore", "Glyph", UserWarning)
+            self._figure.savefig(
+                file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            )
         root = ElementTree.fromstring(file.getvalue())
         for parent in list(root.iter()):
             parent.tag = parent.tag.rpartition("}")[2]
@@ -167,7 +283,10 @@ class Chart:
             node.tail = None
             if node.tag == "text":  # the page's style sheet has the font
                 style = node.attrib.pop("style", "")
-                node.set("style", "; ".join(part for part in style.split("; ") if not part.startswith("font")))
+                node.set(
+                    "style",
+                    "; ".join(part for part in style.split("; ") if not part.startswith("font")),
+                )
             elif "d" in node.attrib:
                 node.set("d", re.sub(r"\.(\d)\d*", r".\1", " ".join(node.attrib["d"].split())))
             if change is not None:
@@ -203,10 +322,13 @@ def _label(node: ElementTree.Element, attributes: Mapping[str, str], tip: str = 
 
 
 def _draw_circles(
-    node: ElementTree.Element, attributes: Mapping[str, str], circle: Mapping[str, str],
+    node: ElementTree.Element,
+    attributes: Mapping[str, str],
+    circle: Mapping[str, str],
     texts: Sequence[tuple[str, str | None]],
-) -> None:  # fmt: skip
-    """Replace matplotlib's <use> of a marker by a <circle> with these attributes; `texts`: tip and link of each."""
+) -> None:
+    """Replace matplotlib's <use> of a marker by a <circle> with these attributes; `texts`: tip and
+    link of each."""
     node.attrib |= attributes
     uses = list(node.iter("use"))
     for child in list(node):

@@ -1,9 +1,11 @@
-"""The control plane: ranks meet over a key-value store, independently of the library that is measured.
+"""The control plane: ranks meet over a key-value store, independently of the library that is
+measured.
 
 The store is torch's TCPStore, or that of store.py where ranks do not need torch.
 
-Waiting ranks sleep, every call has a deadline, and late ranks are named. A large world has two levels: ranks meet on
-their node, and the first ranks of all nodes meet for them, so that rank 0's store serves one rank per node.
+Waiting ranks sleep, every call has a deadline, and late ranks are named. A large world has two
+levels: ranks meet on their node, and the first ranks of all nodes meet for them, so that rank 0's
+store serves one rank per node.
 """
 
 from __future__ import annotations
@@ -33,9 +35,11 @@ OnWaiting = Callable[[list[int]], None]  # called with the world ranks that have
 
 
 class StoreControl(Control):
-    """See Control. Every rank makes the same calls in the same order; a sequence number keeps their keys apart.
+    """See Control. Every rank makes the same calls in the same order; a sequence number keeps their
+    keys apart.
 
-    `world_ranks` are those of ranks 0 ... size-1; `owner` is the world rank whose process hosts the store.
+    `world_ranks` are those of ranks 0 ... size-1; `owner` is the world rank whose process hosts the
+    store.
     """
 
     def __init__(
@@ -47,15 +51,23 @@ class StoreControl(Control):
         world_ranks: Sequence[int] | None = None,
         owner: int = 0,
     ) -> None:
-        self.store, self.rank, self.size = store, rank, size
-        self._scope, self._sequence, self._owner = scope, 0, owner
+        self.store = store
+        self.rank = rank
+        self.size = size
+        self._scope = scope
+        self._sequence = 0
+        self._owner = owner
         self._world_ranks = range(size) if world_ranks is None else tuple(world_ranks)
         self._decisions: list[str] = []  # keys that may still be unread, on rank 0
         self._contributions: list[str] = []  # own keys that rank 0 may not have read yet, elsewhere
         self._subsets: dict[tuple[int, ...], StoreControl] = {}
 
     def decide(
-        self, value: Any, deadline_s: float, meeting: str = "decide", on_waiting: OnWaiting | None = None
+        self,
+        value: Any,
+        deadline_s: float,
+        meeting: str = "decide",
+        on_waiting: OnWaiting | None = None,
     ) -> Any:
         key = self._next("decision")
         with self.blames_owner(meeting, deadline_s):
@@ -74,13 +86,16 @@ class StoreControl(Control):
         key = tuple(ranks)
         if key not in self._subsets:
             digest = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
-            scope, world_ranks = f"{self._scope}/{digest}", [self._world_ranks[rank] for rank in key]
+            scope = f"{self._scope}/{digest}"
+            world_ranks = [self._world_ranks[rank] for rank in key]
             self._subsets[key] = StoreControl(
                 self.store, key.index(self.rank), len(key), scope, world_ranks, self._owner
             )
         return self._subsets[key]
 
-    def meet(self, payload: bytes, deadline_s: float, meeting: str, on_waiting: OnWaiting | None = None) -> list[bytes]:
+    def meet(
+        self, payload: bytes, deadline_s: float, meeting: str, on_waiting: OnWaiting | None = None
+    ) -> list[bytes]:
         base = self._next("gather")
         with self.blames_owner(meeting, deadline_s):
             if self.rank != 0:
@@ -89,7 +104,8 @@ class StoreControl(Control):
                 return []
             keys = {rank: f"{base}/{rank}" for rank in range(1, self.size)}
             values = self._take(keys, deadline_s, meeting, on_waiting)
-            for key in self._decisions:  # all ranks that have arrived have read all earlier decisions
+            # all ranks that have arrived have read all earlier decisions
+            for key in self._decisions:
                 self.store.delete_key(key)
             self._decisions.clear()
             return [payload, *values]
@@ -102,15 +118,24 @@ class StoreControl(Control):
             return True
         return False
 
-    def _take(self, keys: dict[int, str], deadline_s: float, meeting: str, on_waiting: OnWaiting | None) -> list[bytes]:
-        """The values of keys as soon as all are there: one request, however many ranks there are. Raises Missing."""
+    def _take(
+        self, keys: dict[int, str], deadline_s: float, meeting: str, on_waiting: OnWaiting | None
+    ) -> list[bytes]:
+        """The values of keys as soon as all are there: one request, however many ranks there are.
+        Raises Missing."""
         late: list[int] = []
-        cause, waits = None, 1 if on_waiting is None else REPORTS_PER_WAIT
+        cause = None
+        waits = 1 if on_waiting is None else REPORTS_PER_WAIT
         for _ in range(waits):
             try:
                 return self._values(keys, deadline_s / waits)
-            except RuntimeError as error:  # a timeout, or the store is gone: then `check` raises it again
-                late = [self._world_ranks[rank] for rank, key in keys.items() if not self.store.check([key])]
+            # a timeout, or the store is gone: then `check` raises it again
+            except RuntimeError as error:
+                late = [
+                    self._world_ranks[rank]
+                    for rank, key in keys.items()
+                    if not self.store.check([key])
+                ]
                 cause = error
             if not late:  # the last one arrived between the two requests
                 return self._values(keys, deadline_s / waits)
@@ -142,10 +167,12 @@ class StoreControl(Control):
 
 
 class NodeControl(Control):
-    """See Control; `wide` has all ranks of the world, `local` those of this rank's node, in the order of `nodes`.
+    """See Control; `wide` has all ranks of the world, `local` those of this rank's node, in the
+    order of `nodes`.
 
-    The first rank of this control on each node is its leader: it takes the node's payloads to rank 0, and decisions
-    back. While a leader waits, it writes for which ranks to the wide store, so that all can name them.
+    The first rank of this control on each node is its leader: it takes the node's payloads to rank
+    0, and decisions back. While a leader waits, it writes for which ranks to the wide store, so
+    that all can name them.
     """
 
     def __init__(
@@ -155,18 +182,26 @@ class NodeControl(Control):
         nodes: Sequence[Sequence[int]],
         ranks: Sequence[int] | None = None,
     ) -> None:
-        self._wide, self._node, self._nodes = wide, local, nodes
+        self._wide = wide
+        self._node = local
+        self._nodes = nodes
         self._ranks = range(wide.size) if ranks is None else tuple(ranks)  # of the world
-        self.store, self.rank, self.size = wide.store, self._ranks.index(wide.rank), len(self._ranks)
+        self.store = wide.store
+        self.rank = self._ranks.index(wide.rank)
+        self.size = len(self._ranks)
         node_index = {rank: index for index, node in enumerate(nodes) for rank in node}
-        positions: dict[int, list[int]] = {}  # by node, in the order of `ranks`: rank 0 of this control leads the first
+        # by node, in the order of `ranks`: rank 0 of this control leads the first
+        positions: dict[int, list[int]] = {}
         for position, rank in enumerate(self._ranks):
             positions.setdefault(node_index[rank], []).append(position)
         here = node_index[wide.rank]
-        self._local = local.subset([nodes[here].index(self._ranks[position]) for position in positions[here]])
+        self._local = local.subset(
+            [nodes[here].index(self._ranks[position]) for position in positions[here]]
+        )
         leaders = [self._ranks[group[0]] for group in positions.values()]
         self._across = wide.subset(leaders) if wide.rank in leaders else None
-        self._order = [position for group in positions.values() for position in group]  # of the payloads on rank 0
+        # of the payloads on rank 0
+        self._order = [position for group in positions.values() for position in group]
         self._reported = False
         self._subsets: dict[tuple[int, ...], NodeControl] = {}
 
@@ -194,8 +229,10 @@ class NodeControl(Control):
             parts = self._local.meet(payload, PATIENCE * deadline_s, meeting, self._report)
             self._report([])
             return self._across.meet(packed(parts), deadline_s, meeting)
-        late, until = list[int](), time.monotonic() + deadline_s  # the late ranks and the deadline of both levels
-        parts, packages = list[bytes](), list[bytes]()
+        late = list[int]()
+        until = time.monotonic() + deadline_s  # the late ranks and the deadline of both levels
+        parts = list[bytes]()
+        packages = list[bytes]()
         try:
             parts = self._local.meet(payload, deadline_s, meeting)
         except Missing as missing:
@@ -222,7 +259,8 @@ class NodeControl(Control):
         self._reported = bool(late)
 
     def _late_behind(self, leader: int) -> list[int]:
-        """The world ranks that an absent leader waits for; the leader itself if it waits for nobody."""
+        """The world ranks that an absent leader waits for; the leader itself if it waits for
+        nobody."""
         key = _report_key(leader)
         try:
             self.store.set_timeout(timedelta(seconds=MIN_WAIT_S))
@@ -233,7 +271,8 @@ class NodeControl(Control):
 
     @contextmanager
     def _names_late_ranks(self, meeting: str, waited_s: float) -> Iterator[None]:
-        """Name the ranks that a leader waits for instead of the leader: it may have died because of them."""
+        """Name the ranks that a leader waits for instead of the leader: it may have died because of
+        them."""
         try:
             yield
         except Missing as missing:
@@ -262,22 +301,28 @@ class SingleProcessControl(StoreControl):
 def hosted_world(nodes: int, ranks_per_node: int) -> tuple[World, StoreControl]:
     """A world whose ranks all live in this process, with its control plane."""
     size = nodes * ranks_per_node
-    ranks = tuple(tuple(range(node * ranks_per_node, (node + 1) * ranks_per_node)) for node in range(nodes))
+    ranks = tuple(
+        tuple(range(node * ranks_per_node, (node + 1) * ranks_per_node)) for node in range(nodes)
+    )
     return World(0, size, ranks, tuple(range(size))), SingleProcessControl()
 
 
 def by_node(world: World, control: StoreControl) -> Control:
-    """The control plane to continue with: one of two levels in a large world of several nodes. Called by all ranks."""
+    """The control plane to continue with: one of two levels in a large world of several nodes.
+    Called by all ranks."""
     worthwhile = world.size > FLAT_RANKS and 1 < len(world.nodes) < world.size
     return join_nodes(world, control, CONNECT_S) if worthwhile else control
 
 
 def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> Control:
-    """Each node's first rank hosts a store for its node; if one of them can't, all ranks stay with `wide`."""
+    """Each node's first rank hosts a store for its node; if one of them can't, all ranks stay with
+    `wide`."""
     node = world.nodes[world.node_of(world.rank)]
-    key, is_leader = f"node store/{node[0]}", world.rank == node[0]
+    key = f"node store/{node[0]}"
+    is_leader = world.rank == node[0]
     is_torchs = not isinstance(wide.store, KeyValueStore)
-    store, problem = None, None
+    store = None
+    problem = None
     with wide.blames_owner("opening the nodes' stores", deadline_s):
         try:
             if is_leader:  # at an address that only this node can reach

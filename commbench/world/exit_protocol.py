@@ -1,10 +1,12 @@
 """How a world ends: which process prints the reason, and with which status each of them exits.
 
-Exit statuses: 0 all cases ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke, 128 + signal.
+Exit statuses: 0 all cases ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world
+broke, 128 + signal.
 
-The ranks of a world were started by a parent (`commbench` outside of any world, which exports FOLDER), or by the user's
-own launcher. A parent can't rely on its launcher for the status of the run, because launchers replace it with their
-own. So the ranks leave files in the run's folder; they exit with 0 if the run is done, with 3 if the world broke:
+The ranks of a world were started by a parent (`commbench` outside of any world, which exports
+FOLDER), or by the user's own launcher. A parent can't rely on its launcher for the status of the
+run, because launchers replace it with their own. So the ranks leave files in the run's folder; they
+exit with 0 if the run is done, with 3 if the world broke:
 
     how the run ends             rank 0 leaves                    the parent then
     ---------------------------  -------------------------------  ----------------------------------------------
@@ -21,11 +23,11 @@ own. So the ranks leave files in the run's folder; they exit with 0 if the run i
                                  rank leaves RAISED_FILE
     all are killed               nothing                          prints who ended first; as above
 
-The ranks write where they were; the parent adds which process failed first and how (WorldEnd), which it knows as their
-parent or from the kernel.
+The ranks write where they were; the parent adds which process failed first and how (WorldEnd),
+which it knows as their parent or from the kernel.
 
-Who prints when a rank's command ends with an error (who_prints). Where there is a parent, a rank other than 0 leaves
-its line in RAISED_FILE, and the parent prints one line for all:
+Who prints when a rank's command ends with an error (who_prints). Where there is a parent, a rank
+other than 0 leaves its line in RAISED_FILE, and the parent prints one line for all:
 
     process                   error                                  prints
     ------------------------  -------------------------------------  -------------------------------------------
@@ -47,9 +49,10 @@ Whom a rank notifies that the world is broken (whom_to_notify); rank 0 saves the
     other  a parent       this rank  the parent (REASON)
     other  own launcher   this rank  the user, if it is the lowest on its node apart from rank 0
 
-Under the user's own launcher on several nodes rank 0 then lives until all ranks could read its verdict
-(heartbeat.VERDICT_S): with it the store ends, and ranks that had not read it would report rank 0 as lost.
-"""
+Under the user's own launcher on several nodes rank 0 then lives until all ranks could read its
+verdict (heartbeat.VERDICT_S): with it the store ends, and ranks that had not read it would report
+rank 0 as lost.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -80,13 +83,16 @@ from .signals import SIGNAL_STATUS
 FOLDER = "COMMBENCH_FOLDER"  # the run's folder
 JOB = "COMMBENCH_JOB"  # the checked configuration (config.settings.Job)
 RESUME = "COMMBENCH_RESUME"  # why a world continues a run (recovery.Resume)
-REASON = "COMMBENCH_REASON"  # the file for the reason why the world is broken, where rank 0 can't write run.json
+# the file for the reason why the world is broken, where rank 0 can't write run.json
+REASON = "COMMBENCH_REASON"
 
 # what ranks leave in the folder for their parent
 STATUS_FILE = "refused"  # the exit status of a world that leaves no run.json
-RAISED_FILE = "raised"  # the errors of ranks other than 0, a line of JSON each: process, message, stack
+# the errors of ranks other than 0, a line of JSON each: process, message, stack
+RAISED_FILE = "raised"
 
-# the first rank that exits ends the world: torchrun and mpirun kill the others, rank 0 perhaps before it has printed
+# the first rank that exits ends the world: torchrun and mpirun kill the others, rank 0 perhaps
+# before it has printed
 RANK_0_FIRST_S = 10.0
 
 
@@ -113,11 +119,11 @@ class RankFailure:
 
 @dataclass(frozen=True)
 class WorldEnd:
-    """How a world ended, as its parent saw it. `launcher` is its name and process id; `cause` says what ended it
-    where that was not the end of a rank.
+    """How a world ended, as its parent saw it. `launcher` is its name and process id; `cause` says
+    what ended it where that was not the end of a rank.
 
-    `failures` are the ranks that ended first: empty where nobody knows, or where all ended at once. `unclosed` says
-    what was ended after the run.
+    `failures` are the ranks that ended first: empty where nobody knows, or where all ended at once.
+    `unclosed` says what was ended after the run.
     """
 
     status: int
@@ -160,8 +166,11 @@ def who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_loaded:
     return Print.AFTER_RANK_0 if same_on_rank_0 else Print.NOW
 
 
-def whom_to_notify(rank: int, node: Sequence[int], has_parent: bool, has_record: bool, found_by_rank_0: bool) -> Notify:
-    """The third table; `node` has the ranks of this rank's node, `has_record` says whether run.json was begun."""
+def whom_to_notify(
+    rank: int, node: Sequence[int], has_parent: bool, has_record: bool, found_by_rank_0: bool
+) -> Notify:
+    """The third table; `node` has the ranks of this rank's node, `has_record` says whether run.json
+    was begun."""
     if rank == 0:
         return Notify.USER if not has_parent else Notify.NOBODY if has_record else Notify.PARENT
     if found_by_rank_0:
@@ -175,7 +184,8 @@ def whom_to_notify(rank: int, node: Sequence[int], has_parent: bool, has_record:
 
 
 def end_with_error(error: CommbenchError, identity: RankIdentity | None) -> int:
-    """Print the error as the second table says, notify the parent, and end a rank of a broken world.
+    """Print the error as the second table says, notify the parent, and end a rank of a broken
+    world.
 
     Returns the exit status.
     """
@@ -197,7 +207,8 @@ def end_with_error(error: CommbenchError, identity: RankIdentity | None) -> int:
 
 
 def exit_rank(status: int, identity: RankIdentity | None) -> None:
-    """End a rank at once: Python's own end would abort in gloo's last worker thread, or wait for ranks that are gone.
+    """End a rank at once: Python's own end would abort in gloo's last worker thread, or wait for
+    ranks that are gone.
 
     Returns outside of a world.
     """
@@ -214,7 +225,8 @@ def exit_rank(status: int, identity: RankIdentity | None) -> None:
 def leave_status(folder: str, status: int, resumed: bool = False) -> None:
     """Leave the exit status of rank 0 where there is no run.json of this world.
 
-    A resumed run has one of an earlier world. If it breaks again, no status is left: the next fresh world continues.
+    A resumed run has one of an earlier world. If it breaks again, no status is left: the next fresh
+    world continues.
     """
     if (resumed and status != WorldBroken.exit_status) or not (Path(folder) / "run.json").exists():
         with suppress(OSError):
@@ -224,14 +236,18 @@ def leave_status(folder: str, status: int, resumed: bool = False) -> None:
 def report_reason(reason: str, environ: Mapping[str, str] = os.environ) -> None:
     """Leave the reason why the world is broken, where rank 0 has no run.json to write it to.
 
-    Each world has a file of its own: a rank that was paused until a fresh world runs must not end that one.
+    Each world has a file of its own: a rank that was paused until a fresh world runs must not end
+    that one.
     """
     with suppress(OSError, KeyError):
         Path(environ[REASON]).write_text(reason)
 
 
-def report_raised(error: CommbenchError, process: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Leave the error of a rank other than 0 for the parent, which prints it; returns whether it could."""
+def report_raised(
+    error: CommbenchError, process: str, environ: Mapping[str, str] = os.environ
+) -> bool:
+    """Leave the error of a rank other than 0 for the parent, which prints it; returns whether it
+    could."""
     folder = environ.get(FOLDER)
     if folder is None:
         return False
@@ -248,7 +264,8 @@ def report_raised(error: CommbenchError, process: str, environ: Mapping[str, str
 
 
 def reopen(folder: Path) -> None:
-    """Prepare run.json for a world that continues a run: if it ends early, the end of the last world must not count."""
+    """Prepare run.json for a world that continues a run: if it ends early, the end of the last
+    world must not count."""
     run = json.loads((folder / "run.json").read_text())
     run.pop("stacks", None)
     write_json(folder / "run.json", run | {"exit_status": None})
@@ -262,7 +279,9 @@ def has_ended(folder: Path, run: Mapping[str, Any]) -> bool:
 
 def is_broken(reason_file: Path, run: Mapping[str, Any]) -> bool:
     """Whether a rank has found the world broken; `run` is its run.json."""
-    return reason_file.exists() or (run.get("status") == "broken" and run.get("exit_status") is not None)
+    return reason_file.exists() or (
+        run.get("status") == "broken" and run.get("exit_status") is not None
+    )
 
 
 def has_launches_left(run: Mapping[str, Any]) -> bool:
@@ -271,11 +290,16 @@ def has_launches_left(run: Mapping[str, Any]) -> bool:
 
 
 def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool = False) -> int:
-    """The exit status of the run, by the first table. Raises WorldBroken, with the stacks of the ranks if asked for."""
-    status_file, record, log = folder / STATUS_FILE, folder / "run.json", folder / LOG
+    """The exit status of the run, by the first table. Raises WorldBroken, with the stacks of the
+    ranks if asked for."""
+    status_file = folder / STATUS_FILE
+    record = folder / "run.json"
+    log = folder / LOG
     if status_file.exists():
-        status = int(status_file.read_text() or WorldBroken.exit_status)  # on a full disk the file may be empty
-        _remove(folder, STATUS_FILE, RAISED_FILE, *([] if record.exists() else [LOG]))  # rank 0 has said why
+        # on a full disk the file may be empty
+        status = int(status_file.read_text() or WorldBroken.exit_status)
+        # rank 0 has said why
+        _remove(folder, STATUS_FILE, RAISED_FILE, *([] if record.exists() else [LOG]))
         return status
     run = read_record(folder)
     ended_by_rank_0 = run.get("exit_status") is not None
@@ -283,16 +307,27 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
     if ended_by_rank_0 and run.get("status") not in ("broken", "interrupted"):
         _remove(folder, reason_file.name, RAISED_FILE)
         return int(run["exit_status"])
-    raised, reported = _read_raised(folder), run.get("reason") if ended_by_rank_0 else None
+    raised = _read_raised(folder)
+    reported = run.get("reason") if ended_by_rank_0 else None
     with suppress(OSError):
         reported = reported or reason_file.read_text()
-    reason = broken_reason(end, reported, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised])
+    reason = broken_reason(
+        end, reported, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised]
+    )
     kept = [f"finished cases are in {folder}"] if run else []
     kept += [f"the launcher's own messages are in {log}"] if log.exists() else []
-    stacks = {**run.get("stacks", {}), **{process.split(" on ")[0]: stack for process, _, stack in raised}}
+    stacks = {
+        **run.get("stacks", {}),
+        **{process.split(" on ")[0]: stack for process, _, stack in raised},
+    }
     if run:
         with suppress(OSError):
-            ended = {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason, "stacks": stacks}
+            ended = {
+                "status": "broken",
+                "exit_status": WorldBroken.exit_status,
+                "reason": reason,
+                "stacks": stacks,
+            }
             write_json(record, run | ended)
     _remove(folder, reason_file.name, RAISED_FILE)
     error = WorldBroken("; ".join([reason, *kept]))
@@ -312,9 +347,11 @@ def _read_raised(folder: Path) -> list[tuple[str, str, list[str]]]:
     return raised
 
 
-def broken_reason(end: WorldEnd, reported: str | None, when: str, raised: Sequence[str] = ()) -> str:
-    """Why a world broke: what ranks `reported` or `raised`, completed by what their parent has seen; else the latter
-    and `when`."""
+def broken_reason(
+    end: WorldEnd, reported: str | None, when: str, raised: Sequence[str] = ()
+) -> str:
+    """Why a world broke: what ranks `reported` or `raised`, completed by what their parent has
+    seen; else the latter and `when`."""
     if end.cause is not None:
         return f"{end.cause} {when}"
     for failure in end.failures:
@@ -323,9 +360,12 @@ def broken_reason(end: WorldEnd, reported: str | None, when: str, raised: Sequen
         # rank 0 only sees that a process is gone
         if reported is not None and failure.process in reported:
             return reported.replace(f"{failure.process} has ended", str(failure))
-    # a rank that ends because of an error has left the reason; only the parent knows what has killed a rank
+    # a rank that ends because of an error has left the reason; only the parent knows what has
+    # killed a rank
     reported = reported or next(iter(raised), None)
-    if reported is not None and all(failure.how == exit_text(WorldBroken.exit_status) for failure in end.failures):
+    if reported is not None and all(
+        failure.how == exit_text(WorldBroken.exit_status) for failure in end.failures
+    ):
         return reported
     return f"{end} {when}"
 
@@ -340,7 +380,8 @@ def _when(folder: Path, run: Mapping[str, Any]) -> str:
 
 
 def end_interrupted(folder: Path, status: int) -> bool:
-    """Complete run.json after a signal to the parent, if no rank could; returns whether there is a run to resume."""
+    """Complete run.json after a signal to the parent, if no rank could; returns whether there is a
+    run to resume."""
     run = read_record(folder)
     if run and (run.get("exit_status") is None or has_launches_left(run)):
         with suppress(OSError):
@@ -350,7 +391,8 @@ def end_interrupted(folder: Path, status: int) -> bool:
 
 
 def exit_text(code: int | None) -> str:
-    """How a process ended, from its status as subprocess gives it: `was killed by SIGSEGV` for -11."""
+    """How a process ended, from its status as subprocess gives it: `was killed by SIGSEGV` for
+    -11."""
     if code is None:
         return "has ended"
     if code in (-signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM):

@@ -1,8 +1,9 @@
-"""Heartbeats: every rank sends one every 2 s; if a rank sends none for `budget.silence_s` (8 s), the world is broken.
+"""Heartbeats: every rank sends one every 2 s; if a rank sends none for `budget.silence_s` (8 s),
+the world is broken.
 
-A thread of its own sends them, over a connection of its own to the control plane's store, also while the main thread
-is inside a library's call. Rank 0 checks all ranks, all ranks check rank 0. Each heartbeat says where its rank is
-(Progress).
+A thread of its own sends them, over a connection of its own to the control plane's store, also
+while the main thread is inside a library's call. Rank 0 checks all ranks, all ranks check rank 0.
+Each heartbeat says where its rank is (Progress).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ JOIN_S = 5.0  # for a thread to end
 MAX_FRAMES = 4
 PATH_PREFIX = re.compile(r".*/(site-packages|commbench|lib/python[0-9.]+)/")
 LIBRARY_ERROR = re.compile(r", \w*(Error|Exception): .*", re.DOTALL)
-STOPPED = {"T": "is stopped by a signal", "t": "is stopped by a debugger"}  # by the letter of proc(5)
+# by the letter of proc(5)
+STOPPED = {"T": "is stopped by a signal", "t": "is stopped by a debugger"}
 PROCESS_STATES = {"Z": "has ended", "X": "has ended", **STOPPED}
 
 OnBroken = Callable[[str, bool], None]  # the reason, and whether it was read from rank 0
@@ -49,23 +51,31 @@ class Progress:
     limit_s: float | None = None  # of this phase; None where a meeting has a deadline of its own
 
     def enter(self, phase: str, runner: Runner | None = None, limit_s: float | None = None) -> None:
-        self.runner, self.limit_s = None, None  # a reader between these lines must not join old and new
-        self.phase, self.begun = phase, time.monotonic()
-        self.runner, self.limit_s = runner, limit_s
+        self.runner = None
+        self.limit_s = None  # a reader between these lines must not join old and new
+        self.phase = phase
+        self.begun = time.monotonic()
+        self.runner = runner
+        self.limit_s = limit_s
 
     def late_s(self) -> float | None:
         """Seconds since this phase began, if it has taken longer than it may; else None."""
-        limit_s, spent_s = self.limit_s, time.monotonic() - self.begun
+        limit_s = self.limit_s
+        spent_s = time.monotonic() - self.begun
         return spent_s if limit_s is not None and spent_s > limit_s else None
 
     def text(self) -> str:
-        """The phase; inside a runner also the repetition and, where the engine records it, the call."""
-        runner, phase = self.runner, self.phase
+        """The phase; inside a runner also the repetition and, where the engine records it, the
+        call."""
+        runner = self.runner
+        phase = self.phase
         if runner is None:
             return phase
         repetition, step = (int(number) for number in runner.progress[:2])
         call = (
-            f", call {step + 1} of {len(runner.calls)} ({runner.calls[step]})" if 0 <= step < len(runner.calls) else ""
+            f", call {step + 1} of {len(runner.calls)} ({runner.calls[step]})"
+            if 0 <= step < len(runner.calls)
+            else ""
         )
         return f"repetition {repetition + 1}{call} of {phase}"
 
@@ -81,13 +91,15 @@ def main_stack() -> list[str]:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name, see proc(5): the first is the state, a letter. Raises OSError."""
+    """The fields of /proc/PID/stat after the name, see proc(5): the first is the state, a letter.
+    Raises OSError."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 @dataclass(frozen=True)
 class Host:
-    """The process of a rank. `kernel` is equal where the same process ids mean the same processes."""
+    """The process of a rank. `kernel` is equal where the same process ids mean the same
+    processes."""
 
     name: str
     pid: int
@@ -95,8 +107,13 @@ class Host:
 
     @classmethod
     def here(cls) -> Host:
-        boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-        parts = [boot.read_text().strip(), str(namespace.readlink())] if boot.exists() and namespace.exists() else []
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        namespace = Path("/proc/self/ns/pid")
+        parts = (
+            [boot.read_text().strip(), str(namespace.readlink())]
+            if boot.exists() and namespace.exists()
+            else []
+        )
         return cls(socket.gethostname(), os.getpid(), " ".join(parts))
 
     def state(self) -> str | None:
@@ -111,8 +128,8 @@ class Host:
 
 @dataclass
 class SilenceDetector:
-    """Finds ranks whose heartbeat has not changed for `silence_s`. Time in which this process itself was stopped does
-    not count."""
+    """Finds ranks whose heartbeat has not changed for `silence_s`. Time in which this process
+    itself was stopped does not count."""
 
     silence_s: float
     beats: dict[int, int] = field(default_factory=dict)
@@ -121,40 +138,64 @@ class SilenceDetector:
 
     def check(self, beats: Iterable[tuple[int, int]], now: float) -> list[int]:
         """The silent ranks; `beats` are (rank, number of its newest heartbeat)."""
-        stopped_s = 0.0 if self.checked_at is None else max(0.0, now - self.checked_at - 2 * PERIOD_S)
+        stopped_s = (
+            0.0 if self.checked_at is None else max(0.0, now - self.checked_at - 2 * PERIOD_S)
+        )
         self.checked_at = now
         for rank, beat in beats:
-            self.changed_at[rank] = now if beat != self.beats.get(rank) else self.changed_at[rank] + stopped_s
+            self.changed_at[rank] = (
+                now if beat != self.beats.get(rank) else self.changed_at[rank] + stopped_s
+            )
             self.beats[rank] = beat
         return [rank for rank, at in self.changed_at.items() if now - at >= self.silence_s]
 
 
 class Heartbeat:
-    """The heartbeat of one rank, in a world with one process per rank; all ranks create theirs together.
+    """The heartbeat of one rank, in a world with one process per rank; all ranks create theirs
+    together.
 
-    `on_broken` is called in a thread other than the main one, perhaps in two; it must end the process.
+    `on_broken` is called in a thread other than the main one, perhaps in two; it must end the
+    process.
     """
 
     def __init__(
-        self, control: Control, progress: Progress, silence_s: float, on_broken: OnBroken, deadline_s: float
+        self,
+        control: Control,
+        progress: Progress,
+        silence_s: float,
+        on_broken: OnBroken,
+        deadline_s: float,
     ) -> None:
-        self.rank, self.size = control.rank, control.size
-        self._store, self._progress, self._on_broken = control.store.clone(), progress, on_broken
+        self.rank = control.rank
+        self.size = control.size
+        self._store = control.store.clone()
+        self._progress = progress
+        self._on_broken = on_broken
         # phase and stack by rank, as JSON: on rank 0 of all ranks, on the others of rank 0
-        self._last_seen = dict.fromkeys(range(self.size), json.dumps([progress.text(), []]).encode())
-        self._beats_sent, self._found_by_rank_0 = 0, False
+        self._last_seen = dict.fromkeys(
+            range(self.size), json.dumps([progress.text(), []]).encode()
+        )
+        self._beats_sent = 0
+        self._found_by_rank_0 = False
         self._verdict: str | None = None  # of rank 0: why the world is broken
-        self._silence, self._silence_s = SilenceDetector(silence_s), silence_s
+        self._silence = SilenceDetector(silence_s)
+        self._silence_s = silence_s
         self._silent: list[int] = []
         self._answered_at = time.monotonic()
         self._ended = threading.Event()
         self._store.set_timeout(timedelta(seconds=silence_s))
         self._send()
         host = Host.here()
-        exchanged = control.exchange([host.name, host.pid, host.kernel], deadline_s, "the first heartbeat")
+        exchanged = control.exchange(
+            [host.name, host.pid, host.kernel], deadline_s, "the first heartbeat"
+        )
         self.hosts = [Host(*fields) for fields in exchanged]
         # the ranks whose processes can be seen from here
-        self._here = {rank: each for rank, each in enumerate(self.hosts) if host.kernel and each.kernel == host.kernel}
+        self._here = {
+            rank: each
+            for rank, each in enumerate(self.hosts)
+            if host.kernel and each.kernel == host.kernel
+        }
         self._threads = [
             threading.Thread(target=self._run, name="commbench-heartbeat", daemon=True),
             threading.Thread(target=self._watch_store, name="commbench-store-watch", daemon=True),
@@ -163,46 +204,66 @@ class Heartbeat:
             thread.start()
 
     def stop(self) -> None:
-        """Called before the farewell: afterwards the store may be gone, which must not look like a failure."""
+        """Called before the farewell: afterwards the store may be gone, which must not look like a
+        failure."""
         self._ended.set()
         for thread in self._threads:
             thread.join(JOIN_S)
 
     def names(self) -> dict[int, str]:
         """The ranks that share this one's kernel, by process id."""
-        return {host.pid: process_text(rank, host.name, host.pid) for rank, host in self._here.items()}
+        return {
+            host.pid: process_text(rank, host.name, host.pid) for rank, host in self._here.items()
+        }
 
     def describe(self, ranks: Sequence[int]) -> str:
         """Ranks with host, what has happened to their processes, and where they were last seen."""
         named = ranks[:MAX_NAMED_RANKS]
-        texts = [f"{self._with_state(rank)}, last seen in {json.loads(self._last_seen[rank])[0]}" for rank in named]
-        texts += [f"and {len(ranks) - MAX_NAMED_RANKS} more"] if len(ranks) > MAX_NAMED_RANKS else []
+        texts = [
+            f"{self._with_state(rank)}, last seen in {json.loads(self._last_seen[rank])[0]}"
+            for rank in named
+        ]
+        texts += (
+            [f"and {len(ranks) - MAX_NAMED_RANKS} more"] if len(ranks) > MAX_NAMED_RANKS else []
+        )
         return "; ".join(texts)
 
     def describe_lost(self, ranks: Sequence[int]) -> str:
-        """Ranks that have ended, and where this rank was at that time: all go through a case together."""
+        """Ranks that have ended, and where this rank was at that time: all go through a case
+        together."""
         if not ranks:
             return ""
         lost = "; ".join(self._with_state(rank) for rank in ranks[:MAX_NAMED_RANKS])
-        here = LIBRARY_ERROR.sub("", self._progress.text())  # the library reports that the other rank is gone
+        # the library reports that the other rank is gone
+        here = LIBRARY_ERROR.sub("", self._progress.text())
         return f"{lost} while rank {self.rank} was in {here}"
 
     def stacks(self) -> dict[str, list[str]]:
-        """The current stack of this rank and the last known ones of some others, first of silent ones, as lines
-        "file:line function"."""
+        """The current stack of this rank and the last known ones of some others, first of silent
+        ones, as lines "file:line function"."""
         self._last_seen[self.rank] = self._position()
-        ranks = list(dict.fromkeys([self.rank, *self._silent, *range(self.size)]))[: MAX_NAMED_RANKS + 1]
-        return {f"rank {rank}": stack for rank in ranks if (stack := json.loads(self._last_seen[rank])[1])}
+        ranks = list(dict.fromkeys([self.rank, *self._silent, *range(self.size)]))[
+            : MAX_NAMED_RANKS + 1
+        ]
+        return {
+            f"rank {rank}": stack
+            for rank in ranks
+            if (stack := json.loads(self._last_seen[rank])[1])
+        }
 
     def wait_for_first_rank(self, timeout_s: float) -> None:
         """Wait until the lowest rank that lives on this host has ended.
 
-        It looks for ranks that were lost before the signal, and must not find this one; and a launcher that sees a rank
-        end might kill rank 0 while it saves.
+        It looks for ranks that were lost before the signal, and must not find this one; and a
+        launcher that sees a rank end might kill rank 0 while it saves.
         """
         until = time.monotonic() + timeout_s
         first = min({*self._here, self.rank} - {*self.dead_here()})
-        while first != self.rank and self._here[first].state() != "has ended" and time.monotonic() < until:
+        while (
+            first != self.rank
+            and self._here[first].state() != "has ended"
+            and time.monotonic() < until
+        ):
             time.sleep(0.02)
 
     def dead_here(self) -> list[int]:
@@ -210,7 +271,8 @@ class Heartbeat:
         return [rank for rank, host in self._here.items() if host.state() == "has ended"]
 
     def continue_stopped(self) -> None:
-        """Send SIGCONT to the stopped ranks on this host: only then do they notice that the world ends."""
+        """Send SIGCONT to the stopped ranks on this host: only then do they notice that the world
+        ends."""
         for host in self._here.values():
             if host.state() == STOPPED["T"]:
                 with suppress(OSError):  # it has ended meanwhile
@@ -218,7 +280,8 @@ class Heartbeat:
 
     def _with_state(self, rank: int) -> str:
         host = self.hosts[rank]
-        state, process = host.state() if rank in self._here else None, process_text(rank, host.name, host.pid)
+        state = host.state() if rank in self._here else None
+        process = process_text(rank, host.name, host.pid)
         return f"{process} {state}" if state else process
 
     def _without_rank_0(self, what: str) -> str:
@@ -241,12 +304,14 @@ class Heartbeat:
                 self._end(reason, self._found_by_rank_0)
 
     def _watch_store(self) -> None:
-        """End the rank while the network is down: calls of the store may wait far longer than silence_s."""
+        """End the rank while the network is down: calls of the store may wait far longer than
+        silence_s."""
         tick_s = PERIOD_S / 2
         before = time.monotonic()
         while not self._ended.wait(tick_s):
             now = time.monotonic()
-            self._answered_at += max(0.0, now - before - 2 * tick_s)  # this process itself was stopped meanwhile
+            # this process itself was stopped meanwhile
+            self._answered_at += max(0.0, now - before - 2 * tick_s)
             before = now
             if now - self._answered_at > self._silence_s:
                 self._end(self._without_rank_0(f"got no answer for {self._silence_s:g} s"))
@@ -263,17 +328,26 @@ class Heartbeat:
         values = self._store.multi_get([f"heartbeat/{rank}" for rank in watched])
         beats = list[tuple[int, int]]()
         for rank, value in zip(watched, values, strict=True):
-            head, _, self._last_seen[rank] = value.partition(b"\n")  # thousands of stacks would take long to parse
+            # thousands of stacks would take long to parse
+            head, _, self._last_seen[rank] = value.partition(b"\n")
             verdict, beat = json.loads(head)
             if verdict is not None:  # only rank 0 gives one
                 self._found_by_rank_0 = True
                 return str(verdict)
             beats.append((rank, beat))
         silent = self._silent = self._silence.check(beats, time.monotonic())
-        reason, late_s = None, self._progress.late_s() if self.rank == 0 else None
+        reason = None
+        late_s = self._progress.late_s() if self.rank == 0 else None
         if silent:
-            reason = f"no heartbeat for {self._silence_s:g} s (budget.silence_s): {self.describe(silent)}"
-            reason += f"; rank 0 is in {LIBRARY_ERROR.sub('', self._progress.text())}" if self.rank == 0 else ""
+            reason = (
+                f"no heartbeat for {self._silence_s:g} s (budget.silence_s):"
+                f" {self.describe(silent)}"
+            )
+            reason += (
+                f"; rank 0 is in {LIBRARY_ERROR.sub('', self._progress.text())}"
+                if self.rank == 0
+                else ""
+            )
         elif late_s is not None:  # inside a call of the library
             reason = f"no end after {late_s:.0f} s: {self.describe(range(self.size))}"
         if reason is not None and self.rank == 0:

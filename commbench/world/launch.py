@@ -24,7 +24,8 @@ from .supervisor import LaunchedWorld, RunningWorld, supervise
 SWEEP = "COMMBENCH_SWEEP"  # shared by the jobs of one command
 CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
 LONGEST_VARIABLE = 100_000  # bytes; Linux refuses 128 KiB
-STOPPED_SHARE = 0.75  # of budget.silence_s: a stopped rank on this host is named before its heartbeats are missed
+# of budget.silence_s: a stopped rank on this host is named before its heartbeats are missed
+STOPPED_SHARE = 0.75
 # ranks on other hosts need these as they are here
 FORWARDED = (SWEEP, CONFIG_DIR, "PYTHONPATH", "LD_LIBRARY_PATH", "PATH", "PYTHONSAFEPATH")
 
@@ -33,8 +34,8 @@ FORWARDED = (SWEEP, CONFIG_DIR, "PYTHONPATH", "LD_LIBRARY_PATH", "PATH", "PYTHON
 class WorldSpec:
     """A world to start. `mpi_library` is the one that its ranks load, None if they load none.
 
-    `own_variables`: prefixes of the variables that launchers forward themselves. `resume`: how the world continues the
-    folder's run.
+    `own_variables`: prefixes of the variables that launchers forward themselves. `resume`: how the
+    world continues the folder's run.
     """
 
     job: Job
@@ -47,14 +48,17 @@ class WorldSpec:
 
 
 def start(spec: WorldSpec) -> int:
-    """Run one world to its end; returns the exit status of its run. Raises ConfigError or WorldBroken."""
-    folder, settings = Path(spec.folder), spec.job.settings
+    """Run one world to its end; returns the exit status of its run. Raises ConfigError or
+    WorldBroken."""
+    folder = Path(spec.folder)
+    settings = spec.job.settings
     if spec.resume is not None:
         reopen(folder)
     starting = f"starting {spec.layout.size} ranks of {settings.backend.name}"
     output = Output(starting, None if spec.launcher.forks else folder / LOG)
     reason_file = folder / f"reason-{secrets.token_hex(4)}"
-    launch, stopped_s = partial(_start_world, spec, output, reason_file), STOPPED_SHARE * settings.budget.silence_s
+    launch = partial(_start_world, spec, output, reason_file)
+    stopped_s = STOPPED_SHARE * settings.budget.silence_s
     try:
         end = supervise(launch, output, folder, reason_file, stopped_s, settings.budget.late_s)
         if end.unclosed is not None:
@@ -66,13 +70,16 @@ def start(spec: WorldSpec) -> int:
 
 
 def _start_world(spec: WorldSpec, output: Output, reason_file: Path) -> RunningWorld:
-    launcher, job = spec.launcher, spec.job
+    launcher = spec.launcher
+    job = spec.job
     exports = _exports(spec) | output.exports() | {REASON: str(reason_file)}
     ranks_here = spec.layout.ranks_per_node
     environment = inherited_environment() | exports
     if launcher.forks:
         server = rank_server(environment, job.settings.launch)
-        return ForkedWorld(server, ranks_here, job.overrides, environment, output.write_end, Path(spec.folder))
+        return ForkedWorld(
+            server, ranks_here, job.overrides, environment, output.write_end, Path(spec.folder)
+        )
     rest_rank_server()
     command = launcher.command(spec.layout, job.overrides, spec.mpi_library, sorted(exports))
 
@@ -85,11 +92,18 @@ def _start_world(spec: WorldSpec, output: Output, reason_file: Path) -> RunningW
 
 
 def _exports(spec: WorldSpec) -> dict[str, str]:
-    """The variables that this command adds, and those that ranks on other hosts need as they are here."""
-    inherited, settings = inherited_environment(), spec.job.settings
+    """The variables that this command adds, and those that ranks on other hosts need as they are
+    here."""
+    inherited = inherited_environment()
+    settings = spec.job.settings
     own = (*spec.own_variables, "COMMBENCH_")
-    # settings of libraries, which are compared before the first case, must reach ranks on other hosts
-    forwarded = (key for key in inherited if key in FORWARDED or (is_recorded(key) and not key.startswith(own)))
+    # settings of libraries, which are compared before the first case, must reach ranks on other
+    # hosts
+    forwarded = (
+        key
+        for key in inherited
+        if key in FORWARDED or (is_recorded(key) and not key.startswith(own))
+    )
     text = spec.job.text()
     with exported(dict(settings.env)):  # which the backend must not contradict
         by_backend = settings.backend.environment(settings.cuda_ipc, settings.interface)

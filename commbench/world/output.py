@@ -1,9 +1,11 @@
-"""What a person sees of a world: the lines that its ranks print, and a bar that says how far the run is.
+"""What a person sees of a world: the lines that its ranks print, and a bar that says how far the
+run is.
 
-A launcher (torchrun, mpirun, srun) may hold back what its ranks print, or mix it with messages of its own. Ranks
-therefore mark the lines that they print on purpose, and rank 0 those that say how far the run is. The parent reads all
-output of its world from a pipe: it prints the marked lines, with the bar always below the last one, and keeps the
-others in the run's folder as LOG. Rank 0 draws the bar itself where it has no parent.
+A launcher (torchrun, mpirun, srun) may hold back what its ranks print, or mix it with messages of
+its own. Ranks therefore mark the lines that they print on purpose, and rank 0 those that say how
+far the run is. The parent reads all output of its world from a pipe: it prints the marked lines,
+with the bar always below the last one, and keeps the others in the run's folder as LOG. Rank 0
+draws the bar itself where it has no parent.
 """
 
 from __future__ import annotations
@@ -39,10 +41,13 @@ ERASE = "\r\x1b[2K"
 
 
 class MarkedLines(io.TextIOBase):
-    """A text stream of a rank, whose lines are written whole and with a mark, in UTF-8 whatever the locale is."""
+    """A text stream of a rank, whose lines are written whole and with a mark, in UTF-8 whatever the
+    locale is."""
 
     def __init__(self, stream: TextIO, kind: str) -> None:
-        self._stream, self._mark, self._begun = stream, MARK + LINE_KINDS[kind], ""
+        self._stream = stream
+        self._mark = MARK + LINE_KINDS[kind]
+        self._begun = ""
 
     def write(self, text: str) -> int:
         *lines, self._begun = (self._begun + text).split("\n")
@@ -65,8 +70,11 @@ def mark_output() -> None:
     if os.environ.pop(RELAYED, None) is None:
         return
     plain = sys.stderr
-    streams: dict[str, Any] = {name: MarkedLines(getattr(sys, name), name) for name in ("stdout", "stderr")}
-    sys.stdout, sys.stderr = streams["stdout"], streams["stderr"]
+    streams: dict[str, Any] = {
+        name: MarkedLines(getattr(sys, name), name) for name in ("stdout", "stderr")
+    }
+    sys.stdout = streams["stdout"]
+    sys.stderr = streams["stderr"]
     sys.excepthook = lambda *error: traceback.print_exception(*error, file=plain)
 
 
@@ -97,19 +105,25 @@ class State:
 
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+    return (
+        f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+    )
 
 
 class Bar:
     """The last line of a terminal: erase it before another line is printed."""
 
     def __init__(self, width: int) -> None:
-        self._width, self._drawn = width, ""
-        self._starting, self._begun_s = True, time.monotonic()
+        self._width = width
+        self._drawn = ""
+        self._starting = True
+        self._begun_s = time.monotonic()
 
     def draw(self, state: State) -> None:
-        if state.cases and self._starting:  # what is left is estimated from the cases, without the start
-            self._starting, self._begun_s = False, time.monotonic()
+        # what is left is estimated from the cases, without the start
+        if state.cases and self._starting:
+            self._starting = False
+            self._begun_s = time.monotonic()
         line = state.line(time.monotonic() - self._begun_s, self._width)
         if line != self._drawn:
             self._write(f"{ERASE}{line}")
@@ -127,20 +141,24 @@ class Bar:
 
 def bar_or_none() -> Bar | None:
     """A bar where stderr is a terminal that can erase a line."""
-    terminal = Terminal.of(sys.stderr, {name: value for name, value in os.environ.items() if name != TERMINAL})
+    terminal = Terminal.of(
+        sys.stderr, {name: value for name, value in os.environ.items() if name != TERMINAL}
+    )
     dumb = os.environ.get("TERM", "dumb") == "dumb"
     return None if terminal.width is None or dumb else Bar(terminal.width)
 
 
 def print_error(text: str, below: Sequence[str] = ()) -> None:
-    """Print a line on stderr as commbench's own, and what belongs below it; the terminal may be gone."""
+    """Print a line on stderr as commbench's own, and what belongs below it; the terminal may be
+    gone."""
     with suppress(OSError):
         lines = [f"commbench: {printable(text)}", *(f"  {printable(line)}" for line in below)]
         print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def drop_unread_output() -> None:
-    """Flush before the interpreter ends: output that nobody reads any more must not change the exit status."""
+    """Flush before the interpreter ends: output that nobody reads any more must not change the exit
+    status."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -154,17 +172,20 @@ def drop_unread_output() -> None:
 
 
 class Reporter:
-    """Reports how far the run is: to a parent that shows the bar, else in its own bar, else in a line per case."""
+    """Reports how far the run is: to a parent that shows the bar, else in its own bar, else in a
+    line per case."""
 
     def __init__(self) -> None:
-        self._state, self._shares = State(), dict[str, float]()  # by case: how much of it is done
+        self._state = State()
+        self._shares = dict[str, float]()  # by case: how much of it is done
         self._has_parent = PROGRESS in os.environ
         self._bar: Bar | None = None
 
     def begin(self, run: Mapping[str, Any]) -> None:
         self._state.cases = int(run.get("cases") or 0)
         bound = format_seconds(run.get("at_most_s"))
-        cases, launches = f"{self._state.cases} case{'' if self._state.cases == 1 else 's'}", run.get("launches", {})
+        cases = f"{self._state.cases} case{'' if self._state.cases == 1 else 's'}"
+        launches = run.get("launches", {})
         if launches.get("planned", 1) > 1:
             cases = f"launch {len(launches['began'])} of {launches['planned']}: {cases}"
         print(printable(f"{cases}, at most {bound}: {run['folder']}"), file=sys.stderr, flush=True)
@@ -177,10 +198,12 @@ class Reporter:
 
     def finished(self, row: Mapping[str, Any]) -> None:
         """A visit of a case has ended."""
-        finished, visits = row["stop_reason"] not in UNFINISHED, row.get("visits") or 1
+        finished = row["stop_reason"] not in UNFINISHED
+        visits = row.get("visits") or 1
         again = self._shares.get(row["case_id"]) == 1.0  # written with another warning
         self._shares[row["case_id"]] = 1.0 if finished else visits / (visits + 1)
-        text, ok = case_text(row), row["status"] == "ok"
+        text = case_text(row)
+        ok = row["status"] == "ok"
         self._state.done = sum(share == 1.0 for share in self._shares.values())
         self._state.share = sum(self._shares.values()) / max(self._state.cases, len(self._shares))
         self._state.last = f"{text} {format_seconds(row['median_s']) if ok else row['status']}"
@@ -212,20 +235,27 @@ class Reporter:
 
 
 class Output:
-    """What a world writes to `write_end`: a thread prints it, with the bar always below the last line.
+    """What a world writes to `write_end`: a thread prints it, with the bar always below the last
+    line.
 
     Lines without a mark are kept in the file `log`, or go to stderr where there is none.
     """
 
     def __init__(self, starting: str, log: Path | None) -> None:
-        self._bar, self._log, self._ended = bar_or_none(), log, threading.Event()
+        self._bar = bar_or_none()
+        self._log = log
+        self._ended = threading.Event()
         self._state: State | None = State(current=starting)  # None while rank 0 prints results
         self._read_end, self.write_end = os.pipe()
         self._thread = threading.Thread(target=self._copy, name="commbench-output", daemon=True)
 
     def exports(self) -> dict[str, str]:
         """What ranks need to know of their output."""
-        return {TERMINAL: str(Terminal.of(sys.stdout)), RELAYED: "1", **({PROGRESS: "1"} if self._bar else {})}
+        return {
+            TERMINAL: str(Terminal.of(sys.stdout)),
+            RELAYED: "1",
+            **({PROGRESS: "1"} if self._bar else {}),
+        }
 
     def __enter__(self) -> Output:
         self._draw()  # at once: imports in this thread may keep the other from drawing for seconds
@@ -240,7 +270,8 @@ class Output:
         os.close(self._read_end)
 
     def _copy(self) -> None:
-        begun, poll = b"", select.poll()  # select refuses descriptors above 1023
+        begun = b""
+        poll = select.poll()  # select refuses descriptors above 1023
         poll.register(self._read_end, select.POLLIN)
         left_bytes = PIPE_BYTES  # to read once the world has ended
         while left_bytes > 0:
@@ -249,7 +280,8 @@ class Output:
                 data = os.read(self._read_end, PIPE_BYTES)
                 if not data:  # all processes that had the pipe have ended
                     break
-                left_bytes -= len(data) if ended else 0  # a process that was left behind may never stop writing
+                # a process that was left behind may never stop writing
+                left_bytes -= len(data) if ended else 0
                 *lines, begun = (begun + data).split(b"\n")
                 for line in lines:
                     self._take(line)
@@ -266,7 +298,8 @@ class Output:
         unmarked, mark, text = line.partition(MARK)
         if unmarked or not mark:  # also a library's text without an end of line
             self._keep(unmarked)
-        kind, text = text[:1], text[1:]
+        kind = text[:1]
+        text = text[1:]
         if kind == LINE_KINDS["progress"]:
             with suppress(ValueError, TypeError):  # of a rank that was killed while it wrote
                 values = json.loads(text)
@@ -284,7 +317,8 @@ class Output:
     def _print(self, stream: TextIO, line: bytes) -> None:
         if self._bar is not None:
             self._bar.erase()
-        with suppress(OSError, ValueError):  # nobody reads the terminal any more, or its encoding lacks a letter
+        # nobody reads the terminal any more, or its encoding lacks a letter
+        with suppress(OSError, ValueError):
             stream.write(line.decode(errors="replace") + "\n")
             stream.flush()
 

@@ -1,6 +1,7 @@
 """Sockets between the ranks of a world: a listener that accepts only the connections of its peers.
 
-A peer sends a secret, which the ranks exchange over the control plane, and receives one byte as the answer.
+A peer sends a secret, which the ranks exchange over the control plane, and receives one byte as the
+answer.
 """
 
 from __future__ import annotations
@@ -47,15 +48,18 @@ def greet(connected: socket.socket, secret: bytes, rank: int, stream: int = 0) -
 
 
 class PeerListener:
-    """Accepts connections in a thread. One that does not begin with the secret is dropped; others are not affected.
+    """Accepts connections in a thread. One that does not begin with the secret is dropped; others
+    are not affected.
 
-    `purpose` names it in messages. `buffer_bytes` is for both socket buffers, None leaves them to the kernel.
+    `purpose` names it in messages. `buffer_bytes` is for both socket buffers, None leaves them to
+    the kernel.
     """
 
     def __init__(self, purpose: str, address: str, buffer_bytes: int | None = None) -> None:
         """Raises OSError."""
         self.socket = socket.socket(socket_family(address), socket.SOCK_STREAM)
-        set_buffers(self.socket, buffer_bytes)  # an accepted connection inherits them, with the scale of its window
+        # an accepted connection inherits them, with the scale of its window
+        set_buffers(self.socket, buffer_bytes)
         try:
             self.socket.bind((address, 0))
             self.socket.listen(BACKLOG)
@@ -63,24 +67,31 @@ class PeerListener:
             self.socket.close()
             raise
         self.socket.setblocking(False)
-        self.address, self.port = address, int(self.socket.getsockname()[1])
-        self._purpose, self._selector = purpose, selectors.DefaultSelector()
+        self.address = address
+        self.port = int(self.socket.getsockname()[1])
+        self._purpose = purpose
+        self._selector = selectors.DefaultSelector()
         self._wake_up, self._woken = socket.socketpair()
         self._pending: list[PendingPeer] = []  # the oldest first
         self._arrivals: dict[PeerStream, socket.socket] = {}
         self._arrived = threading.Condition()
-        self._open, self._warned = True, False
+        self._open = True
+        self._warned = False
         self._thread: threading.Thread | None = None
 
     def serve(self, secret: bytes, admit: Admit) -> None:
         """Begin to accept; earlier connections have waited in the kernel's backlog.
 
-        `admit` returns whether that connection is expected, and may set options of its socket. It runs in the thread.
+        `admit` returns whether that connection is expected, and may set options of its socket. It
+        runs in the thread.
         """
-        self._secret, self._admit = secret, admit
+        self._secret = secret
+        self._admit = admit
         self._selector.register(self.socket, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._serve, name=f"commbench-{self._purpose}-listener", daemon=True)
+        self._thread = threading.Thread(
+            target=self._serve, name=f"commbench-{self._purpose}-listener", daemon=True
+        )
         self._thread.start()
 
     def wait_for(self, key: PeerStream, timeout_s: float) -> socket.socket | None:
@@ -113,7 +124,8 @@ class PeerListener:
     def _accept(self) -> None:
         try:
             connection, _ = self.socket.accept()
-        except OSError:  # the peer has left, or no file descriptor is free: wait before the next attempt
+        # the peer has left, or no file descriptor is free: wait before the next attempt
+        except OSError:
             time.sleep(ACCEPT_RETRY_S)
             return
         if len(self._pending) >= MAX_PENDING:
@@ -159,7 +171,10 @@ class PeerListener:
         self._forget(pending)
         if not self._warned:
             self._warned = True
-            text = f"dropped a connection to port {self.port} that {reason}; further ones are not reported"
+            text = (
+                f"dropped a connection to port {self.port} that {reason}; further ones are not"
+                " reported"
+            )
             print(f"{self._purpose}: {text}", file=sys.stderr)
         pending.socket.close()
 
@@ -169,7 +184,8 @@ class PeerListener:
 
 
 def set_buffers(unconnected: socket.socket, buffer_bytes: int | None) -> None:
-    """Fix the size of both buffers, before the socket is connected; None leaves them to the kernel's autotuning."""
+    """Fix the size of both buffers, before the socket is connected; None leaves them to the
+    kernel's autotuning."""
     if buffer_bytes is not None:
         unconnected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         unconnected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)

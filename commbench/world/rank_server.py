@@ -1,9 +1,11 @@
-"""A process that has imported what every rank needs, and forks the ranks of one world after another; and its client.
+"""A process that has imported what every rank needs, and forks the ranks of one world after
+another; and its client.
 
-`launcher=local` starts it as `python -m commbench.world.rank_server`, with a socket as standard input.
-It has no threads, no CUDA context and no open library, so that a fork is safe and a rank reads the variables of the
-libraries as a fresh process would. A request has the number of ranks, the arguments and the environment of a world,
-and behind it the descriptor that the ranks print to. The answers: their process ids, then how each of them ended.
+`launcher=local` starts it as `python -m commbench.world.rank_server`, with a socket as standard
+input. It has no threads, no CUDA context and no open library, so that a fork is safe and a rank
+reads the variables of the libraries as a fresh process would. A request has the number of ranks,
+the arguments and the environment of a world, and behind it the descriptor that the ranks print to.
+The answers: their process ids, then how each of them ended.
 """
 
 from __future__ import annotations
@@ -32,35 +34,60 @@ from .peer_listener import BACKLOG
 from .signals import SIGNAL_STATUS, die_with_parent, ignore_terminal
 from .supervisor import RunningWorld
 
-QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # unless the user exports another: torch's warnings would hide our one line
+# unless the user exports another: torch's warnings would hide our one line
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 # of variables that torch and its libraries read when a rank opens them, not when they are loaded
 READ_BY_RANKS = (
-    "COMMBENCH_", "GLOO_", "NCCL_", "TORCH_NCCL_", "OMPI_", "PMIX_", "PRTE_", "MPICH_", "MPIR_", "MV2_", "UCX_", "FI_",
-    "MPI4PY_", "MASTER_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
-)  # fmt: skip
-LAUNCHER = "COMMBENCH_LAUNCHER"  # the launcher of this rank, where its other variables do not name it
-STORE_FD = "COMMBENCH_STORE_FD"  # rank 0's listening socket: no port is free in between, so nobody else can take it
+    "COMMBENCH_",
+    "GLOO_",
+    "NCCL_",
+    "TORCH_NCCL_",
+    "OMPI_",
+    "PMIX_",
+    "PRTE_",
+    "MPICH_",
+    "MPIR_",
+    "MV2_",
+    "UCX_",
+    "FI_",
+    "MPI4PY_",
+    "MASTER_",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+)
+# the launcher of this rank, where its other variables do not name it
+LAUNCHER = "COMMBENCH_LAUNCHER"
+# rank 0's listening socket: no port is free in between, so nobody else can take it
+STORE_FD = "COMMBENCH_STORE_FD"
 # a fork copies one thread only: without these numpy's OpenBLAS and pyarrow's jemalloc start others
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 LONGEST_ERRORS = 1 << 20  # bytes
-PRELOADED = ("torch.distributed.distributed_c10d", "commbench.cli.rank", "commbench.measure.session", "pyarrow.parquet")
+PRELOADED = (
+    "torch.distributed.distributed_c10d",
+    "commbench.cli.rank",
+    "commbench.measure.session",
+    "pyarrow.parquet",
+)
 # of a rank that was interrupted, as all ranks are then
 ENDED_BY_SIGNAL = (SIGNAL_STATUS + signal.SIGINT, SIGNAL_STATUS + signal.SIGTERM)
 
 
-# ---------------------------------------------------------------- its client, in the parent of the ranks
+# ---------------------------------------------------------------- its client, in the parent of the
+# ranks
 
 
 class RankServer:
-    """A rank server, and the environment in which it has loaded torch. `launch` is that of the jobs it has served."""
+    """A rank server, and the environment in which it has loaded torch. `launch` is that of the jobs
+    it has served."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = dict(environment)
         self.launch: int | None = None
         self.connection, theirs = Pipe()
         with theirs:
-            # ranks get a descriptor of their world: the server must not keep any of this command's open
+            # ranks get a descriptor of their world: the server must not keep any of this command's
+            # open
             self.errors = os.memfd_create("rank_server")  # what it writes to stderr
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "commbench.world.rank_server"],
@@ -74,7 +101,8 @@ class RankServer:
     def suits(self, environment: Mapping[str, str], launch: int) -> bool:
         """Whether it can fork ranks with this environment: only what the ranks read may differ.
 
-        Launches must be independent of each other, but ranks of one server share the addresses of all libraries.
+        Launches must be independent of each other, but ranks of one server share the addresses of
+        all libraries.
         """
         names = {*self.environment, *environment}
         changed = (name for name in names if self.environment.get(name) != environment.get(name))
@@ -98,7 +126,8 @@ _running: RankServer | None = None  # of this process, for its next world
 
 
 def rank_server(environment: Mapping[str, str], launch: int | None = None) -> RankServer:
-    """The running server if it suits a job of this launch and environment, else a fresh one in its place.
+    """The running server if it suits a job of this launch and environment, else a fresh one in its
+    place.
 
     `launch` is None before it is known.
     """
@@ -111,18 +140,21 @@ def rank_server(environment: Mapping[str, str], launch: int | None = None) -> Ra
 
 
 def start_rank_server(launcher: Launcher) -> None:
-    """Start the server before the job is known: it imports torch while this process composes the configuration."""
+    """Start the server before the job is known: it imports torch while this process composes the
+    configuration."""
     rank_server(QUIET | launcher.environment(1) | inherited_environment())
 
 
 def inherited_environment() -> dict[str, str]:
     """The environment of this process without an address that was exported for another job."""
-    return {key: value for key, value in os.environ.items() if key not in ("MASTER_ADDR", "MASTER_PORT")}
+    return {
+        key: value for key, value in os.environ.items() if key not in ("MASTER_ADDR", "MASTER_PORT")
+    }
 
 
 def rest_rank_server() -> None:
-    """Stop a server that may still import torch, before this process or a launcher measures. A server that has served
-    a world sleeps, and is kept for later worlds."""
+    """Stop a server that may still import torch, before this process or a launcher measures. A
+    server that has served a world sleeps, and is kept for later worlds."""
     if _running is not None and _running.launch is None:
         stop_rank_server()
 
@@ -150,7 +182,9 @@ class ForkedWorld(RunningWorld):
         folder: Path,
     ) -> None:
         super().__init__()
-        self._server, self.pid, self._folder = server, server.process.pid, folder
+        self._server = server
+        self.pid = server.process.pid
+        self._folder = folder
         with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which `wait` sees
             server.connection.send((size, list(words), dict(environment)))
             send_handle(server.connection, output, self.pid)
@@ -178,7 +212,8 @@ class ForkedWorld(RunningWorld):
         return ended
 
     def end(self, patience_s: float) -> None:
-        """A server that is stopped or still importing, or whose ranks do not end, is ended with them."""
+        """A server that is stopped or still importing, or whose ranks do not end, is ended with
+        them."""
         self.signal_ranks(signal.SIGTERM)
         if self.signal_ranks(signal.SIGCONT):
             self.wait_for_end(patience_s)
@@ -208,7 +243,8 @@ class _ForkServer:
 
     def __init__(self, parent: Connection) -> None:
         self._parent = parent
-        self._pid, self._ranks = os.getpid(), dict[int, int]()
+        self._pid = os.getpid()
+        self._ranks = dict[int, int]()
         self._wakeup, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
@@ -230,7 +266,9 @@ class _ForkServer:
                     return
                 self._start(size, words, environment, output)
 
-    def _start(self, size: int, words: Sequence[str], environment: Mapping[str, str], output: int) -> None:
+    def _start(
+        self, size: int, words: Sequence[str], environment: Mapping[str, str], output: int
+    ) -> None:
         with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listener:
             for rank in range(size):
                 own = rank_environment(rank, size, listener.getsockname()[1])
@@ -244,7 +282,9 @@ class _ForkServer:
         os.close(output)
         self._answer(self._ranks)
 
-    def _become_rank(self, environment: Mapping[str, str], words: Sequence[str], output: int) -> None:
+    def _become_rank(
+        self, environment: Mapping[str, str], words: Sequence[str], output: int
+    ) -> None:
         """Runs in the new process; does not return."""
         status = 1
         try:
@@ -290,16 +330,25 @@ class _ForkServer:
 
     def _answer(self, answer: dict[int, int] | tuple[int, int]) -> None:
         """Send the ranks by process id, or how one of them has ended."""
-        with suppress(OSError):  # the parent has just ended; so does this process, by die_with_parent
+        # the parent has just ended; so does this process, by die_with_parent
+        with suppress(OSError):
             self._parent.send(answer)
 
 
 def rank_environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """The variables that torchrun exports on one node, except those of its restarts, and the launcher's name."""
+    """The variables that torchrun exports on one node, except those of its restarts, and the
+    launcher's name."""
     ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(size))
     node = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "default"}
-    return {LAUNCHER: "local", **ranks, **sizes, **node, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
+    return {
+        LAUNCHER: "local",
+        **ranks,
+        **sizes,
+        **node,
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(port),
+    }
 
 
 if __name__ == "__main__":

@@ -37,8 +37,9 @@ class Resume(str, Enum):
 class EarlierVisits:
     """What earlier starts have measured for a row of cases.parquet, from samples.parquet.
 
-    `times` are the seconds per operation of each visit that `row` counts; empty where the case begins anew. `last` is
-    the number of the last visit there, `blocks` and `repetitions` (by phase) are the numbers that follow.
+    `times` are the seconds per operation of each visit that `row` counts; empty where the case
+    begins anew. `last` is the number of the last visit there, `blocks` and `repetitions` (by phase)
+    are the numbers that follow.
     """
 
     row: Mapping[str, Any]
@@ -50,8 +51,8 @@ class EarlierVisits:
 
 @dataclass(frozen=True)
 class EarlierStarts:
-    """What earlier starts have left of a run: run.json and, by case, its status (`recorded`), why it failed (`reasons`)
-    and the visits of an unfinished one. Empty except on rank 0.
+    """What earlier starts have left of a run: run.json and, by case, its status (`recorded`), why
+    it failed (`reasons`) and the visits of an unfinished one. Empty except on rank 0.
     """
 
     resume: Resume = Resume.REST
@@ -78,7 +79,8 @@ class EarlierStarts:
         """Why a case is not tried again; None if it is."""
         times = self.run.get("broken", {}).get(case_id, 0)
         last_start: Mapping[str, str] = (self.run.get("segments") or [{}])[-1]
-        why = self.reasons.get(case_id) or last_start.get("reason")  # where rank 0 has written no row of the case
+        # where rank 0 has written no row of the case
+        why = self.reasons.get(case_id) or last_start.get("reason")
         if times < MAX_BREAKS or self.resume.by_user:
             return None
         if why is not None and why.startswith(GIVEN_UP):  # recorded by an earlier start
@@ -119,9 +121,11 @@ def case_in_flight(folder: str | Path) -> tuple[str, str] | None:
 def count_suspect(folder: str) -> str | None:
     """Count the case in flight, in run.json, as one that broke the world; returns its name.
 
-    None where no case was in flight, or nothing can be written: a fresh world could not write either.
+    None where no case was in flight, or nothing can be written: a fresh world could not write
+    either.
     """
-    case, run = case_in_flight(folder), read_record(folder)
+    case = case_in_flight(folder)
+    run = read_record(folder)
     if case is None or not run:
         return None
     case_id, text = case

@@ -1,7 +1,9 @@
-"""Which rank this process is, how the ranks of a world find each other, which share a node, and which cores are theirs.
+"""Which rank this process is, how the ranks of a world find each other, which share a node, and
+which cores are theirs.
 
-Launchers export the rank. The ranks meet at a store, at an exported address or at one that is sent over MPI, and agree
-on the nodes there. The store is torch's TCPStore, and in worlds whose ranks do not need torch that of store.py.
+Launchers export the rank. The ranks meet at a store, at an exported address or at one that is sent
+over MPI, and agree on the nodes there. The store is torch's TCPStore, and in worlds whose ranks do
+not need torch that of store.py.
 """
 
 from __future__ import annotations
@@ -33,21 +35,35 @@ CONNECT_S = FIRST_MEETING_S = 120.0
 
 
 def exported_identity(
-    launcher: str, environ: Mapping[str, str], rank: str, size: str, local_rank: str, node_id: str | None = None
+    launcher: str,
+    environ: Mapping[str, str],
+    rank: str,
+    size: str,
+    local_rank: str,
+    node_id: str | None = None,
 ) -> RankIdentity:
-    """The identity that the variables of these names hold; a missing local rank is 0. Raises ConfigError."""
+    """The identity that the variables of these names hold; a missing local rank is 0. Raises
+    ConfigError."""
     try:
-        values = [int(environ.get(name, "0" if name == local_rank else "")) for name in (rank, size, local_rank)]
+        values = [
+            int(environ.get(name, "0" if name == local_rank else ""))
+            for name in (rank, size, local_rank)
+        ]
         if not 0 <= values[0] < values[1]:
             raise ValueError("a rank outside of its world")
     except ValueError as error:
         seen = ", ".join(f"{name}={environ.get(name)!r}" for name in (rank, size, local_rank))
-        raise ConfigError(f"{launcher} exported no usable world: {seen}; start again with {launcher}") from error
-    return RankIdentity(launcher, values[0], values[1], values[2], None if node_id is None else environ.get(node_id))
+        raise ConfigError(
+            f"{launcher} exported no usable world: {seen}; start again with {launcher}"
+        ) from error
+    return RankIdentity(
+        launcher, values[0], values[1], values[2], None if node_id is None else environ.get(node_id)
+    )
 
 
 def host_identity() -> str:
-    """Equal for processes that share a kernel, a host name and a network namespace: those are one node."""
+    """Equal for processes that share a kernel, a host name and a network namespace: those are one
+    node."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     network = Path("/proc/self/ns/net")
     parts = [socket.gethostname(), boot.read_text().strip() if boot.exists() else ""]
@@ -55,7 +71,8 @@ def host_identity() -> str:
 
 
 def assemble(identity: RankIdentity, control: Control) -> World:
-    """Agree on the nodes: ranks with the same host identity and the same node id of their launcher share one."""
+    """Agree on the nodes: ranks with the same host identity and the same node id of their launcher
+    share one."""
     host = f"{identity.node_id or ''}|{host_identity()}"
     hosts = control.gather(host, FIRST_MEETING_S, "the first meeting")
     ranks_by_host: dict[str, list[int]] = {}
@@ -63,7 +80,11 @@ def assemble(identity: RankIdentity, control: Control) -> World:
         ranks_by_host.setdefault(its_host, []).append(rank)
     nodes = control.decide(list(ranks_by_host.values()), FIRST_MEETING_S, "the first meeting")
     return World(
-        identity.rank, identity.size, tuple(tuple(node) for node in nodes), (identity.rank,), identity.launcher
+        identity.rank,
+        identity.size,
+        tuple(tuple(node) for node in nodes),
+        (identity.rank,),
+        identity.launcher,
     )
 
 
@@ -78,10 +99,12 @@ def check_layouts(layouts: Sequence[Layout], world: World) -> None:
 
 
 def store_at(host: str, port: int, owner: bool, torch: bool = True) -> Any:
-    """The store at a given address, torch's or ours. Its owner listens at that address only, if it is its own.
+    """The store at a given address, torch's or ours. Its owner listens at that address only, if it
+    is its own.
 
-    A name that resolves to loopback here (/etc/hosts often says so of a host's own name) may be another address
-    elsewhere: then the owner listens at all addresses. Raises OSError or RuntimeError.
+    A name that resolves to loopback here (/etc/hosts often says so of a host's own name) may be
+    another address elsewhere: then the owner listens at all addresses. Raises OSError or
+    RuntimeError.
     """
     if not owner:
         return client_store(host, port, torch)
@@ -92,7 +115,8 @@ def store_at(host: str, port: int, owner: bool, torch: bool = True) -> Any:
 
 
 def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | None) -> Any:
-    """The store of a world without an exported address: rank 0 opens a port and broadcasts it over MPI.
+    """The store of a world without an exported address: rank 0 opens a port and broadcasts it over
+    MPI.
 
     Raises ConfigError on all ranks if rank 0 can't open it.
     """
@@ -101,13 +125,17 @@ def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | No
     if world.size != identity.size:
         raise ConfigError(launcher_mismatch(identity.size, mpi))
     identities = world.allgather(host_identity())
-    store, host, port, problem = None, "", 0, None
+    store = None
+    host = ""
+    port = 0
+    problem = None
     if world.rank == 0:
         try:
             host = rendezvous_address(identities, interface)
             store = server_store(host, 0, host, backend.needs_torch)
             port = store.port
-        except (ConfigError, OSError, RuntimeError) as error:  # the other ranks must not wait for an address
+        # the other ranks must not wait for an address
+        except (ConfigError, OSError, RuntimeError) as error:
             problem = f"rank 0 can't host the rendezvous: {error}"
     host, port, problem = world.bcast((host, port, problem))
     if problem is not None:
@@ -116,11 +144,16 @@ def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | No
 
 
 def rendezvous_address(identities: list[str], interface: str | None) -> str:
-    """The address of the chosen interface, else loopback on one node, else that of the route to the other hosts.
+    """The address of the chosen interface, else loopback on one node, else that of the route to the
+    other hosts.
 
     `identities` are the host identities of all ranks, rank 0's first. Raises ConfigError.
     """
-    others = (identity.partition("|")[0] for identity in dict.fromkeys(identities) if identity != identities[0])
+    others = (
+        identity.partition("|")[0]
+        for identity in dict.fromkeys(identities)
+        if identity != identities[0]
+    )
     return meeting_address(interface, *others)
 
 
@@ -135,14 +168,19 @@ def client_store(host: str, port: int, torch: bool, timeout_s: float | None = No
 
 
 def server_store(host: str, port: int, address: str, torch: bool) -> Any:
-    """A store that listens at `address` only ("": at all addresses); others know it as `host`. Port 0: a free one."""
+    """A store that listens at `address` only ("": at all addresses); others know it as `host`. Port
+    0: a free one."""
     # one connection per rank: the usual limit of 1024 files would end a world of 1000 ranks
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     if not address and socket.has_dualstack_ipv6():
-        listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+        listener = socket.create_server(
+            ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
+        )
     else:
-        listener = socket.create_server((address, port), family=socket_family(address), backlog=BACKLOG)
+        listener = socket.create_server(
+            (address, port), family=socket_family(address), backlog=BACKLOG
+        )
     return inherited_store(host, int(listener.getsockname()[1]), listener.detach(), torch)
 
 
@@ -153,14 +191,22 @@ def inherited_store(host: str, port: int, listening_fd: int, torch: bool = True)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     timeout = timedelta(seconds=CONNECT_S)
-    return TCPStore(host, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listening_fd)
+    return TCPStore(
+        host,
+        port,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=listening_fd,
+    )
 
 
 # ---------------------------------------------------------------- cores
 
 
 def bind_rank(mode: str, world: World, threads_per_rank: int) -> str:
-    """Pin this rank as the key `bind` says; returns what was done, in words. Processes of several ranks stay free."""
+    """Pin this rank as the key `bind` says; returns what was done, in words. Processes of several
+    ranks stay free."""
     if len(world.hosted) > 1:
         return "none"
     node = world.nodes[world.node_of(world.rank)]
@@ -170,8 +216,8 @@ def bind_rank(mode: str, world: World, threads_per_rank: int) -> str:
 def bind_process(mode: str, local_rank: int, ranks_here: int, threads_per_rank: int) -> str:
     """Pin this process to its share of the cores it may use; returns what was done, in words.
 
-    `auto` pins to whole cores where every rank gets as many as it has threads, and otherwise leaves the placement to
-    the scheduler, also where the launcher has already bound this process.
+    `auto` pins to whole cores where every rank gets as many as it has threads, and otherwise leaves
+    the placement to the scheduler, also where the launcher has already bound this process.
     """
     cores = sorted(os.sched_getaffinity(0))
     # by hardware threads of one core: ranks must not share a core while others are idle
@@ -183,7 +229,9 @@ def bind_process(mode: str, local_rank: int, ranks_here: int, threads_per_rank: 
     physical_cores = list(groups.values())
     share = len(physical_cores) // ranks_here
     bound_by_launcher = len(cores) < (os.cpu_count() or 1)
-    if mode == "none" or (mode == "auto" and (share < max(1, threads_per_rank) or bound_by_launcher)):
+    if mode == "none" or (
+        mode == "auto" and (share < max(1, threads_per_rank) or bound_by_launcher)
+    ):
         return "none"
     if mode == "numa":
         return _bind_to_numa_node(local_rank, ranks_here, cores)

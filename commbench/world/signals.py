@@ -1,8 +1,9 @@
-"""A rank ends once, by a signal, its main thread or its heartbeat, also while it is inside a library's call.
+"""A rank ends once, by a signal, its main thread or its heartbeat, also while it is inside a
+library's call.
 
-Python runs a signal's handler in the main thread, between two of its instructions: not while that thread waits in C for
-a rank that is gone. However, the interpreter's C code writes each signal to a pipe at once (signal.set_wakeup_fd), and
-a second thread reads it.
+Python runs a signal's handler in the main thread, between two of its instructions: not while that
+thread waits in C for a rank that is gone. However, the interpreter's C code writes each signal to a
+pipe at once (signal.set_wakeup_fd), and a second thread reads it.
 """
 
 from __future__ import annotations
@@ -24,25 +25,33 @@ SIGNAL_STATUS = 128  # plus the signal's number: 130 and 143
 
 
 class RunEnder:
-    """A context of the main thread in which SIGINT and SIGTERM raise KeyboardInterrupt and SystemExit(143).
+    """A context of the main thread in which SIGINT and SIGTERM raise KeyboardInterrupt and
+    SystemExit(143).
 
     It lets exactly one thread end the run.
 
-    `on_signal` is called at once with the signal's number, in the second thread; it returns whether the main thread may
-    unwind. If it may not, or is stuck for longer than UNWIND_S, the second thread calls `save` with the exit status,
-    and exits.
+    `on_signal` is called at once with the signal's number, in the second thread; it returns whether
+    the main thread may unwind. If it may not, or is stuck for longer than UNWIND_S, the second
+    thread calls `save` with the exit status, and exits.
     """
 
     def __init__(self, save: Callable[[int], None], on_signal: Callable[[int], bool]) -> None:
-        self._save, self._on_signal = save, on_signal
-        self._main_thread_ends, self._ending = threading.Event(), threading.Lock()
-        self._thread = threading.Thread(target=self._read_signals, name="commbench-signals", daemon=True)
+        self._save = save
+        self._on_signal = on_signal
+        self._main_thread_ends = threading.Event()
+        self._ending = threading.Lock()
+        self._thread = threading.Thread(
+            target=self._read_signals, name="commbench-signals", daemon=True
+        )
 
     def __enter__(self) -> RunEnder:
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
         self._thread.start()
-        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._before = {
+            number: signal.signal(number, self._handle)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
         self._wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         return self
 
@@ -96,17 +105,20 @@ def _wait_for_exit() -> None:
     time.sleep(6 * SAVE_S)
 
 
-# ---------------------------------------------------------------- of a process's parent and terminal
+# ---------------------------------------------------------------- of a process's parent and
+# terminal
 
 
 def ignore_terminal() -> None:
-    """Ignore what a terminal sends to all processes on it: the parent decides what it means, and signals the ranks."""
+    """Ignore what a terminal sends to all processes on it: the parent decides what it means, and
+    signals the ranks."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
 def die_with_parent(number: signal.Signals, parent: int) -> None:
-    """Have the kernel send this process a signal when its parent, the process `parent`, dies in any way."""
+    """Have the kernel send this process a signal when its parent, the process `parent`, dies in any
+    way."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # it has died before the call

@@ -1,8 +1,10 @@
-"""A key-value store for ranks that do not need torch: for its TCPStore alone each of them would have to import torch.
+"""A key-value store for ranks that do not need torch: for its TCPStore alone each of them would
+have to import torch.
 
-A process beside rank 0 serves it, so that answering the other ranks takes neither rank 0's interpreter nor its core.
-It needs only the standard library, and ends with the process that started it. Requests and answers are frames: length,
-number of the request, then byte strings, of which a request's first names the operation.
+A process beside rank 0 serves it, so that answering the other ranks takes neither rank 0's
+interpreter nor its core. It needs only the standard library, and ends with the process that started
+it. Requests and answers are frames: length, number of the request, then byte strings, of which a
+request's first names the operation.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from itertools import accumulate, pairwise
 ANSWER_S = 120.0  # for answers that wait for no other rank
 CONNECT_RETRY_S = 0.05  # between two attempts to connect
 HEAD = struct.Struct("!QQ")  # bytes that follow, number of the request
-SET, GET, CHECK, DELETE = b"set", b"get", b"check", b"delete"
+SET = b"set"
+GET = b"get"
+CHECK = b"check"
+DELETE = b"delete"
 
 
 def packed(parts: Sequence[bytes]) -> bytes:
@@ -65,14 +70,22 @@ def frame(number: int, parts: Sequence[bytes]) -> bytes:
 
 
 class KeyValueStore:
-    """A connection to the server, with those methods of torch's TCPStore that the control plane uses.
+    """A connection to the server, with those methods of torch's TCPStore that the control plane
+    uses.
 
     Calls raise RuntimeError where the server is gone or a key is not set in time.
     """
 
-    def __init__(self, host: str, port: int, timeout_s: float, server: subprocess.Popen[bytes] | None = None) -> None:
-        self._host, self.port, self._timeout_s, self._server = host, port, timeout_s, server
-        self._number, self._frames, self._lock = 0, Frames(), threading.Lock()
+    def __init__(
+        self, host: str, port: int, timeout_s: float, server: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self._host = host
+        self.port = port
+        self._timeout_s = timeout_s
+        self._server = server
+        self._number = 0
+        self._frames = Frames()
+        self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         until = time.monotonic() + timeout_s
         while self._socket is None:
@@ -127,7 +140,8 @@ class KeyValueStore:
                 self._socket.sendall(frame(self._number, parts))
                 while True:
                     answer = self._frames.take()
-                    if answer is not None and answer[0] == self._number:  # an earlier one took too long
+                    # an earlier one took too long
+                    if answer is not None and answer[0] == self._number:
                         return answer[1]
                     if answer is None:
                         self._socket.settimeout(max(0.001, until - time.monotonic()))
@@ -162,16 +176,22 @@ def hosted_store(host: str, port: int, listening_fd: int) -> KeyValueStore:
 
 class _Connection:
     def __init__(self, connected: socket.socket) -> None:
-        self.socket, self.frames, self.unsent = connected, Frames(), bytearray()
-        self.number, self.wanted, self.missing = 0, list[bytes](), 0  # the newest request, and what it waits for
+        self.socket = connected
+        self.frames = Frames()
+        self.unsent = bytearray()
+        self.number = 0
+        self.wanted = list[bytes]()
+        self.missing = 0  # the newest request, and what it waits for
 
 
 class _StoreServer:
     def __init__(self, listener: socket.socket, lifeline: int) -> None:
-        self._listener, self._lifeline = listener, lifeline
+        self._listener = listener
+        self._lifeline = lifeline
         self._selector = selectors.DefaultSelector()
         self._values: dict[bytes, bytes] = {}
-        self._waiting: dict[bytes, list[tuple[_Connection, int]]] = {}  # by key: who waits for it, with which request
+        # by key: who waits for it, with which request
+        self._waiting: dict[bytes, list[tuple[_Connection, int]]] = {}
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
         self._selector.register(lifeline, selectors.EVENT_READ)
@@ -187,7 +207,9 @@ class _StoreServer:
                         connected, _ = self._listener.accept()
                         connected.setblocking(False)
                         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                        self._selector.register(connected, selectors.EVENT_READ, _Connection(connected))
+                        self._selector.register(
+                            connected, selectors.EVENT_READ, _Connection(connected)
+                        )
                 elif events & selectors.EVENT_WRITE:
                     self._send(key.data, b"")
                 else:
@@ -199,7 +221,8 @@ class _StoreServer:
             connection.frames.add(data)
             while (request := connection.frames.take()) is not None:
                 self._answer(connection, *request)
-        except (OSError, ValueError, IndexError, struct.error):  # not a request of ours, or a rank that is gone
+        # not a request of ours, or a rank that is gone
+        except (OSError, ValueError, IndexError, struct.error):
             data = b""
         if not data:
             self._selector.unregister(connection.socket)
@@ -210,7 +233,8 @@ class _StoreServer:
         connection.number = number
         if operation == GET:
             missing = [key for key in words if key not in self._values]
-            connection.wanted, connection.missing = words, len(missing)
+            connection.wanted = words
+            connection.missing = len(missing)
             for key in missing:
                 self._waiting.setdefault(key, []).append((connection, number))
             if not missing:
@@ -228,7 +252,8 @@ class _StoreServer:
         self._send(connection, frame(number, answer))
 
     def _wake(self, key: bytes) -> None:
-        """Answer the connections whose last missing key this is, unless they have made another request since."""
+        """Answer the connections whose last missing key this is, unless they have made another
+        request since."""
         for connection, number in self._waiting.pop(key, ()):
             if connection.number == number:
                 connection.missing -= 1
@@ -237,7 +262,8 @@ class _StoreServer:
                     self._send(connection, frame(number, values))
 
     def _send(self, connection: _Connection, data: bytes) -> None:
-        """Send what the connection takes now, and the rest when it can: a stopped rank must not stop the others."""
+        """Send what the connection takes now, and the rest when it can: a stopped rank must not
+        stop the others."""
         if connection.socket.fileno() < 0:
             return
         connection.unsent += data

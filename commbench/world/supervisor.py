@@ -1,6 +1,8 @@
-"""The parent of a world: waits for its end, finds out which rank failed first and how, and leaves nothing behind.
+"""The parent of a world: waits for its end, finds out which rank failed first and how, and leaves
+nothing behind.
 
-A `RunningWorld` was started by a command (torchrun, mpirun, srun), or forked by a rank server (rank_server.py).
+A `RunningWorld` was started by a command (torchrun, mpirun, srun), or forked by a rank server
+(rank_server.py).
 """
 
 from __future__ import annotations
@@ -30,22 +32,28 @@ from .heartbeat import STOPPED, stat_fields
 from .output import LOG, Output
 from .signals import SAVE_S, SIGNAL_STATUS, die_with_parent
 
-# pidfd_info of linux/pidfd.h (Linux 6.15): how a process ended, also for those that are not its parent
-PIDFD_GET_INFO, PIDFD_INFO_EXIT, PIDFD_INFO = 0xC040FF0B, 1 << 3, "QQ11Ii"
+# pidfd_info of linux/pidfd.h (Linux 6.15): how a process ended, also for those that are not its
+# parent
+PIDFD_GET_INFO = 0xC040FF0B
+PIDFD_INFO_EXIT = 1 << 3
+PIDFD_INFO = "QQ11Ii"
 UNRECORDED_POLL_S = 0.5
 POLL_S = 1.0
 STATES_S = 1.0  # between two readings of the states of all processes
 AT_ONCE_S = 0.2  # between the ends of ranks that one process has killed
 EARLY_S = 3.0  # between the end of a rank and that of its world, where the run has not ended
 TERMINATE_S = 10.0  # between SIGTERM and SIGKILL
-BROKEN_TERMINATE_S = 2.0  # where rank 0 has ended already, or a launcher waits for a rank that is stopped
+# where rank 0 has ended already, or a launcher waits for a rank that is stopped
+BROKEN_TERMINATE_S = 2.0
 # what MPI libraries leave in /dev/shm when their ranks are killed
-MPI_SHARED_MEMORY = re.compile(r"/dev/shm/(?:mpich_shm_|sm_segment\.|vader_segment\.|ucx_shm_posix_)\S+")
+MPI_SHARED_MEMORY = re.compile(
+    r"/dev/shm/(?:mpich_shm_|sm_segment\.|vader_segment\.|ucx_shm_posix_)\S+"
+)
 
 
 class RunningWorld(ABC):
-    """A world as its parent sees it. `pid` and `name` are the launcher's; `ranks` are those on this machine that are
-    known by now, by process id.
+    """A world as its parent sees it. `pid` and `name` are the launcher's; `ranks` are those on this
+    machine that are known by now, by process id.
 
     `status` is the launcher's exit status, as subprocess counts, once it has ended.
     """
@@ -57,23 +65,29 @@ class RunningWorld(ABC):
 
     def __init__(self) -> None:
         self.ranks: dict[int, int] = {}
-        self.codes: dict[int, int | None] = {}  # of ranks that have ended: as subprocess counts, None where unknown
-        self.killed_here = set[int]()  # ranks that this process has killed, because they did not end in time
+        # of ranks that have ended: as subprocess counts, None where unknown
+        self.codes: dict[int, int | None] = {}
+        # ranks that this process has killed, because they did not end in time
+        self.killed_here = set[int]()
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
 
     @abstractmethod
     def wait(self, timeout_s: float) -> list[int]:
-        """Sleep until something ends; returns the process ids of the ranks that have ended meanwhile."""
+        """Sleep until something ends; returns the process ids of the ranks that have ended
+        meanwhile."""
 
     @abstractmethod
     def end(self, patience_s: float) -> None:
         """End the launcher and the ranks on this host; SIGKILL for what is left after this time."""
 
     def signal_ranks(self, number: int) -> bool:
-        """Signal rank 0 first: it must not take the others' end for a failure. Returns whether any rank is known."""
-        running = [pid for pid in sorted(self.ranks, key=self.ranks.__getitem__) if pid not in self.codes]
+        """Signal rank 0 first: it must not take the others' end for a failure. Returns whether any
+        rank is known."""
+        running = [
+            pid for pid in sorted(self.ranks, key=self.ranks.__getitem__) if pid not in self.codes
+        ]
         self.killed_here |= set(running) if number == signal.SIGKILL else set()
         for pid in running:
             with suppress(ProcessLookupError):
@@ -91,11 +105,13 @@ class RunningWorld(ABC):
 
 
 class LaunchedWorld(RunningWorld):
-    """Ranks that a command starts, and that print to the descriptor `output`. `rank_of` recognises a rank by its
-    environment, `size` is the number of ranks on this host, 0 if they are not its descendants.
+    """Ranks that a command starts, and that print to the descriptor `output`. `rank_of` recognises
+    a rank by its environment, `size` is the number of ranks on this host, 0 if they are not its
+    descendants.
 
-    The launcher has a process group of its own: what a terminal sends reaches the parent only, which then ends the
-    world in order. Uses pidfds (Linux 5.3); without those only the launcher's end is seen.
+    The launcher has a process group of its own: what a terminal sends reaches the parent only,
+    which then ends the world in order. Uses pidfds (Linux 5.3); without those only the launcher's
+    end is seen.
     """
 
     def __init__(
@@ -116,8 +132,10 @@ class LaunchedWorld(RunningWorld):
             stderr=output,
             preexec_fn=partial(_detach, os.getpid()),
         )
-        self.pid, self.name = self._process.pid, name
-        self._rank_of, self._size = rank_of, size
+        self.pid = self._process.pid
+        self.name = name
+        self._rank_of = rank_of
+        self._size = size
         self._poll = select.poll()
         self._pids: dict[int, int] = {}  # by file descriptor
         self._processes: list[psutil.Process] = []
@@ -130,10 +148,15 @@ class LaunchedWorld(RunningWorld):
         ended = self._see_ends(timeout_s)
         self.status = self._process.poll()
         until = time.monotonic() + AT_ONCE_S
-        while self.status is not None and len(self.codes) < len(self.ranks) and time.monotonic() < until:
+        while (
+            self.status is not None
+            and len(self.codes) < len(self.ranks)
+            and time.monotonic() < until
+        ):
             ended += self._see_ends(AT_ONCE_S)  # ranks that the launcher has killed before it ended
         if self.status is not None:
-            for descriptor, pid in self._pids.items():  # known to the kernel only once the launcher has waited
+            # known to the kernel only once the launcher has waited
+            for descriptor, pid in self._pids.items():
                 if pid in self.codes and self.codes[pid] is None:
                     self.codes[pid] = _exit_code(descriptor, pid)
         return ended
@@ -160,7 +183,8 @@ class LaunchedWorld(RunningWorld):
             self.status = self._process.wait()
         self.signal_ranks(signal.SIGTERM)  # it may have left them alive
         for process in psutil.wait_procs(self._processes, max(0.0, until - time.monotonic()))[1]:
-            with suppress(psutil.Error):  # psutil compares start times: never another process with the same number
+            # psutil compares start times: never another process with the same number
+            with suppress(psutil.Error):
                 process.kill()
 
     def close(self) -> None:
@@ -174,7 +198,11 @@ class LaunchedWorld(RunningWorld):
         for process in self._processes:
             with suppress(psutil.Error, OSError):
                 rank = self._rank_of(process.environ())
-                if rank is not None and rank not in self.ranks.values() and self._watch(process.pid):
+                if (
+                    rank is not None
+                    and rank not in self.ranks.values()
+                    and self._watch(process.pid)
+                ):
                     self.ranks[process.pid] = rank
 
     def _watch(self, pid: int) -> bool:
@@ -193,7 +221,8 @@ def _detach(parent: int) -> None:
 
 
 def _exit_code(pidfd: int, pid: int) -> int | None:
-    """How another process's child ended: from the kernel (Linux 6.15), or from the process while it is a zombie."""
+    """How another process's child ended: from the kernel (Linux 6.15), or from the process while it
+    is a zombie."""
     info = bytearray(struct.pack(PIDFD_INFO, PIDFD_INFO_EXIT, *[0] * 13))
     with suppress(OSError):
         fcntl.ioctl(pidfd, PIDFD_GET_INFO, info, True)
@@ -207,22 +236,32 @@ def _exit_code(pidfd: int, pid: int) -> int | None:
 
 
 def supervise(
-    start: Callable[[], RunningWorld], output: Output, folder: Path, reason: Path, stopped_s: float, closing_s: float
+    start: Callable[[], RunningWorld],
+    output: Output,
+    folder: Path,
+    reason: Path,
+    stopped_s: float,
+    closing_s: float,
 ) -> WorldEnd:
     """Start a world and wait for its end, and until `output` has printed all of it.
 
-    A rank that writes the file `reason` has found the world broken. A process that is stopped for longer than
-    `stopped_s` ends the world, and so do ranks that live for longer than `closing_s` after the end of their run.
+    A rank that writes the file `reason` has found the world broken. A process that is stopped for
+    longer than `stopped_s` ends the world, and so do ranks that live for longer than `closing_s`
+    after the end of their run.
 
-    A signal to this process (SIGINT, SIGTERM, SIGHUP) interrupts the ranks, which save what is finished, and is raised
-    again as KeyboardInterrupt or SystemExit once the world is gone.
+    A signal to this process (SIGINT, SIGTERM, SIGHUP) interrupts the ranks, which save what is
+    finished, and is raised again as KeyboardInterrupt or SystemExit once the world is gone.
     """
 
     def stop_here(number: int, frame: Any) -> None:
         raise SystemExit(SIGNAL_STATUS + number)
 
     # SIGHUP stays ignored under nohup
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    ]
     handlers = {number: signal.signal(number, stop_here) for number in numbers}
     try:
         with output:
@@ -241,9 +280,14 @@ def supervise(
 
 
 class _Supervisor:
-    def __init__(self, world: RunningWorld, folder: Path, reason: Path, stopped_s: float, closing_s: float) -> None:
-        self._world, self._folder, self._reason = world, folder, reason
-        self._stopped_s, self._closing_s = stopped_s, closing_s
+    def __init__(
+        self, world: RunningWorld, folder: Path, reason: Path, stopped_s: float, closing_s: float
+    ) -> None:
+        self._world = world
+        self._folder = folder
+        self._reason = reason
+        self._stopped_s = stopped_s
+        self._closing_s = closing_s
         self._run_ended_at: float | None = None
         self._unclosed: str | None = None
         self._shared_memory = set[Path]()
@@ -257,15 +301,20 @@ class _Supervisor:
 
     def wait(self) -> None:
         """Wait until the launcher has ended, or the world is broken and has been ended."""
-        world, folder, has_processes = self._world, self._folder, False  # run.json names the processes of the ranks
+        world = self._world
+        folder = self._folder
+        has_processes = False  # run.json names the processes of the ranks
         while world.status is None:
             ended = world.wait(POLL_S if has_processes else UNRECORDED_POLL_S)
             self._last_ended_at = time.monotonic() if ended else self._last_ended_at
-            if ended and not self._first and len(ended) < len(world.ranks):  # where all end at once, nobody was first
-                self._first, self._ended_at = ended, self._last_ended_at
+            # where all end at once, nobody was first
+            if ended and not self._first and len(ended) < len(world.ranks):
+                self._first = ended
+                self._ended_at = self._last_ended_at
             if world.status is not None:
                 if world.status in (*range(-64, 0), SIGNAL_STATUS + signal.SIGTERM):
-                    # srun returns the status of tasks that it has ended; one that is killed breaks the world itself
+                    # srun returns the status of tasks that it has ended; one that is killed breaks
+                    # the world itself
                     if world.status < 0 or not is_broken(self._reason, read_record(folder)):
                         self._cause = f"{world} {exit_text(world.status)}"
                     world.end(BROKEN_TERMINATE_S)  # its ranks may live on
@@ -275,12 +324,16 @@ class _Supervisor:
             run = read_record(folder)
             if not has_processes:  # ranks that are not recorded yet may be killed, too
                 self._shared_memory |= mapped_shared_memory(world.ranks)
-                has_processes = not {str(pid) for pid in world.ranks}.isdisjoint(run.get("processes") or ())
+                has_processes = not {str(pid) for pid in world.ranks}.isdisjoint(
+                    run.get("processes") or ()
+                )
             gone_s = 0.0 if self._ended_at is None else time.monotonic() - self._ended_at
             overdue = has_ended(folder, run) and self._is_overdue()
-            if is_broken(self._reason, run) or overdue:  # launchers may wait forever for a stopped rank
+            # launchers may wait forever for a stopped rank
+            if is_broken(self._reason, run) or overdue:
                 world.end(BROKEN_TERMINATE_S)
-            elif gone_s > EARLY_S and not has_ended(folder, run):  # even with status 0: the others wait for it
+            # even with status 0: the others wait for it
+            elif gone_s > EARLY_S and not has_ended(folder, run):
                 world.end(TERMINATE_S)
             elif self._find_stopped():
                 world.end(BROKEN_TERMINATE_S)
@@ -304,7 +357,9 @@ class _Supervisor:
     def end(self) -> WorldEnd:
         world = self._world
         first = [] if self._failure else self._first_to_fail()
-        failures = [RankFailure(world.ranks[pid], pid, exit_text(world.codes.get(pid))) for pid in first]
+        failures = [
+            RankFailure(world.ranks[pid], pid, exit_text(world.codes.get(pid))) for pid in first
+        ]
         failures += [self._failure] if self._failure else []
         assert world.status is not None
         return WorldEnd(world.status, str(world), tuple(failures), self._cause, self._unclosed)
@@ -312,11 +367,19 @@ class _Supervisor:
     def _first_to_fail(self) -> list[int]:
         """The process ids of the ranks that failed first.
 
-        If all failed on their own, it is the one that the launcher names; else the one that ended first, or those that
-        the launcher has not ended.
+        If all failed on their own, it is the one that the launcher names; else the one that ended
+        first, or those that the launcher has not ended.
         """
-        codes = {pid: code for pid, code in self._world.codes.items() if pid not in self._world.killed_here}
-        own = [pid for pid in codes if codes[pid] not in (0, None, -signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM)]
+        codes = {
+            pid: code
+            for pid, code in self._world.codes.items()
+            if pid not in self._world.killed_here
+        }
+        own = [
+            pid
+            for pid in codes
+            if codes[pid] not in (0, None, -signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM)
+        ]
         if not self._first and not self._world.kills_ranks:
             return [pid for pid in own if codes[pid] != WorldBroken.exit_status] or own
         killed = self._launcher_may_have_killed(codes.values())
@@ -324,37 +387,57 @@ class _Supervisor:
             text = ""
             with suppress(OSError):
                 text = (self._folder / LOG).read_text(errors="replace")
-            named = [pid for pid in own if re.search(rf"\bpid\W{{0,3}}{pid}\b", text, re.IGNORECASE)]
+            named = [
+                pid for pid in own if re.search(rf"\bpid\W{{0,3}}{pid}\b", text, re.IGNORECASE)
+            ]
             if len(named) == 1:
                 return named
             # a launcher does not name ranks that it kills at its own end
             return [] if killed and not named else self._first
-        return self._first if len(self._first) == 1 or len(own) >= max(2, len(codes)) else own or self._first
+        return (
+            self._first
+            if len(self._first) == 1 or len(own) >= max(2, len(codes))
+            else own or self._first
+        )
 
     def _launcher_may_have_killed(self, codes: Collection[int | None]) -> bool:
-        """Whether all ranks were killed at once, and the launcher's status is not that of a rank that was killed."""
+        """Whether all ranks were killed at once, and the launcher's status is not that of a rank
+        that was killed."""
         may_kill = self._world.kills_ranks and self._world.status != SIGNAL_STATUS + signal.SIGKILL
         at_once = self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S
-        return may_kill and at_once and len(codes) > 1 and {-signal.SIGKILL} <= {*codes} <= {-signal.SIGKILL, None}
+        return (
+            may_kill
+            and at_once
+            and len(codes) > 1
+            and {-signal.SIGKILL} <= {*codes} <= {-signal.SIGKILL, None}
+        )
 
     def _is_overdue(self) -> bool:
-        """Whether ranks still live long after the end of their run: closing a library may take forever."""
-        now, world = time.monotonic(), self._world
+        """Whether ranks still live long after the end of their run: closing a library may take
+        forever."""
+        now = time.monotonic()
+        world = self._world
         self._run_ended_at = self._run_ended_at or now
         if now - self._run_ended_at < self._closing_s:
             return False
-        left = [process_text(world.ranks[pid], pid=pid) for pid in world.ranks if pid not in world.codes]
+        left = [
+            process_text(world.ranks[pid], pid=pid) for pid in world.ranks if pid not in world.codes
+        ]
         self._unclosed = (
-            f"{', '.join(left) or world} did not end within {self._closing_s:g} s of the end of the run, and was killed"
+            f"{', '.join(left) or world} did not end within {self._closing_s:g} s of the end of the"
+            " run, and was killed"
         )
         return True
 
     def _find_stopped(self) -> bool:
-        """Whether the launcher or a rank has been stopped for `stopped_s`, also before there are heartbeats."""
-        now, world = time.monotonic(), self._world
+        """Whether the launcher or a rank has been stopped for `stopped_s`, also before there are
+        heartbeats."""
+        now = time.monotonic()
+        world = self._world
         if now - self._states_at < STATES_S:
             return False
-        before = {} if now - self._states_at > 2 * STATES_S else self._stopped  # this process was stopped itself
+        # this process was stopped itself
+        before = {} if now - self._states_at > 2 * STATES_S else self._stopped
         self._states_at = now
         running = [world.pid, *(pid for pid in world.ranks if pid not in world.codes)]
         states = {pid: stopped for pid in running if (stopped := _how_stopped(pid))}
@@ -380,12 +463,15 @@ def _how_stopped(pid: int) -> str | None:
 
 
 def mapped_shared_memory(pids: Iterable[int]) -> set[Path]:
-    """The MPI libraries' files in /dev/shm that these processes have mapped, unless they are deleted already."""
+    """The MPI libraries' files in /dev/shm that these processes have mapped, unless they are
+    deleted already."""
     files: set[Path] = set()
     for pid in pids:
         with suppress(OSError):  # it has ended, or belongs to another user
             lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-            matches = (MPI_SHARED_MEMORY.search(line) for line in lines if not line.endswith("(deleted)"))
+            matches = (
+                MPI_SHARED_MEMORY.search(line) for line in lines if not line.endswith("(deleted)")
+            )
             files |= {Path(match[0]) for match in matches if match is not None}
     return files
 

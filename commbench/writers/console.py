@@ -1,4 +1,5 @@
-"""The table of a run on stdout, fitted to the terminal (in a file one line per row), with its title and notes."""
+"""The table of a run on stdout, fitted to the terminal (in a file one line per row), with its title
+and notes."""
 
 from __future__ import annotations
 
@@ -22,19 +23,54 @@ from .parquet import recorded_rows
 from .table import OWN_BUFFERS, TimeLine, has_own_buffers, is_matrix, matrix_text, natural_key
 
 CONSTANT = (  # named once in the title where all rows share them
-    "layout", "pair", "dtype", "engine", "schedule", "window", "buffers", "streams", "root", "reduction", "in_place",
-    "staging", "link", "device", "timing_mode",
-)  # fmt: skip
+    "layout",
+    "pair",
+    "dtype",
+    "engine",
+    "schedule",
+    "window",
+    "buffers",
+    "streams",
+    "root",
+    "reduction",
+    "in_place",
+    "staging",
+    "link",
+    "device",
+    "timing_mode",
+)
 ORDER = (  # of rows in a table
-    "benchmark", "layout", "engine", "dtype", "schedule", "pair", "root", "streams", "message_bytes", "window",
-    "in_place", "reduction", "buffers", "staging", "cache", "sync",
-)  # fmt: skip
-SHOWN_VARIABLES = ("benchmark", *(name for name in CONSTANT if name not in ("device", "timing_mode")))
+    "benchmark",
+    "layout",
+    "engine",
+    "dtype",
+    "schedule",
+    "pair",
+    "root",
+    "streams",
+    "message_bytes",
+    "window",
+    "in_place",
+    "reduction",
+    "buffers",
+    "staging",
+    "cache",
+    "sync",
+)
+SHOWN_VARIABLES = (
+    "benchmark",
+    *(name for name in CONSTANT if name not in ("device", "timing_mode")),
+)
 RIGHT = ("window", "streams", "root")
 DEFAULTS = {  # values that are not shown
-    ("dtype", "none"), ("schedule", "serial"), ("staging", "none"), ("device", "cpu"), ("timing_mode", "host"),
-}  # fmt: skip
-NUMBER_COLUMNS = (  # a narrow terminal drops the highest priorities first; _rows_table fills them in this order
+    ("dtype", "none"),
+    ("schedule", "serial"),
+    ("staging", "none"),
+    ("device", "cpu"),
+    ("timing_mode", "host"),
+}
+# a narrow terminal drops the highest priorities first; _rows_table fills them in this order
+NUMBER_COLUMNS = (
     TableColumn("message\nB", right=True),
     TableColumn("median\nus", right=True, style="bold"),
     TableColumn("interval\nus", right=True, priority=1),
@@ -48,10 +84,15 @@ NUMBER_COLUMNS = (  # a narrow terminal drops the highest priorities first; _row
 MARK_COLUMN = TableColumn("", style="yellow")  # on a terminal: the flags are below the table
 FLAGS_COLUMN = TableColumn("flags", priority=8)  # in a file
 NOT_FINISHED = "not finished"  # rows of an interrupted run, beside the flags
-DIVIDED = "message: in total; gather, scatter, all_gather, all_to_all and reduce_scatter divide it among the ranks"
+DIVIDED = (
+    "message: in total; gather, scatter, all_gather, all_to_all and reduce_scatter divide it among"
+    " the ranks"
+)
 CLOCKS = {
     "host": "the host's clock around the calls",
-    "host_sync": "the host's clock around calls and synchronisation: the time until the host has the result",
+    "host_sync": (
+        "the host's clock around calls and synchronisation: the time until the host has the result"
+    ),
     "device_event": "the GPU's events around isolated calls: without the launch",
     "throughput": "the GPU's events around calls that follow one another without a wait",
     "graph": "the GPU's events around the replay of a captured graph of calls",
@@ -66,30 +107,46 @@ LONGEST_REASON = 400  # characters on a terminal: a reason can be a stack of 50 
 
 @dataclass
 class Console:
-    """A Writer that prints the table of the run at its end, and after a first pass that took long."""
+    """A Writer that prints the table of the run at its end, and after a first pass that took
+    long."""
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        self._run, self._begun_s = run, time.monotonic()
-        earlier = recorded_rows(Path(folder)) if run.get("segments") else []  # of earlier starts of the run
-        self._rows: dict[str, Row] = {row["case_id"]: row for row in earlier}  # the newest of each case
+        self._run = run
+        self._begun_s = time.monotonic()
+        # of earlier starts of the run
+        earlier = recorded_rows(Path(folder)) if run.get("segments") else []
+        # the newest of each case
+        self._rows: dict[str, Row] = {row["case_id"]: row for row in earlier}
         self._time_lines: dict[str, TimeLine] = {}
 
-    def case(self, row: Row, samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]) -> None:
+    def case(
+        self, row: Row, samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+    ) -> None:
         first_pass = len(self._rows) < self._run.get("cases", 0)
         self._rows[row["case_id"]] = row
         self._time_lines.setdefault(row["case_id"], TimeLine()).add(counters)
         if not first_pass or len(self._rows) < self._run["cases"]:
             return
-        # the user may wait long for more passes: the table as it is now; without a terminal a line per case
-        rows, terminal = list(self._rows.values()), Terminal.of(sys.stderr)
+        # the user may wait long for more passes: the table as it is now; without a terminal a line
+        # per case
+        rows = list(self._rows.values())
+        terminal = Terminal.of(sys.stderr)
         waiting = sum(row["stop_reason"] == INTERRUPTED for row in rows)
-        passes = self._run.get("config", {}).get("timing", {}).get("visits", 1) - 1  # each like the first
+        # each like the first
+        passes = self._run.get("config", {}).get("timing", {}).get("visits", 1) - 1
         if passes * (time.monotonic() - self._begun_s) * waiting < LONG_REST_S * len(rows):
             return
         rows = [{**row, "stop_reason": None} for row in rows]  # further visits follow
         lines = (f"first pass: {case_text(row)}: {format_seconds(row['median_s'])}" for row in rows)
-        text = printable("\n".join(lines)) if terminal.width is None else run_text(self._run, rows, terminal)
-        print(f"{text}\nthe first pass is done; further passes over {waiting} cases follow\n", file=sys.stderr)
+        text = (
+            printable("\n".join(lines))
+            if terminal.width is None
+            else run_text(self._run, rows, terminal)
+        )
+        print(
+            f"{text}\nthe first pass is done; further passes over {waiting} cases follow\n",
+            file=sys.stderr,
+        )
 
     def end(self, run: Mapping[str, Any]) -> None:
         if run.get("status") == "running":  # further launches follow
@@ -98,28 +155,41 @@ class Console:
         print(run_text(run, list(self._rows.values()), terminal, self._time_lines))
         folder = printable(str(run["folder"]))
         if (Path(run["folder"]) / "run.json").exists():
-            print(f"results: {folder}\nopen:    commbench report {folder} --html report.html", flush=True)
+            print(
+                f"results: {folder}\nopen:    commbench report {folder} --html report.html",
+                flush=True,
+            )
         else:
-            print("nothing is stored by writer=console alone; writer=[parquet,console] keeps the results", flush=True)
+            print(
+                "nothing is stored by writer=console alone; writer=[parquet,console] keeps the"
+                " results",
+                flush=True,
+            )
 
 
 def run_text(
-    run: Mapping[str, Any], rows: list[Row], terminal: Terminal, time_lines: Mapping[str, TimeLine] | None = None
+    run: Mapping[str, Any],
+    rows: list[Row],
+    terminal: Terminal,
+    time_lines: Mapping[str, TimeLine] | None = None,
 ) -> str:
     """Title, table, matrices of many pairs, flags and reasons, slow or asymmetric pairs."""
     if not rows:
         return f"{terminal.paragraph(_run_title(run, rows))}\nno case is finished\n"
     shown_matrices = sorted(
-        filter(is_matrix, matrices(rows)), key=lambda matrix: row_order(next(iter(matrix.rows.values())))
+        filter(is_matrix, matrices(rows)),
+        key=lambda matrix: row_order(next(iter(matrix.rows.values()))),
     )
     in_matrix = {id(row): row for matrix in shown_matrices for row in matrix.rows.values()}
     listed = sorted((row for row in rows if id(row) not in in_matrix), key=row_order)
-    series, measured = _rows_by_series(rows, listed), [set(flags_of(row)) for row in rows if row["status"] == "ok"]
+    series = _rows_by_series(rows, listed)
+    measured = [set(flags_of(row)) for row in rows if row["status"] == "ok"]
     common = sorted(set.intersection(*measured)) if len(measured) > 1 else []
     parts = [terminal.styled(terminal.paragraph(_run_title(run, rows)), "bold")]
     parts += [terminal.paragraph(f"every row: {', '.join(common)}")] if common else []
     modes = dict.fromkeys(row["timing_mode"] for row in listed)
-    for mode in modes if len(modes) > 1 else [None]:  # times of different clocks are never in one table
+    # times of different clocks are never in one table
+    for mode in modes if len(modes) > 1 else [None]:
         if mode is not None:
             parts.append(f"timing_mode {mode}: {CLOCKS.get(mode, '')}")
         alike = [row for row in listed if mode in (None, row["timing_mode"])]
@@ -136,7 +206,9 @@ def run_text(
     flags += [f"{name}: {flag_text(name)}" for name in others]
     missing = _unfinished_texts(run, series)
     meaning = _column_meanings(rows, "interval" in "".join(parts))
-    parts.append(paragraphs([*_reason_texts(series, terminal), *missing, *flags, *meaning], terminal))
+    parts.append(
+        paragraphs([*_reason_texts(series, terminal), *missing, *flags, *meaning], terminal)
+    )
     for case_id, line in (time_lines or {}).items():
         title = next((case_text(row) for row in rows if row["case_id"] == case_id), case_id)
         parts += [f"\n{text}"] if (text := line.text(title, terminal)) else []
@@ -144,44 +216,66 @@ def run_text(
 
 
 def _rows_table(
-    rows: Sequence[Row], listed: Sequence[Row], terminal: Terminal, marked: Container[str], common: Sequence[str]
+    rows: Sequence[Row],
+    listed: Sequence[Row],
+    terminal: Terminal,
+    marked: Container[str],
+    common: Sequence[str],
 ) -> str:
     """The listed rows, without the columns that all rows share."""
-    names = [name for name in SHOWN_VARIABLES if name == "benchmark" or not _is_constant(rows, name)]
+    names = [
+        name for name in SHOWN_VARIABLES if name == "benchmark" or not _is_constant(rows, name)
+    ]
     columns = [TableColumn(name, right=name in RIGHT) for name in names]
     last = FLAGS_COLUMN if terminal.width is None else MARK_COLUMN
-    cells, styles = [], {}
+    cells = []
+    styles = {}
     for number, row in enumerate(listed):
         words = [*([NOT_FINISHED] if _is_unfinished(row) else []), *flags_of(row)]
         flags = ",".join(word for word in words if word not in common)
         if row["status"] != "ok":
-            flags, styles[number] = f"{row['status']}: {row['reason']}", "red"
+            flags = f"{row['status']}: {row['reason']}"
+            styles[number] = "red"
         mark = flags if terminal.width is None else "!" if row["case_id"] in marked else ""
         median, low, high, p99 = (
             format_number(None if row[name] is None else 1e6 * row[name])
             for name in ("median_s", "ci_low_s", "ci_high_s", "p99_s")
         )
-        cells.append((
-            *(_variable_text(row, name) for name in names),
-            str(row["message_bytes"] or "-"), median if row["status"] == "ok" else str(row["status"]),
-            "-" if row["ci_low_s"] is None else f"{low} .. {high}", p99, format_number(row["algbw_gb_per_s"]),
-            format_number(row["busbw_gb_per_s"]),
-            "-" if row["efficiency"] is None else format_number(100 * row["efficiency"]),
-            format_number(row["message_rate_per_s"]), "-" if row["repetitions"] is None else str(row["repetitions"]),
-            mark,
-        ))  # fmt: skip
+        cells.append(
+            (
+                *(_variable_text(row, name) for name in names),
+                str(row["message_bytes"] or "-"),
+                median if row["status"] == "ok" else str(row["status"]),
+                "-" if row["ci_low_s"] is None else f"{low} .. {high}",
+                p99,
+                format_number(row["algbw_gb_per_s"]),
+                format_number(row["busbw_gb_per_s"]),
+                "-" if row["efficiency"] is None else format_number(100 * row["efficiency"]),
+                format_number(row["message_rate_per_s"]),
+                "-" if row["repetitions"] is None else str(row["repetitions"]),
+                mark,
+            )
+        )
     shown = [*columns, *NUMBER_COLUMNS, *([last] if any(row[-1] for row in cells) else [])]
     return table_text(shown, [row[: len(shown)] for row in cells], terminal, styles)
 
 
 def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Terminal) -> list[str]:
-    """A line for each rank and pair that differs from its class; the pairs of a slow rank are left out."""
-    shown = [finding for finding in findings(rows) if finding.kind != "slow" or finding.rank is None]
+    """A line for each rank and pair that differs from its class; the pairs of a slow rank are left
+    out."""
+    shown = [
+        finding for finding in findings(rows) if finding.kind != "slow" or finding.rank is None
+    ]
     lines = [f"  {finding.text_with_host(run)}" for finding in shown[:MOST_FINDINGS]]
     if len(shown) > MOST_FINDINGS:
-        lines.append(f"  ... and {len(shown) - MOST_FINDINGS} more: commbench.slow_pairs('{run['folder']}')")
+        lines.append(
+            f"  ... and {len(shown) - MOST_FINDINGS} more: commbench.slow_pairs('{run['folder']}')"
+        )
     of_class = "the median of its class (self, same node, other node)"
-    rule = f"slow: above {FACTOR} x {of_class} and {SPREADS:g} x its spread, at a neighbouring size, too"
+    rule = (
+        f"slow: above {FACTOR} x {of_class} and {SPREADS:g} x its spread, at a neighbouring"
+        " size, too"
+    )
     return ["", paragraphs([rule, *lines], terminal)] if lines else []
 
 
@@ -195,7 +289,10 @@ def row_order(row: Row) -> tuple[Any, ...]:
 
 def _run_title(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
     world = run["world"]
-    parts = [f"{run['backend']['name']} ({run['backend'].get('library', '')})", plural(world["size"], "rank", "ranks")]
+    parts = [
+        f"{run['backend']['name']} ({run['backend'].get('library', '')})",
+        plural(world["size"], "rank", "ranks"),
+    ]
     parts += [plural(world["nodes"], "node", "nodes"), f"timing {run['timing']}"]
     for name in CONSTANT:
         value = next(filter(None, (_variable_text(row, name) for row in rows)), None)
@@ -219,7 +316,8 @@ def _variable_text(row: Row, name: str) -> str:
 
 
 def _column_meanings(rows: Sequence[Row], has_intervals: bool) -> list[str]:
-    """What the columns mean. Where median has several meanings, the operations of each: `collective (all_reduce)`.
+    """What the columns mean. Where median has several meanings, the operations of each: `collective
+    (all_reduce)`.
 
     Rows of earlier versions have no median_of.
     """
@@ -227,18 +325,24 @@ def _column_meanings(rows: Sequence[Row], has_intervals: bool) -> list[str]:
     for row in rows:
         if row.get("median_of") is not None:
             operations.setdefault(row["median_of"], set()).add(row["benchmark"])
-    kinds = list(operations) or ["per message (half a round trip for p2p_latency) or per collective"]
+    kinds = list(operations) or [
+        "per message (half a round trip for p2p_latency) or per collective"
+    ]
     if len(kinds) > 1:
         kinds = []
         for kind, names in sorted((kind, sorted(names)) for kind, names in operations.items()):
-            more = f" and {len(names) - MOST_OPERATIONS} more" if len(names) > MOST_OPERATIONS else ""
+            more = (
+                f" and {len(names) - MOST_OPERATIONS} more" if len(names) > MOST_OPERATIONS else ""
+            )
             kinds.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
     divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
     texts = interval_texts(rows) if has_intervals else []
     return [
-        f"median: {', '.join(kinds)}; GB/s is 10^9 B/s", *([DIVIDED] if divided else []),
-        *([OWN_BUFFERS] if has_own_buffers(rows) else []), *([f"interval: {'; '.join(texts)}"] if texts else []),
-    ]  # fmt: skip
+        f"median: {', '.join(kinds)}; GB/s is 10^9 B/s",
+        *([DIVIDED] if divided else []),
+        *([OWN_BUFFERS] if has_own_buffers(rows) else []),
+        *([f"interval: {'; '.join(texts)}"] if texts else []),
+    ]
 
 
 # ---------------------------------------------------------------- flags and reasons
@@ -259,7 +363,8 @@ def flag_text(name: str) -> str:
 
 
 def _rows_by_series(rows: Sequence[Row], listed: list[Row]) -> dict[str, list[Row]]:
-    """The listed rows by the text of the variables in which they differ, "" where all are one series.
+    """The listed rows by the text of the variables in which they differ, "" where all are one
+    series.
 
     A window is no such variable: it shrinks with the message.
     """
@@ -274,13 +379,18 @@ def _rows_by_series(rows: Sequence[Row], listed: list[Row]) -> dict[str, list[Ro
 
 
 def _marked(series: Mapping[str, Sequence[Row]]) -> set[str]:
-    """case_id of the rows with a flag that most rows of their series do not have, and of those without numbers."""
+    """case_id of the rows with a flag that most rows of their series do not have, and of those
+    without numbers."""
     marked = set()
     for rows in series.values():
         measured = sum(row["status"] == "ok" for row in rows)
         counts = Counter(flag for row in rows for flag in flags_of(row))
         rare = {flag for flag, count in counts.items() if 2 * count <= measured}
-        strange = (row for row in rows if row["status"] != "ok" or _is_unfinished(row) or rare & {*flags_of(row)})
+        strange = (
+            row
+            for row in rows
+            if row["status"] != "ok" or _is_unfinished(row) or rare & {*flags_of(row)}
+        )
         marked |= {row["case_id"] for row in strange}
     return marked
 
@@ -328,10 +438,19 @@ def _unfinished_texts(run: Mapping[str, Any], series: Mapping[str, Sequence[Row]
     unfinished = {name: list(filter(_is_unfinished, rows)) for name, rows in series.items()}
     begun = _by_series({name: _sizes_text(rows) for name, rows in unfinished.items() if rows})
     ended_early = run.get("status") in ("interrupted", "broken")
-    planned, rows = run.get("cases", 0) if ended_early else 0, sum(map(len, series.values()))
-    rest = f"{planned - rows} of {plural(planned, 'case', 'cases')} not begun" if planned > rows else ""
+    planned = run.get("cases", 0) if ended_early else 0
+    rows = sum(map(len, series.values()))
+    rest = (
+        f"{planned - rows} of {plural(planned, 'case', 'cases')} not begun"
+        if planned > rows
+        else ""
+    )
     text = "; ".join(filter(None, [begun if any(unfinished.values()) else "", rest]))
-    return [f"{NOT_FINISHED}: {text}: commbench resume {run['folder']} measures what is missing"] if text else []
+    return (
+        [f"{NOT_FINISHED}: {text}: commbench resume {run['folder']} measures what is missing"]
+        if text
+        else []
+    )
 
 
 def _by_series(texts: Mapping[str, str]) -> str:
@@ -342,4 +461,6 @@ def _by_series(texts: Mapping[str, str]) -> str:
 
 
 def _sizes_text(rows: Iterable[Row]) -> str:
-    return ", ".join(format_bytes(size) for size in sorted({row["message_bytes"] or 0 for row in rows}) if size)
+    return ", ".join(
+        format_bytes(size) for size in sorted({row["message_bytes"] or 0 for row in rows}) if size
+    )

@@ -1,4 +1,5 @@
-"""Files of a run's folder that are written atomically, or wait in memory until the disk has room."""
+"""Files of a run's folder that are written atomically, or wait in memory until the disk has
+room."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from commbench.world.output import print_error
 
 BOUND_BYTES = 256 << 20  # of what waits in memory
 DISK_RETRY_S = 0.5  # between two cases, where every file waits for a full disk
-END_S, INTERRUPTED_S = 5.0, 1.0  # of retries at the end of a run; an interrupted one must not keep its user waiting
+END_S = 5.0
+# of retries at the end of a run; an interrupted one must not keep its user waiting
+INTERRUPTED_S = 1.0
 PAUSE_S = 0.5
 
 
@@ -32,14 +35,16 @@ class Item:
 
 
 class DurableFiles:
-    """The files of one folder, by name. Only the first failure and the recovery from it are reported, a line each.
+    """The files of one folder, by name. Only the first failure and the recovery from it are
+    reported, a line each.
 
-    `waiting` holds what could not be written yet, `dropped` the names of files that exceeded the bound, `error` the
-    text of the last failure.
+    `waiting` holds what could not be written yet, `dropped` the names of files that exceeded the
+    bound, `error` the text of the last failure.
     """
 
     def __init__(self, folder: Path, bound_bytes: int = BOUND_BYTES) -> None:
-        self.folder, self._bound_bytes = folder, bound_bytes
+        self.folder = folder
+        self._bound_bytes = bound_bytes
         self.waiting: dict[str, Item] = {}
         self.dropped: list[str] = []
         self.error = ""
@@ -54,18 +59,31 @@ class DurableFiles:
     def append(self, name: str, content: bytes) -> None:
         """Append to a file. Never raises OSError."""
         before = self.waiting.pop(name, None)
-        self._take(name, Item(memoryview(bytes(before.content) + content if before else content), True, append=True))
+        self._take(
+            name,
+            Item(
+                memoryview(bytes(before.content) + content if before else content),
+                True,
+                append=True,
+            ),
+        )
 
     def retry(self, patience_s: float) -> bool:
-        """Try until everything is written or the time is over; returns whether nothing waits any more."""
+        """Try until everything is written or the time is over; returns whether nothing waits any
+        more."""
         end = time.monotonic() + patience_s
         while not self._write_waiting(end) and time.monotonic() < end:
             time.sleep(max(0.0, min(PAUSE_S, end - time.monotonic())))
         return not self.waiting
 
     def gone(self) -> set[str]:
-        """The names of files that were written and have been removed since, such as with their folder."""
-        return {name for name in self._published if name not in self.waiting and not (self.folder / name).exists()}
+        """The names of files that were written and have been removed since, such as with their
+        folder."""
+        return {
+            name
+            for name in self._published
+            if name not in self.waiting and not (self.folder / name).exists()
+        }
 
     def forget(self, name: str) -> None:
         """Do not count the absence of a file that was merged into another one."""
@@ -81,7 +99,8 @@ class DurableFiles:
             (self.folder / earlier).unlink(missing_ok=True)
 
     def rescue(self, more: Mapping[str, bytes]) -> Path | None:
-        """Move what waits, and `more`, to a new temporary folder, rows first; None if that is impossible.
+        """Move what waits, and `more`, to a new temporary folder, rows first; None if that is
+        impossible.
 
         What does not fit there keeps waiting.
         """
@@ -102,7 +121,8 @@ class DurableFiles:
         return None
 
     def _take(self, name: str, item: Item) -> None:
-        """Write the item or let it wait, and drop the oldest ones beyond the bound: rows only after all samples."""
+        """Write the item or let it wait, and drop the oldest ones beyond the bound: rows only after
+        all samples."""
         self.waiting[name] = item
         self._write_waiting(time.monotonic() + DISK_RETRY_S)
         size = sum(item.content.nbytes for item in self.waiting.values())
@@ -111,7 +131,8 @@ class DurableFiles:
                 return
             if not self.dropped:
                 print_error(
-                    f"more than {self._bound} wait for {self.folder}; what came first is lost, samples before rows"
+                    f"more than {self._bound} wait for {self.folder}; what came first is lost,"
+                    " samples before rows"
                 )
             size -= self.waiting.pop(oldest).content.nbytes
             self.dropped.append(oldest)
@@ -129,8 +150,9 @@ class DurableFiles:
                 if not self._failing:
                     self._failing = True
                     print_error(
-                        f"{self.folder / name} can't be written: {self.error}; the run goes on, its results wait in "
-                        f"memory (at most {self._bound}) and are tried again with each case"
+                        f"{self.folder / name} can't be written: {self.error}; the run goes on, its"
+                        f" results wait in memory (at most {self._bound}) and are tried again with"
+                        " each case"
                     )
                 if time.monotonic() > end:  # as long as files arrive there is no hurry
                     break
@@ -151,8 +173,8 @@ def opening(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise WorldBroken(
-            f"{error.filename or folder} can't be written: {error_text(error)}; make room, or choose another folder "
-            "with output=FOLDER"
+            f"{error.filename or folder} can't be written: {error_text(error)}; make room, or"
+            " choose another folder with output=FOLDER"
         ) from error
 
 
@@ -175,7 +197,8 @@ def error_text(error: OSError) -> str:
 def _write(folder: Path, name: str, item: Item) -> None:
     target = folder / name
     if target.parent != folder:
-        target.parent.mkdir(exist_ok=True)  # never its parents: under a lost mount lies another disk
+        # never its parents: under a lost mount lies another disk
+        target.parent.mkdir(exist_ok=True)
     if item.append:
         _extend(target, item.content)
         return

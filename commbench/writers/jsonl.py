@@ -1,4 +1,5 @@
-"""One JSON object per row in cases.jsonl, for programs that read line by line, also while the run goes on."""
+"""One JSON object per row in cases.jsonl, for programs that read line by line, also while the run
+goes on."""
 
 from __future__ import annotations
 
@@ -23,32 +24,43 @@ CASES_JSONL = "cases.jsonl"
 
 @dataclass
 class Jsonl:
-    """A Writer of JSON lines. A later row of a case follows the earlier one: the last line of a case_id counts.
+    """A Writer of JSON lines. A later row of a case follows the earlier one: the last line of a
+    case_id counts.
 
-    Each line has the columns of cases.parquet and the run's schema_version.
-    pandas.read_json(FILE, lines=True, dtype=False) reads it, with times as text; without dtype=False a label of
-    digits becomes a number.
+    Each line has the columns of cases.parquet and the run's schema_version. pandas.read_json(FILE,
+    lines=True, dtype=False) reads it, with times as text; without dtype=False a label of digits
+    becomes a number.
     """
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         path = Path(folder) / CASES_JSONL
         with opening(path), path.open("a+b") as file:
-            file.seek(0)  # a full disk or a power failure may have cut off the last line of an earlier start
+            # a full disk or a power failure may have cut off the last line of an earlier start
+            file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
         self._files = DurableFiles(Path(folder))
 
     def case(
-        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+        self,
+        row: Mapping[str, Any],
+        samples: Mapping[str, NDArray[Any]],
+        counters: Mapping[str, NDArray[Any]],
     ) -> None:
         maps = {name: dict(row.get(name) or {}) for name in ("env", "backend_options")}
-        self._files.append(CASES_JSONL, line({"schema_version": SCHEMA_VERSION, **row, **maps}).encode())
+        self._files.append(
+            CASES_JSONL, line({"schema_version": SCHEMA_VERSION, **row, **maps}).encode()
+        )
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Raises Unsaved where lines are missing from the file."""
         files = self._files
         if files.retry(retry_s(run.get("status"))) and not files.dropped and not files.gone():
             return
-        count = bytes(files.waiting[CASES_JSONL].content).count(b"\n") if CASES_JSONL in files.waiting else 0
+        count = (
+            bytes(files.waiting[CASES_JSONL].content).count(b"\n")
+            if CASES_JSONL in files.waiting
+            else 0
+        )
         refuge = files.rescue({}) if count else None
         rest = f"; {count} lines of it are in {refuge / CASES_JSONL}" if refuge is not None else ""
         why = files.error or "it was there, and has been removed"

@@ -11,8 +11,8 @@ from commbench.core.columns import Row
 from .table import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
 
 MEANS = (
-    "the columns hold means, as OSU's do; what commbench calls the result is median_s and the rates from it: look "
-    "there (writer=console, parquet) before quoting a number"
+    "the columns hold means, as OSU's do; what commbench calls the result is median_s and the rates"
+    " from it: look there (writer=console, parquet) before quoting a number"
 )
 Value = Callable[[Row], "float | None"]
 
@@ -39,29 +39,58 @@ def _per_second(quantity: Callable[[Row], float]) -> Value:
 MB_PER_S = _per_second(lambda row: row["message_bytes"] / 1e6)
 WINDOW_MEANING = "a sample is a window of messages and its answer; MB is 10^6 B"
 OVER_REPETITIONS = (
-    "Avg, Min, Max Latency(us): mean_s, min_s, max_s over the repetitions, each the maximum over ranks",
-    "OSU's are over ranks, of each rank's mean over repetitions: its Avg is lower by nature, its Min and Max are "
-    "something else: do not compare them",
+    (
+        "Avg, Min, Max Latency(us): mean_s, min_s, max_s over the repetitions, each the maximum"
+        " over ranks"
+    ),
+    (
+        "OSU's are over ranks, of each rank's mean over repetitions: its Avg is lower by nature,"
+        " its Min and Max are something else: do not compare them"
+    ),
 )
 COLLECTIVE = tuple(
     (f"{theirs} Latency(us)", _microseconds(ours))
     for theirs, ours in (("Avg", "mean_s"), ("Min", "min_s"), ("Max", "max_s"))
 )
-IN_BLOCKS = ("Size: the block of one rank, as OSU counts it: message_bytes / ranks", *OVER_REPETITIONS)
+IN_BLOCKS = (
+    "Size: the block of one rank, as OSU counts it: message_bytes / ranks",
+    *OVER_REPETITIONS,
+)
 OSU_PROGRAMS = {
-    "p2p_latency": OsuProgram("osu_latency", (("Avg Latency(us)", _microseconds("mean_s")),), (
-        "Avg Latency(us): mean_s, the mean over repetitions of half a round trip on the first rank's clock",
-    )),
-    "p2p_bandwidth": OsuProgram("osu_bw", (("Bandwidth (MB/s)", MB_PER_S),), (
-        f"Bandwidth (MB/s): message_bytes / mean_s on the sender's clock; {WINDOW_MEANING}",
-    )),
-    "p2p_bibandwidth": OsuProgram("osu_bibw", (("Bandwidth (MB/s)", MB_PER_S),), (
-        "Bandwidth (MB/s): message_bytes / mean_s, the sum of both directions; MB is 10^6 B",
-    )),
-    "p2p_multi_pair": OsuProgram("osu_mbw_mr", (("MB/s", MB_PER_S), ("Messages/s", _per_second(lambda row: 1.0))), (
-        f"MB/s: message_bytes / mean_s, Messages/s: 1 / mean_s, of all pairs together; {WINDOW_MEANING}",
-        "mean_s is here the mean over repetitions of the slowest sender's time; OSU's is the mean over senders",
-    )),
+    "p2p_latency": OsuProgram(
+        "osu_latency",
+        (("Avg Latency(us)", _microseconds("mean_s")),),
+        (
+            (
+                "Avg Latency(us): mean_s, the mean over repetitions of half a round trip on the"
+                " first rank's clock"
+            ),
+        ),
+    ),
+    "p2p_bandwidth": OsuProgram(
+        "osu_bw",
+        (("Bandwidth (MB/s)", MB_PER_S),),
+        (f"Bandwidth (MB/s): message_bytes / mean_s on the sender's clock; {WINDOW_MEANING}",),
+    ),
+    "p2p_bibandwidth": OsuProgram(
+        "osu_bibw",
+        (("Bandwidth (MB/s)", MB_PER_S),),
+        ("Bandwidth (MB/s): message_bytes / mean_s, the sum of both directions; MB is 10^6 B",),
+    ),
+    "p2p_multi_pair": OsuProgram(
+        "osu_mbw_mr",
+        (("MB/s", MB_PER_S), ("Messages/s", _per_second(lambda row: 1.0))),
+        (
+            (
+                "MB/s: message_bytes / mean_s, Messages/s: 1 / mean_s, of all pairs together;"
+                f" {WINDOW_MEANING}"
+            ),
+            (
+                "mean_s is here the mean over repetitions of the slowest sender's time; OSU's is"
+                " the mean over senders"
+            ),
+        ),
+    ),
     "barrier": OsuProgram("osu_barrier", COLLECTIVE, OVER_REPETITIONS, None),
     "all_reduce": OsuProgram("osu_allreduce", COLLECTIVE, OVER_REPETITIONS),
     "broadcast": OsuProgram("osu_bcast", COLLECTIVE, OVER_REPETITIONS),
@@ -71,7 +100,7 @@ OSU_PROGRAMS = {
     "all_to_all": OsuProgram("osu_alltoall", COLLECTIVE, IN_BLOCKS, "block"),
     "gather": OsuProgram("osu_gather", COLLECTIVE, IN_BLOCKS, "block"),
     "scatter": OsuProgram("osu_scatter", COLLECTIVE, IN_BLOCKS, "block"),
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -88,7 +117,10 @@ class Osu(Listing):
         return [
             *(comment(text) for text in program.meaning if not explained),
             first + "".join(f"{name:>18}" for name, _ in program.columns),
-            *(_size_line(row, program) if row["status"] == "ok" else status_line(row) for row in table),
+            *(
+                _size_line(row, program) if row["status"] == "ok" else status_line(row)
+                for row in table
+            ),
             *flag_lines(table),
         ]
 

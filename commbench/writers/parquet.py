@@ -26,10 +26,12 @@ FEW_ROWS = 10  # of a part
 
 @dataclass
 class Parquet:
-    """A Writer of parquet files: a part per case and table, merged into one file per table at the end."""
+    """A Writer of parquet files: a part per case and table, merged into one file per table at the
+    end."""
 
     def __post_init__(self) -> None:
-        self._rows: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by case: the name of its newest part, its row
+        # by case: the name of its newest part, its row
+        self._rows: dict[str, tuple[str, Mapping[str, Any]]] = {}
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         """Raises WorldBroken where nothing can be written."""
@@ -41,12 +43,18 @@ class Parquet:
             clear_torn(parts)
             clear_torn(self._files.folder)
             # a resumed run: the parts of an earlier start come first
-            self._next = 1 + max((int(part.name.split(".")[0]) for part in parts.glob("*.parquet")), default=-1)
+            self._next = 1 + max(
+                (int(part.name.split(".")[0]) for part in parts.glob("*.parquet")), default=-1
+            )
             write_json(self._files.folder / RECORD, run)
-        self._encoded(arrow_schema("samples").empty_table())  # loads pyarrow, which takes a second, before measuring
+        # loads pyarrow, which takes a second, before measuring
+        self._encoded(arrow_schema("samples").empty_table())
 
     def case(
-        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+        self,
+        row: Mapping[str, Any],
+        samples: Mapping[str, NDArray[Any]],
+        counters: Mapping[str, NDArray[Any]],
     ) -> None:
         import pyarrow as pa
 
@@ -55,7 +63,9 @@ class Parquet:
         for table, columns in (("samples", samples), ("counters", counters)):
             if columns:
                 schema = arrow_schema(table)
-                arrays = {name: _arrow(columns[name], schema.field(name).type) for name in schema.names}
+                arrays = {
+                    name: _arrow(columns[name], schema.field(name).type) for name in schema.names
+                }
                 content = self._encoded(pa.table(arrays, schema=schema))
                 self._files.put(f"{stem}.{table}.parquet", content, keep=False)
         # the case comes last: a reader that finds it finds its samples and counters too
@@ -66,8 +76,10 @@ class Parquet:
             self._files.replace(earlier, f"{stem}.cases.parquet")
 
     def end(self, run: Mapping[str, Any]) -> None:
-        """Merge the parts and write run.json. Raises Unsaved where results are missing; the parts then stay."""
-        files, patience = self._files, retry_s(run.get("status"))
+        """Merge the parts and write run.json. Raises Unsaved where results are missing; the parts
+        then stay."""
+        files = self._files
+        patience = retry_s(run.get("status"))
         self._metadata["commbench_run"] = json.dumps(run)
         removed = files.gone()
         for case_id in [case_id for case_id, (name, _) in self._rows.items() if name in removed]:
@@ -80,29 +92,43 @@ class Parquet:
                 with suppress(OSError):  # what can't be read stays there
                     (files.folder / "parts").rmdir()
             except OSError as error:
-                print_error(f"{files.folder}: results stay in its parts, which are read as well ({error_text(error)})")
+                print_error(
+                    f"{files.folder}: results stay in its parts, which are read as well"
+                    f" ({error_text(error)})"
+                )
         else:
             run = {**run, "exit_status": max(Unsaved.exit_status, run.get("exit_status") or 0)}
         files.put(RECORD, json_text(run).encode())
-        if not files.retry(0 if files.waiting.keys() - {RECORD} else patience) or files.dropped or lost:
+        if (
+            not files.retry(0 if files.waiting.keys() - {RECORD} else patience)
+            or files.dropped
+            or lost
+        ):
             raise Unsaved(self._unsaved_text(run, {_stem(name) for name in lost}))
 
     def _put_row(self, case_id: str) -> None:
         import pyarrow as pa
 
         name, row = self._rows[case_id]
-        self._files.put(name, self._encoded(pa.Table.from_pylist([dict(row)], arrow_schema("cases"))))
+        self._files.put(
+            name, self._encoded(pa.Table.from_pylist([dict(row)], arrow_schema("cases")))
+        )
 
     def _encoded(self, table: Any) -> memoryview:
-        """The content of a part. Few rows, which are merged soon, are not compressed: that would cost more."""
+        """The content of a part. Few rows, which are merged soon, are not compressed: that would
+        cost more."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        sink, many = pa.BufferOutputStream(), len(table) > FEW_ROWS
+        sink = pa.BufferOutputStream()
+        many = len(table) > FEW_ROWS
         pq.write_table(
-            table.replace_schema_metadata(self._metadata), sink, compression="zstd" if many else "none",
-            use_dictionary=many, write_statistics=many,
-        )  # fmt: skip
+            table.replace_schema_metadata(self._metadata),
+            sink,
+            compression="zstd" if many else "none",
+            use_dictionary=many,
+            write_statistics=many,
+        )
         return memoryview(sink.getvalue())
 
     def _unsaved_text(self, run: Mapping[str, Any], lost: set[str]) -> str:
@@ -121,22 +147,32 @@ class Parquet:
         ]
         why = f" ({files.error})" if files.error else ""
         refuge = files.rescue({RECORD: json_text(run).encode()}) if files.waiting else None
-        where = "no folder for temporary files takes them either" if files.waiting else "what is missing is lost"
+        where = (
+            "no folder for temporary files takes them either"
+            if files.waiting
+            else "what is missing is lost"
+        )
         if refuge is not None:
             rest = f", but for {len(files.waiting)} files that did not fit" if files.waiting else ""
-            where = f"they are in {refuge}{rest}: commbench.load('{files.folder}', '{refuge}') reads both"
+            where = (
+                f"they are in {refuge}{rest}: commbench.load('{files.folder}', '{refuge}') reads"
+                " both"
+            )
         return f"{', '.join(parts)}{why}; {where}"
 
     def _merge(self, folder: Path, table: str) -> None:
-        """Merge the parts of a table and remove them, with one row group or one part in memory at a time."""
+        """Merge the parts of a table and remove them, with one row group or one part in memory at a
+        time."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         parts = sorted((folder / "parts").glob(f"*.{table}.parquet"))
-        target, aside = folder / f"{table}.parquet", folder / f"{table}.tmp"
+        target = folder / f"{table}.parquet"
+        aside = folder / f"{table}.tmp"
         if not parts and (table != "cases" or target.exists()):
             return
-        schema, done = arrow_schema(table).with_metadata(self._metadata), []
+        schema = arrow_schema(table).with_metadata(self._metadata)
+        done = []
         try:
             with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
                 group: list[Any] = []
@@ -147,7 +183,8 @@ class Parquet:
                         done.append(part)
                     elif part == target:
                         return
-                    if sum(map(len, group)) >= GROUP_ROWS and table != "cases":  # reading costs per group, not per row
+                    # reading costs per group, not per row
+                    if sum(map(len, group)) >= GROUP_ROWS and table != "cases":
                         writer.write_table(pa.concat_tables(group))
                         group = []
                 if group:
@@ -163,7 +200,8 @@ class Parquet:
 
 
 def _arrow(column: NDArray[Any], kind: Any) -> Any:
-    """A pyarrow array. A column of one repeated object (stride 0) is not converted: that would hold the GIL."""
+    """A pyarrow array. A column of one repeated object (stride 0) is not converted: that would hold
+    the GIL."""
     import pyarrow as pa
 
     if column.dtype == object and len(column) and column.strides == (0,):
@@ -172,10 +210,13 @@ def _arrow(column: NDArray[Any], kind: Any) -> Any:
 
 
 def _newest_rows(rows: Any, case_ids: Iterable[str]) -> Any:
-    """The last row of each case, in the order of the case ids; cases of earlier starts of the run come first."""
+    """The last row of each case, in the order of the case ids; cases of earlier starts of the run
+    come first."""
     place = {case_id: index for index, case_id in enumerate(case_ids)}
     newest = {case_id: index for index, case_id in enumerate(rows["case_id"].to_pylist())}
-    return rows.take([newest[case_id] for case_id in sorted(newest, key=lambda case_id: place.get(case_id, -1))])
+    return rows.take(
+        [newest[case_id] for case_id in sorted(newest, key=lambda case_id: place.get(case_id, -1))]
+    )
 
 
 def _read_part(file: Path, table: str) -> Any:

@@ -1,4 +1,5 @@
-"""Tables as plain text: those of other tools, with # comments; a matrix of pairs; the time line of a soak."""
+"""Tables as plain text: those of other tools, with # comments; a matrix of pairs; the time line of
+a soak."""
 
 from __future__ import annotations
 
@@ -21,14 +22,19 @@ from commbench.core.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
 from commbench.core.units import format_bytes, format_number, format_seconds, value_text
 
-IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")  # so that a table is complete when it is cut out
-LINE_VARIABLES = ("benchmark", "message_bytes", "elements")  # in the name of the program and in the lines
+# so that a table is complete when it is cut out
+IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")
+# in the name of the program and in the lines
+LINE_VARIABLES = ("benchmark", "message_bytes", "elements")
 HEADING_VARIABLES = tuple(column.name for column in VARIABLES if column.name not in LINE_VARIABLES)
 LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
 MAX_MATRIX_RANKS = 16
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 MAX_NAMED_PAIRS = 8
-OWN_BUFFERS = "buffers own: each message of a window has memory of its own (osu_bw has one buffer: buffers=shared)"
+OWN_BUFFERS = (
+    "buffers own: each message of a window has memory of its own (osu_bw has one buffer:"
+    " buffers=shared)"
+)
 TIME_LINES = 20  # of one case
 TIME_LINE_HEADINGS = ("from\ns", "median\nus", "min\nus", "max\nus", "repetitions")
 MOST_INTERVALS = 4096  # kept of one case; when there are more, neighbours are merged
@@ -37,17 +43,22 @@ LONGEST_BAR = 24  # characters
 
 @dataclass
 class Listing(ABC):
-    """A Writer that prints the tables of another tool at the end; of two rows of a case the later one."""
+    """A Writer that prints the tables of another tool at the end; of two rows of a case the later
+    one."""
 
     tool: ClassVar[str]
     programs: ClassVar[Mapping[str, str]]  # benchmark -> program of the tool
-    varying: ClassVar[tuple[str, ...]] = ()  # variables that may differ inside a table, beside the sizes
+    # variables that may differ inside a table, beside the sizes
+    varying: ClassVar[tuple[str, ...]] = ()
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         self._rows: dict[str, Row] = {}
 
     def case(
-        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+        self,
+        row: Mapping[str, Any],
+        samples: Mapping[str, NDArray[Any]],
+        counters: Mapping[str, NDArray[Any]],
     ) -> None:
         self._rows[row["case_id"]] = row
 
@@ -78,7 +89,8 @@ class Listing(ABC):
 
     @abstractmethod
     def table_lines(self, table: Sequence[Row], explained: bool) -> list[str]:
-        """The lines of a table below its heading; `explained`: an earlier table was of the same program."""
+        """The lines of a table below its heading; `explained`: an earlier table was of the same
+        program."""
 
 
 def comment(text: str) -> str:
@@ -97,43 +109,66 @@ def number(value: float | None) -> str:
 
 def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]:
     """What was measured and with which library, and the variables that are the same in all rows."""
-    backend, world = run["backend"], run["world"]
+    backend = run["backend"]
+    world = run["world"]
     library = f"{backend['name']} ({backend.get('library', '')})"
     label = f", label {run['label']}" if run["label"] else ""
     lines = [
-        comment(f"measured by commbench, printed in the columns of {tool}: run {run['run_id']}{label}"),
-        comment(f"{library}, {world['size']} ranks, {world['nodes']} node(s), timing {run['timing']}"),
+        comment(
+            f"measured by commbench, printed in the columns of {tool}: run {run['run_id']}{label}"
+        ),
+        comment(
+            f"{library}, {world['size']} ranks, {world['nodes']} node(s), timing {run['timing']}"
+        ),
     ]
-    shared = [name for name in HEADING_VARIABLES if name not in IN_EVERY_HEADING and not _varies(rows, name)]
+    shared = [
+        name
+        for name in HEADING_VARIABLES
+        if name not in IN_EVERY_HEADING and not _varies(rows, name)
+    ]
     lines += [comment(f"wherever it applies: {_first_values(rows, shared)}")] if rows else []
     if any(row["segment"] for row in rows):
-        lines.append(comment("this run went on after a stop: rows of earlier starts are in its folder only"))
+        lines.append(
+            comment("this run went on after a stop: rows of earlier starts are in its folder only")
+        )
     return lines
 
 
 def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
-    """The rows in tables, small messages first: rows of one table differ only in their sizes and the given columns."""
+    """The rows in tables, small messages first: rows of one table differ only in their sizes and
+    the given columns."""
     varying = {*LINE_VARIABLES, *columns} - {"benchmark"}
     shared = [column.name for column in VARIABLES if column.name not in varying]
     rows_by_table = grouped(rows, lambda row: tuple(natural_key(row[name]) for name in shared))
-    order = (*(name for name in columns if name != "in_place"), "message_bytes", "elements", "in_place")
+    order = (
+        *(name for name in columns if name != "in_place"),
+        "message_bytes",
+        "elements",
+        "in_place",
+    )
     return [
         sorted(rows_by_table[key], key=lambda row: [natural_key(row[name]) for name in order])
         for key in sorted(rows_by_table)
     ]
 
 
-def heading(table: Sequence[Row], rows: Sequence[Row], program: str, columns: Collection[str]) -> str:
+def heading(
+    table: Sequence[Row], rows: Sequence[Row], program: str, columns: Collection[str]
+) -> str:
     """The program of the other tool, and the variables of this table that differ between tables."""
     shown = [
-        name for name in HEADING_VARIABLES if name not in columns and (name in IN_EVERY_HEADING or _varies(rows, name))
+        name
+        for name in HEADING_VARIABLES
+        if name not in columns and (name in IN_EVERY_HEADING or _varies(rows, name))
     ]
     return comment(f"{table[0]['benchmark']}, as {program}: {_first_values(table, shown)}")
 
 
 def status_line(row: Row, more: str = "") -> str:
     """The status of a row without numbers, and its reason."""
-    return comment(f"{row['status']}: {format_bytes(row['message_bytes'] or 0)}{more}: {row['reason']}")
+    return comment(
+        f"{row['status']}: {format_bytes(row['message_bytes'] or 0)}{more}: {row['reason']}"
+    )
 
 
 def flag_lines(table: Iterable[Row]) -> list[str]:
@@ -156,8 +191,14 @@ def _varies(rows: Iterable[Row], name: str) -> bool:
 
 def _first_values(rows: Sequence[Row], names: Iterable[str]) -> str:
     """The first value of each variable that has one."""
-    first = {name: next((row[name] for row in rows if row[name] is not None), None) for name in names}
-    return ", ".join(f"{name} {value_text(value)}" for name, value in first.items() if value not in (None, {}, ()))
+    first = {
+        name: next((row[name] for row in rows if row[name] is not None), None) for name in names
+    }
+    return ", ".join(
+        f"{name} {value_text(value)}"
+        for name, value in first.items()
+        if value not in (None, {}, ())
+    )
 
 
 def natural_key(value: Any) -> tuple[Any, ...]:
@@ -177,19 +218,27 @@ def is_matrix(matrix: Matrix) -> bool:
 
 
 def matrix_text(matrix: Matrix, named: Sequence[str], width: int) -> str:
-    """Heading, cells, a line per class, flags and failures; cells only where they fit into `width` columns.
+    """Heading, cells, a line per class, flags and failures; cells only where they fit into `width`
+    columns.
 
-    `named` are the variables to name in the heading. Windows of messages are shown as rates, other cases as times.
+    `named` are the variables to name in the heading. Windows of messages are shown as rates, other
+    cases as times.
     """
     times = [time for cells in matrix.classes.values() for time in cells.values()]
-    time_unit = format_seconds(median(times)).split()[1] if times else "us"  # that fits the median of all cells
+    # that fits the median of all cells
+    time_unit = format_seconds(median(times)).split()[1] if times else "us"
     unit = "GB/s" if matrix.shared["window"] is not None else time_unit
     shared = matrix.shared
-    more = [f"{name} {shared[name]}" for name in MATRIX_VARIABLES if name in named and shared[name] is not None]
+    more = [
+        f"{name} {shared[name]}"
+        for name in MATRIX_VARIABLES
+        if name in named and shared[name] is not None
+    ]
     head = f"{shared['benchmark']}, {', '.join([format_bytes(shared['message_bytes']), *more])}"
     cells = _matrix_lines(matrix, unit)
     if len(matrix.ranks) > MAX_MATRIX_RANKS or max(map(len, cells)) > width:
-        cells, head = [], f"{head}: median in {unit}"
+        cells = []
+        head = f"{head}: median in {unit}"
     else:
         mark = ", ! slow" if matrix.slow else ""
         head = f"{head}: median in {unit}, senders down, receivers across{mark}"
@@ -201,16 +250,23 @@ def _matrix_lines(matrix: Matrix, unit: str) -> list[str]:
     cells = dict.fromkeys(itertools.product(ranks, repeat=2), ".")
     for pair, row in matrix.rows.items():
         mark = "!" if pair in matrix.slow else ""
-        cells[pair] = f"{mark}{_pair_number(row, unit)}" if row["status"] == "ok" else str(row["status"])[:4]
+        cells[pair] = (
+            f"{mark}{_pair_number(row, unit)}" if row["status"] == "ok" else str(row["status"])[:4]
+        )
     width = max(map(len, [*cells.values(), *map(str, ranks)]))
     side = len(str(ranks[-1]))
     lines = [[" " * side, *(f"{rank:>{width}}" for rank in ranks)]]
-    lines += [[f"{first:>{side}}", *(cells[first, second].rjust(width) for second in ranks)] for first in ranks]
+    lines += [
+        [f"{first:>{side}}", *(cells[first, second].rjust(width) for second in ranks)]
+        for first in ranks
+    ]
     return [f"  {'  '.join(line)}" for line in lines]
 
 
 def _pair_number(row: Row, unit: str) -> str:
-    return format_number(row["algbw_gb_per_s"] if unit == "GB/s" else row["median_s"] / SECONDS[unit])
+    return format_number(
+        row["algbw_gb_per_s"] if unit == "GB/s" else row["median_s"] / SECONDS[unit]
+    )
 
 
 def _class_lines(matrix: Matrix, unit: str) -> list[str]:
@@ -218,9 +274,14 @@ def _class_lines(matrix: Matrix, unit: str) -> list[str]:
     lines = []
     for name, times in matrix.classes.items():
         fastest, middle, slowest = matrix.extremes(name)
-        ends = [f"{_pair_number(matrix.rows[pair], unit)} {pairs_text([pair])}" for pair in (fastest, slowest)]
+        ends = [
+            f"{_pair_number(matrix.rows[pair], unit)} {pairs_text([pair])}"
+            for pair in (fastest, slowest)
+        ]
         median_text = _pair_number(matrix.rows[middle], unit)
-        lines.append(f"  {name}: {median_text} in {len(times)} pairs, fastest {ends[0]}, slowest {ends[1]}")
+        lines.append(
+            f"  {name}: {median_text} in {len(times)} pairs, fastest {ends[0]}, slowest {ends[1]}"
+        )
     return lines
 
 
@@ -232,7 +293,11 @@ def _note_lines(matrix: Matrix) -> list[str]:
     for pair, row in matrix.rows.items():
         if row["status"] != "ok":
             reasons.setdefault((row["status"], row["reason"]), []).append(pair)
-    lines = ["  flags: " + ", ".join(f"{flag} {count}" for flag, count in sorted(flags.items()))] if flags else []
+    lines = (
+        ["  flags: " + ", ".join(f"{flag} {count}" for flag, count in sorted(flags.items()))]
+        if flags
+        else []
+    )
     for (status, reason), pairs in reasons.items():
         rest = f" and {len(pairs) - MAX_NAMED_PAIRS} more" if len(pairs) > MAX_NAMED_PAIRS else ""
         lines.append(f"  {status} {pairs_text(sorted(pairs)[:MAX_NAMED_PAIRS])}{rest}: {reason}")
@@ -243,7 +308,8 @@ def _note_lines(matrix: Matrix) -> list[str]:
 
 
 class TimeLine:
-    """The intervals of a soak in bounded memory: [n, (begin in s, median, min, max in s, repetitions)]."""
+    """The intervals of a soak in bounded memory: [n, (begin in s, median, min, max in s,
+    repetitions)]."""
 
     def __init__(self) -> None:
         self._intervals = np.empty((0, 5))
@@ -253,7 +319,9 @@ class TimeLine:
         if not counters:
             return
         values: dict[int, dict[str, float]] = {}
-        for t_ns, name, value in zip(counters["t_ns"], counters["name"], counters["value"], strict=True):
+        for t_ns, name, value in zip(
+            counters["t_ns"], counters["name"], counters["value"], strict=True
+        ):
             if str(name).startswith("interval."):
                 values.setdefault(int(t_ns), {})[str(name).removeprefix("interval.")] = float(value)
         names = ("median_s", "min_s", "max_s", "repetitions")
@@ -269,14 +337,24 @@ class TimeLine:
         begin_s, end_s = self._intervals[[0, -1], 0]
         lines = _merged(self._intervals, -(-len(self._intervals) // TIME_LINES))
         longest = lines[:, 1].max() or 1.0
-        columns = [TableColumn(text, right=True, priority=index) for index, text in enumerate(TIME_LINE_HEADINGS)]
+        columns = [
+            TableColumn(text, right=True, priority=index)
+            for index, text in enumerate(TIME_LINE_HEADINGS)
+        ]
         columns.append(TableColumn("median", priority=len(columns)))
         rows = [
-            (f"{at_s - begin_s:.1f}", *(format_number(1e6 * seconds) for seconds in (median_s, min_s, max_s)),
-             f"{repetitions:.0f}", "#" * max(1, round(LONGEST_BAR * median_s / longest)))
+            (
+                f"{at_s - begin_s:.1f}",
+                *(format_number(1e6 * seconds) for seconds in (median_s, min_s, max_s)),
+                f"{repetitions:.0f}",
+                "#" * max(1, round(LONGEST_BAR * median_s / longest)),
+            )
             for at_s, median_s, min_s, max_s, repetitions in lines.tolist()
-        ]  # fmt: skip
-        head = f"{title}: time line of {format_seconds(end_s - begin_s)}, median: mean of the medians of its intervals"
+        ]
+        head = (
+            f"{title}: time line of {format_seconds(end_s - begin_s)}, median: mean of the medians"
+            " of its intervals"
+        )
         return f"{terminal.paragraph(head)}\n{table_text(columns, rows, terminal)}"
 
 
@@ -286,4 +364,6 @@ def _merged(intervals: NDArray[np.float64], each: int) -> NDArray[np.float64]:
     _, median_s, min_s, max_s, repetitions = intervals.T
     medians_s = np.add.reduceat(median_s, firsts) / np.diff(firsts, append=len(intervals))
     ends_s = np.minimum.reduceat(min_s, firsts), np.maximum.reduceat(max_s, firsts)
-    return np.stack([intervals[firsts, 0], medians_s, *ends_s, np.add.reduceat(repetitions, firsts)], axis=1)
+    return np.stack(
+        [intervals[firsts, 0], medians_s, *ends_s, np.add.reduceat(repetitions, firsts)], axis=1
+    )

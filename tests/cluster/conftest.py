@@ -15,7 +15,8 @@ from virtual_hosts import Link, VirtualHosts, missing, virtual_hosts
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Callable[..., VirtualHosts]]:
-    """cluster(2, rate_mbit=200): hosts until the test ends, however it ends; a skip where the machine can't."""
+    """cluster(2, rate_mbit=200): hosts until the test ends, however it ends; a skip where the
+    machine can't."""
     with ExitStack() as stack:
 
         def make(

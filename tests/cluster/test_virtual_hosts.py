@@ -1,4 +1,5 @@
-"""The virtual hosts themselves: who they say they are, how fast their links are, and that nothing of them stays."""
+"""The virtual hosts themselves: who they say they are, how fast their links are, and that nothing
+of them stays."""
 
 from __future__ import annotations
 
@@ -20,14 +21,19 @@ with socket.create_server(("", 5000)) as server:
         begin, seen = begin or time.monotonic(), seen + len(data)
     print(seen / (time.monotonic() - begin))
 """
-SEND = "import socket, sys; socket.create_connection((sys.argv[1], 5000)).sendall(bytes(int(sys.argv[2])))"
+SEND = (
+    "import socket, sys; socket.create_connection((sys.argv[1],"
+    " 5000)).sendall(bytes(int(sys.argv[2])))"
+)
 
 
 def output_of(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
 
 
-def test_a_host_has_its_own_name_address_and_interfaces(cluster: Callable[..., VirtualHosts]) -> None:
+def test_a_host_has_its_own_name_address_and_interfaces(
+    cluster: Callable[..., VirtualHosts],
+) -> None:
     hosts = cluster(3)
     look = 'hostname; getent hosts "$0"; ls /sys/class/net'
     for host, peer in zip(hosts.hosts, hosts.hosts[1:] + hosts.hosts[:1], strict=True):
@@ -37,7 +43,9 @@ def test_a_host_has_its_own_name_address_and_interfaces(cluster: Callable[..., V
 
 
 @pytest.mark.parametrize("extra", [[], ["-x"]], ids=["openmpi", "mpich"])
-def test_the_agent_runs_a_shell_line_on_the_other_host(cluster: Callable[..., VirtualHosts], extra: list[str]) -> None:
+def test_the_agent_runs_a_shell_line_on_the_other_host(
+    cluster: Callable[..., VirtualHosts], extra: list[str]
+) -> None:
     hosts = cluster(2)
     first, second = hosts.hosts
     line = [str(hosts.agent), *extra, second.name, "hostname;", "echo", "'$HOME'"]
@@ -64,7 +72,10 @@ def test_nothing_stays_after_a_failure(tmp_path: Path) -> None:
     if reason is not None:
         pytest.skip(reason)
     with pytest.raises(ZeroDivisionError), virtual_hosts(2, tmp_path) as hosts:
-        stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+        stubborn = (
+            "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True);"
+            " time.sleep(60)"
+        )
         command = hosts.hosts[1].command(sys.executable, "-c", stubborn)
         forgotten = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert forgotten.stdout is not None and forgotten.stdout.readline() == b"1\n"

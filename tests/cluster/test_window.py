@@ -1,7 +1,8 @@
-"""Windows on a global clock: its error holds where the truth is known, and repetitions begin together by it.
+"""Windows on a global clock: its error holds where the truth is known, and repetitions begin
+together by it.
 
-All virtual hosts share one kernel. So clocks differ by exactly what was planted: through the clock that production code
-is given, or by a time namespace, whose CLOCK_MONOTONIC really is another.
+All virtual hosts share one kernel. So clocks differ by exactly what was planted: through the clock
+that production code is given, or by a time namespace, whose CLOCK_MONOTONIC really is another.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from virtual_hosts import VirtualHosts
 
 LONG = pytest.mark.long
 PORT = 29541  # in networks of the test's own
-SPREAD_US, WITHIN = 50, 19  # the error of a line, and in how many of 20 the truth lies inside
+SPREAD_US = 50
+WITHIN = 19  # the error of a line, and in how many of 20 the truth lies inside
 AHEAD_S = 86_400
 QUICK = ("timing=quick", "sync=window", "cache=warm", "bind=none")
 RANK = """
@@ -57,23 +59,36 @@ for seed in range(fits):
         print(json.dumps(found), flush=True)
     clock.close()
 control.farewell(30)
-"""
+"""  # noqa: E501
 
 
 @LONG
 @pytest.mark.serial
-def test_the_true_offset_lies_inside_the_reported_error(cluster: Callable[..., VirtualHosts]) -> None:
+def test_the_true_offset_lies_inside_the_reported_error(
+    cluster: Callable[..., VirtualHosts],
+) -> None:
     """Four hosts, few enough for all to compare themselves with the first: below 50 us."""
     hosts = cluster(4)
 
     def rank(index: int) -> subprocess.CompletedProcess[str]:
-        words = (sys.executable, "-c", RANK, str(index), "4", "20", hosts.hosts[0].address, str(PORT))
+        words = (
+            sys.executable,
+            "-c",
+            RANK,
+            str(index),
+            "4",
+            "20",
+            hosts.hosts[0].address,
+            str(PORT),
+        )
         command = ["timeout", "-k", "5", "90", *hosts.hosts[index].command(*words)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     with ThreadPoolExecutor(4) as pool:
         ends = list(pool.map(rank, range(4)))
-    assert [end.returncode for end in ends] == [0] * 4, ends[0].stderr[-3000:] + ends[1].stderr[-3000:]
+    assert [end.returncode for end in ends] == [0] * 4, (
+        ends[0].stderr[-3000:] + ends[1].stderr[-3000:]
+    )
     seen = np.array([json.loads(line) for line in ends[0].stdout.splitlines()])
     assert seen.shape == (20, 4, 3)
     inside = (np.abs(seen[:, :, 0]) <= seen[:, :, 1] + seen[:, :, 2] / 2).sum(axis=0)
@@ -86,7 +101,9 @@ def test_the_true_offset_lies_inside_the_reported_error(cluster: Callable[..., V
 def torchrun(world: Callable[..., Any], hosts: VirtualHosts, *words: str) -> Any:
     """An agent on each of two hosts, the second one a day ahead; the end of the first one."""
     first, second = hosts.hosts
-    ahead = partial(second.command, "unshare", "--time", "--monotonic", str(AHEAD_S), "--fork", "--kill-child")
+    ahead = partial(
+        second.command, "unshare", "--time", "--monotonic", str(AHEAD_S), "--fork", "--kill-child"
+    )
     given = (f"interface={hosts.network}", *words)
     return torchrun_agents(world, [first.command, ahead], 1, *given, address=first.address)[0]
 
@@ -110,25 +127,41 @@ def test_repetitions_begin_together_on_hosts_whose_clocks_are_a_day_apart(
 ) -> None:
     hosts = cluster(2)
     tried = ["unshare", "--time", "--monotonic", "1", "--fork", "true"]
-    if shutil.which("unshare") is None or subprocess.run(tried, capture_output=True, check=False).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(tried, capture_output=True, check=False).returncode
+    ):
         pytest.skip("this kernel has no time namespaces")
-    run = torchrun(world, hosts, "backend=gloo", "benchmark=[all_reduce,p2p_latency]", "sizes=[40]", *QUICK)
+    run = torchrun(
+        world, hosts, "backend=gloo", "benchmark=[all_reduce,p2p_latency]", "sizes=[40]", *QUICK
+    )
     cases = run.cases.set_index("benchmark")
     assert cases["sync"].to_dict() == {"all_reduce": "window", "p2p_latency": "none"}
-    assert pd.isna(cases.late_repetitions["p2p_latency"]) and pd.isna(cases.clock_error_s["p2p_latency"])
+    assert pd.isna(cases.late_repetitions["p2p_latency"]) and pd.isna(
+        cases.clock_error_s["p2p_latency"]
+    )
     [case] = run.cases[run.cases.benchmark == "all_reduce"].itertuples()
     check_case(case, run)
     assert 0 < case.clock_error_s < 1e-3
     samples = run.samples[(run.samples.case_id == case.case_id) & (run.samples.phase == "measure")]
     starts = samples.pivot(index="repetition", columns="rank", values="start_ns")
     apart_s = (starts[1] - starts[0]) * 1e-9 - AHEAD_S
-    assert apart_s.abs().max() < case.clock_error_s + 3e-6, "in truth, all that count began within the error"
+    assert apart_s.abs().max() < case.clock_error_s + 3e-6, (
+        "in truth, all that count began within the error"
+    )
 
 
 @LONG
 @pytest.mark.serial
 def test_window_and_barrier_tell_the_same_of_one_host(world: Callable[..., Any]) -> None:
-    words = ("backend=gloo", "benchmark=all_reduce", "sizes=[8MiB]", "timing=quick", "layout=1x2", "bind=none")
+    words = (
+        "backend=gloo",
+        "benchmark=all_reduce",
+        "sizes=[8MiB]",
+        "timing=quick",
+        "layout=1x2",
+        "bind=none",
+    )
     for sync in ("window", "barrier"):
         run = world("commbench", *words, f"sync={sync}")
     cases = run.cases.set_index("sync")
@@ -142,7 +175,13 @@ def test_window_and_barrier_tell_the_same_of_one_host(world: Callable[..., Any])
 @LONG
 @pytest.mark.serial
 def test_both_engines_of_mpi_wait_for_the_instant(world: Callable[..., Any]) -> None:
-    words = ("backend=mpi", "engine=[native,python]", "benchmark=all_reduce", "sizes=[40]", "layout=1x2")
+    words = (
+        "backend=mpi",
+        "engine=[native,python]",
+        "benchmark=all_reduce",
+        "sizes=[40]",
+        "layout=1x2",
+    )
     run = world("commbench", *words, *QUICK)
     assert set(run.cases.engine) == {"native", "python"}
     for case in run.cases.itertuples():
@@ -150,8 +189,12 @@ def test_both_engines_of_mpi_wait_for_the_instant(world: Callable[..., Any]) -> 
 
 
 @LONG
-def test_what_has_one_clock_for_all_ranks_is_skipped_with_the_reason(world: Callable[..., Any]) -> None:
-    run = world("commbench", "backend=simulated", "benchmark=[all_reduce,p2p_latency]", "sizes=[40]", *QUICK)
+def test_what_has_one_clock_for_all_ranks_is_skipped_with_the_reason(
+    world: Callable[..., Any],
+) -> None:
+    run = world(
+        "commbench", "backend=simulated", "benchmark=[all_reduce,p2p_latency]", "sizes=[40]", *QUICK
+    )
     cases = run.cases.set_index("benchmark")
     assert cases.status.to_dict() == {"all_reduce": "skipped", "p2p_latency": "ok"}
     assert "use sync=barrier" in cases.reason["all_reduce"]
@@ -164,6 +207,8 @@ def test_what_has_one_clock_for_all_ranks_is_skipped_with_the_reason(world: Call
         (("sync=window", "schedule=rounds", "benchmark=p2p_latency"), "schedule=rounds"),
     ],
 )
-def test_what_can_not_be_is_one_line(world: Callable[..., Any], words: tuple[str, ...], message: str) -> None:
+def test_what_can_not_be_is_one_line(
+    world: Callable[..., Any], words: tuple[str, ...], message: str
+) -> None:
     run = world("commbench", "backend=gloo", *words, status=2)
     assert message in run.stderr and len(run.stderr.strip().splitlines()) == 1, run.stderr

@@ -1,4 +1,5 @@
-"""Every file of conf/launcher: a command line for this machine, and a real world for every backend that allows it."""
+"""Every file of conf/launcher: a command line for this machine, and a real world for every backend
+that allows it."""
 
 from __future__ import annotations
 
@@ -16,13 +17,24 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.launchers.registry import allowed
 
-QUICK = ("benchmark=barrier", "sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_s=0")
+QUICK = (
+    "benchmark=barrier",
+    "sizes=[8]",
+    "timing=fixed",
+    "timing.repetitions=6",
+    "timing.warmup_s=0",
+)
 
 
 def built(group: str) -> list[Any]:
-    """What the files of a group make, without composing: this is asked at each collection of tests."""
+    """What the files of a group make, without composing: this is asked at each collection of
+    tests."""
     files = sorted((ROOT / "conf" / group).glob("*.yaml"))
-    return [construct(yaml.safe_load(file.read_text()), file.stem, ()) for file in files if file.stem != "auto"]
+    return [
+        construct(yaml.safe_load(file.read_text()), file.stem, ())
+        for file in files
+        if file.stem != "auto"
+    ]
 
 
 def launchers() -> list[str]:
@@ -30,10 +42,15 @@ def launchers() -> list[str]:
 
 
 def pairs() -> list[tuple[str, list[str]]]:
-    """Launchers that need no cluster, with the backends that they start here by the backends' own tables."""
+    """Launchers that need no cluster, with the backends that they start here by the backends' own
+    tables."""
     here = [launcher.name for launcher in built("launcher") if launcher.is_local]
-    usable = [backend for backend in built("backend") if backend.missing(backend.devices[0]) is None]
-    return [(name, [backend.name for backend in usable if name in allowed(backend)]) for name in here]
+    usable = [
+        backend for backend in built("backend") if backend.missing(backend.devices[0]) is None
+    ]
+    return [
+        (name, [backend.name for backend in usable if name in allowed(backend)]) for name in here
+    ]
 
 
 @pytest.mark.parametrize("name", launchers())
@@ -60,9 +77,15 @@ def test_it_starts_a_real_world(
 ) -> None:
     """The first backend as a user starts it."""
     for start, started in ((started_world, backends[:1]), (world, backends[1:])):
-        run = start("commbench", "-m", f"launcher={launcher}", f"backend={','.join(started)}", *QUICK)
+        run = start(
+            "commbench", "-m", f"launcher={launcher}", f"backend={','.join(started)}", *QUICK
+        )
     cases = run.cases
-    assert sorted(cases.backend) == sorted(backends) and set(cases.status) == {"ok"} and set(cases.world_size) == {2}
+    assert (
+        sorted(cases.backend) == sorted(backends)
+        and set(cases.status) == {"ok"}
+        and set(cases.world_size) == {2}
+    )
 
 
 def test_a_backend_refuses_a_launcher_that_it_can_not_live_under(world: Callable[..., Any]) -> None:

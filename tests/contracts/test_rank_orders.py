@@ -1,6 +1,8 @@
-"""Ranks that a launcher deals out node by node, in blocks, or unevenly: every operation reaches the right ranks.
+"""Ranks that a launcher deals out node by node, in blocks, or unevenly: every operation reaches the
+right ranks.
 
-Which ranks share a node is decided by host names, which the ranks are given here (tests/support/dealt_ranks.py).
+Which ranks share a node is decided by host names, which the ranks are given here
+(tests/support/dealt_ranks.py).
 """
 
 from __future__ import annotations
@@ -29,9 +31,13 @@ WORLDS = [
     pytest.param("torchrun", "tcp", "0101", id="tcp-cyclic", marks=LONG),
     pytest.param("torchrun", "tcp", "0011", id="tcp-block", marks=LONG),
     pytest.param("torchrun", "host_nccl", "0101", id="nccl-code-on-gloo-cyclic", marks=LONG),
-    pytest.param("torchrun", "host_nccl", "0110s", id="nccl-code-on-gloo-where-torch-sorts-ranks", marks=LONG),
+    pytest.param(
+        "torchrun", "host_nccl", "0110s", id="nccl-code-on-gloo-where-torch-sorts-ranks", marks=LONG
+    ),
     pytest.param("torchrun", "cupy_nccl", "0101", id="cupy-code-on-a-stand-in-cyclic", marks=LONG),
-    pytest.param("torchrun", "ipc_files", "0101", id="ipc_copy-code-on-memory-files-cyclic", marks=LONG),
+    pytest.param(
+        "torchrun", "ipc_files", "0101", id="ipc_copy-code-on-memory-files-cyclic", marks=LONG
+    ),
     pytest.param("openmpi", "mpi", "0101", id="openmpi-cyclic", marks=LONG),
     pytest.param("openmpi", "mpi", "0011", id="openmpi-block", marks=LONG),
     pytest.param("mpich", "mpi", "0101", id="mpich-cyclic", marks=LONG),
@@ -47,7 +53,7 @@ for rank in $(seq 0 $(({size} - 1))); do
     SLURM_STEP_NODELIST=127.0.0.1 MASTER_ADDR=127.0.0.1 "$@" & ranks="$ranks $!"
 done
 for rank in $ranks; do wait $rank || exit 1; done
-"""  # what srun exports to its tasks
+"""  # what srun exports to its tasks  # noqa: E501
 
 
 def started(launcher: str, size: int, python: Path) -> list[str]:
@@ -59,7 +65,13 @@ def started(launcher: str, size: int, python: Path) -> list[str]:
     library = find(launcher)
     assert library is not None, f"{launcher}: make test installs both wheels"
     spread = ["--personality", "ompi", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
-    return [library.launcher(), *(spread if launcher == "openmpi" else []), "-n", str(size), str(python)]
+    return [
+        library.launcher(),
+        *(spread if launcher == "openmpi" else []),
+        "-n",
+        str(size),
+        str(python),
+    ]
 
 
 def stand_ins(backend: str, folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -77,22 +89,39 @@ def stand_ins(backend: str, folder: Path) -> tuple[tuple[str, ...], dict[str, st
 
 @pytest.mark.parametrize(("launcher", "backend", "hosts"), WORLDS)
 def test_every_operation_is_right_however_ranks_were_dealt_out(
-    world: Callable[..., Any], warm_executable: Path, tmp_path: Path, launcher: str, backend: str, hosts: str
+    world: Callable[..., Any],
+    warm_executable: Path,
+    tmp_path: Path,
+    launcher: str,
+    backend: str,
+    hosts: str,
 ) -> None:
     words, env = stand_ins(backend, tmp_path)
     library = [f"backend.library={launcher}"] if backend == "mpi" else []
     # copies stay within a node, and `pairs` counts the ranks node after node
     pairs = "[[0,1],[3,2]]" if backend == "ipc_files" else "[[0,2],[3,1]]"
     run = world(
-        *started(launcher, len(hosts.rstrip("s")), warm_executable), DEALT, hosts, *words, *library,
-        "benchmark=[p2p_latency,exchange,all_gather,scatter,reduce_scatter]", "layout=2x2", f"pairs={pairs}",
-        "sizes=[4000]", "cache=warm", "timing=fixed", "timing.repetitions=3", "timing.warmup_repetitions=1",
+        *started(launcher, len(hosts.rstrip("s")), warm_executable),
+        DEALT,
+        hosts,
+        *words,
+        *library,
+        "benchmark=[p2p_latency,exchange,all_gather,scatter,reduce_scatter]",
+        "layout=2x2",
+        f"pairs={pairs}",
+        "sizes=[4000]",
+        "cache=warm",
+        "timing=fixed",
+        "timing.repetitions=3",
+        "timing.warmup_repetitions=1",
         "timing.warmup_s=0",
         env={"OMPI_MCA_mpi_yield_when_idle": "1", **env},
-    )  # fmt: skip
+    )
     assert [rank for node in run.record["world"]["ranks"] for rank in node[:2]] == MEMBERS[hosts]
     measured = run.cases[run.cases.status == "ok"]
     assert (measured.wrong_elements == 0).all()
     between_nodes = set() if backend == "ipc_files" else {"exchange"}
-    collectives = set() if backend in ("tcp", "ipc_files") else {"all_gather", "scatter", "reduce_scatter"}
+    collectives = (
+        set() if backend in ("tcp", "ipc_files") else {"all_gather", "scatter", "reduce_scatter"}
+    )
     assert set(measured.benchmark) == {"p2p_latency"} | between_nodes | collectives

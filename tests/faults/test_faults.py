@@ -25,10 +25,15 @@ LONG = pytest.mark.long  # the first stands for all in `make test`
 
 @pytest.mark.parametrize(
     "combination",
-    [combination if at < 1 else pytest.param(combination, marks=LONG) for at, combination in enumerate(quick())],
+    [
+        combination if at < 1 else pytest.param(combination, marks=LONG)
+        for at, combination in enumerate(quick())
+    ],
     ids=str,
 )
-def test_nothing_is_lost_and_the_end_comes_in_time(combination: Combination, tmp_path: Path) -> None:
+def test_nothing_is_lost_and_the_end_comes_in_time(
+    combination: Combination, tmp_path: Path
+) -> None:
     reason = lacking(combination.world)
     if reason is not None:
         pytest.skip(reason)
@@ -62,17 +67,32 @@ def test_the_document_has_every_combination() -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    """A run that had a rank without memory, had there been one: five cases, none of them skipped."""
+    """A run that had a rank without memory, had there been one: five cases, none of them
+    skipped."""
     folder = tmp_path_factory.mktemp("finished")
     combination = Combination("kill", "in a call", 1, "gloo")
     sizes = in_order(combination)
-    words = ["backend=simulated", "writer=parquet", "timing=quick", "benchmark=[all_reduce]", "layout=1x2"]
+    words = [
+        "backend=simulated",
+        "writer=parquet",
+        "timing=quick",
+        "benchmark=[all_reduce]",
+        "layout=1x2",
+    ]
     commbench.run(*words, f"sizes={sizes}", f"output={folder / 'results'}")
     lines = [
-        (101.5, "commbench: rank 1 on a (pid 7) was killed by SIGKILL; it happened in x; fresh ranks measure the rest")
+        (
+            101.5,
+            (
+                "commbench: rank 1 on a (pid 7) was killed by SIGKILL; it happened in x; fresh"
+                " ranks measure the rest"
+            ),
+        )
     ]
     (folder / "out-0").write_text(f"results: {folder / 'results'}")
-    return Scene(combination, sizes, folder, begun=90.0, ended=115.0, status=0, marks=[100.0], lines=lines)
+    return Scene(
+        combination, sizes, folder, begun=90.0, ended=115.0, status=0, marks=[100.0], lines=lines
+    )
 
 
 def test_a_good_end_has_nothing_wrong(finished: Scene) -> None:
@@ -89,10 +109,19 @@ def test_a_good_end_has_nothing_wrong(finished: Scene) -> None:
         ({"marks": []}, "happened 0 times"),
         ({"marks": [80.0]}, "took 21.5 s"),
         ({"left": ["process 7 (python)"]}, "left over: process 7"),
-        ({"lines": [(101.5, "commbench: rank 1 on a (pid 7) was killed by SIGKILL")] * 2}, "2 lines of commbench"),
+        (
+            {"lines": [(101.5, "commbench: rank 1 on a (pid 7) was killed by SIGKILL")] * 2},
+            "2 lines of commbench",
+        ),
         ({"lines": [(101.5, "terminate called")]}, "stderr also says 'terminate called'"),
-        ({"combination": Combination("SIGTERM", "in a call", 0, "gloo")}, "no line says how to resume"),
-        ({"lines": [(101.5, "commbench: it broke. fresh ranks measure the remaining cases")]}, "no line names a rank"),
+        (
+            {"combination": Combination("SIGTERM", "in a call", 0, "gloo")},
+            "no line says how to resume",
+        ),
+        (
+            {"lines": [(101.5, "commbench: it broke. fresh ranks measure the remaining cases")]},
+            "no line names a rank",
+        ),
         ({"sizes": [8, 16, 48, 32, 24]}, "lost: 48 B is nowhere"),
         (
             {"combination": Combination("kill", "in a call", 1, "gloo", times=2, restarts=2)},
@@ -108,13 +137,16 @@ def test_a_bad_end_is_seen(finished: Scene, change: dict[str, object], message: 
 
 
 @pytest.mark.long
-def test_what_is_left_over_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_over_is_found_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("traces.GONE_S", 0.2)
     shared = Path("/dev/shm") / f"commbench-test-{os.getpid()}"
     code = (
-        "import mmap, pathlib, socket, sys, time\n"
-        "file = open(sys.argv[1], 'w+b')\nfile.truncate(mmap.PAGESIZE)\nheld = mmap.mmap(file.fileno(), 0)\n"
-        "server = socket.create_server(('127.0.0.1', 0))\nprint(server.getsockname()[1], flush=True)\ntime.sleep(60)"
+        "import mmap, pathlib, socket, sys, time\nfile = open(sys.argv[1],"
+        " 'w+b')\nfile.truncate(mmap.PAGESIZE)\nheld = mmap.mmap(file.fileno(), 0)\nserver ="
+        " socket.create_server(('127.0.0.1', 0))\nprint(server.getsockname()[1],"
+        " flush=True)\ntime.sleep(60)"
     )
     traces = Traces(str(tmp_path))
     environment = {**os.environ, TOKEN: traces.token}

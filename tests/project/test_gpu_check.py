@@ -1,4 +1,5 @@
-"""`make gpu-check` on a machine without a GPU: alone, and with a stand-in for the driver's library."""
+"""`make gpu-check` on a machine without a GPU: alone, and with a stand-in for the driver's
+library."""
 
 from __future__ import annotations
 
@@ -30,18 +31,42 @@ sys.path.insert(0, str(TOOLS / "gpu"))
 import checks
 from check import Check, Outcome, run
 from machine import PLUGINS, PROBES, Machine, environment, gpu_count, importable
-from sights import answered, column, counted, ends_with, filled, measured, measured_or_refused, recorded, says, skipped
+from sights import (
+    answered,
+    column,
+    counted,
+    ends_with,
+    filled,
+    measured,
+    measured_or_refused,
+    recorded,
+    says,
+    skipped,
+)
 from stand_in import library_folder
 from steps import STEPS
 
-EVERYTHING = Machine(4, "2.11", "13.0", "2.28", ("A",) * 4, (1 << 36,) * 4, "14.0", 22800, "4.1", "libmpi.so")
+EVERYTHING = Machine(
+    4, "2.11", "13.0", "2.28", ("A",) * 4, (1 << 36,) * 4, "14.0", 22800, "4.1", "libmpi.so"
+)
 ALL = {check.name: check for step in STEPS.values() for check in step.checks(EVERYTHING)}
-COMMANDS = [name for name, check in ALL.items() if check.program is None and check.words != ("doctor",)]
+COMMANDS = [
+    name for name, check in ALL.items() if check.program is None and check.words != ("doctor",)
+]
 LIMIT_S = 100
 
 
 def gpu_check(out: Path, *names: str, **env: str) -> subprocess.CompletedProcess[str]:
-    words = ["timeout", "-k", "5", str(LIMIT_S), sys.executable, str(TOOLS / "gpu"), str(out), *names]
+    words = [
+        "timeout",
+        "-k",
+        "5",
+        str(LIMIT_S),
+        sys.executable,
+        str(TOOLS / "gpu"),
+        str(out),
+        *names,
+    ]
     return subprocess.run(words, capture_output=True, text=True, env={**os.environ, **env})
 
 
@@ -52,30 +77,54 @@ def table(out: Path) -> dict[str, dict[str, str]]:
 @pytest.mark.skipif(isinstance(gpu_count(), int), reason="there is a GPU here")
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_without_a_gpu_it_says_why_in_one_line(tmp_path: Path) -> None:
-    words = ["make", "--no-print-directory", "gpu-check", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'out'}"]
+    words = [
+        "make",
+        "--no-print-directory",
+        "gpu-check",
+        f"PYTHON={sys.executable}",
+        f"OUT={tmp_path / 'out'}",
+    ]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 2 and not (tmp_path / "out").exists()
     lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-    assert len(lines) == 1 and lines[0].startswith("gpu-check: libcuda.so.1 is not here"), done.stderr
+    assert len(lines) == 1 and lines[0].startswith("gpu-check: libcuda.so.1 is not here"), (
+        done.stderr
+    )
 
 
 @pytest.mark.long
 def test_what_is_possible_is_checked_and_packed(tmp_path: Path) -> None:
-    out, driver = tmp_path / "out", library_folder(tmp_path)
+    out = tmp_path / "out"
+    driver = library_folder(tmp_path)
     done = gpu_check(
-        out, "ipc_copy", "bad_ipc_off", "nccl_layouts", LD_LIBRARY_PATH=str(driver), COMMBENCH_BYTES="20000000"
+        out,
+        "ipc_copy",
+        "bad_ipc_off",
+        "nccl_layouts",
+        LD_LIBRARY_PATH=str(driver),
+        COMMBENCH_BYTES="20000000",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     verdicts = {name: line["verdict"] for name, line in table(out).items()}
-    assert verdicts == {"ipc_copy": "ok", "bad_ipc_off": "ok", "nccl_layouts": "not possible"}, done.stdout
+    assert verdicts == {
+        "ipc_copy": "ok",
+        "bad_ipc_off": "ok",
+        "nccl_layouts": "not possible",
+    }, done.stdout
     assert table(out)["nccl_layouts"]["detail"].startswith("torch ")
     known = json.loads((out / "evidence.json").read_text())
     assert known["machine"]["gpus"] == 1 and known["facts"]["host.kernel"]
     with tarfile.open(out / "gpu-check.tar.gz") as archive:
         names = archive.getnames()
-    assert {"gpu-check/table.txt", "gpu-check/evidence.json", "gpu-check/ipc_copy/stderr.txt"} <= set(names)
+    assert {
+        "gpu-check/table.txt",
+        "gpu-check/evidence.json",
+        "gpu-check/ipc_copy/stderr.txt",
+    } <= set(names)
     assert (
-        sum(name.endswith("cases.parquet") for name in names) == 1 == sum(name.endswith("run.json") for name in names)
+        sum(name.endswith("cases.parquet") for name in names)
+        == 1
+        == sum(name.endswith("run.json") for name in names)
     )
     assert not any("samples" in name or "/site/" in name for name in names)
 
@@ -84,8 +133,13 @@ def test_a_failed_check_is_told_and_the_next_ones_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "ends.py"
-    script.write_text("import sys; print('commbench: CUDA_ERROR_OUT_OF_MEMORY', file=sys.stderr); sys.exit(3)")
-    made = [Check(name, (), (ends_with(status),), program=str(script)) for name, status in (("bad", 0), ("good", 3))]
+    script.write_text(
+        "import sys; print('commbench: CUDA_ERROR_OUT_OF_MEMORY', file=sys.stderr); sys.exit(3)"
+    )
+    made = [
+        Check(name, (), (ends_with(status),), program=str(script))
+        for name, status in (("bad", 0), ("good", 3))
+    ]
     program = runpy.run_path(str(TOOLS / "gpu" / "__main__.py"))
     monkeypatch.setitem(program["run_step"].__globals__, "evidence", lambda *_: {})
     monkeypatch.setitem(STEPS, 2, replace(STEPS[2], checks=lambda machine: made))
@@ -109,7 +163,8 @@ def test_an_unknown_check_is_refused(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_line_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are to be refused as bad input are, if this needs no GPU; the others have cases to measure."""
+    """Those that are to be refused as bad input are, if this needs no GPU; the others have cases to
+    measure."""
     words = [word for word in ALL[name].words if word != "-m"]
     folder = words[1] if words[0] == "--config-dir" else None
     monkeypatch.syspath_prepend(str(PLUGINS))
@@ -124,26 +179,41 @@ def test_every_command_line_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -
         for settings in (job.settings for job in jobs):
             layouts = settings.layouts or (Layout(1, 2),)
             world = hosted_world(1, max(layout.size for layout in layouts))[0]
-            cases = plan(replace(settings, layouts=layouts), world, PlanFacts(2**42, 2**26, 64, 2**40))
+            cases = plan(
+                replace(settings, layouts=layouts), world, PlanFacts(2**42, 2**26, 64, 2**40)
+            )
             refused = name.endswith(("bad_ipc_off", "ipc_copy_off", "gloo_none", "mpi_none"))
-            assert refused or any(case.skip is None for case in cases), [case.skip for case in cases]
+            assert refused or any(case.skip is None for case in cases), [
+                case.skip for case in cases
+            ]
 
 
 def test_together_they_fit_into_the_time_where_nothing_hangs() -> None:
-    alone = [check for check in checks.checks(EVERYTHING) if check.possible(Machine(1, "2.11", "13.0", "2.28")) is None]
+    alone = [
+        check
+        for check in checks.checks(EVERYTHING)
+        if check.possible(Machine(1, "2.11", "13.0", "2.28")) is None
+    ]
     assert len(alone) > 8 and all(check.timeout_s <= 270 for check in ALL.values())
-    assert list(STEPS) == list(range(1, len(STEPS) + 1)) and all(step.limit_s <= 570 for step in STEPS.values())
-    assert len(ALL) == sum(len(list(step.checks(EVERYTHING))) for step in STEPS.values()), "each has its own name"
+    assert list(STEPS) == list(range(1, len(STEPS) + 1)) and all(
+        step.limit_s <= 570 for step in STEPS.values()
+    )
+    assert len(ALL) == sum(len(list(step.checks(EVERYTHING))) for step in STEPS.values()), (
+        "each has its own name"
+    )
 
 
-# ---------------------------------------------------------------- probes and plugins, on stand-ins for CuPy and NCCL
+# ---------------------------------------------------------------- probes and plugins, on stand-ins
+# for CuPy and NCCL
 
 
 @pytest.fixture(scope="module")
 def on_host(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of all checks, on a machine that shows one GPU to a CuPy and an NCCL that are none."""
+    """The environment of all checks, on a machine that shows one GPU to a CuPy and an NCCL that are
+    none."""
     folder = tmp_path_factory.mktemp("machine")
-    known, stand_ins = environment(importable(folder / "site")), shown_to_cupy(folder, 1)
+    known = environment(importable(folder / "site"))
+    stand_ins = shown_to_cupy(folder, 1)
     path = {"PYTHONPATH": os.pathsep.join([stand_ins["PYTHONPATH"], known["PYTHONPATH"]])}
     return known | stand_ins | path
 
@@ -154,10 +224,16 @@ def missed(check: Check, end: Outcome) -> dict[str, str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("library", ["cupy", "nccl"])
-def test_ranks_on_one_gpu_claim_hosts_of_their_own(on_host: dict[str, str], tmp_path: Path, library: str) -> None:
+def test_ranks_on_one_gpu_claim_hosts_of_their_own(
+    on_host: dict[str, str], tmp_path: Path, library: str
+) -> None:
     check = ALL[f"shared_{library}_some_ranks"]
     if library == "nccl":  # up to the call that starts NCCL
-        words = (*check.words, "backend._target_=host_shared.HostShared", "allow=[shared_gpu,host_shared]")
+        words = (
+            *check.words,
+            "backend._target_=host_shared.HostShared",
+            "allow=[shared_gpu,host_shared]",
+        )
         check = replace(check, words=words)
         path = os.pathsep.join([str(HOST_GPU), on_host["PYTHONPATH"]])
         on_host = {**on_host, "PYTHONPATH": path}
@@ -166,23 +242,32 @@ def test_ranks_on_one_gpu_claim_hosts_of_their_own(on_host: dict[str, str], tmp_
     assert {run["label"] for run in end.runs} == {"shared_gpu_so_times_mean_nothing"}
     assert {row["backend"] for row in end.rows} == {f"shared_{library}"} and len(end.rows) == 6
     code = "import os, shared_gpu; shared_gpu.claim_a_host(3); print(os.environ['NCCL_HOSTID'])"
-    done = subprocess.run([sys.executable, "-c", code], env=on_host, capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=on_host, capture_output=True, text=True, timeout=LIMIT_S
+    )
     assert done.stdout == "commbench-rank-3\n", done.stderr
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["nccl_to_itself", "cupy_nccl_to_itself"])
-def test_one_rank_sends_messages_to_itself(on_host: dict[str, str], tmp_path: Path, name: str) -> None:
+def test_one_rank_sends_messages_to_itself(
+    on_host: dict[str, str], tmp_path: Path, name: str
+) -> None:
     """Batched messages and all clocks on one GPU, as the check has them, of one size."""
     check = ALL[name]
-    check = replace(check, words=tuple("sizes=[8]" if word.startswith("sizes=") else word for word in check.words))
+    check = replace(
+        check,
+        words=tuple("sizes=[8]" if word.startswith("sizes=") else word for word in check.words),
+    )
     if name == "nccl_to_itself":
         plugin = ("--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]", "backend=host_nccl")
         check = replace(check, words=(*plugin, *check.words[1:]))
         on_host = on_host | {"PYTHONPATH": os.pathsep.join([str(HOST_GPU), on_host["PYTHONPATH"]])}
     end = run(check, tmp_path, on_host, LIMIT_S)
     assert missed(check, end) == {}, end.stderr
-    assert {row["pair"] for row in end.rows} == {"0-0"} and {row["status"] for row in end.rows} == {"ok"}
+    assert {row["pair"] for row in end.rows} == {"0-0"} and {row["status"] for row in end.rows} == {
+        "ok"
+    }
 
 
 def test_torch_is_asked_for_nccl_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,19 +285,26 @@ def test_torch_is_asked_for_nccl_by_its_own_name(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(shared_gpu, "claim_a_host", lambda rank: None)
     monkeypatch.setattr(dist, "init_process_group", init_process_group)
-    monkeypatch.setattr("commbench.backends.torch.nccl.CudaDevice.of", lambda world: SimpleNamespace(place="cuda:0"))
+    monkeypatch.setattr(
+        "commbench.backends.torch.nccl.CudaDevice.of", lambda world: SimpleNamespace(place="cuda:0")
+    )
     with pytest.raises(Asked, match=r"^nccl$"):
         shared_gpu.SharedNccl().open(hosted_world(1, 1)[0], SimpleNamespace(store=dist.HashStore()))
 
 
-@pytest.mark.parametrize("name", ["clocks_cupy", pytest.param("lifetime_cupy", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "name", ["clocks_cupy", pytest.param("lifetime_cupy", marks=pytest.mark.long)]
+)
 def test_a_probe_runs_to_its_end(on_host: dict[str, str], tmp_path: Path, name: str) -> None:
     """Sleeping is no kernel, so what the clocks show is not judged here."""
     check = ALL[name]
     if name == "clocks_cupy":
-        (tmp_path / "few.py").write_text("import clocks; clocks.REPETITIONS = 20; clocks.main('cupy')")
+        (tmp_path / "few.py").write_text(
+            "import clocks; clocks.REPETITIONS = 20; clocks.main('cupy')"
+        )
         path = os.pathsep.join([str(PROBES), on_host["PYTHONPATH"]])
-        check, on_host = replace(check, program=str(tmp_path / "few.py")), {**on_host, "PYTHONPATH": path}
+        check = replace(check, program=str(tmp_path / "few.py"))
+        on_host = {**on_host, "PYTHONPATH": path}
     end = run(check, tmp_path, on_host, LIMIT_S)
     assert end.status == 0, end.stderr
     assert end.answer["library"] == "cupy"
@@ -241,11 +333,13 @@ clocks.REPETITIONS, lifetime.ROUNDS, lifetime.free_bytes = 20, 3, lambda library
 (clocks if sys.argv[1] == "clocks" else lifetime).main("torch")
 sys.stdout.flush()
 os._exit(0)  # Python's own end may abort in gloo's last worker thread
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("name", ["clocks", pytest.param("lifetime", marks=pytest.mark.long)])
-def test_a_probe_runs_to_its_end_on_torch(on_host: dict[str, str], tmp_path: Path, name: str) -> None:
+def test_a_probe_runs_to_its_end_on_torch(
+    on_host: dict[str, str], tmp_path: Path, name: str
+) -> None:
     """On torch's CPU tensors (tests/support/host_gpu): everything but CUDA and NCCL themselves."""
     paths = [str(HOST_GPU), str(PROBES), on_host["PYTHONPATH"]]
     done = subprocess.run(
@@ -259,8 +353,15 @@ def test_a_probe_runs_to_its_end_on_torch(on_host: dict[str, str], tmp_path: Pat
 
 def test_what_a_probe_answered_is_judged(tmp_path: Path) -> None:
     clocks = ALL["clocks_torch"]
-    rows = [{"mode": mode, "asked_us": 20.0, "true_us": 21.0, "median_us": 22.0} for mode in checks.CLOCKS]
-    calls = [{"mode": mode, "held": held, "median_us": 9.0} for mode in checks.CLOCKS for held in (True, False)]
+    rows = [
+        {"mode": mode, "asked_us": 20.0, "true_us": 21.0, "median_us": 22.0}
+        for mode in checks.CLOCKS
+    ]
+    calls = [
+        {"mode": mode, "held": held, "median_us": 9.0}
+        for mode in checks.CLOCKS
+        for held in (True, False)
+    ]
     seen = {"kernels": rows, "all_gather_8B": calls}
 
     def end(value: object) -> Outcome:
@@ -280,7 +381,9 @@ def test_what_a_probe_answered_is_judged(tmp_path: Path) -> None:
         ]
     )
     assert answered("x", lambda value: True).missed(end([])) == "no answer: nothing"
-    assert {check.program for check in ALL.values()} - {None} <= {file.name for file in PROBES.glob("*.py")}
+    assert {check.program for check in ALL.values()} - {None} <= {
+        file.name for file in PROBES.glob("*.py")
+    }
 
 
 def test_processes_are_compared_by_their_numbers(tmp_path: Path) -> None:
@@ -293,7 +396,10 @@ def test_processes_are_compared_by_their_numbers(tmp_path: Path) -> None:
         return own.missed(Outcome(tmp_path, 0, json.dumps({"processes_after": after}), "", 1.0))
 
     assert seen(None) is None and seen("128 (12345 B), 9 (? B)") is None
-    assert seen("12 (5 B)") is not None and seen("9 (? B), 4012 (5 B, a number of another PID namespace)") is not None
+    assert (
+        seen("12 (5 B)") is not None
+        and seen("9 (? B), 4012 (5 B, a number of another PID namespace)") is not None
+    )
 
 
 def test_a_folder_of_another_checkout_gets_this_one(tmp_path: Path) -> None:
@@ -307,42 +413,72 @@ def test_a_folder_of_another_checkout_gets_this_one(tmp_path: Path) -> None:
     assert (package / "conf").resolve() == ROOT / "conf" and not (package / "gone").is_symlink()
 
 
-def test_a_step_counts_the_time_before_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_counts_the_time_before_its_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To ask the libraries may take minutes of the ten."""
     program = runpy.run_path(str(TOOLS / "gpu" / "__main__.py"))
     named = program["run_step"].__globals__
     left: list[float] = []
     monkeypatch.setitem(named, "evidence", lambda *_: {})
-    monkeypatch.setitem(named, "verdict", lambda check, *rest: left.append(rest[-1]) or program["Line"]("x", "ok", 0.0))
+    monkeypatch.setitem(
+        named,
+        "verdict",
+        lambda check, *rest: left.append(rest[-1]) or program["Line"]("x", "ok", 0.0),
+    )
     program["run_step"](5, Machine(1), tmp_path, {}, (), time.monotonic() - 150.0)
     assert left and left[0] <= STEPS[5].limit_s - 150.0
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory, warm: Callable[[str | None], Path]) -> Outcome:
+def outcome(
+    tmp_path_factory: pytest.TempPathFactory, warm: Callable[[str | None], Path]
+) -> Outcome:
     """A real run of a case, and of one that is skipped."""
     folder = tmp_path_factory.mktemp("simulated")
     words = ["backend=simulated", "benchmark=p2p_latency", "layout=[1x1,1x2]", "sizes=[8]"]
-    command = [warm(None), "-m", "commbench", *words, "timing=quick", f"output={folder / 'results'}"]
+    command = [
+        warm(None),
+        "-m",
+        "commbench",
+        *words,
+        "timing=quick",
+        f"output={folder / 'results'}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     return Outcome(
-        folder, done.returncode, done.stdout, done.stderr + "commbench: Rank 0 and rank 1 have one GPU\n", 1.0
+        folder,
+        done.returncode,
+        done.stdout,
+        done.stderr + "commbench: Rank 0 and rank 1 have one GPU\n",
+        1.0,
     )
 
 
 def test_what_was_seen_is_accepted(outcome: Outcome) -> None:
     sights = (
-        ends_with(0), says("ranks? 0", "gpu"), measured(pair="0-1"), measured_or_refused(pair="0-1"),
-        skipped("needs 2 ranks", layout="1x1"), column("backend", ("simulated",)), filled("median_s"),
+        ends_with(0),
+        says("ranks? 0", "gpu"),
+        measured(pair="0-1"),
+        measured_or_refused(pair="0-1"),
+        skipped("needs 2 ranks", layout="1x1"),
+        column("backend", ("simulated",)),
+        filled("median_s"),
         recorded("run_id"),
-    )  # fmt: skip
+    )
     assert [sight.missed(outcome) for sight in sights] == [None] * len(sights)
 
 
 def test_what_was_not_seen_is_told(outcome: Outcome) -> None:
     sights = (
-        ends_with(3), says("nobody"), measured(layout="1x1"), measured_or_refused(layout="1x1"),
+        ends_with(3),
+        says("nobody"),
+        measured(layout="1x1"),
+        measured_or_refused(layout="1x1"),
         skipped("memory", layout="1x1"),
-        column("backend", ("gloo",)), filled("limit_name"), recorded("ipc_refused"), counted("gpu.sm_clock_mhz"),
-    )  # fmt: skip
+        column("backend", ("gloo",)),
+        filled("limit_name"),
+        recorded("ipc_refused"),
+        counted("gpu.sm_clock_mhz"),
+    )
     assert all(sight.missed(outcome) for sight in sights)

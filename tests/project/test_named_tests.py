@@ -11,7 +11,8 @@ TRUST = (ROOT / "docs" / "trust.md").read_text()
 
 
 def named_tests(text: str) -> list[tuple[str, str | None]]:
-    """Files below tests/ and functions in them: `unit/x/test_y.py::test_z[1]`, or `test_y.py` in any folder."""
+    """Files below tests/ and functions in them: `unit/x/test_y.py::test_z[1]`, or `test_y.py` in
+    any folder."""
     return [
         (file, name or None)
         for file, name in re.findall(r"`(?:tests/)?((?:\w+/)*test_\w+\.py)(?:::(\w+)[^`]*)?`", text)

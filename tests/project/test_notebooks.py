@@ -1,4 +1,5 @@
-"""Notebooks: they run on their own results, show what they say, and tell nothing about whose machine it was."""
+"""Notebooks: they run on their own results, show what they say, and tell nothing about whose
+machine it was."""
 
 from __future__ import annotations
 
@@ -19,11 +20,19 @@ from commbench.report.reference import published
 
 HERE = ROOT / "notebooks"
 FILES = sorted(HERE.glob("*.ipynb"))
-NAMES = ["01_quickstart", "02_backends_and_layouts", "03_links_and_topology", "04_stability", "05_compare"]
+NAMES = [
+    "01_quickstart",
+    "02_backends_and_layouts",
+    "03_links_and_topology",
+    "04_stability",
+    "05_compare",
+]
 EXPERIMENTS = sorted(file.stem for file in (HERE.parent / "conf" / "experiment").glob("*.yaml"))
 MAY_IMPORT = {"numpy", "pandas", "matplotlib"}
 MOST_BYTES = 2**20
-PRIVATE = re.compile(r"/(?:home|root|tmp|work|usr|opt|var|Users)/|\b\d{1,3}(?:\.\d{1,3}){3}\b|hostname|boot_id")
+PRIVATE = re.compile(
+    r"/(?:home|root|tmp|work|usr|opt|var|Users)/|\b\d{1,3}(?:\.\d{1,3}){3}\b|hostname|boot_id"
+)
 
 
 def module(name: str) -> ModuleType:
@@ -60,22 +69,32 @@ def test_it_runs_and_gives_what_it_keeps(path: Path, monkeypatch: pytest.MonkeyP
     kept = read(path)
     for new, old in zip(made.cells, kept.cells, strict=True):
         assert new.source == old.source
-        assert texts(new) == texts(old), f"run python notebooks/execute.py {path.stem}, and look at it"
+        assert texts(new) == texts(old), (
+            f"run python notebooks/execute.py {path.stem}, and look at it"
+        )
 
 
 def texts(cell: nbformat.NotebookNode) -> list[str]:
     """What a cell prints, figures by their number."""
     outputs = cell.get("outputs", ())
-    return [str(output.get("text") or output.get("data", {}).get("text/plain")) for output in outputs]
+    return [
+        str(output.get("text") or output.get("data", {}).get("text/plain")) for output in outputs
+    ]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_outputs_are_kept_and_no_cell_complains(path: Path) -> None:
     outputs = [output for cell in code(path) for output in cell.outputs]
-    assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
+    assert {output.output_type for output in outputs} <= {
+        "stream",
+        "display_data",
+        "execute_result",
+    }
     assert all(output.name == "stdout" for output in outputs if output.output_type == "stream")
     figures = [
-        base64.b64decode(output.data["image/png"]) for output in outputs if "image/png" in output.get("data", {})
+        base64.b64decode(output.data["image/png"])
+        for output in outputs
+        if "image/png" in output.get("data", {})
     ]
     assert len(figures) >= 2
     assert all(figure.startswith(b"\x89PNG") and len(figure) > 5000 for figure in figures)
@@ -88,7 +107,9 @@ def test_it_imports_the_report_only(path: Path) -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             for name in names:
-                assert name.startswith("commbench.report.") or name.split(".")[0] in MAY_IMPORT, name
+                assert name.startswith("commbench.report.") or name.split(".")[0] in MAY_IMPORT, (
+                    name
+                )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -113,7 +134,10 @@ def test_every_experiment_has_a_section_with_what_was_published() -> None:
 
 
 def test_the_sets_are_small() -> None:
-    assert sum(file.stat().st_size for file in (HERE / "data").rglob("*") if file.is_file()) < MOST_BYTES
+    assert (
+        sum(file.stat().st_size for file in (HERE / "data").rglob("*") if file.is_file())
+        < MOST_BYTES
+    )
 
 
 def test_nothing_tells_whose_machine_it_was() -> None:
@@ -143,5 +167,8 @@ def test_what_is_kept_can_be_read_as_before(tmp_path: Path) -> None:
     source = HERE / "data" / "openbsd_soak"
     module("keep_results").keep(str(source), str(tmp_path), samples=False, counters="interval.")
     for table in ("cases", "counters"):
-        before, after = read_rows([source], table), read_rows([tmp_path], table)
-        assert before.drop(columns="env", errors="ignore").equals(after.drop(columns="env", errors="ignore"))
+        before = read_rows([source], table)
+        after = read_rows([tmp_path], table)
+        assert before.drop(columns="env", errors="ignore").equals(
+            after.drop(columns="env", errors="ignore")
+        )

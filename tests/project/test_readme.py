@@ -18,13 +18,25 @@ from commbench.cli.doctor import operations_text
 from commbench.cli.main import main
 
 README = (ROOT / "README.md").read_text()
-CHEAP = ("sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_repetitions=1", "timing.warmup_s=0")
-BLOCKS = dict(re.findall(r"```(python|yaml)\n(.*?)```", README.partition("## Add a benchmark")[2], flags=re.S))
-READING = re.findall(r"```python\n(.*?)```", README.partition("## Read the results\n")[2], flags=re.S)[0]
+CHEAP = (
+    "sizes=[8]",
+    "timing=fixed",
+    "timing.repetitions=6",
+    "timing.warmup_repetitions=1",
+    "timing.warmup_s=0",
+)
+BLOCKS = dict(
+    re.findall(r"```(python|yaml)\n(.*?)```", README.partition("## Add a benchmark")[2], flags=re.S)
+)
+READING = re.findall(
+    r"```python\n(.*?)```", README.partition("## Read the results\n")[2], flags=re.S
+)[0]
 SIMULATED = "commbench backend=simulated "  # in the README with what they print
-ELSEWHERE = ("backend=nccl", "backend=cuda_copy", "env.UCX_NET_DEVICES=mlx5_0:1")  # hardware: composed and checked
+# hardware: composed and checked
+ELSEWHERE = ("backend=nccl", "backend=cuda_copy", "env.UCX_NET_DEVICES=mlx5_0:1")
 INLINE = set(re.findall(r"`(commbench [^`\n]*)`", README))
-FOLDERS = ("commbench report ", "commbench show ")  # of results that must exist: test_reading_as_printed
+# of results that must exist: test_reading_as_printed
+FOLDERS = ("commbench report ", "commbench show ")
 # a quarter of a minute to three minutes on two cores: run with one size and fixed repetitions
 EVERY_TIME = "commbench|torchrun .*"
 SLOW = "mpirun .*|commbench benchmark=all .*|commbench ab .*|.* writer=osu .*"
@@ -33,9 +45,15 @@ NOT_HERE = ("make bench",)  # it installs, and then runs `commbench`, which is h
 
 def commands() -> list[str]:
     """The command lines of all blocks without a language, without their comments."""
-    lines = [line for block in re.findall(r"^```\n(.*?)^```", README, flags=re.S | re.M) for line in block.splitlines()]
+    lines = [
+        line
+        for block in re.findall(r"^```\n(.*?)^```", README, flags=re.S | re.M)
+        for line in block.splitlines()
+    ]
     starts = ("commbench", "torchrun ", "mpirun ", "srun ", "make ")
-    return [line.split("   #")[0].split("  #")[0].strip() for line in lines if line.startswith(starts)]
+    return [
+        line.split("   #")[0].split("  #")[0].strip() for line in lines if line.startswith(starts)
+    ]
 
 
 def test_it_is_short_and_opens_with_the_command() -> None:
@@ -50,7 +68,11 @@ SHORTENED = [line for line in RUN_HERE if re.fullmatch(f"{EVERY_TIME}|{SLOW}", l
 
 
 def check_command(run: Any, command: str) -> None:
-    ends = {"plan=true": "nothing was started", "writer=osu": "# measured by commbench", " ab ": " runs: "}
+    ends = {
+        "plan=true": "nothing was started",
+        "writer=osu": "# measured by commbench",
+        " ab ": " runs: ",
+    }
     printed = next((text for word, text in ends.items() if word in command), "results: ")
     assert printed in run.stdout, run.explain()
 
@@ -87,17 +109,22 @@ def test_commands_that_need_hardware_stand_below_a_sentence_about_it() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", [line for line in commands() if line.startswith(SIMULATED)])
-def test_illustrations_are_what_the_simulated_world_prints(world: Callable[..., Any], command: str) -> None:
+def test_illustrations_are_what_the_simulated_world_prints(
+    world: Callable[..., Any], command: str
+) -> None:
     run = world(*shlex.split(command))
     printed = README.partition(command)[2].split("```")[2].strip("\n").splitlines()
     assert len(printed) > 3
     shown = " ".join(run.stdout.split())
-    numbers = [" ".join(line.split()[: None if "  n" in line else -1]) for line in printed]  # n depends on the machine
+    # n depends on the machine
+    numbers = [" ".join(line.split()[: None if "  n" in line else -1]) for line in printed]
     assert [line for line in numbers if line not in shown] == []
 
 
 @pytest.mark.long
-def test_reading_as_printed(world: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_as_printed(
+    world: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = (
         "backend=simulated",
         "benchmark=[p2p_latency,all_reduce]",
@@ -111,9 +138,10 @@ def test_reading_as_printed(world: Callable[..., Any], tmp_path: Path, monkeypat
     exec(compile(READING, "README.md", "exec"), {})
     for command in (line for line in commands() if line.startswith(FOLDERS)):
         assert main(shlex.split(command)[1:]) == 0
-    (finished, *_) = sorted(path.parent for path in Path("results").glob("*/run.json"))
+    finished, *_ = sorted(path.parent for path in Path("results").glob("*/run.json"))
     values = {"RUN": str(finished), "BASE": "results", "NEW": "results"}
-    for command in INLINE - {line for line in INLINE if "--config-dir" in line}:  # test_the_printed_benchmark_works...
+    # test_the_printed_benchmark_works...
+    for command in INLINE - {line for line in INLINE if "--config-dir" in line}:
         words = [values.get(word, word) for word in shlex.split(command)[1:]]
         assert main(words) == 0, command
     assert (tmp_path / "report.html").stat().st_size > 10_000
@@ -124,8 +152,10 @@ def test_the_table_of_operations_is_what_the_backends_declare() -> None:
 
 
 def test_the_picture_is_drawn_from_the_results_beside_the_notebooks(tmp_path: Path) -> None:
-    """By `python notebooks/readme_picture.py`. Its texts are compared: a point may move with matplotlib's version."""
-    drawn, kept = tmp_path / "drawn.svg", ROOT / "docs" / "quickstart.svg"
+    """By `python notebooks/readme_picture.py`. Its texts are compared: a point may move with
+    matplotlib's version."""
+    drawn = tmp_path / "drawn.svg"
+    kept = ROOT / "docs" / "quickstart.svg"
     subprocess.run([sys.executable, ROOT / "notebooks" / "readme_picture.py", drawn], check=True)
     texts = [re.findall(r"<text[^>]*>([^<]*)</text>", file.read_text()) for file in (drawn, kept)]
     assert texts[0] == texts[1] and {"gloo", "mpi", "bandwidth, GB/s"} <= set(texts[1])
@@ -134,7 +164,9 @@ def test_the_picture_is_drawn_from_the_results_beside_the_notebooks(tmp_path: Pa
 
 def test_every_page_is_in_the_index() -> None:
     linked = re.findall(r"\]\(([\w.]+\.md)\)", (ROOT / "docs" / "README.md").read_text())
-    assert sorted(linked) == sorted(path.name for path in ROOT.glob("docs/*.md") if path.name != "README.md")
+    assert sorted(linked) == sorted(
+        path.name for path in ROOT.glob("docs/*.md") if path.name != "README.md"
+    )
 
 
 @pytest.mark.long
@@ -160,7 +192,8 @@ PAGES = sorted(["README.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*
 
 
 @pytest.mark.parametrize(
-    "file", sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+    "file",
+    sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]),
 )
 def test_links_exist(file: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / file).read_text()):
@@ -171,14 +204,16 @@ def test_links_exist(file: str) -> None:
 @pytest.mark.parametrize("file", PAGES)
 def test_files_that_are_named_exist(file: str) -> None:
     named = re.findall(
-        r"(?<![\w/.-])((?:tests|tools|commbench|deploy|conf|notebooks)/[\w./*-]*[\w*])", (ROOT / file).read_text()
+        r"(?<![\w/.-])((?:tests|tools|commbench|deploy|conf|notebooks)/[\w./*-]*[\w*])",
+        (ROOT / file).read_text(),
     )
     assert [name for name in named if "NAME" not in name and not list(ROOT.glob(name))] == []
 
 
 @pytest.mark.parametrize("file", PAGES)
 def test_modules_that_are_named_exist(file: str) -> None:
-    """Also by their place in the package or among the tests: `measure/rows.py`, `unit/measure/test_rows.py`."""
+    """Also by their place in the package or among the tests: `measure/rows.py`,
+    `unit/measure/test_rows.py`."""
     named = set(re.findall(r"`([\w*-]+(?:/[\w*-]+)+\.(?:py|yaml))", (ROOT / file).read_text()))
     roots = (ROOT, ROOT / "commbench", ROOT / "tests")
     absent = {name for name in named if not any(list(root.glob(name)) for root in roots)}

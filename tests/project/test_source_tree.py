@@ -19,7 +19,8 @@ from steps import STEPS
 
 @pytest.fixture
 def uninstalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An environment with the source tree and all installed packages but commbench's own; for `python -S`."""
+    """An environment with the source tree and all installed packages but commbench's own; for
+    `python -S`."""
     monkeypatch.chdir(tmp_path)  # `python -m` would import commbench from here, without conf/
     packages = tmp_path / "packages"
     packages.mkdir()
@@ -32,7 +33,9 @@ def uninstalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
 
 def python(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-S", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
 
 
 def test_the_version_is_source(uninstalled: dict[str, str]) -> None:
@@ -48,7 +51,11 @@ def test_the_checks_of_gpus_find_all_they_need(uninstalled: dict[str, str], name
     known = {check.name: check for step in STEPS.values() for check in step.checks(Machine(1))}
     more = {"PYTHONPATH": f"{uninstalled['PYTHONPATH']}{os.pathsep}{PLUGINS}"}
     done = python(
-        uninstalled | more, "-m", "commbench", *known[name].words, *([] if name == "doctor" else ["plan=true"])
+        uninstalled | more,
+        "-m",
+        "commbench",
+        *known[name].words,
+        *([] if name == "doctor" else ["plan=true"]),
     )
     assert done.returncode == 0, done.stderr
     assert "nccl  " in done.stdout if name == "doctor" else "nothing was started" in done.stdout

@@ -1,4 +1,5 @@
-"""The server that forks the processes of tests (tests/support/warm_python.py) outlives what happens to its clients."""
+"""The server that forks the processes of tests (tests/support/warm_python.py) outlives what happens
+to its clients."""
 
 from __future__ import annotations
 
@@ -23,8 +24,11 @@ def server() -> Iterator[Server]:
     os.close(ended)
 
 
-def test_a_client_that_is_gone_when_its_process_ends_does_not_end_the_server(server: Server) -> None:
-    """As where a launcher kills a client whose process has ended: select() may return both events, in any order."""
+def test_a_client_that_is_gone_when_its_process_ends_does_not_end_the_server(
+    server: Server,
+) -> None:
+    """As where a launcher kills a client whose process has ended: select() may return both events,
+    in any order."""
     client, other = socket.socketpair()
     other.close()
     pid = os.posix_spawn("/bin/true", ["true"], {})

@@ -1,7 +1,9 @@
-"""A Python process that has imported commbench's hardware and answers questions, each in a fork of its own.
+"""A Python process that has imported commbench's hardware and answers questions, each in a fork of
+its own.
 
-Each line on stdin is a question in JSON: a `program` that prints one line, its whole `environment`, and the `libraries`
-to load first. In a fork LD_LIBRARY_PATH comes too late for the loader, which knows a loaded library by its soname.
+Each line on stdin is a question in JSON: a `program` that prints one line, its whole `environment`,
+and the `libraries` to load first. In a fork LD_LIBRARY_PATH comes too late for the loader, which
+knows a loaded library by its soname.
 """
 
 from __future__ import annotations

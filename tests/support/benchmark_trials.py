@@ -44,7 +44,11 @@ class BenchmarkTrial:
         self.run = communicator.prepare(programs, self.buffers, case.mode)
 
     def held(self) -> Iterator[tuple[int, str, Any]]:
-        return ((rank, name, buffer) for rank, named in self.buffers.items() for name, buffer in named.items())
+        return (
+            (rank, name, buffer)
+            for rank, named in self.buffers.items()
+            for name, buffer in named.items()
+        )
 
     def wrong(self) -> dict[Held, int]:
         """Wrong elements of every buffer that is checked."""

@@ -34,5 +34,6 @@ def connected(size: int) -> list[StoreControl]:
 
 
 def on_ranks(size: int, work: Callable[[StoreControl], Any]) -> list[Any]:
-    """What work(control) returns on each of `size` connected ranks; raises what any of them raised."""
+    """What work(control) returns on each of `size` connected ranks; raises what any of them
+    raised."""
     return no_error(together(work, connected(size)))

@@ -1,8 +1,9 @@
-"""commbench as a rank on a host of another name: `dealt_ranks.py HOSTS WORD...`, HOSTS the host number of each rank.
+"""commbench as a rank on a host of another name: `dealt_ranks.py HOSTS WORD...`, HOSTS the host
+number of each rank.
 
-The name is all that decides which ranks share a node, so one machine shows every order in which a launcher may deal
-ranks out; libraries below Python see one host. HOSTS with a trailing `s` hides that torch can keep the order of ranks,
-as a torch that sorts them.
+The name is all that decides which ranks share a node, so one machine shows every order in which a
+launcher may deal ranks out; libraries below Python see one host. HOSTS with a trailing `s` hides
+that torch can keep the order of ranks, as a torch that sorts them.
 """
 
 from __future__ import annotations

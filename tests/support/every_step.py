@@ -1,7 +1,9 @@
-"""A world that runs every step of the contract on a real library and compares every element of every buffer.
+"""A world that runs every step of the contract on a real library and compares every element of
+every buffer.
 
-`python every_step.py gloo SIZE output=DIR` starts its own ranks; `mpirun ... every_step.py mpi LIBRARY output=DIR` is
-one of them. Each rank writes DIR/RANK.json: what was wrong, what was refused and why, how many trials ran.
+`python every_step.py gloo SIZE output=DIR` starts its own ranks; `mpirun ... every_step.py mpi
+LIBRARY output=DIR` is one of them. Each rank writes DIR/RANK.json: what was wrong, what was refused
+and why, how many trials ran.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.engines.native import NativeRunner
 from commbench.world.control import StoreControl
 
-POOL = 2  # copies of a buffer; as many repetitions, so that an in-place operation meets each copy once
+# copies of a buffer; as many repetitions, so that an in-place operation meets each copy once
+POOL = 2
 
 
 @dataclass
@@ -47,8 +50,11 @@ class Bench:
         self.refused: dict[str, str] = {}
         self.ran = 0
 
-    def all_of(self, kind: str, count: int, reductions: Iterable[str] = REDUCE, root: int | None = None) -> None:
-        rank, size = self.communicator.hosted[0], self.communicator.size
+    def all_of(
+        self, kind: str, count: int, reductions: Iterable[str] = REDUCE, root: int | None = None
+    ) -> None:
+        rank = self.communicator.hosted[0]
+        size = self.communicator.size
         roots = range(size) if root is None else (root % size,)
         for trial in Trials(rank, size, kind, count, reductions, roots).every():
             self.run_trial(trial)
@@ -61,7 +67,9 @@ class Bench:
         except Unsupported as error:
             self.refused[trial.label] = str(error)
             if self.limit is None and str(error) != reason:
-                self.wrong.append(f"{trial.label}: supports says {reason!r}, the lowering {str(error)!r}")
+                self.wrong.append(
+                    f"{trial.label}: supports says {reason!r}, the lowering {str(error)!r}"
+                )
             return
         if reason is not None:
             self.refused[trial.label] = reason
@@ -74,15 +82,20 @@ class Bench:
         program = Program(steps=trial.steps)
         if self.limit is not None:
             return self.limited(program, buffers)
-        rank, mode = self.communicator.hosted[0], Mode(self.engine)
+        rank = self.communicator.hosted[0]
+        mode = Mode(self.engine)
         runner: Runner = self.communicator.prepare({rank: program}, {rank: buffers}, mode)
         return runner
 
     def limited(self, program: Program, buffers: dict[str, Any]) -> Runner:
-        mpi, comm, limit = self.communicator._mpi, self.communicator._comm, self.limit or 0
+        mpi = self.communicator._mpi
+        comm = self.communicator._comm
+        limit = self.limit or 0
         if self.engine == "native":
             native = NativeLowering(mpi, comm, buffers, program, limit)
-            return NativeRunner(Lowered.of(program, "none", native.call), POOL, keep=(native, buffers))
+            return NativeRunner(
+                Lowered.of(program, "none", native.call), POOL, keep=(native, buffers)
+            )
         python = PythonLowering(mpi, comm, buffers, limit)
         return PythonRunner(Lowered.of(program, "none", python.call), POOL)
 
@@ -91,7 +104,8 @@ def benches(backend: Any, communicator: Any) -> Iterator[Bench]:
     for engine in backend.engines:
         bench = Bench(backend, communicator, engine)
         bench.all_of("float32", 7)
-        for kind in DTYPES if communicator.size != 2 else ("float16", "bfloat16", "int8"):  # enough for two ranks
+        # enough for two ranks
+        for kind in DTYPES if communicator.size != 2 else ("float16", "bfloat16", "int8"):
             bench.all_of(kind, 5, root=-1)
         for count in (1, 2000, 70_001):
             bench.all_of("float32", count, ["sum"], root=1)
@@ -100,7 +114,8 @@ def benches(backend: Any, communicator: Any) -> Iterator[Bench]:
 
 
 def smaller(backend: Any, communicator: Any, engine: str) -> Iterator[Bench]:
-    """The last ranks of the world as a group of their own: ranks there are not ranks of the world."""
+    """The last ranks of the world as a group of their own: ranks there are not ranks of the
+    world."""
     if communicator.size < 3:
         return
     group = communicator.subset((1, 2))
@@ -114,7 +129,8 @@ def mpi_rank(library: str, output: Path) -> None:
     from commbench.hardware.mpi_library import load_mpi
 
     comm = load_mpi(library, "funneled").COMM_WORLD
-    backend, everybody = Mpi(library=library), tuple(range(comm.size))
+    backend = Mpi(library=library)
+    everybody = tuple(range(comm.size))
     world = World(comm.rank, comm.size, (everybody,), (comm.rank,))
     communicator = backend.open(world, StoreControl(None, comm.rank, comm.size))
     done = list(benches(backend, communicator))
@@ -141,7 +157,9 @@ def report(done: list[Bench], rank: int, output: Path) -> None:
     refused = {label: reason for bench in done for label, reason in bench.refused.items()}
     results = {"wrong": [line for bench in done for line in bench.wrong], "refused": refused}
     output.mkdir(exist_ok=True)
-    (output / f"{rank}.json").write_text(json.dumps(results | {"ran": sum(bench.ran for bench in done)}))
+    (output / f"{rank}.json").write_text(
+        json.dumps(results | {"ran": sum(bench.ran for bench in done)})
+    )
 
 
 def main(kind: str, choice: str, output: Path) -> int:
@@ -153,7 +171,9 @@ def main(kind: str, choice: str, output: Path) -> int:
         os._exit(0)  # gloo's threads may abort an interpreter that ends, as in commbench.__main__
     output.mkdir()
     ranks = [
-        subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "EVERY_STEP_RANK": str(rank)})
+        subprocess.Popen(
+            [sys.executable, *sys.argv], env={**os.environ, "EVERY_STEP_RANK": str(rank)}
+        )
         for rank in range(int(choice))
     ]
     return max(abs(rank.wait()) for rank in ranks)

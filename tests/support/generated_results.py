@@ -1,4 +1,5 @@
-"""Result folders as a session writes them, without measuring: as many runs and cases as a test asks for."""
+"""Result folders as a session writes them, without measuring: as many runs and cases as a test asks
+for."""
 
 from __future__ import annotations
 
@@ -15,24 +16,42 @@ from sample_cases import CASE, case_row
 from commbench.core.columns import SCHEMA_VERSION, arrow_schema
 
 SIZES = [8 * 4**step for step in range(10)]
-WAYS = (("gloo", "python", 60e-6, 1.2e9), ("mpi", "native", 0.5e-6, 0.9e9), ("mpi", "python", 1.4e-6, 0.8e9))
-BENCHMARKS = ("all_reduce", "broadcast", "p2p_latency", "reduce", "gather", "scatter", "all_gather", "all_to_all",
-              "reduce_scatter", "exchange")  # fmt: skip
+WAYS = (
+    ("gloo", "python", 60e-6, 1.2e9),
+    ("mpi", "native", 0.5e-6, 0.9e9),
+    ("mpi", "python", 1.4e-6, 0.8e9),
+)
+BENCHMARKS = (
+    "all_reduce",
+    "broadcast",
+    "p2p_latency",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_gather",
+    "all_to_all",
+    "reduce_scatter",
+    "exchange",
+)
 LAYOUTS = ("1x2", "1x4", "2x2", "4x1")
 
 
 COLUMNS = ("interval_of", "interval_level", "visits", "library")
 
 
-def run_of(output: Path, number: int, hostname: str = "node", launches: int = 1, **record: Any) -> Path:
+def run_of(
+    output: Path, number: int, hostname: str = "node", launches: int = 1, **record: Any
+) -> Path:
     """A run of 100 cases, ten benchmarks of ten sizes; its way and layout follow from its number.
 
-    With several `launches` its rows are those of timing=rigorous. `record`: of run.json, but for COLUMNS.
+    With several `launches` its rows are those of timing=rigorous. `record`: of run.json, but for
+    COLUMNS.
     """
     rng = np.random.default_rng(number)
     folder = output / f"20260101T000000.{number:06d}-0000"
     folder.mkdir(parents=True)
-    way, layout = WAYS[number % len(WAYS)], LAYOUTS[number // len(WAYS) % len(LAYOUTS)]
+    way = WAYS[number % len(WAYS)]
+    layout = LAYOUTS[number // len(WAYS) % len(LAYOUTS)]
     rows = [row(folder.name, name, way, layout, size, rng) for name in BENCHMARKS for size in SIZES]
     columns = {name: record.pop(name) for name in COLUMNS if name in record}
     if launches > 1:
@@ -41,10 +60,15 @@ def run_of(output: Path, number: int, hostname: str = "node", launches: int = 1,
         values |= columns
         if launches > 1:
             visits = values["median_s"] * rng.lognormal(0, 0.03, 6 * launches)
-            values |= {"visit_medians_s": visits.tolist(), "visit_segments": np.repeat(range(launches), 6).tolist()}
+            values |= {
+                "visit_medians_s": visits.tolist(),
+                "visit_segments": np.repeat(range(launches), 6).tolist(),
+            }
     table = pa.Table.from_pylist(rows, arrow_schema("cases"))
     pq.write_table(table, folder / "cases.parquet", compression="zstd")
-    (folder / "run.json").write_text(json.dumps(record_of(folder.name, way, layout, hostname) | record))
+    (folder / "run.json").write_text(
+        json.dumps(record_of(folder.name, way, layout, hostname) | record)
+    )
     return folder
 
 
@@ -70,31 +94,67 @@ def relaunched(run: Path, launch: int) -> Path:
     return folder
 
 
-def row(run_id: str, benchmark: str, way: Any, layout: str, size: int, rng: np.random.Generator) -> dict[str, Any]:
+def row(
+    run_id: str, benchmark: str, way: Any, layout: str, size: int, rng: np.random.Generator
+) -> dict[str, Any]:
     """One measured case: alpha + size / rate with 3 % of noise."""
     backend, engine, alpha, rate = way
     pair = "0-1" if benchmark.startswith("p2p") else None
     case = replace(
-        CASE, benchmark=benchmark, backend=backend, engine=engine, timing="quick", sync="barrier", layout=layout,
-        pair=pair, message_bytes=size, elements=size // 4, schedule="serial" if pair else None,
-    )  # fmt: skip
+        CASE,
+        benchmark=benchmark,
+        backend=backend,
+        engine=engine,
+        timing="quick",
+        sync="barrier",
+        layout=layout,
+        pair=pair,
+        message_bytes=size,
+        elements=size // 4,
+        schedule="serial" if pair else None,
+    )
     median = (alpha + size / rate) * float(rng.lognormal(0, 0.03))
     nodes, per_node = map(int, layout.split("x"))
     return case_row(**{name: getattr(case, name) for name in case.__dataclass_fields__}) | {
-        "env": {}, "run_id": run_id, "case_id": case.case_id, "status": "ok",
+        "env": {},
+        "run_id": run_id,
+        "case_id": case.case_id,
+        "status": "ok",
         "warnings": ["noisy"] if size == 8 else [],
-        "nodes": nodes, "ranks_per_node": per_node, "world_size": nodes * per_node, "label": "", "launch": 0,
-        "operations_per_sample": 1, "block_k": 1, "repetitions": 30, "median_s": median, "ci_low_s": median * 0.98,
-        "ci_high_s": median * 1.02, "algbw_gb_per_s": size / median / 1e9, "limit_gb_per_s": 12.5,
-        "limit_name": "100 Gb/s", "efficiency": size / median / 12.5e9,
-    }  # fmt: skip
+        "nodes": nodes,
+        "ranks_per_node": per_node,
+        "world_size": nodes * per_node,
+        "label": "",
+        "launch": 0,
+        "operations_per_sample": 1,
+        "block_k": 1,
+        "repetitions": 30,
+        "median_s": median,
+        "ci_low_s": median * 0.98,
+        "ci_high_s": median * 1.02,
+        "algbw_gb_per_s": size / median / 1e9,
+        "limit_gb_per_s": 12.5,
+        "limit_name": "100 Gb/s",
+        "efficiency": size / median / 12.5e9,
+    }
 
 
 def record_of(run_id: str, way: Any, layout: str, hostname: str) -> dict[str, Any]:
-    node = {"host.hostname": hostname, "host.cpu_model": "Test CPU", "versions.torch": "2.13.0", "host.load_1min": 0.5}
+    node = {
+        "host.hostname": hostname,
+        "host.cpu_model": "Test CPU",
+        "versions.torch": "2.13.0",
+        "host.load_1min": 0.5,
+    }
     return {
-        "schema_version": SCHEMA_VERSION, "run_id": run_id, "status": "done", "timing": "quick", "label": "",
-        "backend": {"name": way[0], "library": way[0]}, "layouts": [layout],
-        "world": {"size": 4, "nodes": 1, "launcher": "none"}, "cuda_ipc": {"asked": "auto", "effective": None},
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run_id,
+        "status": "done",
+        "timing": "quick",
+        "label": "",
+        "backend": {"name": way[0], "library": way[0]},
+        "layouts": [layout],
+        "world": {"size": 4, "nodes": 1, "launcher": "none"},
+        "cuda_ipc": {"asked": "auto", "effective": None},
         "provenance": {"nodes": [node], "differences": {}},
-    }  # fmt: skip
+    }

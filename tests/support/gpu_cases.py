@@ -1,4 +1,5 @@
-"""Cases as they are planned for GPUs on a machine that has none, and tables of machines that have some."""
+"""Cases as they are planned for GPUs on a machine that has none, and tables of machines that have
+some."""
 
 from __future__ import annotations
 
@@ -36,4 +37,5 @@ def matrix(*rows: str) -> Topology:
     return parse_topo("\n".join([header, *lines]))
 
 
-BRIDGED = matrix("X NV4 SYS SYS", "NV4 X SYS SYS", "SYS SYS X NV4", "SYS SYS NV4 X")  # two pairs, each with a bridge
+# two pairs, each with a bridge
+BRIDGED = matrix("X NV4 SYS SYS", "NV4 X SYS SYS", "SYS SYS X NV4", "SYS SYS NV4 X")

@@ -1,4 +1,5 @@
-"""Cases on GPUs of every benchmark that sends something, for programs that are run on host memory."""
+"""Cases on GPUs of every benchmark that sends something, for programs that are run on host
+memory."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from sample_cases import GPU_CASE
 from commbench.core.case import Benchmark, Case
 
 EVERY = settings_of("backend=simulated", "benchmark=all").benchmarks
-SENDING = tuple(benchmark for benchmark in EVERY if "staging" not in benchmark.axes)  # the others copy within a rank
+# the others copy within a rank
+SENDING = tuple(benchmark for benchmark in EVERY if "staging" not in benchmark.axes)
 
 
 @st.composite
@@ -23,7 +25,11 @@ def gpu_scenes(draw: st.DrawFn, staging: str, dtypes: Sequence[str]) -> tuple[Be
     size = draw(st.integers(max(benchmark.min_ranks, 1), 4))
     count = draw(st.integers(1, 40)) if benchmark.blocks(size) else 0
     values: dict[str, Any] = {
-        "pair": st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)).map(lambda pair: f"{pair[0]}-{pair[1]}"),
+        "pair": (
+            st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)).map(
+                lambda pair: f"{pair[0]}-{pair[1]}"
+            )
+        ),
         "window": st.integers(1, 4),
         "in_place": st.booleans(),
         "reduction": st.sampled_from(("sum", "prod", "min", "max")),

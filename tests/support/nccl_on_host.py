@@ -1,4 +1,5 @@
-"""NCCL that is none: ranks of one process enqueue its calls, which are matched and done on host memory afterwards.
+"""NCCL that is none: ranks of one process enqueue its calls, which are matched and done on host
+memory afterwards.
 
 What its words mean is from NCCL's user guide; that the real one agrees, only GPUs can show.
 """
@@ -15,11 +16,25 @@ from numpy.typing import NDArray
 
 from commbench.core.payload import DTYPES, DType
 
-KINDS = {"INT8": "int8", "UINT8": "uint8", "INT32": "int32", "INT64": "int64", "FLOAT16": "float16"} | {
-    "FLOAT32": "float32", "FLOAT64": "float64", "BFLOAT16": "bfloat16",
-}  # fmt: skip
+KINDS = {
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FLOAT16": "float16",
+} | {
+    "FLOAT32": "float32",
+    "FLOAT64": "float64",
+    "BFLOAT16": "bfloat16",
+}
 NUMBERS = {name: 10 + number for number, name in enumerate(KINDS)}
-REDUCE: dict[int, Callable[..., NDArray[Any]]] = {20: np.sum, 21: np.prod, 22: np.min, 23: np.max, 24: np.mean}
+REDUCE: dict[int, Callable[..., NDArray[Any]]] = {
+    20: np.sum,
+    21: np.prod,
+    22: np.min,
+    23: np.max,
+    24: np.mean,
+}
 OPERATIONS = dict(zip(("SUM", "PROD", "MIN", "MAX", "AVG"), REDUCE, strict=True))
 MESSAGES = ("send", "recv")
 COLLECTIVES = ("allReduce", "reduce", "bcast", "allGather", "reduceScatter")
@@ -47,7 +62,9 @@ class Communicator:
     """One rank's."""
 
     def __init__(self, log: list[Entry], rank: int, size: int) -> None:
-        self._log, self._rank, self._size = log, rank, size
+        self._log = log
+        self._rank = rank
+        self._size = size
 
     def rank_id(self) -> int:
         return self._rank
@@ -77,7 +94,8 @@ class Device:
 
 
 def deliver(logs: Sequence[Sequence[Entry]]) -> None:
-    """Do all that the ranks have enqueued. Raises AssertionError where they wait for each other for ever."""
+    """Do all that the ranks have enqueued. Raises AssertionError where they wait for each other for
+    ever."""
     queues = [deque(_operations(log)) for log in logs]
     mail: dict[tuple[int, int], deque[bytes]] = {}
     posted = [False] * len(queues)  # the sends of a rank's group are on their way
@@ -126,7 +144,8 @@ def _advance(rank: int, queues: list[deque[list[Entry]]], mail: Any, posted: lis
 
 
 def _exchange(rank: int, queue: deque[list[Entry]], mail: Any, posted: list[bool]) -> bool:
-    begins, posted[rank] = not posted[rank], True
+    begins = not posted[rank]
+    posted[rank] = True
     sends = [args for name, args in queue[0] if name == "send"]
     receives = [args for name, args in queue[0] if name == "recv"]
     for address, count, kind, peer, _ in sends if begins else ():
@@ -136,7 +155,9 @@ def _exchange(rank: int, queue: deque[list[Entry]], mail: Any, posted: list[bool
         return begins
     for address, count, kind, peer, _ in receives:
         payload = mail[peer, rank].popleft()
-        assert len(payload) == words(address, count, kind).nbytes, "both ends of a message agree on its size"
+        assert len(payload) == words(address, count, kind).nbytes, (
+            "both ends of a message agree on its size"
+        )
         ctypes.memmove(address, payload, len(payload))
     queue.popleft()
     posted[rank] = False
@@ -177,4 +198,6 @@ def take(name: str, args: Sequence[int], rank: int, everything: Sequence[NDArray
 
 def _reduced(everything: Sequence[NDArray[Any]], number: int, operation: int) -> NDArray[Any]:
     kind = _kind(number)
-    return kind.encode(REDUCE[operation](np.stack([kind.decode(values) for values in everything]), axis=0))
+    return kind.encode(
+        REDUCE[operation](np.stack([kind.decode(values) for values in everything]), axis=0)
+    )

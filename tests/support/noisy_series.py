@@ -10,8 +10,11 @@ from numpy.random import Generator
 from commbench.measure.statistics import Series
 
 
-def ar1_lognormal(rng: Generator, rho: float, count: int, length: int, sigma: float = 0.1) -> Series:
-    """[count, length] times around a true median of 1 ms; neighbours' logarithms correlate by rho."""
+def ar1_lognormal(
+    rng: Generator, rho: float, count: int, length: int, sigma: float = 0.1
+) -> Series:
+    """[count, length] times around a true median of 1 ms; neighbours' logarithms correlate by
+    rho."""
     noise = rng.standard_normal((length, count))
     level = noise[0]
     logs = [level]

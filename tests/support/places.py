@@ -6,7 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools"
-SUPPORT = ROOT / "tests" / "support"  # stand-ins for hardware and libraries, each in a folder of its own
+# stand-ins for hardware and libraries, each in a folder of its own
+SUPPORT = ROOT / "tests" / "support"
 HOST_GPU = SUPPORT / "host_gpu"
 DATA = ROOT / "tests" / "data"
 HARDWARE_TEXTS = DATA / "hardware"  # what commands and files of real machines said

@@ -1,4 +1,5 @@
-"""What tests need of processes that they start: a free port, a terminal, the moment when something is reached."""
+"""What tests need of processes that they start: a free port, a terminal, the moment when something
+is reached."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(reached: Callable[[], Any], seconds: float = 60.0, explain: Callable[[], str] = lambda: "") -> Any:
+def until(
+    reached: Callable[[], Any], seconds: float = 60.0, explain: Callable[[], str] = lambda: ""
+) -> Any:
     """What reached() returns once it is true; fails after so many seconds."""
     deadline = time.monotonic() + seconds
     while not (seen := reached()):
@@ -41,9 +44,12 @@ def in_terminal(words: Sequence[str], columns: int, environ: Mapping[str, str]) 
     """The exit status of a command, and what its terminal of so many columns receives."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True)
+    process = subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True
+    )
     os.close(theirs)
-    received, deadline_s = b"", time.monotonic() + 90
+    received = b""
+    deadline_s = time.monotonic() + 90
     try:
         while time.monotonic() < deadline_s:
             if select.select([ours], [], [], 0.2)[0]:

@@ -21,7 +21,9 @@ def together(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         except BaseException as error:
             ends[index] = error
 
-    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(items))]
+    threads = [
+        threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(items))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -9,13 +9,38 @@ from commbench.core.case import Case
 from commbench.core.columns import CASES
 
 CASE = Case(
-    benchmark="p2p_latency", backend="simulated", engine="virtual", timing_mode="host", timing="fixed", sync="none",
-    device="cpu", dtype="float32", layout="1x2", pair=None, message_bytes=8, elements=2, window=None, in_place=None,
-    reduction=None, root=None, schedule=None, streams=None, staging="none", cache="warm", cuda_ipc="auto",
+    benchmark="p2p_latency",
+    backend="simulated",
+    engine="virtual",
+    timing_mode="host",
+    timing="fixed",
+    sync="none",
+    device="cpu",
+    dtype="float32",
+    layout="1x2",
+    pair=None,
+    message_bytes=8,
+    elements=2,
+    window=None,
+    in_place=None,
+    reduction=None,
+    root=None,
+    schedule=None,
+    streams=None,
+    staging="none",
+    cache="warm",
+    cuda_ipc="auto",
     interface=None,
-)  # fmt: skip
+)
 # what a backend whose memory is a GPU's is asked for
-GPU_CASE = replace(CASE, benchmark="all_reduce", engine="python", device="cuda", timing_mode="host_sync", in_place=True)
+GPU_CASE = replace(
+    CASE,
+    benchmark="all_reduce",
+    engine="python",
+    device="cuda",
+    timing_mode="host_sync",
+    in_place=True,
+)
 
 
 def case_row(**values: Any) -> dict[str, Any]:
@@ -24,16 +49,42 @@ def case_row(**values: Any) -> dict[str, Any]:
 
 
 RUN = {
-    "run_id": "r", "backend": {"name": "gloo", "library": "x"}, "world": {"size": 4, "nodes": 1}, "timing": "quick",
+    "run_id": "r",
+    "backend": {"name": "gloo", "library": "x"},
+    "world": {"size": 4, "nodes": 1},
+    "timing": "quick",
     "label": "",
-}  # fmt: skip
+}
 
 
 def measured_row(benchmark: str, **values: Any) -> dict[str, Any]:
-    """A row of a case of RUN that was measured; the case_id is the text of what a test has changed."""
-    numbers = {"mean_s": 2e-6, "min_s": 1e-6, "max_s": 9e-6, "median_s": 2e-6, "algbw_gb_per_s": 0.5}
-    return case_row(
-        benchmark=benchmark, case_id=str(values), backend="gloo", engine="python", dtype="float32", layout="1x4",
-        status="ok", message_bytes=1024, elements=256, world_size=4, env=(), in_place=True, reduction="sum",
-        wrong_elements=0, busbw_gb_per_s=0.75, **numbers,
-    ) | values  # fmt: skip
+    """A row of a case of RUN that was measured; the case_id is the text of what a test has
+    changed."""
+    numbers = {
+        "mean_s": 2e-6,
+        "min_s": 1e-6,
+        "max_s": 9e-6,
+        "median_s": 2e-6,
+        "algbw_gb_per_s": 0.5,
+    }
+    return (
+        case_row(
+            benchmark=benchmark,
+            case_id=str(values),
+            backend="gloo",
+            engine="python",
+            dtype="float32",
+            layout="1x4",
+            status="ok",
+            message_bytes=1024,
+            elements=256,
+            world_size=4,
+            env=(),
+            in_place=True,
+            reduction="sum",
+            wrong_elements=0,
+            busbw_gb_per_s=0.75,
+            **numbers,
+        )
+        | values
+    )

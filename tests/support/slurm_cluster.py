@@ -1,4 +1,5 @@
-"""A Slurm of its own on virtual hosts: munge, a controller and a daemon a node, nothing outside the test's folder."""
+"""A Slurm of its own on virtual hosts: munge, a controller and a daemon a node, nothing outside the
+test's folder."""
 
 from __future__ import annotations
 
@@ -17,7 +18,17 @@ import virtual_hosts
 from processes import until
 from virtual_hosts import Host, VirtualHosts
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scancel", "sinfo", "setpriv")
+PROGRAMS = (
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "srun",
+    "sbatch",
+    "salloc",
+    "scancel",
+    "sinfo",
+    "setpriv",
+)
 CPUS = 4  # of each node, however many there are: ranks share them
 START_S = 30.0
 CLIENT_S = 20
@@ -56,7 +67,8 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=1
 
 @dataclass(frozen=True)
 class SlurmCluster:
-    """`names` are Slurm's for the nodes (n01, n02, ...), each an alias of its host in /etc/hosts."""
+    """`names` are Slurm's for the nodes (n01, n02, ...), each an alias of its host in
+    /etc/hosts."""
 
     hosts: VirtualHosts
     names: tuple[str, ...]
@@ -67,20 +79,28 @@ class SlurmCluster:
         return self.hosts.hosts[0].command("env", f"SLURM_CONF={self.folder}/slurm.conf", *words)
 
     def client_output(self, *words: str) -> str:
-        """What a client printed, in an activated environment: jobs inherit it. Raises CalledProcessError."""
+        """What a client printed, in an activated environment: jobs inherit it. Raises
+        CalledProcessError."""
         bounded = self.command("timeout", "-k", "2", str(CLIENT_S), *words)
         activated = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        return subprocess.run(bounded, capture_output=True, text=True, check=True, env=activated).stdout
+        return subprocess.run(
+            bounded, capture_output=True, text=True, check=True, env=activated
+        ).stdout
 
     def speaks(self, plugin: str) -> bool:
-        """Whether `srun --mpi=PLUGIN` works: its library may be absent though the plugin is listed."""
+        """Whether `srun --mpi=PLUGIN` works: its library may be absent though the plugin is
+        listed."""
         trial = ("timeout", "-k", "2", str(CLIENT_S), "srun", f"--mpi={plugin}", "true")
-        return subprocess.run(self.command(*trial), capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run(self.command(*trial), capture_output=True, check=False).returncode == 0
+        )
 
     def explain(self) -> str:
         """The ends of all logs."""
         logs = sorted(self.folder.glob("*.log"))
-        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-LOG_CHARACTERS:]}" for log in logs)
+        return "\n".join(
+            f"--- {log.name}\n{log.read_text(errors='replace')[-LOG_CHARACTERS:]}" for log in logs
+        )
 
 
 def missing() -> str | None:
@@ -95,12 +115,13 @@ def missing() -> str | None:
 def slurm_cluster(count: int, folder: Path) -> Iterator[SlurmCluster]:
     """`count` idle nodes for as long as the block runs; daemons and jobs end with it.
 
-    The daemons end with this process, too, however it dies. Raises CalledProcessError, or AssertionError with the
-    daemons' logs; ask `missing` first.
+    The daemons end with this process, too, however it dies. Raises CalledProcessError, or
+    AssertionError with the daemons' logs; ask `missing` first.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        # sockets of job steps lie there, whose paths have 107 characters at most; a test's folder alone has 80
+        # sockets of job steps lie there, whose paths have 107 characters at most; a test's folder
+        # alone has 80
         spool = stack.enter_context(TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True))
         hosts = stack.enter_context(virtual_hosts.virtual_hosts(count, folder / "hosts"))
         names = tuple(f"n{index + 1:02}" for index in range(count))
@@ -116,11 +137,16 @@ def _configure(cluster: SlurmCluster, spool: str) -> None:
     with (cluster.folder / "hosts" / "hosts").open("a") as file:
         file.writelines(f"{host.address} {name}\n" for name, host in pairs)
     first = cluster.hosts.hosts[0]
-    # MPICH names its shared memory by the job's number: what a killed world of another cluster has left must not match
-    first_job = 1 + secrets.randbelow(99_000)  # of few digits: pmi2 reads 1024 bytes of a request, which has it, too
+    # MPICH names its shared memory by the job's number: what a killed world of another cluster has
+    # left must not match of few digits: pmi2 reads 1024 bytes of a request, which has it, too
+    first_job = 1 + secrets.randbelow(99_000)
     folders = {"folder": cluster.folder, "spool": spool}
-    text = CONFIGURATION.format(first=first.name, address=first.address, first_job=first_job, **folders)
-    where = [f"NodeName={name} NodeHostname={host.name} NodeAddr={host.address}" for name, host in pairs]
+    text = CONFIGURATION.format(
+        first=first.name, address=first.address, first_job=first_job, **folders
+    )
+    where = [
+        f"NodeName={name} NodeHostname={host.name} NodeAddr={host.address}" for name, host in pairs
+    ]
     text += "".join(f"{line} CPUS={CPUS} RealMemory=1000 State=UNKNOWN\n" for line in where)
     text += "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
     (cluster.folder / "slurm.conf").write_text(text)
@@ -129,7 +155,8 @@ def _configure(cluster: SlurmCluster, spool: str) -> None:
         own = cluster.folder / name
         own.mkdir()
         (own / "slurm.conf").symlink_to(cluster.folder / "slurm.conf")
-        (own / "mpi.conf").write_text(f"PMIxCliTmpDirBase={own}\n")  # in /tmp the nodes would meet each other's files
+        # in /tmp the nodes would meet each other's files
+        (own / "mpi.conf").write_text(f"PMIxCliTmpDirBase={own}\n")
     key = cluster.folder / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
@@ -137,14 +164,18 @@ def _configure(cluster: SlurmCluster, spool: str) -> None:
 
 def _start(cluster: SlurmCluster, stack: ExitStack) -> None:
     """Each daemon in the foreground, ended by the stack."""
-    folder, first = cluster.folder, cluster.hosts.hosts[0]
+    folder = cluster.folder
+    first = cluster.hosts.hosts[0]
     own = [f"--key-file={folder}/munge.key", f"--socket={folder}/munge.socket"]
     own += [f"--{word}-file={folder}/munge.{word}" for word in ("pid", "log", "seed")]
-    _daemon(cluster, stack, first, "munged", "--foreground", "--force", *own)  # a test's folder is root's alone
+    # a test's folder is root's alone
+    _daemon(cluster, stack, first, "munged", "--foreground", "--force", *own)
     until((folder / "munge.socket").exists, START_S, cluster.explain)
     _daemon(cluster, stack, first, "slurmctld", "-D", "-f", f"{folder}/slurm.conf")
     for name, host in zip(cluster.names, cluster.hosts.hosts, strict=True):
-        _daemon(cluster, stack, host, "slurmd", "-D", "-f", f"{folder}/{name}/slurm.conf", "-N", name)
+        _daemon(
+            cluster, stack, host, "slurmd", "-D", "-f", f"{folder}/{name}/slurm.conf", "-N", name
+        )
 
 
 def _daemon(cluster: SlurmCluster, stack: ExitStack, host: Host, program: str, *words: str) -> None:
@@ -152,7 +183,9 @@ def _daemon(cluster: SlurmCluster, stack: ExitStack, host: Host, program: str, *
     assert path is not None
     output = stack.enter_context((cluster.folder / f"{program}-{host.name}.output.log").open("wb"))
     command = host.command("setpriv", "--pdeathsig", "KILL", path, *words)
-    daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=cluster.folder)
+    daemon = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=cluster.folder
+    )
     stack.callback(_end, daemon)
 
 
@@ -163,6 +196,8 @@ def _end(daemon: subprocess.Popen[bytes]) -> None:
 
 
 def _idle(cluster: SlurmCluster) -> bool:
-    command = cluster.command("timeout", "-k", "2", str(CLIENT_S), "sinfo", "--noheader", "--Node", "--format=%T")
+    command = cluster.command(
+        "timeout", "-k", "2", str(CLIENT_S), "sinfo", "--noheader", "--Node", "--format=%T"
+    )
     states = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     return states == ["idle"] * len(cluster.names)

@@ -34,7 +34,8 @@ class Disk:
 
 @contextmanager
 def small_disk(path: Path) -> Iterator[Disk]:
-    """Mounted at the path while the context lasts. Raises RuntimeError, in words, where this user can't mount."""
+    """Mounted at the path while the context lasts. Raises RuntimeError, in words, where this user
+    can't mount."""
     path.mkdir(parents=True)
     _command("mount", "-t", "tmpfs", "-o", "size=1m", "commbench-test", str(path))
     try:

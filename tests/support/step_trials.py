@@ -1,4 +1,5 @@
-"""Every step of the contract as a program of one rank, with what its buffers hold before it and must hold after it."""
+"""Every step of the contract as a program of one rank, with what its buffers hold before it and
+must hold after it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ from commbench.core.program import (
 )
 
 Values = NDArray[np.int64]
-SLOT, SLOTS = 1, 3  # the slots before and after the one in use must stay untouched
+SLOT = 1
+SLOTS = 3  # the slots before and after the one in use must stay untouched
 REDUCE = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max, "avg": np.mean}
 OTHER = 99  # in the blocks that an operation is to overwrite
 
@@ -47,7 +49,8 @@ def values(rank: int, count: int, factor: int = 1) -> Values:
 
 @dataclass(frozen=True)
 class Trial:
-    """One operation on one rank. `before` and `after` are numbers a buffer; None was never written."""
+    """One operation on one rank. `before` and `after` are numbers a buffer; None was never
+    written."""
 
     case: Case
     steps: tuple[Step, ...]
@@ -57,7 +60,14 @@ class Trial:
     @property
     def label(self) -> str:
         case = self.case
-        words = (case.benchmark, case.dtype, case.elements, case.in_place, case.reduction, case.root)
+        words = (
+            case.benchmark,
+            case.dtype,
+            case.elements,
+            case.in_place,
+            case.reduction,
+            case.root,
+        )
         return " ".join(str(word) for word in words)
 
 
@@ -70,17 +80,28 @@ def view(name: str, offset: int = 0, count: int | None = None) -> View:
     return View(name, SLOT, offset, count)
 
 
-SOURCE, DATA = view("source"), view("data")
+SOURCE = view("source")
+DATA = view("data")
 
 
 class Trials:
     """All trials of one rank for one dtype and block length, with these reductions and roots."""
 
     def __init__(
-        self, rank: int, size: int, kind: str, count: int, reductions: Iterable[str], roots: Iterable[int]
+        self,
+        rank: int,
+        size: int,
+        kind: str,
+        count: int,
+        reductions: Iterable[str],
+        roots: Iterable[int],
     ) -> None:
-        self.rank, self.size, self.kind, self.count = rank, size, kind, count
-        self.reductions, self.roots = tuple(reductions), tuple(roots)
+        self.rank = rank
+        self.size = size
+        self.kind = kind
+        self.count = count
+        self.reductions = tuple(reductions)
+        self.roots = tuple(roots)
         self.own = view("data", rank * count, count)
         self.blocks = [values(owner, count) for owner in range(size)]
         self.joined = np.concatenate(self.blocks)
@@ -104,21 +125,31 @@ class Trials:
         return Trial(case_of(name, self.kind, self.count, **more), steps, before, after)
 
     def messages(self) -> Iterator[Trial]:
-        rank, size, count = self.rank, self.size, self.count
+        rank = self.rank
+        size = self.size
+        count = self.count
         mine = self.blocks[rank]
         yield self.trial("barrier", Barrier(), {}, {})
-        yield self.trial("copy", Copy(SOURCE, DATA), {"source": mine, "data": count}, {"data": mine})
+        yield self.trial(
+            "copy", Copy(SOURCE, DATA), {"source": mine, "data": count}, {"data": mine}
+        )
         for root in self.roots:
             begin = mine if rank == root else count
-            yield self.trial("broadcast", Broadcast(DATA, root), {"data": begin}, {"data": values(root, count)})
+            yield self.trial(
+                "broadcast", Broadcast(DATA, root), {"data": begin}, {"data": values(root, count)}
+            )
         if size == 1:
             return
-        right, left = (rank + 1) % size, (rank - 1) % size
+        right = (rank + 1) % size
+        left = (rank - 1) % size
         ring = (Irecv(DATA, left, 0), Isend(SOURCE, right, 1), WaitAll((0, 1)))
         yield self.trial("ring", ring, {"source": mine, "data": count}, {"data": self.blocks[left]})
-        there, back = (Send(SOURCE, right), Recv(DATA, left)), (Recv(DATA, left), Send(SOURCE, right))
+        there = (Send(SOURCE, right), Recv(DATA, left))
+        back = (Recv(DATA, left), Send(SOURCE, right))
         steps = there if rank == 0 else back
-        yield self.trial("relay", steps, {"source": mine, "data": count}, {"data": self.blocks[left]})
+        yield self.trial(
+            "relay", steps, {"source": mine, "data": count}, {"data": self.blocks[left]}
+        )
 
     def all_gather(self, in_place: bool) -> Trial:
         before: dict[str, Any] = {"data": self.size * self.count}
@@ -130,21 +161,36 @@ class Trials:
         return self.trial("all_gather", step, before, {"data": self.joined}, in_place=in_place)
 
     def gather(self, in_place: bool, root: int) -> Trial:
-        mine, words = self.blocks[self.rank], {"in_place": in_place, "root": root}
+        mine = self.blocks[self.rank]
+        words = {"in_place": in_place, "root": root}
         if self.rank != root:
-            return self.trial("gather", Gather(SOURCE, DATA, root), {"source": mine}, {"source": mine}, **words)
+            return self.trial(
+                "gather", Gather(SOURCE, DATA, root), {"source": mine}, {"source": mine}, **words
+            )
         if in_place:
             before: Any = {"data": self.only_own(mine)}
-            return self.trial("gather", Gather(self.own, DATA, root), before, {"data": self.joined}, **words)
+            return self.trial(
+                "gather", Gather(self.own, DATA, root), before, {"data": self.joined}, **words
+            )
         before = {"source": mine, "data": self.size * self.count}
-        return self.trial("gather", Gather(SOURCE, DATA, root), before, {"data": self.joined}, **words)
+        return self.trial(
+            "gather", Gather(SOURCE, DATA, root), before, {"data": self.joined}, **words
+        )
 
     def scatter(self, in_place: bool, root: int) -> Trial:
-        mine, words = self.blocks[self.rank], {"in_place": in_place, "root": root}
+        mine = self.blocks[self.rank]
+        words = {"in_place": in_place, "root": root}
         if self.rank != root:
-            return self.trial("scatter", Scatter(SOURCE, DATA, root), {"data": self.count}, {"data": mine}, **words)
+            return self.trial(
+                "scatter",
+                Scatter(SOURCE, DATA, root),
+                {"data": self.count},
+                {"data": mine},
+                **words,
+            )
         if in_place:
-            step, same = Scatter(DATA, self.own, root), {"data": self.joined}
+            step = Scatter(DATA, self.own, root)
+            same = {"data": self.joined}
             return self.trial("scatter", step, same, same, **words)
         before = {"source": self.joined, "data": self.count}
         after = {"source": self.joined, "data": mine}
@@ -154,9 +200,11 @@ class Trials:
         sent = [values(rank, self.size * self.count) for rank in range(self.size)]
         got = np.concatenate([self.block(whole, self.rank) for whole in sent])
         if in_place:
-            step, before = AllToAll(DATA, DATA), {"data": sent[self.rank]}
+            step = AllToAll(DATA, DATA)
+            before = {"data": sent[self.rank]}
             return self.trial("all_to_all", step, before, {"data": got}, in_place=True)
-        before, after = {"source": sent[self.rank], "data": len(got)}, {"source": sent[self.rank], "data": got}
+        before = {"source": sent[self.rank], "data": len(got)}
+        after = {"source": sent[self.rank], "data": got}
         return self.trial("all_to_all", AllToAll(SOURCE, DATA), before, after, in_place=False)
 
     def all_reduce(self, in_place: bool, reduction: str) -> Trial:
@@ -170,19 +218,27 @@ class Trials:
         step = Reduce(DATA if in_place else SOURCE, DATA, reduction, root)
         before, after = self.one_way(in_place, held[self.rank], self.count, result)
         if self.rank != root:  # what becomes of their data in place is the library's affair
-            before, after = ({"data": before["data"]}, {}) if in_place else ({"source": before["source"]}, {})
-        return self.trial("reduce", step, before, after, in_place=in_place, reduction=reduction, root=root)
+            before, after = (
+                ({"data": before["data"]}, {}) if in_place else ({"source": before["source"]}, {})
+            )
+        return self.trial(
+            "reduce", step, before, after, in_place=in_place, reduction=reduction, root=root
+        )
 
     def reduce_scatter(self, in_place: bool, reduction: str) -> Trial:
         held, result = self.contributions(self.size * self.count, reduction)
-        mine, words = self.block(result, self.rank), {"in_place": in_place, "reduction": reduction}
+        mine = self.block(result, self.rank)
+        words = {"in_place": in_place, "reduction": reduction}
         if in_place:
             after = held[self.rank].copy()
             after[self.rank * self.count : (self.rank + 1) * self.count] = mine
-            before, step = {"data": held[self.rank]}, ReduceScatter(DATA, self.own, reduction)
+            before = {"data": held[self.rank]}
+            step = ReduceScatter(DATA, self.own, reduction)
             return self.trial("reduce_scatter", step, before, {"data": after}, **words)
         before, after = self.one_way(False, held[self.rank], self.count, mine)
-        return self.trial("reduce_scatter", ReduceScatter(SOURCE, DATA, reduction), before, after, **words)
+        return self.trial(
+            "reduce_scatter", ReduceScatter(SOURCE, DATA, reduction), before, after, **words
+        )
 
     def one_way(self, in_place: bool, held: Values, count: int, result: Values) -> tuple[Any, Any]:
         if in_place:
@@ -190,8 +246,11 @@ class Trials:
         return {"source": held, "data": count}, {"source": held, "data": result}
 
     def contributions(self, count: int, reduction: str) -> tuple[list[Values], Values]:
-        """What every rank has, and their reduction. Averages are of multiples of the number of ranks: exact."""
-        held = [values(rank, count, self.size if reduction == "avg" else 1) for rank in range(self.size)]
+        """What every rank has, and their reduction. Averages are of multiples of the number of
+        ranks: exact."""
+        held = [
+            values(rank, count, self.size if reduction == "avg" else 1) for rank in range(self.size)
+        ]
         return held, REDUCE[reduction](np.stack(held), axis=0).astype(np.int64)
 
     def only_own(self, mine: Values) -> Values:
@@ -203,7 +262,9 @@ class Trials:
         return whole[index * self.count : (index + 1) * self.count]
 
 
-def allocated(trial: Trial, allocate: Callable[[BufferSpec, int], Any], pool: int) -> dict[str, Any]:
+def allocated(
+    trial: Trial, allocate: Callable[[BufferSpec, int], Any], pool: int
+) -> dict[str, Any]:
     """The trial's buffers by name, `before` written into each copy of the slot in use."""
     buffers = {}
     for name, held in trial.before.items():
@@ -216,7 +277,8 @@ def allocated(trial: Trial, allocate: Callable[[BufferSpec, int], Any], pool: in
 
 
 def wrong(trial: Trial, buffers: Mapping[str, Any], pool: int) -> Iterator[str]:
-    """What is not as it must be after the trial: elements of the slot in use, and any byte of its neighbours."""
+    """What is not as it must be after the trial: elements of the slot in use, and any byte of its
+    neighbours."""
     for (name, buffer), copy in itertools.product(buffers.items(), range(pool)):
         around = [buffer.words(slot, copy).view(np.uint8) for slot in (SLOT - 1, SLOT + 1)]
         if any((part != 0xA5).any() for part in around):

@@ -1,4 +1,5 @@
-"""torchrun with an agent for each node: on virtual hosts, or on the loopback interface of this machine."""
+"""torchrun with an agent for each node: on virtual hosts, or on the loopback interface of this
+machine."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 
 from processes import free_port
 
-Enter = Callable[..., Sequence[str]]  # enter("a", "b") is the command line that runs `a b` on a node
+# enter("a", "b") is the command line that runs `a b` on a node
+Enter = Callable[..., Sequence[str]]
 
 
 def here(*words: str) -> Sequence[str]:
@@ -26,7 +28,8 @@ def torchrun_agents(
     env: Mapping[str, str] = MappingProxyType({}),
     status: int | None = 0,
 ) -> list[Any]:
-    """The ends of all agents, in node order. On each node run `each` ranks of commbench; all meet at `address`."""
+    """The ends of all agents, in node order. On each node run `each` ranks of commbench; all meet
+    at `address`."""
     size = ("--nnodes", str(len(nodes)), "--nproc-per-node", str(each))
     meeting = ("--master-addr", address, "--master-port", str(free_port()))
 

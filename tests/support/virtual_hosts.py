@@ -1,7 +1,8 @@
-"""Hosts on one machine: network namespaces with a name and an address each, joined by a switch, links of known rate.
+"""Hosts on one machine: network namespaces with a name and an address each, joined by a switch,
+links of known rate.
 
-Everything lives in namespaces of its own, the switch too: the machine's network is not touched, and two test processes
-never meet.
+Everything lives in namespaces of its own, the switch too: the machine's network is not touched, and
+two test processes never meet.
 """
 
 from __future__ import annotations
@@ -33,14 +34,19 @@ _serial = itertools.count()
 
 @dataclass(frozen=True)
 class Link:
-    """From each host to the switch, in both directions; None is no bound. `delay_ms` is from host to host, one way."""
+    """From each host to the switch, in both directions; None is no bound. `delay_ms` is from host
+    to host, one way."""
 
     rate_mbit: float | None = None
     delay_ms: float | None = None
 
     def host_end(self) -> list[str]:
         """The queueing discipline for what leaves a host; empty for none."""
-        return [] if self.rate_mbit is None else ["tbf", "rate", self._rate, "burst", BURST, "latency", QUEUE]
+        return (
+            []
+            if self.rate_mbit is None
+            else ["tbf", "rate", self._rate, "burst", BURST, "latency", QUEUE]
+        )
 
     def switch_end(self) -> list[str]:
         """The same for what comes to a host: delayed here only, so once on the way."""
@@ -64,7 +70,8 @@ class Host:
     enter: Path
 
     def command(self, *words: str) -> list[str]:
-        """A command line that runs `words` on this host, with its name, network, /sys and /etc/hosts."""
+        """A command line that runs `words` on this host, with its name, network, /sys and
+        /etc/hosts."""
         return [str(self.enter), self.name, *words]
 
     def pids(self) -> list[int]:
@@ -96,7 +103,8 @@ class VirtualHosts:
 
 
 def missing(link: Link = Link()) -> str | None:
-    """Why this machine can't make such hosts, found by trying it in namespaces that go at once; None if it can."""
+    """Why this machine can't make such hosts, found by trying it in namespaces that go at once;
+    None if it can."""
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     if absent:
         return f"virtual hosts need {', '.join(absent)} (apt-get install iproute2 util-linux)"
@@ -112,24 +120,29 @@ def missing(link: Link = Link()) -> str | None:
     ends = [end for end in (link.host_end(), link.switch_end()) if end]
     trial += [f"tc qdisc replace dev end root {' '.join(end)}" for end in ends]
     tried = _run("unshare", "--net", "--mount", "--uts", "sh", "-ec", "\n".join(trial), check=False)
-    return f"this kernel refuses virtual hosts: {tried.stderr.strip()}" if tried.returncode else None
+    return (
+        f"this kernel refuses virtual hosts: {tried.stderr.strip()}" if tried.returncode else None
+    )
 
 
 @contextmanager
 def virtual_hosts(
     count: int, folder: Path, link: Link = Link(), others: Mapping[int, Link] = MappingProxyType({})
 ) -> Iterator[VirtualHosts]:
-    """Hosts that can reach each other by name, for as long as the block runs; their processes end with it.
+    """Hosts that can reach each other by name, for as long as the block runs; their processes end
+    with it.
 
-    `others` are the links of hosts that have another one than the rest. `folder` gets the scripts and the hosts file.
-    Raises CalledProcessError; ask `missing` first.
+    `others` are the links of hosts that have another one than the rest. `folder` gets the scripts
+    and the hosts file. Raises CalledProcessError; ask `missing` first.
     """
     mark = f"{os.getpid()}-{next(_serial)}"
     names = [f"node{index}-{mark}" for index in range(count)]
     folder.mkdir(parents=True, exist_ok=True)
     enter, agent = _scripts(folder)
     hosts = tuple(Host(name, f"{NETWORK}.{index + 1}", enter) for index, name in enumerate(names))
-    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{host.address} {host.name}\n" for host in hosts))
+    (folder / "hosts").write_text(
+        "127.0.0.1 localhost\n" + "".join(f"{host.address} {host.name}\n" for host in hosts)
+    )
     switch = Host(f"switch-{mark}", "", enter)
     with ExitStack() as stack:
         for host in (switch, *hosts):
@@ -142,8 +155,22 @@ def virtual_hosts(
 
 
 def _join(host: Host, switch: Host, port: str, link: Link) -> None:
-    inside, outside = ("ip", "-n", host.name), ("ip", "-n", switch.name)
-    wire = ["link", "add", "eth0", "netns", host.name, "type", "veth", "peer", "name", port, "netns", switch.name]
+    inside = ("ip", "-n", host.name)
+    outside = ("ip", "-n", switch.name)
+    wire = [
+        "link",
+        "add",
+        "eth0",
+        "netns",
+        host.name,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        port,
+        "netns",
+        switch.name,
+    ]
     _run("ip", *wire)
     _run(*inside, "link", "set", "eth0", "mtu", MTU)
     _run(*outside, "link", "set", port, "mtu", MTU)
@@ -151,7 +178,10 @@ def _join(host: Host, switch: Host, port: str, link: Link) -> None:
     _run(*inside, "addr", "add", f"{host.address}/24", "dev", "eth0")
     for interface in ("lo", "eth0"):
         _run(*inside, "link", "set", interface, "up")
-    for name, device, discipline in ((host, "eth0", link.host_end()), (switch, port, link.switch_end())):
+    for name, device, discipline in (
+        (host, "eth0", link.host_end()),
+        (switch, port, link.switch_end()),
+    ):
         if discipline:
             _run("tc", "-n", name.name, "qdisc", "add", "dev", device, "root", *discipline)
 
@@ -159,7 +189,8 @@ def _join(host: Host, switch: Host, port: str, link: Link) -> None:
 def _scripts(folder: Path) -> tuple[Path, Path]:
     """`enter HOST WORD...` and the agent.
 
-    /sys is mounted anew, since it shows the interfaces of the namespace that mounted it; the cgroups below it stay.
+    /sys is mounted anew, since it shows the interfaces of the namespace that mounted it; the
+    cgroups below it stay.
     """
     here = shlex.quote(str(folder))
     (folder / "cgroup").mkdir(exist_ok=True)
@@ -174,7 +205,8 @@ def _scripts(folder: Path) -> tuple[Path, Path]:
     )
     enter = _script(
         folder / "enter",
-        f'exec nsenter --net={NAMESPACES}/"$1" unshare --uts --mount {shlex.quote(str(inside))} "$@"',
+        f'exec nsenter --net={NAMESPACES}/"$1" unshare --uts --mount {shlex.quote(str(inside))}'
+        ' "$@"',
     )
     agent = _script(
         folder / "agent",
@@ -210,7 +242,9 @@ def _identity(namespace: Path) -> tuple[int, int]:
 
 def _run(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Bounded in time; a failure carries what the command said."""
-    done = subprocess.run(["timeout", "-k", "2", str(COMMAND_S), *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["timeout", "-k", "2", str(COMMAND_S), *words], capture_output=True, text=True, check=False
+    )
     if check and done.returncode:
         raise subprocess.CalledProcessError(done.returncode, [*words, f"({done.stderr.strip()})"])
     return done

@@ -1,13 +1,16 @@
-"""A `python` for tests whose start costs 20 ms: a server that has imported torch forks each process.
+"""A `python` for tests whose start costs 20 ms: a server that has imported torch forks each
+process.
 
-`warm_python()` starts the server, where there is none yet, and gives the path of an executable that takes the words of
-python; beside it, `commbench` and `torchrun` are the same. For `-m` of FORKED below and `FILE.py` it hands its words,
-environment, working directory, namespaces and open files to the server, passes signals on, and ends as the forked
-process does; everything else goes to the real python. In the forked process `sys.executable` is that executable again,
-so launchers that it starts get warm ranks.
+`warm_python()` starts the server, where there is none yet, and gives the path of an executable that
+takes the words of python; beside it, `commbench` and `torchrun` are the same. For `-m` of FORKED
+below and `FILE.py` it hands its words, environment, working directory, namespaces and open files to
+the server, passes signals on, and ends as the forked process does; everything else goes to the real
+python. In the forked process `sys.executable` is that executable again, so launchers that it starts
+get warm ranks.
 
-The server imports and forks, nothing else: it has one thread, has opened no CUDA device and no MPI, and forks only from
-its main loop. A process that it forks differs from a fresh one in its parent and in what is imported.
+The server imports and forks, nothing else: it has one thread, has opened no CUDA device and no MPI,
+and forks only from its main loop. A process that it forks differs from a fresh one in its parent
+and in what is imported.
 """
 
 from __future__ import annotations
@@ -38,17 +41,39 @@ from typing import Any
 
 Request = dict[str, Any]
 MODULES = (
-    "torch.distributed.run", "torch.distributed.distributed_c10d", "numba", "pandas", "pyarrow.parquet", "psutil",
-    "rich.console", "commbench.measure.session", "commbench.engines.native",
-)  # fmt: skip
+    "torch.distributed.run",
+    "torch.distributed.distributed_c10d",
+    "numba",
+    "pandas",
+    "pyarrow.parquet",
+    "psutil",
+    "rich.console",
+    "commbench.measure.session",
+    "commbench.engines.native",
+)
 HIGH_FD = 500  # received files wait above the numbers that they will get
 MAX_FILES = 64
 LENGTH_BYTES = 8
-FORWARDED = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
-# what a process reads before it could be told: another value needs another server, or a fresh python
-READ_AT_START = ("LD_LIBRARY_PATH", "LD_PRELOAD", "MALLOC_ARENA_MAX", "PYTHONDONTWRITEBYTECODE", "PYTHONWARNINGS")
+FORWARDED = [
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+]
+# what a process reads before it could be told: another value needs another server, or a fresh
+# python
+READ_AT_START = (
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "MALLOC_ARENA_MAX",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONWARNINGS",
+)
 PROGRAMS = {"commbench": ["-m", "commbench"], "torchrun": ["-m", "torch.distributed.run"]}
-ENTERED = ("net", "uts", "mnt")  # a virtual host's; processes in other namespaces of another kind start afresh
+# a virtual host's; processes in other namespaces of another kind start afresh
+ENTERED = ("net", "uts", "mnt")
 
 CLIENT = """\
 #!{python} -IS
@@ -98,14 +123,14 @@ unbuffered = words[:1] == ["-u"]
 if is_warm(words[unbuffered:]):
     run_warm(words[unbuffered:])
 os.execv(REAL, [REAL, *words])
-"""
+"""  # noqa: E501
 
 
 def warm_python(library_path: str | None = None) -> Path:
     """The executable; `library_path` is the LD_LIBRARY_PATH that it takes, if any.
 
-    All processes of one pytest-xdist share a server, which ends with the one that has started them. The file `pid`
-    beside the executable names the server, whose children all forked processes are.
+    All processes of one pytest-xdist share a server, which ends with the one that has started them.
+    The file `pid` beside the executable names the server, whose children all forked processes are.
     """
     owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     born = Path(f"/proc/{owner}/stat").read_text().rpartition(")")[2].split()[19]
@@ -120,15 +145,21 @@ def warm_python(library_path: str | None = None) -> Path:
     return folder / "python"
 
 
-_started: list[subprocess.Popen[bytes]] = []  # they outlive this process if another one has started it
+# they outlive this process if another one has started it
+_started: list[subprocess.Popen[bytes]] = []
 
 
 def _start(folder: Path, owner: int, environment: dict[str, str]) -> None:
-    path, address = folder / "python", folder / "socket"
+    path = folder / "python"
+    address = folder / "socket"
     at_start = {name: (os.environ | environment).get(name) for name in READ_AT_START}
     forwarded = [int(number) for number in FORWARDED]
     real = os.path.realpath(sys.executable)
-    spaces = {path.name: str(path.readlink()) for path in Path("/proc/self/ns").iterdir() if "_for_" not in path.name}
+    spaces = {
+        path.name: str(path.readlink())
+        for path in Path("/proc/self/ns").iterdir()
+        if "_for_" not in path.name
+    }
     client = CLIENT.format(
         python=real, real=sys.executable, socket=str(address), start=at_start, forwarded=forwarded,
         spaces=spaces, entered=ENTERED, programs=PROGRAMS,
@@ -143,9 +174,13 @@ def _start(folder: Path, owner: int, environment: dict[str, str]) -> None:
     command = [sys.executable, __file__, str(address), str(path), str(owner)]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
-            command, stdin=-3, stdout=subprocess.PIPE, stderr=log, env=os.environ | quiet | environment,
+            command,
+            stdin=-3,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=os.environ | quiet | environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
     assert server.stdout is not None
     with server.stdout as ready:
         if ready.readline() != b"ready\n":
@@ -180,7 +215,8 @@ def main() -> None:
 
 
 def prepare() -> None:
-    """Import what ranks import, by composing a job, too; no collection of garbage touches it later."""
+    """Import what ranks import, by composing a job, too; no collection of garbage touches it
+    later."""
     for module in MODULES:
         importlib.import_module(module)
     from commbench.config.compose import ConfigComposer
@@ -195,7 +231,8 @@ class Server:
     """Forks for each client, passes its signals on, and tells it how its process ended."""
 
     def __init__(self, listener: socket.socket, ended: int) -> None:
-        self.listener, self.ended = listener, ended
+        self.listener = listener
+        self.ended = ended
         self.processes: dict[socket.socket, int] = {}
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ)
@@ -214,7 +251,8 @@ class Server:
                     if request is not None:
                         return request
                 elif isinstance(key.fileobj, socket.socket):
-                    if key.fileobj in self.processes:  # else `report` has closed it since select() returned
+                    # else `report` has closed it since select() returned
+                    if key.fileobj in self.processes:
                         self.forward(key.fileobj)
                 else:
                     self.report(key.fd, key.data)
@@ -230,7 +268,8 @@ class Server:
             for other in (self.listener, client, *self.processes):
                 other.close()
             numbers = request["files"]
-            for space in files[len(numbers) :]:  # the last one is the file system's, whose root becomes the directory
+            # the last one is the file system's, whose root becomes the directory
+            for space in files[len(numbers) :]:
                 if ctypes.CDLL(None, use_errno=True).setns(space, 0) != 0:
                     raise OSError(ctypes.get_errno(), "setns")
                 os.close(space)
@@ -264,8 +303,11 @@ class Server:
 
 
 def receive(client: socket.socket) -> tuple[Request, list[int]]:
-    """A client's request, and its open files in the order of their numbers in the request, then its namespaces."""
-    length, ancillary, _, _ = client.recvmsg(LENGTH_BYTES, socket.CMSG_SPACE(MAX_FILES * array("i").itemsize))
+    """A client's request, and its open files in the order of their numbers in the request, then its
+    namespaces."""
+    length, ancillary, _, _ = client.recvmsg(
+        LENGTH_BYTES, socket.CMSG_SPACE(MAX_FILES * array("i").itemsize)
+    )
     received = array("i")
     for _, _, data in ancillary:
         received.frombytes(data)
@@ -300,7 +342,8 @@ def become(request: Request, executable: str) -> None:
 
 
 def run(words: list[str]) -> int:
-    """Run the program to its end; its exit status. What python does after that mostly frees memory."""
+    """Run the program to its end; its exit status. What python does after that mostly frees
+    memory."""
     status = 0
     try:
         if words[0] == "-m":

@@ -1,4 +1,5 @@
-"""Bad input: exit 2 and one line that says what was seen and what is allowed; nothing is started, nothing written."""
+"""Bad input: exit 2 and one line that says what was seen and what is allowed; nothing is started,
+nothing written."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def files_here() -> list[str]:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """The lines on stderr of a command line that must be refused; words are split as a shell does."""
+    """The lines on stderr of a command line that must be refused; words are split as a shell
+    does."""
 
     def refuse(line: str) -> list[str]:
         before = files_here()
@@ -51,20 +53,31 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
 
 ONE_LINE = {
     # names of groups: what was seen, and the options
-    "backend=foo": "backend=foo is unknown; allowed: cuda_copy, cupy_nccl, gloo, ipc_copy, mpi, nccl, simulated",
+    "backend=foo": (
+        "backend=foo is unknown; allowed: cuda_copy, cupy_nccl, gloo, ipc_copy, mpi, nccl,"
+        " simulated"
+    ),
     "backend=": "backend= is unknown; allowed: cuda_copy, cupy_nccl, gloo",
     "backend=null": "backend=null is unknown; allowed: cuda_copy, cupy_nccl, gloo",
     "backend=GLOO": "backend=GLOO is unknown; allowed: cuda_copy, cupy_nccl, gloo",
     "backend=gloo/x": "backend=gloo/x is unknown; allowed: cuda_copy, cupy_nccl, gloo",
-    "benchmark=foo": "benchmark=foo is unknown; allowed: all_gather, all_reduce, all_to_all, barrier,",
-    "benchmark=[p2p_latency,foo]": "benchmark=foo is unknown; allowed: all_gather, all_reduce, all_to_all, barrier,",
+    "benchmark=foo": (
+        "benchmark=foo is unknown; allowed: all_gather, all_reduce, all_to_all, barrier,"
+    ),
+    "benchmark=[p2p_latency,foo]": (
+        "benchmark=foo is unknown; allowed: all_gather, all_reduce, all_to_all, barrier,"
+    ),
     "benchmark=[]": "benchmark=[] leaves nothing to do",
     "benchmarks=p2p_latency": "unknown key benchmarks; did you mean benchmark=p2p_latency?",
-    "p2p_latency": "'p2p_latency' is neither KEY=VALUE nor a command; did you mean benchmark=p2p_latency?",
+    "p2p_latency": (
+        "'p2p_latency' is neither KEY=VALUE nor a command; did you mean benchmark=p2p_latency?"
+    ),
     "--backend=mpi": "unrecognized arguments: --backend=mpi; settings have no dashes: backend=mpi",
     "benchmark=[all,p2p_latency]": "benchmark=all is unknown",
     "timing=foo": "timing=foo is unknown; allowed: default, fixed, quick, rigorous",
-    "timing=[quick,default]": "timing takes one value per run; for several fresh worlds: commbench -m timing=",
+    "timing=[quick,default]": (
+        "timing takes one value per run; for several fresh worlds: commbench -m timing="
+    ),
     "writer=foo": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[parquet,foo]": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[]": "writer=[] leaves nothing to do",
@@ -88,17 +101,29 @@ ONE_LINE = {
     "backend._target_=commbench.backends.tcp.backend.SocketOptions": (
         "is not a dataclass that can be imported: SocketOptions is not defined"
     ),
-    "backend._target_=commbench.backends.tcp.lowering.SocketOptions": "Key 'library' not in 'SocketOptions'",
-    "timing._target_=commbench.config.settings.Budget": "is outside commbench.config.settings.Timing*",
+    "backend._target_=commbench.backends.tcp.lowering.SocketOptions": (
+        "Key 'library' not in 'SocketOptions'"
+    ),
+    "timing._target_=commbench.config.settings.Budget": (
+        "is outside commbench.config.settings.Timing*"
+    ),
     "timing.case_s=inf": "timing.case_s=inf must be above 0 and at most 1e+08",
-    "timing.repetitions=1000000000001": "timing.repetitions=1000000000001 must be at least 1 and at most 1e+12",
+    "timing.repetitions=1000000000001": (
+        "timing.repetitions=1000000000001 must be at least 1 and at most 1e+12"
+    ),
     "budget.total_s=inf": "budget.total_s=inf must be above 0 and at most 1e+08",
-    "layout=999999x999999": "layout=999999x999999 has 999998000001 ranks; at most 131072 are allowed",
-    "backend=simulated pairs=all layout=2000x1": "pairs=all makes 28000000 cases here, at most 1000000 are allowed",
+    "layout=999999x999999": (
+        "layout=999999x999999 has 999998000001 ranks; at most 131072 are allowed"
+    ),
+    "backend=simulated pairs=all layout=2000x1": (
+        "pairs=all makes 28000000 cases here, at most 1000000 are allowed"
+    ),
     "window=9223372036854775807": "window=9223372036854775807 is not an integer from 1 to 16384",
     "label='${oc.env:HOME_TOKEN}'": "would write a credential into every result",
     "label='${hydra:runtime.cwd}'": "HydraConfig was not set",
-    "env.X_TOKEN='***'": "env.X_TOKEN is a credential and was not recorded; export X_TOKEN=... and try again",
+    "env.X_TOKEN='***'": (
+        "env.X_TOKEN is a credential and was not recorded; export X_TOKEN=... and try again"
+    ),
     "~seed": "seed=None is not an integer",
     "timing.target=abc": "timing.target: Value 'abc'",
     "timing.target=2": "timing.target=2.0 must be above 0 and below 1",
@@ -155,11 +180,20 @@ ONE_LINE = {
     "preflight=foo": "preflight=foo is unknown; allowed: strict, warn, off",
     "cuda_ipc=maybe": "cuda_ipc=maybe is unknown; allowed: auto, on, off",
     "reduction=[sum,foo]": "reduction=foo is unknown; allowed: sum, prod",
-    "timing_mode=foo": "timing_mode=foo is unknown; allowed: auto, host, host_sync, device_event, graph, throughput",
+    "timing_mode=foo": (
+        "timing_mode=foo is unknown; allowed: auto, host, host_sync, device_event, graph,"
+        " throughput"
+    ),
     "timing_mode=graph": "timing_mode=graph needs device=cuda, this is device=cpu; allowed: host",
-    "timing_mode=[host,throughput]": "timing_mode=throughput needs device=cuda, this is device=cpu; allowed: host",
-    "device=cuda timing_mode=host": "timing_mode=host needs device=cpu, this is device=cuda; allowed: host_sync,",
-    "staging=pinned": "staging=pinned copies between a GPU and the host; with device=cpu there is none to copy",
+    "timing_mode=[host,throughput]": (
+        "timing_mode=throughput needs device=cuda, this is device=cpu; allowed: host"
+    ),
+    "device=cuda timing_mode=host": (
+        "timing_mode=host needs device=cpu, this is device=cuda; allowed: host_sync,"
+    ),
+    "staging=pinned": (
+        "staging=pinned copies between a GPU and the host; with device=cpu there is none to copy"
+    ),
     "staging=foo": "staging=foo is unknown; allowed: auto, none, pinned",
     "pairs=foo": "pairs=foo is neither neighbours, all nor a list of rank pairs like [[0,1],[2,3]]",
     "pairs=[0,1]": "is neither neighbours, all nor a list",
@@ -170,32 +204,62 @@ ONE_LINE = {
     "backend=tcp device=cuda": "device=cuda can't be used with backend=tcp; allowed: cpu",
     "backend=nccl device=cpu": "device=cpu can't be used with backend=nccl; allowed: cuda",
     "device=tpu": "device=tpu is unknown; allowed: auto, cpu, cuda",
-    "backend=mpi backend.library=/nonexistent": "backend.library=/nonexistent is not a file; allowed: auto, openmpi",
-    "backend=mpi backend.library=foo": "backend.library=foo is not a file; allowed: auto, openmpi, mpich",
-    f"backend=mpi backend.library={sys.executable}": "is neither Open MPI nor MPICH; known file names: libmpi.so.40",
+    "backend=mpi backend.library=/nonexistent": (
+        "backend.library=/nonexistent is not a file; allowed: auto, openmpi"
+    ),
+    "backend=mpi backend.library=foo": (
+        "backend.library=foo is not a file; allowed: auto, openmpi, mpich"
+    ),
+    f"backend=mpi backend.library={sys.executable}": (
+        "is neither Open MPI nor MPICH; known file names: libmpi.so.40"
+    ),
     # expectations
-    "expect=garbage": "expect=garbage is neither normal nor a comparison: write [benchmark:]column, one of >= <= > <",
+    "expect=garbage": (
+        "expect=garbage is neither normal nor a comparison: write [benchmark:]column, one of >="
+        " <= > <"
+    ),
     "expect=true": "expect=True is neither normal nor a comparison",
     "'expect=median_s>=fast'": "expect=median_s>=fast is neither normal nor a comparison",
     "'expect=median_s==3'": "can't read expect=median_s==3",
     "'expect=1e-3>median_s'": "is neither normal nor a comparison",
-    "'expect=medan_s<1'": "expect=medan_s<1: medan_s is not a numeric column; did you mean median_s?",
+    "'expect=medan_s<1'": (
+        "expect=medan_s<1: medan_s is not a numeric column; did you mean median_s?"
+    ),
     "'expect=all_reduce:nothing<1'": "nothing is not a numeric column",
     "'expect=all_redcue:median_s<1'": "all_redcue does not run here; benchmarks: p2p_latency",
-    "benchmark=all_reduce 'expect=p2p_latency:median_s<1'": "p2p_latency does not run here; benchmarks: all_reduce",
+    "benchmark=all_reduce 'expect=p2p_latency:median_s<1'": (
+        "p2p_latency does not run here; benchmarks: all_reduce"
+    ),
     "'expect=stop_reason<1'": "stop_reason is not a numeric column",
     # a list on a launch axis, and commas
-    "backend=[gloo,mpi]": "backend takes one value per run; for several fresh worlds: commbench -m backend=gloo,mpi",
-    "launch=[0,1]": "launch takes one value per run; for several fresh worlds: commbench -m launch=0,1",
-    "cuda_ipc=[on,off]": "cuda_ipc takes one value per run; for several fresh worlds: commbench -m cuda_ipc=on,off",
+    "backend=[gloo,mpi]": (
+        "backend takes one value per run; for several fresh worlds: commbench -m backend=gloo,mpi"
+    ),
+    "launch=[0,1]": (
+        "launch takes one value per run; for several fresh worlds: commbench -m launch=0,1"
+    ),
+    "cuda_ipc=[on,off]": (
+        "cuda_ipc takes one value per run; for several fresh worlds: commbench -m cuda_ipc=on,off"
+    ),
     "device=[cpu,cuda]": "commbench -m device=cpu,cuda",
     "launcher=[mpirun,torchrun]": "commbench -m launcher=mpirun,torchrun",
     "interface=[a,b]": "commbench -m interface=a,b",
-    "env.X=[a,b]": "env.X takes one value per run; for several fresh worlds: commbench -m env.X=a,b",
-    "backend=gloo,mpi": "backend=gloo,mpi has commas: in fresh worlds: commbench -m backend=gloo,mpi",
-    "layout=1x2,1x4": "layout=1x2,1x4 has commas: in one world: layout=[1x2,1x4]; in fresh worlds: commbench -m",
-    "sizes=8,16": "sizes=8,16 has commas: in one world: sizes=[8,16]; in fresh worlds: commbench -m sizes=8,16",
-    "env.X=a,b": "env.X=a,b has commas: in fresh worlds: commbench -m env.X=a,b; as text: \"env.X='a,b'\"",
+    "env.X=[a,b]": (
+        "env.X takes one value per run; for several fresh worlds: commbench -m env.X=a,b"
+    ),
+    "backend=gloo,mpi": (
+        "backend=gloo,mpi has commas: in fresh worlds: commbench -m backend=gloo,mpi"
+    ),
+    "layout=1x2,1x4": (
+        "layout=1x2,1x4 has commas: in one world: layout=[1x2,1x4]; in fresh worlds: commbench -m"
+    ),
+    "sizes=8,16": (
+        "sizes=8,16 has commas: in one world: sizes=[8,16]; in fresh worlds: commbench -m"
+        " sizes=8,16"
+    ),
+    "env.X=a,b": (
+        "env.X=a,b has commas: in fresh worlds: commbench -m env.X=a,b; as text: \"env.X='a,b'\""
+    ),
     "env=foo": "env=foo is not a mapping; write env.NAME=VALUE",
     "env={A-B:1}": "env.A-B=1 is not an environment variable",
     # Hydra's grammar
@@ -245,7 +309,10 @@ def test_bad_input_is_refused_in_one_line(line: str, message: str, refused: Refu
 )
 def test_without_a_driver_one_line_says_so(refused: Refused, line: str, instead: str) -> None:
     (message,) = refused(line)
-    assert "no NVIDIA driver: libcuda.so.1 was not found; use a machine or container with an NVIDIA GPU, or" in message
+    assert (
+        "no NVIDIA driver: libcuda.so.1 was not found; use a machine or container with an NVIDIA"
+        " GPU, or" in message
+    )
     assert message.endswith(instead)
 
 
@@ -254,21 +321,30 @@ def test_several_nodes_outside_a_world_come_with_three_launch_lines(refused: Ref
     assert "layout=2x4 needs 2 nodes, this is one machine" in first
     assert [line.split()[0] for line in launches] == ["torchrun", "mpirun", "srun"]
     assert all("commbench layout=2x4 'sizes=[8,1KiB]'" in line for line in launches)
-    assert "--nnodes 2 --nproc-per-node 4" in launches[0] and "-n 8" in launches[1] and "-N 2" in launches[2]
+    assert (
+        "--nnodes 2 --nproc-per-node 4" in launches[0]
+        and "-n 8" in launches[1]
+        and "-N 2" in launches[2]
+    )
 
 
 def test_a_file_may_not_say_what_logs_in_to_hosts(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "launcher").mkdir()
     text = "_target_: commbench.launchers.mpirun.Mpirun\nhosts: [a]\nagent: /bin/sh\n"
     (tmp_path / "launcher" / "mine.yaml").write_text(text)
-    assert "a file sets launcher.agent=/bin/sh" in refused(f"--config-dir {tmp_path} launcher=mine backend=mpi")[0]
+    assert (
+        "a file sets launcher.agent=/bin/sh"
+        in refused(f"--config-dir {tmp_path} launcher=mine backend=mpi")[0]
+    )
 
 
 def test_the_widest_layout_of_a_list_counts(refused: Refused) -> None:
     assert "layout=3x1 needs 3 nodes" in refused("layout=[1x2,3x1,2x1]")[0]
 
 
-def test_mpi_without_a_library_says_how_to_get_one(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpi_without_a_library_says_how_to_get_one(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mpi_library, "_library_folders", lambda: iter(()))
     for choice in ("auto", "openmpi", "mpich"):
         lines = refused(f"backend=mpi backend.library={choice}")
@@ -289,9 +365,14 @@ def test_an_output_folder_that_cannot_be_written_is_refused(backend: str, refuse
         assert f"output={output} can't be written" in lines[0] and "output=FOLDER" in lines[0]
 
 
-@pytest.mark.parametrize("line", ["-m backend=simulated,gloo output=here,/proc/x", "-m output=here/below,/proc/x"])
-def test_a_bad_output_in_a_sweep_leaves_no_trace_of_the_good_ones(line: str, refused: Refused) -> None:
-    assert "output=/proc/x can't be written" in refused(line)[0]  # and `refused` has seen no new file
+@pytest.mark.parametrize(
+    "line", ["-m backend=simulated,gloo output=here,/proc/x", "-m output=here/below,/proc/x"]
+)
+def test_a_bad_output_in_a_sweep_leaves_no_trace_of_the_good_ones(
+    line: str, refused: Refused
+) -> None:
+    # and `refused` has seen no new file
+    assert "output=/proc/x can't be written" in refused(line)[0]
 
 
 def test_a_refusal_leaves_existing_results_alone(refused: Refused) -> None:
@@ -320,12 +401,24 @@ MINE = "# @package benchmarks.mine\n_target_: {}\n"
             "json.JSONDecoder is outside commbench.benchmarks.*; permit it with allow=[json]",
         ),
         (MINE.format("os.system"), "permit it with allow=[os]"),
-        (MINE.format("commbench.nope.Nope"), "commbench.nope.Nope is outside commbench.benchmarks.*"),
+        (
+            MINE.format("commbench.nope.Nope"),
+            "commbench.nope.Nope is outside commbench.benchmarks.*",
+        ),
         (MINE.format("commbench.benchmarks.nope.Nope"), "not a dataclass that can be imported"),
-        (MINE.format("commbench.benchmarks.all_reduce.Nope"), "not a dataclass that can be imported"),
+        (
+            MINE.format("commbench.benchmarks.all_reduce.Nope"),
+            "not a dataclass that can be imported",
+        ),
         (MINE.format("commbench.measure.statistics.summarise"), "outside commbench.benchmarks.*"),
-        (MINE.format("commbench.benchmarks.all_reduce.bus_factor"), "not a dataclass that can be imported"),
-        (MINE.format("commbench.benchmarks.all_reduce.AllReduce") + "foo: 1\n", "benchmark mine.foo"),
+        (
+            MINE.format("commbench.benchmarks.all_reduce.bus_factor"),
+            "not a dataclass that can be imported",
+        ),
+        (
+            MINE.format("commbench.benchmarks.all_reduce.AllReduce") + "foo: 1\n",
+            "benchmark mine.foo",
+        ),
         ("# @package benchmarks.mine\nfoo: 1\n", "has no _target_"),
         ("_target_: commbench.benchmarks.all_reduce.AllReduce\n", "# @package benchmarks.NAME"),
         ("_target_: [\n", "line 2"),
@@ -368,11 +461,17 @@ def enter(place: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_a_sweep_inside_a_world_lists_its_jobs(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_inside_a_world_lists_its_jobs(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     enter(TORCHRUN_0, monkeypatch)
     first, *jobs = refused("-m backend=gloo,mpi sizes=[8],[16]")
-    assert "a sweep needs fresh worlds, this is one world of 2 ranks; run these one by one:" in first
-    expected = {f"backend={backend} 'sizes=[{size}]'" for backend in ("gloo", "mpi") for size in (8, 16)}
+    assert (
+        "a sweep needs fresh worlds, this is one world of 2 ranks; run these one by one:" in first
+    )
+    expected = {
+        f"backend={backend} 'sizes=[{size}]'" for backend in ("gloo", "mpi") for size in (8, 16)
+    }
     assert {job.strip() for job in jobs} == expected
 
 
@@ -380,17 +479,42 @@ def test_a_sweep_inside_a_world_lists_its_jobs(refused: Refused, monkeypatch: py
     ("place", "line", "message"),
     [
         (TORCHRUN_0, "backend=mpi", "backend=mpi can't run under torchrun; allowed: mpirun, srun"),
-        (TORCHRUN_0, "backend=simulated", "backend=simulated can't run under torchrun; allowed: none"),
-        (MPIRUN_0, "backend=mpi backend.library=/nonexistent", "backend.library=/nonexistent is not a file"),
+        (
+            TORCHRUN_0,
+            "backend=simulated",
+            "backend=simulated can't run under torchrun; allowed: none",
+        ),
+        (
+            MPIRUN_0,
+            "backend=mpi backend.library=/nonexistent",
+            "backend.library=/nonexistent is not a file",
+        ),
         (MPIRUN_0, "layout=2y4", "layout=2y4 is not a layout"),
-        (TORCHRUN_0 | {"RANK": "abc"}, "layout=1x2", "torchrun exported no usable world: RANK='abc', WORLD_SIZE='2'"),
-        (TORCHRUN_0 | {"RANK": "2"}, "layout=1x2", "torchrun exported no usable world: RANK='2', WORLD_SIZE='2'"),
-        (SBATCH, "layout=2x1", "layout=2x1 needs 2 nodes, this is one machine"),  # a batch script is no world
-        (SBATCH | {"SLURM_JOB_NUM_NODES": "2"}, "layout=[2x1,3x1]", "layout=3x1 needs 3 nodes, the launcher has 2"),
+        (
+            TORCHRUN_0 | {"RANK": "abc"},
+            "layout=1x2",
+            "torchrun exported no usable world: RANK='abc', WORLD_SIZE='2'",
+        ),
+        (
+            TORCHRUN_0 | {"RANK": "2"},
+            "layout=1x2",
+            "torchrun exported no usable world: RANK='2', WORLD_SIZE='2'",
+        ),
+        # a batch script is no world
+        (SBATCH, "layout=2x1", "layout=2x1 needs 2 nodes, this is one machine"),
+        (
+            SBATCH | {"SLURM_JOB_NUM_NODES": "2"},
+            "layout=[2x1,3x1]",
+            "layout=3x1 needs 3 nodes, the launcher has 2",
+        ),
     ],
 )
 def test_rank_0_of_a_world_says_why(
-    place: dict[str, str], line: str, message: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
+    place: dict[str, str],
+    line: str,
+    message: str,
+    refused: Refused,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     enter(place, monkeypatch)
     assert message in refused(line)[0]
@@ -409,7 +533,9 @@ def test_other_ranks_let_rank_0_speak_first(
     assert out == "" and err.startswith("commbench: rank 1 on ") and "Traceback" not in err
 
 
-def test_rank_0_tells_the_parent_that_started_it(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_tells_the_parent_that_started_it(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = Path("run")
     folder.mkdir()
     monkeypatch.setattr("commbench.world.exit_protocol.RANK_0_FIRST_S", 0.1)
@@ -438,14 +564,19 @@ def test_the_command_refuses_within_3_seconds_and_starts_nothing(line: str, line
     for _ in range(3):  # the machine may be busy
         begin = time.monotonic()
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         ) as process:
             out, err = process.communicate(timeout=20)
         took_s = min(took_s, time.monotonic() - begin)
         assert (process.returncode, out) == (2, "")
         assert err.startswith("commbench: ") and len(err.splitlines()) == lines
         assert files_here() == []
-        with pytest.raises(ProcessLookupError):  # its session has no process left, or will have none at once
+        # its session has no process left, or will have none at once
+        with pytest.raises(ProcessLookupError):
             while time.monotonic() - begin < 20:
                 os.killpg(process.pid, 0)
                 time.sleep(0.02)

@@ -1,4 +1,5 @@
-"""The clocks of a GPU, in worlds of a stand-in device (tests/support/queued): what they time, how payloads count."""
+"""The clocks of a GPU, in worlds of a stand-in device (tests/support/queued): what they time, how
+payloads count."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from shown_gpus import hgx, shown
 import commbench
 
 PLUGIN = ["--config-dir", str(SUPPORT / "queued" / "conf"), "allow=[queued]", "backend=queued"]
-SMALL = ["layout=1x2", "sizes=[8,64KiB]", "dtype=float32", "timing=fixed", "timing.repetitions=5", "window=3"]
+SMALL = [
+    "layout=1x2",
+    "sizes=[8,64KiB]",
+    "dtype=float32",
+    "timing=fixed",
+    "timing.repetitions=5",
+    "window=3",
+]
 MODES = ("host_sync", "device_event", "graph", "throughput")
 
 
@@ -38,15 +46,28 @@ def test_all_clocks_measure_and_check(
         "commbench", *PLUGIN, *SMALL, f"sizes={sizes}", f"timing_mode=[{','.join(MODES)}]",
         f"benchmark={benchmarks}", "in_place=auto", "cache=warm", env=env,
     )  # fmt: skip
-    cases, samples = run.cases, run.samples
-    assert set(cases.status) == {"ok"} and set(cases.device) == {"cuda"} and set(cases.timing_mode) == set(MODES)
+    cases = run.cases
+    samples = run.samples
+    assert (
+        set(cases.status) == {"ok"}
+        and set(cases.device) == {"cuda"}
+        and set(cases.timing_mode) == set(MODES)
+    )
     assert (cases.median_s > 0).all() and (cases.wrong_elements == 0).all()
     on_device = cases.timing_mode != "host_sync"
-    assert set(cases[on_device].clock) == {"device"} and set(cases[~on_device].clock) == {"monotonic"}
-    assert (cases.block_k == cases.timing_mode.map(lambda mode: 20 if mode in ("graph", "throughput") else 1)).all()
+    assert set(cases[on_device].clock) == {"device"} and set(cases[~on_device].clock) == {
+        "monotonic"
+    }
+    assert (
+        cases.block_k
+        == cases.timing_mode.map(lambda mode: 20 if mode in ("graph", "throughput") else 1)
+    ).all()
     joined = samples.merge(cases[["case_id", "timing_mode"]], on="case_id")
     timed_by_host = joined.timing_mode == "host_sync"
-    assert joined[timed_by_host].start_ns.notna().all() and joined[~timed_by_host].start_ns.isna().all()
+    assert (
+        joined[timed_by_host].start_ns.notna().all()
+        and joined[~timed_by_host].start_ns.isna().all()
+    )
     assert (joined.elapsed_ns > 0).all()
     prices = commbench.launch_overhead(run.output)
     assert len(prices) == (cases.timing_mode == "graph").sum()
@@ -54,8 +75,11 @@ def test_all_clocks_measure_and_check(
 
 
 @pytest.mark.long
-def test_sums_in_place_between_two_stamps_move_zeros_and_say_so(world: Callable[..., Any], env: dict[str, str]) -> None:
-    """20 sums of 2 ranks in place would be 2^19 times the first: 8 bits and half floats can't hold it."""
+def test_sums_in_place_between_two_stamps_move_zeros_and_say_so(
+    world: Callable[..., Any], env: dict[str, str]
+) -> None:
+    """20 sums of 2 ranks in place would be 2^19 times the first: 8 bits and half floats can't hold
+    it."""
     run = world(
         "commbench", *PLUGIN, *SMALL, "timing_mode=[host_sync,throughput]", "benchmark=all_reduce",
         "dtype=[float16,int8]", env=env,
@@ -67,8 +91,11 @@ def test_sums_in_place_between_two_stamps_move_zeros_and_say_so(world: Callable[
 
 
 @pytest.mark.long
-def test_a_wait_that_returns_early_is_caught_by_the_payload(world: Callable[..., Any], env: dict[str, str]) -> None:
-    """P1: torch's wait on a GPU holds the stream, not the host. A clock stopped there would look wonderful."""
+def test_a_wait_that_returns_early_is_caught_by_the_payload(
+    world: Callable[..., Any], env: dict[str, str]
+) -> None:
+    """P1: torch's wait on a GPU holds the stream, not the host. A clock stopped there would look
+    wonderful."""
     words = (*PLUGIN, *SMALL, "backend.early=true", "benchmark=[all_reduce,p2p_latency]")
     run = world("commbench", *words, env=env, status=1)
     assert set(run.cases.status) == {"invalid"} and run.cases.median_s.isna().all()
@@ -81,8 +108,16 @@ def test_what_lies_between_two_ranks_on_one_gpu_is_known_and_bounded(
 ) -> None:
     """The driver shown has no memory calls: the probe says so, and the run goes on."""
     (tmp_path / "machine").write_text(hgx(1))
-    run = world("commbench", *PLUGIN, *SMALL, "benchmark=[p2p_latency,p2p_bandwidth]", "pairs=[[0,1],[0,2]]", env=env)
-    measured, skipped = run.cases[run.cases.status == "ok"], run.cases[run.cases.status == "skipped"]
+    run = world(
+        "commbench",
+        *PLUGIN,
+        *SMALL,
+        "benchmark=[p2p_latency,p2p_bandwidth]",
+        "pairs=[[0,1],[0,2]]",
+        env=env,
+    )
+    measured = run.cases[run.cases.status == "ok"]
+    skipped = run.cases[run.cases.status == "skipped"]
     assert set(measured.link) == {"SELF"} and set(measured.limit_name) == {"measured device copy"}
     assert measured[measured.benchmark == "p2p_bandwidth"].efficiency.notna().all()
     assert len(skipped) == len(measured) and skipped.link.isna().all()

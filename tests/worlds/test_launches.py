@@ -1,4 +1,5 @@
-"""Launches: the cases of a run are visited again in fresh worlds, and a run that ended early is continued."""
+"""Launches: the cases of a run are visited again in fresh worlds, and a run that ended early is
+continued."""
 
 from __future__ import annotations
 
@@ -24,15 +25,25 @@ LONG = pytest.mark.long
 
 def repetition_medians_s(case: pd.Series[Any], samples: pd.DataFrame) -> list[float]:
     """Of each visit, from the samples of one case of all_reduce."""
-    slowest = samples[samples.phase == "measure"].groupby(["visit", "repetition"]).elapsed_ns.max() * 1e-9
+    slowest = (
+        samples[samples.phase == "measure"].groupby(["visit", "repetition"]).elapsed_ns.max() * 1e-9
+    )
     return list((slowest / case.operations_per_sample).groupby(level="visit").median())
 
 
-@pytest.mark.parametrize(("visits", "interval_of"), [(2, "visits"), pytest.param(5, "launches", marks=LONG)])
+@pytest.mark.parametrize(
+    ("visits", "interval_of"), [(2, "visits"), pytest.param(5, "launches", marks=LONG)]
+)
 def test_a_second_launch_is_a_fresh_world_and_the_row_is_over_the_visits_of_both(
     world: Callable[..., Any], visits: int, interval_of: str
 ) -> None:
-    run = world("commbench", *WORDS, f"timing.visits={visits}", "timing.case_s=0.4", "writer=[console,parquet]")
+    run = world(
+        "commbench",
+        *WORDS,
+        f"timing.visits={visits}",
+        "timing.case_s=0.4",
+        "writer=[console,parquet]",
+    )
     (case,) = (row for _, row in run.cases.iterrows())
     segments = list(case.visit_segments)
     assert case.visits == len(segments) >= 2 * visits
@@ -41,21 +52,36 @@ def test_a_second_launch_is_a_fresh_world_and_the_row_is_over_the_visits_of_both
     assert repetition_medians_s(case, run.samples) == pytest.approx(list(case.visit_medians_s))
     assert case.median_s == pytest.approx(float(np.median(case.visit_medians_s)))
     measured = run.samples[(run.samples.phase == "measure") & (run.samples["rank"] == 0)]
-    assert sorted(measured.repetition) == list(range(case.repetitions)), "each repetition once, over both launches"
+    assert sorted(measured.repetition) == list(range(case.repetitions)), (
+        "each repetition once, over both launches"
+    )
     assert not run.samples.duplicated(ROW_KEYS["samples"]).any()
-    slowest_s = run.samples[run.samples.phase == "measure"].elapsed_ns.max() * 1e-9 / case.operations_per_sample
+    slowest_s = (
+        run.samples[run.samples.phase == "measure"].elapsed_ns.max()
+        * 1e-9
+        / case.operations_per_sample
+    )
     assert case.max_s == pytest.approx(slowest_s)
     assert run.stdout.count("results: ") == 1 and run.stdout.count("all_reduce") <= 3, "one table"
     assert "launch 1 of 2: 1 case," in run.stderr and "launch 2 of 2: 1 case," in run.stderr
     record = run.record
-    assert (record["status"], record["exit_status"], record["launches"]["began"]) == ("done", 0, [0, 1])
+    assert (record["status"], record["exit_status"], record["launches"]["began"]) == (
+        "done",
+        0,
+        [0, 1],
+    )
     assert [segment["status"] for segment in record["segments"]] == ["running"]
-    assert {file.name for file in run.output.rglob("*.parquet")} >= {"cases.parquet", "samples.parquet"}
+    assert {file.name for file in run.output.rglob("*.parquet")} >= {
+        "cases.parquet",
+        "samples.parquet",
+    }
     assert not list(run.output.rglob("parts")), "merged after each launch"
 
 
 def test_a_world_that_commbench_does_not_start_is_one_launch(tmp_path: Path) -> None:
-    folder = commbench.run("backend=simulated", "writer=parquet", f"output={tmp_path}", *WORDS, "timing.visits=2")
+    folder = commbench.run(
+        "backend=simulated", "writer=parquet", f"output={tmp_path}", *WORDS, "timing.visits=2"
+    )
     (case,) = commbench.load(folder).to_dict("records")
     assert (case["visits"], set(case["visit_segments"])) == (2, {0.0})
     assert (load_run(folder)["launches"]["planned"], load_run(folder)["status"]) == (1, "done")
@@ -66,10 +92,19 @@ def test_a_world_that_commbench_does_not_start_is_one_launch(tmp_path: Path) -> 
 def test_an_interrupted_launch_is_continued_and_loses_no_visit(
     tmp_path: Path, warm_executable: Path, launch: int
 ) -> None:
-    words = ["benchmark=[all_reduce,broadcast]", "sizes=[2MiB]", *TIMING, "timing.case_s=2", "timing.target=1e-6"]
+    words = [
+        "benchmark=[all_reduce,broadcast]",
+        "sizes=[2MiB]",
+        *TIMING,
+        "timing.case_s=2",
+        "timing.target=1e-6",
+    ]
     command = [str(warm_executable), "-m", "commbench"]
-    output, seen = tmp_path / "results", False
-    with subprocess.Popen([*command, *words, f"output={output}"], stderr=subprocess.PIPE, text=True) as process:
+    output = tmp_path / "results"
+    seen = False
+    with subprocess.Popen(
+        [*command, *words, f"output={output}"], stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:  # until one of the cases is done in this launch
             seen = seen or line.startswith(f"launch {launch} of 2")
@@ -80,11 +115,15 @@ def test_an_interrupted_launch_is_continued_and_loses_no_visit(
         assert process.wait(30) == 130
     (folder,) = find_runs(output)
     before = commbench.load(folder)
-    assert "interrupted" in set(before.stop_reason) and (launch == 2 or len(set(before.stop_reason)) == 1)
+    assert "interrupted" in set(before.stop_reason) and (
+        launch == 2 or len(set(before.stop_reason)) == 1
+    )
     record = load_run(folder)
     assert (record["status"], len(record["launches"]["began"])) == ("interrupted", launch)
     begin = time.monotonic()
-    again = subprocess.run([*command, "resume", str(folder)], capture_output=True, text=True, timeout=120)
+    again = subprocess.run(
+        [*command, "resume", str(folder)], capture_output=True, text=True, timeout=120
+    )
     assert again.returncode == 0, again.stderr
     assert time.monotonic() - begin < 30
     cases = commbench.load(folder)
@@ -93,6 +132,8 @@ def test_an_interrupted_launch_is_continued_and_loses_no_visit(
         earlier = before.set_index("case_id").visit_medians_s[case_id]
         assert list(row.visit_medians_s[: len(earlier)]) == pytest.approx(list(earlier), rel=1e-6)
         assert 6 <= row.visits <= 8, "three in each launch, and no launch twice"
-    assert json.loads((folder / "run.json").read_text())["launches"]["began"] == ([0, 2] if launch == 1 else [0, 1])
+    assert json.loads((folder / "run.json").read_text())["launches"]["began"] == (
+        [0, 2] if launch == 1 else [0, 1]
+    )
     samples = commbench.load(folder, table="samples")
     assert not samples.duplicated(["case_id", "phase", "repetition", "rank"]).any()

@@ -22,7 +22,14 @@ from commbench.hardware.mpi_library import find
 from commbench.world import rendezvous
 
 LAUNCHERS = ("prterun", "mpirun", "mpiexec", "hydra_pmi_proxy", "orted", "prted")
-SOAK = ("benchmark=p2p_latency", "sizes=[8]", "timing=soak", "timing.duration_s=60", "preflight=warn", "bind=none")
+SOAK = (
+    "benchmark=p2p_latency",
+    "sizes=[8]",
+    "timing=soak",
+    "timing.duration_s=60",
+    "preflight=warn",
+    "bind=none",
+)
 
 
 @contextmanager
@@ -31,7 +38,9 @@ def running(tmp_path: Path, *words: str, **more: str) -> Iterator[subprocess.Pop
     environment = {**os.environ, **AS_ROOT, **more, "RES_OPTIONS": "timeout:1 attempts:1"}
     command = ["timeout", "-k", "5", "100", *words, f"output={tmp_path / 'results'}"]
     log = (tmp_path / "log").open("w+")
-    process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    process = subprocess.Popen(
+        command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
     try:
         yield process  # type: ignore[misc]
     finally:
@@ -53,12 +62,19 @@ def _end(process: subprocess.Popen[str]) -> None:
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The processes that measure: those that run commbench under a launcher."""
     children = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in children if "commbench" in " ".join(child.cmdline()) and child.name() not in LAUNCHERS]
+    return [
+        child
+        for child in children
+        if "commbench" in " ".join(child.cmdline()) and child.name() not in LAUNCHERS
+    ]
 
 
 def until_measuring(tmp_path: Path) -> None:
     """A soak writes its case every few seconds; its folder says in_flight before."""
-    until(lambda: any(tmp_path.glob("results/*/in_flight")), explain=lambda: (tmp_path / "log").read_text()[-3000:])
+    until(
+        lambda: any(tmp_path.glob("results/*/in_flight")),
+        explain=lambda: (tmp_path / "log").read_text()[-3000:],
+    )
     time.sleep(0.5)
 
 
@@ -73,28 +89,61 @@ def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["openmpi", "mpich"])
-def test_in_a_world_of_mpirun_the_meeting_point_and_tcp_listen_on_loopback_only(kind: str, tmp_path: Path) -> None:
+def test_in_a_world_of_mpirun_the_meeting_point_and_tcp_listen_on_loopback_only(
+    kind: str, tmp_path: Path
+) -> None:
     library = find(kind)
     assert library is not None, f"{kind}: make test installs both wheels"
     words = ["--personality", "ompi", "--oversubscribe"] if library.version >= 5 else []
-    command = [library.launcher(), *words, "-n", "2", sys.executable, "-m", "commbench", "backend=tcp", *SOAK]
-    with running(tmp_path, *command, f"backend.library={kind}", FI_TCP_IFACE="lo", UCX_NET_DEVICES="lo") as process:
+    command = [
+        library.launcher(),
+        *words,
+        "-n",
+        "2",
+        sys.executable,
+        "-m",
+        "commbench",
+        "backend=tcp",
+        *SOAK,
+    ]
+    with running(
+        tmp_path, *command, f"backend.library={kind}", FI_TCP_IFACE="lo", UCX_NET_DEVICES="lo"
+    ) as process:
         until_measuring(tmp_path)
         mine = ranks_of(process)
         used = {place for place in listening(mine) if place[1] in connected_to(mine)}
-        assert len(mine) >= 2 and len(used) >= 2, "the meeting point, and the listeners of backend=tcp"
+        assert len(mine) >= 2 and len(used) >= 2, (
+            "the meeting point, and the listeners of backend=tcp"
+        )
         assert all(ipaddress.ip_address(ip).is_loopback for ip, _ in used), used
 
 
 def connected_to(processes: list[psutil.Process]) -> set[int]:
-    """The ports that the ranks have called one another at; a library's own doors that nobody has used are not ours."""
-    connections = [connection for process in processes for connection in process.net_connections("inet")]
-    return {connection.raddr.port for connection in connections if connection.status == psutil.CONN_ESTABLISHED}
+    """The ports that the ranks have called one another at; a library's own doors that nobody has
+    used are not ours."""
+    connections = [
+        connection for process in processes for connection in process.net_connections("inet")
+    ]
+    return {
+        connection.raddr.port
+        for connection in connections
+        if connection.status == psutil.CONN_ESTABLISHED
+    }
 
 
 @pytest.mark.long
-def test_a_stranger_at_a_tcp_port_of_a_real_run_changes_nothing_and_is_told_once(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "commbench", "backend=tcp", *SOAK[:2], "timing=soak", "timing.duration_s=3"]
+def test_a_stranger_at_a_tcp_port_of_a_real_run_changes_nothing_and_is_told_once(
+    tmp_path: Path,
+) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "commbench",
+        "backend=tcp",
+        *SOAK[:2],
+        "timing=soak",
+        "timing.duration_s=3",
+    ]
     with running(tmp_path, *words, "timing.interval_s=0.5") as process:
         until_measuring(tmp_path)
         places = listening(ranks_of(process))
@@ -116,7 +165,10 @@ def test_a_stranger_at_a_tcp_port_of_a_real_run_changes_nothing_and_is_told_once
 
 def outer() -> list[str]:
     addresses = [
-        entry.address for many in psutil.net_if_addrs().values() for entry in many if entry.family == socket.AF_INET
+        entry.address
+        for many in psutil.net_if_addrs().values()
+        for entry in many
+        if entry.family == socket.AF_INET
     ]
     return [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
 
@@ -137,8 +189,11 @@ def test_a_given_meeting_point_is_all_that_rank_0_listens_at(host: str, torch: b
     assert store.get("key") == b"value"
 
 
-def test_a_name_that_is_loopback_only_here_is_reached_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As /etc/hosts of many systems says of a host's own name; other hosts know its real address."""
+def test_a_name_that_is_loopback_only_here_is_reached_from_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As /etc/hosts of many systems says of a host's own name; other hosts know its real
+    address."""
     monkeypatch.setattr(rendezvous, "own_address", lambda host: "127.0.1.1")
     port = free_port()
     store = rendezvous.store_at(outer()[0] if outer() else "127.0.0.1", port, owner=True)
@@ -173,11 +228,23 @@ def test_mpi_ranks_do_not_import_torch_and_their_store_ends_with_them(tmp_path: 
     library = find("openmpi")
     assert library is not None
     words = ["--personality", "ompi", "--oversubscribe"] if library.version >= 5 else []
-    command = [library.launcher(), *words, "-n", "2", sys.executable, "-c", RANK, "backend=mpi", *SOAK]
+    command = [
+        library.launcher(),
+        *words,
+        "-n",
+        "2",
+        sys.executable,
+        "-c",
+        RANK,
+        "backend=mpi",
+        *SOAK,
+    ]
     with running(tmp_path, *command, "timing.duration_s=0.5", "writer=parquet") as process:
         until_measuring(tmp_path)
         children = psutil.Process(process.pid).children(recursive=True)
-        stores = [child for child in children if any("world/store.py" in word for word in child.cmdline())]
+        stores = [
+            child for child in children if any("world/store.py" in word for word in child.cmdline())
+        ]
         assert len(stores) == 1 and {ip for ip, _ in listening(stores)} == {"127.0.0.1"}
         assert process.wait(60) == 0, (tmp_path / "log").read_text()[-3000:]
         assert not psutil.wait_procs(stores, timeout=10)[1]

@@ -1,4 +1,5 @@
-"""Memory in real runs: a rank that gets none tells the others, and hundreds of cases leave nothing behind."""
+"""Memory in real runs: a rank that gets none tells the others, and hundreds of cases leave nothing
+behind."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from typing import Any
 import pytest
 
 MIB = 1 << 20
-FIXED = ("timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0", "cache=warm")
+FIXED = (
+    "timing=fixed",
+    "timing.repetitions=5",
+    "timing.warmup_repetitions=1",
+    "timing.warmup_s=0",
+    "cache=warm",
+)
 
 LIMITED_RANK = """\
 import os, resource, sys
@@ -48,11 +55,19 @@ class Rss:
 
 
 @pytest.mark.long
-def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(world: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
     script = tmp_path / "limited.py"
     script.write_text(LIMITED_RANK)
     rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1")
-    words = ("backend=gloo", "benchmark=all_reduce", "sizes=[8,768MiB,16]", "budget.memory_share=1", *FIXED)
+    words = (
+        "backend=gloo",
+        "benchmark=all_reduce",
+        "sizes=[8,768MiB,16]",
+        "budget.memory_share=1",
+        *FIXED,
+    )
     command = ("torchrun", "--nproc-per-node", "2", *rendezvous, str(script), *words)
     run = world(*command, env={"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"})
     cases = run.cases.set_index("message_bytes")
@@ -66,12 +81,35 @@ def test_hundreds_of_cases_leave_no_memory_behind(tmp_path: Path) -> None:
     (tmp_path / "rss_writer.py").write_text(RSS_WRITER)
     (tmp_path / "writer").mkdir()
     log = tmp_path / "rss"
-    (tmp_path / "writer" / "rss.yaml").write_text(f"# @package writers.rss\n_target_: rss_writer.Rss\nfile: {log}\n")
+    (tmp_path / "writer" / "rss.yaml").write_text(
+        f"# @package writers.rss\n_target_: rss_writer.Rss\nfile: {log}\n"
+    )
     sizes = ",".join(str(4 * number) for number in range(1, 401))
-    words = ["backend=simulated", "benchmark=all_reduce", f"sizes=[{sizes}]", *FIXED, f"output={tmp_path / 'out'}"]
-    command = [sys.executable, "-m", "commbench", "--config-dir", str(tmp_path), "allow=[rss_writer]", "writer=rss"]
+    words = [
+        "backend=simulated",
+        "benchmark=all_reduce",
+        f"sizes=[{sizes}]",
+        *FIXED,
+        f"output={tmp_path / 'out'}",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "commbench",
+        "--config-dir",
+        str(tmp_path),
+        "allow=[rss_writer]",
+        "writer=rss",
+    ]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([*command, *words], capture_output=True, text=True, env=environment, timeout=240, check=False)
+    done = subprocess.run(
+        [*command, *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line.split() for line in log.read_text().splitlines()]
     assert len(lines) == 400 and {status for _, status in lines} == {"ok"}

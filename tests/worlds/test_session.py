@@ -1,4 +1,5 @@
-"""Whole runs: what is measured, recorded and said, on the simulated world and on real gloo ranks."""
+"""Whole runs: what is measured, recorded and said, on the simulated world and on real gloo
+ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +25,12 @@ from commbench.measure.recorder import Recorder
 from commbench.report.load import find_runs, load_run
 from commbench.writers.parquet import Parquet
 
-FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
+FIXED = (
+    "timing=fixed",
+    "timing.repetitions=40",
+    "timing.warmup_repetitions=2",
+    "timing.warmup_s=0",
+)
 
 
 def simulated(tmp_path: Path, *words: str) -> Path:
@@ -34,9 +40,16 @@ def simulated(tmp_path: Path, *words: str) -> Path:
 def test_a_run_from_python_returns_its_folder(tmp_path: Path) -> None:
     folder = simulated(tmp_path, "sizes=[8,1KiB]", *FIXED)
     assert folder.parent == tmp_path
-    assert {file.name for file in folder.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
+    assert {file.name for file in folder.iterdir()} == {
+        "run.json",
+        "cases.parquet",
+        "samples.parquet",
+    }
     cases = commbench.load(tmp_path)
-    assert sorted(cases.order) == list(range(6)) and cases.sort_values("started_at").order.is_monotonic_increasing
+    assert (
+        sorted(cases.order) == list(range(6))
+        and cases.sort_values("started_at").order.is_monotonic_increasing
+    )
 
 
 def test_python_gets_configuration_errors_as_exceptions(tmp_path: Path) -> None:
@@ -45,26 +58,45 @@ def test_python_gets_configuration_errors_as_exceptions(tmp_path: Path) -> None:
 
 
 def test_planted_truth_is_measured(tmp_path: Path) -> None:
-    model = ("backend.model.latency_s=5e-6", "backend.model.bandwidth_gb_per_s=2", "backend.model.call_s=0")
-    cases = commbench.load(simulated(tmp_path, "sizes=[2MB]", *model, *FIXED)).set_index("benchmark")
+    model = (
+        "backend.model.latency_s=5e-6",
+        "backend.model.bandwidth_gb_per_s=2",
+        "backend.model.call_s=0",
+    )
+    cases = commbench.load(simulated(tmp_path, "sizes=[2MB]", *model, *FIXED)).set_index(
+        "benchmark"
+    )
     assert cases.median_s["p2p_latency"] == pytest.approx(5e-6 + 2e6 / 2e9)
     assert cases.algbw_gb_per_s["p2p_bandwidth"] == pytest.approx(2.0, rel=0.01)
-    assert cases.busbw_gb_per_s["all_reduce"] == pytest.approx(2 * 1 / 2 * 2e6 / cases.median_s["all_reduce"] / 1e9)
+    assert cases.busbw_gb_per_s["all_reduce"] == pytest.approx(
+        2 * 1 / 2 * 2e6 / cases.median_s["all_reduce"] / 1e9
+    )
 
 
-@pytest.mark.parametrize("after", [0, 20, 42])  # seen by the check at the start, in the middle, at the end only
-def test_a_wrong_element_makes_the_case_invalid_and_withholds_its_numbers(tmp_path: Path, after: int) -> None:
+# seen by the check at the start, in the middle, at the end only
+@pytest.mark.parametrize("after", [0, 20, 42])
+def test_a_wrong_element_makes_the_case_invalid_and_withholds_its_numbers(
+    tmp_path: Path, after: int
+) -> None:
     folder = simulated(
-        tmp_path, "sizes=[400]", "backend.model.corrupt_rank=1", f"backend.model.corrupt_after={after}", *FIXED
+        tmp_path,
+        "sizes=[400]",
+        "backend.model.corrupt_rank=1",
+        f"backend.model.corrupt_after={after}",
+        *FIXED,
     )
     cases = commbench.load(folder)
     assert set(cases.status) == {"invalid"}
     assert (cases.wrong_elements > 0).all()
-    assert cases[["median_s", "algbw_gb_per_s", "busbw_gb_per_s", "repetitions"]].isna().all(axis=None)
+    assert (
+        cases[["median_s", "algbw_gb_per_s", "busbw_gb_per_s", "repetitions"]].isna().all(axis=None)
+    )
     assert load_run(folder)["exit_status"] == 1
 
 
-def test_an_error_that_ends_the_run_is_in_the_row_of_its_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_ends_the_run_is_in_the_row_of_its_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("planted")
 
@@ -76,20 +108,42 @@ def test_an_error_that_ends_the_run_is_in_the_row_of_its_case(tmp_path: Path, mo
 
 
 def test_a_straggler_shows_in_the_tail_of_the_maximum_over_ranks(tmp_path: Path) -> None:
-    model = ("backend.model.straggler_rank=2", "backend.model.straggler_s=5e-3", "backend.model.straggler_every=90")
-    words = ("benchmark=all_reduce", "layout=1x4", "sizes=[400]", "timing=fixed", "timing.repetitions=901")
+    model = (
+        "backend.model.straggler_rank=2",
+        "backend.model.straggler_s=5e-3",
+        "backend.model.straggler_every=90",
+    )
+    words = (
+        "benchmark=all_reduce",
+        "layout=1x4",
+        "sizes=[400]",
+        "timing=fixed",
+        "timing.repetitions=901",
+    )
     case = commbench.load(simulated(tmp_path, *words, *model)).iloc[0]
     assert case.median_s < 1e-4
     assert case.p99_s == pytest.approx(5e-3, rel=0.05)
 
 
 def test_statistics_can_be_computed_again_from_the_samples(tmp_path: Path) -> None:
-    folder = simulated(tmp_path, "benchmark=all_reduce", "layout=1x3", "sizes=[400]", "backend.model.noise=0.1", *FIXED)
-    case, samples = commbench.load(folder).iloc[0], commbench.load(folder, table="samples")
+    folder = simulated(
+        tmp_path,
+        "benchmark=all_reduce",
+        "layout=1x3",
+        "sizes=[400]",
+        "backend.model.noise=0.1",
+        *FIXED,
+    )
+    case = commbench.load(folder).iloc[0]
+    samples = commbench.load(folder, table="samples")
     measured = samples[samples.phase == "measure"]
     slowest = measured.groupby("repetition").elapsed_ns.max() * 1e-9
     assert len(slowest) == case.repetitions == 40
-    assert (case.interval_of, case.visits, case.timing_mode) == ("repetitions", 1, "host"), "timing=fixed"
+    assert (case.interval_of, case.visits, case.timing_mode) == (
+        "repetitions",
+        1,
+        "host",
+    ), "timing=fixed"
     assert float(slowest.median()) == pytest.approx(case.median_s, rel=1e-3)
     assert set(measured["rank"]) == {0, 1, 2}
 
@@ -97,12 +151,23 @@ def test_statistics_can_be_computed_again_from_the_samples(tmp_path: Path) -> No
 def test_the_record_explains_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_ODD", "1")
     run = load_run(simulated(tmp_path, "label=try", "sizes=[8]", "env.GLOO_TEST=1", *FIXED))
-    assert (run["label"], run["status"], run["exit_status"], run["schema_version"]) == ("try", "done", 0, 2)
+    assert (run["label"], run["status"], run["exit_status"], run["schema_version"]) == (
+        "try",
+        "done",
+        0,
+        2,
+    )
     assert run["config"]["timing"]["repetitions"] == 40
     assert run["cuda_ipc"] == {"asked": "auto", "effective": None, "ignored": None}
     assert "topology" in run and run["backend"]["clock"] == "virtual"
     node = run["provenance"]["nodes"][0]
-    assert {"host.kernel", "host.cpu_model", "versions.python", "versions.torch", "limits.cpu_cores"} <= set(node)
+    assert {
+        "host.kernel",
+        "host.cpu_model",
+        "versions.python",
+        "versions.torch",
+        "limits.cpu_cores",
+    } <= set(node)
     assert node["environment.NCCL_ODD"] == "1"
 
 
@@ -120,15 +185,17 @@ def test_the_budget_ends_a_run_with_rows_for_what_is_left(tmp_path: Path) -> Non
 
 
 def test_memory_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
-    cases = commbench.load(simulated(tmp_path, "benchmark=all_reduce", "sizes=[8,4TiB]", *FIXED)).set_index(
-        "message_bytes"
-    )
+    cases = commbench.load(
+        simulated(tmp_path, "benchmark=all_reduce", "sizes=[8,4TiB]", *FIXED)
+    ).set_index("message_bytes")
     assert cases.status[8] == "ok"
     assert cases.status[4 * 2**40] == "skipped"
     assert "memory_share" in cases.reason[4 * 2**40]
 
 
-def test_expectations_decide_the_exit_status(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_expectations_decide_the_exit_status(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     words = ("benchmark=all_reduce", "sizes=[8]", *FIXED)
     assert load_run(simulated(tmp_path, *words, "expect=median_s<1"))["exit_status"] == 0
     assert load_run(simulated(tmp_path, *words, "expect=all_reduce:median_s>1"))["exit_status"] == 1
@@ -143,9 +210,24 @@ def test_a_plan_starts_nothing(world: Callable[..., Any]) -> None:
 
 @pytest.mark.long
 def test_agents_that_meet_by_c10d_are_two_nodes(tmp_path: Path, warm_executable: Path) -> None:
-    """A meeting point that torchrun finds by itself, instead of an address and a node's rank (tests/cluster)."""
-    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1"]
-    command = ["timeout", "-k", "5", "90", str(warm_executable), "-m", "torch.distributed.run", "--nnodes=2", *meeting]
+    """A meeting point that torchrun finds by itself, instead of an address and a node's rank
+    (tests/cluster)."""
+    meeting = [
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{free_port()}",
+        "--local-addr=127.0.0.1",
+    ]
+    command = [
+        "timeout",
+        "-k",
+        "5",
+        "90",
+        str(warm_executable),
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        *meeting,
+    ]
     words = ["layout=2x1", "benchmark=all_reduce", "sizes=[8]", f"output={tmp_path}", *FIXED]
     command += ["--nproc-per-node=1", "--rdzv-id=two", "-m", "commbench", *words]
     agents = [subprocess.Popen(command, stdout=-1, stderr=-1, text=True) for _ in range(2)]
@@ -157,7 +239,14 @@ def test_agents_that_meet_by_c10d_are_two_nodes(tmp_path: Path, warm_executable:
 
 
 def test_results_are_readable_while_the_run_goes_on(tmp_path: Path, warm_executable: Path) -> None:
-    words = ["-m", "commbench", "backend=simulated", "benchmark=p2p_latency", "sizes=octaves", f"output={tmp_path}"]
+    words = [
+        "-m",
+        "commbench",
+        "backend=simulated",
+        "benchmark=p2p_latency",
+        "sizes=octaves",
+        f"output={tmp_path}",
+    ]
     command = ["timeout", "-k", "5", "90", str(warm_executable), *words, *FIXED]
     with subprocess.Popen(command, stdout=-3, stderr=-3) as run:
         seen = set()
@@ -173,7 +262,9 @@ def test_results_are_readable_while_the_run_goes_on(tmp_path: Path, warm_executa
 @pytest.mark.long
 def test_more_ranks_than_cores_run_and_say_so(world: Callable[..., Any]) -> None:
     ranks = 2 * len(os.sched_getaffinity(0))
-    run = world("commbench", "backend=mpi", f"layout=1x{ranks}", "benchmark=all_reduce", "sizes=[8]", *FIXED)
+    run = world(
+        "commbench", "backend=mpi", f"layout=1x{ranks}", "benchmark=all_reduce", "sizes=[8]", *FIXED
+    )
     assert "oversubscribed" in run.cases.iloc[0]["warnings"]
 
 
@@ -182,7 +273,13 @@ def test_a_sweep_gives_a_fresh_world_for_each_job_and_no_hydra_folders(
     world: Callable[..., Any], tmp_path: Path
 ) -> None:
     run = world(
-        "commbench", "-m", "backend=gloo,simulated", "layout=1x1,1x2", "sizes=[8]", "benchmark=all_reduce", *FIXED
+        "commbench",
+        "-m",
+        "backend=gloo,simulated",
+        "layout=1x1,1x2",
+        "sizes=[8]",
+        "benchmark=all_reduce",
+        *FIXED,
     )
     assert {(row.backend, row.layout) for row in run.cases.itertuples()} == {
         (backend, layout) for backend in ("gloo", "simulated") for layout in ("1x1", "1x2")
@@ -206,32 +303,57 @@ def test_a_rank_that_differs_is_named(world: Callable[..., Any]) -> None:
     [
         (["backend=mpi"], "backend=mpi can't run under torchrun"),
         pytest.param(["layout=1x4"], "layout 1x4 does not fit", marks=pytest.mark.long),
-        pytest.param(["-m", "layout=1x1,1x2"], "a sweep needs fresh worlds", marks=pytest.mark.long),
+        pytest.param(
+            ["-m", "layout=1x1,1x2"], "a sweep needs fresh worlds", marks=pytest.mark.long
+        ),
         pytest.param(["backend=foo"], "backend=foo is unknown", marks=pytest.mark.long),
-        pytest.param(["output=/proc/nowhere"], "output=/proc/nowhere can't be written", marks=pytest.mark.long),
+        pytest.param(
+            ["output=/proc/nowhere"],
+            "output=/proc/nowhere can't be written",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_given_world_refuses_in_one_line_of_rank_0(
     tmp_path: Path, warm_executable: Path, words: list[str], line: str
 ) -> None:
-    command = [str(warm_executable), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [
+        str(warm_executable),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+    ]
     command += ["-m", "commbench"]
     done = subprocess.run(
-        ["timeout", "-k", "5", "60", *command, *words], capture_output=True, text=True, cwd=tmp_path, check=False
+        ["timeout", "-k", "5", "60", *command, *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
     )
     assert done.returncode != 0
-    messages = [message for message in done.stderr.splitlines() if message.startswith("commbench: ")]
+    messages = [
+        message for message in done.stderr.splitlines() if message.startswith("commbench: ")
+    ]
     assert len(messages) == 1 and line in messages[0]
     assert "exitcode  : 2" in done.stderr
     assert "commbench/__main__.py" not in done.stderr, "the only traceback is torchrun's own"
 
 
 @pytest.mark.long  # a rank that is alone waits 10 s for rank 0 to say it
-@pytest.mark.parametrize(("odd", "message"), [(0, "commbench: backend=foo"), (1, "commbench: rank 1 on ")])
+@pytest.mark.parametrize(
+    ("odd", "message"), [(0, "commbench: backend=foo"), (1, "commbench: rank 1 on ")]
+)
 def test_who_refuses_alone_is_heard(world: Callable[..., Any], odd: int, message: str) -> None:
-    code = f"import os, sys\nfrom commbench.__main__ import main\nodd = os.environ['RANK'] == '{odd}'\n"
+    code = (
+        "import os, sys\nfrom commbench.__main__ import main\nodd = os.environ['RANK'] =="
+        f" '{odd}'\n"
+    )
     code += "sys.exit(main(['backend=foo' if odd else 'backend=gloo']))"
-    done = world("torchrun", "--nproc-per-node", "2", "--no-python", sys.executable, "-c", code, status=None)
+    done = world(
+        "torchrun", "--nproc-per-node", "2", "--no-python", sys.executable, "-c", code, status=None
+    )
     assert done.status != 0
     lines = [line for line in done.stderr.splitlines() if line.startswith("commbench: ")]
     assert len(lines) == 1 and lines[0].startswith(message) and "backend=foo is unknown" in lines[0]
@@ -241,7 +363,9 @@ def test_who_refuses_alone_is_heard(world: Callable[..., Any], odd: int, message
 def test_rank_0_is_heard_though_the_others_were_quicker(world: Callable[..., Any]) -> None:
     code = "import os, sys, time\ntime.sleep(2 * (os.environ['RANK'] == '0'))\n"
     code += "from commbench.__main__ import main\nsys.exit(main(['backend=foo']))"
-    done = world("torchrun", "--nproc-per-node", "2", "--no-python", sys.executable, "-c", code, status=None)
+    done = world(
+        "torchrun", "--nproc-per-node", "2", "--no-python", sys.executable, "-c", code, status=None
+    )
     lines = [line for line in done.stderr.splitlines() if line.startswith("commbench: ")]
     assert len(lines) == 1 and lines[0].startswith("commbench: backend=foo is unknown")
 
@@ -257,50 +381,97 @@ def test_of_two_attempts_at_a_case_the_newer_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("backend", "status"), [("mpi", "ok"), pytest.param("gloo", "skipped", marks=pytest.mark.long)]
 )
-def test_pairs_with_oneself_are_measured_or_skipped(world: Callable[..., Any], backend: str, status: str) -> None:
-    words = ("pairs=all", "benchmark=[p2p_latency,p2p_bandwidth]", "sizes=[8,1MiB]", "window=4", *FIXED)
+def test_pairs_with_oneself_are_measured_or_skipped(
+    world: Callable[..., Any], backend: str, status: str
+) -> None:
+    words = (
+        "pairs=all",
+        "benchmark=[p2p_latency,p2p_bandwidth]",
+        "sizes=[8,1MiB]",
+        "window=4",
+        *FIXED,
+    )
     run = world("commbench", f"backend={backend}", *words)
     own = run.cases[run.cases.pair.isin(["0-0", "1-1"])]
     assert len(own) == 8 and set(own.status) == {status}
     assert (run.cases[run.cases.pair.isin(["0-1", "1-0"])].status == "ok").all()
 
 
-def test_timed_repetitions_that_move_nothing_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_repetitions_that_move_nothing_are_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from commbench.engines import virtual
 
     real = virtual.VirtualRunner.__call__
 
-    def lazy(self: Any, n: int) -> Any:  # the first call of a case is honest, blocks leave the buffers as they were
+    # the first call of a case is honest, blocks leave the buffers as they were
+    def lazy(self: Any, n: int) -> Any:
         if n == 1:
             return real(self, n)
         return np.ones((len(self._programs), n, 2), dtype=np.int64).cumsum(axis=2)
 
     monkeypatch.setattr(virtual.VirtualRunner, "__call__", lazy)
-    cases = commbench.load(simulated(tmp_path, "sizes=[400]", "cache=warm", "in_place=false", *FIXED))
+    cases = commbench.load(
+        simulated(tmp_path, "sizes=[400]", "cache=warm", "in_place=false", *FIXED)
+    )
     assert set(cases.status) == {"invalid"}
 
 
-def test_a_terminated_run_ends_soon_and_leaves_nobody_behind(tmp_path: Path, warm_executable: Path) -> None:
-    words = [str(warm_executable), "-m", "commbench", "backend=mpi", "timing=rigorous", f"output={tmp_path}"]
+def test_a_terminated_run_ends_soon_and_leaves_nobody_behind(
+    tmp_path: Path, warm_executable: Path
+) -> None:
+    words = [
+        str(warm_executable),
+        "-m",
+        "commbench",
+        "backend=mpi",
+        "timing=rigorous",
+        f"output={tmp_path}",
+    ]
     run = subprocess.Popen(words, stdout=-3, stderr=-3, cwd=tmp_path)
     until(lambda: any(tmp_path.glob("*/parts")))
     run.terminate()
     assert run.wait(20) == 143
-    until(lambda: str(tmp_path) not in [process.info["cwd"] for process in psutil.process_iter(["cwd"])], 5)
+    until(
+        lambda: (
+            str(tmp_path) not in [process.info["cwd"] for process in psutil.process_iter(["cwd"])]
+        ),
+        5,
+    )
 
 
 def test_an_interrupted_sweep_of_a_hosted_world_has_its_table_and_can_be_resumed(
     tmp_path: Path, warm_executable: Path
 ) -> None:
-    words = ["-m", "backend=simulated", "seed=0,1", "layout=1x2", "benchmark=all_reduce", "sizes=[8]", "timing=soak"]
-    command = [str(warm_executable), "-m", "commbench", *words, "writer=parquet", f"output={tmp_path}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    words = [
+        "-m",
+        "backend=simulated",
+        "seed=0,1",
+        "layout=1x2",
+        "benchmark=all_reduce",
+        "sizes=[8]",
+        "timing=soak",
+    ]
+    command = [
+        str(warm_executable),
+        "-m",
+        "commbench",
+        *words,
+        "writer=parquet",
+        f"output={tmp_path}",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         until(lambda: any(tmp_path.glob("*/in_flight")))
         process.send_signal(signal.SIGINT)  # in a case that lasts a minute
         stdout, stderr = process.communicate(timeout=60)
     (run,) = tmp_path.iterdir()
     assert process.returncode == 130
-    assert "2 jobs, 1 not ok, 1 not begun" in stdout and "job 1/2 (seed=0) ended with 130: interrupted" in stdout
+    assert (
+        "2 jobs, 1 not ok, 1 not begun" in stdout
+        and "job 1/2 (seed=0) ended with 130: interrupted" in stdout
+    )
     assert stderr.splitlines()[1:] == [f"commbench: finish it with: commbench resume {run}"]
 
 
@@ -311,32 +482,56 @@ def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path
     words = ("benchmark=p2p_latency", "pairs=all", "sizes=[8]", "layout=1x3", *FIXED)
     rounds = commbench.load(simulated(tmp_path / "rounds", *words, "schedule=rounds"))
     serial = commbench.load(simulated(tmp_path / "serial", *words))
-    assert sorted(rounds.pair) == sorted(serial.pair) == sorted(f"{a}-{b}" for a in range(3) for b in range(3))
+    assert (
+        sorted(rounds.pair)
+        == sorted(serial.pair)
+        == sorted(f"{a}-{b}" for a in range(3) for b in range(3))
+    )
     times = [frame.set_index("pair").median_s.sort_index() for frame in (rounds, serial)]
-    assert times[0].to_numpy() == pytest.approx(times[1].to_numpy()), "in the model links don't disturb each other"
+    assert times[0].to_numpy() == pytest.approx(times[1].to_numpy()), (
+        "in the model links don't disturb each other"
+    )
     samples = commbench.load(tmp_path / "rounds", table="samples")
     ranks = samples.groupby("case_id")["rank"].unique().map(sorted).map(tuple)
-    own = {row.case_id: tuple(sorted({int(rank) for rank in row.pair.split("-")})) for row in rounds.itertuples()}
+    own = {
+        row.case_id: tuple(sorted({int(rank) for rank in row.pair.split("-")}))
+        for row in rounds.itertuples()
+    }
     assert ranks.to_dict() == own
 
 
-def test_a_soak_keeps_a_time_line_of_all_repetitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_soak_keeps_a_time_line_of_all_repetitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("commbench.measure.case.FLUSH_S", 0.1)
     monkeypatch.setattr("commbench.measure.case.BLOCK_STAMPS", 2000)
-    real, begin, saves = Recorder.record, time.monotonic(), []
-    monkeypatch.setattr(Recorder, "record", lambda self, job, *rest: (saves.append(job), real(self, job, *rest)))
-    soak = ("timing=soak", "timing.duration_s=0.6", "timing.interval_s=0.1", "backend.model.latency_s=1e-3")
+    real = Recorder.record
+    begin = time.monotonic()
+    saves = []
+    monkeypatch.setattr(
+        Recorder, "record", lambda self, job, *rest: (saves.append(job), real(self, job, *rest))
+    )
+    soak = (
+        "timing=soak",
+        "timing.duration_s=0.6",
+        "timing.interval_s=0.1",
+        "backend.model.latency_s=1e-3",
+    )
     folder = simulated(tmp_path, "benchmark=p2p_latency", "sizes=[1KiB]", "layout=1x2", *soak)
     (case,) = commbench.load(folder).to_dict("records")
     assert (case["stop_reason"], case["status"]) == ("duration", "ok") and len(saves) > 2
     assert time.monotonic() - begin >= 0.6 and case["unmeasured_s"] < time.monotonic() - begin
-    counters = commbench.load(folder, table="counters").pivot(index="t_ns", columns="name", values="value")
+    counters = commbench.load(folder, table="counters").pivot(
+        index="t_ns", columns="name", values="value"
+    )
     assert counters["interval.repetitions"].sum() == case["repetitions"]
     assert set(np.diff(counters.index)) == {100_000_000}, "a virtual clock has no gaps"
     samples = commbench.load(folder, table="samples")
     measured = samples[(samples.phase == "measure") & (samples["rank"] == 0)]
     assert len(measured) == case["repetitions"]
-    assert list(measured.repetition) == list(range(len(measured))), "saved in pieces, and every repetition once"
+    assert list(measured.repetition) == list(range(len(measured))), (
+        "saved in pieces, and every repetition once"
+    )
     assert counters["interval.busy_s"].sum() == pytest.approx(measured.elapsed_ns.sum() * 1e-9)
 
 
@@ -344,22 +539,41 @@ def test_a_soak_keeps_a_time_line_of_all_repetitions(tmp_path: Path, monkeypatch
 @pytest.mark.serial
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_a_soak_measures_99_percent_of_the_time(world: Callable[..., Any], backend: str) -> None:
-    words = ("benchmark=[p2p_latency]", "sizes=[1KiB]", "layout=1x2", "timing=soak", "timing.duration_s=20")
+    words = (
+        "benchmark=[p2p_latency]",
+        "sizes=[1KiB]",
+        "layout=1x2",
+        "timing=soak",
+        "timing.duration_s=20",
+    )
     run = world("commbench", f"backend={backend}", *words)
     (case,) = run.cases.to_dict("records")
     assert case["unmeasured_s"] <= 0.01 * 20
     assert "gaps" not in case["warnings"]
-    counters = commbench.load(run.output, table="counters").pivot(index="t_ns", columns="name", values="value")
+    counters = commbench.load(run.output, table="counters").pivot(
+        index="t_ns", columns="name", values="value"
+    )
     assert counters["interval.repetitions"].sum() == case["repetitions"]
-    assert counters["interval.busy_s"].sum() > 0.98 * 20, "the loops themselves, without gathering and deciding"
+    assert counters["interval.busy_s"].sum() > 0.98 * 20, (
+        "the loops themselves, without gathering and deciding"
+    )
     assert np.diff(counters.index).max() * 1e-9 < 1, "no hole in the time line"
 
 
 @pytest.mark.long
 def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path, warm_executable: Path) -> None:
     output = tmp_path / "results"
-    words = [str(warm_executable), "-m", "commbench", "benchmark=p2p_latency", "sizes=[8]", f"output={output}"]
-    with subprocess.Popen([*words, "timing=soak", "timing.duration_s=100"], stderr=subprocess.DEVNULL) as process:
+    words = [
+        str(warm_executable),
+        "-m",
+        "commbench",
+        "benchmark=p2p_latency",
+        "sizes=[8]",
+        f"output={output}",
+    ]
+    with subprocess.Popen(
+        [*words, "timing=soak", "timing.duration_s=100"], stderr=subprocess.DEVNULL
+    ) as process:
         until(lambda: any(output.glob("*/parts/*.cases.parquet")))
         time.sleep(0.5)  # measured after what is saved already
         interrupted = time.monotonic()
@@ -384,28 +598,63 @@ def test_a_soak_whose_writer_has_a_bug_is_broken_with_the_reason(
     monkeypatch.setattr(Parquet, "case", broken)
     monkeypatch.setattr("commbench.measure.case.FLUSH_S", 0.0)
     with pytest.raises(WorldBroken, match=r"rank 0 on .*: ValueError: a bug in the writer"):
-        simulated(tmp_path, "benchmark=p2p_latency", "sizes=[8]", "timing=soak", "timing.duration_s=1")
+        simulated(
+            tmp_path, "benchmark=p2p_latency", "sizes=[8]", "timing=soak", "timing.duration_s=1"
+        )
     run = load_run(find_runs(tmp_path)[0])
-    assert (run["status"], run["exit_status"]) == ("broken", 3) and run["reason"].endswith("a bug in the writer")
+    assert (run["status"], run["exit_status"]) == ("broken", 3) and run["reason"].endswith(
+        "a bug in the writer"
+    )
 
 
-@pytest.mark.parametrize(("bound", "status"), [pytest.param("<100", 0, marks=pytest.mark.long), ("<1e-12", 1)])
-def test_a_world_without_a_run_json_tells_its_status(world: Callable[..., Any], bound: str, status: int) -> None:
-    words = ("benchmark=all_reduce", "sizes=[8]", f"expect='all_reduce:median_s{bound}'", "writer=console", *FIXED)
+@pytest.mark.parametrize(
+    ("bound", "status"), [pytest.param("<100", 0, marks=pytest.mark.long), ("<1e-12", 1)]
+)
+def test_a_world_without_a_run_json_tells_its_status(
+    world: Callable[..., Any], bound: str, status: int
+) -> None:
+    words = (
+        "benchmark=all_reduce",
+        "sizes=[8]",
+        f"expect='all_reduce:median_s{bound}'",
+        "writer=console",
+        *FIXED,
+    )
     run = world("commbench", *words, status=status)
     assert not list(run.output.rglob("refused"))
 
 
-def test_each_pass_has_the_reference_case_and_each_visit_its_context_switches(world: Callable[..., Any]) -> None:
-    words = ("backend=gloo", "benchmark=[all_reduce]", "sizes=[8,1KiB]", "timing=quick", "timing.case_s=0.3")
+def test_each_pass_has_the_reference_case_and_each_visit_its_context_switches(
+    world: Callable[..., Any],
+) -> None:
+    words = (
+        "backend=gloo",
+        "benchmark=[all_reduce]",
+        "sizes=[8,1KiB]",
+        "timing=quick",
+        "timing.case_s=0.3",
+    )
     done = world("commbench", *words, "writer=[parquet]")
-    run, counters = done.record, commbench.load(done.output, table="counters")
+    run = done.record
+    counters = commbench.load(done.output, table="counters")
     visits = done.cases.set_index("case_id").visits
-    assert [reference["pass"] for reference in run["reference"]] == list(range(1, visits.max() + 1)), "one a pass"
-    assert all(0 < reference[kind][0] < 1 for reference in run["reference"] for kind in ("p2p_latency_s", "copy_s"))
+    assert [reference["pass"] for reference in run["reference"]] == list(
+        range(1, visits.max() + 1)
+    ), "one a pass"
+    assert all(
+        0 < reference[kind][0] < 1
+        for reference in run["reference"]
+        for kind in ("p2p_latency_s", "copy_s")
+    )
     read = counters[counters.name == "os.involuntary_switches"].groupby(["case_id", "rank"]).value
-    assert all(read.count()[case_id, rank] == 2 * visits[case_id] for case_id in visits.index for rank in (0, 1))
+    assert all(
+        read.count()[case_id, rank] == 2 * visits[case_id]
+        for case_id in visits.index
+        for rank in (0, 1)
+    )
     assert (read.max() > 0).any() and 0 < run["calibration"]["empty_sample_s"]["python"] < 1e-5
     disturbed = {reference["pass"] for reference in run["reference"] if reference["moved"]}
     for case in done.cases.itertuples():
-        assert ("disturbed" in case.warnings) == (2 * len([n for n in disturbed if n <= case.visits]) >= case.visits)
+        assert ("disturbed" in case.warnings) == (
+            2 * len([n for n in disturbed if n <= case.visits]) >= case.visits
+        )

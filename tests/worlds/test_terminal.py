@@ -1,4 +1,5 @@
-"""Real runs in a real terminal: the bar moves, the table is whole, and nothing of either is left in the other."""
+"""Real runs in a real terminal: the bar moves, the table is whole, and nothing of either is left in
+the other."""
 
 from __future__ import annotations
 
@@ -12,8 +13,20 @@ import pytest
 from processes import in_terminal
 
 ERASE = "\r\x1b[2K"
-SOAK = ("benchmark=all_reduce", "sizes=[8,1KiB]", "timing=soak", "timing.duration_s=0.8", "timing.warmup_s=0")
-QUICK = ("benchmark=all_reduce", "sizes=[8,1KiB]", "timing=fixed", "timing.repetitions=8", "timing.warmup_s=0")
+SOAK = (
+    "benchmark=all_reduce",
+    "sizes=[8,1KiB]",
+    "timing=soak",
+    "timing.duration_s=0.8",
+    "timing.warmup_s=0",
+)
+QUICK = (
+    "benchmark=all_reduce",
+    "sizes=[8,1KiB]",
+    "timing=fixed",
+    "timing.repetitions=8",
+    "timing.warmup_s=0",
+)
 
 
 def without_color(text: str) -> str:
@@ -21,15 +34,32 @@ def without_color(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("backend", "columns", "color"), [("gloo", 60, True), pytest.param("mpi", 80, False, marks=pytest.mark.long)]
+    ("backend", "columns", "color"),
+    [("gloo", 60, True), pytest.param("mpi", 80, False, marks=pytest.mark.long)],
 )
 def test_a_terminal_shows_progress_and_then_the_whole_table(
     warm_executable: Path, tmp_path: Path, backend: str, columns: int, color: bool
 ) -> None:
-    root = {f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
-    environ = {**os.environ, **root, "TERM": "xterm-256color", **({} if color else {"NO_COLOR": "1"})}
+    root = {
+        f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1"
+        for kind in ("OMPI", "PRTE")
+        for more in ("", "_CONFIRM")
+    }
+    environ = {
+        **os.environ,
+        **root,
+        "TERM": "xterm-256color",
+        **({} if color else {"NO_COLOR": "1"}),
+    }
     environ = {name: value for name, value in environ.items() if name != "COLUMNS"}
-    words = [str(warm_executable), "-m", "commbench", f"backend={backend}", *SOAK, f"output={tmp_path}"]
+    words = [
+        str(warm_executable),
+        "-m",
+        "commbench",
+        f"backend={backend}",
+        *SOAK,
+        f"output={tmp_path}",
+    ]
     status, text = in_terminal(words, columns, environ)
     assert status == 0, text
     assert ("\x1b[1m" in text) == color
@@ -43,7 +73,10 @@ def test_a_terminal_shows_progress_and_then_the_whole_table(
     assert [line.split()[1] for line in table] == ["8", "1024"]
     assert not any("[#" in line or "[--" in line or "\x1b" in line for line in lines)
     (folder,) = tmp_path.iterdir()
-    assert f"results: {folder}" in lines and lines[-2] == f"open:    commbench report {folder} --html report.html"
+    assert (
+        f"results: {folder}" in lines
+        and lines[-2] == f"open:    commbench report {folder} --html report.html"
+    )
     paths = [line for line in lines if str(folder) in line]  # a path is never folded
     assert max(len(line) for line in lines if line not in paths) <= columns
     assert sum("time line of" in line for line in lines) == 2
@@ -52,7 +85,9 @@ def test_a_terminal_shows_progress_and_then_the_whole_table(
 
 
 def test_a_file_has_lines_to_search_and_no_bar(world: Callable[..., Any]) -> None:
-    run = world("commbench", "backend=mpi", *QUICK, env={"LC_ALL": "C", "PYTHONUTF8": "0", "TERM": "xterm"})
+    run = world(
+        "commbench", "backend=mpi", *QUICK, env={"LC_ALL": "C", "PYTHONUTF8": "0", "TERM": "xterm"}
+    )
     assert "\x1b" not in run.stdout and "\r" not in run.stdout and "starting" not in run.stderr
     rows = [line.split() for line in run.stdout.splitlines() if line.startswith("all_reduce")]
     assert [row[1] for row in rows] == ["8", "1024"]

@@ -1,12 +1,14 @@
-"""`make coverage`: how often the reported interval holds the truth here; rewrites the table in docs/trust.md.
+"""`make coverage`: how often the reported interval holds the truth here; rewrites the table in
+docs/trust.md.
 
-Forty nearly equal message sizes have nearly equal times, so a straight line through all of them is closer to the
-truth than any single case. The share of the cases whose interval holds that line is the coverage of the interval. A
-second run of the same configuration (A/A) shows how many cases have intervals that do not even touch, and how many
-`commbench report` would call different.
+Forty nearly equal message sizes have nearly equal times, so a straight line through all of them is
+closer to the truth than any single case. The share of the cases whose interval holds that line is
+the coverage of the interval. A second run of the same configuration (A/A) shows how many cases have
+intervals that do not even touch, and how many `commbench report` would call different.
 
-`python tools/coverage WORD ...` measures the rows that contain all these words: `tcp quick`, `gloo all_reduce default`.
-Each row is written as soon as it is measured, in place of the earlier one; other rows stay.
+`python tools/coverage WORD ...` measures the rows that contain all these words: `tcp quick`, `gloo
+all_reduce default`. Each row is written as soon as it is measured, in place of the earlier one;
+other rows stay.
 """
 
 from __future__ import annotations
@@ -33,10 +35,15 @@ WORLDS = {
     "gloo": ("backend=gloo",),
     "tcp": ("backend=tcp",),
 }
-BENCHMARKS = {"Open MPI": ("p2p_latency", "all_reduce"), "gloo": ("p2p_latency", "all_reduce"), "tcp": ("p2p_latency",)}
+BENCHMARKS = {
+    "Open MPI": ("p2p_latency", "all_reduce"),
+    "gloo": ("p2p_latency", "all_reduce"),
+    "tcp": ("p2p_latency",),
+}
 TIMINGS = {"quick": 0.70, "default": 0.90}  # the least share that must hold the line
 DOCUMENT = Path(__file__).parents[2] / "docs" / "trust.md"
-BEGIN, END = "<!-- coverage: written by tools/coverage -->\n", "<!-- end of coverage -->\n"
+BEGIN = "<!-- coverage: written by tools/coverage -->\n"
+END = "<!-- end of coverage -->\n"
 COLUMNS = (
     "library",
     "benchmark",
@@ -78,30 +85,52 @@ class Row:
 
     def __str__(self) -> str:
         shares = (self.level, self.held, self.half_width, self.apart, self.different, self.flagged)
-        return self.names + " | ".join(f"{100 * share:.0f} %" for share in shares) + f" | {self.seconds:.0f} |"
+        return (
+            self.names
+            + " | ".join(f"{100 * share:.0f} %" for share in shares)
+            + f" | {self.seconds:.0f} |"
+        )
 
 
 def line_through(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The line of Theil and Sen at these sizes: the median of all slopes between two cases, then of all intercepts."""
+    """The line of Theil and Sen at these sizes: the median of all slopes between two cases, then of
+    all intercepts."""
     first, second = np.triu_indices(len(sizes), 1)
     slope = np.median((times[second] - times[first]) / (sizes[second] - sizes[first]))
     return np.asarray(np.median(times - slope * sizes) + slope * sizes)
 
 
 def measured(library: str, benchmark: str, timing: str, folder: Path) -> tuple[pd.DataFrame, float]:
-    """The cases of a run, and how long it took in seconds. Raises RuntimeError with the command's last lines."""
-    words = [*WORLDS[library], f"benchmark=[{benchmark}]", f"timing={timing}", f"sizes={[*SIZES]}", f"output={folder}"]
+    """The cases of a run, and how long it took in seconds. Raises RuntimeError with the command's
+    last lines."""
+    words = [
+        *WORLDS[library],
+        f"benchmark=[{benchmark}]",
+        f"timing={timing}",
+        f"sizes={[*SIZES]}",
+        f"output={folder}",
+    ]
     begin = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "commbench", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "commbench", *words], capture_output=True, text=True, check=False
+    )
     if done.returncode:
-        raise RuntimeError("\n".join([f"exit {done.returncode} of {words}", *done.stderr.splitlines()[-5:]]))
+        raise RuntimeError(
+            "\n".join([f"exit {done.returncode} of {words}", *done.stderr.splitlines()[-5:]])
+        )
     return commbench.load(folder).sort_values("message_bytes"), time.monotonic() - begin
 
 
 def _times(cases: pd.DataFrame) -> list[Measured]:
     """What the report compares, of each case."""
     return [
-        Measured((row["median_s"],), row["ci_low_s"], row["ci_high_s"], row["interval_level"], row["run_id"])
+        Measured(
+            (row["median_s"],),
+            row["ci_low_s"],
+            row["ci_high_s"],
+            row["interval_level"],
+            row["run_id"],
+        )
         for row in cases.to_dict("records")
     ]
 

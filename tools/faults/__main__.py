@@ -1,7 +1,9 @@
-"""`make faults`: every fault in every world and phase, written to docs/faults.md. Exits with 1 if something is wrong.
+"""`make faults`: every fault in every world and phase, written to docs/faults.md. Exits with 1 if
+something is wrong.
 
-`python tools/faults WORD ...` plays the combinations that contain all these words, and writes nothing.
-`python tools/faults load [SECONDS]` is the other section: many ranks, many cases, a soak, many runs at once.
+`python tools/faults WORD ...` plays the combinations that contain all these words, and writes
+nothing. `python tools/faults load [SECONDS]` is the other section: many ranks, many cases, a soak,
+many runs at once.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def why_not(combination: Combination) -> str | None:
 
 
 def played(combination: Combination) -> Verdict:
-    with tempfile.TemporaryDirectory(prefix="commbench-faults-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="commbench-faults-", ignore_cleanup_errors=True
+    ) as folder:
         scene = play(combination, Path(folder).resolve())
         verdict = judge(scene)
     messages = [line for _, line in scene.lines if "commbench: " in line] if verdict.wrong else []
@@ -40,24 +44,34 @@ def played(combination: Combination) -> Verdict:
 
 
 def faults(words: list[str]) -> int:
-    begin, chosen = time.monotonic(), [entry for entry in table() if all(word in str(entry) for word in words)]
+    begin = time.monotonic()
+    chosen = [entry for entry in table() if all(word in str(entry) for word in words)]
     if not chosen:
         print(
-            f"no combination contains {' '.join(words)}; `python tools/faults load` is the other section",
+            f"no combination contains {' '.join(words)}; `python tools/faults load` is the other"
+            " section",
             file=sys.stderr,
         )
         return 2
     reasons = {combination: why_not(combination) for combination in chosen}
     in_order(chosen[0])  # Hydra opens a configuration in one thread at a time
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        verdicts = list(pool.map(played, [combination for combination in chosen if reasons[combination] is None]))
+        verdicts = list(
+            pool.map(
+                played, [combination for combination in chosen if reasons[combination] is None]
+            )
+        )
     seconds = time.monotonic() - begin
     print(
         f"{len(verdicts)} combinations in {seconds:.0f} s, "
         f"{sum(verdict.lost for verdict in verdicts)} finished cases lost"
     )
     if not words:
-        skipped = [f"{combination} ({reason})" for combination, reason in reasons.items() if reason is not None]
+        skipped = [
+            f"{combination} ({reason})"
+            for combination, reason in reasons.items()
+            if reason is not None
+        ]
         write_faults(verdicts, skipped, seconds)
     return 1 if any(verdict.wrong for verdict in verdicts) else 0
 

@@ -1,4 +1,5 @@
-"""Faults as data: what breaks, in which world and phase, on which rank, and how the run must end."""
+"""Faults as data: what breaks, in which world and phase, on which rank, and how the run must
+end."""
 
 from __future__ import annotations
 
@@ -7,20 +8,42 @@ from dataclasses import dataclass
 from itertools import product
 
 OWN = ("gloo", "openmpi", "mpich", "tcp", "own torchrun")  # worlds that commbench starts
-GIVEN = ("torchrun", "mpirun openmpi", "mpirun openmpi 4", "mpirun mpich")  # started by hand: gloo, then mpi
+# started by hand: gloo, then mpi
+GIVEN = ("torchrun", "mpirun openmpi", "mpirun openmpi 4", "mpirun mpich")
 HOSTS = ("torchrun, 2 hosts", "openmpi, 2 hosts", "mpich, 2 hosts")
-PHASES = ("starting", "opening", "preparing", "at the start", "in a call", "in a check", "between cases", "closing")
-EARLY = ("starting", "opening")  # no case has begun: nothing can be lost, and a fresh world would fail as well
-LAUNCHER = ("launcher SIGKILL", "launcher SIGTERM", "launcher SIGSTOP")  # the rank server, torchrun or mpirun
-PARENT = ("parent SIGKILL", "parent SIGSTOP")  # commbench itself; the second one goes on after PAUSE_S
+PHASES = (
+    "starting",
+    "opening",
+    "preparing",
+    "at the start",
+    "in a call",
+    "in a check",
+    "between cases",
+    "closing",
+)
+# no case has begun: nothing can be lost, and a fresh world would fail as well
+EARLY = ("starting", "opening")
+# the rank server, torchrun or mpirun
+LAUNCHER = ("launcher SIGKILL", "launcher SIGTERM", "launcher SIGSTOP")
+# commbench itself; the second one goes on after PAUSE_S
+PARENT = ("parent SIGKILL", "parent SIGSTOP")
 PAUSE_S = 4.0
 FULL_SHM = "/dev/shm full"
 CAUSES = {  # what the line says of a process that has failed
-    "kill": "SIGKILL", "segfault": "SIGSEGV", "stop": "is stopped", "exit 0": "status 0", "exit 1": "status 1",
-    "raise": "planted", "hang": "no end after", "hang with GIL": "no heartbeat", FULL_SHM: "SIGBUS",
-    "launcher SIGKILL": "was killed by SIGKILL", "launcher SIGSTOP": "is stopped",
-    "launcher SIGTERM": "was ended by SIGTERM|exited with status",  # mpirun ends its ranks, and exits with 1
-}  # fmt: skip
+    "kill": "SIGKILL",
+    "segfault": "SIGSEGV",
+    "stop": "is stopped",
+    "exit 0": "status 0",
+    "exit 1": "status 1",
+    "raise": "planted",
+    "hang": "no end after",
+    "hang with GIL": "no heartbeat",
+    FULL_SHM: "SIGBUS",
+    "launcher SIGKILL": "was killed by SIGKILL",
+    "launcher SIGSTOP": "is stopped",
+    # mpirun ends its ranks, and exits with 1
+    "launcher SIGTERM": "was ended by SIGTERM|exited with status",
+}
 SIGNALS = {"SIGINT": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
 LATE_S = 3.0  # budget.late_s of the combinations that reach it
 DEATH_S = 20.0  # 10 s until the heartbeat is missed, and the end of the world
@@ -31,7 +54,8 @@ FINISHED = 3  # cases before the one that breaks
 
 @dataclass(frozen=True)
 class Combination:
-    """`times`: in how many worlds the fault happens; `restarts`: budget.restarts of worlds that commbench starts."""
+    """`times`: in how many worlds the fault happens; `restarts`: budget.restarts of worlds that
+    commbench starts."""
 
     fault: str
     phase: str
@@ -51,7 +75,8 @@ class Combination:
 
     @property
     def finished(self) -> int:
-        """How many of the five cases have ended when it happens, without the one that is being recorded."""
+        """How many of the five cases have ended when it happens, without the one that is being
+        recorded."""
         exceptions = {"closing": 5, "between cases": FINISHED - 1} | dict.fromkeys(EARLY, 0)
         return exceptions.get(self.phase, FINISHED)
 
@@ -87,9 +112,11 @@ class Combination:
         return (1,) if self.times > 1 else (0,)
 
     def library_leaves(self, left: str) -> bool:
-        """Whether an MPI library left this, and nobody lives who could remove it: hydra kills all ranks at once when
-        one dies, and so do launchers whose parent is killed."""
-        nobody = (self.world == "mpirun mpich" and self.fault == "kill") or self.fault == "parent SIGKILL"
+        """Whether an MPI library left this, and nobody lives who could remove it: hydra kills all
+        ranks at once when one dies, and so do launchers whose parent is killed."""
+        nobody = (
+            self.world == "mpirun mpich" and self.fault == "kill"
+        ) or self.fault == "parent SIGKILL"
         return nobody and left.startswith(("/dev/shm/mpich_shm_", "/dev/shm/sm_segment."))
 
     @property
@@ -106,7 +133,15 @@ class Combination:
 def table() -> Iterator[Combination]:
     """All combinations, without duplicates."""
     seen = set()
-    for combination in (*_deaths(), *_hangs(), *_memory(), *_signals(), *_launchers(), *_given(), *_links()):
+    for combination in (
+        *_deaths(),
+        *_hangs(),
+        *_memory(),
+        *_signals(),
+        *_launchers(),
+        *_given(),
+        *_links(),
+    ):
         if combination not in seen:
             seen.add(combination)
             yield combination
@@ -188,9 +223,12 @@ def _signals() -> Iterator[Combination]:
 
 
 def _launchers() -> Iterator[Combination]:
-    """Faults of the processes between the terminal and the ranks, and of what ranks do before they meet."""
+    """Faults of the processes between the terminal and the ranks, and of what ranks do before they
+    meet."""
     for fault, world in product(LAUNCHER, ("gloo", "openmpi", "own torchrun")):
-        yield Combination(fault, "in a call", 0, world, restarts=2 if fault == "launcher SIGKILL" else 0)
+        yield Combination(
+            fault, "in a call", 0, world, restarts=2 if fault == "launcher SIGKILL" else 0
+        )
     for world in ("gloo", "openmpi", "mpich"):
         yield Combination("parent SIGKILL", "in a call", 0, world)
     yield Combination("parent SIGSTOP", "in a call", 0, "gloo")

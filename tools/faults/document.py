@@ -43,17 +43,30 @@ in /dev/shm; the same happens with every MPI launcher if commbench itself is kil
 A world that commbench has started must end with one line per fault, which names the rank or launcher that failed and
 how, and with the folder of the results; after a signal, that line says how to resume. stderr has nothing else but the
 progress.
-"""
-COLUMNS = ("fault", "times", "phase", "rank", "world", "finished", "lost", "gone", "exit", "message")
+"""  # noqa: E501
+COLUMNS = (
+    "fault",
+    "times",
+    "phase",
+    "rank",
+    "world",
+    "finished",
+    "lost",
+    "gone",
+    "exit",
+    "message",
+)
 
 
 def write_faults(verdicts: Sequence[Verdict], skipped: Sequence[str], seconds: float) -> None:
     rows = [_row(verdict) for verdict in verdicts]
-    lost, wrong = sum(verdict.lost for verdict in verdicts), sum(bool(verdict.wrong) for verdict in verdicts)
-    finished, times = sum(verdict.finished for verdict in verdicts), sum(verdict.times for verdict in verdicts)
+    lost = sum(verdict.lost for verdict in verdicts)
+    wrong = sum(bool(verdict.wrong) for verdict in verdicts)
+    finished = sum(verdict.finished for verdict in verdicts)
+    times = sum(verdict.times for verdict in verdicts)
     result = (
-        f"\nMeasured on {_machine()}: {len(verdicts)} combinations, {times} faults, {finished} finished cases,"
-        f" **{lost} lost**; {wrong} lines with something wrong; {seconds:.0f} s.\n"
+        f"\nMeasured on {_machine()}: {len(verdicts)} combinations, {times} faults, {finished}"
+        f" finished cases, **{lost} lost**; {wrong} lines with something wrong; {seconds:.0f} s.\n"
     )
     notes = "".join(f"\nNot played: {entry}." for entry in skipped)
     load = LOAD + _old()[1]
@@ -61,7 +74,10 @@ def write_faults(verdicts: Sequence[Verdict], skipped: Sequence[str], seconds: f
 
 
 def write_load(burdens: Sequence[Burden]) -> None:
-    rows = [(burden.name, f"{burden.seconds:.0f} s", burden.result, burden.wrong or "-") for burden in burdens]
+    rows = [
+        (burden.name, f"{burden.seconds:.0f} s", burden.result, burden.wrong or "-")
+        for burden in burdens
+    ]
     text = (
         "\n`python tools/faults load [SECONDS]` plays these; SECONDS is the length of the soak.\n"
         f"Measured on {_machine()}:\n\n"
@@ -78,23 +94,46 @@ def _old() -> tuple[str, str]:
 
 def played(document: str, combination: Combination) -> bool:
     """Whether the document has the row of a combination, or says why not."""
-    return f"\n| {' | '.join(_first_cells(combination))} |" in document or f"\nNot played: {combination} (" in document
+    return (
+        f"\n| {' | '.join(_first_cells(combination))} |" in document
+        or f"\nNot played: {combination} (" in document
+    )
 
 
 def _first_cells(combination: Combination) -> tuple[str, ...]:
-    world = combination.world + (", no restart" if combination.own and not combination.restarts else "")
-    return (combination.fault, str(combination.times), combination.phase, str(combination.rank), world)
+    world = combination.world + (
+        ", no restart" if combination.own and not combination.restarts else ""
+    )
+    return (
+        combination.fault,
+        str(combination.times),
+        combination.phase,
+        str(combination.rank),
+        world,
+    )
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:
-    message = verdict.message if len(verdict.message) <= SHORT else verdict.message[: SHORT - 3] + "..."
+    message = (
+        verdict.message if len(verdict.message) <= SHORT else verdict.message[: SHORT - 3] + "..."
+    )
     message = FILES.sub("", message) + "".join(f" **{text}**" for text in verdict.wrong)
-    result = (str(verdict.finished), str(verdict.lost), f"{verdict.seconds:.1f} s", str(verdict.status), message)
+    result = (
+        str(verdict.finished),
+        str(verdict.lost),
+        f"{verdict.seconds:.1f} s",
+        str(verdict.status),
+        message,
+    )
     return (*_first_cells(verdict.combination), *result)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    lines = [
+        columns,
+        ["---"] * len(columns),
+        *([cell.replace("|", "\\|") for cell in row] for row in rows),
+    ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

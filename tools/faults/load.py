@@ -1,4 +1,5 @@
-"""Load: many ranks, many cases, a long run, many runs at once. All must end by themselves with correct results."""
+"""Load: many ranks, many cases, a long run, many runs at once. All must end by themselves with
+correct results."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from commbench.report.load import find_runs, load_run, read_rows
 
 LIMIT_S = 1200.0  # of a section, plus the soak's own time
 SOAK_S = 300.0
-RANKS, CASES, RUNS = 64, 1000, 20
+RANKS = 64
+CASES = 1000
+RUNS = 20
 MIB = 2**20
 
 
@@ -34,7 +37,10 @@ class Burden:
     wrong: str
 
     def __str__(self) -> str:
-        return f"{'BAD ' if self.wrong else 'ok  '}{self.name:36} {self.seconds:6.0f} s  {self.result}  {self.wrong}"
+        return (
+            f"{'BAD ' if self.wrong else 'ok  '}{self.name:36} {self.seconds:6.0f} s  {self.result}"
+            f"  {self.wrong}"
+        )
 
 
 def burdens(soak_s: float) -> Iterator[Burden]:
@@ -42,16 +48,37 @@ def burdens(soak_s: float) -> Iterator[Burden]:
     names = ("barrier", "all_reduce", "broadcast")
     wide = [f"benchmark=[{','.join(names)}]", f"layout=1x{RANKS}", "sizes=[8,1024]", *TIMING]
     sizes = ",".join(str(8 * number) for number in range(1, CASES + 1))
-    yield _burden(f"{RANKS} gloo ranks", [wide], LIMIT_S, lambda cases: "" if len(cases) == 5 else "not 5 cases")
+    yield _burden(
+        f"{RANKS} gloo ranks",
+        [wide],
+        LIMIT_S,
+        lambda cases: "" if len(cases) == 5 else "not 5 cases",
+    )
     many = ["benchmark=[all_reduce]", "layout=1x2", f"sizes=[{sizes}]", *TIMING]
     yield _burden(
-        f"{CASES} cases in one world", [many], LIMIT_S, lambda cases: "" if len(cases) == CASES else "too few"
+        f"{CASES} cases in one world",
+        [many],
+        LIMIT_S,
+        lambda cases: "" if len(cases) == CASES else "too few",
     )
-    soak = ["benchmark=[all_reduce]", "layout=1x2", "sizes=[1024]", "timing=soak", f"timing.duration_s={soak_s:g}"]
-    yield _burden(f"a soak of {soak_s:g} s", [soak], LIMIT_S + soak_s, lambda cases: _lasted(cases, soak_s))
+    soak = [
+        "benchmark=[all_reduce]",
+        "layout=1x2",
+        "sizes=[1024]",
+        "timing=soak",
+        f"timing.duration_s={soak_s:g}",
+    ]
+    yield _burden(
+        f"a soak of {soak_s:g} s", [soak], LIMIT_S + soak_s, lambda cases: _lasted(cases, soak_s)
+    )
     short = ["benchmark=[p2p_latency,all_reduce]", "layout=1x2", "sizes=[8,1024]", *TIMING]
     counted = f"{RUNS} runs at once"
-    yield _burden(counted, [short] * RUNS, LIMIT_S, lambda cases: "" if len(cases) == 4 * RUNS else "too few cases")
+    yield _burden(
+        counted,
+        [short] * RUNS,
+        LIMIT_S,
+        lambda cases: "" if len(cases) == 4 * RUNS else "too few cases",
+    )
 
 
 def _lasted(cases: pd.DataFrame, soak_s: float) -> str:
@@ -59,16 +86,21 @@ def _lasted(cases: pd.DataFrame, soak_s: float) -> str:
     return "" if reasons == "duration" else f"it stopped by {reasons}, not after {soak_s:g} s"
 
 
-def _burden(name: str, commands: list[list[str]], limit_s: float, check: Callable[[pd.DataFrame], str]) -> Burden:
+def _burden(
+    name: str, commands: list[list[str]], limit_s: float, check: Callable[[pd.DataFrame], str]
+) -> Burden:
     traces = Traces(secrets.token_hex(8))
     with tempfile.TemporaryDirectory(prefix="commbench-load-") as folder:
-        output, begin = Path(folder) / "results", time.monotonic()
+        output = Path(folder) / "results"
+        begin = time.monotonic()
         processes = [
-            _start(words, output, traces.token, Path(folder, f"err-{at}")) for at, words in enumerate(commands)
+            _start(words, output, traces.token, Path(folder, f"err-{at}"))
+            for at, words in enumerate(commands)
         ]
         try:
             _wait(processes, begin + limit_s, traces)
-            seconds, left = time.monotonic() - begin, traces.left()
+            seconds = time.monotonic() - begin
+            left = traces.left()
         finally:
             traces.end()
             statuses = [process.wait() for process in processes]
@@ -77,17 +109,33 @@ def _burden(name: str, commands: list[list[str]], limit_s: float, check: Callabl
         if len(find_runs(output)) != len(commands):
             return Burden(name, seconds, "", "; ".join([*wrong, "results are missing"]))
         cases = read_rows([output])
-        wrong += [] if set(cases.status) == {"ok"} else [f"cases are {cases.status.value_counts().to_dict()}"]
+        wrong += (
+            []
+            if set(cases.status) == {"ok"}
+            else [f"cases are {cases.status.value_counts().to_dict()}"]
+        )
         wrong += [text for text in [check(cases)] if text]
         return Burden(name, seconds, _result(output, cases), "; ".join(wrong))
 
 
 def _start(words: list[str], output: Path, token: str, errors: Path) -> subprocess.Popen[bytes]:
     environment = os.environ | {TOKEN: token, "RES_OPTIONS": "timeout:1 attempts:1"}
-    command = [sys.executable, "-m", "commbench", "backend=gloo", *words, f"output={output}", "budget.late_s=300"]
+    command = [
+        sys.executable,
+        "-m",
+        "commbench",
+        "backend=gloo",
+        *words,
+        f"output={output}",
+        "budget.late_s=300",
+    ]
     with errors.open("wb") as err:
         return subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=err,
         )
 
 
@@ -100,9 +148,10 @@ def _wait(processes: list[subprocess.Popen[bytes]], until: float, traces: Traces
 def _result(output: Path, cases: pd.DataFrame) -> str:
     """Counts of runs, cases and repetitions, and the peak memory of rank 0."""
     peak = max(load_run(run)["memory"]["peak_bytes"] for run in find_runs(output)) / MIB
-    wrong, amount = int(cases.wrong_elements.sum()), int(cases.repetitions.sum())
+    wrong = int(cases.wrong_elements.sum())
+    amount = int(cases.repetitions.sum())
     runs = len(find_runs(output))
     return (
-        f"{runs} run{'s' * (runs > 1)}, {len(cases)} cases, {amount:,} repetitions, {wrong} wrong elements,"
-        f" rank 0 at most {peak:.0f} MiB"
+        f"{runs} run{'s' * (runs > 1)}, {len(cases)} cases, {amount:,} repetitions, {wrong} wrong"
+        f" elements, rank 0 at most {peak:.0f} MiB"
     )

@@ -1,8 +1,8 @@
 """A benchmark and backends that break at a planned moment; otherwise they are commbench's own.
 
-The plan is passed in the environment (PLAN, JSON). Each time a fault begins, its time is written to a file in the
-plan's folder: `mark-0`, `mark-1` ... Faults from outside (a signal, a link) only write this file and then wait for
-the process that watches the folder.
+The plan is passed in the environment (PLAN, JSON). Each time a fault begins, its time is written to
+a file in the plan's folder: `mark-0`, `mark-1` ... Faults from outside (a signal, a link) only
+write this file and then wait for the process that watches the folder.
 """
 
 from __future__ import annotations
@@ -56,8 +56,13 @@ class Plan:
     @classmethod
     @cache
     def here(cls) -> Plan | None:
-        """The plan of this process; None outside a world, as the command itself imports the plugins too."""
-        return cls(**json.loads(os.environ[PLAN])) if PLAN in os.environ and _rank() is not None else None
+        """The plan of this process; None outside a world, as the command itself imports the plugins
+        too."""
+        return (
+            cls(**json.loads(os.environ[PLAN]))
+            if PLAN in os.environ and _rank() is not None
+            else None
+        )
 
     @property
     def pending(self) -> bool:
@@ -124,7 +129,8 @@ FAULTS: dict[str, Any] = {
 }
 OUTSIDE = (*SIGNALS, *LAUNCHER, *PARENT, "link down")
 FAULTS |= dict.fromkeys(OUTSIDE, lambda: time.sleep(WAIT_S))
-SENT = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segfault": signal.SIGSEGV}  # by another rank
+# by another rank
+SENT = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segfault": signal.SIGSEGV}
 
 
 # ---------------------------------------------------------------- where the faults happen
@@ -134,7 +140,8 @@ class Opened:
     """A communicator of commbench that breaks at the planned moment."""
 
     def __init__(self, inner: Any, calls: int) -> None:
-        self._inner, self._calls = inner, calls
+        self._inner = inner
+        self._calls = calls
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -173,7 +180,9 @@ class Long:
     """A runner whose measured block of the planned case lasts for seconds, on all ranks."""
 
     def __init__(self, inner: Any, size: int, calls: int) -> None:
-        self._inner, self._size, self._calls = inner, size, calls
+        self._inner = inner
+        self._size = size
+        self._calls = calls
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -191,7 +200,8 @@ class Long:
 
 
 class _Moments:
-    """Mixin for a benchmark: breaks at the start of a case, in its checks, or on rank 0 while it records."""
+    """Mixin for a benchmark: breaks at the start of a case, in its checks, or on rank 0 while it
+    records."""
 
     seen = 0  # bytes of the case that was checked last
 
@@ -207,7 +217,12 @@ class _Moments:
     def bus_factor(self, size: int) -> Any:
         """Called on rank 0 only, for the row of a case that has ended."""
         plan = Plan.here()
-        if plan is not None and plan.phase == "between cases" and plan.size == self.seen and plan.pending:
+        if (
+            plan is not None
+            and plan.phase == "between cases"
+            and plan.size == self.seen
+            and plan.pending
+        ):
             plan.mark()
             if plan.fault in SENT:
                 os.kill(int((Path(plan.folder) / f"pid-{plan.rank}").read_text()), SENT[plan.fault])

@@ -31,7 +31,12 @@ NOISE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\0")  # prterun ends its own message
 LIMIT_S = 120.0  # of a combination; a run that has not ended by then hangs
 TICK_S = 0.05
 LOOK_S = 1.0
-TIMING = ("timing=fixed", "timing.repetitions=30", "timing.warmup_repetitions=1", "timing.warmup_s=0")
+TIMING = (
+    "timing=fixed",
+    "timing.repetitions=30",
+    "timing.warmup_repetitions=1",
+    "timing.warmup_s=0",
+)
 
 # a mount namespace of its own: nobody else's /dev/shm is touched
 FULL = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=4k tmpfs /dev/shm && exec "$@"', "sh")
@@ -41,7 +46,8 @@ Act = Callable[[subprocess.Popen[bytes]], object]
 
 @dataclass
 class Scene:
-    """What was observed. Times are from time.time(); `lines` are those of stderr; `status` is None if it was killed."""
+    """What was observed. Times are from time.time(); `lines` are those of stderr; `status` is None
+    if it was killed."""
 
     combination: Combination
     sizes: list[int]  # in the order the cases run
@@ -52,7 +58,8 @@ class Scene:
     marks: list[float] = field(default_factory=list)  # when the fault began
     lines: list[tuple[float, str]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    stays: bool = False  # the launcher still waits for a host that is gone, but all other ranks have ended
+    # the launcher still waits for a host that is gone, but all other ranks have ended
+    stays: bool = False
 
     @property
     def output(self) -> Path:
@@ -64,24 +71,40 @@ class Scene:
 
     @property
     def stdout(self) -> str:
-        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("out-*")))
+        return "\n".join(
+            path.read_text(errors="replace") for path in sorted(self.folder.glob("out-*"))
+        )
 
 
 def play(combination: Combination, folder: Path) -> Scene:
     """Run it in this folder, which must be empty and a path without symbolic links."""
-    scene, traces = Scene(combination, in_order(combination), folder), Traces(secrets.token_hex(8))
+    scene = Scene(combination, in_order(combination), folder)
+    traces = Traces(secrets.token_hex(8))
     environment = _environment(scene, traces.token)
     where = virtual_hosts(2, folder / "hosts") if combination.world in HOSTS else nullcontext()
     with where as hosts, _terminal(combination) as ends:
-        budget = [f"budget.restarts={combination.restarts}", f"budget.late_s={LATE_S if combination.waits else 60.0:g}"]
+        budget = [
+            f"budget.restarts={combination.restarts}",
+            f"budget.late_s={LATE_S if combination.waits else 60.0:g}",
+        ]
         words = [*TIMING, *budget, as_given(scene.sizes), f"output={scene.output}"]
         lines = (
-            [command(combination.world, words)] if hosts is None else commands_on_hosts(combination.world, hosts, words)
+            [command(combination.world, words)]
+            if hosts is None
+            else commands_on_hosts(combination.world, hosts, words)
         )
         lines = [[*FULL, *line] for line in lines] if combination.fault == FULL_SHM else lines
-        processes = [_start(scene, number, line, environment, ends) for number, line in enumerate(lines)]
+        processes = [
+            _start(scene, number, line, environment, ends) for number, line in enumerate(lines)
+        ]
         try:
-            _watch(scene, processes, traces, _act(combination, hosts, ends), _remaining_host(combination, hosts))
+            _watch(
+                scene,
+                processes,
+                traces,
+                _act(combination, hosts, ends),
+                _remaining_host(combination, hosts),
+            )
             _end_launcher(scene, traces)
             scene.left = traces.left()
         finally:
@@ -94,13 +117,22 @@ def play(combination: Combination, folder: Path) -> Scene:
 def _environment(scene: Scene, token: str) -> dict[str, str]:
     combination = scene.combination
     size = scene.sizes[FINISHED - 1 if combination.phase == "between cases" else FINISHED]
-    plan = Plan(combination.fault, combination.phase, combination.rank, size, combination.times, str(scene.folder))
+    plan = Plan(
+        combination.fault,
+        combination.phase,
+        combination.rank,
+        size,
+        combination.times,
+        str(scene.folder),
+    )
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     environment["RES_OPTIONS"] = "timeout:1 attempts:1"  # torch asks DNS for the name of 127.0.0.1
     if os.geteuid() == 0:
         environment |= {
-            f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")
+            f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1"
+            for kind in ("OMPI", "PRTE")
+            for more in ("", "_CONFIRM")
         }
     return environment | {TOKEN: token, PLAN: json.dumps(asdict(plan))}
 
@@ -110,7 +142,10 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own, on the terminal if there is one."""
     scene.begun = time.time()
-    with (scene.folder / f"out-{number}").open("wb") as out, (scene.folder / f"err-{number}").open("wb") as err:
+    with (
+        (scene.folder / f"out-{number}").open("wb") as out,
+        (scene.folder / f"err-{number}").open("wb") as err,
+    ):
         return subprocess.Popen(
             line,
             env=environment,
@@ -127,7 +162,8 @@ def _start(
 
 
 def _act(combination: Combination, hosts: VirtualHosts | None, ends: list[int]) -> Act | None:
-    """What this process does when the rank reaches the planned moment; None if the rank breaks by itself."""
+    """What this process does when the rank reaches the planned moment; None if the rank breaks by
+    itself."""
     acts: dict[str, Act] = {
         "SIGINT": lambda process: process.send_signal(signal.SIGINT),
         "SIGTERM": lambda process: process.send_signal(signal.SIGTERM),
@@ -167,7 +203,8 @@ def _terminal(combination: Combination) -> Iterator[list[int]]:
 
 
 def _listen() -> None:
-    """Handle signals as in a shell: a process started in the background inherits an ignored SIGINT (nohup: SIGHUP)."""
+    """Handle signals as in a shell: a process started in the background inherits an ignored SIGINT
+    (nohup: SIGHUP)."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -181,16 +218,25 @@ def _take_terminal() -> None:
 
 
 def _watch(
-    scene: Scene, processes: list[subprocess.Popen[bytes]], traces: Traces, act: Act | None, remaining: Host | None
+    scene: Scene,
+    processes: list[subprocess.Popen[bytes]],
+    traces: Traces,
+    act: Act | None,
+    remaining: Host | None,
 ) -> None:
-    """Watch until all commands have ended, the time limit is reached, or all ranks on the remaining host have ended."""
-    looked, read = 0.0, dict.fromkeys(sorted(scene.folder.glob("err-*")), 0)
+    """Watch until all commands have ended, the time limit is reached, or all ranks on the remaining
+    host have ended."""
+    looked = 0.0
+    read = dict.fromkeys(sorted(scene.folder.glob("err-*")), 0)
     running = True
     while running and not scene.stays and time.time() < scene.begun + LIMIT_S:
         time.sleep(TICK_S)
         running = any(process.poll() is None for process in processes)
         scene.stays = (
-            running and remaining is not None and bool(scene.marks) and not any(map(_is_rank, remaining.pids()))
+            running
+            and remaining is not None
+            and bool(scene.marks)
+            and not any(map(_is_rank, remaining.pids()))
         )
         _read_on(scene, read)
         if _new_marks(scene) and act is not None:
@@ -200,12 +246,17 @@ def _watch(
         if time.time() > looked + LOOK_S:
             traces.look()
             looked = time.time()
-    scene.ended, scene.status = time.time(), processes[0].poll()
+    scene.ended = time.time()
+    scene.status = processes[0].poll()
 
 
 def _remaining_host(combination: Combination, hosts: VirtualHosts | None) -> Host | None:
     """The remaining host, if mpirun was started on it: it waits for the other host for minutes."""
-    return hosts.hosts[0] if hosts is not None and STACKS[combination.world].library is not None else None
+    return (
+        hosts.hosts[0]
+        if hosts is not None and STACKS[combination.world].library is not None
+        else None
+    )
 
 
 def _is_rank(pid: int) -> bool:
@@ -237,5 +288,6 @@ def _read_on(scene: Scene, read: dict[Path, int]) -> None:
         whole = text[: text.rfind(b"\n") + 1]
         read[path] += len(whole)
         scene.lines += [
-            (time.time(), NOISE.sub("", line).strip()) for line in whole.decode(errors="replace").splitlines()
+            (time.time(), NOISE.sub("", line).strip())
+            for line in whole.decode(errors="replace").splitlines()
         ]

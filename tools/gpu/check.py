@@ -37,13 +37,19 @@ class Outcome:
         if not self.runs:
             return []
         table = commbench.load(self.folder / "results")
-        return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+        return [
+            {str(name): value for name, value in row.items()} for row in table.to_dict("records")
+        ]
 
     @cached_property
     def counter_names(self) -> set[str]:
         import commbench
 
-        return set(commbench.load(self.folder / "results", table="counters").name) if self.runs else set()
+        return (
+            set(commbench.load(self.folder / "results", table="counters").name)
+            if self.runs
+            else set()
+        )
 
     @cached_property
     def answer(self) -> dict[str, Any]:
@@ -72,9 +78,10 @@ class Sight:
 class Check:
     """A command line of commbench, or of `program`, a file of probes/.
 
-    `possible`: why the check is not possible on this machine, or None. `beside`: a program that prints `ready` and
-    runs as long as the command. `meanwhile`: called while the command runs. `ranks`: start this many ranks with
-    torchrun, which exits with 1 if a rank exits with any other status than 0."""
+    `possible`: why the check is not possible on this machine, or None. `beside`: a program that
+    prints `ready` and runs as long as the command. `meanwhile`: called while the command runs.
+    `ranks`: start this many ranks with torchrun, which exits with 1 if a rank exits with any other
+    status than 0."""
 
     name: str
     words: tuple[str, ...]
@@ -92,22 +99,32 @@ def run(check: Check, out: Path, environment: Mapping[str, str], left_s: float) 
     """Run the command in a folder of its own, which keeps its output."""
     folder = out / check.name
     folder.mkdir(parents=True, exist_ok=True)
-    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={check.ranks}", "-m"] if check.ranks else []
+    launcher = (
+        ["torch.distributed.run", "--standalone", f"--nproc-per-node={check.ranks}", "-m"]
+        if check.ranks
+        else []
+    )
     command = [sys.executable, "-m", *launcher, "commbench", *check.words]
     if check.program is not None:
         command = [sys.executable, str(PROBES / check.program), *check.words]
     elif check.words[:1] != ("doctor",):
         command.append(f"output={folder / 'results'}")
-    (folder / "command.txt").write_text(" ".join([*(f"{k}={v}" for k, v in check.env.items()), *command]) + "\n")
+    (folder / "command.txt").write_text(
+        " ".join([*(f"{k}={v}" for k, v in check.env.items()), *command]) + "\n"
+    )
     env = {**environment, **check.env}
     companion = None
     if check.beside is not None:
-        companion = subprocess.Popen([sys.executable, "-c", check.beside], env=env, stdout=subprocess.PIPE, text=True)
+        companion = subprocess.Popen(
+            [sys.executable, "-c", check.beside], env=env, stdout=subprocess.PIPE, text=True
+        )
         assert companion.stdout is not None
         companion.stdout.readline()
     begin = time.monotonic()
     try:
-        status, stdout, stderr = _finished(command, env, folder, min(check.timeout_s, left_s), check.meanwhile)
+        status, stdout, stderr = _finished(
+            command, env, folder, min(check.timeout_s, left_s), check.meanwhile
+        )
     finally:
         if companion is not None:
             companion.kill()
@@ -118,11 +135,23 @@ def run(check: Check, out: Path, environment: Mapping[str, str], left_s: float) 
 
 
 def _finished(
-    command: list[str], env: Mapping[str, str], folder: Path, limit_s: float, meanwhile: Callable[[Path], None] | None
+    command: list[str],
+    env: Mapping[str, str],
+    folder: Path,
+    limit_s: float,
+    meanwhile: Callable[[Path], None] | None,
 ) -> tuple[int | None, str, str]:
-    """Its status and output; after the time limit it gets SIGTERM, then all its processes are killed."""
+    """Its status and output; after the time limit it gets SIGTERM, then all its processes are
+    killed."""
     process = subprocess.Popen(
-        command, env=env, cwd=folder, stdout=-1, stderr=-1, text=True, errors="replace", start_new_session=True
+        command,
+        env=env,
+        cwd=folder,
+        stdout=-1,
+        stderr=-1,
+        text=True,
+        errors="replace",
+        start_new_session=True,
     )
     if meanwhile is not None:
         threading.Thread(target=meanwhile, args=(folder,), daemon=True).start()

@@ -28,7 +28,8 @@ CLOCKS = ("host_sync", "device_event", "graph", "throughput")
 MESSAGES = "benchmark=[p2p_latency,p2p_bandwidth,p2p_bibandwidth]"
 SIZES = ("sizes=[8,1MiB,64MiB]", "timing=quick", "budget.case_s=0.3")
 SHORT = ("timing=fixed", "timing.repetitions=20", "timing.warmup_s=0")
-# leaves 3 GiB, of which the CUDA context and NCCL of the next process need some: 3 GB pass the plan, not the allocation
+# leaves 3 GiB, of which the CUDA context and NCCL of the next process need some: 3 GB pass the
+# plan, not the allocation
 HOG = """
 import torch
 free, _ = torch.cuda.mem_get_info()
@@ -55,7 +56,9 @@ def cupy(machine: Machine) -> str | None:
 
 
 def mpi(machine: Machine) -> str | None:
-    return torch_cuda(machine) or (None if machine.mpi_library else "no MPI library that mpi4py can load")
+    return torch_cuda(machine) or (
+        None if machine.mpi_library else "no MPI library that mpi4py can load"
+    )
 
 
 def no_cupy(machine: Machine) -> str | None:
@@ -78,30 +81,63 @@ def one_gpu() -> Iterator[Check]:
     alone = ("layout=1x1", "dtype=float32", *SIZES)
     by_clock = tuple(measured(benchmark="all_reduce", timing_mode=mode) for mode in CLOCKS)
     yield Check(
-        "nccl_one_gpu", ("backend=nccl", "benchmark=[all_reduce,broadcast,all_gather,reduce_scatter]", clocks, *alone),
-        (ends_with(0), measured(), *by_clock,
-         compared("a graph's call of 8 B is shorter than host_sync's", _graph_wins),
-         counted("gpu.sm_clock_mhz", "gpu.temperature_c", "gpu.throttle_reasons"),
-         recorded(r"gpu\.count", r"gpu\.own\.uuid", r"topology\.")),
-        nccl, 120.0,
-    )  # fmt: skip
+        "nccl_one_gpu",
+        (
+            "backend=nccl",
+            "benchmark=[all_reduce,broadcast,all_gather,reduce_scatter]",
+            clocks,
+            *alone,
+        ),
+        (
+            ends_with(0),
+            measured(),
+            *by_clock,
+            compared("a graph's call of 8 B is shorter than host_sync's", _graph_wins),
+            counted("gpu.sm_clock_mhz", "gpu.temperature_c", "gpu.throttle_reasons"),
+            recorded(r"gpu\.count", r"gpu\.own\.uuid", r"topology\."),
+        ),
+        nccl,
+        120.0,
+    )
     yield Check(
-        "cupy_nccl_one_gpu", ("backend=cupy_nccl", "benchmark=[all_reduce,broadcast]", clocks, *alone),
-        (ends_with(0), measured(), *by_clock), cupy, 90.0,
-    )  # fmt: skip
+        "cupy_nccl_one_gpu",
+        ("backend=cupy_nccl", "benchmark=[all_reduce,broadcast]", clocks, *alone),
+        (ends_with(0), measured(), *by_clock),
+        cupy,
+        90.0,
+    )
     for backend, possible in (("nccl", nccl), ("cupy_nccl", cupy)):
         yield Check(
             f"{backend}_to_itself",
-            (f"backend={backend}", MESSAGES, "layout=1x1", "pairs=[[0,0]]", "window=4", "sizes=[8,1MiB]", clocks,
-             *SHORT),
-            (ends_with(0), measured(), *(measured(benchmark="p2p_bandwidth", timing_mode=mode) for mode in CLOCKS)),
-            possible, 45.0,
-        )  # fmt: skip
+            (
+                f"backend={backend}",
+                MESSAGES,
+                "layout=1x1",
+                "pairs=[[0,0]]",
+                "window=4",
+                "sizes=[8,1MiB]",
+                clocks,
+                *SHORT,
+            ),
+            (
+                ends_with(0),
+                measured(),
+                *(measured(benchmark="p2p_bandwidth", timing_mode=mode) for mode in CLOCKS),
+            ),
+            possible,
+            45.0,
+        )
 
 
 def host_memory() -> Iterator[Check]:
     """Two ranks on one GPU, through host memory."""
-    words = ("device=cuda", "benchmark=[p2p_latency,all_reduce]", "layout=1x2", "sizes=[8,1MiB]", *SHORT)
+    words = (
+        "device=cuda",
+        "benchmark=[p2p_latency,all_reduce]",
+        "layout=1x2",
+        "sizes=[8,1MiB]",
+        *SHORT,
+    )
     shared = {"CUDA_VISIBLE_DEVICES": "0"}
     yield Check(
         "gloo_shared_gpu", ("backend=gloo", *words),
@@ -118,28 +154,53 @@ def host_memory() -> Iterator[Check]:
 
 
 def ipc() -> Check:
-    words = ("benchmark=[p2p_latency,p2p_bandwidth]", "layout=1x2", "pairs=[[0,0],[0,1]]", "window=16", *SIZES)
+    words = (
+        "benchmark=[p2p_latency,p2p_bandwidth]",
+        "layout=1x2",
+        "pairs=[[0,0],[0,1]]",
+        "window=16",
+        *SIZES,
+    )
     return Check(
-        "ipc_copy", ("backend=ipc_copy", *words),
-        (ends_with(0), measured(pair="0-0"), measured_or_refused(pair="0-1"), recorded("ipc_probe")),
+        "ipc_copy",
+        ("backend=ipc_copy", *words),
+        (
+            ends_with(0),
+            measured(pair="0-0"),
+            measured_or_refused(pair="0-1"),
+            recorded("ipc_probe"),
+        ),
         timeout_s=60.0,
-    )  # fmt: skip
+    )
 
 
 def bad_input(machine: Machine) -> Iterator[Check]:
     """Errors of the user: one line and exit 2."""
     refused = (ends_with(2), without_tracebacks())
-    yield Check("bad_graph_on_cpu", ("backend=gloo", "timing_mode=graph"), (*refused, says("graph", "cuda")))
-    yield Check("bad_ipc_off", ("backend=ipc_copy", "cuda_ipc=off"), (*refused, says("cuda_ipc=off", "contradicts")))
     yield Check(
-        "bad_no_visible_gpu", ("backend=nccl", "layout=1x1", "sizes=[8]"), (*refused, says("gpu|cuda")), nccl,
+        "bad_graph_on_cpu", ("backend=gloo", "timing_mode=graph"), (*refused, says("graph", "cuda"))
+    )
+    yield Check(
+        "bad_ipc_off",
+        ("backend=ipc_copy", "cuda_ipc=off"),
+        (*refused, says("cuda_ipc=off", "contradicts")),
+    )
+    yield Check(
+        "bad_no_visible_gpu",
+        ("backend=nccl", "layout=1x1", "sizes=[8]"),
+        (*refused, says("gpu|cuda")),
+        nccl,
         env={"CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
+    )
     yield Check("bad_no_cupy", ("backend=cupy_nccl",), (*refused, says("cupy", "install")), no_cupy)
     yield Check(
-        "same_gpu_twice", ("backend=nccl", "layout=1x2", "sizes=[8]"), (ends_with(1), says("ranks 0-1", "same gpu")),
-        nccl, env={"CUDA_VISIBLE_DEVICES": "0"}, ranks=2,
-    )  # fmt: skip
+        "same_gpu_twice",
+        ("backend=nccl", "layout=1x2", "sizes=[8]"),
+        (ends_with(1), says("ranks 0-1", "same gpu")),
+        nccl,
+        env={"CUDA_VISIBLE_DEVICES": "0"},
+        ranks=2,
+    )
     yield Check(
         "too_few_gpus", ("backend=nccl", f"layout=1x{machine.gpus + 1}", "sizes=[8]"),
         (ends_with(2), says("rank", "gpu")), nccl,
@@ -149,11 +210,20 @@ def bad_input(machine: Machine) -> Iterator[Check]:
 def trouble(machine: Machine) -> Iterator[Check]:
     alone = ("backend=nccl", "benchmark=all_reduce", "layout=1x1")
     yield Check(
-        "memory_full_and_gpu_busy", (*alone, "sizes=[64,1.5GB,8GiB]", "budget.memory_share=1.0", *SHORT),
-        (ends_with(0), measured(message_bytes=64), skipped("out of memory", message_bytes=1_500_000_000),
-         skipped("on a GPU", message_bytes=8 << 30), says("in use by")),
-        nccl, 60.0, {"CUDA_VISIBLE_DEVICES": "0"}, HOG,
-    )  # fmt: skip
+        "memory_full_and_gpu_busy",
+        (*alone, "sizes=[64,1.5GB,8GiB]", "budget.memory_share=1.0", *SHORT),
+        (
+            ends_with(0),
+            measured(message_bytes=64),
+            skipped("out of memory", message_bytes=1_500_000_000),
+            skipped("on a GPU", message_bytes=8 << 30),
+            says("in use by"),
+        ),
+        nccl,
+        60.0,
+        {"CUDA_VISIBLE_DEVICES": "0"},
+        HOG,
+    )
     ranks = min(2, machine.gpus)
     yield Check(
         "killed_rank",
@@ -169,31 +239,76 @@ def many_gpus(machine: Machine) -> Iterator[Check]:
     layouts = [f"1x{ranks}" for ranks in (2, 4, 8, 16) if ranks < count] + [f"1x{count}"]
     yield Check(
         "nccl_layouts",
-        ("backend=nccl", "benchmark=all_reduce", f"layout=[{','.join(layouts)}]", "sizes=octaves", "timing=quick",
-         "budget.case_s=0.2"),
-        (ends_with(0), measured(), filled("limit_gb_per_s"), filled("efficiency"), recorded(r"peer\.0-1\.access")),
-        several, 120.0,
-    )  # fmt: skip
+        (
+            "backend=nccl",
+            "benchmark=all_reduce",
+            f"layout=[{','.join(layouts)}]",
+            "sizes=octaves",
+            "timing=quick",
+            "budget.case_s=0.2",
+        ),
+        (
+            ends_with(0),
+            measured(),
+            filled("limit_gb_per_s"),
+            filled("efficiency"),
+            recorded(r"peer\.0-1\.access"),
+        ),
+        several,
+        120.0,
+    )
     yield Check(
         "nccl_pairs",
-        ("backend=nccl", "benchmark=[p2p_latency,p2p_bandwidth]", f"layout=1x{count}", "pairs=all", "window=8",
-         "sizes=[8,16MiB]", *SHORT),
-        (ends_with(0), measured(), filled("link"), filled("transport")), several, 90.0,
-    )  # fmt: skip
+        (
+            "backend=nccl",
+            "benchmark=[p2p_latency,p2p_bandwidth]",
+            f"layout=1x{count}",
+            "pairs=all",
+            "window=8",
+            "sizes=[8,16MiB]",
+            *SHORT,
+        ),
+        (ends_with(0), measured(), filled("link"), filled("transport")),
+        several,
+        90.0,
+    )
     yield Check(
         "nccl_ipc_on_off",
-        ("-m", "backend=nccl", "cuda_ipc=on,off", "benchmark=p2p_bandwidth", "layout=1x2", "window=8", "sizes=[64MiB]",
-         *SHORT),
-        (ends_with(0), measured(cuda_ipc="on"), measured(cuda_ipc="off"), filled("transport"),
-         compared("the transport of on is not that of off", _transports_differ)),
-        several, 90.0,
-    )  # fmt: skip
+        (
+            "-m",
+            "backend=nccl",
+            "cuda_ipc=on,off",
+            "benchmark=p2p_bandwidth",
+            "layout=1x2",
+            "window=8",
+            "sizes=[64MiB]",
+            *SHORT,
+        ),
+        (
+            ends_with(0),
+            measured(cuda_ipc="on"),
+            measured(cuda_ipc="off"),
+            filled("transport"),
+            compared("the transport of on is not that of off", _transports_differ),
+        ),
+        several,
+        90.0,
+    )
     yield Check(
         "ipc_copy_between_gpus",
-        ("backend=ipc_copy", "benchmark=[p2p_latency,p2p_bandwidth]", f"layout=1x{count}", "pairs=all", "window=8",
-         "sizes=[8,64MiB]", *SHORT),
-        (ends_with(0), measured(pair="0-0"), measured_or_refused(pair="0-1")), several, 90.0,
-    )  # fmt: skip
+        (
+            "backend=ipc_copy",
+            "benchmark=[p2p_latency,p2p_bandwidth]",
+            f"layout=1x{count}",
+            "pairs=all",
+            "window=8",
+            "sizes=[8,64MiB]",
+            *SHORT,
+        ),
+        (ends_with(0), measured(pair="0-0"), measured_or_refused(pair="0-1")),
+        several,
+        90.0,
+    )
 
 
 def _graph_wins(rows: list[Row]) -> bool:
@@ -207,5 +322,8 @@ def _graph_wins(rows: list[Row]) -> bool:
 
 
 def _transports_differ(rows: list[Row]) -> bool:
-    seen = {switch: {row["transport"] for row in rows if row["cuda_ipc"] == switch} for switch in ("on", "off")}
+    seen = {
+        switch: {row["transport"] for row in rows if row["cuda_ipc"] == switch}
+        for switch in ("on", "off")
+    }
     return bool(seen["on"]) and bool(seen["off"]) and not seen["on"] & seen["off"]

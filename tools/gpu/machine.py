@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 TOOL = Path(__file__).resolve().parent
-PLUGINS, PROBES = TOOL / "plugins", TOOL / "probes"
+PLUGINS = TOOL / "plugins"
+PROBES = TOOL / "probes"
 ROOT = TOOL.parent.parent
 ASK_TORCH = """
 import json, torch
@@ -22,7 +23,7 @@ nccl = ".".join(map(str, torch.cuda.nccl.version())) if seen and torch.distribut
 print(json.dumps({"torch": torch.__version__, "torch_cuda": torch.version.cuda if seen else None, "nccl": nccl,
                   "names": [torch.cuda.get_device_name(one) for one in range(count)],
                   "bytes": [torch.cuda.mem_get_info(one)[1] for one in range(count)]}))
-"""
+"""  # noqa: E501
 ASK_CUPY = """
 import json, cupy
 from cupy.cuda import nccl
@@ -81,14 +82,20 @@ def look(gpus: int, environment: dict[str, str]) -> Machine:
     for question in (ASK_TORCH, ASK_CUPY, ASK_MPI):
         known |= answer(question, environment)
     known |= {name: tuple(known.get(name, ())) for name in ("names", "bytes")}
-    return Machine(gpus, **{name: value for name, value in known.items() if name in Machine.__annotations__})
+    return Machine(
+        gpus, **{name: value for name, value in known.items() if name in Machine.__annotations__}
+    )
 
 
 def answer(question: str, environment: dict[str, str], timeout_s: float = 60.0) -> dict[str, Any]:
     """The JSON that a short program prints last; empty if it fails."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", question], capture_output=True, text=True, timeout=timeout_s, env=environment
+            [sys.executable, "-c", question],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=environment,
         )
         values: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (subprocess.TimeoutExpired, IndexError, ValueError):
@@ -97,12 +104,19 @@ def answer(question: str, environment: dict[str, str], timeout_s: float = 60.0) 
 
 
 def importable(folder: Path) -> Path:
-    """A folder for PYTHONPATH with commbench and its conf/ as if they were installed, of this checkout only."""
+    """A folder for PYTHONPATH with commbench and its conf/ as if they were installed, of this
+    checkout only."""
     package = folder / "commbench"
     package.mkdir(parents=True, exist_ok=True)
-    sources = {path.name: path for path in (ROOT / "commbench").iterdir() if path.name != "__pycache__"}
+    sources = {
+        path.name: path for path in (ROOT / "commbench").iterdir() if path.name != "__pycache__"
+    }
     sources["conf"] = ROOT / "conf"
-    for link in [path for path in package.iterdir() if path.is_symlink() and path.readlink() != sources.get(path.name)]:
+    for link in [
+        path
+        for path in package.iterdir()
+        if path.is_symlink() and path.readlink() != sources.get(path.name)
+    ]:
         link.unlink()  # of another checkout, or of a module that is gone
     for name, source in sources.items():
         link = package / name
@@ -112,7 +126,14 @@ def importable(folder: Path) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment of all checks: commbench from this source tree, without variables of another job."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
-    path = os.pathsep.join(part for part in (str(folder), str(PLUGINS), kept.get("PYTHONPATH", "")) if part)
+    """The environment of all checks: commbench from this source tree, without variables of another
+    job."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("MASTER_ADDR", "MASTER_PORT")
+    }
+    path = os.pathsep.join(
+        part for part in (str(folder), str(PLUGINS), kept.get("PYTHONPATH", "")) if part
+    )
     return {**kept, "PYTHONPATH": path, "RES_OPTIONS": "timeout:1 attempts:1"}

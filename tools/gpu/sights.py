@@ -14,7 +14,11 @@ Row = dict[str, Any]
 
 def ends_with(status: int) -> Sight:
     def missed(end: Outcome) -> str | None:
-        problem = "it exceeded the time limit" if end.status is None else f"exit {end.status}: {last_line(end.stderr)}"
+        problem = (
+            "it exceeded the time limit"
+            if end.status is None
+            else f"exit {end.status}: {last_line(end.stderr)}"
+        )
         return None if end.status == status else problem
 
     return Sight(f"exit {status}", missed)
@@ -32,12 +36,15 @@ def says(*words: str) -> Sight:
 
 
 def prints(word: str) -> Sight:
-    return Sight(f"stdout has {word!r}", lambda end: None if re.search(word, end.stdout) else "it does not")
+    return Sight(
+        f"stdout has {word!r}", lambda end: None if re.search(word, end.stdout) else "it does not"
+    )
 
 
 def without_tracebacks() -> Sight:
     return Sight(
-        "no traceback of commbench", lambda end: "a traceback" if "commbench/cli/run.py" in end.stderr else None
+        "no traceback of commbench",
+        lambda end: "a traceback" if "commbench/cli/run.py" in end.stderr else None,
     )
 
 
@@ -45,10 +52,15 @@ def measured(**where: Any) -> Sight:
     """At least one row with these values is ok, and none is invalid or failed."""
 
     def missed(end: Outcome) -> str | None:
-        chosen = [row for row in end.rows if all(row[name] == value for name, value in where.items())]
+        chosen = [
+            row for row in end.rows if all(row[name] == value for name, value in where.items())
+        ]
         bad = [row for row in chosen if row["status"] in ("failed", "invalid")]
         if bad:
-            return f"{bad[0]['benchmark']} {bad[0]['message_bytes']} B is {bad[0]['status']}: {bad[0]['reason']}"
+            return (
+                f"{bad[0]['benchmark']} {bad[0]['message_bytes']} B is {bad[0]['status']}:"
+                f" {bad[0]['reason']}"
+            )
         if any(row["status"] == "ok" for row in chosen):
             return None
         return f"no such row is ok: {sorted({str(row['reason']) for row in chosen})[:2]}"
@@ -69,7 +81,11 @@ def measured_or_refused(**where: Any) -> Sight:
 
 def skipped(word: str, **where: Any) -> Sight:
     def missed(end: Outcome) -> str | None:
-        reasons = [str(row["reason"]) for row in end.rows if all(row[name] == value for name, value in where.items())]
+        reasons = [
+            str(row["reason"])
+            for row in end.rows
+            if all(row[name] == value for name, value in where.items())
+        ]
         return None if any(word in reason for reason in reasons) else f"reasons: {reasons[:2]}"
 
     return Sight(f"a skip row that says {word!r}: {_text(where)}", missed)
@@ -123,7 +139,9 @@ def compared(text: str, true: Callable[[list[Row]], bool]) -> Sight:
     """A relation between rows that are ok."""
 
     def missed(end: Outcome) -> str | None:
-        return None if true([row for row in end.rows if row["status"] == "ok"]) else "it does not hold"
+        return (
+            None if true([row for row in end.rows if row["status"] == "ok"]) else "it does not hold"
+        )
 
     return Sight(text, missed)
 

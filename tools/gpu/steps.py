@@ -1,4 +1,5 @@
-"""The steps of `make gpu-check STEP=N`, each of at most ten minutes with its own folder of evidence."""
+"""The steps of `make gpu-check STEP=N`, each of at most ten minutes with its own folder of
+evidence."""
 
 from __future__ import annotations
 
@@ -27,10 +28,13 @@ from sights import (
 PLUGIN = ("--config-dir", str(PLUGINS / "conf"), "allow=[shared_gpu]")
 MARK = "label=shared_gpu_so_times_mean_nothing"
 MESSAGES = "benchmark=[p2p_latency,p2p_bandwidth,p2p_bibandwidth,exchange]"
-COLLECTIVES = "benchmark=[broadcast,reduce,all_reduce,all_gather,reduce_scatter,all_to_all,gather,scatter,barrier]"
+COLLECTIVES = "benchmark=[broadcast,reduce,all_reduce,all_gather,reduce_scatter,all_to_all,gather,scatter,barrier]"  # noqa: E501
 FEW = (*SHORT, "timing.warmup_repetitions=2", "budget.late_s=30", "budget.restarts=1")
 LOGGED = {"GPU_CHECK_LOGS": "."}  # each check runs in its own folder
-LIBRARIES: tuple[tuple[str, Callable[[Machine], str | None]], ...] = (("nccl", nccl), ("cupy", cupy))
+LIBRARIES: tuple[tuple[str, Callable[[Machine], str | None]], ...] = (
+    ("nccl", nccl),
+    ("cupy", cupy),
+)
 
 
 @dataclass(frozen=True)
@@ -43,26 +47,57 @@ class Step:
 
 
 def two_ranks(machine: Machine) -> Iterator[Check]:
-    """What one rank cannot show of NCCL: messages, windows, groups of some ranks, captured messages, a lost peer."""
+    """What one rank cannot show of NCCL: messages, windows, groups of some ranks, captured
+    messages, a lost peer."""
     for library, possible in LIBRARIES:
         backend = (*PLUGIN, f"backend=shared_{library}", MARK)
         limits = 1.0 if library == "nccl" else 0.6
         yield Check(
             f"shared_{library}_messages",
-            (*backend, MESSAGES, "layout=1x2", "pairs=[[0,1],[1,0],[1,1]]", "window=4", "sizes=[8,64KiB,1MiB]",
-             "timing_mode=[host_sync,graph]", *FEW),
-            (ends_with(0), measured(), measured(benchmark="exchange", timing_mode="graph"),
-             measured(pair="0-1", timing_mode="graph"), measured(pair="1-1"),
-             filled("transport", benchmark="p2p_latency", pair="0-1"), recorded("NET/Socket")),
-            possible, 170.0 * limits, LOGGED,
-        )  # fmt: skip
+            (
+                *backend,
+                MESSAGES,
+                "layout=1x2",
+                "pairs=[[0,1],[1,0],[1,1]]",
+                "window=4",
+                "sizes=[8,64KiB,1MiB]",
+                "timing_mode=[host_sync,graph]",
+                *FEW,
+            ),
+            (
+                ends_with(0),
+                measured(),
+                measured(benchmark="exchange", timing_mode="graph"),
+                measured(pair="0-1", timing_mode="graph"),
+                measured(pair="1-1"),
+                filled("transport", benchmark="p2p_latency", pair="0-1"),
+                recorded("NET/Socket"),
+            ),
+            possible,
+            170.0 * limits,
+            LOGGED,
+        )
         yield Check(
             f"shared_{library}_collectives",
-            (*backend, COLLECTIVES, "layout=[1x1,1x2]", "in_place=[true,false]", "sizes=[8,96KiB]", "root=[0,1]",
-             "timing_mode=[host_sync,device_event]", *FEW),
-            (ends_with(0), measured(), *(measured(benchmark=name, layout="1x2") for name in ("gather", "all_to_all"))),
-            possible, 130.0 * limits, LOGGED,
-        )  # fmt: skip
+            (
+                *backend,
+                COLLECTIVES,
+                "layout=[1x1,1x2]",
+                "in_place=[true,false]",
+                "sizes=[8,96KiB]",
+                "root=[0,1]",
+                "timing_mode=[host_sync,device_event]",
+                *FEW,
+            ),
+            (
+                ends_with(0),
+                measured(),
+                *(measured(benchmark=name, layout="1x2") for name in ("gather", "all_to_all")),
+            ),
+            possible,
+            130.0 * limits,
+            LOGGED,
+        )
         yield Check(
             f"shared_{library}_some_ranks",
             (*backend, "benchmark=[all_reduce,all_gather]", "layout=[1x1,1x2,1x3]", "sizes=[12KiB]",
@@ -72,33 +107,56 @@ def two_ranks(machine: Machine) -> Iterator[Check]:
         )  # fmt: skip
         yield Check(
             f"shared_{library}_killed",
-            (*backend, "benchmark=all_reduce", "layout=1x2", "sizes=[64KiB]", "timing=soak", "timing.duration_s=300",
-             "budget.restarts=0"),
-            (ends_with(3), says("rank 1", "SIGKILL|killed")), possible, 60.0,
+            (
+                *backend,
+                "benchmark=all_reduce",
+                "layout=1x2",
+                "sizes=[64KiB]",
+                "timing=soak",
+                "timing.duration_s=300",
+                "budget.restarts=0",
+            ),
+            (ends_with(3), says("rank 1", "SIGKILL|killed")),
+            possible,
+            60.0,
             meanwhile=lambda folder: kill_a_rank(folder, 1),
-        )  # fmt: skip
+        )
 
 
 def clocks(machine: Machine) -> Iterator[Check]:
     for library, possible in (("torch", nccl), ("cupy", cupy)):
         yield Check(
-            f"clocks_{library}", (library,),
-            (ends_with(0),
-             answered("events are within 10 % + 1 us of the kernel's length", _events_are_right),
-             answered("the host's clock is never below it", _host_is_above),
-             answered("with a hold, throughput and graph of 8 B are not slower than without", _hold_helps)),
-            possible, 120.0, program="clocks.py",
-        )  # fmt: skip
+            f"clocks_{library}",
+            (library,),
+            (
+                ends_with(0),
+                answered("events are within 10 % + 1 us of the kernel's length", _events_are_right),
+                answered("the host's clock is never below it", _host_is_above),
+                answered(
+                    "with a hold, throughput and graph of 8 B are not slower than without",
+                    _hold_helps,
+                ),
+            ),
+            possible,
+            120.0,
+            program="clocks.py",
+        )
 
 
 def lifetime(machine: Machine) -> Iterator[Check]:
     for library, possible in (("torch", nccl), ("cupy", cupy)):
         yield Check(
-            f"lifetime_{library}", (library,),
-            (ends_with(0), answered("20 rounds, and less than 64 MiB are lost", _rounds_leave_nothing),
-             answered("the capture is refused, and host_sync goes on", _host_sync_goes_on)),
-            possible, 240.0, program="lifetime.py",
-        )  # fmt: skip
+            f"lifetime_{library}",
+            (library,),
+            (
+                ends_with(0),
+                answered("20 rounds, and less than 64 MiB are lost", _rounds_leave_nothing),
+                answered("the capture is refused, and host_sync goes on", _host_sync_goes_on),
+            ),
+            possible,
+            240.0,
+            program="lifetime.py",
+        )
 
 
 def nvml_answers(machine: Machine) -> Iterator[Check]:
@@ -115,11 +173,25 @@ def ipc_copies(machine: Machine) -> Iterator[Check]:
     for setting in ("auto", "on"):
         yield Check(
             f"ipc_copy_{setting}",
-            ("backend=ipc_copy", f"cuda_ipc={setting}", "benchmark=[p2p_latency,p2p_bandwidth]", "layout=1x2",
-             "pairs=[[0,0],[0,1],[1,0]]", "window=8", sizes, "timing=quick", "budget.case_s=1"),
-            (ends_with(0), measured(pair="0-0"), measured_or_refused(pair="0-1"), recorded("ipc_probe")),
+            (
+                "backend=ipc_copy",
+                f"cuda_ipc={setting}",
+                "benchmark=[p2p_latency,p2p_bandwidth]",
+                "layout=1x2",
+                "pairs=[[0,0],[0,1],[1,0]]",
+                "window=8",
+                sizes,
+                "timing=quick",
+                "budget.case_s=1",
+            ),
+            (
+                ends_with(0),
+                measured(pair="0-0"),
+                measured_or_refused(pair="0-1"),
+                recorded("ipc_probe"),
+            ),
             timeout_s=180.0,
-        )  # fmt: skip
+        )
     yield Check(
         "ipc_copy_off", ("backend=ipc_copy", "cuda_ipc=off", "layout=1x2", "sizes=[8]"),
         (ends_with(2), says("cuda_ipc=off", "contradicts")),
@@ -138,22 +210,38 @@ def through_the_host(machine: Machine) -> Iterator[Check]:
     words = ("device=cuda", "benchmark=all", "layout=1x2", "window=4", "sizes=[8,64KiB,4MiB]", *FEW)
     for backend, possible in (("gloo", torch_cuda), ("mpi", mpi)):
         for staging in ("auto", "pinned", "none"):
-            none_is_refused = skipped("staging", staging="none") if backend == "gloo" else column("staging", ("none",))
+            none_is_refused = (
+                skipped("staging", staging="none")
+                if backend == "gloo"
+                else column("staging", ("none",))
+            )
             sights = {
                 "auto": (measured(benchmark="p2p_latency"), measured(benchmark="all_reduce")),
-                "pinned": (measured(benchmark="p2p_latency"), column("staging", ("pinned", "none"))),
+                "pinned": (
+                    measured(benchmark="p2p_latency"),
+                    column("staging", ("pinned", "none")),
+                ),
                 # a library that is not CUDA-aware refuses every case
                 "none": (none_is_refused,) if backend == "gloo" else (recorded("cuda_aware"),),
             }[staging]
             yield Check(
-                f"{backend}_{staging}", (f"backend={backend}", f"staging={staging}", *words), (ends_with(0), *sights),
-                possible, 85.0,
-            )  # fmt: skip
+                f"{backend}_{staging}",
+                (f"backend={backend}", f"staging={staging}", *words),
+                (ends_with(0), *sights),
+                possible,
+                85.0,
+            )
 
 
 def host_copies(machine: Machine) -> Iterator[Check]:
-    words = ("backend=cuda_copy", "benchmark=[copy_h2d,copy_d2h,copy_h2d_d2h,copy_d2d]", "layout=1x1",
-             "sizes=[8,64KiB,1MiB,16MiB,256MiB,1GiB]", "timing=quick", "budget.case_s=0.5")  # fmt: skip
+    words = (
+        "backend=cuda_copy",
+        "benchmark=[copy_h2d,copy_d2h,copy_h2d_d2h,copy_d2d]",
+        "layout=1x1",
+        "sizes=[8,64KiB,1MiB,16MiB,256MiB,1GiB]",
+        "timing=quick",
+        "budget.case_s=0.5",
+    )
     yield Check(
         "copies_pinned", (*words, f"timing_mode=[{','.join(checks.CLOCKS)}]"),
         (ends_with(0), measured(), filled("efficiency", benchmark="copy_h2d"),
@@ -161,9 +249,12 @@ def host_copies(machine: Machine) -> Iterator[Check]:
         torch_cuda, 270.0,
     )  # fmt: skip
     yield Check(
-        "copies_pageable", (*words, "staging=none"), (ends_with(0), measured(benchmark="copy_h2d", staging="none")),
-        torch_cuda, 120.0,
-    )  # fmt: skip
+        "copies_pageable",
+        (*words, "staging=none"),
+        (ends_with(0), measured(benchmark="copy_h2d", staging="none")),
+        torch_cuda,
+        120.0,
+    )
 
 
 STEPS: dict[int, Step] = {
@@ -183,7 +274,9 @@ STEPS: dict[int, Step] = {
 
 def _events_are_right(seen: dict[str, Any]) -> bool:
     rows = [row for row in seen["kernels"] if row["mode"] != "host_sync" and row["asked_us"]]
-    return bool(rows) and all(abs(row["median_us"] - row["true_us"]) <= 0.1 * row["true_us"] + 1.0 for row in rows)
+    return bool(rows) and all(
+        abs(row["median_us"] - row["true_us"]) <= 0.1 * row["true_us"] + 1.0 for row in rows
+    )
 
 
 def _host_is_above(seen: dict[str, Any]) -> bool:
@@ -206,12 +299,15 @@ def _host_sync_goes_on(seen: dict[str, Any]) -> bool:
 
 
 def _nvml_reads(seen: dict[str, Any]) -> bool:
-    return {"gpu.sm_clock_mhz", "gpu.temperature_c", "gpu.throttle_reasons"} <= set(seen["readings"])
+    return {"gpu.sm_clock_mhz", "gpu.temperature_c", "gpu.throttle_reasons"} <= set(
+        seen["readings"]
+    )
 
 
 def _no_own_process_is_named(seen: dict[str, Any]) -> bool:
     after = seen["processes_after"]
-    named = {int(pid) for pid in re.findall(r"(\d+) \(", after["users"] or "")}  # 1234 (1000000000 B), 77 (? B)
+    # 1234 (1000000000 B), 77 (? B)
+    named = {int(pid) for pid in re.findall(r"(\d+) \(", after["users"] or "")}
     return not named & {after["pid"], *after["NSpid"]}
 
 
@@ -219,6 +315,8 @@ def _link_is_filled(rows: list[dict[str, Any]]) -> bool:
     shares = [
         row["efficiency"]
         for row in rows
-        if row["benchmark"] == "copy_h2d" and row["message_bytes"] == 256 << 20 and row["timing_mode"] == "throughput"
+        if row["benchmark"] == "copy_h2d"
+        and row["message_bytes"] == 256 << 20
+        and row["timing_mode"] == "throughput"
     ]
     return bool(shares) and all(0.5 <= share <= 1.0 for share in shares)

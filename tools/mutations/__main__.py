@@ -1,8 +1,10 @@
-"""Does the test suite notice? Changes one token of the package at a time and runs the tests that should fail.
+"""Does the test suite notice? Changes one token of the package at a time and runs the tests that
+should fail.
 
-`python tools/mutations` runs every mutation of mutations.yaml in a copy of the repository, prints the test that failed
-first, and rewrites the table in docs/testing.md. `python tools/mutations WORD` runs those whose text contains WORD and
-writes nothing. Exit status 1 if more than MOST_SURVIVORS survive or one does not apply.
+`python tools/mutations` runs every mutation of mutations.yaml in a copy of the repository, prints
+the test that failed first, and rewrites the table in docs/testing.md. `python tools/mutations WORD`
+runs those whose text contains WORD and writes nothing. Exit status 1 if more than MOST_SURVIVORS
+survive or one does not apply.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from omegaconf import OmegaConf
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "testing.md"
-BEGIN, END = "<!-- mutations: begin -->", "<!-- mutations: end -->"
+BEGIN = "<!-- mutations: begin -->"
+END = "<!-- mutations: end -->"
 MOST_SURVIVORS = 2
 AT_ONCE = 2
 TEST_S = 600
@@ -32,7 +35,8 @@ TESTS_FAILED = 1  # pytest's exit status; others mean that the tests could not r
 
 @dataclass(frozen=True)
 class Mutation:
-    """`find` occurs once in `file` and is replaced; `tests` are the part of `make test` that should fail."""
+    """`find` occurs once in `file` and is replaced; `tests` are the part of `make test` that should
+    fail."""
 
     file: str
     find: str
@@ -55,7 +59,9 @@ def run(mutation: Mutation) -> Outcome:
     """One mutation in a copy of the tracked files."""
     with tempfile.TemporaryDirectory(prefix="commbench-mutation-") as name:
         copy = Path(name)
-        tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        tracked = subprocess.run(
+            ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
         for file in tracked.splitlines():
             (copy / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, copy / file)
@@ -69,10 +75,19 @@ def run(mutation: Mutation) -> Outcome:
 
 def _tested(mutation: Mutation, copy: Path) -> Outcome:
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not long", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "hypothesis")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(copy),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "hypothesis"),
+    }
     try:
         done = subprocess.run(
-            [*words, *mutation.tests.split()], cwd=copy, env=environment, capture_output=True, text=True, timeout=TEST_S
+            [*words, *mutation.tests.split()],
+            cwd=copy,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TEST_S,
         )
     except subprocess.TimeoutExpired:
         return Outcome(mutation, f"no end within {TEST_S} s")
@@ -80,7 +95,11 @@ def _tested(mutation: Mutation, copy: Path) -> Outcome:
         return Outcome(mutation, None)
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.M)
     if done.returncode != TESTS_FAILED or failed is None:
-        return Outcome(mutation, None, f"pytest exited with {done.returncode}: {(done.stdout + done.stderr)[-300:]}")
+        return Outcome(
+            mutation,
+            None,
+            f"pytest exited with {done.returncode}: {(done.stdout + done.stderr)[-300:]}",
+        )
     return Outcome(mutation, failed[1].removeprefix("tests/"))
 
 
@@ -108,12 +127,19 @@ def _cell(code: str) -> str:
 
 def main(words: Sequence[str]) -> int:
     listed: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).parent / "mutations.yaml"))
-    chosen = [Mutation(**entry) for entry in listed if not words or any(word in str(entry) for word in words)]
+    chosen = [
+        Mutation(**entry)
+        for entry in listed
+        if not words or any(word in str(entry) for word in words)
+    ]
     outcomes = list[Outcome]()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for outcome in pool.map(run, chosen):
             outcomes.append(outcome)
-            print(f"{outcome.mutation.file}: {_cell(outcome.mutation.find)}: {outcome.text}", flush=True)
+            print(
+                f"{outcome.mutation.file}: {_cell(outcome.mutation.find)}: {outcome.text}",
+                flush=True,
+            )
     if not words:
         before, _, rest = TABLE.read_text().partition(BEGIN)
         after = rest.partition(END)[2]

@@ -1,6 +1,8 @@
-"""`make perf`: the speed of commbench itself as ratios; each launch alternates all sides in the same ranks.
+"""`make perf`: the speed of commbench itself as ratios; each launch alternates all sides in the
+same ranks.
 
-`python tools/perf [SECTION ...]` runs some sections; without a name all of them except the ones that take minutes.
+`python tools/perf [SECTION ...]` runs some sections; without a name all of them except the ones
+that take minutes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ HERE = Path(__file__).parent
 
 
 def claims_startup() -> list[Claim]:
-    """Seconds of commands that must not import torch; the best of five, as a disturbance only ever adds time."""
+    """Seconds of commands that must not import torch; the best of five, as a disturbance only ever
+    adds time."""
     commands = {
         "--help": (["--help"], 1.0),
         "a configuration error": (["backend=none"], 1.0),
@@ -37,14 +40,24 @@ def claims_startup() -> list[Claim]:
         seconds = []
         for _ in range(5):
             begin = time.perf_counter()
-            subprocess.run([sys.executable, "-m", "commbench", *words], capture_output=True, check=False)
+            subprocess.run(
+                [sys.executable, "-m", "commbench", *words], capture_output=True, check=False
+            )
             seconds.append(time.perf_counter() - begin)
-        made.append(Claim(f"seconds of {name}", min(seconds), bound, f"median {statistics.median(seconds):.2f} s"))
+        made.append(
+            Claim(
+                f"seconds of {name}",
+                min(seconds),
+                bound,
+                f"median {statistics.median(seconds):.2f} s",
+            )
+        )
     return made
 
 
 def claims_memory() -> list[Claim]:
-    """Growth of a rank's peak resident memory after its imports at 256 MiB messages, over 1.2 x buffers + 64 MiB."""
+    """Growth of a rank's peak resident memory after its imports at 256 MiB messages, over 1.2 x
+    buffers + 64 MiB."""
     made = []
     for backend in ("gloo", "mpi"):
         for benchmark in ("p2p_latency", "p2p_bandwidth", "all_reduce"):
@@ -52,7 +65,9 @@ def claims_memory() -> list[Claim]:
             peak, buffers = (int(word) for word in run(words).stdout.split()[-2:])
             share = peak / (1.2 * buffers + 64 * MIB)
             detail = f"{peak / MIB:.0f} MiB over the imports, buffers {buffers / MIB:.0f} MiB"
-            made.append(Claim(f"{backend}: peak memory of {benchmark} / allowed", share, 1.0, detail))
+            made.append(
+                Claim(f"{backend}: peak memory of {benchmark} / allowed", share, 1.0, detail)
+            )
     return made
 
 
@@ -73,7 +88,8 @@ ONLY_IF_NAMED = ("matrix",)
 
 
 def measured(section: str) -> list[dict[str, object]]:
-    """The section's lines of the stored table, also printed; a section that fails does not affect the others."""
+    """The section's lines of the stored table, also printed; a section that fails does not affect
+    the others."""
     try:
         claims = SECTIONS[section]()
     except Skipped as skipped:
@@ -92,7 +108,10 @@ def measured(section: str) -> list[dict[str, object]]:
 def main(words: list[str]) -> int:
     unknown = [word for word in words if word not in SECTIONS]
     if unknown:
-        print(f"unknown sections: {', '.join(unknown)}; allowed: {', '.join(SECTIONS)}", file=sys.stderr)
+        print(
+            f"unknown sections: {', '.join(unknown)}; allowed: {', '.join(SECTIONS)}",
+            file=sys.stderr,
+        )
         return 2
     # an exception, so that the context manager of the virtual hosts removes them
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

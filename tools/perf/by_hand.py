@@ -1,4 +1,5 @@
-"""The loops that one would write by hand: a ping-pong with mpi4py, and one with torch.distributed."""
+"""The loops that one would write by hand: a ping-pong with mpi4py, and one with
+torch.distributed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ def hand_mpi(comm: Any, send: Any, recv: Any) -> Side:
 
     def run(n: int) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
-        row, clock, put, get = stamps[0], time.perf_counter_ns, comm.Send, comm.Recv
+        row = stamps[0]
+        clock = time.perf_counter_ns
+        put = comm.Send
+        get = comm.Recv
         comm.Barrier()
         if comm.rank == 0:
             for r in range(n):
@@ -26,14 +30,16 @@ def hand_mpi(comm: Any, send: Any, recv: Any) -> Side:
                 put(send, peer, 0)
                 get(recv, peer, 0)
                 t1 = clock()
-                row[r, 0], row[r, 1] = t0, t1
+                row[r, 0] = t0
+                row[r, 1] = t1
         else:
             for r in range(n):
                 t0 = clock()
                 get(recv, peer, 0)
                 put(send, peer, 0)
                 t1 = clock()
-                row[r, 0], row[r, 1] = t0, t1
+                row[r, 0] = t0
+                row[r, 1] = t1
         return stamps
 
     return run
@@ -44,7 +50,8 @@ def hand_gloo(dist: Any, group: Any, send: Any, recv: Any, rank: int) -> Side:
 
     def run(n: int) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
-        row, clock = stamps[0], time.perf_counter_ns
+        row = stamps[0]
+        clock = time.perf_counter_ns
         dist.barrier(group)
         if rank == 0:
             for r in range(n):
@@ -52,14 +59,16 @@ def hand_gloo(dist: Any, group: Any, send: Any, recv: Any, rank: int) -> Side:
                 dist.send(send, 1, group)
                 dist.recv(recv, 1, group)
                 t1 = clock()
-                row[r, 0], row[r, 1] = t0, t1
+                row[r, 0] = t0
+                row[r, 1] = t1
         else:
             for r in range(n):
                 t0 = clock()
                 dist.recv(recv, 0, group)
                 dist.send(send, 0, group)
                 t1 = clock()
-                row[r, 0], row[r, 1] = t0, t1
+                row[r, 0] = t0
+                row[r, 1] = t1
         return stamps
 
     return run

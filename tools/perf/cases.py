@@ -12,10 +12,13 @@ from commbench.core.case import Planned, World
 from commbench.measure.plan import plan
 
 Held = Mapping[str, HostBuffer]
-ONE_NODE, TWO_NODES = ((0, 1),), ((0,), (1,))
+ONE_NODE = ((0, 1),)
+TWO_NODES = ((0,), (1,))
 
 
-def planned(words: Sequence[str], rank: int, nodes: tuple[tuple[int, ...], ...] = ONE_NODE) -> list[Planned]:
+def planned(
+    words: Sequence[str], rank: int, nodes: tuple[tuple[int, ...], ...] = ONE_NODE
+) -> list[Planned]:
     """The planned cases, smallest message first. Raises ConfigError for an invalid override."""
     layout = f"layout={len(nodes)}x{len(nodes[0])}"
     with ConfigComposer() as composer:
@@ -26,7 +29,8 @@ def planned(words: Sequence[str], rank: int, nodes: tuple[tuple[int, ...], ...] 
 
 
 def check(job: Planned, rank: int, held: Held, side: Callable[[int], Any]) -> None:
-    """Assert that a side moves the expected data to the expected places, in every copy of the buffers."""
+    """Assert that a side moves the expected data to the expected places, in every copy of the
+    buffers."""
     for name, buffer in held.items():
         buffer.write(job.benchmark.fill(job.case, rank, job.size, name, 0))
     side(job.pool)

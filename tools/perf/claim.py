@@ -30,7 +30,9 @@ class Claim:
 
     def __str__(self) -> str:
         verdict = "ok  " if self.holds else "MISS"
-        return f"{verdict} {self.name:<52} {self.value:7.3f}  bound {self.bound:5.2f}   {self.detail}"
+        return (
+            f"{verdict} {self.name:<52} {self.value:7.3f}  bound {self.bound:5.2f}   {self.detail}"
+        )
 
 
 def run(
@@ -41,7 +43,8 @@ def run(
     An exception in this process ends the command too.
     """
     words = ["timeout", "-k", "5", str(limit_s), *command]
-    pipe, exports = subprocess.PIPE, {**os.environ, **(environment or {})}
+    pipe = subprocess.PIPE
+    exports = {**os.environ, **(environment or {})}
     with subprocess.Popen(words, text=True, env=exports, stdout=pipe, stderr=pipe) as process:
         try:
             out, err = process.communicate()

@@ -32,9 +32,12 @@ def claims_mpi(kind: str) -> list[Claim]:
     launches = [launch() for _ in range(LAUNCHES)]
     # 0.4 unless C itself is slower: the native loop cannot be faster than the library
     own = ratio(launches, "p2p_latency 8", "c", "by_hand")
-    wanted: list[Wanted] = [("p2p_latency 8", "native", "by_hand", max(0.4, C_BOUND * own[0]) if own else 0.4)]
+    wanted: list[Wanted] = [
+        ("p2p_latency 8", "native", "by_hand", max(0.4, C_BOUND * own[0]) if own else 0.4)
+    ]
     wanted += [(case, "native", "c", C_BOUND) for case in C_CASES]
-    for size in (8192, MIB):  # one buffer for all messages of a window, as osu_bw has it: 0.95 to 1.05
+    # one buffer for all messages of a window, as osu_bw has it: 0.95 to 1.05
+    for size in (8192, MIB):
         case = f"p2p_bandwidth buffers=shared {size}"
         wanted += [(case, "native", "c", C_BOUND), (case, "c", "native", 1 / 0.95)]
     wanted += [("p2p_latency 8", "python", "by_hand", 1.05)]
@@ -45,7 +48,9 @@ def claims_mpi(kind: str) -> list[Claim]:
 def claims_gloo() -> list[Claim]:
     launches = [gloo_launch() for _ in range(LAUNCHES)]
     sizes = (8, 65536, 4 * MIB)
-    return claims("gloo", launches, [(f"p2p_latency {size}", "python", "by_hand", 1.02) for size in sizes])
+    return claims(
+        "gloo", launches, [(f"p2p_latency {size}", "python", "by_hand", 1.02) for size in sizes]
+    )
 
 
 def claims(where: str, launches: list[Blocks], wanted: list[Wanted]) -> list[Claim]:
@@ -58,30 +63,43 @@ def claims(where: str, launches: list[Blocks], wanted: list[Wanted]) -> list[Cla
 
 
 def ratio(launches: list[Blocks], case: str, over: str, under: str) -> tuple[float, str] | None:
-    """Median over launches of the median of the ratios block by block, and a text; None if a side is missing."""
+    """Median over launches of the median of the ratios block by block, and a text; None if a side
+    is missing."""
     if under not in launches[0][case]:
         return None
-    ratios, absolute = [], []
+    ratios = []
+    absolute = []
     for launch in launches:
-        a, b = launch[case][over], launch[case][under]
+        a = launch[case][over]
+        b = launch[case][under]
         ratios.append(statistics.median(x / y for x, y in zip(a, b, strict=True)))
         absolute.append((statistics.median(a) / 1000, statistics.median(b) / 1000))
     mine, theirs = (statistics.median(times) for times in zip(*absolute, strict=True))
     spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-    return statistics.median(ratios), f"{mine:.3f} us against {theirs:.3f} us per operation; launches {spread}"
+    return (
+        statistics.median(ratios),
+        f"{mine:.3f} us against {theirs:.3f} us per operation; launches {spread}",
+    )
 
 
 def mpi_launch(kind: str) -> Callable[[], Blocks]:
     library = find(kind)
     assert library is not None, f"{kind} is not installed; make perf installs both wheels"
-    launcher, folder = Mpirun(), tempfile.mkdtemp(prefix="commbench-perf-")
+    launcher = Mpirun()
+    folder = tempfile.mkdtemp(prefix="commbench-perf-")
     command = launcher.command(Layout(1, 2), (), library.path, ())
     start = command[: command.index(sys.executable)]
     reference = compiled(library, folder)
     environment = {**launcher.environment(2), "MPI4PY_LIBMPI": library.path}
 
     def launch() -> Blocks:
-        words = [*start, sys.executable, str(HERE / "ranks.py"), "mpi", *([reference] if reference else [])]
+        words = [
+            *start,
+            sys.executable,
+            str(HERE / "ranks.py"),
+            "mpi",
+            *([reference] if reference else []),
+        ]
         return blocks_of(run(words, environment=environment).stdout)
 
     return launch
@@ -93,13 +111,19 @@ def compiled(library: MpiLibrary, folder: str) -> str | None:
     if compiler is None:
         return None
     target = f"{folder}/reference.so"
-    run([compiler, "-O2", "-shared", "-fPIC", str(HERE / "reference.c"), "-o", target, library.path])
+    run(
+        [compiler, "-O2", "-shared", "-fPIC", str(HERE / "reference.c"), "-o", target, library.path]
+    )
     return target
 
 
 def gloo_launch() -> Blocks:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    return blocks_of(run([*torchrun, str(HERE / "ranks.py"), "gloo"], environment={"OMP_NUM_THREADS": "1"}).stdout)
+    return blocks_of(
+        run(
+            [*torchrun, str(HERE / "ranks.py"), "gloo"], environment={"OMP_NUM_THREADS": "1"}
+        ).stdout
+    )
 
 
 def blocks_of(stdout: str) -> Blocks:

@@ -47,7 +47,9 @@ PARTS = (
 def claims_growth() -> list[Claim]:
     runs = {what: [least(what, ranks) for ranks in RANKS] for what in ("control", "recording")}
     seconds = [cost["cpu_s"] for cost in runs["control"]]
-    case = Claim(f"rank 0's cpu seconds of a case, {RANKS[-1]} ranks", seconds[-1], CASE_S, listed(seconds))
+    case = Claim(
+        f"rank 0's cpu seconds of a case, {RANKS[-1]} ranks", seconds[-1], CASE_S, listed(seconds)
+    )
     return [case, *(growth(part, runs[part.what]) for part in PARTS)]
 
 
@@ -64,16 +66,25 @@ def last_line(stdout: str) -> Cost:
 
 
 def growth(part: Part, costs: list[Cost]) -> Claim:
-    """Cost per unit of work between the two largest sizes, over the mean cost per unit at the smaller of them.
+    """Cost per unit of work between the two largest sizes, over the mean cost per unit at the
+    smaller of them.
 
-    1 if the cost is proportional to the work, less if a part of it is fixed, 8 if it grows with the square. The divisor
-    is not a difference of small numbers, so that noise at small sizes has little effect.
+    1 if the cost is proportional to the work, less if a part of it is fixed, 8 if it grows with the
+    square. The divisor is not a difference of small numbers, so that noise at small sizes has
+    little effect.
     """
     small, large = costs[-2:]
     more = (large[part.key] - small[part.key]) / (part.work(large) - part.work(small))
     seconds = [cost[part.key] for cost in costs]
-    detail = f"{listed(seconds)}; cost per further rank from {RANKS[-2]} on, over the mean up to there"
-    return Claim(f"growth of {part.what}'s {part.key}", more / (small[part.key] / part.work(small)), GROWTH, detail)
+    detail = (
+        f"{listed(seconds)}; cost per further rank from {RANKS[-2]} on, over the mean up to there"
+    )
+    return Claim(
+        f"growth of {part.what}'s {part.key}",
+        more / (small[part.key] / part.work(small)),
+        GROWTH,
+        detail,
+    )
 
 
 def listed(seconds: list[float]) -> str:

@@ -1,6 +1,8 @@
-"""One rank of a comparison: sides take turns, block by block, in the same processes and on the same buffers.
+"""One rank of a comparison: sides take turns, block by block, in the same processes and on the same
+buffers.
 
-Rank 0 prints one line of JSON: for each case and side the median nanoseconds per operation in each block.
+Rank 0 prints one line of JSON: for each case and side the median nanoseconds per operation in each
+block.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from numpy.typing import NDArray
 from commbench.core.case import Mode, Planned
 from commbench.core.protocols import Communicator
 
-BLOCKS, WARM = {"mpi": 24, "gloo": 104}, 4  # gloo varies by several per cent from block to block
+BLOCKS = {"mpi": 24, "gloo": 104}
+WARM = 4  # gloo varies by several per cent from block to block
 MIB = 2**20
 # bytes: repetitions per block. Not in place, so that no side refills buffers before each repetition
 CASES = {
@@ -36,7 +39,8 @@ CASES = {
 
 @dataclass(frozen=True)
 class Library:
-    """An opened library: commbench's communicator, the sides for a case, and the slowest rank's times."""
+    """An opened library: commbench's communicator, the sides for a case, and the slowest rank's
+    times."""
 
     rank: int
     ours: Communicator
@@ -48,10 +52,18 @@ def compare(backend: str, library: Library) -> None:
     results = {}
     for benchmark, sizes in CASES[backend].items():
         name, *axes = benchmark.split()
-        words = [f"backend={backend}", f"benchmark={name}", *axes, f"sizes={list(sizes)}", "in_place=false"]
+        words = [
+            f"backend={backend}",
+            f"benchmark={name}",
+            *axes,
+            f"sizes={list(sizes)}",
+            "in_place=false",
+        ]
         for job in planned(words, library.rank):
             n = sizes[job.case.message_bytes]
-            results[f"{benchmark} {job.case.message_bytes}"] = blocks(job, library, n, BLOCKS[backend])
+            results[f"{benchmark} {job.case.message_bytes}"] = blocks(
+                job, library, n, BLOCKS[backend]
+            )
     if library.rank == 0:
         print(json.dumps(results), flush=True)
 
@@ -82,7 +94,8 @@ def mpi_library(path: str | None) -> Library:
     comm = mpi.COMM_WORLD.Dup()
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
-    ours, rank = MpiCommunicator(mpi, comm), comm.rank
+    ours = MpiCommunicator(mpi, comm)
+    rank = comm.rank
     reference = None
     if path is not None:
         from reference import Reference
@@ -93,10 +106,13 @@ def mpi_library(path: str | None) -> Library:
         program = job.benchmark.program(job.case, rank, job.size)
         modes = {engine: Mode(engine, job.case.sync) for engine in ("native", "python")}
         made: dict[str, Side] = {
-            engine: ours.prepare({rank: program}, {rank: held}, mode) for engine, mode in modes.items()
+            engine: ours.prepare({rank: program}, {rank: held}, mode)
+            for engine, mode in modes.items()
         }
         if job.case.benchmark == "p2p_latency":
-            messages = ([held[name].words(), job.case.elements, mpi.FLOAT] for name in ("send", "recv"))
+            messages = (
+                [held[name].words(), job.case.elements, mpi.FLOAT] for name in ("send", "recv")
+            )
             made["by_hand"] = hand_mpi(comm, *messages)
         if reference is not None:
             made["c"] = reference.side(job, held)
@@ -117,7 +133,8 @@ def gloo_library() -> Library:
     from commbench.backends.torch.distributed import TorchCommunicator
 
     dist.init_process_group("gloo")
-    rank, group = dist.get_rank(), dist.group.WORLD
+    rank = dist.get_rank()
+    group = dist.group.WORLD
     ours = TorchCommunicator("gloo", group, (0, 1), rank)
 
     def sides(job: Planned, held: Held) -> dict[str, Side]:

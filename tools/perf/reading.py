@@ -10,12 +10,15 @@ from pathlib import Path
 
 from claim import LAUNCHES, Claim, run
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))  # the result folders of the tests
+# the result folders of the tests
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 from generated_results import run_of
 
-RUNS, MOST_LAUNCHES = 1000, 3
-SECONDS, GIB = 10.0, 1.0
+RUNS = 1000
+MOST_LAUNCHES = 3
+SECONDS = 10.0
+GIB = 1.0
 CODE = """
 import resource, sys
 from commbench.cli.results import report as command

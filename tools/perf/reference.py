@@ -1,4 +1,5 @@
-"""The C side of a comparison: reference.c, called with the addresses of the buffers that the engines use."""
+"""The C side of a comparison: reference.c, called with the addresses of the buffers that the
+engines use."""
 
 from __future__ import annotations
 
@@ -33,16 +34,21 @@ class Reference:
     """The compiled loops of all benchmarks, for one communicator of two ranks."""
 
     def __init__(self, path: str, mpi: Any, comm: Any) -> None:
-        self._library, self._mpi, self._comm = ctypes.CDLL(path), mpi, comm
+        self._library = ctypes.CDLL(path)
+        self._mpi = mpi
+        self._comm = comm
 
-    def side(self, planned: Planned, held: Mapping[str, HostBuffer]) -> Callable[[int], NDArray[np.int64]]:
+    def side(
+        self, planned: Planned, held: Mapping[str, HostBuffer]
+    ) -> Callable[[int], NDArray[np.int64]]:
         """Runs n repetitions; stamps [1, n, 2] in ns as commbench's runners return them."""
         function = getattr(self._library, planned.case.benchmark)
         slots = planned.case.window or 1
         requests = np.zeros(slots * self._mpi._sizeof(self._mpi.Request), dtype=np.uint8)
         statuses = np.zeros(slots * self._mpi._sizeof(self._mpi.Status), dtype=np.uint8)
         job = self._job(planned, held, slots)
-        job.requests, job.statuses = requests.ctypes.data, statuses.ctypes.data
+        job.requests = requests.ctypes.data
+        job.statuses = statuses.ctypes.data
 
         def run(n: int, keep: object = (requests, statuses, held)) -> NDArray[np.int64]:
             stamps = np.zeros((1, n, 2), dtype=np.int64)
@@ -53,7 +59,9 @@ class Reference:
         return run
 
     def _job(self, planned: Planned, held: Mapping[str, HostBuffer], slots: int) -> Job:
-        mpi, case, rank = self._mpi, planned.case, self._comm.rank
+        mpi = self._mpi
+        case = planned.case
+        rank = self._comm.rank
         count, datatype = typed(mpi, case.dtype, case.elements, case.reduction)
         return Job(
             send=_addresses(held, slots, "send", "source"),
@@ -73,7 +81,8 @@ class Reference:
 
 
 def _addresses(held: Mapping[str, HostBuffer], slots: int, *names: str) -> Any:
-    """[pool][slots] addresses of the first of these buffers that exists; null if this rank has none.
+    """[pool][slots] addresses of the first of these buffers that exists; null if this rank has
+    none.
 
     Where messages share one buffer, its address is there for each of them.
     """
@@ -81,5 +90,7 @@ def _addresses(held: Mapping[str, HostBuffer], slots: int, *names: str) -> Any:
     if buffer is None:
         return None
     own = buffer.spec.slots
-    words = [buffer.address(slot % own, copy) for copy in range(buffer.pool) for slot in range(slots)]
+    words = [
+        buffer.address(slot % own, copy) for copy in range(buffer.pool) for slot in range(slots)
+    ]
     return ctypes.cast((ctypes.c_void_p * len(words))(*words), Addresses)

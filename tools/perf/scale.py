@@ -1,11 +1,12 @@
-"""The cost of commbench itself as the world grows: control work with real connections, planning and recording.
+"""The cost of commbench itself as the world grows: control work with real connections, planning and
+recording.
 
-`python scale.py control N` starts N ranks, eight per node, as threads of a few processes, each with connections of its
-own to the stores of rank 0 and of its node, and lets them measure a case whose operations take no time. The result is
-the processor time of rank 0's process, which also serves its two stores: on a cluster the other ranks have processors
-of their own. `control-flat N` does the same without the stores of the nodes.
-`python scale.py recording N` plans, measures and records a case of N simulated ranks; the time of the simulation is
-subtracted. Each prints one line of JSON.
+`python scale.py control N` starts N ranks, eight per node, as threads of a few processes, each with
+connections of its own to the stores of rank 0 and of its node, and lets them measure a case whose
+operations take no time. The result is the processor time of rank 0's process, which also serves its
+two stores: on a cluster the other ranks have processors of their own. `control-flat N` does the
+same without the stores of the nodes. `python scale.py recording N` plans, measures and records a
+case of N simulated ranks; the time of the simulation is subtracted. Each prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ from commbench.config.settings import Settings
 from commbench.core.case import Mode, Planned, World
 from commbench.core.layout import Layout
 from commbench.core.program import BufferSpec, Pattern, Program
-from commbench.core.protocols import Buffer, Control
+from commbench.core.protocols import Buffer, Communicator, Control
 from commbench.measure.case import CaseVisit
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions
@@ -55,7 +56,9 @@ def planned(size: int, backend: str) -> tuple[Settings, Planned, float]:
     """The job, and the seconds it took to plan it."""
     layout = Layout(max(1, size // 8), min(8, size))
     with ConfigComposer() as composer:
-        settings = composer.jobs([f"backend={backend}", *WORDS, f"layout={layout}"], multirun=False)[0].settings
+        settings = composer.jobs(
+            [f"backend={backend}", *WORDS, f"layout={layout}"], multirun=False
+        )[0].settings
     world, _ = hosted_world(layout.nodes, layout.ranks_per_node)
     begin = time.perf_counter()
     (job,) = plan(settings, world, PlanFacts(2**42, 2**20, 64))
@@ -70,7 +73,8 @@ class Nothing:
     """A buffer without memory, whose payload is always right."""
 
     def __init__(self, spec: BufferSpec, pool: int) -> None:
-        self.spec, self.pool = spec, pool
+        self.spec = spec
+        self.pool = pool
 
     def write(self, pattern: Pattern | None) -> None:
         pass
@@ -88,7 +92,8 @@ class Instant:
     progress: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
 
     def __post_init__(self) -> None:
-        self.hosted, self.size = (self.rank,), 0
+        self.hosted = (self.rank,)
+        self.size = 0
         self._random = np.random.default_rng(self.rank)
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
@@ -103,11 +108,15 @@ class Instant:
 
     def __call__(self, n: int) -> NDArray[np.int64]:
         start = np.arange(n, dtype=np.int64) * 10**7
-        return np.stack([start, start + (1e6 * self._random.lognormal(0, 0.03, n)).astype(np.int64)], axis=-1)[None]
+        return np.stack(
+            [start, start + (1e6 * self._random.lognormal(0, 0.03, n)).astype(np.int64)], axis=-1
+        )[None]
 
 
 def take_part(control: Control, settings: Settings, job: Planned) -> Any:
-    return CaseVisit(job, Instant(control.rank), control, settings, {}, lambda _: None, Progress()).measure()  # type: ignore[arg-type]
+    communicator = cast(Communicator, Instant(control.rank))
+    visit = CaseVisit(job, communicator, control, settings, {}, lambda _: None, Progress())
+    return visit.measure()
 
 
 def store(port: int, owner: bool) -> Any:
@@ -139,9 +148,15 @@ def ranks(kind: str, port: int, first: int, last: int, size: int) -> None:
 
     def rank(number: int) -> None:
         try:
-            take_part(entered(StoreControl(store(port, owner=False), number, size), nodes, kind), settings, job)
+            take_part(
+                entered(StoreControl(store(port, owner=False), number, size), nodes, kind),
+                settings,
+                job,
+            )
         except BaseException as error:  # one line, not a traceback for each of a thousand threads
-            print(f"rank {number}: {type(error).__name__}: {error}"[:500], file=sys.stderr, flush=True)
+            print(
+                f"rank {number}: {type(error).__name__}: {error}"[:500], file=sys.stderr, flush=True
+            )
             os._exit(1)
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(first, last)]
@@ -156,23 +171,45 @@ def control_cost(kind: str, size: int) -> dict[str, float]:
     server = store(0, owner=True)
     edges = np.linspace(1, size, PROCESSES + 1).astype(int)
     children = [
-        subprocess.Popen([sys.executable, __file__, "ranks", kind, str(server.port), str(first), str(last), str(size)])
-        for first, last in pairwise(edges) if last > first
-    ]  # fmt: skip
+        subprocess.Popen(
+            [
+                sys.executable,
+                __file__,
+                "ranks",
+                kind,
+                str(server.port),
+                str(first),
+                str(last),
+                str(size),
+            ]
+        )
+        for first, last in pairwise(edges)
+        if last > first
+    ]
     begin = time.process_time()
     try:
         control = entered(StoreControl(server, 0, size), nodes_of(size), kind)
-        enter_cpu_s, cpu_s, wall_s = time.process_time() - begin, time.process_time(), time.perf_counter()
+        enter_cpu_s = time.process_time() - begin
+        cpu_s = time.process_time()
+        wall_s = time.perf_counter()
         outcome = take_part(control, settings, job)
-        cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+        cpu_s = time.process_time() - cpu_s
+        wall_s = time.perf_counter() - wall_s
         for child in children:
             child.wait(CONNECT_S)
     finally:
         for child in children:
             child.kill()
     assert isinstance(outcome, Samples)
-    blocks, repetitions = len(outcome.blocks), outcome.repetitions or 0
-    return {"enter_cpu_s": enter_cpu_s, "cpu_s": cpu_s, "wall_s": wall_s, "blocks": blocks, "repetitions": repetitions}
+    blocks = len(outcome.blocks)
+    repetitions = outcome.repetitions or 0
+    return {
+        "enter_cpu_s": enter_cpu_s,
+        "cpu_s": cpu_s,
+        "wall_s": wall_s,
+        "blocks": blocks,
+        "repetitions": repetitions,
+    }
 
 
 # ---------------------------------------------------------------- planning and recording
@@ -182,7 +219,9 @@ class Stopwatch:
     """A runner that adds up the seconds spent in the simulation, to be subtracted."""
 
     def __init__(self, runner: Any, watch: dict[str, float]) -> None:
-        self._runner, self._watch, self.progress = runner, watch, runner.progress
+        self._runner = runner
+        self._watch = watch
+        self.progress = runner.progress
 
     def __call__(self, n: int) -> NDArray[np.int64]:
         begin = time.perf_counter()
@@ -194,11 +233,14 @@ class Stopwatch:
 def recording_cost(size: int) -> dict[str, float]:
     settings, job, plan_s = planned(size, "simulated")
     world, control = hosted_world(job_layout(job).nodes, job_layout(job).ranks_per_node)
-    communicator, watch = settings.backend.open(world, control, "cpu"), {"simulated": 0.0}
+    communicator = settings.backend.open(world, control, "cpu")
+    watch = {"simulated": 0.0}
     prepare = communicator.prepare
     communicator.prepare = lambda *words: Stopwatch(prepare(*words), watch)  # type: ignore[assignment,method-assign]
     begin = time.perf_counter()
-    outcome = CaseVisit(job, communicator, control, settings, {}, lambda _: None, Progress()).measure()
+    outcome = CaseVisit(
+        job, communicator, control, settings, {}, lambda _: None, Progress()
+    ).measure()
     decide_s = time.perf_counter() - begin - watch["simulated"]
     assert isinstance(outcome, Samples)
     begin = time.perf_counter()
@@ -232,7 +274,8 @@ def job_layout(job: Planned) -> Layout:
 if __name__ == "__main__":
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # else torch warns about each connection whose peer has no host name
+    # else torch warns about each connection whose peer has no host name
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # and waits 5 s for the name
     kind, *words = sys.argv[1:]
     if kind == "ranks":

@@ -14,7 +14,8 @@ from pathlib import Path
 from claim import LAUNCHES, MIB, Claim, Skipped, run
 from wire_ranks import STREAMS, Rates, free_port
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))  # the virtual hosts of the tests
+# the virtual hosts of the tests
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 from virtual_hosts import Link, missing, virtual_hosts
 
@@ -22,10 +23,14 @@ HERE = Path(__file__).parent
 MOST_LAUNCHES = 3  # of about 40 s each
 LAUNCH_S = 180
 SLOW = Link(rate_mbit=500)
-LINK_WINDOW, LINK_MESSAGE_BYTES = 64, MIB // 2  # a window of them takes half a second
-LOOPBACK_WINDOW, LOOPBACK_MESSAGE_BYTES = 16, MIB  # iperf3's block, and memory that stays in the last-level cache
-LOOPBACK_S, LINK_S = 1, 3  # per turn; the queue of the link at its begin and end must be negligible
-LOOPBACK_BOUND, LINK_BOUND = 1 / 0.9, 1.03
+LINK_WINDOW = 64
+LINK_MESSAGE_BYTES = MIB // 2  # a window of them takes half a second
+LOOPBACK_WINDOW = 16
+LOOPBACK_MESSAGE_BYTES = MIB  # iperf3's block, and memory that stays in the last-level cache
+LOOPBACK_S = 1
+LINK_S = 3  # per turn; the queue of the link at its begin and end must be negligible
+LOOPBACK_BOUND = 1 / 0.9
+LINK_BOUND = 1.03
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,9 @@ class Ends:
             for rank, start in enumerate(self.starts)
         )
         with tempfile.TemporaryFile() as log:
-            other = subprocess.Popen(["timeout", "-k", "5", str(LAUNCH_S), *second], stdout=log, stderr=log)
+            other = subprocess.Popen(
+                ["timeout", "-k", "5", str(LAUNCH_S), *second], stdout=log, stderr=log
+            )
             try:
                 rates: dict[str, Rates] = json.loads(run(first, LAUNCH_S).stdout)
                 other.wait(LAUNCH_S)
@@ -62,13 +69,18 @@ class Ends:
 
 
 def claims_loopback() -> list[Claim]:
-    """tcp reaches 0.9 of iperf3; both send the same block of cached memory again and again (buffers=shared)."""
+    """tcp reaches 0.9 of iperf3; both send the same block of cached memory again and again
+    (buffers=shared)."""
     need_iperf3()
-    seen = Ends(([], []), "127.0.0.1", 1, LOOPBACK_MESSAGE_BYTES, LOOPBACK_WINDOW, LOOPBACK_S).launches()
+    seen = Ends(
+        ([], []), "127.0.0.1", 1, LOOPBACK_MESSAGE_BYTES, LOOPBACK_WINDOW, LOOPBACK_S
+    ).launches()
     made = []
     for streams in STREAMS:
         ratio, detail = compared([launch[str(streams)] for launch in seen])
-        made.append(Claim(f"loopback: iperf3 / tcp at {named(streams)}", ratio, LOOPBACK_BOUND, detail))
+        made.append(
+            Claim(f"loopback: iperf3 / tcp at {named(streams)}", ratio, LOOPBACK_BOUND, detail)
+        )
     return made
 
 
@@ -78,16 +90,26 @@ def claims_link() -> list[Claim]:
     reason = missing(SLOW)
     if reason is not None:
         raise Skipped(reason)
-    with tempfile.TemporaryDirectory(prefix="commbench-perf-") as folder, virtual_hosts(2, Path(folder), SLOW) as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="commbench-perf-") as folder,
+        virtual_hosts(2, Path(folder), SLOW) as made,
+    ):
         first, second = made.hosts
         seen = Ends(
-            (first.command(), second.command()), first.address, 2, LINK_MESSAGE_BYTES, LINK_WINDOW, LINK_S
+            (first.command(), second.command()),
+            first.address,
+            2,
+            LINK_MESSAGE_BYTES,
+            LINK_WINDOW,
+            LINK_S,
         ).launches()
     claims = []
     for streams in STREAMS:
         ratio, detail = compared([launch[str(streams)] for launch in seen])
         name = f"link of {SLOW.rate_mbit} Mbit/s: iperf3 and tcp at {named(streams)}"
-        claims.append(Claim(name, max(ratio, 1 / ratio), LINK_BOUND, f"{detail}; the larger over the smaller"))
+        claims.append(
+            Claim(name, max(ratio, 1 / ratio), LINK_BOUND, f"{detail}; the larger over the smaller")
+        )
     return claims
 
 
@@ -101,11 +123,19 @@ def named(streams: int) -> str:
 
 
 def compared(launches: list[Rates]) -> tuple[float, str]:
-    """iperf3 over tcp: the median over launches of the ratio of the medians of their turns, and a text."""
-    ratios = [statistics.median(rates["iperf3"]) / statistics.median(rates["ours"]) for rates in launches]
+    """iperf3 over tcp: the median over launches of the ratio of the medians of their turns, and a
+    text."""
+    ratios = [
+        statistics.median(rates["iperf3"]) / statistics.median(rates["ours"]) for rates in launches
+    ]
     median, best = (
-        [f([rate for rates in launches for rate in rates[side]]) / 1e9 for side in ("ours", "iperf3")]
+        [
+            f([rate for rates in launches for rate in rates[side]]) / 1e9
+            for side in ("ours", "iperf3")
+        ]
         for f in (statistics.median, max)
     )
-    text = f"{median[0]:.3f} GB/s against {median[1]:.3f} GB/s, best {best[0]:.3f} and {best[1]:.3f}"
+    text = (
+        f"{median[0]:.3f} GB/s against {median[1]:.3f} GB/s, best {best[0]:.3f} and {best[1]:.3f}"
+    )
     return statistics.median(ratios), f"{text}; launches {min(ratios):.3f} to {max(ratios):.3f}"

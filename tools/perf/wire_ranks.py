@@ -1,7 +1,9 @@
-"""One of two ranks on sockets: p2p_bandwidth of backend tcp and iperf3 take turns, each for about SECONDS.
+"""One of two ranks on sockets: p2p_bandwidth of backend tcp and iperf3 take turns, each for about
+SECONDS.
 
-`wire_ranks.py RANK HOST PORT NODES MESSAGE_BYTES WINDOW SECONDS`; rank 0 prints one line of JSON: for each number of
-streams the payload rates of both sides, bytes/s, in the order of their turns. The receiving rank runs iperf3's server.
+`wire_ranks.py RANK HOST PORT NODES MESSAGE_BYTES WINDOW SECONDS`; rank 0 prints one line of JSON:
+for each number of streams the payload rates of both sides, bytes/s, in the order of their turns.
+The receiving rank runs iperf3's server.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from commbench.backends.tcp.backend import Tcp, TcpCommunicator
 from commbench.core.case import Planned, World
 from commbench.world.control import StoreControl
 
-TURNS, STREAMS = 4, (1, 4)
+TURNS = 4
+STREAMS = (1, 4)
 PATIENCE_S = 60.0
 IPERF3 = ["timeout", "-k", "5", "300", "iperf3"]  # so that it ends even if this process is killed
 BLOCK = "1M"  # the largest that iperf3 accepts; tcp hands whole messages to the kernel
@@ -47,7 +50,9 @@ def iperf3_server() -> Iterator[int]:
         try:
             until = time.monotonic() + PATIENCE_S
             while "listening" not in Path(log.name).read_text():
-                assert server.poll() is None and time.monotonic() < until, Path(log.name).read_text()
+                assert server.poll() is None and time.monotonic() < until, Path(
+                    log.name
+                ).read_text()
                 time.sleep(0.05)
             yield port
         finally:
@@ -57,7 +62,17 @@ def iperf3_server() -> Iterator[int]:
 
 def iperf3(seconds: int, streams: int, address: str, port: int) -> float:
     """Received bytes/s after an omitted first second: tcp uses warm connections too."""
-    words = ["--client", address, "--port", str(port), "--parallel", str(streams), "--length", BLOCK, "--json"]
+    words = [
+        "--client",
+        address,
+        "--port",
+        str(port),
+        "--parallel",
+        str(streams),
+        "--length",
+        BLOCK,
+        "--json",
+    ]
     timing = ["--time", str(seconds), "--omit", "1"]
     done = subprocess.run([*IPERF3, *words, *timing], capture_output=True, text=True, check=False)
     result = json.loads(done.stdout)
@@ -66,47 +81,74 @@ def iperf3(seconds: int, streams: int, address: str, port: int) -> float:
 
 
 class Wire:
-    """This rank's side: the control plane, the tcp communicator, and the address of iperf3's server."""
+    """This rank's side: the control plane, the tcp communicator, and the address of iperf3's
+    server."""
 
     def __init__(
-        self, control: StoreControl, communicator: TcpCommunicator, server_port: int | None, seconds: int
+        self,
+        control: StoreControl,
+        communicator: TcpCommunicator,
+        server_port: int | None,
+        seconds: int,
     ) -> None:
-        self._control, self._communicator, self._rank = control, communicator, control.rank
+        self._control = control
+        self._communicator = communicator
+        self._rank = control.rank
         self._seconds = seconds
         here = control.gather([communicator.facts()["address"], server_port], PATIENCE_S)
         self._server = control.decide(here[1] if here else None, PATIENCE_S)
 
     def rates(self, job: Planned) -> Rates:
         program = job.benchmark.program(job.case, self._rank, job.size)
-        held: Any = {spec.name: self._communicator.allocate(spec, job.pool) for spec in program.buffers}
-        runner = self._communicator.prepare({self._rank: program}, {self._rank: held}, job.case.mode)
+        held: Any = {
+            spec.name: self._communicator.allocate(spec, job.pool) for spec in program.buffers
+        }
+        runner = self._communicator.prepare(
+            {self._rank: program}, {self._rank: held}, job.case.mode
+        )
         check(job, self._rank, held, runner)
         stamps = runner(1)[0]
-        n = self._control.decide(max(1, round(self._seconds * 1e9 / (stamps[0, 1] - stamps[0, 0]))), PATIENCE_S)
+        n = self._control.decide(
+            max(1, round(self._seconds * 1e9 / (stamps[0, 1] - stamps[0, 0]))), PATIENCE_S
+        )
         sides = {"ours": lambda: self._ours(job, runner, n), "iperf3": lambda: self._theirs(job)}
         rates: Rates = {name: [] for name in sides}
         for turn in range(TURNS):
             for name in sorted(sides, reverse=turn % 2 == 1):
                 rates[name].append(sides[name]())
-                self._control.decide(None, PATIENCE_S)  # the rank without an iperf3 client waits here
+                # the rank without an iperf3 client waits here
+                self._control.decide(None, PATIENCE_S)
         return rates
 
     def _ours(self, job: Planned, runner: Any, n: int) -> float:
-        runner(1)  # like iperf3's omitted second: the congestion window shrinks while the other side runs
+        # like iperf3's omitted second: the congestion window shrinks while the other side runs
+        runner(1)
         stamps = runner(n)[0]
         return float(n * job.shape.bytes_per_sample / (stamps[-1, 1] - stamps[0, 0]) * 1e9)
 
     def _theirs(self, job: Planned) -> float:
-        return iperf3(self._seconds, job.case.streams or 1, *self._server) if self._rank == 0 else 0.0
+        return (
+            iperf3(self._seconds, job.case.streams or 1, *self._server) if self._rank == 0 else 0.0
+        )
 
 
-def main(rank: int, host: str, port: int, nodes: int, message_bytes: int, window: int, seconds: int) -> None:
+def main(
+    rank: int, host: str, port: int, nodes: int, message_bytes: int, window: int, seconds: int
+) -> None:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     patience = timedelta(seconds=PATIENCE_S)
-    control = StoreControl(TCPStore(host, port, None, rank == 0, patience, wait_for_workers=False), rank, 2)
+    control = StoreControl(
+        TCPStore(host, port, None, rank == 0, patience, wait_for_workers=False), rank, 2
+    )
     places = ONE_NODE if nodes == 1 else TWO_NODES
-    words = ["backend=tcp", "benchmark=p2p_bandwidth", f"window={window}", f"streams={list(STREAMS)}", "buffers=shared"]
+    words = [
+        "backend=tcp",
+        "benchmark=p2p_bandwidth",
+        f"window={window}",
+        f"streams={list(STREAMS)}",
+        "buffers=shared",
+    ]
     jobs = planned([*words, f"sizes=[{message_bytes}]"], rank, places)
     communicator = Tcp().open(World(rank, 2, places, (rank,)), control)
     with iperf3_server() if rank == 1 else nullcontext() as server_port:

@@ -1,4 +1,5 @@
-"""A program before it runs: what the ranks exchange about it, and its steps as calls of the progress engine.
+"""A program before it runs: what the ranks exchange about it, and its steps as calls of the
+progress engine.
 
 Addresses and the messages of a wait are determined in advance.
 """
@@ -11,33 +12,54 @@ from dataclasses import dataclass, field
 
 from commbench.buffers.memory import DeviceBuffer
 from commbench.core.errors import Unsupported
-from commbench.core.program import Barrier, Copy, Irecv, Isend, Message, Program, Recv, Send, Step, View, WaitAll
+from commbench.core.program import (
+    Barrier,
+    Copy,
+    Irecv,
+    Isend,
+    Message,
+    Program,
+    Recv,
+    Send,
+    Step,
+    View,
+    WaitAll,
+)
 from commbench.engines.lowered import Call, Rotating
 
 from .protocol import NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, Transfer
 
-Channels = tuple[Mapping[int, SendChannel], Mapping[int, ReceiveChannel]]  # by peer in this communicator
+# by peer in this communicator
+Channels = tuple[Mapping[int, SendChannel], Mapping[int, ReceiveChannel]]
 Direction = tuple[str, int]  # "send" or "receive", and the peer
 IPC_NO_COLLECTIVES = "ipc_copy is point to point only: it copies from one process into another"
 ONE_NODE_ONLY = "CUDA IPC works only between processes of one node"
-Region = tuple[str, int, int, int]  # buffer, offset in its first copy, distance of copies, size; all in bytes
+# buffer, offset in its first copy, distance of copies, size; all in bytes
+Region = tuple[str, int, int, int]
 
 
 @dataclass
 class Offer:
-    """What one rank contributes, in JSON: ranks are those of the world, as text. Messages are in program order."""
+    """What one rank contributes, in JSON: ranks are those of the world, as text. Messages are in
+    program order."""
 
     receives: dict[str, list[Region]] = field(default_factory=dict)  # by source
     sends: dict[str, list[int]] = field(default_factory=dict)  # bytes, by target
     handles: dict[str, str] = field(default_factory=dict)  # hex, by buffer
-    counters: dict[str, int] = field(default_factory=dict)  # values of those that this rank writes, by index as text
+    # values of those that this rank writes, by index as text
+    counters: dict[str, int] = field(default_factory=dict)
     pool: int = 1
     problem: str | None = None  # why this rank can't run its program
 
 
 def region_of(buffers: Mapping[str, DeviceBuffer], view: View) -> Region:
     buffer = buffers[view.buffer]
-    return view.buffer, buffer.addresses(view)[0] - buffer.address(), buffer.copy_bytes, buffer.size_bytes(view)
+    return (
+        view.buffer,
+        buffer.addresses(view)[0] - buffer.address(),
+        buffer.copy_bytes,
+        buffer.size_bytes(view),
+    )
 
 
 def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[int]) -> None:
@@ -47,10 +69,14 @@ def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[i
         raise Unsupported(IPC_NO_COLLECTIVES)
     if any(not isinstance(step, Copy) for step in program.reset):
         raise Unsupported("ipc_copy can't lower messages in a reset")
-    remote = [step for step in steps if isinstance(step, Message) and ranks[step.peer] not in node_ranks]
+    remote = [
+        step for step in steps if isinstance(step, Message) and ranks[step.peer] not in node_ranks
+    ]
     if remote:
         raise Unsupported(f"{ONE_NODE_ONLY}: rank {ranks[remote[0].peer]} is on another")
-    if any(isinstance(step, Barrier) for step in program.steps) and not set(ranks) <= set(node_ranks):
+    if any(isinstance(step, Barrier) for step in program.steps) and not set(ranks) <= set(
+        node_ranks
+    ):
         raise Unsupported(f"{ONE_NODE_ONLY}, and this barrier is of several")
 
 
@@ -61,10 +87,15 @@ def offers_mismatch(offers: Mapping[int, Offer]) -> str | None:
             peer_offer = offers[int(peer)]
             expected = [region[3] for region in peer_offer.receives.get(str(rank), [])]
             if sizes != expected:
-                sent, received = (f"{len(part)} messages of {sum(part)} B" for part in (sizes, expected))
+                sent, received = (
+                    f"{len(part)} messages of {sum(part)} B" for part in (sizes, expected)
+                )
                 return f"rank {rank} sends {sent} to rank {peer}, which receives {received}"
             if offer.pool != peer_offer.pool:
-                return f"ranks {rank} and {peer} rotate through {offer.pool} and {peer_offer.pool} copies"
+                return (
+                    f"ranks {rank} and {peer} rotate through {offer.pool} and {peer_offer.pool}"
+                    " copies"
+                )
         silent = [peer for peer in offer.receives if str(rank) not in offers[int(peer)].sends]
         if silent:
             return f"rank {rank} receives from rank {silent[0]}, which sends nothing to it"
@@ -72,7 +103,8 @@ def offers_mismatch(offers: Mapping[int, Offer]) -> str | None:
 
 
 class IpcLowering:
-    """Lowers one program. `targets`: for each peer the addresses of its messages, one per copy of the pool."""
+    """Lowers one program. `targets`: for each peer the addresses of its messages, one per copy of
+    the pool."""
 
     def __init__(
         self,
@@ -83,14 +115,19 @@ class IpcLowering:
         channels: Channels,
         targets: Mapping[int, Sequence[Sequence[int]]],
     ) -> None:
-        self._rank, self._buffers = rank, buffers
-        self._engine, self._barrier, self._targets = engine, barrier, targets
+        self._rank = rank
+        self._buffers = buffers
+        self._engine = engine
+        self._barrier = barrier
+        self._targets = targets
         self._sends, self._receives = channels
         self._count: Counter[Direction] = Counter()  # messages so far
-        self._open: dict[int, tuple[Direction, int]] = {}  # request -> its channel and its number there
+        # request -> its channel and its number there
+        self._open: dict[int, tuple[Direction, int]] = {}
 
     def call(self, step: Step) -> Call:
-        engine, pending = self._engine, self._sends_pending()
+        engine = self._engine
+        pending = self._sends_pending()
         match step:
             case Send(data, peer):
                 function = engine.send_while_pending if pending else engine.send
@@ -101,7 +138,10 @@ class IpcLowering:
                 return call
             case Recv(_, peer):
                 self._count["receive", peer] += 1
-                return Call(engine.receive_while_pending if pending else engine.receive, (self._receives[peer],))
+                return Call(
+                    engine.receive_while_pending if pending else engine.receive,
+                    (self._receives[peer],),
+                )
             case Irecv(_, peer, request):
                 self._open[request] = ("receive", peer), self._count["receive", peer]
                 self._count["receive", peer] += 1
@@ -120,22 +160,37 @@ class IpcLowering:
         return any(kind == "send" for (kind, _), _ in self._open.values())
 
     def _wait(self, requests: Sequence[int]) -> Call:
-        """Waits for the newest of these messages in each channel: the messages of a channel complete in order."""
+        """Waits for the newest of these messages in each channel: the messages of a channel
+        complete in order."""
         pending = self._sends_pending()
         newest: dict[Direction, int] = defaultdict(int)
         for request in requests:
             direction, number = self._open.pop(request)
             newest[direction] = max(newest[direction], number)
-        newer = {direction: self._count[direction] - 1 - number for direction, number in newest.items()}
-        sends = tuple((self._sends[peer], count) for (kind, peer), count in newer.items() if kind == "send")
-        receives = tuple((self._receives[peer], count) for (kind, peer), count in newer.items() if kind == "receive")
-        return Call(self._engine.wait, (sends, receives)) if pending else Call(self._engine.wait_receives, (receives,))
+        newer = {
+            direction: self._count[direction] - 1 - number for direction, number in newest.items()
+        }
+        sends = tuple(
+            (self._sends[peer], count) for (kind, peer), count in newer.items() if kind == "send"
+        )
+        receives = tuple(
+            (self._receives[peer], count)
+            for (kind, peer), count in newer.items()
+            if kind == "receive"
+        )
+        return (
+            Call(self._engine.wait, (sends, receives))
+            if pending
+            else Call(self._engine.wait_receives, (receives,))
+        )
 
     def _message(self, data: View, peer: int) -> Rotating:
         """The next message to that peer; counts it."""
         number = self._count["send", peer]
         if peer == self._rank and self._count["receive", peer] <= number:
-            raise Unsupported("ipc_copy can't send to its own rank before the receive: post the receive first")
+            raise Unsupported(
+                "ipc_copy can't send to its own rank before the receive: post the receive first"
+            )
         self._count["send", peer] += 1
         return self._transfers(data, self._targets[peer][number])
 
@@ -143,4 +198,6 @@ class IpcLowering:
         """The transfers from the view to an address, one for each copy of the pool."""
         buffer = self._buffers[source.buffer]
         ends = zip(targets, buffer.addresses(source), strict=True)
-        return Rotating(tuple(Transfer(target, begin, buffer.size_bytes(source)) for target, begin in ends))
+        return Rotating(
+            tuple(Transfer(target, begin, buffer.size_bytes(source)) for target, begin in ends)
+        )

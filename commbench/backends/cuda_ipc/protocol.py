@@ -1,9 +1,11 @@
-"""Messages by copies into a peer's memory, with counters in shared memory: posted, sent, arrived at a barrier.
+"""Messages by copies into a peer's memory, with counters in shared memory: posted, sent, arrived at
+a barrier.
 
-The receiver posts memory for a message; the sender copies into it, waits for the copy, and counts it as sent. Messages
-between two ranks match by number: the n-th that one rank posts is the n-th that the other sends. Each counter has one
-writer and a cache line of its own, and only grows. An aligned 8-byte store is atomic, and the copy that it
-announces is complete on the GPU before, so no memory order beyond that of x86 is needed.
+The receiver posts memory for a message; the sender copies into it, waits for the copy, and counts
+it as sent. Messages between two ranks match by number: the n-th that one rank posts is the n-th
+that the other sends. Each counter has one writer and a cache line of its own, and only grows. An
+aligned 8-byte store is atomic, and the copy that it announces is complete on the GPU before, so no
+memory order beyond that of x86 is needed.
 """
 
 from __future__ import annotations
@@ -28,13 +30,15 @@ class Mailbox:
     """The counters of a node: `counters[index]`. `node_ranks` are the world ranks of the node."""
 
     def __init__(self, path: Path, node_ranks: Sequence[int]) -> None:
-        self._position, self._ranks = {rank: position for position, rank in enumerate(node_ranks)}, len(node_ranks)
+        self._position = {rank: position for position, rank in enumerate(node_ranks)}
+        self._ranks = len(node_ranks)
         with path.open("r+b") as file:
             self._pages = mmap.mmap(file.fileno(), mailbox_bytes(self._ranks))
         self.counters = memoryview(self._pages).cast("q")
 
     def posted(self, source: int, target: int) -> int:
-        """Index of the number of messages from the source that have memory at the target; the target writes it."""
+        """Index of the number of messages from the source that have memory at the target; the
+        target writes it."""
         return LINE_WORDS * (self._position[source] * self._ranks + self._position[target])
 
     def sent(self, source: int, target: int) -> int:
@@ -63,11 +67,13 @@ def mailbox_bytes(ranks: int) -> int:
 
 
 def create_mailbox(ranks: int) -> Path:
-    """A file with all counters zero, to be opened by all ranks and then unlinked. Raises OSError."""
+    """A file with all counters zero, to be opened by all ranks and then unlinked. Raises
+    OSError."""
     path = SHARED_MEMORY / f"commbench-ipc-{secrets.token_hex(8)}"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, mailbox_bytes(ranks))  # without space, a later store would be a SIGBUS
+        # without space, a later store would be a SIGBUS
+        os.posix_fallocate(descriptor, 0, mailbox_bytes(ranks))
     except OSError:
         path.unlink()
         raise
@@ -85,23 +91,30 @@ class Transfer(NamedTuple):
 
 
 class SendChannel:
-    """Messages to one rank. `issued`, `enqueued` (on the stream) and `announced` count messages over all programs.
+    """Messages to one rank. `issued`, `enqueued` (on the stream) and `announced` count messages
+    over all programs.
 
-    `posted`, `sent`: indices of counters. `offset`: posted minus sent when the program was prepared, which is not zero
-    after a program that failed.
+    `posted`, `sent`: indices of counters. `offset`: posted minus sent when the program was
+    prepared, which is not zero after a program that failed.
     """
 
     def __init__(self, posted: int, sent: int, announced: int, offset: int) -> None:
-        self.posted, self.sent, self.offset = posted, sent, offset
+        self.posted = posted
+        self.sent = sent
+        self.offset = offset
         self.issued = self.enqueued = self.announced = announced
         self.queue: deque[Transfer] = deque()
 
 
 class ReceiveChannel:
-    """Messages from one rank: `count` have been posted. `offset`: sent minus posted when the program was prepared."""
+    """Messages from one rank: `count` have been posted. `offset`: sent minus posted when the
+    program was prepared."""
 
     def __init__(self, posted: int, sent: int, count: int, offset: int) -> None:
-        self.posted, self.sent, self.count, self.offset = posted, sent, count, offset
+        self.posted = posted
+        self.sent = sent
+        self.count = count
+        self.offset = offset
 
 
 # with the number of newest messages of the channel that need not be complete
@@ -110,11 +123,17 @@ Receives = tuple[tuple[ReceiveChannel, int], ...]
 
 
 class ProgressEngine:
-    """One rank's messages in one program. Every wait makes progress on all sends that this rank has issued."""
+    """One rank's messages in one program. Every wait makes progress on all sends that this rank has
+    issued."""
 
-    def __init__(self, exporter: CudaExporter, mailbox: Mailbox, channels: Sequence[SendChannel]) -> None:
-        self._mailbox, self._counters, self._channels = mailbox, mailbox.counters, channels
-        self._copy, self._synchronise = exporter.copy, exporter.synchronise
+    def __init__(
+        self, exporter: CudaExporter, mailbox: Mailbox, channels: Sequence[SendChannel]
+    ) -> None:
+        self._mailbox = mailbox
+        self._counters = mailbox.counters
+        self._channels = channels
+        self._copy = exporter.copy
+        self._synchronise = exporter.synchronise
 
     def send(self, channel: SendChannel, transfer: Transfer) -> None:
         """Blocking, where no other send is pending."""
@@ -157,20 +176,24 @@ class ProgressEngine:
             self._mailbox.wait(channel.sent, channel.count + channel.offset - newer)
 
     def wait(self, sends: Sends, receives: Receives) -> None:
-        """Wait until these are complete. Deadlocks only for an order of waits that would deadlock in MPI, too."""
+        """Wait until these are complete. Deadlocks only for an order of waits that would deadlock
+        in MPI, too."""
         counters = self._counters
         while True:
             enqueued = [self._enqueue(channel) for channel in self._channels if channel.queue]
             if any(enqueued):
                 continue
-            complete = [channel for channel in self._channels if channel.enqueued > channel.announced]
+            complete = [
+                channel for channel in self._channels if channel.enqueued > channel.announced
+            ]
             if complete:
                 self._synchronise()
             for channel in complete:
                 channel.announced = channel.enqueued
                 counters[channel.sent] = channel.announced
             if all(channel.announced >= channel.issued - newer for channel, newer in sends) and all(
-                counters[channel.sent] >= channel.count + channel.offset - newer for channel, newer in receives
+                counters[channel.sent] >= channel.count + channel.offset - newer
+                for channel, newer in receives
             ):
                 return
             if not complete:
@@ -192,11 +215,18 @@ class ProgressEngine:
 
 
 class NodeBarrier:
-    """The barrier of the ranks of one node: each counts its arrival and waits for the counters of all others."""
+    """The barrier of the ranks of one node: each counts its arrival and waits for the counters of
+    all others."""
 
-    def __init__(self, mailbox: Mailbox, index: int, count: int, others: Sequence[tuple[int, int]]) -> None:
-        """`index`, `count`: of this rank's counter. `others`: index of a counter, and its value minus `count`."""
-        self._mailbox, self._index, self._count, self._others = mailbox, index, count, others
+    def __init__(
+        self, mailbox: Mailbox, index: int, count: int, others: Sequence[tuple[int, int]]
+    ) -> None:
+        """`index`, `count`: of this rank's counter. `others`: index of a counter, and its value
+        minus `count`."""
+        self._mailbox = mailbox
+        self._index = index
+        self._count = count
+        self._others = others
 
     def wait(self) -> None:
         self._count += 1

@@ -60,14 +60,27 @@ class CupyNccl(NcclBackend):
             return f"{driver}; use a machine or container with an NVIDIA GPU, or take backend=gloo"
         if find_spec("cupy") is None:
             return f"cupy is not installed; {INSTALL}"
-        spec = find_spec("nvidia")  # of NVIDIA's wheels; else it is in a conda environment or in the loader's path
+        # of NVIDIA's wheels; else it is in a conda environment or in the loader's path
+        spec = find_spec("nvidia")
         folders = [Path(os.environ.get("CONDA_PREFIX", "/nowhere")) / "lib"]
-        folders += [Path(folder) / "nccl" / "lib" for folder in (spec and spec.submodule_search_locations) or ()]
-        if not any((folder / NCCL_LIBRARY).exists() for folder in folders) and find_library("nccl") is None:
+        folders += [
+            Path(folder) / "nccl" / "lib"
+            for folder in (spec and spec.submodule_search_locations) or ()
+        ]
+        if (
+            not any((folder / NCCL_LIBRARY).exists() for folder in folders)
+            and find_library("nccl") is None
+        ):
             return f"{NCCL_LIBRARY} was not found, and CuPy does not include it; {INSTALL}"
-        wheels = (major for major in CUDA_OF_WHEELS if installed_version((f"cupy-cuda{major}x",)) is not None)
+        wheels = (
+            major
+            for major in CUDA_OF_WHEELS
+            if installed_version((f"cupy-cuda{major}x",)) is not None
+        )
         older = "pip install 'commbench[cuda12]', or take backend=gloo"
-        return next((reason for major in wheels if (reason := driver_too_old("cupy", major, older))), None)
+        return next(
+            (reason for major in wheels if (reason := driver_too_old("cupy", major, older))), None
+        )
 
     def open(self, world: World, control: Control, device: str = "cuda") -> CupyCommunicator:
         log = NcclLog(os.environ)
@@ -80,8 +93,12 @@ class CupyCommunicator(RankCommunicator):
     def __init__(self, device: CupyDevice, control: Control, log: NcclLog) -> None:
         from cupy.cuda import nccl
 
-        self._nccl, self._device, self._control, self._log = nccl, device, control, log
-        self.size, self.hosted = control.size, (control.rank,)
+        self._nccl = nccl
+        self._device = device
+        self._control = control
+        self._log = log
+        self.size = control.size
+        self.hosted = (control.rank,)
         self._subsets: list[CupyCommunicator] = []
         own_id = id_to_json(nccl.get_unique_id()) if control.rank == 0 else None
         unique_id = id_from_json(control.decide(own_id, ID_DEADLINE_S, "the id of a communicator"))
@@ -102,10 +119,14 @@ class CupyCommunicator(RankCommunicator):
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return DeviceBuffer(spec, pool, CupyMemory)
 
-    def runner(self, program: Program, buffers: Mapping[str, DeviceBuffer], mode: Mode) -> DeviceRunner:
+    def runner(
+        self, program: Program, buffers: Mapping[str, DeviceBuffer], mode: Mode
+    ) -> DeviceRunner:
         if mode.timing_mode in EVENT_TIMED:
             self._device.ready_to_hold()
-        lowering = CupyLowering(self._nccl, self._comm, self._device, buffers, self._barrier_memory.address)
+        lowering = CupyLowering(
+            self._nccl, self._comm, self._device, buffers, self._barrier_memory.address
+        )
         lowered = Lowered.of(program, mode.sync, lowering.call)
         return device_runner(self._device, lowered, rotation_pool(buffers), mode)
 
@@ -145,7 +166,8 @@ def nccl_version(number: int) -> str:
 
 
 class CupyDevice:
-    """See engines.device.Device. All work is on one stream, in order, and does not wait for other streams."""
+    """See engines.device.Device. All work is on one stream, in order, and does not wait for other
+    streams."""
 
     def __init__(self, index: int) -> None:
         import cupy
@@ -158,7 +180,9 @@ class CupyDevice:
         self.pointer = int(self.stream.ptr)
         self.synchronise: Callable[[], None] = self.stream.synchronize
         try:
-            clock_khz = int(self._runtime.deviceGetAttribute(self._runtime.cudaDevAttrClockRate, index))
+            clock_khz = int(
+                self._runtime.deviceGetAttribute(self._runtime.cudaDevAttrClockRate, index)
+            )
         except (AttributeError, RuntimeError):  # CUDA 13 does not provide it
             clock_khz = 0
         self._sm_hz = 1e3 * clock_khz or DEFAULT_SM_HZ
@@ -189,9 +213,12 @@ class CupyDevice:
         """Compile the kernel that holds the stream. Raises Unsupported where CuPy can't."""
         try:
             self._kernel.compile()
-        except Exception as error:  # CuPy's errors have no common base, and NVRTC may not even be there
+        # CuPy's errors have no common base, and NVRTC may not even be there
+        except Exception as error:
             reason = f"{type(error).__name__}: {first_line(str(error))}"
-            raise Unsupported(f"timing by events needs a kernel that CuPy can't compile here: {reason}") from error
+            raise Unsupported(
+                f"timing by events needs a kernel that CuPy can't compile here: {reason}"
+            ) from error
 
     def hold(self, seconds: float) -> None:
         """A kernel that counts clock ticks: it ends by itself, whatever the host does."""
@@ -199,7 +226,8 @@ class CupyDevice:
             self._kernel((1,), (1,), (np.int64(seconds * self._sm_hz),))
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Other threads may allocate meanwhile, so only this thread's calls are captured; the steps have run before."""
+        """Other threads may allocate meanwhile, so only this thread's calls are captured; the steps
+        have run before."""
         self.stream.begin_capture(self._runtime.streamCaptureModeThreadLocal)
         problem: Exception | None = None
         try:
@@ -217,7 +245,9 @@ class CupyDevice:
 
     def move(self, target: int, source: int, size: int) -> None:
         """Enqueue a copy between addresses on this device."""
-        self._runtime.memcpyAsync(target, source, size, self._runtime.memcpyDeviceToDevice, self.pointer)
+        self._runtime.memcpyAsync(
+            target, source, size, self._runtime.memcpyDeviceToDevice, self.pointer
+        )
 
     def readings(self) -> dict[str, float]:
         """Clocks, temperature, throttle reasons and byte counters, as far as NVML provides them."""
@@ -225,7 +255,8 @@ class CupyDevice:
 
 
 class CupyMemory:
-    """See buffers.memory.Allocation: bytes of CuPy's pool. Raises MemoryError (CuPy's OutOfMemoryError is one)."""
+    """See buffers.memory.Allocation: bytes of CuPy's pool. Raises MemoryError (CuPy's
+    OutOfMemoryError is one)."""
 
     def __init__(self, size: int) -> None:
         import cupy
@@ -235,11 +266,16 @@ class CupyMemory:
         self.address = int(self._memory.ptr)
 
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
-        self._runtime.memcpy(self.address + offset, data.ctypes.data, data.nbytes, self._runtime.memcpyHostToDevice)
-        # from pageable memory the copy may return before its end, and this stream does not wait for the default one
+        self._runtime.memcpy(
+            self.address + offset, data.ctypes.data, data.nbytes, self._runtime.memcpyHostToDevice
+        )
+        # from pageable memory the copy may return before its end, and this stream does not wait for
+        # the default one
         self._runtime.deviceSynchronize()
 
     def download(self, offset: int, size: int) -> NDArray[np.uint8]:
         data = np.empty(size, dtype=np.uint8)
-        self._runtime.memcpy(data.ctypes.data, self.address + offset, size, self._runtime.memcpyDeviceToHost)
+        self._runtime.memcpy(
+            data.ctypes.data, self.address + offset, size, self._runtime.memcpyDeviceToHost
+        )
         return data

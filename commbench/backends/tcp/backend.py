@@ -20,7 +20,14 @@ from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import PeerListener, PeerStream
 
-from .lowering import BARRIER, TCP_NO_COLLECTIVES, Endpoint, SocketOptions, TcpLowering, barrier_partners
+from .lowering import (
+    BARRIER,
+    TCP_NO_COLLECTIVES,
+    Endpoint,
+    SocketOptions,
+    TcpLowering,
+    barrier_partners,
+)
 
 INTERFACE = "COMMBENCH_TCP_INTERFACE"  # exported from the key `interface`
 EXCHANGE_S = 120.0
@@ -30,8 +37,8 @@ EXCHANGE_S = 120.0
 class Tcp(Backend):
     """See Backend. `library` is the MPI library whose mpirun starts its ranks, if one does.
 
-    buffer_bytes: SO_SNDBUF and SO_RCVBUF (the kernel doubles and caps them); None leaves its autotuning on.
-    timeout_s: how long a call on a socket may go without moving a byte.
+    buffer_bytes: SO_SNDBUF and SO_RCVBUF (the kernel doubles and caps them); None leaves its
+    autotuning on. timeout_s: how long a call on a socket may go without moving a byte.
     """
 
     name: ClassVar[str] = "tcp"
@@ -48,7 +55,9 @@ class Tcp(Backend):
             allowed = f"allowed are 1 to {INT_MAX}, or null for autotuning"
             raise ConfigError(f"backend.buffer_bytes={self.buffer_bytes}: {allowed}")
         if not 0.001 <= self.timeout_s <= 1e6:
-            raise ConfigError(f"backend.timeout_s={self.timeout_s} must be between 0.001 and 1000000 s")
+            raise ConfigError(
+                f"backend.timeout_s={self.timeout_s} must be between 0.001 and 1000000 s"
+            )
 
     def missing(self, device: str = "cpu") -> str | None:
         return None
@@ -66,7 +75,8 @@ class Tcp(Backend):
 
         Raises ConfigError if a rank can't listen, WorldBroken if its first peers can't be reached.
         """
-        listener, problem = None, None
+        listener = None
+        problem = None
         try:
             address = listening_address(world, control.store)
             listener = PeerListener("tcp", address, self.buffer_bytes)
@@ -74,7 +84,9 @@ class Tcp(Backend):
             problem = f"rank {world.rank} can't listen: {error}"
         mine = [problem, listener and listener.address, listener and listener.port]
         gathered = control.gather(mine, EXCHANGE_S, "tcp addresses")
-        states, secret = control.decide([gathered, secrets.token_hex(16)], EXCHANGE_S, "tcp addresses")
+        states, secret = control.decide(
+            [gathered, secrets.token_hex(16)], EXCHANGE_S, "tcp addresses"
+        )
         reason = next((problem for problem, *_ in states if problem is not None), None)
         if listener is None or reason is not None:
             if listener is not None:
@@ -91,25 +103,32 @@ class Tcp(Backend):
 
 
 def listening_address(world: World, store: Any) -> str:
-    """The address of the chosen interface; else loopback on one node; else that of the route to the meeting point.
+    """The address of the chosen interface; else loopback on one node; else that of the route to the
+    meeting point.
 
     Raises ConfigError if there is none.
     """
-    while hasattr(store, "underlying_store"):  # of torch's prefix stores only the innermost one has the host
+    # of torch's prefix stores only the innermost one has the host
+    while hasattr(store, "underlying_store"):
         store = store.underlying_store
     host = os.environ.get("MASTER_ADDR") or str(getattr(store, "host", socket.gethostname()))
-    return meeting_address(os.environ.get(INTERFACE) or None, *([host] if len(world.nodes) > 1 else []))
+    return meeting_address(
+        os.environ.get(INTERFACE) or None, *([host] if len(world.nodes) > 1 else [])
+    )
 
 
 class TcpCommunicator(RankCommunicator):
     """See RankCommunicator. `ranks` are world ranks, in the order of this communicator."""
 
     def __init__(self, endpoint: Endpoint, ranks: tuple[int, ...]) -> None:
-        self._endpoint, self._ranks = endpoint, ranks
+        self._endpoint = endpoint
+        self._ranks = ranks
         self.size = len(ranks)
         self.hosted = (ranks.index(endpoint.rank),)
-        self._used: list[PeerStream] = []  # by the program prepared last: peer in this communicator, stream
-        # all its ranks do this at the same time: a peer that can't be reached is found before anything is measured
+        # by the program prepared last: peer in this communicator, stream
+        self._used: list[PeerStream] = []
+        # all its ranks do this at the same time: a peer that can't be reached is found before
+        # anything is measured
         endpoint.connect(self._barrier_keys())
 
     def subset(self, ranks: Sequence[int]) -> TcpCommunicator | None:
@@ -119,11 +138,18 @@ class TcpCommunicator(RankCommunicator):
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return HostBuffer(spec, pool)
 
-    def runner(self, program: Program, buffers: Mapping[str, HostBuffer], mode: Mode) -> PythonRunner:
-        """Also connects to the peers that the program names; raises WorldBroken if one can't be reached."""
-        peers = {step.peer for step in (*program.steps, *program.reset) if isinstance(step, Message)}
+    def runner(
+        self, program: Program, buffers: Mapping[str, HostBuffer], mode: Mode
+    ) -> PythonRunner:
+        """Also connects to the peers that the program names; raises WorldBroken if one can't be
+        reached."""
+        peers = {
+            step.peer for step in (*program.steps, *program.reset) if isinstance(step, Message)
+        }
         self._used = [(peer, stream) for peer in sorted(peers) for stream in range(mode.streams)]
-        self._endpoint.connect([*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()])
+        self._endpoint.connect(
+            [*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()]
+        )
         lowering = TcpLowering(self._endpoint, self._ranks, self.hosted[0], mode.streams, buffers)
         return PythonRunner(Lowered.of(program, mode.sync, lowering.call), rotation_pool(buffers))
 
@@ -136,7 +162,8 @@ class TcpCommunicator(RankCommunicator):
         }
 
     def facts(self) -> dict[str, Any]:
-        """The settings of a connection, or of the listener if there is none; buffer sizes as the kernel counts."""
+        """The settings of a connection, or of the listener if there is none; buffer sizes as the
+        kernel counts."""
         sample = self._endpoint.sample()
         congestion_control = sample.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         facts = {

@@ -1,4 +1,5 @@
-"""TCP connections to peers: lists of memory views move in as few system calls as possible, over several at once."""
+"""TCP connections to peers: lists of memory views move in as few system calls as possible, over
+several at once."""
 
 from __future__ import annotations
 
@@ -28,18 +29,23 @@ class IoVector:
 
 
 def io_vectors(views: Sequence[memoryview]) -> tuple[IoVector, ...]:
-    """The views in portions of what one call may move; views of more than MAX_CALL_BYTES are cut."""
+    """The views in portions of what one call may move; views of more than MAX_CALL_BYTES are
+    cut."""
     portions: list[list[memoryview]] = [[]]
     room = MAX_CALL_BYTES
     for piece in (
-        view[start : start + MAX_CALL_BYTES] for view in views for start in range(0, len(view), MAX_CALL_BYTES)
+        view[start : start + MAX_CALL_BYTES]
+        for view in views
+        for start in range(0, len(view), MAX_CALL_BYTES)
     ):
         if len(portions[-1]) == MAX_VIEWS or len(piece) > room:
             portions.append([])
             room = MAX_CALL_BYTES
         portions[-1].append(piece)
         room -= len(piece)
-    return tuple(IoVector(tuple(portion), sum(map(len, portion))) for portion in portions if portion)
+    return tuple(
+        IoVector(tuple(portion), sum(map(len, portion))) for portion in portions if portion
+    )
 
 
 def remaining(views: Sequence[memoryview], done_bytes: int) -> Iterator[memoryview]:
@@ -51,11 +57,12 @@ def remaining(views: Sequence[memoryview], done_bytes: int) -> Iterator[memoryvi
 
 
 class Connection:
-    """A blocking connection with timeouts in the kernel: Python's would cost a poll before each call.
+    """A blocking connection with timeouts in the kernel: Python's would cost a poll before each
+    call.
 
-    A connection to oneself has two ends, `outward` and `inward`. Every failure is a ConnectionError or TimeoutError
-    that names the peer. It is passed to `on_failure`, which must abort all connections that may be left in the middle
-    of a message.
+    A connection to oneself has two ends, `outward` and `inward`. Every failure is a ConnectionError
+    or TimeoutError that names the peer. It is passed to `on_failure`, which must abort all
+    connections that may be left in the middle of a message.
     """
 
     def __init__(
@@ -69,7 +76,8 @@ class Connection:
         self.peer, self.stream = key
         self.cause: Exception | None = None  # why it is broken
         self.outward = outward
-        self._on_failure, self._timeout_s = on_failure, timeout_s
+        self._on_failure = on_failure
+        self._timeout_s = timeout_s
         self._ends = {outward, inward}
         seconds, fraction = divmod(timeout_s, 1)
         timeval = struct.pack("@ll", int(seconds), int(fraction * 1e6))
@@ -77,8 +85,10 @@ class Connection:
             end.settimeout(None)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
-        self._sendall, self._sendmsg = outward.sendall, outward.sendmsg
-        self._recv_into, self._recvmsg_into = inward.recv_into, inward.recvmsg_into
+        self._sendall = outward.sendall
+        self._sendmsg = outward.sendmsg
+        self._recv_into = inward.recv_into
+        self._recvmsg_into = inward.recvmsg_into
 
     def send_one(self, view: memoryview) -> None:
         try:
@@ -130,12 +140,15 @@ class Connection:
     def info(self) -> dict[str, float]:
         """TCP_INFO of the sending end; empty for a closed connection."""
         try:
-            return parse_info(self.outward.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES))
+            return parse_info(
+                self.outward.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
+            )
         except OSError:
             return {}
 
     def alive(self) -> bool:
-        """Whether it can be used for the next case. Called between cases, when nothing may be in flight."""
+        """Whether it can be used for the next case. Called between cases, when nothing may be in
+        flight."""
         if self.cause is not None:
             return False
         try:
@@ -157,7 +170,8 @@ class Connection:
             end.close()
 
     def _receive_rest(self, views: Sequence[memoryview], received: int) -> None:
-        """Receive what is missing after a call that ended early: at the end of the stream, or at a timeout."""
+        """Receive what is missing after a call that ended early: at the end of the stream, or at a
+        timeout."""
         while rest := list(remaining(views, received)):
             more = self._recvmsg_into(rest, 0, socket.MSG_WAITALL)[0]
             if more == 0:
@@ -165,18 +179,24 @@ class Connection:
             received += more
 
     def _failed(self, error: OSError) -> OSError:
-        """The error with the name of the peer; if the failure of another connection ended this call, that failure."""
+        """The error with the name of the peer; if the failure of another connection ended this
+        call, that failure."""
         if self.cause is None:
             name = f"rank {self.peer}, connection {self.stream}"
             if isinstance(error, BlockingIOError):
-                self._on_failure(TimeoutError(f"{name}: no byte moved for {self._timeout_s:g} s (backend.timeout_s)"))
+                self._on_failure(
+                    TimeoutError(
+                        f"{name}: no byte moved for {self._timeout_s:g} s (backend.timeout_s)"
+                    )
+                )
             else:
                 self._on_failure(ConnectionError(f"{name}: {error.strerror or error}"))
         return cast(OSError, self.cause)
 
 
-# numbers in struct tcp_info of Linux (include/uapi/linux/tcp.h): offset, format, and the factor to SI units; the struct
-# has only ever grown at its end, so an offset holds for every kernel that has the field
+# numbers in struct tcp_info of Linux (include/uapi/linux/tcp.h): offset, format, and the factor to
+# SI units; the struct has only ever grown at its end, so an offset holds for every kernel that has
+# the field
 INFO_FIELDS = {
     "mss": (16, "=I", 1.0),
     "rtt_s": (68, "=I", 1e-6),
@@ -203,7 +223,8 @@ def parse_info(raw: bytes) -> dict[str, float]:
     return values
 
 
-StreamTransfer = tuple[Connection, tuple[IoVector, ...]]  # what one connection moves in one direction
+# what one connection moves in one direction
+StreamTransfer = tuple[Connection, tuple[IoVector, ...]]
 TransferJob = Callable[[], None]
 
 
@@ -217,13 +238,17 @@ class PendingTransfers:
     @property
     def small(self) -> bool:
         transfers = (*self.sends, *self.receives)
-        return all(sum(vector.size_bytes for vector in vectors) <= SMALL_BYTES for _, vectors in transfers)
+        return all(
+            sum(vector.size_bytes for vector in vectors) <= SMALL_BYTES for _, vectors in transfers
+        )
 
 
 class ThreadPool:
-    """Moves data over several connections at once, with a thread for each; the caller takes the last one itself.
+    """Moves data over several connections at once, with a thread for each; the caller takes the
+    last one itself.
 
-    Threads are started as needed and kept for later cases. A failure of one never leaves another one waiting.
+    Threads are started as needed and kept for later cases. A failure of one never leaves another
+    one waiting.
     """
 
     def __init__(self) -> None:
@@ -237,12 +262,17 @@ class ThreadPool:
             queue: SimpleQueue[TransferJob | None] = SimpleQueue()
             name = f"commbench-tcp-{len(self._threads)}"
             self._queues.append(queue)
-            self._threads.append(threading.Thread(target=self._work, args=(queue,), name=name, daemon=True))
+            self._threads.append(
+                threading.Thread(target=self._work, args=(queue,), name=name, daemon=True)
+            )
             self._threads[-1].start()
 
     def move_small(self, pending: PendingTransfers) -> None:
-        """Move in the caller's thread if the kernel takes all sends at once: no order of receives can deadlock then."""
-        started = [(connection, connection.send_nowait(vectors)) for connection, vectors in pending.sends]
+        """Move in the caller's thread if the kernel takes all sends at once: no order of receives
+        can deadlock then."""
+        started = [
+            (connection, connection.send_nowait(vectors)) for connection, vectors in pending.sends
+        ]
         unsent = tuple((connection, rest) for connection, rest in started if rest)
         if unsent:
             self.move(PendingTransfers(unsent, pending.receives))
@@ -254,16 +284,21 @@ class ThreadPool:
         """All transfers at once; raises the first error after all have ended."""
         errors: list[Exception] = []
 
-        def run(move: Callable[[tuple[IoVector, ...]], None], vectors: tuple[IoVector, ...]) -> None:
+        def run(
+            move: Callable[[tuple[IoVector, ...]], None], vectors: tuple[IoVector, ...]
+        ) -> None:
             try:
                 move(vectors)
             except Exception as error:
                 errors.append(error)
-                for connection, _ in (*pending.sends, *pending.receives):  # the others would wait for their timeouts
+                # the others would wait for their timeouts
+                for connection, _ in (*pending.sends, *pending.receives):
                     connection.abort(error)
 
         jobs = [partial(run, connection.send, vectors) for connection, vectors in pending.sends]
-        jobs += [partial(run, connection.receive, vectors) for connection, vectors in pending.receives]
+        jobs += [
+            partial(run, connection.receive, vectors) for connection, vectors in pending.receives
+        ]
         self.reserve(len(jobs) - 1)
         for queue, job in zip(self._queues, jobs[:-1], strict=False):
             queue.put(job)

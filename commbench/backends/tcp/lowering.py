@@ -2,10 +2,11 @@
 
 A connection is made when a program names a peer, and kept for later cases.
 
-A message is cut into one part per stream. Part i travels on connection i, after the parts of earlier messages, so that
-messages need no header: the programs of both ends name the same messages in the same order. Messages that are pending
-at a wait and go the same way over the same connection are passed to the kernel in one sendmsg or recvmsg (each keeps
-its own memory; the wire carries the same bytes). A blocking message alone is one system call per stream.
+A message is cut into one part per stream. Part i travels on connection i, after the parts of
+earlier messages, so that messages need no header: the programs of both ends name the same messages
+in the same order. Messages that are pending at a wait and go the same way over the same connection
+are passed to the kernel in one sendmsg or recvmsg (each keeps its own memory; the wire carries the
+same bytes). A blocking message alone is one system call per stream.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.errors import Unsupported, WorldBroken
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Recv, Send, Step, View, WaitAll
 from commbench.engines.lowered import NO_CALL, Call, Rotating
-from commbench.world.peer_listener import PeerListener, PeerStream, greet, set_buffers, socket_family
+from commbench.world.peer_listener import (
+    PeerListener,
+    PeerStream,
+    greet,
+    set_buffers,
+    socket_family,
+)
 
 from .connection import Connection, PendingTransfers, StreamTransfer, ThreadPool, io_vectors
 
@@ -45,7 +52,8 @@ class SocketOptions:
 class Endpoint:
     """The connections of a rank, by world rank of the peer and stream.
 
-    The lower rank of a pair connects, the higher one waits for its listener's thread: no order can deadlock.
+    The lower rank of a pair connects, the higher one waits for its listener's thread: no order can
+    deadlock.
     """
 
     def __init__(
@@ -56,8 +64,12 @@ class Endpoint:
         addresses: Sequence[tuple[str, int]],
         options: SocketOptions,
     ) -> None:
-        self.rank, self.listener, self.threads = rank, listener, ThreadPool()
-        self._secret, self._addresses, self._options = secret, addresses, options
+        self.rank = rank
+        self.listener = listener
+        self.threads = ThreadPool()
+        self._secret = secret
+        self._addresses = addresses
+        self._options = options
         self._connections: dict[PeerStream, Connection] = {}
         listener.serve(secret, self._admit)
 
@@ -65,7 +77,8 @@ class Endpoint:
         return self._connections[key]
 
     def connect(self, keys: Collection[PeerStream]) -> None:
-        """Make the connections that are missing or broken. The peers must do so too; raises WorldBroken."""
+        """Make the connections that are missing or broken. The peers must do so too; raises
+        WorldBroken."""
         timeout_s = self._options.timeout_s
         for key in set(keys) & set(self._connections):
             if not self._connections[key].alive():
@@ -77,7 +90,11 @@ class Endpoint:
                 if key[0] >= self.rank:
                     connected[key] = self._connect(*key)
             for key in missing:
-                inward = self.listener.wait_for(key, timeout_s) if key[0] <= self.rank else connected[key]
+                inward = (
+                    self.listener.wait_for(key, timeout_s)
+                    if key[0] <= self.rank
+                    else connected[key]
+                )
                 if inward is None:
                     reason = f"rank {key[0]} did not connect to rank {self.rank}"
                     raise WorldBroken(f"{reason} within {timeout_s:g} s (backend.timeout_s)")
@@ -88,12 +105,18 @@ class Endpoint:
                 unused.close()
 
     def sample(self) -> socket.socket:
-        """A socket with the settings of all: of a connection, or the listener's if there is none."""
-        working = (connection.outward for connection in self._connections.values() if connection.cause is None)
+        """A socket with the settings of all: of a connection, or the listener's if there is
+        none."""
+        working = (
+            connection.outward
+            for connection in self._connections.values()
+            if connection.cause is None
+        )
         return next(working, self.listener.socket)
 
     def abort(self, cause: Exception) -> None:
-        """A failed case leaves bytes in flight: the next one can use none of the open connections."""
+        """A failed case leaves bytes in flight: the next one can use none of the open
+        connections."""
         for connection in list(self._connections.values()):
             connection.abort(cause)
 
@@ -116,7 +139,9 @@ class Endpoint:
         except OSError as error:
             connected.close()
             reason = f"rank {self.rank} can't reach rank {peer} at {host} port {port}: {error}"
-            raise WorldBroken(f"{reason}; check for a firewall, or choose another interface=NAME") from error
+            raise WorldBroken(
+                f"{reason}; check for a firewall, or choose another interface=NAME"
+            ) from error
         return connected
 
     def _admit(self, peer: int, stream: int, accepted: socket.socket) -> bool:
@@ -135,18 +160,28 @@ class Endpoint:
 
 
 def barrier_partners(rank: int, size: int) -> list[tuple[int, int]]:
-    """Receiver and sender of a byte in each round (dissemination barrier; Hensgen, Finkel, Manber 1988)."""
+    """Receiver and sender of a byte in each round (dissemination barrier; Hensgen, Finkel, Manber
+    1988)."""
     distances = [1 << power for power in range((size - 1).bit_length())]
     return [((rank + distance) % size, (rank - distance) % size) for distance in distances]
 
 
 class TcpLowering:
-    """Lowers the steps of one program. A wait completes all messages posted before it, whichever requests it names."""
+    """Lowers the steps of one program. A wait completes all messages posted before it, whichever
+    requests it names."""
 
     def __init__(
-        self, endpoint: Endpoint, ranks: Sequence[int], rank: int, streams: int, buffers: Mapping[str, HostBuffer]
+        self,
+        endpoint: Endpoint,
+        ranks: Sequence[int],
+        rank: int,
+        streams: int,
+        buffers: Mapping[str, HostBuffer],
     ) -> None:
-        self._endpoint, self._ranks, self._rank, self._streams = endpoint, ranks, rank, streams
+        self._endpoint = endpoint
+        self._ranks = ranks
+        self._rank = rank
+        self._streams = streams
         self._buffers = buffers
         self._pool = rotation_pool(buffers)
         self._sends: list[tuple[int, View]] = []
@@ -164,7 +199,8 @@ class TcpLowering:
                 return NO_CALL
             case Send(data, peer):
                 self._sends.append((peer, data))
-                self._send_deferred = bool(self._receives)  # the peer may be sending too: complete both at the wait
+                # the peer may be sending too: complete both at the wait
+                self._send_deferred = bool(self._receives)
                 return NO_CALL if self._send_deferred else self._wait()
             case Recv(data, peer):
                 self._receives.append((peer, data))
@@ -172,19 +208,29 @@ class TcpLowering:
             case WaitAll():
                 return self._wait()
             case _ if self._send_deferred:
-                raise Unsupported(f"tcp can't lower a {type(step).__name__} between a send and the wait that it needs")
+                raise Unsupported(
+                    f"tcp can't lower a {type(step).__name__} between a send and the wait that it"
+                    " needs"
+                )
             case Barrier():
                 pairs = barrier_partners(self._rank, len(self._ranks))
-                rounds = [tuple(self._endpoint[self._ranks[peer], BARRIER] for peer in pair) for pair in pairs]
+                rounds = [
+                    tuple(self._endpoint[self._ranks[peer], BARRIER] for peer in pair)
+                    for pair in pairs
+                ]
                 return Call(_disseminate, (rounds, memoryview(bytearray(1)))) if rounds else NO_CALL
             case Copy(source, target):
-                return Call(np.copyto, (self._rotating_elements(target), self._rotating_elements(source)))
+                return Call(
+                    np.copyto, (self._rotating_elements(target), self._rotating_elements(source))
+                )
             case _:
                 raise Unsupported(TCP_NO_COLLECTIVES)
 
     def _wait(self) -> Call:
         messages = tuple(self._sends), tuple(self._receives)
-        self._sends, self._receives, self._send_deferred = [], [], False
+        self._sends = []
+        self._receives = []
+        self._send_deferred = False
         if messages not in self._waits:
             sends, receives = messages
             copies = [
@@ -195,7 +241,8 @@ class TcpLowering:
         return self._waits[messages]
 
     def _cheapest_call(self, copies: list[PendingTransfers]) -> Call:
-        """A single transfer needs neither a thread nor an order, and a single view no list. `copies` are all alike."""
+        """A single transfer needs neither a thread nor an order, and a single view no list.
+        `copies` are all alike."""
         first = copies[0]
         transfers = (*first.sends, *first.receives)
         if not transfers:
@@ -203,11 +250,15 @@ class TcpLowering:
         if len(transfers) > 1:
             threads = self._endpoint.threads
             threads.reserve(0 if first.small else len(transfers) - 1)
-            return Call(threads.move_small if first.small else threads.move, (Rotating(tuple(copies)),))
+            return Call(
+                threads.move_small if first.small else threads.move, (Rotating(tuple(copies)),)
+            )
         connection, vectors = transfers[0]
         by_copy = tuple((*pending.sends, *pending.receives)[0][1] for pending in copies)
         if len(vectors) == 1 and len(vectors[0].views) == 1:
-            move_one: Callable[..., None] = connection.send_one if first.sends else connection.receive_one
+            move_one: Callable[..., None] = (
+                connection.send_one if first.sends else connection.receive_one
+            )
             return Call(move_one, (Rotating(tuple(vector.views[0] for (vector,) in by_copy)),))
         return Call(connection.send if first.sends else connection.receive, (Rotating(by_copy),))
 
@@ -215,7 +266,9 @@ class TcpLowering:
         """One per connection, its parts in the order of the messages."""
         views: dict[PeerStream, list[memoryview]] = {}
         for peer, data in messages:
-            for stream, part in enumerate(cut(memoryview(self._elements(data, copy)).cast("B"), self._streams)):
+            for stream, part in enumerate(
+                cut(memoryview(self._elements(data, copy)).cast("B"), self._streams)
+            ):
                 if len(part):
                     views.setdefault((self._ranks[peer], stream), []).append(part)
         return tuple((self._endpoint[key], io_vectors(parts)) for key, parts in views.items())
@@ -228,7 +281,8 @@ class TcpLowering:
 
 
 def cut(view: memoryview, parts: int) -> list[memoryview]:
-    """Contiguous parts whose sizes differ by one byte at most; some are empty if there are fewer bytes than parts."""
+    """Contiguous parts whose sizes differ by one byte at most; some are empty if there are fewer
+    bytes than parts."""
     edges = [len(view) * index // parts for index in range(parts + 1)]
     return [view[start:stop] for start, stop in pairwise(edges)]
 

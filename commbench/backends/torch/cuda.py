@@ -1,4 +1,5 @@
-"""A GPU through torch.cuda: which one a rank uses, its stream and clock for the engines, its memory for the buffers."""
+"""A GPU through torch.cuda: which one a rank uses, its stream and clock for the engines, its memory
+for the buffers."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ NS_PER_MS = 1e6
 
 
 def cuda_missing(instead: str) -> str | None:
-    """Why torch can't use a GPU here, determined without importing it and without a context; None if it can.
+    """Why torch can't use a GPU here, determined without importing it and without a context; None
+    if it can.
 
     `instead` ends the sentence: what to do without a GPU.
     """
@@ -40,9 +42,14 @@ def cuda_missing(instead: str) -> str | None:
         return f"{driver}; use a machine or container with an NVIDIA GPU, or {instead}"
     built_for = torch_build().get("cuda")
     if built_for is None:
-        return f"torch is built without CUDA; install a CUDA build (pytorch.org/get-started/locally), or {instead}"
+        return (
+            "torch is built without CUDA; install a CUDA build (pytorch.org/get-started/locally),"
+            f" or {instead}"
+        )
     if re.match(r"[0-9]+(\.|$)", str(built_for)):
-        too_old = driver_too_old("torch", str(built_for), f"a torch for an older CUDA, or {instead}")
+        too_old = driver_too_old(
+            "torch", str(built_for), f"a torch for an older CUDA, or {instead}"
+        )
         if too_old is not None:
             return too_old
     visible = os.environ.get(VISIBLE_DEVICES)
@@ -52,14 +59,17 @@ def cuda_missing(instead: str) -> str | None:
 
 
 def gpu_ordinal(world: World, visible: int) -> int:
-    """CUDA's ordinal of this rank's GPU: ranks of a node take the visible GPUs in turn, and share them if need be."""
+    """CUDA's ordinal of this rank's GPU: ranks of a node take the visible GPUs in turn, and share
+    them if need be."""
     return world.local_rank % max(visible, 1)
 
 
 class CudaDevice:
-    """See engines.device.Device. Its stream is the current one, which torch makes wait for its libraries' streams.
+    """See engines.device.Device. Its stream is the current one, which torch makes wait for its
+    libraries' streams.
 
-    `synchronise` is that of the stream: a call that returns has only been enqueued, and so has a wait for its work.
+    `synchronise` is that of the stream: a call that returns has only been enqueued, and so has a
+    wait for its work.
     """
 
     def __init__(self, index: int) -> None:
@@ -70,12 +80,14 @@ class CudaDevice:
         self.place = torch.device("cuda", index)
         properties = self._cuda.get_device_properties(index)
         self.name: str = properties.name
-        self._sm_hz = float(getattr(properties, "clock_rate", 0) or 0) * 1e3 or DEFAULT_SM_HZ  # in kHz or not given
+        # in kHz or not given
+        self._sm_hz = float(getattr(properties, "clock_rate", 0) or 0) * 1e3 or DEFAULT_SM_HZ
         self._stream: Any = self._cuda.current_stream(index)
         self.synchronise: Callable[[], None] = self._stream.synchronize
         self._failed_graphs: list[Any] = []
         self.host_bound = 0
-        self._monitor = Monitor(CudaDriver().pci_bus_id(index))  # a MIG part's UUID is unknown to it, the bus id is not
+        # a MIG part's UUID is unknown to it, the bus id is not
+        self._monitor = Monitor(CudaDriver().pci_bus_id(index))
 
     @classmethod
     def of(cls, world: World) -> CudaDevice:
@@ -101,22 +113,30 @@ class CudaDevice:
         self._cuda._sleep(int(seconds * self._sm_hz))
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Capture on a separate stream, as CUDA requires; a library's stream joins it by the wait for its work.
+        """Capture on a separate stream, as CUDA requires; a library's stream joins it by the wait
+        for its work.
 
-        torch's watchdog queries events all the time, which capture mode "global" forbids to every thread. NCCL
-        allocates at the first use of a communicator, so the steps have run before; a case uses one communicator.
+        torch's watchdog queries events all the time, which capture mode "global" forbids to every
+        thread. NCCL allocates at the first use of a communicator, so the steps have run before; a
+        case uses one communicator.
         """
         if self._failed_graphs:
-            raise Unsupported("torch's allocator can't be used for graphs after a capture that failed in this process")
+            raise Unsupported(
+                "torch's allocator can't be used for graphs after a capture that failed in this"
+                " process"
+            )
         graph = self._cuda.CUDAGraph()
         try:
             with self._cuda.graph(graph, capture_error_mode="thread_local"):
                 enqueue()
         except RuntimeError as error:
             self._failed_graphs.append(graph)  # the allocator still points at it
-            raise Unsupported(f"CUDA can't capture these calls in a graph: {first_line(error)}") from error
+            raise Unsupported(
+                f"CUDA can't capture these calls in a graph: {first_line(error)}"
+            ) from error
         finally:
-            self._cuda.set_stream(self._stream)  # a capture that fails at its end leaves the other stream current
+            # a capture that fails at its end leaves the other stream current
+            self._cuda.set_stream(self._stream)
         replay: Callable[[], None] = graph.replay
         return replay
 
@@ -124,8 +144,10 @@ class CudaDevice:
         return self._cuda.Stream(self.place)
 
     def on_side_stream(self, stream: Any, enqueue: Callable[..., Any], *args: Any) -> Any:
-        """Enqueue work on another stream, after the current one's work so far; returns that stream for `join`."""
-        stream.wait_stream(self._cuda.current_stream())  # in a capture that is not the stream of this device
+        """Enqueue work on another stream, after the current one's work so far; returns that stream
+        for `join`."""
+        # in a capture that is not the stream of this device
+        stream.wait_stream(self._cuda.current_stream())
         with self._cuda.stream(stream):
             enqueue(*args)
         return stream
@@ -159,7 +181,8 @@ class CudaMemory:
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
         import torch
 
-        self.tensor[offset : offset + len(data)].copy_(torch.from_numpy(data))  # blocks, as the source is pageable
+        # blocks, as the source is pageable
+        self.tensor[offset : offset + len(data)].copy_(torch.from_numpy(data))
 
     def download(self, offset: int, size: int) -> NDArray[np.uint8]:
         data: NDArray[np.uint8] = self.tensor[offset : offset + size].cpu().numpy()
@@ -174,20 +197,25 @@ def gpu_runner(
     mode: Mode,
     lowering: Callable[[Mapping[str, Buffer]], Callable[[Step], Call]],
 ) -> DeviceRunner:
-    """The runner of that rank's program, through pinned host memory if the mode says so. Raises Unsupported.
+    """The runner of that rank's program, through pinned host memory if the mode says so. Raises
+    Unsupported.
 
     `lowering` returns the function that lowers a step on these buffers.
     """
     used = dict(buffers)
     if mode.staging == "pinned":
         program, used = with_staging(program, rank, used, partial(PinnedBuffer, pages=gpu.pages()))
-    runner = device_runner(gpu, Lowered.of(program, mode.sync, lowering(used)), rotation_pool(buffers), mode)
-    weakref.finalize(runner, used.clear).atexit = False  # pages stay locked as long as something runs on them
+    runner = device_runner(
+        gpu, Lowered.of(program, mode.sync, lowering(used)), rotation_pool(buffers), mode
+    )
+    # pages stay locked as long as something runs on them
+    weakref.finalize(runner, used.clear).atexit = False
     return runner
 
 
 def view_tensors(buffer: Any, view: View) -> Rotating:
-    """The view as a tensor in the buffer's own memory, on the host or on a GPU, in each copy of the pool."""
+    """The view as a tensor in the buffer's own memory, on the host or on a GPU, in each copy of the
+    pool."""
     import torch
 
     def of_slot(copy: int) -> Any:

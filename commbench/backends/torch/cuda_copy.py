@@ -1,4 +1,5 @@
-"""Copies between a rank's host and GPU memory on torch's streams; gloo lets several ranks begin together."""
+"""Copies between a rank's host and GPU memory on torch's streams; gloo lets several ranks begin
+together."""
 
 from __future__ import annotations
 
@@ -12,7 +13,17 @@ from commbench.buffers.staging import PinnedBuffer
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import Unsupported
-from commbench.core.program import DEVICE, PINNED, Barrier, BufferSpec, Copy, Icopy, Program, Step, WaitAll
+from commbench.core.program import (
+    DEVICE,
+    PINNED,
+    Barrier,
+    BufferSpec,
+    Copy,
+    Icopy,
+    Program,
+    Step,
+    WaitAll,
+)
 from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.engines.lowered import NO_CALL, Call
 
@@ -21,7 +32,7 @@ from .distributed import CudaCommunicator, TorchLowering, start_group
 
 COPIES = ("copy_h2d", "copy_d2h", "copy_h2d_d2h", "copy_d2d")
 WITHIN_DEVICE = "copy_d2d"
-NON_BLOCKING = True  # of Tensor.copy_
+WITHOUT_WAITING = True  # of Tensor.copy_
 
 
 @dataclass(frozen=True)
@@ -40,9 +51,16 @@ class CudaCopy(Backend):
         if case.benchmark not in COPIES:
             return f"cuda_copy copies within a rank only; it has {', '.join(COPIES)}"
         if case.benchmark == WITHIN_DEVICE:
-            return None if case.staging == "none" else f"{WITHIN_DEVICE} needs no host memory; use staging=auto"
+            return (
+                None
+                if case.staging == "none"
+                else f"{WITHIN_DEVICE} needs no host memory; use staging=auto"
+            )
         if case.staging != "pinned" and case.timing_mode in EVENT_TIMED:
-            return f"the driver copies pageable memory on the host, so timing_mode={case.timing_mode} would not time it"
+            return (
+                f"the driver copies pageable memory on the host, so timing_mode={case.timing_mode}"
+                " would not time it"
+            )
         return None
 
     def staging(self, benchmark: str) -> str:
@@ -59,10 +77,15 @@ class CopyCommunicator(CudaCommunicator):
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         if spec.memory == DEVICE:
             return super().allocate(spec, pool)
-        return PinnedBuffer(spec, pool, self._gpu.pages()) if spec.memory == PINNED else HostBuffer(spec, pool)
+        return (
+            PinnedBuffer(spec, pool, self._gpu.pages())
+            if spec.memory == PINNED
+            else HostBuffer(spec, pool)
+        )
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        return super().runner(program, buffers, replace(mode, staging="none"))  # its steps are the copies themselves
+        # its steps are the copies themselves
+        return super().runner(program, buffers, replace(mode, staging="none"))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
         return CopyLowering(self._group, buffers, self._gpu, self.size).call
@@ -72,31 +95,43 @@ class CopyCommunicator(CudaCommunicator):
 
 
 class CopyLowering:
-    """Steps as copies on the stream that is timed, and posted ones on a stream each, which it waits for.
+    """Steps as copies on the stream that is timed, and posted ones on a stream each, which it waits
+    for.
 
     Raises Unsupported for messages and collectives.
     """
 
-    def __init__(self, group: Any, buffers: Mapping[str, Buffer], gpu: CudaDevice, size: int) -> None:
+    def __init__(
+        self, group: Any, buffers: Mapping[str, Buffer], gpu: CudaDevice, size: int
+    ) -> None:
         import torch
 
-        self._torch, self._gpu, self._size = TorchLowering(group, buffers), gpu, size
+        self._torch = TorchLowering(group, buffers)
+        self._gpu = gpu
+        self._size = size
         self._copy = torch.Tensor.copy_
         self._streams: dict[int, Any] = {}
 
     def call(self, step: Step) -> Call:
         match step:
             case Copy(source, target):
-                return Call(self._copy, (self._torch.tensors(target), self._torch.tensors(source), NON_BLOCKING))
+                return Call(
+                    self._copy,
+                    (self._torch.tensors(target), self._torch.tensors(source), WITHOUT_WAITING),
+                )
             case Icopy(source, target, request):
                 if request not in self._streams:
                     self._streams[request] = self._gpu.side_stream()
                 stream = self._streams[request]
-                args = self._torch.tensors(target), self._torch.tensors(source), NON_BLOCKING
-                return Call(partial(self._gpu.on_side_stream, stream, self._copy), args, into=request)
+                args = self._torch.tensors(target), self._torch.tensors(source), WITHOUT_WAITING
+                return Call(
+                    partial(self._gpu.on_side_stream, stream, self._copy), args, into=request
+                )
             case WaitAll(requests):
                 return Call(self._gpu.join, requests=requests)
             case Barrier():
                 return NO_CALL if self._size == 1 else self._torch.call(step)
             case _:
-                raise Unsupported(f"cuda_copy copies within a rank only; it has no {type(step).__name__}")
+                raise Unsupported(
+                    f"cuda_copy copies within a rank only; it has no {type(step).__name__}"
+                )

@@ -1,4 +1,5 @@
-"""torch.distributed: process groups, their communicators on host memory and on a GPU, and steps as its calls."""
+"""torch.distributed: process groups, their communicators on host memory and on a GPU, and steps as
+its calls."""
 
 from __future__ import annotations
 
@@ -14,11 +15,19 @@ from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import GROUP_ORDER, Buffer, Control, RankCommunicator, Runner
-from commbench.engines.lowered import Call, Lowered, PythonRunner, Rotating, UnsupportedForms, check_form
+from commbench.engines.lowered import (
+    Call,
+    Lowered,
+    PythonRunner,
+    Rotating,
+    UnsupportedForms,
+    check_form,
+)
 
 from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
 
-CALL_TIMEOUT = timedelta(minutes=10)  # a last resort: the deadlines of the control plane are shorter
+# a last resort: the deadlines of the control plane are shorter
+CALL_TIMEOUT = timedelta(minutes=10)
 TORCH_UNSUPPORTED: UnsupportedForms = {
     ("all_reduce", False): "torch.distributed reduces in place only",
     ("reduce", False): "torch.distributed reduces in place only",
@@ -27,11 +36,15 @@ TORCH_UNSUPPORTED: UnsupportedForms = {
 TORCH_REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
-def start_group(name: str, world: World, control: Control, place: Any = None) -> tuple[Any, tuple[int, ...], int]:
-    """The group of all ranks, over the control plane's store; torch's number of each rank of the world; this rank's.
+def start_group(
+    name: str, world: World, control: Control, place: Any = None
+) -> tuple[Any, tuple[int, ...], int]:
+    """The group of all ranks, over the control plane's store; torch's number of each rank of the
+    world; this rank's.
 
-    `place` is a GPU on which to connect at once. A torch whose `new_group` sorts its ranks numbers them node after
-    node, so that the ranks of every layout ascend, however the launcher distributed them.
+    `place` is a GPU on which to connect at once. A torch whose `new_group` sorts its ranks numbers
+    them node after node, so that the ranks of every layout ascend, however the launcher distributed
+    them.
     """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
@@ -40,26 +53,40 @@ def start_group(name: str, world: World, control: Control, place: Any = None) ->
     numbers = tuple(order.index(rank) for rank in range(world.size))
     store = PrefixStore(f"commbench/{name}", control.store)
     dist.init_process_group(
-        name, store=store, rank=numbers[world.rank], world_size=world.size, timeout=CALL_TIMEOUT, device_id=place
+        name,
+        store=store,
+        rank=numbers[world.rank],
+        world_size=world.size,
+        timeout=CALL_TIMEOUT,
+        device_id=place,
     )
     return dist.group.WORLD, numbers, numbers[world.rank]
 
 
 def keeps_order() -> bool:
-    """Whether torch can make a group in the order in which its ranks are given: older ones sort them."""
+    """Whether torch can make a group in the order in which its ranks are given: older ones sort
+    them."""
     import torch.distributed as dist
 
     return "sort_ranks" in signature(dist.new_group).parameters
 
 
 class TorchCommunicator(RankCommunicator):
-    """See RankCommunicator. `ranks` are torch's numbers of its ranks, in its order; `rank` is its own.
+    """See RankCommunicator. `ranks` are torch's numbers of its ranks, in its order; `rank` is its
+    own.
 
-    `more` are the further arguments of a subclass, with which it makes communicators of its subsets.
+    `more` are the further arguments of a subclass, with which it makes communicators of its
+    subsets.
     """
 
-    def __init__(self, name: str, group: Any, ranks: tuple[int, ...], rank: int, *more: Any) -> None:
-        self._name, self._group, self._ranks, self._rank, self._more = name, group, ranks, rank, more
+    def __init__(
+        self, name: str, group: Any, ranks: tuple[int, ...], rank: int, *more: Any
+    ) -> None:
+        self._name = name
+        self._group = group
+        self._ranks = ranks
+        self._rank = rank
+        self._more = more
         self.size = len(ranks)
         self.hosted = (ranks.index(rank),)
 
@@ -75,7 +102,9 @@ class TorchCommunicator(RankCommunicator):
         elif list(members) == sorted(members):
             group = dist.new_group(list(members), timeout=CALL_TIMEOUT)
         else:
-            raise Unsupported(f"torch {torch.__version__} sorts the ranks of a group: {list(members)}")
+            raise Unsupported(
+                f"torch {torch.__version__} sorts the ranks of a group: {list(members)}"
+            )
         if self._rank not in members:
             return None
         return type(self)(self._name, group, members, self._rank, *self._more)
@@ -84,7 +113,9 @@ class TorchCommunicator(RankCommunicator):
         return HostBuffer(spec, pool)
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        return PythonRunner(Lowered.of(program, mode.sync, self._lowering(buffers)), rotation_pool(buffers))
+        return PythonRunner(
+            Lowered.of(program, mode.sync, self._lowering(buffers)), rotation_pool(buffers)
+        )
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
         return TorchLowering(self._group, buffers).call
@@ -98,8 +129,9 @@ class TorchCommunicator(RankCommunicator):
         return {**own, GROUP_ORDER: sorted(range(self.size), key=self._ranks.__getitem__)}
 
     def close(self, abort: bool = False) -> None:
-        """Does nothing in a broken world: destructors and ProcessGroupNCCL's abort wait for lost ranks up to their
-        timeout. The process ends instead, and the driver frees what it had on the GPU."""
+        """Does nothing in a broken world: destructors and ProcessGroupNCCL's abort wait for lost
+        ranks up to their timeout. The process ends instead, and the driver frees what it had on the
+        GPU."""
         import torch.distributed as dist
 
         if not abort:
@@ -109,7 +141,9 @@ class TorchCommunicator(RankCommunicator):
 class CudaCommunicator(TorchCommunicator):
     """The same with buffers and a clock on this rank's GPU."""
 
-    def __init__(self, name: str, group: Any, ranks: tuple[int, ...], rank: int, gpu: CudaDevice, *more: Any) -> None:
+    def __init__(
+        self, name: str, group: Any, ranks: tuple[int, ...], rank: int, gpu: CudaDevice, *more: Any
+    ) -> None:
         super().__init__(name, group, ranks, rank, gpu, *more)
         self._gpu = gpu
 
@@ -129,20 +163,25 @@ class CudaCommunicator(TorchCommunicator):
 class TorchLowering:
     """Steps as calls of torch.distributed, on tensors that share the buffers' memory.
 
-    Peers and roots are ranks of the group. Raises Unsupported for a form that torch.distributed lacks.
+    Peers and roots are ranks of the group. Raises Unsupported for a form that torch.distributed
+    lacks.
     """
 
     def __init__(self, group: Any, buffers: Mapping[str, Buffer]) -> None:
         import torch
         import torch.distributed as dist
 
-        self._dist, self._group, self._buffers = dist, group, buffers
+        self._dist = dist
+        self._group = group
+        self._buffers = buffers
         self._copy = torch.Tensor.copy_
-        self._rank, self._size = group.rank(), group.size()
+        self._rank = group.rank()
+        self._size = group.size()
         self._tensors: dict[View, Rotating] = {}
 
     def call(self, step: Step) -> Call:
-        dist, group = self._dist, self._group
+        dist = self._dist
+        group = self._group
         match step:
             case steps.Send() | steps.Recv() | steps.Isend() | steps.Irecv():
                 function = getattr(dist, type(step).__name__.lower())
@@ -156,7 +195,8 @@ class TorchLowering:
                 return self._collective(step)
 
     def _collective(self, step: Step) -> Call:
-        dist, group = self._dist, self._group
+        dist = self._dist
+        group = self._group
         check_form(TORCH_UNSUPPORTED, step)
         match step:
             case steps.Barrier():
@@ -168,19 +208,32 @@ class TorchLowering:
                 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
                 return Call(all_gather, (self.tensors(recv), self.tensors(send), group))
             case steps.Gather(send, recv, root):
-                return Call(dist.gather, (self.tensors(send), self._blocks(recv, root), None, group, False, root))
+                return Call(
+                    dist.gather,
+                    (self.tensors(send), self._blocks(recv, root), None, group, False, root),
+                )
             case steps.Scatter(send, recv, root):
-                return Call(dist.scatter, (self.tensors(recv), self._blocks(send, root), None, group, False, root))
+                return Call(
+                    dist.scatter,
+                    (self.tensors(recv), self._blocks(send, root), None, group, False, root),
+                )
             case steps.AllToAll(send, recv):
-                return Call(dist.all_to_all_single, (self.tensors(recv), self.tensors(send), None, None, group))
+                return Call(
+                    dist.all_to_all_single,
+                    (self.tensors(recv), self.tensors(send), None, None, group),
+                )
             case steps.AllReduce(_, recv, reduction):
-                return Call(dist.all_reduce, (self.tensors(recv), self._operation(reduction), group))
+                return Call(
+                    dist.all_reduce, (self.tensors(recv), self._operation(reduction), group)
+                )
             case steps.Reduce(send, _, reduction, root):
                 operation = self._operation(reduction)
                 return Call(dist.reduce, (self.tensors(send), None, operation, group, False, root))
             case steps.ReduceScatter(send, recv, reduction):
                 tensors = self.tensors(recv), self.tensors(send)
-                reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+                reduce_scatter = (
+                    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+                )
                 return Call(reduce_scatter, (*tensors, self._operation(reduction), group))
             case _:
                 raise Unsupported(f"torch.distributed has no {type(step).__name__}")
@@ -195,10 +248,13 @@ class TorchLowering:
         return self._tensors[view]
 
     def _blocks(self, view: View, root: int) -> Rotating | None:
-        """On the root a list with a tensor per rank, which are parts of the view; None on the other ranks."""
+        """On the root a list with a tensor per rank, which are parts of the view; None on the other
+        ranks."""
         if self._rank != root:
             return None
-        return Rotating(tuple(list(tensor.chunk(self._size)) for tensor in self.tensors(view).values))
+        return Rotating(
+            tuple(list(tensor.chunk(self._size)) for tensor in self.tensors(view).values)
+        )
 
 
 def _wait_all(works: list[Any]) -> None:

@@ -1,4 +1,5 @@
-"""gloo through torch.distributed: TCP between processes; GPU memory is copied through host memory."""
+"""gloo through torch.distributed: TCP between processes; GPU memory is copied through host
+memory."""
 
 from __future__ import annotations
 
@@ -15,16 +16,26 @@ from commbench.hardware.network import interface_name
 from .cuda import CudaDevice, cuda_missing
 from .distributed import TORCH_UNSUPPORTED, CudaCommunicator, TorchCommunicator, start_group
 
-# torch 2.8 brought averages (pull request 149781); until then reduce_scatter summed whatever the operation (149869)
+# torch 2.8 brought averages (pull request 149781); until then reduce_scatter summed whatever the
+# operation (149869)
 SINCE_2_8 = {
     ("all_reduce", "avg"),
     ("reduce", "avg"),
     *(("reduce_scatter", reduction) for reduction in ("avg", "prod", "min", "max")),
 }
-# ProcessGroupGloo copies these between the GPU and pinned memory itself. Its send and recv hand the pointer to the
-# socket as it is, so commbench copies for them.
+# ProcessGroupGloo copies these between the GPU and pinned memory itself. Its send and recv hand the
+# pointer to the socket as it is, so commbench copies for them.
 COPIED_BY_GLOO = frozenset(
-    ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter")
+    (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "broadcast",
+        "gather",
+        "reduce",
+        "reduce_scatter",
+        "scatter",
+    )
 )
 WITHOUT_MESSAGE = "barrier"
 torch_version = cache(partial(version, "torch"))
@@ -47,14 +58,20 @@ class Gloo(Backend):
         if any(first == second for first, second in case.pairs):
             return "gloo can't send a message to the same rank"
         if case.device == "cuda" and case.timing_mode != "host_sync":
-            return f"gloo copies on the host, so timing_mode={case.timing_mode} would not time all of it"
+            return (
+                f"gloo copies on the host, so timing_mode={case.timing_mode} would not time all"
+                " of it"
+            )
         if case.device == "cuda" and case.staging == "none" and case.benchmark != WITHOUT_MESSAGE:
             return "gloo can't send GPU memory directly; use staging=auto or staging=pinned"
         reason = skip_reason(TORCH_UNSUPPORTED, case) or reduction_missing("gloo", case)
         if reason is None and (case.benchmark, case.reduction) in SINCE_2_8:
             release = torch_version()
             if tuple(map(int, release.split(".")[:2])) < (2, 8):
-                return f"gloo has no {case.benchmark} with {case.reduction} before torch 2.8; this is {release}"
+                return (
+                    f"gloo has no {case.benchmark} with {case.reduction} before torch 2.8; this is"
+                    f" {release}"
+                )
         return reason
 
     def staging(self, benchmark: str) -> str:

@@ -1,8 +1,8 @@
 """NCCL through torch.distributed: GPU memory, one GPU per rank.
 
-All messages posted between two waits are one batch, which is one kernel on the GPU. An isend of its own would be a
-kernel of its own, after all others of the communicator, so two ranks that both send first would wait for each other.
-A batch has no order inside.
+All messages posted between two waits are one batch, which is one kernel on the GPU. An isend of its
+own would be a kernel of its own, after all others of the communicator, so two ranks that both send
+first would wait for each other. A batch has no order inside.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from .distributed import TORCH_UNSUPPORTED, CudaCommunicator, TorchLowering, sta
 
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 TORCHRUN = "TORCHELASTIC_RUN_ID"
-EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # blocking messages are in order anyway
+# blocking messages are in order anyway
+EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,16 @@ class Nccl(NcclBackend):
         return cuda_missing("take backend=gloo")
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
-        # 0: torch's watchdog does not end this process when another rank is lost; commbench does, after saving
+        # 0: torch's watchdog does not end this process when another rank is lost; commbench does,
+        # after saving
         defaults = {ERROR_HANDLING: "0", EAGER_WARNING: "false"}
-        # torchrun exports 1 to the ranks of a world that the user starts, whether the user wants it or not
-        by_torchrun = TORCHRUN in os.environ and FOLDER not in os.environ and os.environ.get(ERROR_HANDLING) == "1"
+        # torchrun exports 1 to the ranks of a world that the user starts, whether the user wants it
+        # or not
+        by_torchrun = (
+            TORCHRUN in os.environ
+            and FOLDER not in os.environ
+            and os.environ.get(ERROR_HANDLING) == "1"
+        )
         wanted = {name: os.environ[name] for name in defaults if name in os.environ}
         wanted |= {ERROR_HANDLING: "0"} if by_torchrun else {}
         return super().environment(cuda_ipc, interface) | defaults | wanted
@@ -54,21 +61,33 @@ class Nccl(NcclBackend):
 
         torch knows NCCL by this name only, whatever a subclass is called.
         """
-        log, gpu = NcclLog(os.environ), CudaDevice.of(world)
-        return NcclCommunicator(Nccl.name, *start_group(Nccl.name, world, control, gpu.place), gpu, log)
+        log = NcclLog(os.environ)
+        gpu = CudaDevice.of(world)
+        return NcclCommunicator(
+            Nccl.name, *start_group(Nccl.name, world, control, gpu.place), gpu, log
+        )
 
 
 class NcclCommunicator(CudaCommunicator):
     """See Communicator. All ranks create it together."""
 
-    def __init__(self, name: str, group: Any, ranks: tuple[int, ...], rank: int, gpu: CudaDevice, log: NcclLog) -> None:
+    def __init__(
+        self,
+        name: str,
+        group: Any,
+        ranks: tuple[int, ...],
+        rank: int,
+        gpu: CudaDevice,
+        log: NcclLog,
+    ) -> None:
         import torch
         import torch.distributed as dist
 
         super().__init__(name, group, ranks, rank, gpu, log)
         self._log = log
-        # The first call of a group needs all its ranks, which a batch of messages does not involve. This one also
-        # connects neighbours, so that the log names their transport; other pairs connect in the first call of a case.
+        # The first call of a group needs all its ranks, which a batch of messages does not involve.
+        # This one also connects neighbours, so that the log names their transport; other pairs
+        # connect in the first call of a case.
         self._barrier_tensor = torch.zeros(1, device=gpu.place)
         dist.all_reduce(self._barrier_tensor, group=group)
         gpu.synchronise()
@@ -93,12 +112,15 @@ class NcclLowering:
     def __init__(self, group: Any, buffers: Mapping[str, Buffer], barrier_tensor: Any) -> None:
         import torch.distributed as dist
 
-        self._dist, self._group, self._barrier_tensor = dist, group, barrier_tensor
+        self._dist = dist
+        self._group = group
+        self._barrier_tensor = barrier_tensor
         self._torch = TorchLowering(group, buffers)
         self._posted: list[Message] = []  # since the last wait
 
     def call(self, step: Step) -> Call:
-        """A message that is posted has no call: it is part of the batch that the wait starts. Raises Unsupported."""
+        """A message that is posted has no call: it is part of the batch that the wait starts.
+        Raises Unsupported."""
         match step:
             case Isend() | Irecv():
                 self._posted.append(step)
@@ -107,24 +129,32 @@ class NcclLowering:
                 # in the same batch, so that a rank can send to itself
                 shared = _buffer_names(self._posted, Irecv, Recv) & _buffer_names([step], Send)
                 if shared:
-                    raise Unsupported(f"nccl sends from {', '.join(shared)} in the batch that receives into it")
+                    raise Unsupported(
+                        f"nccl sends from {', '.join(shared)} in the batch that receives into it"
+                    )
                 self._posted.append(step)
                 return NO_CALL
             case WaitAll(requests):
                 return self._batch(set(requests))
             case Barrier():  # dist.barrier would block the host instead of the stream
                 self._refuse_posted()
-                return Call(self._dist.all_reduce, (self._barrier_tensor, self._dist.ReduceOp.SUM, self._group))
+                return Call(
+                    self._dist.all_reduce,
+                    (self._barrier_tensor, self._dist.ReduceOp.SUM, self._group),
+                )
             case _:
                 self._refuse_posted()
                 return self._torch.call(step)
 
     def _refuse_posted(self) -> None:
         if self._posted:
-            raise Unsupported("nccl needs a WaitAll after Isend and Irecv before anything but messages follows")
+            raise Unsupported(
+                "nccl needs a WaitAll after Isend and Irecv before anything but messages follows"
+            )
 
     def _batch(self, requests: set[int]) -> Call:
-        posted, self._posted = self._posted, []
+        posted = self._posted
+        self._posted = []
         if {step.request for step in posted if isinstance(step, Isend | Irecv)} != requests:
             raise Unsupported("nccl can only wait for all messages posted since the last WaitAll")
         if not posted:
@@ -133,20 +163,29 @@ class NcclLowering:
         for step in posted:
             kind = self._dist.isend if isinstance(step, Isend | Send) else self._dist.irecv
             tensors = self._torch.tensors(step.data).values
-            rows.append([self._dist.P2POp(kind, tensor, group=self._group, group_peer=step.peer) for tensor in tensors])
-        return Call(self._exchange, (Rotating(tuple(list(batch) for batch in zip(*rows, strict=True))),))
+            rows.append(
+                [
+                    self._dist.P2POp(kind, tensor, group=self._group, group_peer=step.peer)
+                    for tensor in tensors
+                ]
+            )
+        return Call(
+            self._exchange, (Rotating(tuple(list(batch) for batch in zip(*rows, strict=True))),)
+        )
 
     def _exchange(self, operations: list[Any]) -> None:
         try:
             works = self._dist.batch_isend_irecv(operations)
         except Exception:
-            # torch leaves a batch open in which an operation fails (_coalescing_manager has no `finally`): all later
-            # calls of the group would be added to it, in NCCL and in torch's own list, and never run
+            # torch leaves a batch open in which an operation fails (_coalescing_manager has no
+            # `finally`): all later calls of the group would be added to it, in NCCL and in torch's
+            # own list, and never run
             from torch.distributed import distributed_c10d
 
             with suppress(Exception):
                 distributed_c10d._world.pg_coalesce_state.pop(self._group, None)
-            with suppress(Exception):  # what was posted may fail as well; the first error is the one to report
+            # what was posted may fail as well; the first error is the one to report
+            with suppress(Exception):
                 self._group._end_coalescing(operations[0].tensor.device)
             raise
         for work in works:

@@ -1,4 +1,5 @@
-"""Take the schemas of our manifests' kinds from the package kubernetes-validate: python take.py FOLDER > core.json.
+"""Take the schemas of our manifests' kinds from the package kubernetes-validate: python take.py
+FOLDER > core.json.
 
 FOLDER is its unpacked kubernetes_validate/kubernetes-json-schema/vX.Y.Z-local-strict.
 """
@@ -11,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = "/api/_definitions.json#/$defs/"
-CORE, BATCH = "io.k8s.api.core.v1", "io.k8s.api.batch.v1"
-ROOTS = [f"{BATCH}.Job", *(f"{CORE}.{kind}" for kind in ("Pod", "PodTemplateSpec", "PersistentVolumeClaim"))]
+CORE = "io.k8s.api.core.v1"
+BATCH = "io.k8s.api.batch.v1"
+ROOTS = [
+    f"{BATCH}.Job",
+    *(f"{CORE}.{kind}" for kind in ("Pod", "PodTemplateSpec", "PersistentVolumeClaim")),
+]
 
 
 def bare(schema: Any) -> Any:
@@ -24,7 +29,8 @@ def bare(schema: Any) -> Any:
     return {
         key: bare(value)
         for key, value in schema.items()
-        if not (key == "description" and isinstance(value, str)) and not key.startswith("x-kubernetes")
+        if not (key == "description" and isinstance(value, str))
+        and not key.startswith("x-kubernetes")
     }
 
 
@@ -33,19 +39,24 @@ def names(schema: Any) -> set[str]:
     if isinstance(schema, dict):
         own = {schema["$ref"].rpartition("/")[2]} if isinstance(schema.get("$ref"), str) else set()
         return own.union(*(names(value) for value in schema.values()))
-    return set[str]().union(*(names(item) for item in schema)) if isinstance(schema, list) else set()
+    return (
+        set[str]().union(*(names(item) for item in schema)) if isinstance(schema, list) else set()
+    )
 
 
 def main(folder: Path) -> None:
     everything = json.loads((folder / "_definitions.json").read_text())["$defs"]
-    wanted, taken = list(ROOTS), dict[str, Any]()
+    wanted = list(ROOTS)
+    taken = dict[str, Any]()
     while wanted:
         name = wanted.pop()
         if name not in taken:
             taken[name] = bare(everything[name])
             wanted += names(taken[name])
     version = folder.name.partition("-")[0]
-    print(json.dumps({"$comment": f"Kubernetes {version}", "$defs": taken}, indent=1, sort_keys=True))
+    print(
+        json.dumps({"$comment": f"Kubernetes {version}", "$defs": taken}, indent=1, sort_keys=True)
+    )
 
 
 if __name__ == "__main__":

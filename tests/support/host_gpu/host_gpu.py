@@ -1,4 +1,5 @@
-"""The communicators of a GPU on torch's CPU tensors, moved by gloo: all but CUDA itself and NCCL itself."""
+"""The communicators of a GPU on torch's CPU tensors, moved by gloo: all but CUDA itself and NCCL
+itself."""
 
 from __future__ import annotations
 
@@ -109,8 +110,11 @@ class HostCopy(CudaCopy):
 
 class HostNcclLowering(NcclLowering):
     def _exchange(self, operations: list[Any]) -> None:
-        """gloo refuses messages to oneself; NCCL copies them where both ends are in one batch, in their order."""
-        to_self = [operation for operation in operations if operation.group_peer == self._group.rank()]
+        """gloo refuses messages to oneself; NCCL copies them where both ends are in one batch, in
+        their order."""
+        to_self = [
+            operation for operation in operations if operation.group_peer == self._group.rank()
+        ]
         sent = [operation.tensor for operation in to_self if operation.op is self._dist.isend]
         received = [operation.tensor for operation in to_self if operation.op is self._dist.irecv]
         for target, source in zip(received, sent, strict=True):
@@ -139,4 +143,6 @@ class HostNccl(Nccl):
 
     def open(self, world: World, control: Control, device: str = "cuda") -> Any:
         gpu: Any = HostGpu()
-        return HostNcclCommunicator("nccl", *start_group("gloo", world, control), gpu, NcclLog(os.environ))
+        return HostNcclCommunicator(
+            "nccl", *start_group("gloo", world, control), gpu, NcclLog(os.environ)
+        )

@@ -1,4 +1,5 @@
-"""tools/gpu's shared_nccl on torch's CPU tensors: its own code up to the call that would start NCCL."""
+"""tools/gpu's shared_nccl on torch's CPU tensors: its own code up to the call that would start
+NCCL."""
 
 from __future__ import annotations
 

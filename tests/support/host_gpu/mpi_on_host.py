@@ -1,4 +1,5 @@
-"""MPI on torch's CPU tensors in a GPU's place: the paths of CUDA tensors in worlds of real libraries, without a GPU."""
+"""MPI on torch's CPU tensors in a GPU's place: the paths of CUDA tensors in worlds of real
+libraries, without a GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""backend=ipc_copy without a GPU: memory files of this machine in place of a GPU's memory, all else as it is.
+"""backend=ipc_copy without a GPU: memory files of this machine in place of a GPU's memory, all else
+as it is.
 
-A handle is the path of the file in the process that has it. Copies happen when somebody waits for them, as on a GPU.
+A handle is the path of the file in the process that has it. Copies happen when somebody waits for
+them, as on a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class FileExporter(CudaExporter):
     """As CudaExporter."""
 
     def __init__(self, early: bool = False, refused: str = "") -> None:
-        self._early, self._refused = early, refused
+        self._early = early
+        self._refused = refused
         self._queue: list[tuple[int, int, int]] = []
         self._pages: dict[int, tuple[mmap.mmap, str]] = {}
 
@@ -52,7 +55,8 @@ class FileExporter(CudaExporter):
         self._queue.append((target, source, size))
 
     def synchronise(self) -> None:
-        queue, self._queue = self._queue, []
+        queue = self._queue
+        self._queue = []
         for move in () if self._early else queue:
             ctypes.memmove(*move)
 

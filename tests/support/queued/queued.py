@@ -1,6 +1,7 @@
 """A device that is none: work is put into a queue and done when the host waits for it, as on a GPU.
 
-Its memory is the host's, and gloo moves the bytes: worlds, payloads and clocks of a GPU without one.
+Its memory is the host's, and gloo moves the bytes: worlds, payloads and clocks of a GPU without
+one.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ class QueuedDevice:
     """See engines.device.Device. `early`: it says that work is done which is not."""
 
     def __init__(self, early: bool = False) -> None:
-        self._early, self._queue, self.host_bound = early, list[Work](), 0
+        self._early = early
+        self._queue = list[Work]()
+        self.host_bound = 0
 
     def enqueue(self, work: Work) -> None:
         self._queue.append(work)
 
     def synchronise(self) -> None:
-        queue, self._queue = self._queue, []
+        queue = self._queue
+        self._queue = []
         for work in () if self._early else queue:
             work()
 
@@ -64,9 +68,11 @@ class QueuedDevice:
         self.enqueue(lambda: time.sleep(seconds))
 
     def capture(self, enqueue: Work) -> Work:
-        queue, self._queue = self._queue, []
+        queue = self._queue
+        self._queue = []
         enqueue()
-        captured, self._queue = self._queue, queue
+        captured = self._queue
+        self._queue = queue
         return lambda: self._queue.extend(captured)
 
 
@@ -88,7 +94,8 @@ class QueuedBuffer(DeviceBuffer):
     """With the words that torch makes tensors of."""
 
     def words(self, slot: int, copy: int) -> NDArray[Any]:
-        kind, start = dtype(self.spec.dtype), self.offset(slot, copy)
+        kind = dtype(self.spec.dtype)
+        start = self.offset(slot, copy)
         data: NDArray[np.uint8] = self.allocation.bytes  # type: ignore[attr-defined]
         return data[start : start + self.spec.count * kind.itemsize].view(kind.word)
 
@@ -107,14 +114,17 @@ class Queued(Gloo):
 
     def supports(self, case: Case, size: int) -> str | None:
         """What gloo can do with host memory, in any timing mode."""
-        return super().supports(replace(case, device="cpu", timing_mode="host", staging="none"), size)
+        return super().supports(
+            replace(case, device="cpu", timing_mode="host", staging="none"), size
+        )
 
     def staging(self, benchmark: str) -> str:
         return "pinned" if self.pinned else "none"
 
     def open(self, world: World, control: Control, device: str = "cuda") -> Any:
         return QueuedCommunicator(
-            TorchCommunicator("gloo", *start_group("gloo", world, control)), QueuedDevice(self.early)
+            TorchCommunicator("gloo", *start_group("gloo", world, control)),
+            QueuedDevice(self.early),
         )
 
 
@@ -122,8 +132,12 @@ class QueuedCommunicator:
     """See Communicator."""
 
     def __init__(self, inner: Any, device: QueuedDevice) -> None:
-        self._inner, self._device = inner, device
-        self.size, self.hosted, self.counters, self.facts = inner.size, inner.hosted, inner.counters, inner.facts
+        self._inner = inner
+        self._device = device
+        self.size = inner.size
+        self.hosted = inner.hosted
+        self.counters = inner.counters
+        self.facts = inner.facts
         self.close = inner.close
 
     def subset(self, ranks: Sequence[int]) -> QueuedCommunicator | None:
@@ -133,12 +147,16 @@ class QueuedCommunicator:
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return QueuedBuffer(spec, pool, Memory)
 
-    def prepare(self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Any]], mode: Mode) -> Runner:
+    def prepare(
+        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Any]], mode: Mode
+    ) -> Runner:
         rank = self.hosted[0]
-        program, held = programs[rank], dict(buffers[rank])
+        program = programs[rank]
+        held = dict(buffers[rank])
         if mode.staging == "pinned":
             program, held = with_staging(program, rank, held, HostBuffer)
-        lowering, works = TorchLowering(self._inner._group, held), dict[int, Any]()
+        lowering = TorchLowering(self._inner._group, held)
+        works = dict[int, Any]()
 
         def call(step: Step) -> Call:
             lowered = lowering.call(step)

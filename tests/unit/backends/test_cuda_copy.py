@@ -1,4 +1,5 @@
-"""Copies between host and device: what is skipped, what the steps become, and worlds on torch's CPU tensors."""
+"""Copies between host and device: what is skipped, what the steps become, and worlds on torch's CPU
+tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +34,14 @@ QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", 
 
 
 def case(benchmark: str, staging: str, timing_mode: str = "host_sync") -> Case:
-    return replace(GPU_CASE, benchmark=benchmark, timing_mode=timing_mode, staging=staging, layout="1x1", in_place=None)
+    return replace(
+        GPU_CASE,
+        benchmark=benchmark,
+        timing_mode=timing_mode,
+        staging=staging,
+        layout="1x1",
+        in_place=None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +49,10 @@ def case(benchmark: str, staging: str, timing_mode: str = "host_sync") -> Case:
     [
         (case("copy_h2d", "pinned", "graph"), None),
         (case("copy_d2h", "none"), None),
-        (case("copy_h2d_d2h", "none", "throughput"), "copies pageable memory on the host, so timing_mode=throughput"),
+        (
+            case("copy_h2d_d2h", "none", "throughput"),
+            "copies pageable memory on the host, so timing_mode=throughput",
+        ),
         (case("copy_d2d", "none", "device_event"), None),
         (case("copy_d2d", "pinned"), "copy_d2d needs no host memory"),
         (case("all_reduce", "none"), "copies within a rank only; it has copy_h2d, "),
@@ -75,21 +86,37 @@ class Streams(HostGpu):
 
 
 def test_posted_copies_are_on_streams_of_their_own_which_are_waited_for() -> None:
-    specs = [BufferSpec(name, 5, "float32", memory="host" if name in "ad" else "device") for name in "abcd"]
+    specs = [
+        BufferSpec(name, 5, "float32", memory="host" if name in "ad" else "device")
+        for name in "abcd"
+    ]
     device = partial(DeviceBuffer, pool=1, allocate=partial(CudaMemory, place=torch.device("cpu")))
-    buffers: dict[str, Any] = {spec.name: HostBuffer(spec) if spec.memory == "host" else device(spec) for spec in specs}
+    buffers: dict[str, Any] = {
+        spec.name: HostBuffer(spec) if spec.memory == "host" else device(spec) for spec in specs
+    }
     for name, key in (("a", 1), ("c", 2)):
         buffers[name].write(message(key, 0, 5))
     steps = (Icopy(View("a"), View("b"), 0), Icopy(View("c"), View("d"), 1), WaitAll((0, 1)))
-    gpu, group = Streams(), type("Group", (), {"rank": lambda self: 0, "size": lambda self: 1})()
+    gpu = Streams()
+    group = type("Group", (), {"rank": lambda self: 0, "size": lambda self: 1})()
     lowering = CopyLowering(group, buffers, gpu, 1)  # type: ignore[arg-type]
     calls = Lowered.of(Program(tuple(specs), steps).repeated(2), "barrier", lowering.call)
     HostSync(gpu, calls, 1)(1)
-    assert gpu.words == 2 * ["copy on side 1", "copy on side 2", "join side 1, side 2"] and gpu.streams == 2
-    assert buffers["b"].count_wrong(message(1, 0, 5)) == buffers["d"].count_wrong(message(2, 0, 5)) == 0
+    assert (
+        gpu.words == 2 * ["copy on side 1", "copy on side 2", "join side 1, side 2"]
+        and gpu.streams == 2
+    )
+    assert (
+        buffers["b"].count_wrong(message(1, 0, 5))
+        == buffers["d"].count_wrong(message(2, 0, 5))
+        == 0
+    )
     with pytest.raises(Unsupported, match="copies within a rank only; it has no Send"):
         lowering.call(Send(View("a"), 0))
-    assert lowering.call(Barrier()).args == () and lowering.call(Copy(View("a"), View("b"))).into is None
+    assert (
+        lowering.call(Barrier()).args == ()
+        and lowering.call(Copy(View("a"), View("b"))).into is None
+    )
 
 
 @pytest.fixture
@@ -102,28 +129,48 @@ ALL_MODES = TIMING_MODES["cuda"]
 
 
 @pytest.mark.parametrize(
-    ("layout", "cache", "modes"), [("1x1", "rotate", ("graph", "throughput")), ("1x2", "warm", ALL_MODES)]
+    ("layout", "cache", "modes"),
+    [("1x1", "rotate", ("graph", "throughput")), ("1x2", "warm", ALL_MODES)],
 )
 def test_every_copy_is_exact_on_one_rank_and_on_two(
     world: Callable[..., Any], env: dict[str, str], layout: str, cache: str, modes: tuple[str, ...]
 ) -> None:
     size = "1MB" if cache == "rotate" else "40kB"  # the pool of copies is twice the cache
-    words = (f"sizes=[{size}]", f"layout={layout}", f"cache={cache}", f"timing_mode=[{','.join(modes)}]")
+    words = (
+        f"sizes=[{size}]",
+        f"layout={layout}",
+        f"cache={cache}",
+        f"timing_mode=[{','.join(modes)}]",
+    )
     run = world("commbench", *PLUGIN, *QUICK, COPIES, *words, env=env)
     assert set(run.cases.timing_mode) == set(modes) and len(run.cases) == 4 * len(modes)
     assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
     assert set(run.cases.transport) == {"memcpy"} and (run.cases.busbw_gb_per_s > 0).all()
     within = run.cases.benchmark == "copy_d2d"
-    assert set(run.cases[within].staging) == {"none"} and set(run.cases[~within].staging) == {"pinned"}
-    assert run.cases[within].limit_gb_per_s.isna().all() and run.cases[~within].efficiency.notna().all()
+    assert set(run.cases[within].staging) == {"none"} and set(run.cases[~within].staging) == {
+        "pinned"
+    }
+    assert (
+        run.cases[within].limit_gb_per_s.isna().all()
+        and run.cases[~within].efficiency.notna().all()
+    )
     assert set(run.cases[~within].limit_name) == {"PCIe gen4 x16 line rate"}
     both = run.cases.benchmark == "copy_h2d_d2h"
     assert (run.cases[both].busbw_gb_per_s * 2 - run.cases[both].algbw_gb_per_s).abs().max() < 1e-9
 
 
 @pytest.mark.long
-def test_pageable_memory_is_timed_by_the_host(world: Callable[..., Any], env: dict[str, str]) -> None:
-    words = (*QUICK, COPIES, "layout=1x1", "sizes=[40kB]", "staging=none", "timing_mode=[host_sync,throughput]")
+def test_pageable_memory_is_timed_by_the_host(
+    world: Callable[..., Any], env: dict[str, str]
+) -> None:
+    words = (
+        *QUICK,
+        COPIES,
+        "layout=1x1",
+        "sizes=[40kB]",
+        "staging=none",
+        "timing_mode=[host_sync,throughput]",
+    )
     run = world("commbench", *PLUGIN, *words, env=env)
     skipped = run.cases[run.cases.status == "skipped"]
     assert set(skipped.timing_mode) == {"throughput"} and len(skipped) == 3

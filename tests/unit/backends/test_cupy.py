@@ -1,4 +1,5 @@
-"""Raw NCCL without a GPU: what is missing and in which words, what it refuses, how ranks learn a communicator's id."""
+"""Raw NCCL without a GPU: what is missing and in which words, what it refuses, how ranks learn a
+communicator's id."""
 
 from __future__ import annotations
 
@@ -26,8 +27,13 @@ CASE = replace(GPU_CASE, timing_mode="graph", dtype="bfloat16", reduction="sum")
 
 
 def missing(*path: Path, driver: bool = True, machine: Path | None = None) -> str:
-    """What a fresh process says is missing, with these folders on its path; nothing that is measured is loaded."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CONDA_PREFIX")}
+    """What a fresh process says is missing, with these folders on its path; nothing that is
+    measured is loaded."""
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "CONDA_PREFIX")
+    }
     if driver:
         clean["LD_LIBRARY_PATH"] = str(libraries())
     if machine is not None:
@@ -55,18 +61,33 @@ def test_what_is_missing_is_said_in_order(tmp_path: Path) -> None:
     if missing() == "None":
         pytest.skip("CuPy and NCCL are installed here")
     assert missing() == "cupy is not installed; pip install 'commbench[cuda]'"
-    assert missing(have_cupy).startswith("libnccl.so.2 was not found, and CuPy does not include it; pip install")
+    assert missing(have_cupy).startswith(
+        "libnccl.so.2 was not found, and CuPy does not include it; pip install"
+    )
     assert missing(have_both) == "None"
 
 
-@pytest.mark.parametrize(("driver", "wheel", "expected"), [
-    ("cuda 12080", "cupy_cuda13x", "cupy is built for CUDA 13, and this driver runs CUDA 12.8 at most"),
-    ("cuda 13000", "cupy_cuda13x", "None"),
-])  # fmt: skip
-def test_a_cupy_for_a_newer_driver_is_told(tmp_path: Path, driver: str, wheel: str, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("driver", "wheel", "expected"),
+    [
+        (
+            "cuda 12080",
+            "cupy_cuda13x",
+            "cupy is built for CUDA 13, and this driver runs CUDA 12.8 at most",
+        ),
+        ("cuda 13000", "cupy_cuda13x", "None"),
+    ],
+)
+def test_a_cupy_for_a_newer_driver_is_told(
+    tmp_path: Path, driver: str, wheel: str, expected: str
+) -> None:
     have = plant(tmp_path, "cupy/__init__.py", "nvidia/nccl/lib/libnccl.so.2")
-    metadata = plant(tmp_path, f"{wheel}-14.2.0.dist-info/METADATA") / f"{wheel}-14.2.0.dist-info/METADATA"
-    metadata.write_text(f"Metadata-Version: 2.1\nName: {wheel.replace('_', '-')}\nVersion: 14.2.0\n")
+    metadata = (
+        plant(tmp_path, f"{wheel}-14.2.0.dist-info/METADATA") / f"{wheel}-14.2.0.dist-info/METADATA"
+    )
+    metadata.write_text(
+        f"Metadata-Version: 2.1\nName: {wheel.replace('_', '-')}\nVersion: 14.2.0\n"
+    )
     (tmp_path / "machine").write_text(hgx(1, driver))
     reason = missing(have, machine=tmp_path / "machine")
     assert reason.startswith(expected) and (expected == "None" or "commbench[cuda12]" in reason)
@@ -74,11 +95,16 @@ def test_a_cupy_for_a_newer_driver_is_told(tmp_path: Path, driver: str, wheel: s
 
 def test_counters_are_those_of_the_pci_bus_id(stand_in: dict[str, str]) -> None:
     code = (
-        "import commbench.backends.cupy.backend as c; from types import SimpleNamespace as S;"
-        "c.Monitor = lambda name: S(readings=lambda: {name: 1.0}); print(sorted(c.CupyDevice(1).readings()))"
+        "import commbench.backends.cupy.backend as c; from types import SimpleNamespace as"
+        " S;c.Monitor = lambda name: S(readings=lambda: {name: 1.0});"
+        " print(sorted(c.CupyDevice(1).readings()))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | stand_in, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code],
+        env=os.environ | stand_in,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.stdout == "['0000:1B:00.0', 'gpu.host_bound_repetitions']\n", done.stderr
 
@@ -88,9 +114,14 @@ def test_what_nccl_lacks_is_a_skip() -> None:
     assert not nccl.shares_gpu and nccl.staging("gather") == "none"
     assert nccl.supports(CASE, 2) is None
     assert nccl.supports(replace(CASE, reduction="avg"), 2) is None
-    assert nccl.supports(replace(CASE, reduction="avg", dtype="int32"), 2) == "NCCL has no reduction avg of int32"
+    assert (
+        nccl.supports(replace(CASE, reduction="avg", dtype="int32"), 2)
+        == "NCCL has no reduction avg of int32"
+    )
     assert "has no effect on it" in str(nccl.supports(replace(CASE, staging="pinned"), 2))
-    assert "not sent yet" in str(nccl.supports(replace(CASE, benchmark="all_to_all", reduction=None), 2))
+    assert "not sent yet" in str(
+        nccl.supports(replace(CASE, benchmark="all_to_all", reduction=None), 2)
+    )
 
 
 def test_settings_become_nccls_variables() -> None:
@@ -108,17 +139,27 @@ def stand_in(tmp_path: Path) -> dict[str, str]:
 def test_every_operation_and_clock_in_worlds_of_the_stand_in(
     world: Callable[..., Any], stand_in: dict[str, str]
 ) -> None:
-    """The way of a case from open to close: communicators of one rank and of two, streams, events, graphs, payloads."""
+    """The way of a case from open to close: communicators of one rank and of two, streams, events,
+    graphs, payloads."""
     run = world(
-        "commbench", "backend=cupy_nccl", *QUICK, "layout=[1x1,1x2]", "benchmark=all", "sizes=[40kB]", "window=3",
-        "timing_mode=[host_sync,graph]", env=stand_in,
-    )  # fmt: skip
+        "commbench",
+        "backend=cupy_nccl",
+        *QUICK,
+        "layout=[1x1,1x2]",
+        "benchmark=all",
+        "sizes=[40kB]",
+        "window=3",
+        "timing_mode=[host_sync,graph]",
+        env=stand_in,
+    )
     measured = run.cases[run.cases.status == "ok"]
     assert {benchmark for benchmark in run.cases.benchmark if "copy" not in benchmark} == set(
         measured.benchmark
     ) and set(measured.timing_mode) == {"host_sync", "graph"}
     assert (measured.wrong_elements == 0).all() and set(measured.staging) == {"none"}
-    skipped = run.cases[(run.cases.status == "skipped") & ~run.cases.benchmark.str.startswith("copy_")]
+    skipped = run.cases[
+        (run.cases.status == "skipped") & ~run.cases.benchmark.str.startswith("copy_")
+    ]
     assert set(skipped.layout) == {"1x1"}, "what needs two ranks"
 
 
@@ -127,9 +168,16 @@ def test_the_clock_of_a_held_stream_in_worlds_of_the_stand_in(
     world: Callable[..., Any], stand_in: dict[str, str]
 ) -> None:
     run = world(
-        "commbench", "backend=cupy_nccl", *QUICK, "layout=1x2", "benchmark=[all_reduce,p2p_bandwidth]",
-        "in_place=false", "sizes=[8]", "timing_mode=[device_event,throughput]", env=stand_in,
-    )  # fmt: skip
+        "commbench",
+        "backend=cupy_nccl",
+        *QUICK,
+        "layout=1x2",
+        "benchmark=[all_reduce,p2p_bandwidth]",
+        "in_place=false",
+        "sizes=[8]",
+        "timing_mode=[device_event,throughput]",
+        env=stand_in,
+    )
     assert set(run.cases.status) == {"ok"} and set(run.cases.clock) == {"device"}
     assert (run.cases.wrong_elements == 0).all()
 
@@ -140,6 +188,8 @@ def test_an_id_arrives_as_it_was(unique: bytes | tuple[int, ...]) -> None:
     assert id_from_json(json.loads(json.dumps(id_to_json(unique)))) == unique
 
 
-@pytest.mark.parametrize(("number", "text"), [(22703, "2.27.3"), (23203, "2.32.3"), (2804, "2.8.4"), (21005, "2.10.5")])
+@pytest.mark.parametrize(
+    ("number", "text"), [(22703, "2.27.3"), (23203, "2.32.3"), (2804, "2.8.4"), (21005, "2.10.5")]
+)
 def test_versions_are_as_nccl_writes_them(number: int, text: str) -> None:
     assert nccl_version(number) == text

@@ -1,6 +1,8 @@
-"""Steps as calls of raw NCCL: matched and done on host memory, by a stand-in (nccl_on_host), for every benchmark.
+"""Steps as calls of raw NCCL: matched and done on host memory, by a stand-in (nccl_on_host), for
+every benchmark.
 
-It shows that addresses, counts, blocks, groups and their order fit together, not what a real NCCL does.
+It shows that addresses, counts, blocks, groups and their order fit together, not what a real NCCL
+does.
 """
 
 from __future__ import annotations
@@ -21,7 +23,18 @@ from commbench.backends.cupy.lowering import NCCL_UNSUPPORTED, CupyLowering
 from commbench.buffers.memory import HostBuffer
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.payload import DTYPES
-from commbench.core.program import AllReduce, BufferSpec, Gather, Irecv, Isend, Program, Recv, Send, View, WaitAll
+from commbench.core.program import (
+    AllReduce,
+    BufferSpec,
+    Gather,
+    Irecv,
+    Isend,
+    Program,
+    Recv,
+    Send,
+    View,
+    WaitAll,
+)
 from commbench.engines.device import HostSync
 from commbench.engines.lowered import Lowered, skip_reason
 
@@ -35,14 +48,21 @@ class Ranks:
     def __init__(self, programs: list[Program], pool: int = 1, sync: str = "none") -> None:
         self.logs: list[list[Entry]] = [[] for _ in programs]
         self.met = HostBuffer(BufferSpec("met", 8, "int8"))
-        self.buffers = [{spec.name: HostBuffer(spec, pool) for spec in program.buffers} for program in programs]
-        self.runners = [self.runner(program, rank, len(programs), pool, sync) for rank, program in enumerate(programs)]
+        self.buffers = [
+            {spec.name: HostBuffer(spec, pool) for spec in program.buffers} for program in programs
+        ]
+        self.runners = [
+            self.runner(program, rank, len(programs), pool, sync)
+            for rank, program in enumerate(programs)
+        ]
 
     def runner(self, program: Program, rank: int, size: int, pool: int, sync: str) -> HostSync:
         log = self.logs[rank]
         device: Any = Device(log)
         held: Any = self.buffers[rank]
-        lowering = CupyLowering(Nccl(log), Communicator(log, rank, size), device, held, self.met.address())
+        lowering = CupyLowering(
+            Nccl(log), Communicator(log, rank, size), device, held, self.met.address()
+        )
         return HostSync(device, Lowered.of(program, sync, lowering.call), pool)
 
     def run(self, n: int) -> list[list[Entry]]:
@@ -125,7 +145,8 @@ def test_a_root_sends_itself_nothing_in_place() -> None:
 
 
 def test_arguments_are_in_ncclls_order() -> None:
-    """Address, count, type, then operation or root or peer, the stream at the end; offsets in bytes, of the slot."""
+    """Address, count, type, then operation or root or peer, the stream at the end; offsets in
+    bytes, of the slot."""
     program = Program((SPEC,), (AllReduce(View("data", 1, 2, 4), View("data", 1, 2, 4), "max"),))
     ranks = Ranks([program, program])
     address = ranks.buffers[0]["data"].address(1) + 8
@@ -163,17 +184,31 @@ assert callable(cupy.cuda.Graph.launch) and callable(cupy.RawKernel.compile) and
 assert isinstance(Event.done, property) or hasattr(Event.done, "__get__")
 assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError) and issubclass(nccl.NcclError, RuntimeError)
 print(json.dumps(methods))
-"""
+"""  # noqa: E501
 
 
 def test_the_real_cupy_has_all_that_is_called(tmp_path: Path) -> None:
     """Names and numbers of arguments; without a driver nothing more of it can run."""
-    used = {"send": 5, "recv": 5, "allReduce": 6, "reduce": 7, "bcast": 5, "allGather": 5, "reduceScatter": 6}
+    used = {
+        "send": 5,
+        "recv": 5,
+        "allReduce": 6,
+        "reduce": 7,
+        "bcast": 5,
+        "allGather": 5,
+        "reduceScatter": 6,
+    }
     assert set(used) == {*MESSAGES, *COLLECTIVES}
     constants = [f"NCCL_{name.upper()}" for name in (*DTYPES, "sum", "prod", "min", "max", "avg")]
     head = f"NAMES = {list(used)!r}\nCONSTANTS = {constants!r}\n"
-    done = subprocess.run([sys.executable, "-c", head + ARGUMENTS], capture_output=True, text=True, timeout=120)
-    if "No module named" in done.stderr or "has no attribute 'nccl'" in done.stderr or "cannot import" in done.stderr:
+    done = subprocess.run(
+        [sys.executable, "-c", head + ARGUMENTS], capture_output=True, text=True, timeout=120
+    )
+    if (
+        "No module named" in done.stderr
+        or "has no attribute 'nccl'" in done.stderr
+        or "cannot import" in done.stderr
+    ):
         pytest.skip("CuPy with NCCL is not installed (pip install 'commbench[cuda]')")
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout) == used

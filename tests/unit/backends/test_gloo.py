@@ -1,4 +1,5 @@
-"""gloo's tables against gloo itself: what they allow is exact in real worlds, what they refuse has a reason."""
+"""gloo's tables against gloo itself: what they allow is exact in real worlds, what they refuse has
+a reason."""
 
 from __future__ import annotations
 
@@ -29,8 +30,16 @@ def test_every_step_is_exact_or_refused(world: Callable[..., Any], size: int) ->
     ranks = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
     assert [rank["wrong"] for rank in ranks] == [[]] * size
     assert min(rank["ran"] for rank in ranks) > 150
-    refused = {(*label.split()[::3], label.split()[4]): reason for label, reason in ranks[0]["refused"].items()}
-    assert {operation for operation, *_ in refused} == {"all_reduce", "reduce", "reduce_scatter", "all_to_all"}
+    refused = {
+        (*label.split()[::3], label.split()[4]): reason
+        for label, reason in ranks[0]["refused"].items()
+    }
+    assert {operation for operation, *_ in refused} == {
+        "all_reduce",
+        "reduce",
+        "reduce_scatter",
+        "all_to_all",
+    }
     for (operation, in_place, reduction), reason in refused.items():
         if operation == "all_to_all":
             assert in_place == "True" and "not sent yet" in reason
@@ -87,11 +96,18 @@ def test_a_message_to_oneself_is_refused() -> None:
         ("p2p_latency", "pinned", "host_sync", None),
         ("barrier", "none", "host_sync", None),
         ("p2p_latency", "none", "host_sync", "can't send GPU memory directly"),
-        ("all_reduce", "library", "device_event", "timing_mode=device_event would not time all of it"),
+        (
+            "all_reduce",
+            "library",
+            "device_event",
+            "timing_mode=device_event would not time all of it",
+        ),
         ("p2p_latency", "pinned", "graph", "timing_mode=graph would not time all of it"),
     ],
 )
-def test_what_gloo_does_with_gpu_memory(benchmark: str, staging: str, timing_mode: str, reason: str | None) -> None:
+def test_what_gloo_does_with_gpu_memory(
+    benchmark: str, staging: str, timing_mode: str, reason: str | None
+) -> None:
     gpu_case = case(benchmark=benchmark, device="cuda", staging=staging, timing_mode=timing_mode)
     answer = Gloo().supports(gpu_case, 2)
     assert (answer is None) if reason is None else (reason in str(answer))
@@ -102,31 +118,63 @@ def test_who_copies_is_told_for_every_operation() -> None:
         staging_of = {name: Gloo().staging(name) for name in composer.options("benchmark")}
     assert staging_of.pop("barrier") == "none"
     assert {name for name, staging in staging_of.items() if staging == "library"} == {
-        "all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter",
-    }  # fmt: skip
-    assert {staging for name, staging in staging_of.items() if name.startswith(("p2p", "exchange"))} == {"pinned"}
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "broadcast",
+        "gather",
+        "reduce",
+        "reduce_scatter",
+        "scatter",
+    }
+    assert {
+        staging for name, staging in staging_of.items() if name.startswith(("p2p", "exchange"))
+    } == {"pinned"}
 
 
 def test_a_driver_is_missing_for_cuda_only(tmp_path: Path) -> None:
-    code, imports = "[Gloo().missing('cpu'), Gloo().missing('cuda')]", "from commbench.backends.torch.gloo import Gloo"
+    code = "[Gloo().missing('cpu'), Gloo().missing('cuda')]"
+    imports = "from commbench.backends.torch.gloo import Gloo"
     on_cpu, on_cuda = ask(tmp_path, None, code, imports)
-    assert on_cpu is None and on_cuda.startswith("no NVIDIA driver") and on_cuda.endswith("or take device=cpu")
+    assert (
+        on_cpu is None
+        and on_cuda.startswith("no NVIDIA driver")
+        and on_cuda.endswith("or take device=cpu")
+    )
 
 
 @pytest.mark.long
-def test_messages_are_staged_and_collectives_given_as_they_are(world: Callable[..., Any], tmp_path: Path) -> None:
-    """On CPU tensors in a GPU's place (tests/support/host_gpu): what is copied and by whom, and that it is right."""
+def test_messages_are_staged_and_collectives_given_as_they_are(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    """On CPU tensors in a GPU's place (tests/support/host_gpu): what is copied and by whom, and
+    that it is right."""
     run = world(
-        "commbench", "--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]", "backend=host_gloo", "layout=1x2",
-        "benchmark=all", "sizes=[12kB]", "window=3", "timing=fixed", "timing.repetitions=5",
-        "timing.warmup_repetitions=1", "timing.warmup_s=0", env=shown(tmp_path, hgx(1), HOST_GPU),
-    )  # fmt: skip
+        "commbench",
+        "--config-dir",
+        str(HOST_GPU / "conf"),
+        "allow=[host_gpu]",
+        "backend=host_gloo",
+        "layout=1x2",
+        "benchmark=all",
+        "sizes=[12kB]",
+        "window=3",
+        "timing=fixed",
+        "timing.repetitions=5",
+        "timing.warmup_repetitions=1",
+        "timing.warmup_s=0",
+        env=shown(tmp_path, hgx(1), HOST_GPU),
+    )
     cases = run.cases[~run.cases.benchmark.str.startswith("copy_")]
     assert set(cases.status) == {"ok"} and (cases.wrong_elements == 0).all()
     assert dict(zip(cases.benchmark, cases.staging, strict=True)) == {
         name: Gloo().staging(name) for name in cases.benchmark
     }
     counters = commbench.load(run.output, table="counters")
-    locked = counters[counters.name == "gpu.locked_buffers"].merge(cases[["case_id", "staging"]], on="case_id")
-    assert (locked[locked.staging == "pinned"].value > 0).all(), "twins are locked while they are used"
+    locked = counters[counters.name == "gpu.locked_buffers"].merge(
+        cases[["case_id", "staging"]], on="case_id"
+    )
+    assert (locked[locked.staging == "pinned"].value > 0).all(), (
+        "twins are locked while they are used"
+    )
     assert (locked[locked.staging != "pinned"].value == 0).all(), "and unlocked with their case"

@@ -1,4 +1,5 @@
-"""The protocol below ipc_copy: programs of any order, ranks as threads, memory files instead of a GPU."""
+"""The protocol below ipc_copy: programs of any order, ranks as threads, memory files instead of a
+GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ from commbench.core.program import (
     WaitAll,
 )
 
-COUNT, POOL = 3, 2
+COUNT = 3
+POOL = 2
 MODE = Mode("python", timing_mode="host_sync", device="cuda")
 
 
@@ -48,22 +50,32 @@ def quick_switches() -> Any:
 
 
 def communicators(size: int) -> list[IpcCommunicator]:
-    path, everyone = create_mailbox(size), tuple(range(size))
+    path = create_mailbox(size)
+    everyone = tuple(range(size))
     made = []
     for control in connected(size):
-        process = IpcProcess(control.rank, everyone, IpcMemory(FileExporter()), Mailbox(path, everyone))
+        process = IpcProcess(
+            control.rank, everyone, IpcMemory(FileExporter()), Mailbox(path, everyone)
+        )
         made.append(IpcCommunicator(process, control, everyone))
     path.unlink()
     return made
 
 
 def program(rank: int, messages: list[tuple[int, int]], seed: int) -> Program:
-    """Posts its receives and sends in some order, as far as there is one, and waits for them in two parts."""
+    """Posts its receives and sends in some order, as far as there is one, and waits for them in two
+    parts."""
     rng = random.Random(seed * 31 + rank)
-    receives = [Irecv(View("recv", slot), source, slot) for slot, (source, to) in enumerate(messages) if to == rank]
+    receives = [
+        Irecv(View("recv", slot), source, slot)
+        for slot, (source, to) in enumerate(messages)
+        if to == rank
+    ]
     shift = len(messages)
     sends = [
-        Isend(View("send", slot), to, shift + slot) for slot, (source, to) in enumerate(messages) if source == rank
+        Isend(View("send", slot), to, shift + slot)
+        for slot, (source, to) in enumerate(messages)
+        if source == rank
     ]
     mixed: list[Irecv | Isend] = [*receives, *sends]
     if all(source != to for source, to in messages):  # to oneself the receive comes first
@@ -89,13 +101,17 @@ def words(buffer: Any, slot: int, copy: int) -> np.ndarray[Any, Any]:
     return np.array(raw.view(np.int64))
 
 
-def run_rank(communicator: IpcCommunicator, rank_program: Program, repetitions: int) -> dict[str, Any]:
+def run_rank(
+    communicator: IpcCommunicator, rank_program: Program, repetitions: int
+) -> dict[str, Any]:
     rank = communicator.hosted[0]
     buffers = {spec.name: communicator.allocate(spec, POOL) for spec in rank_program.buffers}
     for slot in range(rank_program.buffers[0].slots):
         for copy in range(POOL):
             send: Any = buffers["send"]
-            send.allocation.upload(send.offset(slot, copy), content(rank, slot, copy).view(np.uint8))
+            send.allocation.upload(
+                send.offset(slot, copy), content(rank, slot, copy).view(np.uint8)
+            )
     runner = communicator.prepare({rank: rank_program}, {rank: buffers}, MODE)
     assert runner(repetitions).shape == (1, repetitions, 2)
     return buffers
@@ -112,7 +128,12 @@ def test_any_order_of_posts_and_waits_moves_every_message_to_its_place(
     messages = [(source % size, to % size) for source, to in choices]
     ranks = communicators(size)
     held = no_error(
-        together(lambda communicator: run_rank(communicator, program(communicator.hosted[0], messages, seed), 3), ranks)
+        together(
+            lambda communicator: run_rank(
+                communicator, program(communicator.hosted[0], messages, seed), 3
+            ),
+            ranks,
+        )
     )
     for slot, (source, to) in enumerate(messages):
         for copy in range(POOL):
@@ -123,7 +144,9 @@ def test_a_receiver_that_comes_late_is_never_overwritten() -> None:
     """What was not posted is not touched: the second message stays out until its receive."""
     first, second = communicators(2)
     buffers = tuple(BufferSpec(name, COUNT, "int64", 2) for name in ("send", "recv"))
-    sends = Program(buffers, (Send(View("send", 0), 1), Isend(View("send", 1), 1, 0), WaitAll((0,))))
+    sends = Program(
+        buffers, (Send(View("send", 0), 1), Isend(View("send", 1), 1, 0), WaitAll((0,)))
+    )
     seen = []
 
     def receive(communicator: IpcCommunicator) -> None:
@@ -154,14 +177,22 @@ def test_a_receiver_that_comes_late_is_never_overwritten() -> None:
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [
-        ((Send(View("send"), 1),), "rank 0 sends 1 messages of 24 B to rank 1, which receives 0 messages"),
+        (
+            (Send(View("send"), 1),),
+            "rank 0 sends 1 messages of 24 B to rank 1, which receives 0 messages",
+        ),
         ((Recv(View("recv"), 1),), "rank 0 receives from rank 1, which sends nothing to it"),
         ((Send(View("send"), 0), Recv(View("recv"), 0)), "post the receive first"),
         ((AllReduce(View("send"), View("send"), "sum"),), "point to point only"),
-        ((Irecv(View("recv"), 0, 0), Isend(View("send"), 0, 1), WaitAll((0,))), "without a WaitAll"),
+        (
+            (Irecv(View("recv"), 0, 0), Isend(View("send"), 0, 1), WaitAll((0,))),
+            "without a WaitAll",
+        ),
     ],
 )
-def test_a_program_that_can_not_be_run_is_refused_without_a_hang(steps: tuple[Step, ...], reason: str) -> None:
+def test_a_program_that_can_not_be_run_is_refused_without_a_hang(
+    steps: tuple[Step, ...], reason: str
+) -> None:
     buffers = tuple(BufferSpec(name, COUNT, "int64") for name in ("send", "recv"))
     first, second = communicators(2)
 
@@ -186,7 +217,12 @@ def test_a_failed_program_leaves_nothing_behind_for_the_next() -> None:
         mailbox.counters[mailbox.arrived(0)] = 9
     messages = [(0, 1), (1, 0), (0, 1)]
     held = no_error(
-        together(lambda communicator: run_rank(communicator, program(communicator.hosted[0], messages, 0), 2), ranks)
+        together(
+            lambda communicator: run_rank(
+                communicator, program(communicator.hosted[0], messages, 0), 2
+            ),
+            ranks,
+        )
     )
     assert (words(held[1]["recv"], 2, 1) == content(0, 2, 1)).all()
 
@@ -220,4 +256,7 @@ def test_no_counter_shares_a_cache_line(ranks: int) -> None:
     indices = [where(*pair) for pair in pairs for where in (mailbox.posted, mailbox.sent)]
     indices += [mailbox.arrived(rank) for rank in range(ranks)]
     lines = {index * 8 // 64 for index in indices}
-    assert len(lines) == len(indices) and max(indices) * 8 + 8 <= mailbox_bytes(ranks) == len(mailbox.counters) * 8
+    assert (
+        len(lines) == len(indices)
+        and max(indices) * 8 + 8 <= mailbox_bytes(ranks) == len(mailbox.counters) * 8
+    )

@@ -1,4 +1,5 @@
-"""MPI's tables against real libraries, through both engines: exact where they allow, a reason where they refuse."""
+"""MPI's tables against real libraries, through both engines: exact where they allow, a reason where
+they refuse."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from commbench.launchers.mpirun import Mpirun
 
 EVERY_STEP = str(SUPPORT / "every_step.py")
 DEBIAN_OPENMPI = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
-MANY = 1000  # ranks: more than there are cores, so that those who wait yield to other programs of this machine too
+# ranks: more than there are cores, so that those who wait yield to other programs of this machine
+# too
+MANY = 1000
 SHORT = [("openmpi", 3), ("mpich", 2)]
 WORLDS = [
     *SHORT,
@@ -35,7 +38,9 @@ def test_every_step_is_exact_or_refused(
     assert find(library) is not None, "make test installs both wheels"
     launcher = Mpirun()
     start = launcher.command(Layout(1, size), [], library, [])[:-3]  # without python -m commbench
-    done = world(*start, str(warm_executable), EVERY_STEP, "mpi", library, env=launcher.environment(MANY))
+    done = world(
+        *start, str(warm_executable), EVERY_STEP, "mpi", library, env=launcher.environment(MANY)
+    )
     reports = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
     assert [rank["wrong"] for rank in reports] == [[]] * size
     assert min(rank["ran"] for rank in reports) > 400
@@ -47,4 +52,6 @@ def test_every_step_is_exact_or_refused(
         "MPI leaves an in-place result at the front of the buffer",
     }
     assert all(" True " in label for label, reason in refused.items() if "in-place" in reason)
-    assert {label.split()[0] for label, reason in refused.items() if "in-place" in reason} == {"reduce_scatter"}
+    assert {label.split()[0] for label, reason in refused.items() if "in-place" in reason} == {
+        "reduce_scatter"
+    }

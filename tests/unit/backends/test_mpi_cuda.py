@@ -1,6 +1,8 @@
-"""MPI on the memory of a device, in worlds of real libraries: by address, and through copies in host memory.
+"""MPI on the memory of a device, in worlds of real libraries: by address, and through copies in
+host memory.
 
-The device is none (tests/support/host_gpu): its memory is the host's, so the libraries may read it like device memory.
+The device is none (tests/support/host_gpu): its memory is the host's, so the libraries may read it
+like device memory.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ CASE = replace(GPU_CASE, reduction="sum", staging="pinned")
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    # neither a rank that waits nor threads of torch, which copies in place of a GPU, take the cores of other ranks
+    # neither a rank that waits nor threads of torch, which copies in place of a GPU, take the cores
+    # of other ranks
     return shown(tmp_path, hgx(1), HOST_GPU, OMPI_MCA_mpi_yield_when_idle="1", OMP_NUM_THREADS="1")
 
 
@@ -47,16 +50,33 @@ def env(tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_every_operation_is_exact(
-    world: Callable[..., Any], env: dict[str, str], staging: str, library: str, layout: str, in_place: str
+    world: Callable[..., Any],
+    env: dict[str, str],
+    staging: str,
+    library: str,
+    layout: str,
+    in_place: str,
 ) -> None:
     """The windows of p2p_bandwidth walk through a pool of copies."""
     run = world(
-        "commbench", *PLUGIN, *QUICK, f"backend.library={library}", f"staging={staging}", "benchmark=all",
-        f"layout={layout}", "sizes=[120kB]", "window=3", "root=1", f"in_place={in_place}", env=env,
-    )  # fmt: skip
+        "commbench",
+        *PLUGIN,
+        *QUICK,
+        f"backend.library={library}",
+        f"staging={staging}",
+        "benchmark=all",
+        f"layout={layout}",
+        "sizes=[120kB]",
+        "window=3",
+        "root=1",
+        f"in_place={in_place}",
+        env=env,
+    )
     measured = run.cases[run.cases.status == "ok"]
     assert set(measured.staging) == {staging}
-    assert set(measured.benchmark) == {name for name in run.cases.benchmark if not name.startswith("copy_")}
+    assert set(measured.benchmark) == {
+        name for name in run.cases.benchmark if not name.startswith("copy_")
+    }
     assert set(measured.timing_mode) == {"host_sync"} and set(measured.engine) == {"python"}
     assert (measured.wrong_elements == 0).all()
 
@@ -68,11 +88,15 @@ def test_a_library_that_is_not_known_to_take_device_memory_gets_none(
     """Its files say yes, it says no: a row with the reason, not a crash."""
     run = world("commbench", *PLUGIN, *SHORT, "backend.aware=false", env=env)
     assert set(run.cases.status) == {"skipped"} and set(run.cases.staging) == {"none"}
-    assert run.cases.reason.str.fullmatch(r"this MPI library takes no device memory \(.*\); use staging=pinned").all()
+    assert run.cases.reason.str.fullmatch(
+        r"this MPI library takes no device memory \(.*\); use staging=pinned"
+    ).all()
 
 
 @pytest.mark.long
-def test_auto_takes_the_copies_where_they_are_needed(world: Callable[..., Any], env: dict[str, str]) -> None:
+def test_auto_takes_the_copies_where_they_are_needed(
+    world: Callable[..., Any], env: dict[str, str]
+) -> None:
     run = world("commbench", *PLUGIN, *SHORT, "backend.aware=false", "backend.files=false", env=env)
     assert set(run.cases.status) == {"ok"} and set(run.cases.staging) == {"pinned"}
 
@@ -85,17 +109,22 @@ class CountedGpu(HostGpu):
 
 
 def test_a_part_of_a_slot_of_a_copy_is_moved_and_waited_for() -> None:
-    spec, gpu = BufferSpec("data", 5, "int32", slots=2), CountedGpu()
-    device, host = DeviceBuffer(spec, 3, partial(CudaMemory, place=gpu.place)), HostBuffer(spec, 3)
+    spec = BufferSpec("data", 5, "int32", slots=2)
+    gpu = CountedGpu()
+    device = DeviceBuffer(spec, 3, partial(CudaMemory, place=gpu.place))
+    host = HostBuffer(spec, 3)
     host.words(1, 2)[:] = [1, 2, 3, 4, 5]
 
     def move(target: View, source: View) -> None:
-        call = CudaLowering(None, None, {"device": device, "host": host}, gpu).call(Copy(source, target))  # type: ignore[arg-type]
+        call = CudaLowering(None, None, {"device": device, "host": host}, gpu).call(
+            Copy(source, target)
+        )  # type: ignore[arg-type]
         call.function(*(argument.values[2] for argument in call.args))
 
     move(View("device", 1, 2, 2), View("host", 1, 2, 2))
     start = device.offset(1, 2)
-    seen = device.allocation.download(0, 3 * device.copy_bytes).copy()  # of host memory it is a view
+    # of host memory it is a view
+    seen = device.allocation.download(0, 3 * device.copy_bytes).copy()
     assert seen[start + 8 : start + 16].view("int32").tolist() == [3, 4]
     seen[start + 8 : start + 16] = SENTINEL
     assert (seen == SENTINEL).all(), "nothing else was written"
@@ -110,8 +139,15 @@ def test_what_is_no_use_on_a_gpu_is_a_skip() -> None:
     assert mpi.supports(CASE, 2) is None
     assert "use engine=python" in str(mpi.supports(replace(CASE, engine="native"), 2))
     for mode in ("device_event", "graph", "throughput"):
-        assert f"timing_mode={mode} would time nothing" in str(mpi.supports(replace(CASE, timing_mode=mode), 2))
-    assert mpi.supports(replace(CASE, device="cpu", engine="native", timing_mode="host", staging="none"), 2) is None
+        assert f"timing_mode={mode} would time nothing" in str(
+            mpi.supports(replace(CASE, timing_mode=mode), 2)
+        )
+    assert (
+        mpi.supports(
+            replace(CASE, device="cpu", engine="native", timing_mode="host", staging="none"), 2
+        )
+        is None
+    )
 
 
 def test_the_wheels_need_copies_and_say_so() -> None:

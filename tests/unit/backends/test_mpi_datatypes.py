@@ -1,4 +1,5 @@
-"""Counts beyond an int, with the limit lowered so that small buffers meet it; in a process of its own, for MPI_Init."""
+"""Counts beyond an int, with the limit lowered so that small buffers meet it; in a process of its
+own, for MPI_Init."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""NCCL's backend without NCCL: what it declares, and its lowering in worlds whose bytes gloo moves."""
+"""NCCL's backend without NCCL: what it declares, and its lowering in worlds whose bytes gloo
+moves."""
 
 from __future__ import annotations
 
@@ -19,7 +20,18 @@ from commbench.buffers.memory import HostBuffer
 from commbench.core.case import Case
 from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES
-from commbench.core.program import AllReduce, Barrier, BufferSpec, Irecv, Isend, Program, Send, Step, View, WaitAll
+from commbench.core.program import (
+    AllReduce,
+    Barrier,
+    BufferSpec,
+    Irecv,
+    Isend,
+    Program,
+    Send,
+    Step,
+    View,
+    WaitAll,
+)
 from commbench.core.protocols import Backend
 from commbench.engines.lowered import Lowered
 from commbench.world.exit_protocol import FOLDER
@@ -30,7 +42,8 @@ MODES = "timing_mode=[host_sync,device_event,graph,throughput]"
 QUIET = {"TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false"}
 FOREIGN = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 ASKED_FOR = {"COMMBENCH_NCCL_LOG": "1", "NCCL_DEBUG": "INFO"}  # a log
-SEND, RECV = View("send"), View("recv")
+SEND = View("send")
+RECV = View("recv")
 
 
 @pytest.fixture
@@ -42,8 +55,11 @@ def env(tmp_path: Path) -> dict[str, str]:
 # ---------------------------------------------------------------- what is missing
 
 
-def missing(folder: Path, machine: str | None, *cuda: str, visible: Sequence[str | None] = (None,)) -> list[str | None]:
-    """With each torch whose version.py says this of CUDA, and each CUDA_VISIBLE_DEVICES; nobody imports torch."""
+def missing(
+    folder: Path, machine: str | None, *cuda: str, visible: Sequence[str | None] = (None,)
+) -> list[str | None]:
+    """With each torch whose version.py says this of CUDA, and each CUDA_VISIBLE_DEVICES; nobody
+    imports torch."""
     planted = folder / "planted" / "torch"
     planted.mkdir(parents=True)
     (planted / "__init__.py").write_text("raise SystemExit('torch was imported')")
@@ -55,7 +71,7 @@ def missing(cuda, visible):
     Path({str(planted)!r}, "version.py").write_text(f"from typing import Optional\\n{{cuda}}\\ngit_version = 'None'\\n")
     os.environ.update({{}} if visible is None else {{"CUDA_VISIBLE_DEVICES": visible}})
     return Nccl().missing("cuda")
-"""
+"""  # noqa: E501
     code = f"[missing(cuda, visible) for cuda in {cuda!r} for visible in {tuple(visible)!r}]"
     reasons: list[str | None] = ask(folder, machine, code, imports, PYTHONPATH=str(planted.parent))
     return reasons
@@ -72,7 +88,8 @@ def test_nothing_is_missing_with_a_driver_and_a_cuda_build(tmp_path: Path) -> No
 
 
 def test_hidden_gpus_are_told(tmp_path: Path) -> None:
-    hidden, visible = ("", "-1", " "), ("0", "0,-1")
+    hidden = ("", "-1", " ")
+    visible = ("0", "0,-1")
     reasons = missing(tmp_path, hgx(1), BUILT, visible=(*hidden, *visible))
     for setting, reason in zip(hidden, reasons, strict=False):
         assert f"CUDA_VISIBLE_DEVICES={setting!r} hides every GPU; unset it" in str(reason)
@@ -87,7 +104,9 @@ def test_no_driver_comes_first(tmp_path: Path) -> None:
 
 def test_a_torch_for_a_newer_driver_is_told(tmp_path: Path) -> None:
     """Minor versions of one major version run on any of its drivers."""
-    newer, same, unknown = missing(tmp_path, hgx(1, "cuda 12080"), BUILT, "cuda = '12.9'", "cuda = 'weekly'")
+    newer, same, unknown = missing(
+        tmp_path, hgx(1, "cuda 12080"), BUILT, "cuda = '12.9'", "cuda = 'weekly'"
+    )
     assert str(newer).startswith(
         "torch is built for CUDA 13.0, and this driver runs CUDA 12.8 at most; install driver 580"
     )
@@ -112,7 +131,10 @@ def case(benchmark: str = "all_reduce", **more: Any) -> Case:
         (case("all_to_all"), "has not sent yet"),
         (case("all_to_all", in_place=False), None),
         (case("p2p_latency", in_place=None, pair="0-1 2-2"), None),
-        (case("p2p_latency", in_place=None, pair="0-1", staging="pinned"), "staging=pinned has no effect"),
+        (
+            case("p2p_latency", in_place=None, pair="0-1", staging="pinned"),
+            "staging=pinned has no effect",
+        ),
     ],
 )
 def test_what_is_skipped(asked_for: Case, reason: str | None) -> None:
@@ -138,13 +160,22 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_the_environment_asks_for_a_log_and_leaves_lost_ranks_to_us(clean: pytest.MonkeyPatch) -> None:
+def test_the_environment_asks_for_a_log_and_leaves_lost_ranks_to_us(
+    clean: pytest.MonkeyPatch,
+) -> None:
     exports = Nccl().environment("auto", None)
     assert exports.pop("NCCL_DEBUG_SUBSYS").split(",")[0] == "INIT"
-    assert exports == {"NCCL_DEBUG": "INFO", "COMMBENCH_NCCL_LOG": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", **QUIET}
+    assert exports == {
+        "NCCL_DEBUG": "INFO",
+        "COMMBENCH_NCCL_LOG": "1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+        **QUIET,
+    }
 
 
-@pytest.mark.parametrize(("name", "value"), [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "mine.%p")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "mine.%p")]
+)
 def test_a_users_own_log_stays(clean: pytest.MonkeyPatch, name: str, value: str) -> None:
     clean.setenv(name, value)
     clean.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
@@ -156,7 +187,8 @@ def test_a_users_own_log_stays(clean: pytest.MonkeyPatch, name: str, value: str)
     [
         ({"TORCHELASTIC_RUN_ID": "7", ERROR_HANDLING: "1"}, "0"),  # torchrun's own default
         ({"TORCHELASTIC_RUN_ID": "7", ERROR_HANDLING: "3"}, "3"),
-        ({"TORCHELASTIC_RUN_ID": "7", ERROR_HANDLING: "1", FOLDER: "results/x"}, "1"),  # the parent saw the user's wish
+        # the parent saw the user's wish
+        ({"TORCHELASTIC_RUN_ID": "7", ERROR_HANDLING: "1", FOLDER: "results/x"}, "1"),
         ({ERROR_HANDLING: "1"}, "1"),
         ({"TORCHELASTIC_RUN_ID": "7"}, "0"),
     ],
@@ -203,7 +235,9 @@ def test_no_file_no_log_on_standard_output(monkeypatch: pytest.MonkeyPatch) -> N
     assert "NCCL_DEBUG" not in environ and "NCCL_DEBUG_FILE" not in environ
 
 
-@pytest.mark.parametrize("environ", [{}, {"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "mine"}])
+@pytest.mark.parametrize(
+    "environ", [{}, {"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "mine"}]
+)
 def test_what_the_user_logs_is_not_ours(environ: dict[str, str]) -> None:
     before = dict(environ)
     assert NcclLog(environ).text() is None and environ == before
@@ -223,7 +257,9 @@ def group() -> Iterator[Any]:
 
 
 def steps_of(group: Any, *steps: Step, pool: int = 1) -> list[Any]:
-    buffers = {name: HostBuffer(BufferSpec(name, 4, "float32", 3), pool) for name in ("send", "recv")}
+    buffers = {
+        name: HostBuffer(BufferSpec(name, 4, "float32", 3), pool) for name in ("send", "recv")
+    }
     lowering = NcclLowering(group, buffers, "cpu")
     return list(Lowered.of(Program(steps=steps), "none", lowering.call).steps)
 
@@ -244,7 +280,9 @@ def test_a_window_is_one_call_with_its_messages_in_order(group: Any) -> None:
         assert len({address for _, address in messages}) == 6
         addresses = [address for _, address in messages[:3]]
         assert addresses == sorted(addresses)
-    assert operations(call, 0)[0][1] != operations(call, 1)[0][1], "each copy of the pool has its own tensors"
+    assert operations(call, 0)[0][1] != operations(call, 1)[0][1], (
+        "each copy of the pool has its own tensors"
+    )
 
 
 def test_a_blocking_send_to_oneself_joins_the_receive(group: Any) -> None:
@@ -261,12 +299,18 @@ def test_two_windows_are_two_batches_and_nothing_is_no_call(group: Any) -> None:
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [
-        ((Isend(SEND, 0, 0), Irecv(RECV, 0, 1), WaitAll((0,)), WaitAll((1,))), "only wait for all messages posted"),
+        (
+            (Isend(SEND, 0, 0), Irecv(RECV, 0, 1), WaitAll((0,)), WaitAll((1,))),
+            "only wait for all messages posted",
+        ),
         ((WaitAll((7,)),), "only wait for all messages posted"),
         ((Irecv(RECV, 0, 0), AllReduce(SEND, SEND, "sum"), WaitAll((0,))), "needs a WaitAll"),
         ((Irecv(RECV, 0, 0), Barrier(), WaitAll((0,))), "needs a WaitAll"),
         ((Irecv(RECV, 0, 0),), "without a WaitAll"),
-        ((Irecv(RECV, 0, 0), Send(RECV, 0), WaitAll((0,))), "sends from recv in the batch that receives into it"),
+        (
+            (Irecv(RECV, 0, 0), Send(RECV, 0), WaitAll((0,))),
+            "sends from recv in the batch that receives into it",
+        ),
         ((AllReduce(SEND, RECV, "sum"),), "in place only"),
     ],
 )
@@ -276,7 +320,9 @@ def test_what_has_no_batch_is_refused(group: Any, steps: tuple[Step, ...], reaso
 
 
 @pytest.mark.parametrize("posted", [0, 1])
-def test_a_batch_in_which_an_operation_fails_is_closed(monkeypatch: pytest.MonkeyPatch, posted: int) -> None:
+def test_a_batch_in_which_an_operation_fails_is_closed(
+    monkeypatch: pytest.MonkeyPatch, posted: int
+) -> None:
     """With torch's own batches: left open, they would take in all later calls of the group."""
     import torch
     import torch.distributed as dist
@@ -298,7 +344,9 @@ def test_a_batch_in_which_an_operation_fails_is_closed(monkeypatch: pytest.Monke
             raise RuntimeError("what was posted fails, too")
 
     def batch(operations: list[Any]) -> None:
-        with distributed_c10d._coalescing_manager(group, operations[0].tensor.device, async_ops=True):
+        with distributed_c10d._coalescing_manager(
+            group, operations[0].tensor.device, async_ops=True
+        ):
             for _ in range(posted):
                 Group.events.append("posted")
             raise ValueError("invalid usage")
@@ -316,12 +364,23 @@ def test_a_batch_in_which_an_operation_fails_is_closed(monkeypatch: pytest.Monke
 # ---------------------------------------------------------------- worlds
 
 
-def test_every_operation_is_exact_on_all_ranks_and_on_some(world: Callable[..., Any], env: dict[str, str]) -> None:
+def test_every_operation_is_exact_on_all_ranks_and_on_some(
+    world: Callable[..., Any], env: dict[str, str]
+) -> None:
     """On CPU tensors: the buffers, views, batches and groups of NCCL's worlds, not NCCL."""
     run = world(
-        "commbench", *PLUGIN, *QUICK, "backend=host_nccl", "layout=[1x2,1x3]", "benchmark=all", "sizes=[12kB]",
-        "window=3", "root=1", "cache=warm", env=env,
-    )  # fmt: skip
+        "commbench",
+        *PLUGIN,
+        *QUICK,
+        "backend=host_nccl",
+        "layout=[1x2,1x3]",
+        "benchmark=all",
+        "sizes=[12kB]",
+        "window=3",
+        "root=1",
+        "cache=warm",
+        env=env,
+    )
     cases = run.cases[~run.cases.benchmark.str.startswith("copy_")]
     assert set(cases.status) == {"ok"}, run.cases[["benchmark", "reason"]]
     assert (cases.wrong_elements == 0).all() and (cases.median_s > 0).all()
@@ -332,11 +391,22 @@ def test_every_operation_is_exact_on_all_ranks_and_on_some(world: Callable[..., 
 
 
 @pytest.mark.long
-def test_every_clock_runs_batches_and_their_rotation(world: Callable[..., Any], env: dict[str, str]) -> None:
+def test_every_clock_runs_batches_and_their_rotation(
+    world: Callable[..., Any], env: dict[str, str]
+) -> None:
     run = world(
-        "commbench", *PLUGIN, *QUICK, "backend=host_nccl", "layout=1x2", "benchmark=[p2p_bandwidth,p2p_latency]",
-        "sizes=[1MB]", "window=2", MODES, "cache=rotate", env=env,
-    )  # fmt: skip
+        "commbench",
+        *PLUGIN,
+        *QUICK,
+        "backend=host_nccl",
+        "layout=1x2",
+        "benchmark=[p2p_bandwidth,p2p_latency]",
+        "sizes=[1MB]",
+        "window=2",
+        MODES,
+        "cache=rotate",
+        env=env,
+    )
     assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
     assert len(run.cases) == 8
 
@@ -355,4 +425,6 @@ def test_a_rank_without_a_gpu_of_its_own_is_refused_before_it_starts(
     env = env if visible is None else {**env, "CUDA_VISIBLE_DEVICES": visible}
     run = world("commbench", *PLUGIN, "backend=host_nccl", "layout=[1x2,1x5]", env=env, status=2)
     (line,) = run.stderr.strip().splitlines()
-    assert line.startswith("commbench: backend=host_nccl needs a GPU for each rank: ") and line.endswith(reason)
+    assert line.startswith(
+        "commbench: backend=host_nccl needs a GPU for each rank: "
+    ) and line.endswith(reason)

@@ -5,11 +5,27 @@ from __future__ import annotations
 import pytest
 
 from commbench.core.errors import Unsupported
-from commbench.core.program import AllGather, AllReduce, AllToAll, Barrier, Broadcast, Reduce, Scatter, Send, Step, View
+from commbench.core.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Reduce,
+    Scatter,
+    Send,
+    Step,
+    View,
+)
 from commbench.engines.lowered import UnsupportedForms, check_form, in_place
 
-DATA, PART, SOURCE = View("data"), View("data", offset=3, count=3), View("source")
-TABLE: UnsupportedForms = {("all_reduce", False): "only in place", ("all_to_all", True): "never in place"}
+DATA = View("data")
+PART = View("data", offset=3, count=3)
+SOURCE = View("source")
+TABLE: UnsupportedForms = {
+    ("all_reduce", False): "only in place",
+    ("all_to_all", True): "never in place",
+}
 
 
 @pytest.mark.parametrize(
@@ -41,7 +57,13 @@ def test_a_form_of_the_table_is_refused(step: Step, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", [AllReduce(DATA, DATA, "sum"), AllToAll(SOURCE, DATA), Reduce(SOURCE, DATA, "sum", 0), Barrier()]
+    "step",
+    [
+        AllReduce(DATA, DATA, "sum"),
+        AllToAll(SOURCE, DATA),
+        Reduce(SOURCE, DATA, "sum", 0),
+        Barrier(),
+    ],
 )
 def test_what_the_table_does_not_name_passes(step: Step) -> None:
     check_form(TABLE, step)

@@ -1,4 +1,5 @@
-"""Ranks as threads with real sockets on loopback: payload, streams, deadlocks, strangers, deaths, leaks."""
+"""Ranks as threads with real sockets on loopback: payload, streams, deadlocks, strangers, deaths,
+leaks."""
 
 from __future__ import annotations
 
@@ -68,9 +69,13 @@ def opened(size: int, backend: Tcp | None = None) -> Iterator[list[TcpCommunicat
 class Rank:
     """A program on one rank, with what its buffers hold."""
 
-    def __init__(self, communicator: TcpCommunicator, program: Program, streams: int = 1, pool: int = 1) -> None:
+    def __init__(
+        self, communicator: TcpCommunicator, program: Program, streams: int = 1, pool: int = 1
+    ) -> None:
         self.rank = communicator.hosted[0]
-        self.buffers: dict[str, Any] = {spec.name: communicator.allocate(spec, pool) for spec in program.buffers}
+        self.buffers: dict[str, Any] = {
+            spec.name: communicator.allocate(spec, pool) for spec in program.buffers
+        }
         for name, buffer in self.buffers.items():
             for copy in range(pool if name == "send" else 0):
                 for slot in range(buffer.spec.slots):
@@ -80,9 +85,12 @@ class Rank:
 
     def received(self, sender: int, copies: int = 1, slots: int | None = None) -> bool:
         buffer = self.buffers["recv"]
-        wanted = [(slot, copy) for slot in range(slots or buffer.spec.slots) for copy in range(copies)]
+        wanted = [
+            (slot, copy) for slot in range(slots or buffer.spec.slots) for copy in range(copies)
+        ]
         return all(
-            (buffer.words(slot, copy) == content(sender, slot, copy, buffer.spec.count)).all() for slot, copy in wanted
+            (buffer.words(slot, copy) == content(sender, slot, copy, buffer.spec.count)).all()
+            for slot, copy in wanted
         )
 
 
@@ -102,7 +110,9 @@ def window(rank: int, count: int, slots: int, both: bool) -> Program:
     return Program((*specs, ack), (*steps, WaitAll(tuple(range(2 * slots))), last))
 
 
-def exchanged(communicators: list[TcpCommunicator], count: int, slots: int, streams: int = 1) -> list[bool]:
+def exchanged(
+    communicators: list[TcpCommunicator], count: int, slots: int, streams: int = 1
+) -> list[bool]:
     """Both of two ranks send a window, twice; whether each has received what the other sent."""
 
     def work(rank: int) -> bool:
@@ -113,7 +123,8 @@ def exchanged(communicators: list[TcpCommunicator], count: int, slots: int, stre
     return no_error(together(work, range(2)))
 
 
-# ---------------------------------------------------------------- how messages are cut and who meets whom
+# ---------------------------------------------------------------- how messages are cut and who
+# meets whom
 
 
 @given(st.binary(max_size=300), st.integers(1, 64))
@@ -143,7 +154,9 @@ def test_after_a_barrier_everybody_has_heard_of_everybody(size: int) -> None:
 # ---------------------------------------------------------------- payload
 
 
-@pytest.mark.parametrize("streams", [1, 7, *(pytest.param(streams, marks=pytest.mark.long) for streams in (2, 64))])
+@pytest.mark.parametrize(
+    "streams", [1, 7, *(pytest.param(streams, marks=pytest.mark.long) for streams in (2, 64))]
+)
 @pytest.mark.parametrize("both", [False, True], ids=["one-way", "both-ways"])
 def test_windows_of_every_size_arrive_exactly(streams: int, both: bool) -> None:
     with opened(2) as communicators:
@@ -179,7 +192,9 @@ def test_an_exchange_of_all_with_all_and_with_oneself(count: int, streams: int) 
             runner = Rank(communicators[rank], program(rank), streams)
             runner.run(3)
             recv = runner.buffers["recv"]
-            return all((recv.words(peer) == content(peer, 0, 0, count)).all() for peer in range(size))
+            return all(
+                (recv.words(peer) == content(peer, 0, 0, count)).all() for peer in range(size)
+            )
 
         assert no_error(together(work, range(size))) == [True] * size
 
@@ -206,11 +221,15 @@ def test_more_messages_than_one_call_can_name() -> None:
         assert exchanged(communicators, 3, 2500, streams=2) == [True, True]
 
 
-@pytest.mark.parametrize("backend", [Tcp(buffer_bytes=4096, timeout_s=SOON_S), Tcp(no_delay=False, timeout_s=SOON_S)])
+@pytest.mark.parametrize(
+    "backend", [Tcp(buffer_bytes=4096, timeout_s=SOON_S), Tcp(no_delay=False, timeout_s=SOON_S)]
+)
 def test_small_buffers_and_nagle_change_no_byte(backend: Tcp) -> None:
     with opened(2, backend) as communicators:
         if backend.buffer_bytes:
-            assert communicators[0].facts()["sndbuf_bytes"] == 2 * backend.buffer_bytes, "the kernel doubles it"
+            assert communicators[0].facts()["sndbuf_bytes"] == 2 * backend.buffer_bytes, (
+                "the kernel doubles it"
+            )
         assert exchanged(communicators, 50_000, 2, streams=2) == [True, True]
 
 
@@ -227,7 +246,10 @@ def test_a_subset_counts_its_own_ranks() -> None:
             assert inner is not None and inner.hosted == ((0,) if rank == 3 else (1,))
             runner = Rank(inner, window(inner.hosted[0], 1000, 2, both=True))
             runner.run(2)
-            assert all(name.startswith(f"tcp.peer{1 - inner.hosted[0]}.stream0.") for name in inner.counters())
+            assert all(
+                name.startswith(f"tcp.peer{1 - inner.hosted[0]}.stream0.")
+                for name in inner.counters()
+            )
             return runner.received(1 - inner.hosted[0])
 
         assert no_error(together(work, range(4))) == [True] * 4
@@ -267,14 +289,18 @@ def test_counters_and_facts_are_those_of_the_kernel() -> None:
 
 
 def test_what_sockets_have_no_word_for_is_unsupported() -> None:
-    data, spec = View("send"), BufferSpec("send", 4, "uint8")
+    data = View("send")
+    spec = BufferSpec("send", 4, "uint8")
     with opened(1) as (alone,):
         with pytest.raises(Unsupported, match="point to point only"):
             Rank(alone, Program((spec,), (AllReduce(data, data, "sum"),)))
         with pytest.raises(Unsupported, match="without a WaitAll"):
             Rank(alone, Program((spec,), (Isend(data, 0, 0),)))
         with pytest.raises(Unsupported, match="between a send and the wait"):
-            Rank(alone, Program((spec,), (Irecv(data, 0, 0), Send(data, 0), Barrier(), WaitAll((0,)))))
+            Rank(
+                alone,
+                Program((spec,), (Irecv(data, 0, 0), Send(data, 0), Barrier(), WaitAll((0,)))),
+            )
 
 
 # ---------------------------------------------------------------- trouble
@@ -312,7 +338,9 @@ def test_a_peer_that_is_silent_is_named_after_the_timeout() -> None:
             if rank == 1:
                 time.sleep(1.5)
                 return None
-            with pytest.raises(CommunicationError, match=r"rank 1, connection .*no byte moved for 0\.3 s"):
+            with pytest.raises(
+                CommunicationError, match=r"rank 1, connection .*no byte moved for 0\.3 s"
+            ):
                 runner.run(1)
             return None
 
@@ -326,12 +354,15 @@ def test_after_a_failure_everywhere_the_next_case_has_new_connections(streams: i
         turns = threading.Barrier(3)
 
         def fails(rank: int) -> bool:
-            """Messages arrive, but fewer than are waited for: the rest of the case stays on its way."""
+            """Messages arrive, but fewer than are waited for: the rest of the case stays on its
+            way."""
             inner = communicators[rank].subset((0, 1))
             if inner is not None:
                 specs = tuple(BufferSpec(name, 8, "uint8") for name in ("send", "recv"))
                 receives = (Recv(View("recv"), 1 - rank),) * (3 if rank else 2)
-                runner = Rank(inner, Program(specs, (Send(View("send"), 1 - rank), *receives)), streams)
+                runner = Rank(
+                    inner, Program(specs, (Send(View("send"), 1 - rank), *receives)), streams
+                )
                 with pytest.raises(CommunicationError, match=f"rank {1 - rank}, connection"):
                     runner.run(1)
             return True
@@ -368,7 +399,9 @@ def sockets() -> set[str]:
 
 
 def own_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("commbench-tcp")]
+    return [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("commbench-tcp")
+    ]
 
 
 @pytest.mark.parametrize("abort", [False, True])
@@ -378,7 +411,9 @@ def test_nothing_is_left_after_closing(abort: bool) -> None:
     communicators = enter(Tcp(), controls)
     assert exchanged(communicators, MIB, 2, streams=4) == [True, True]
     assert len(own_threads()) >= 2 * (1 + 7), "a listener, and a thread for each flow but one"
-    assert len(sockets() - before) >= 2 * (3 + 4 + 1), "the listener's three, four streams, the barrier"
+    assert len(sockets() - before) >= 2 * (3 + 4 + 1), (
+        "the listener's three, four streams, the barrier"
+    )
     for communicator in communicators:
         communicator.close(abort)
         communicator.close(abort)

@@ -1,4 +1,5 @@
-"""Portions of memory hold the same bytes in the same order; TCP_INFO of a real connection and of arbitrary bytes."""
+"""Portions of memory hold the same bytes in the same order; TCP_INFO of a real connection and of
+arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -23,9 +24,13 @@ from commbench.backends.tcp.connection import (
 @given(st.lists(st.binary(max_size=9), max_size=3000))
 def test_a_vector_is_what_one_call_may_move(messages: list[bytes]) -> None:
     vectors = io_vectors([memoryview(message) for message in messages])
-    assert b"".join(bytes(view) for vector in vectors for view in vector.views) == b"".join(messages)
+    assert b"".join(bytes(view) for vector in vectors for view in vector.views) == b"".join(
+        messages
+    )
     assert all(0 < len(vector.views) <= MAX_VIEWS for vector in vectors)
-    assert all(vector.size_bytes == sum(len(view) for view in vector.views) > 0 for vector in vectors)
+    assert all(
+        vector.size_bytes == sum(len(view) for view in vector.views) > 0 for vector in vectors
+    )
 
 
 @given(st.lists(st.binary(max_size=9), max_size=30), st.integers(0, 300))
@@ -44,9 +49,12 @@ def test_any_bytes_give_numbers_that_are_finite_and_not_negative(raw: bytes) -> 
 
 @given(st.binary(min_size=INFO_BYTES, max_size=INFO_BYTES), st.integers(0, INFO_BYTES))
 def test_a_shorter_struct_gives_fewer_fields_with_the_same_values(raw: bytes, length: int) -> None:
-    whole, part = parse_info(raw), parse_info(raw[:length])
+    whole = parse_info(raw)
+    part = parse_info(raw[:length])
     assert part.items() <= whole.items()
-    assert all(INFO_FIELDS[name][0] + struct.calcsize(INFO_FIELDS[name][1]) <= length for name in part)
+    assert all(
+        INFO_FIELDS[name][0] + struct.calcsize(INFO_FIELDS[name][1]) <= length for name in part
+    )
 
 
 def test_values_lie_where_the_kernel_writes_them() -> None:
@@ -57,12 +65,20 @@ def test_values_lie_where_the_kernel_writes_them() -> None:
     struct.pack_into("=Q", raw, 120, 2**40)
     struct.pack_into("=I", raw, 148, UNKNOWN)
     fields = parse_info(bytes(raw))
-    assert (fields["rtt_s"], fields["cwnd"], fields["retransmits"], fields["bytes_acked"]) == (0.0015, 10, 7, 2**40)
+    assert (fields["rtt_s"], fields["cwnd"], fields["retransmits"], fields["bytes_acked"]) == (
+        0.0015,
+        10,
+        7,
+        2**40,
+    )
     assert "min_rtt_s" not in fields, "no sample yet"
 
 
 def test_a_real_connection_counts_what_was_moved() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+    ):
         other, _ = server.accept()
         with other:
             client.sendall(b"x" * 10_000)

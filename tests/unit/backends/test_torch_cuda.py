@@ -1,4 +1,5 @@
-"""What torch.cuda's device and memory are made of, as far as it can be seen on torch's CPU tensors."""
+"""What torch.cuda's device and memory are made of, as far as it can be seen on torch's CPU
+tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def device_buffer(spec: BufferSpec, pool: int = 1) -> DeviceBuffer:
     return DeviceBuffer(spec, pool, partial(CudaMemory, place=CPU))
 
 
-@pytest.mark.parametrize(("rank", "gpus", "index"), [(0, 8, 0), (5, 8, 1), (7, 8, 3), (7, 2, 1), (3, 1, 0)])
+@pytest.mark.parametrize(
+    ("rank", "gpus", "index"), [(0, 8, 0), (5, 8, 1), (7, 8, 3), (7, 2, 1), (3, 1, 0)]
+)
 def test_a_rank_takes_the_gpu_of_its_place_in_its_node(rank: int, gpus: int, index: int) -> None:
     world = World(rank, 8, ((0, 1, 2, 3), (4, 5, 6, 7)), (rank,))
     assert gpu_ordinal(world, gpus) == index
@@ -45,16 +48,22 @@ def test_memory_keeps_what_was_uploaded() -> None:
 @pytest.mark.parametrize("kind", DTYPES)
 def test_a_slot_is_a_tensor_of_its_elements_in_the_buffers_own_memory(kind: str) -> None:
     spec = BufferSpec("data", 1000, kind, slots=3)
-    host, device = HostBuffer(spec, 2), device_buffer(spec, 2)
+    host = HostBuffer(spec, 2)
+    device = device_buffer(spec, 2)
     pattern = message(1, 2, 3000)
     host.write(pattern)
     device.write(pattern)
     for slot in range(3):
         tensors = (view_tensors(buffer, View("data", slot)).values for buffer in (host, device))
         for copy, (tensor, other) in enumerate(zip(*tensors, strict=True)):
-            assert tensor.dtype == other.dtype == getattr(torch, kind) and tensor.numel() == other.numel() == 1000
+            assert (
+                tensor.dtype == other.dtype == getattr(torch, kind)
+                and tensor.numel() == other.numel() == 1000
+            )
             assert torch.equal(tensor, other)
-            assert tensor.data_ptr() == host.address(slot, copy) and other.data_ptr() == device.address(slot, copy)
+            assert tensor.data_ptr() == host.address(
+                slot, copy
+            ) and other.data_ptr() == device.address(slot, copy)
 
 
 def test_what_a_library_writes_into_a_tensor_is_seen_by_the_check() -> None:
@@ -76,22 +85,34 @@ def test_no_memory_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB.\nmore")
 
     monkeypatch.setattr(torch, "empty", refused)  # no CPU tensor fails like that
-    with pytest.raises(MemoryError, match=r"^80 B on cpu: CUDA out of memory. Tried to allocate 80.00 GiB.$"):
+    with pytest.raises(
+        MemoryError, match=r"^80 B on cpu: CUDA out of memory. Tried to allocate 80.00 GiB.$"
+    ):
         CudaMemory(80, CPU)
 
 
-@pytest.mark.parametrize(("clock", "cycles"), [({"clock_rate": 1_980_000}, 198), ({"clock_rate": 0}, 200), ({}, 200)])
+@pytest.mark.parametrize(
+    ("clock", "cycles"), [({"clock_rate": 1_980_000}, 198), ({"clock_rate": 0}, 200), ({}, 200)]
+)
 def test_a_stream_is_held_by_the_gpus_clock_and_its_counters_are_those_of_the_pci_bus_id(
     monkeypatch: pytest.MonkeyPatch, clock: dict[str, int], cycles: int
 ) -> None:
-    """torch gives the clock rate in kHz or not at all; NVML knows no UUID of a MIG part by torch's name for it."""
+    """torch gives the clock rate in kHz or not at all; NVML knows no UUID of a MIG part by torch's
+    name for it."""
     place = "commbench.backends.torch.cuda"
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(name="A", **clock))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda index: SimpleNamespace(name="A", **clock)
+    )
     stream = SimpleNamespace(synchronize=lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: stream)
-    monkeypatch.setattr(f"{place}.CudaDriver", lambda: SimpleNamespace(pci_bus_id=lambda index: f"0000:1b:0{index}.0"))
-    monkeypatch.setattr(f"{place}.Monitor", lambda name: SimpleNamespace(readings=lambda: {name: 1.0}))
+    monkeypatch.setattr(
+        f"{place}.CudaDriver",
+        lambda: SimpleNamespace(pci_bus_id=lambda index: f"0000:1b:0{index}.0"),
+    )
+    monkeypatch.setattr(
+        f"{place}.Monitor", lambda name: SimpleNamespace(readings=lambda: {name: 1.0})
+    )
     held: list[int] = []
     monkeypatch.setattr(torch.cuda, "_sleep", held.append)
     device = CudaDevice(1)
@@ -114,8 +135,10 @@ def test_events_are_torchs_and_recorded_in_the_stream_of_the_device() -> None:
             return 0.25
 
     device: Any = CudaDevice.__new__(CudaDevice)
-    device._cuda, device._stream = SimpleNamespace(Event=Event), "the stream"
-    begin, end = device.event(), device.event()
+    device._cuda = SimpleNamespace(Event=Event)
+    device._stream = "the stream"
+    begin = device.event()
+    end = device.event()
     assert not device.happened(begin)
     device.record(begin)
     device.record(end)

@@ -32,11 +32,15 @@ def one_receive_slot(rank: int, program: Program) -> Program:
 
 
 def refilled_too_early(rank: int, program: Program) -> Program:
-    """As in the quiz: each message is written over the one before, and what travels is the last one."""
+    """As in the quiz: each message is written over the one before, and what travels is the last
+    one."""
     sends = [step for step in program.steps if isinstance(step, Isend)]
     once = BufferSpec("once", COUNT, "float32")
     copies = (Copy(step.data, View("once")) for step in sends)
-    steps = (replace(step, data=View("once")) if isinstance(step, Isend) else step for step in program.steps)
+    steps = (
+        replace(step, data=View("once")) if isinstance(step, Isend) else step
+        for step in program.steps
+    )
     return Program((*program.buffers, once), (*copies, *steps))
 
 
@@ -44,12 +48,14 @@ def refilled_too_early(rank: int, program: Program) -> Program:
 @pytest.mark.parametrize("fault", [one_send_slot, one_receive_slot, refilled_too_early])
 def test_a_buffer_used_for_all_peers_is_found(size: int, fault: Fault) -> None:
     right, wrong = (
-        BenchmarkTrial(Exchange(), case_of(Exchange(), size, COUNT), size, change=change) for change in (same, fault)
+        BenchmarkTrial(Exchange(), case_of(Exchange(), size, COUNT), size, change=change)
+        for change in (same, fault)
     )
     for candidate in (right, wrong):
         candidate.run(1)
     assert set(right.wrong().values()) == {0}
-    strangers = size * (size - 2) * COUNT  # one message a rank is the right one; 1 element in 15 agrees by chance
+    # one message a rank is the right one; 1 element in 15 agrees by chance
+    strangers = size * (size - 2) * COUNT
     assert sum(wrong.wrong().values()) > 0.85 * strangers
 
 
@@ -61,7 +67,9 @@ def same(rank: int, program: Program) -> Program:
 def test_the_first_messages_of_all_ranks_go_to_different_ranks(size: int) -> None:
     sends = [
         [step.peer for step in program.steps if isinstance(step, Isend)]
-        for program in (Exchange().program(case_of(Exchange(), size, 1), rank, size) for rank in range(size))
+        for program in (
+            Exchange().program(case_of(Exchange(), size, 1), rank, size) for rank in range(size)
+        )
     ]
     assert sends == [[(rank + turn) % size for turn in range(1, size)] for rank in range(size)]
 
@@ -69,7 +77,10 @@ def test_the_first_messages_of_all_ranks_go_to_different_ranks(size: int) -> Non
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_every_receive_is_posted_before_the_first_send(size: int) -> None:
     for rank in range(size):
-        kinds = [type(step).__name__ for step in Exchange().program(case_of(Exchange(), size, 1), rank, size).steps]
+        kinds = [
+            type(step).__name__
+            for step in Exchange().program(case_of(Exchange(), size, 1), rank, size).steps
+        ]
         assert kinds == ["Irecv"] * (size - 1) + ["Isend"] * (size - 1) + ["WaitAll"]
 
 

@@ -1,4 +1,5 @@
-"""Every benchmark of conf/benchmark in the simulated world: what its steps move is what it says must come out.
+"""Every benchmark of conf/benchmark in the simulated world: what its steps move is what it says
+must come out.
 
 A new YAML in conf/benchmark is tested here without a new test.
 """
@@ -38,11 +39,18 @@ from commbench.core.program import (
 )
 
 BENCHMARKS = {benchmark.name: benchmark for benchmark in settings_of("benchmark=all").benchmarks}
-WORLDS = [(name, size) for size in range(1, 6) for name, benchmark in BENCHMARKS.items() if size >= benchmark.min_ranks]
+WORLDS = [
+    (name, size)
+    for size in range(1, 6)
+    for name, benchmark in BENCHMARKS.items()
+    if size >= benchmark.min_ranks
+]
 WITH_PAYLOAD = [(name, size) for name, size in WORLDS if BENCHMARKS[name].blocks(size)]
 ALL_EQUAL = {"all_reduce", "all_gather", "broadcast"}  # what a rank ends with
 ROOT_ONLY = {"reduce", "gather"}
-WITH_OWN = [(name, size) for name, size in WITH_PAYLOAD if size > 1 and name not in ALL_EQUAL | ROOT_ONLY]
+WITH_OWN = [
+    (name, size) for name, size in WITH_PAYLOAD if size > 1 and name not in ALL_EQUAL | ROOT_ONLY
+]
 WITH_BLOCKS = [
     (name, size)
     for name, size in WITH_PAYLOAD
@@ -53,9 +61,14 @@ COUNTS = (1, LONG)
 REDUCTIONS = ("sum", "prod", "min", "max", "avg")
 
 
-def axes_of(benchmark: Benchmark, size: int, reductions: tuple[str, ...] = ("sum", "max")) -> list[dict[str, Any]]:
-    """Every combination of the axes that the benchmark has; of more than 3 ranks, the pairs of the last one."""
-    single = [f"{a}-{b}" for a in range(size) for b in range(size) if size <= 3 or size - 1 in (a, b)]
+def axes_of(
+    benchmark: Benchmark, size: int, reductions: tuple[str, ...] = ("sum", "max")
+) -> list[dict[str, Any]]:
+    """Every combination of the axes that the benchmark has; of more than 3 ranks, the pairs of the
+    last one."""
+    single = [
+        f"{a}-{b}" for a in range(size) for b in range(size) if size <= 3 or size - 1 in (a, b)
+    ]
     rounds = [["0-1 2-3", "3-0 1-2", "2-2 0-1", "0-0 1-1 3-3"], ["4-0 1-3"]][: max(size - 3, 0)]
     together = [*single[:2], *itertools.chain(*rounds)]
     values: dict[str, list[Any]] = {
@@ -64,7 +77,10 @@ def axes_of(benchmark: Benchmark, size: int, reductions: tuple[str, ...] = ("sum
         "reduction": list(reductions), "root": list(range(size)), "staging": ["none", "pinned"],
     }  # fmt: skip
     names = ["pair" if axis == "pairs" else axis for axis in benchmark.axes]
-    return [dict(zip(names, point, strict=True)) for point in itertools.product(*(values[x] for x in benchmark.axes))]
+    return [
+        dict(zip(names, point, strict=True))
+        for point in itertools.product(*(values[x] for x in benchmark.axes))
+    ]
 
 
 def worlds(parameters: list[tuple[str, int]]) -> pytest.MarkDecorator:
@@ -99,7 +115,11 @@ def test_every_rank_ends_with_what_is_expected(name: str, size: int) -> None:
         case = case_of(benchmark, size, count, **axes)
         world = BenchmarkTrial(benchmark, case, size, salt=count % 3)
         world.run(2)
-        assert set(world.wrong().values()) == ({0} if benchmark.blocks(size) else set()), (axes, count, world.wrong())
+        assert set(world.wrong().values()) == ({0} if benchmark.blocks(size) else set()), (
+            axes,
+            count,
+            world.wrong(),
+        )
 
 
 @worlds(WITH_PAYLOAD)
@@ -108,7 +128,11 @@ def test_no_buffer_is_right_before_anything_ran(name: str, size: int) -> None:
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size):
         case = case_of(benchmark, size, 1, **axes)
-        right = {rank for (rank, _), wrong in BenchmarkTrial(benchmark, case, size).wrong().items() if wrong == 0}
+        right = {
+            rank
+            for (rank, _), wrong in BenchmarkTrial(benchmark, case, size).wrong().items()
+            if wrong == 0
+        }
         assert right == ({root_of(case)} if name == "broadcast" else set()), axes
 
 
@@ -119,7 +143,10 @@ def test_a_library_that_does_nothing_is_seen_on_every_rank(name: str, size: int)
     for axes in axes_of(benchmark, size, REDUCTIONS):
         case = case_of(benchmark, size, LONG, **axes)
         world = BenchmarkTrial(
-            benchmark, case, size, change=lambda rank, program: replace(program, steps=program.reset, reset=())
+            benchmark,
+            case,
+            size,
+            change=lambda rank, program: replace(program, steps=program.reset, reset=()),
         )
         world.run(1)
         right = {rank for (rank, _), wrong in world.wrong().items() if wrong == 0}
@@ -134,7 +161,9 @@ def test_a_wrong_element_is_counted_wherever_it_is(name: str, size: int) -> None
         world.run(1)
         for rank, buffer_name in world.expected:
             buffer = world.buffers[rank][buffer_name]
-            for slot, place in itertools.product(range(buffer.spec.slots), range(buffer.spec.count)):
+            for slot, place in itertools.product(
+                range(buffer.spec.slots), range(buffer.spec.count)
+            ):
                 buffer.words(slot)[place] += 1
                 assert world.count(rank, buffer_name) == 1, (axes, rank, buffer_name, slot, place)
                 buffer.words(slot)[place] -= 1
@@ -163,17 +192,24 @@ def test_another_ranks_block_is_seen(name: str, size: int) -> None:
         world = BenchmarkTrial(benchmark, case_of(benchmark, size, PERIOD, **axes), size)
         world.run(1)
         for (rank, its), (other, others) in itertools.combinations(world.expected, 2):
-            mine, theirs = world.buffers[rank][its], world.buffers[other][others]
+            mine = world.buffers[rank][its]
+            theirs = world.buffers[other][others]
             if its != others or mine.spec != theirs.spec:
                 continue
             exchanged(mine.words(), theirs.words())
-            assert world.count(rank, its) > 0 and world.count(other, others) > 0, (axes, rank, other)
+            assert world.count(rank, its) > 0 and world.count(other, others) > 0, (
+                axes,
+                rank,
+                other,
+            )
             exchanged(mine.words(), theirs.words())
 
 
 def blocks_of(buffer: Any, count: int) -> Iterator[Any]:
     if buffer.spec.count % count == 0:  # an acknowledgement has no blocks
-        for slot, start in itertools.product(range(buffer.spec.slots), range(0, buffer.spec.count, count)):
+        for slot, start in itertools.product(
+            range(buffer.spec.slots), range(0, buffer.spec.count, count)
+        ):
             yield buffer.words(slot)[start : start + count]
 
 
@@ -211,18 +247,27 @@ def test_steps_stay_inside_the_buffers_of_their_rank(name: str, size: int) -> No
     for case, ranks in programs(BENCHMARKS[name], size):
         for rank, program in enumerate(ranks):
             specs = {spec.name: spec for spec in program.buffers}
-            views = [view for step in (*program.reset, *program.steps) for view in views_of(step, case, rank)]
+            views = [
+                view
+                for step in (*program.reset, *program.steps)
+                for view in views_of(step, case, rank)
+            ]
             assert {view.buffer for view in views} == set(specs), case
             for view in views:
                 assert 0 <= view.slot < specs[view.buffer].slots
-                assert view.offset >= 0 and view.offset + length(view, specs) <= specs[view.buffer].count
+                assert (
+                    view.offset >= 0
+                    and view.offset + length(view, specs) <= specs[view.buffer].count
+                )
             assert {(view.buffer, view.slot) for view in views} == {
                 (spec.name, slot) for spec in program.buffers for slot in range(spec.slots)
             }
 
 
 @worlds(WITH_PAYLOAD)
-def test_in_place_one_buffer_is_named_twice_and_the_small_view_is_the_ranks_block(name: str, size: int) -> None:
+def test_in_place_one_buffer_is_named_twice_and_the_small_view_is_the_ranks_block(
+    name: str, size: int
+) -> None:
     whole = View("data")
     for case, ranks in programs(BENCHMARKS[name], size):
         for rank, program in enumerate(ranks):
@@ -272,7 +317,9 @@ def test_blocks_are_as_long_as_the_case_says(name: str, size: int) -> None:
 
 
 @worlds(WORLDS)
-def test_messages_meet_a_receive_of_their_length_and_requests_are_waited_for(name: str, size: int) -> None:
+def test_messages_meet_a_receive_of_their_length_and_requests_are_waited_for(
+    name: str, size: int
+) -> None:
     for _, ranks in programs(BENCHMARKS[name], size):
         sent: dict[tuple[int, int], list[int]] = {}
         received: dict[tuple[int, int], list[int]] = {}
@@ -295,11 +342,15 @@ def test_messages_meet_a_receive_of_their_length_and_requests_are_waited_for(nam
 
 @worlds(WORLDS)
 def test_a_sample_counts_the_messages_that_its_program_sends(name: str, size: int) -> None:
-    """Of one pair, of all pairs, or of one rank; a collective is one operation on the whole message."""
+    """Of one pair, of all pairs, or of one rank; a collective is one operation on the whole
+    message."""
     benchmark = BENCHMARKS[name]
     for case, ranks in programs(benchmark, size):
-        shape, steps = benchmark.shape(case, size), [step for program in ranks for step in program.steps]
-        sends: list[Step] = [s for s in steps if isinstance(s, Send | Isend) and s.data.buffer != "ack"]
+        shape = benchmark.shape(case, size)
+        steps = [step for program in ranks for step in program.steps]
+        sends: list[Step] = [
+            s for s in steps if isinstance(s, Send | Isend) and s.data.buffer != "ack"
+        ]
         sends += [step for step in steps if isinstance(step, Copy | Icopy)]
         if not sends:
             assert (shape.operations_per_sample, shape.bytes_per_sample) == (1, case.message_bytes)
@@ -314,15 +365,21 @@ def test_a_sample_counts_the_messages_that_its_program_sends(name: str, size: in
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_world_of_thousands_costs_a_rank_no_more_than_its_peers(name: str) -> None:
-    """Steps and segments at most in proportion to the ranks, and one period of values for all of them."""
-    size, benchmark = 4096, BENCHMARKS[name]
+    """Steps and segments at most in proportion to the ranks, and one period of values for all of
+    them."""
+    size = 4096
+    benchmark = BENCHMARKS[name]
     pairs = " ".join(f"{rank}-{rank + size // 2}" for rank in range(size // 2))
     window = 64 if "window" in benchmark.axes else None
-    case = case_of(benchmark, size, 3, pair=pairs, window=window, in_place=True, reduction="sum", root=5)
+    case = case_of(
+        benchmark, size, 3, pair=pairs, window=window, in_place=True, reduction="sum", root=5
+    )
     for rank in (0, 5, size - 1):
         program = benchmark.program(case, rank, size)
         assert len(program.steps) <= 2 * size
-        for spec, pattern_of in itertools.product(program.buffers, (benchmark.fill, benchmark.expected)):
+        for spec, pattern_of in itertools.product(
+            program.buffers, (benchmark.fill, benchmark.expected)
+        ):
             pattern = pattern_of(case, rank, size, spec.name, 0)
             if pattern is not None:
                 assert pattern.count == spec.count * spec.slots
@@ -336,9 +393,18 @@ def test_a_world_of_thousands_costs_a_rank_no_more_than_its_peers(name: str) -> 
 @pytest.mark.parametrize("name", ["p2p_bandwidth", "p2p_bibandwidth", "p2p_multi_pair"])
 def test_shared_buffers_are_one_for_all_messages(name: str) -> None:
     benchmark = BENCHMARKS[name]
-    own, shared = (case_of(benchmark, 2, 100, pair="0-1", window=5, buffers=buffers) for buffers in ("own", "shared"))
+    own, shared = (
+        case_of(benchmark, 2, 100, pair="0-1", window=5, buffers=buffers)
+        for buffers in ("own", "shared")
+    )
     for rank in range(2):
-        slots = {spec.name: spec.slots for spec in benchmark.program(shared, rank, 2).buffers if spec.name != "ack"}
+        slots = {
+            spec.name: spec.slots
+            for spec in benchmark.program(shared, rank, 2).buffers
+            if spec.name != "ack"
+        }
         assert set(slots.values()) == {1}
-        assert len(benchmark.program(shared, rank, 2).steps) == len(benchmark.program(own, rank, 2).steps)
+        assert len(benchmark.program(shared, rank, 2).steps) == len(
+            benchmark.program(own, rank, 2).steps
+        )
     assert benchmark.shape(shared, 2) == benchmark.shape(own, 2)

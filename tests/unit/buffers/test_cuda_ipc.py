@@ -1,4 +1,5 @@
-"""The probe of CUDA IPC: between processes over a stand-in for the driver, and between threads over memory files."""
+"""The probe of CUDA IPC: between processes over a stand-in for the driver, and between threads over
+memory files."""
 
 from __future__ import annotations
 
@@ -57,7 +58,12 @@ def test_memory_that_holds_something_else_did_not_work() -> None:
 
 
 def test_a_rank_alone_has_nobody_to_try() -> None:
-    assert probe_cuda_ipc(lambda _: FileExporter(), World(0, 1, ((0,),), (0,)), SingleProcessControl(), 1.0) == {}
+    assert (
+        probe_cuda_ipc(
+            lambda _: FileExporter(), World(0, 1, ((0,),), (0,)), SingleProcessControl(), 1.0
+        )
+        == {}
+    )
 
 
 def test_the_patterns_of_ranks_differ() -> None:
@@ -68,6 +74,10 @@ def test_a_machine_without_a_driver_says_so() -> None:
     try:
         CudaExporter(0)
     except CudaError as error:
-        assert "libcuda.so.1 was not found" in str(error) or "cuInit" in str(error) or "cuDeviceGetCount" in str(error)
+        assert (
+            "libcuda.so.1 was not found" in str(error)
+            or "cuInit" in str(error)
+            or "cuDeviceGetCount" in str(error)
+        )
     else:
         pytest.skip("there is a GPU here")

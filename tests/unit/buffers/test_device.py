@@ -17,7 +17,8 @@ from commbench.core.program import BufferSpec
 
 class Memory:
     def __init__(self, size: int) -> None:
-        self.bytes, self.address = np.zeros(size, dtype=np.uint8), 1 << 40
+        self.bytes = np.zeros(size, dtype=np.uint8)
+        self.address = 1 << 40
 
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
         self.bytes[offset : offset + len(data)] = data
@@ -32,27 +33,36 @@ def made(spec: BufferSpec, pool: int = 1) -> tuple[DeviceBuffer, Any]:
 
 
 @given(st.integers(1, 3000), st.sampled_from(sorted(DTYPES)), st.integers(1, 3), st.integers(1, 3))
-def test_all_copies_hold_what_host_memory_would(count: int, kind: str, slots: int, pool: int) -> None:
+def test_all_copies_hold_what_host_memory_would(
+    count: int, kind: str, slots: int, pool: int
+) -> None:
     spec = BufferSpec("data", count, kind, slots)
-    (buffer, memory), host = made(spec, pool), HostBuffer(spec)
+    buffer, memory = made(spec, pool)
+    host = HostBuffer(spec)
     assert len(memory.bytes) == buffer_bytes(spec, pool)
     pattern = message(1, 2, count * slots)
     buffer.write(pattern)
     host.write(pattern)
     assert (memory.bytes.reshape(pool, -1) == host.raw).all()
     assert buffer.count_wrong(pattern, pool) == 0
-    assert buffer.address(slots - 1, pool - 1) == memory.address + buffer.offset(slots - 1, pool - 1)
+    assert buffer.address(slots - 1, pool - 1) == memory.address + buffer.offset(
+        slots - 1, pool - 1
+    )
 
 
 @given(st.data())
 def test_any_byte_that_differs_is_seen_in_the_copies_that_were_used(data: st.DataObject) -> None:
-    spec, pool = BufferSpec("data", 100, "int32"), 3
+    spec = BufferSpec("data", 100, "int32")
+    pool = 3
     buffer, memory = made(spec, pool)
     pattern = message(0, 0, spec.count)
     buffer.write(pattern)
-    copy, element = data.draw(st.integers(0, pool - 1)), data.draw(st.integers(0, spec.count - 1))
+    copy = data.draw(st.integers(0, pool - 1))
+    element = data.draw(st.integers(0, spec.count - 1))
     memory.bytes[buffer.offset(copy=copy) + 4 * element] ^= 1
-    assert [buffer.count_wrong(pattern, used) for used in (1, 2, 3)] == [int(copy < used) for used in (1, 2, 3)]
+    assert [buffer.count_wrong(pattern, used) for used in (1, 2, 3)] == [
+        int(copy < used) for used in (1, 2, 3)
+    ]
 
 
 def test_what_was_not_received_is_no_payload() -> None:

@@ -26,13 +26,20 @@ from commbench.core.program import PERIOD, BufferSpec, Pattern, Segment
 
 EVERY_TYPE = pytest.mark.parametrize("dtype", DTYPES)
 specs = st.builds(
-    BufferSpec, st.just("data"), st.integers(1, 3000), st.sampled_from(sorted(DTYPES)), slots=st.integers(1, 5)
+    BufferSpec,
+    st.just("data"),
+    st.integers(1, 3000),
+    st.sampled_from(sorted(DTYPES)),
+    slots=st.integers(1, 5),
 )
 
 
 def by_hand(pattern: Pattern, dtype: str) -> NDArray[Any]:
     """All elements, from the definition of a Segment."""
-    parts = [segment.period[(segment.shift + np.arange(segment.count)) % PERIOD] for segment in pattern.segments]
+    parts = [
+        segment.period[(segment.shift + np.arange(segment.count)) % PERIOD]
+        for segment in pattern.segments
+    ]
     return DTYPES[dtype].encode(np.concatenate(parts))
 
 
@@ -86,14 +93,19 @@ def test_too_much_is_an_out_of_memory_error(count: int) -> None:
 def test_the_sentinel_is_no_payload(dtype: str, reduction: str, size: int) -> None:
     """A library that did nothing must be wrong in every element, whatever the tolerance."""
     count = 2 * PERIOD
-    pattern = message(size, 0, count) if reduction == "message" else reduced(size, 0, reduction, count)
+    pattern = (
+        message(size, 0, count) if reduction == "message" else reduced(size, 0, reduction, count)
+    )
     assert HostBuffer(BufferSpec("recv", count, dtype)).count_wrong(pattern) == count
 
 
 @EVERY_TYPE
-@pytest.mark.parametrize(("count", "slots"), [(1, 1), (7, 3), (PERIOD, 1), (PERIOD + 1, 2), (100, 2000), (1000, 300)])
+@pytest.mark.parametrize(
+    ("count", "slots"), [(1, 1), (7, 3), (PERIOD, 1), (PERIOD + 1, 2), (100, 2000), (1000, 300)]
+)
 def test_a_pattern_lies_slot_after_slot_in_every_copy(dtype: str, count: int, slots: int) -> None:
-    buffer, pattern = HostBuffer(BufferSpec("send", count, dtype, slots), pool=2), message(3, 1, count * slots, 5)
+    buffer = HostBuffer(BufferSpec("send", count, dtype, slots), pool=2)
+    pattern = message(3, 1, count * slots, 5)
     buffer.write(pattern)
     for copy in (0, 1):
         assert np.array_equal(all_words(buffer, copy), by_hand(pattern, dtype))
@@ -106,7 +118,8 @@ def test_a_pattern_lies_slot_after_slot_in_every_copy(dtype: str, count: int, sl
 @pytest.mark.parametrize("slots", [1, 2])
 def test_patterns_go_on_beyond_a_chunk(dtype: str, slots: int) -> None:
     count = 2 * CHUNK_BYTES // DTYPES[dtype].itemsize + 12_345
-    buffer, pattern = HostBuffer(BufferSpec("send", count, dtype, slots)), message(0, 0, count * slots)
+    buffer = HostBuffer(BufferSpec("send", count, dtype, slots))
+    pattern = message(0, 0, count * slots)
     buffer.write(pattern)
     assert np.array_equal(all_words(buffer, 0), by_hand(pattern, dtype))
     for index in (0, CHUNK_BYTES // DTYPES[dtype].itemsize - 1, count // 2, count - 1):
@@ -119,7 +132,9 @@ def test_patterns_go_on_beyond_a_chunk(dtype: str, slots: int) -> None:
     st.sampled_from(sorted(DTYPES)),
 )
 def test_segments_follow_one_another(segments: list[tuple[int, int]], dtype: str) -> None:
-    parts = [message(key, 0, count, shift) for key, (count, shift) in enumerate([*segments, (1, 0)])]
+    parts = [
+        message(key, 0, count, shift) for key, (count, shift) in enumerate([*segments, (1, 0)])
+    ]
     pattern = concatenated(parts)
     buffer = HostBuffer(BufferSpec("recv", pattern.count, dtype))
     buffer.write(pattern)
@@ -141,14 +156,20 @@ def test_segments_may_end_inside_a_slot() -> None:
 
 
 @given(specs, st.integers(1, 3), st.integers(0, 100), st.data())
-def test_every_flipped_element_is_counted_once(spec: BufferSpec, pool: int, salt: int, data: st.DataObject) -> None:
-    buffer, pattern = HostBuffer(spec, pool), message(1, salt, spec.count * spec.slots)
+def test_every_flipped_element_is_counted_once(
+    spec: BufferSpec, pool: int, salt: int, data: st.DataObject
+) -> None:
+    buffer = HostBuffer(spec, pool)
+    pattern = message(1, salt, spec.count * spec.slots)
     buffer.write(pattern)
-    places = st.tuples(st.integers(0, pool - 1), st.integers(0, spec.slots - 1), st.integers(0, spec.count - 1))
+    places = st.tuples(
+        st.integers(0, pool - 1), st.integers(0, spec.slots - 1), st.integers(0, spec.count - 1)
+    )
     flipped = data.draw(st.sets(places, max_size=8))
     width = DTYPES[spec.dtype].itemsize
     for copy, slot, element in flipped:
-        byte, bit = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, 7))
+        byte = data.draw(st.integers(0, width - 1))
+        bit = data.draw(st.integers(0, 7))
         spoil(buffer.address(slot, copy) + element * width + byte, 1 << bit)
     for copies in range(1, pool + 2):  # more copies than there are: all
         assert buffer.count_wrong(pattern, copies) == sum(copy < copies for copy, _, _ in flipped)
@@ -156,7 +177,8 @@ def test_every_flipped_element_is_counted_once(spec: BufferSpec, pool: int, salt
 
 @EVERY_TYPE
 def test_a_number_that_is_none_is_wrong(dtype: str) -> None:
-    """All bits set: NaN in floating types, which is unequal to everything and must not slip through a tolerance."""
+    """All bits set: NaN in floating types, which is unequal to everything and must not slip through
+    a tolerance."""
     for size, reduction in ((4, "sum"), (3, "avg")):
         pattern = reduced(size, 0, reduction, 100)
         buffer = HostBuffer(BufferSpec("data", 100, dtype))
@@ -168,7 +190,8 @@ def test_a_number_that_is_none_is_wrong(dtype: str) -> None:
 @pytest.mark.parametrize("byte", range(GUARD_BYTES))
 @pytest.mark.parametrize("count", [3, 1000, PAGE_BYTES])
 def test_a_write_behind_the_end_is_seen(count: int, byte: int) -> None:
-    buffer, pattern = HostBuffer(BufferSpec("recv", count, "uint8", slots=3), pool=2), message(0, 0, 3 * count)
+    buffer = HostBuffer(BufferSpec("recv", count, "uint8", slots=3), pool=2)
+    pattern = message(0, 0, 3 * count)
     buffer.write(pattern)
     spoil(buffer.address(slot=1, copy=1) + count + byte)
     assert (buffer.count_wrong(pattern), buffer.count_wrong(pattern, copies=2)) == (0, 1)
@@ -177,9 +200,11 @@ def test_a_write_behind_the_end_is_seen(count: int, byte: int) -> None:
 
 
 def test_a_guard_counts_beside_the_elements() -> None:
-    buffer, pattern = HostBuffer(BufferSpec("recv", 8, "int32")), message(0, 0, 8)
+    buffer = HostBuffer(BufferSpec("recv", 8, "int32"))
+    pattern = message(0, 0, 8)
     buffer.write(pattern)
-    ctypes.memset(buffer.address() + buffer.payload_bytes - 1, 0xFF, 3)  # the last element and the guard behind it
+    # the last element and the guard behind it
+    ctypes.memset(buffer.address() + buffer.payload_bytes - 1, 0xFF, 3)
     assert buffer.count_wrong(pattern) == 2
 
 
@@ -193,7 +218,8 @@ def test_averages_may_differ_by_their_tolerance_and_not_more(dtype: str) -> None
     held = DTYPES[dtype].decode(buffer.words())
     digits = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}[dtype]
     assert np.abs(held - exact).max() <= exact.max() * 2.0**-digits
-    neighbours = buffer.words().view(f"uint{8 * DTYPES[dtype].itemsize}")  # the next float is the next integer
+    # the next float is the next integer
+    neighbours = buffer.words().view(f"uint{8 * DTYPES[dtype].itemsize}")
     neighbours[10] += 3
     assert buffer.count_wrong(pattern) == 0
     neighbours[[11, 12]] += 8
@@ -201,7 +227,8 @@ def test_averages_may_differ_by_their_tolerance_and_not_more(dtype: str) -> None
 
 
 def test_an_average_over_a_power_of_two_is_exact() -> None:
-    pattern, buffer = reduced(4, 0, "avg", 100), HostBuffer(BufferSpec("data", 100, "float32"))
+    pattern = reduced(4, 0, "avg", 100)
+    buffer = HostBuffer(BufferSpec("data", 100, "float32"))
     buffer.write(pattern)
     assert (buffer.words() * 4).tolist() == by_hand(reduced(4, 0, "sum", 100), "float32").tolist()
     spoil(buffer.address())  # one unit in the last place
@@ -209,14 +236,17 @@ def test_an_average_over_a_power_of_two_is_exact() -> None:
 
 
 def test_what_a_rank_contributes_can_be_written() -> None:
-    pattern, buffer = contribution(9, 12, 2, "sum", 500), HostBuffer(BufferSpec("source", 500, "bfloat16"))
+    pattern = contribution(9, 12, 2, "sum", 500)
+    buffer = HostBuffer(BufferSpec("source", 500, "bfloat16"))
     buffer.write(pattern)
     assert np.array_equal(buffer.words(), by_hand(pattern, "bfloat16"))
 
 
 def test_periods_of_different_segments_are_kept_apart() -> None:
-    """Two segments with equal shifts: a cache by position instead of by period would confuse them."""
-    ones, twos = np.full(PERIOD, 1), np.full(PERIOD, 2)
+    """Two segments with equal shifts: a cache by position instead of by period would confuse
+    them."""
+    ones = np.full(PERIOD, 1)
+    twos = np.full(PERIOD, 2)
     pattern = Pattern((Segment(3, ones), Segment(2, twos), Segment(1, ones)))
     buffer = HostBuffer(BufferSpec("data", 6, "int64"))
     buffer.write(pattern)

@@ -1,6 +1,8 @@
-"""Staged programs: every message goes through a twin in host memory once each way, in an order that is right.
+"""Staged programs: every message goes through a twin in host memory once each way, in an order that
+is right.
 
-All benchmarks run staged in the simulated world, where the payload really moves, on every rank of small worlds.
+All benchmarks run staged in the simulated world, where the payload really moves, on every rank of
+small worlds.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ def test_staged_programs_move_the_right_payload(scene: Any, pool: int, k: int) -
     k = 1 if any(program.reset for program in programs.values()) else k
     moving = {rank: staged_program(program.repeated(k), rank) for rank, program in programs.items()}
     buffers = {
-        rank: {spec.name: HostBuffer(spec, pool) for spec in program.buffers} for rank, program in moving.items()
+        rank: {spec.name: HostBuffer(spec, pool) for spec in program.buffers}
+        for rank, program in moving.items()
     }
     for rank, program in programs.items():
         for spec in program.buffers:
@@ -58,12 +61,16 @@ def test_staged_programs_move_the_right_payload(scene: Any, pool: int, k: int) -
     for rank, program in programs.items():
         for spec in program.buffers:
             wanted = benchmark.expected(case, rank, size, spec.name, 5)
-            assert wanted is None or buffers[rank][spec.name].count_wrong(wanted, pool) == 0, (rank, spec.name)
+            assert wanted is None or buffers[rank][spec.name].count_wrong(wanted, pool) == 0, (
+                rank,
+                spec.name,
+            )
 
 
 @given(SCENES, st.integers(1, 3))
 def test_what_is_sent_and_received_is_copied_once_and_nothing_else(scene: Any, k: int) -> None:
-    """Told from the steps alone: a twin is sent after it was copied down, and copied up after it was received."""
+    """Told from the steps alone: a twin is sent after it was copied down, and copied up after it
+    was received."""
     benchmark, case, size = scene
     for rank in range(size):
         before = benchmark.program(case, rank, size).repeated(k)
@@ -83,22 +90,29 @@ def copies(program: Program) -> tuple[Counter[View], Counter[View]]:
     down = [step for step in steps if step.target.buffer.endswith(SUFFIX)]
     up = [step for step in steps if step.source.buffer.endswith(SUFFIX)]
     assert len(down) + len(up) == len(steps)
-    assert all(replace(step.source, buffer=step.source.buffer + SUFFIX) == step.target for step in down)
-    assert all(replace(step.target, buffer=step.target.buffer + SUFFIX) == step.source for step in up)
+    assert all(
+        replace(step.source, buffer=step.source.buffer + SUFFIX) == step.target for step in down
+    )
+    assert all(
+        replace(step.target, buffer=step.target.buffer + SUFFIX) == step.source for step in up
+    )
     return Counter(step.source for step in down), Counter(step.target for step in up)
 
 
 SENT = {Send: "data", Isend: "data", Broadcast: "data"}
 RECEIVED = {Recv: "data", Irecv: "data", Broadcast: "data"}
-ROOT_SENDS, ROOT_RECEIVES = (Broadcast, Scatter), (Reduce, Gather)
+ROOT_SENDS = (Broadcast, Scatter)
+ROOT_RECEIVES = (Reduce, Gather)
 
 
 def expected_views(program: Program, rank: int, sent: bool) -> list[View]:
-    """By the words of the contract: fields are named data, send and recv; what counts on the root only is in a list."""
+    """By the words of the contract: fields are named data, send and recv; what counts on the root
+    only is in a list."""
     names, field = (SENT, "send") if sent else (RECEIVED, "recv")
     views = []
     for step in program.steps:
-        on_root, root = rank == getattr(step, "root", rank), getattr(step, "root", None)
+        on_root = rank == getattr(step, "root", rank)
+        root = getattr(step, "root", None)
         if root is not None and sent and isinstance(step, ROOT_SENDS) and not on_root:
             continue
         if root is not None and not sent and isinstance(step, ROOT_RECEIVES) and not on_root:
@@ -111,7 +125,8 @@ def expected_views(program: Program, rank: int, sent: bool) -> list[View]:
 
 
 def in_order(program: Program, rank: int) -> None:
-    """Every view is on the host before its message leaves, and goes up only behind the step that brought it."""
+    """Every view is on the host before its message leaves, and goes up only behind the step that
+    brought it."""
     fresh: Counter[View] = Counter()  # copied down and not sent yet
     arrived: Counter[View] = Counter()  # received and not copied up yet
     pending: dict[int, View] = {}
@@ -137,18 +152,28 @@ def in_order(program: Program, rank: int) -> None:
 
 
 def test_only_what_moves_has_a_twin() -> None:
-    """In place the source is copied on the device, before each repetition: it never meets the host."""
+    """In place the source is copied on the device, before each repetition: it never meets the
+    host."""
     data = View("data")
     buffers = (BufferSpec("source", 4, "int32"), BufferSpec("data", 4, "int32"))
     program = Program(buffers, (AllReduce(data, data, "sum"),), (Copy(View("source"), data),))
-    assert staged_program(program, 0).buffers == (*program.buffers, BufferSpec("data@host", 4, "int32"))
+    assert staged_program(program, 0).buffers == (
+        *program.buffers,
+        BufferSpec("data@host", 4, "int32"),
+    )
     host = View("data@host")
-    assert staged_program(program, 0).steps == (Copy(data, host), AllReduce(host, host, "sum"), Copy(host, data))
+    assert staged_program(program, 0).steps == (
+        Copy(data, host),
+        AllReduce(host, host, "sum"),
+        Copy(host, data),
+    )
 
 
 def test_a_copy_that_is_missing_is_seen_by_the_payload() -> None:
-    """What the first test rests on: the twins begin with the sentinel, so a forgotten copy can't go unnoticed."""
-    view, host = View("data"), View("data@host")
+    """What the first test rests on: the twins begin with the sentinel, so a forgotten copy can't go
+    unnoticed."""
+    view = View("data")
+    host = View("data@host")
     specs = (BufferSpec("data", 4, "float32"), BufferSpec("data@host", 4, "float32"))
     programs = {
         0: Program(specs, (Send(host, 1),)),
@@ -170,7 +195,8 @@ PINNED_MESSAGE = Program((PINNED_SPEC,), (Send(PINNED_DATA, 1),))
 
 
 class Ledger:
-    """As CudaPageLock; it writes down what is locked: address -> bytes. `refuses`: it has no pages left."""
+    """As CudaPageLock; it writes down what is locked: address -> bytes. `refuses`: it has no pages
+    left."""
 
     def __init__(self, refuses: bool = False) -> None:
         self.locked: dict[int, int] = {}
@@ -198,8 +224,11 @@ def test_a_buffer_is_locked_as_long_as_it_is_there() -> None:
 
 
 def test_staging_buffers_have_the_pool_of_the_others() -> None:
-    ledger, held = Ledger(), {"data": HostBuffer(PINNED_SPEC, 3)}
-    program, buffers = with_staging(PINNED_MESSAGE, 0, held, lambda spec, pool: PinnedBuffer(spec, pool, ledger))
+    ledger = Ledger()
+    held = {"data": HostBuffer(PINNED_SPEC, 3)}
+    program, buffers = with_staging(
+        PINNED_MESSAGE, 0, held, lambda spec, pool: PinnedBuffer(spec, pool, ledger)
+    )
     assert set(buffers) == {"data", "data@host"} and buffers["data"] is held["data"]
     assert buffers["data@host"].pool == 3 and buffers["data@host"].spec.slots == 2
     assert program.steps == (Copy(PINNED_DATA, View("data@host")), Send(View("data@host"), 1))
@@ -207,6 +236,9 @@ def test_staging_buffers_have_the_pool_of_the_others() -> None:
 
 def test_memory_that_can_not_be_locked_is_a_reason_for_a_skip() -> None:
     with pytest.raises(
-        Unsupported, match="staging=pinned needs as much host memory as the buffers on the GPU: no more pages"
+        Unsupported,
+        match="staging=pinned needs as much host memory as the buffers on the GPU: no more pages",
     ):
-        with_staging(PINNED_MESSAGE, 0, {}, lambda spec, pool: PinnedBuffer(spec, pool, Ledger(refuses=True)))
+        with_staging(
+            PINNED_MESSAGE, 0, {}, lambda spec, pool: PinnedBuffer(spec, pool, Ledger(refuses=True))
+        )

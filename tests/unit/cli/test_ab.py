@@ -1,4 +1,5 @@
-"""`commbench ab`: the order of launches, what is refused before anything starts, and verdicts on planted truth."""
+"""`commbench ab`: the order of launches, what is refused before anything starts, and verdicts on
+planted truth."""
 
 from __future__ import annotations
 
@@ -19,14 +20,20 @@ from commbench.report.compare_text import read_ab_results
 
 pytestmark = pytest.mark.usefixtures("outside_any_world")
 SIMULATED = (
-    "backend=simulated", "benchmark=[all_reduce]", "sizes=[8,64KiB]", "timing=quick", "timing.warmup_s=0",
+    "backend=simulated",
+    "benchmark=[all_reduce]",
+    "sizes=[8,64KiB]",
+    "timing=quick",
+    "timing.warmup_s=0",
     "backend.model.noise=0.03",
-)  # fmt: skip
+)
 LUCK = "backend.seed=${launch}"  # another noise in each launch
 SLOWER = (
-    "backend.model.latency_s=2.2e-6", "backend.model.call_s=1.1e-7", "backend.model.bandwidth_gb_per_s=9.09",
+    "backend.model.latency_s=2.2e-6",
+    "backend.model.call_s=1.1e-7",
+    "backend.model.bandwidth_gb_per_s=9.09",
     "backend.seed=7${launch}",
-)  # fmt: skip
+)
 
 
 def folder() -> Path:
@@ -38,9 +45,13 @@ def folder() -> Path:
 
 
 @given(st.integers(1, 60), st.integers(0, 10**6))
-def test_every_launch_of_each_side_runs_once_and_next_to_its_partner(launches: int, seed: int) -> None:
+def test_every_launch_of_each_side_runs_once_and_next_to_its_partner(
+    launches: int, seed: int
+) -> None:
     order = turns(launches, seed)
-    assert sorted(order) == sorted((launch, side) for launch in range(launches) for side in ("base", "new"))
+    assert sorted(order) == sorted(
+        (launch, side) for launch in range(launches) for side in ("base", "new")
+    )
     assert all(order[at][0] == order[at + 1][0] == at // 2 for at in range(0, 2 * launches, 2))
     firsts = [order[at][1] for at in range(0, 2 * launches, 2)]
     assert all(firsts[at] != firsts[at + 1] for at in range(0, launches - 1, 2))  # ABBA
@@ -57,7 +68,19 @@ def test_the_order_is_drawn_by_the_seed() -> None:
 
 def test_a_planted_tenth_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     """Seven pairs are the fewest that show it for two cases."""
-    words = ["ab", *SIMULATED, LUCK, "--vs", *SLOWER, "--launches", "7", "--fail-on", "slower", "--delta", "3"]
+    words = [
+        "ab",
+        *SIMULATED,
+        LUCK,
+        "--vs",
+        *SLOWER,
+        "--launches",
+        "7",
+        "--fail-on",
+        "slower",
+        "--delta",
+        "3",
+    ]
     assert main(words) == 1
     out, err = capsys.readouterr()
     assert "2 of 2 cases SLOWER" in out and "7 / 7" in out
@@ -65,13 +88,21 @@ def test_a_planted_tenth_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     rows = commbench.compare(folder() / "base", folder() / "new", paired=True)
     assert list(rows.verdict) == ["SLOWER"] * 2
     assert "commbench compare" in out and "--paired" in out  # how to ask again
-    ([result], _) = read_ab_results([folder()])
+    [result], _ = read_ab_results([folder()])
     assert result.rules.delta == 0.03, "a report asks the same question"
 
 
 @pytest.mark.long
 def test_equal_sides_are_not_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["ab", "--launches=7", *SIMULATED, LUCK, "--fail-on=slower", "--vs", "backend.seed=7${launch}"]
+    words = [
+        "ab",
+        "--launches=7",
+        *SIMULATED,
+        LUCK,
+        "--fail-on=slower",
+        "--vs",
+        "backend.seed=7${launch}",
+    ]
     assert main(words) == 0
     rows = commbench.compare(folder() / "base", folder() / "new", paired=True)
     assert set(rows.verdict) <= {"SAME", "UNDECIDED"}
@@ -79,7 +110,17 @@ def test_equal_sides_are_not_told_apart(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.long
 def test_one_folder_holds_both_sides_and_the_question() -> None:
-    words = ["ab", *SIMULATED, "seed=4", "--vs", "backend.model.latency_s=3e-6", "--launches", "2", "--seed", "5"]
+    words = [
+        "ab",
+        *SIMULATED,
+        "seed=4",
+        "--vs",
+        "backend.model.latency_s=3e-6",
+        "--launches",
+        "2",
+        "--seed",
+        "5",
+    ]
     assert main(words) == 0
     rows = commbench.load(folder())
     assert sorted(zip(rows.label, rows.launch, strict=True)) == [
@@ -87,7 +128,10 @@ def test_one_folder_holds_both_sides_and_the_question() -> None:
     ]
     question = json.loads((folder() / "ab.json").read_text())
     assert question["seed"] == 5 and question["order"] == [list(turn) for turn in turns(2, 5)]
-    assert "backend.model.latency_s=3e-6" in question["new"] and "backend.model.latency_s=3e-6" not in question["base"]
+    assert (
+        "backend.model.latency_s=3e-6" in question["new"]
+        and "backend.model.latency_s=3e-6" not in question["base"]
+    )
 
 
 def test_variables_that_differ_are_compared_by_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,28 +139,46 @@ def test_variables_that_differ_are_compared_by_name(capsys: pytest.CaptureFixtur
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert "--by=env" in out and "6 more launches per side needed (at least 7, better 10)" in out
-    assert "ab: 1 launches of each side give ratios only; a certain verdict needs --launches 7, better 10" in err
+    assert (
+        "ab: 1 launches of each side give ratios only; a certain verdict needs --launches 7,"
+        " better 10" in err
+    )
     assert "ab: 1 launches of each side, 2 cases, at most " in err
 
 
 @pytest.mark.long
 def test_a_real_run(world: Callable[..., Any]) -> None:
     """Two launches per side on gloo."""
-    words = ("benchmark=[p2p_latency]", "sizes=[8]", "timing=fixed", "timing.repetitions=5", "layout=1x2")
-    misplaced = ("--launches=2", "--vs", "env.OMP_NUM_THREADS=1")  # conftest adds output= at the end, behind --vs
+    words = (
+        "benchmark=[p2p_latency]",
+        "sizes=[8]",
+        "timing=fixed",
+        "timing.repetitions=5",
+        "layout=1x2",
+    )
+    # conftest adds output= at the end, behind --vs
+    misplaced = ("--launches=2", "--vs", "env.OMP_NUM_THREADS=1")
     refused = world("commbench", "ab", "backend=gloo", *words, *misplaced, status=2)
     assert "output belongs to both sides; write it before --vs" in refused.stderr
     done = world("commbench", "ab", "--vs", "env.A=1", "--launches=2", "backend=gloo", *words)
     rows = done.cases
-    assert (len(rows), set(rows.status), set(rows.label), set(rows.launch)) == (4, {"ok"}, {"base", "new"}, {0, 1})
+    assert (len(rows), set(rows.status), set(rows.label), set(rows.launch)) == (
+        4,
+        {"ok"},
+        {"base", "new"},
+        {0, 1},
+    )
     assert "4 more launches per side needed (at least 6" in done.stdout
 
 
 # ---------------------------------------------------------------- what stops it
 
 
-def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    original, calls = run.run, []
+def test_an_interruption_says_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = run.run
+    calls = []
 
     def third_is_stopped(*words: object, **more: object) -> int:
         calls.append(words)
@@ -136,15 +198,24 @@ def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, caps
         ("ab", "--vs"),
         ("ab backend=simulated", "--vs"),
         ("ab --vs", "--vs"),
-        ("ab backend=simulated --vs backend=foo", "NEW: backend=foo is unknown; allowed: cuda_copy, cupy_nccl, gloo"),
+        (
+            "ab backend=simulated --vs backend=foo",
+            "NEW: backend=foo is unknown; allowed: cuda_copy, cupy_nccl, gloo",
+        ),
         ("ab backend=foo --vs seed=1", "BASE: backend=foo is unknown"),
         ("ab backend=simulated --vs sizs=[8]", "NEW: unknown key sizs; did you mean sizes?"),
         ("ab backend=simulated --vs sizes=[8],[16]", "NEW: sizes=[8],[16] has commas"),
         ("ab backend=simulated --vs layout=2x1 backend=gloo", "layout=2x1 needs 2 nodes"),
-        ("ab backend=simulated --vs benchmark=[broadcast] --launches 0", "0 is not a whole number from 1 to 1000"),
+        (
+            "ab backend=simulated --vs benchmark=[broadcast] --launches 0",
+            "0 is not a whole number from 1 to 1000",
+        ),
         ("ab backend=simulated --vs seed=1 --launches x", "x is not a whole number from 1 to 1000"),
         ("ab backend=simulated --vs seed=1 --seed -1", "-1"),
-        ("ab backend=simulated --vs seed=1 --fail-on foo", "--fail-on foo is unknown; allowed: slower"),
+        (
+            "ab backend=simulated --vs seed=1 --fail-on foo",
+            "--fail-on foo is unknown; allowed: slower",
+        ),
         (
             "ab backend=simulated --vs seed=1 --fail-on slower --launches 3",
             "of 21 cases: --launches 10 or more",
@@ -153,12 +224,18 @@ def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, caps
         ("ab backend=simulated --vs label=x", "commbench ab sets label itself"),
         ("ab backend=simulated --vs output=x", "output belongs to both sides"),
         ("ab backend=simulated writer=[console] --vs seed=1", "BASE stores no results to compare"),
-        ("ab backend=simulated sizes=[8] --vs sizes=[16]", "no case of NEW has a counterpart in BASE"),
+        (
+            "ab backend=simulated sizes=[8] --vs sizes=[16]",
+            "no case of NEW has a counterpart in BASE",
+        ),
         (
             "ab backend=gloo benchmark=[all_reduce] --vs backend=tcp",
             "NEW has no case to measure: tcp is",
         ),
-        ("ab backend=simulated --vs experiment=ec2_streams scale=cpu", "NEW has 4 runs; a side is one run"),
+        (
+            "ab backend=simulated --vs experiment=ec2_streams scale=cpu",
+            "NEW has 4 runs; a side is one run",
+        ),
         ("ab backend=simulated --vs seed=1 --frobnicate", "--frobnicate"),
         ("ab backend=simulated output=/proc/x --vs seed=1", "output=/proc/x can't be written"),
     ],
@@ -173,14 +250,26 @@ def test_bad_words_are_refused_before_anything_starts(
     assert not Path("results").exists()
 
 
-def test_inside_a_world_it_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+def test_inside_a_world_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+    }.items():
         monkeypatch.setenv(name, value)
     assert main(["ab", "backend=gloo", "--vs", "seed=1"]) == 2
     assert "call it outside of torchrun, mpirun and srun" in capsys.readouterr().err
 
 
 def test_a_plan_of_both_sides_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ab", "backend=simulated", "plan=true", "sizes=[8]", "--vs", "backend.model.noise=0.1"]) == 0
+    assert (
+        main(
+            ["ab", "backend=simulated", "plan=true", "sizes=[8]", "--vs", "backend.model.noise=0.1"]
+        )
+        == 0
+    )
     assert capsys.readouterr().out.count("nothing was started") == 2
     assert not Path("results").exists()

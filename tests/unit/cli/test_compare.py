@@ -21,8 +21,19 @@ from commbench.core.errors import ConfigError
 from commbench.core.terminal import TERMINAL
 from commbench.report.compare import compare
 
-FIXED = ("timing=fixed", "timing.repetitions=100", "timing.warmup_repetitions=2", "timing.warmup_s=0")
-WORDS = ("backend=simulated", "writer=parquet", "benchmark=[all_reduce,p2p_latency]", "sizes=[8,1MiB]", *FIXED)
+FIXED = (
+    "timing=fixed",
+    "timing.repetitions=100",
+    "timing.warmup_repetitions=2",
+    "timing.warmup_s=0",
+)
+WORDS = (
+    "backend=simulated",
+    "writer=parquet",
+    "benchmark=[all_reduce,p2p_latency]",
+    "sizes=[8,1MiB]",
+    *FIXED,
+)
 LAUNCHES = 5
 
 
@@ -47,14 +58,19 @@ def run_compare(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, s
     return status, capsys.readouterr().out
 
 
-def test_a_slower_side_is_found_and_fails(sides: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slower_side_is_found_and_fails(
+    sides: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     status, text = run_compare(capsys, sides["base"], sides["slow"], "--fail-on", "slower")
     assert status == 1
     assert "config.backend.model.latency_s: 2e-06 -> 2.4e-06" in text
     assert "one side came before" not in text
     assert text.index("differs, BASE -> NEW:") < text.index("verdict")
     assert text.count("SLOWER") == 3  # two rows, one sentence
-    sentence = r"\n2 of 4 cases SLOWER, worst \w+ 1x2 (0-1 )?8 B: 1\.\d{3} x \(1\.\d{3} \.\. 1\.\d{3}\); 2 SAME\n"
+    sentence = (
+        r"\n2 of 4 cases SLOWER, worst \w+ 1x2 (0-1 )?8 B: 1\.\d{3} x \(1\.\d{3} \.\. 1\.\d{3}\); 2"
+        r" SAME\n"
+    )
     assert re.search(sentence, text)
     status, text = run_compare(capsys, sides["slow"], sides["base"], "--fail-on=slower")
     assert status == 0 and "2 of 4 cases FASTER" in text
@@ -69,7 +85,9 @@ def test_a_gate_counts_what_so_many_cases_do_not_show_by_chance(
             shutil.copytree(run, tmp_path / name / run.name)
     paths = [str(tmp_path / name) for name in ("base", "slow")]
     assert "2 of 4 cases SLOWER" in run_compare(capsys, *paths)[1]
-    with pytest.raises(ConfigError, match=r"2 of 4 cases are SLOWER, but 4 launches .* among 4 cases; it takes 5$"):
+    with pytest.raises(
+        ConfigError, match=r"2 of 4 cases are SLOWER, but 4 launches .* among 4 cases; it takes 5$"
+    ):
         compare_command([*paths, "--fail-on", "slower"])
 
 
@@ -95,7 +113,12 @@ def with_times(source: Path, target: Path, launch: int, factor: float) -> None:
     (target / "run.json").write_text(json.dumps(record))
     rows = pq.read_table(source / "cases.parquet").to_pylist()
     for row in rows:
-        row |= {"run_id": target.name, "launch": launch, "median_s": row["median_s"] * factor, "algbw_gb_per_s": None}
+        row |= {
+            "run_id": target.name,
+            "launch": launch,
+            "median_s": row["median_s"] * factor,
+            "algbw_gb_per_s": None,
+        }
     pq.write_table(pa.Table.from_pylist(rows, arrow_schema("cases")), target / "cases.parquet")
 
 
@@ -107,21 +130,32 @@ def test_a_table_is_plain_and_fits(
     assert status == 0 and text.isascii(), "without --fail-on no verdict is a failure"
     table = text[text.index("backend simulated") : text.index("NEW / BASE, p95")]
     assert max(map(len, table.splitlines())) <= 80
-    row = next(line for line in table.splitlines() if line.startswith("all_reduce") and " 8 " in line)
+    row = next(
+        line for line in table.splitlines() if line.startswith("all_reduce") and " 8 " in line
+    )
     assert row.split()[:5] == ["all_reduce", "8", "5", "/", "5"]
     assert "BASE median" not in table and row.count(" x") == 1 and row.split()[-1] == "SLOWER"
     monkeypatch.delenv(TERMINAL)
     _, text = run_compare(capsys, sides["base"], sides["slow"])
-    row = next(line for line in text.splitlines() if line.startswith("all_reduce") and " 8 " in line)
-    assert re.search(r"BASE median +NEW median", text) and row.count(" x") == 2  # in a file; ratio and p95
+    row = next(
+        line for line in text.splitlines() if line.startswith("all_reduce") and " 8 " in line
+    )
+    # in a file; ratio and p95
+    assert re.search(r"BASE median +NEW median", text) and row.count(" x") == 2
     assert "cuda_ipc auto" in table and "layout 1x2" in table
 
 
-def test_equal_sides_are_the_same(sides: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    status, text = run_compare(capsys, sides["base"], sides["same"], "--fail-on", "slower,undecided,missing")
+def test_equal_sides_are_the_same(
+    sides: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = run_compare(
+        capsys, sides["base"], sides["same"], "--fail-on", "slower,undecided,missing"
+    )
     assert status == 0
     assert "\n4 of 4 cases SAME" in text
-    assert "varies within a side: " not in text.replace("varies within a side: config.backend.seed", "")
+    assert "varies within a side: " not in text.replace(
+        "varies within a side: config.backend.seed", ""
+    )
 
 
 @pytest.mark.long
@@ -141,9 +175,19 @@ def test_the_first_baseline_has_nothing_to_be_compared_with(
     assert (status, text.count("\n")) == (0, 2)
     assert f"NEW  {sides['base']}: 5 launches, 20 rows" in text
     with pytest.raises(ConfigError, match="--fail-on needs a BASE"):
-        compare_command([sides["base"], "--save", str(tmp_path / "first.parquet"), "--fail-on", "slower"])
+        compare_command(
+            [sides["base"], "--save", str(tmp_path / "first.parquet"), "--fail-on", "slower"]
+        )
     assert (
-        run_compare(capsys, sides["same"], "--against", str(tmp_path / "first.parquet"), "--fail-on", "slower")[0] == 0
+        run_compare(
+            capsys,
+            sides["same"],
+            "--against",
+            str(tmp_path / "first.parquet"),
+            "--fail-on",
+            "slower",
+        )[0]
+        == 0
     )
 
 
@@ -153,9 +197,14 @@ def test_one_launch_gives_no_verdict_and_can_not_pass_a_gate(
     launch = str(sorted(Path(sides["slow"]).iterdir())[0])
     status, text = run_compare(capsys, sides["base"], launch)
     assert status == 0
-    assert "4 of 4 cases without a verdict: 4 more launches per side needed (at least 5, better 10)" in text
+    assert (
+        "4 of 4 cases without a verdict: 4 more launches per side needed (at least 5, better 10)"
+        in text
+    )
     assert "95 % interval" not in text and "5 / 1" in text
-    with pytest.raises(ConfigError, match="--fail-on slower: no case has a verdict; it takes 4 launches per side"):
+    with pytest.raises(
+        ConfigError, match="--fail-on slower: no case has a verdict; it takes 4 launches per side"
+    ):
         compare_command([sides["base"], launch, "--fail-on", "slower"])
 
 
@@ -198,23 +247,38 @@ def test_variables_are_compared_in_one_folder(
 ) -> None:
     for launch in range(LAUNCHES):
         measured(tmp_path, launch, launch, "benchmark=all_reduce", "in_place=[true,false]")
-    status, text = run_compare(capsys, str(tmp_path), "--by", "in_place=true:false", "--fail-on", "slower,missing")
+    status, text = run_compare(
+        capsys, str(tmp_path), "--by", "in_place=true:false", "--fail-on", "slower,missing"
+    )
     assert status == 0
     assert "in_place true -> false" in text and "2 of 2 cases SAME" in text
-    assert "on both sides" not in text and "on both sides" in run_compare(capsys, sides["base"], sides["base"])[1]
+    assert (
+        "on both sides" not in text
+        and "on both sides" in run_compare(capsys, sides["base"], sides["base"])[1]
+    )
     with pytest.raises(ConfigError, match=r"BASE has in_place \w+ and \w+ for the same case"):
         compare_command([str(tmp_path), str(tmp_path), "--ignore", "in_place"])
 
 
 @pytest.mark.long
-def test_options_of_the_statistic(sides: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_the_statistic(
+    sides: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     both = (sides["base"], sides["slow"])
-    assert "2 of 4 cases SLOWER" in run_compare(capsys, *both, "--medians-only")[1], "an option of earlier versions"
+    assert "2 of 4 cases SLOWER" in run_compare(capsys, *both, "--medians-only")[1], (
+        "an option of earlier versions"
+    )
     assert "4 of 4 cases SAME" in run_compare(capsys, *both, "--delta", "50")[1]
-    text = run_compare(capsys, *both, "--aa", sides["base"], "--aa", sides["same"], "--seed", "3")[1]
-    assert "or the 95th percentile of the noise of the A/A launches" in text and "2 of 4 cases SLOWER" in text
+    text = run_compare(capsys, *both, "--aa", sides["base"], "--aa", sides["same"], "--seed", "3")[
+        1
+    ]
     assert (
-        "4 of 4 cases without a verdict: 3 more launches per side needed" in run_compare(capsys, *both, "--paired")[1]
+        "or the 95th percentile of the noise of the A/A launches" in text
+        and "2 of 4 cases SLOWER" in text
+    )
+    assert (
+        "4 of 4 cases without a verdict: 3 more launches per side needed"
+        in run_compare(capsys, *both, "--paired")[1]
     )
 
 
@@ -225,13 +289,19 @@ def test_options_of_the_statistic(sides: dict[str, str], capsys: pytest.CaptureF
         (["a"], "compare takes BASE and NEW; seen: a"),
         (["a", "b", "c"], "compare takes BASE and NEW; seen: a b c"),
         (["a", "b", "--against", "c"], "--against BASE leaves one path, NEW; seen: a b"),
-        (["a", "b", "--fail-on", "faster"], "--fail-on faster is unknown; allowed: slower, undecided, missing"),
+        (
+            ["a", "b", "--fail-on", "faster"],
+            "--fail-on faster is unknown; allowed: slower, undecided, missing",
+        ),
         (["a", "b", "--delta", "nan"], "argument --delta: nan is not a percentage above 0"),
         (["a", "b", "--delta", "0"], "argument --delta: 0 is not a percentage above 0"),
         (["a", "b", "--seed", "-1"], "argument --seed: "),
         (["a", "b", "--by", "message_bytes"], "different payloads can't be compared"),
         (["a", "b", "--colour"], "unrecognized arguments: --colour"),
-        (["a", "b", "--save", "/nowhere/c.parquet"], "--save /nowhere/c.parquet: there is no folder /nowhere"),
+        (
+            ["a", "b", "--save", "/nowhere/c.parquet"],
+            "--save /nowhere/c.parquet: there is no folder /nowhere",
+        ),
         (["/nowhere/a", "/nowhere/b"], "BASE=/nowhere/a is neither a folder with runs"),
     ],
 )
@@ -253,9 +323,16 @@ def test_reading_loads_no_torch(sides: dict[str, str]) -> None:
     launches = [str(next(Path(sides[name]).iterdir())) for name in ("base", "slow")]
     run = f"from commbench.cli.compare import compare_command; compare_command({launches})"
     code = f"{run}; import sys; assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_the_frame_has_what_was_printed(sides: dict[str, str]) -> None:
-    assert sorted(compare(sides["base"], sides["slow"]).verdict) == ["SAME", "SAME", "SLOWER", "SLOWER"]
+    assert sorted(compare(sides["base"], sides["slow"]).verdict) == [
+        "SAME",
+        "SAME",
+        "SLOWER",
+        "SLOWER",
+    ]

@@ -1,4 +1,5 @@
-"""`commbench export`: what pandas reads back, what a spreadsheet does not run, and what is refused."""
+"""`commbench export`: what pandas reads back, what a spreadsheet does not run, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -28,7 +29,14 @@ RUN = {"schema_version": SCHEMA_VERSION, "run_id": "r", "cases": 2}
 
 
 def case(case_id: str, **more: Any) -> dict[str, Any]:
-    values = {"run_id": "r", "case_id": case_id, "status": "ok", "started_at": STARTED, "warnings": [], "env": {}}
+    values = {
+        "run_id": "r",
+        "case_id": case_id,
+        "status": "ok",
+        "started_at": STARTED,
+        "warnings": [],
+        "env": {},
+    }
     return case_row(**values, message_bytes=8) | more
 
 
@@ -41,10 +49,26 @@ def folder(tmp_path: Path) -> Path:
     writer.begin(RUN, str(path))
     texts = {"run_id": np.full(2, "r", dtype=object), "case_id": np.full(2, "a", dtype=object)}
     index = np.arange(2)
-    samples = texts | {"phase": np.full(2, "measure", dtype=object), "block": index, "repetition": index, "rank": index}
+    samples = texts | {
+        "phase": np.full(2, "measure", dtype=object),
+        "block": index,
+        "repetition": index,
+        "rank": index,
+    }
     samples |= {"start_ns": index + 2**62, "end_ns": index, "elapsed_ns": index, "visit": index + 1}
-    counters = texts | {"rank": index, "t_ns": index, "name": np.full(2, "-rtt", dtype=object), "value": index - 0.5}
-    measured = {"window": 64, "median_s": 0.1 + 0.2, "in_place": True, "label": "=1+1", "warnings": ["noisy", "skewed"]}
+    counters = texts | {
+        "rank": index,
+        "t_ns": index,
+        "name": np.full(2, "-rtt", dtype=object),
+        "value": index - 0.5,
+    }
+    measured = {
+        "window": 64,
+        "median_s": 0.1 + 0.2,
+        "in_place": True,
+        "label": "=1+1",
+        "warnings": ["noisy", "skewed"],
+    }
     writer.case(case("a", env={"B": "2", "A": "=1"}, **measured), samples, counters)
     writer.case(case("b", status="skipped", reason='a, "b"\nc', order=-3), {}, {})
     writer.end(RUN)
@@ -60,7 +84,9 @@ def exported(capsys: pytest.CaptureFixture[str], *words: str) -> pd.DataFrame:
 # ---------------------------------------------------------------- tables
 
 
-def test_cases_have_plain_names_and_exact_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cases_have_plain_names_and_exact_numbers(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     frame = exported(capsys, str(folder))
     assert list(frame) == [column.name for column in CASES]
     first, second = (row for _, row in frame.iterrows())
@@ -71,13 +97,17 @@ def test_cases_have_plain_names_and_exact_numbers(folder: Path, capsys: pytest.C
     assert pd.isna(second.median_s)
 
 
-def test_integers_beside_a_null_stay_integers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_integers_beside_a_null_stay_integers(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command([str(folder), "--csv", "-", "--columns", "window, message_bytes,in_place,window"])
     assert capsys.readouterr().out == "window,message_bytes,in_place\n64,8,True\n,8,\n"
 
 
 @pytest.mark.parametrize(("table", "columns"), [("samples", SAMPLES), ("counters", COUNTERS)])
-def test_the_other_tables(table: str, columns: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_other_tables(
+    table: str, columns: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     frame = exported(capsys, str(folder), "--table", table)
     assert list(frame) == [column.name for column in columns]
     assert len(frame) == 2
@@ -90,12 +120,20 @@ def test_the_other_tables(table: str, columns: Any, folder: Path, capsys: pytest
 
 def test_a_real_run_of_many_operations_comes_back(tmp_path: Path) -> None:
     run = commbench.run(
-        "backend=simulated", "benchmark=[p2p_latency,all_gather,barrier]", "layout=1x3", "sizes=[8,1200]",
-        "timing=quick", "timing.warmup_s=0", "writer=parquet", "label=@home", f"output={tmp_path / 'results'}",
-    )  # fmt: skip
+        "backend=simulated",
+        "benchmark=[p2p_latency,all_gather,barrier]",
+        "layout=1x3",
+        "sizes=[8,1200]",
+        "timing=quick",
+        "timing.warmup_s=0",
+        "writer=parquet",
+        "label=@home",
+        f"output={tmp_path / 'results'}",
+    )
     file = tmp_path / "cases.csv"
     assert command([str(tmp_path / "results"), "--csv", str(file)]) == 0
-    cases, table = commbench.load(run), pd.read_csv(file)
+    cases = commbench.load(run)
+    table = pd.read_csv(file)
     assert set(table.label) == {"'@home"}
     for name in ("median_s", "ci_low_s", "message_bytes", "busbw_gb_per_s", "lag1", "window"):
         np.testing.assert_array_equal(table[name].astype(float), cases[name].astype(float))
@@ -106,10 +144,16 @@ def test_a_real_run_of_many_operations_comes_back(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- texts
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\n=1", " =1", "'=1", "'"])
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\n=1", " =1", "'=1", "'"]
+)
 def test_what_a_spreadsheet_would_run_gets_a_quote(text: str) -> None:
     frame = pd.DataFrame({"label": [text], "reason": ["a=1"], "lag1": [-0.25]})
-    assert list(csv.reader(io.StringIO(csv_text(frame, "cases"), newline="")))[1] == [f"'{text}", "a=1", "-0.25"]
+    assert list(csv.reader(io.StringIO(csv_text(frame, "cases"), newline="")))[1] == [
+        f"'{text}",
+        "a=1",
+        "-0.25",
+    ]
 
 
 def test_line_breaks_inside_a_text_are_newlines() -> None:
@@ -118,9 +162,9 @@ def test_line_breaks_inside_a_text_are_newlines() -> None:
     assert text == 'reason,label\n"a\nb\nc","\'\n=1"\n'
 
 
-TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=12) | st.sampled_from(
-    ["=1", "'", "NA"]
-)
+TEXT = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=12
+) | st.sampled_from(["=1", "'", "NA"])
 ROWS = st.lists(
     st.fixed_dictionaries(
         {
@@ -147,10 +191,15 @@ def test_pandas_reads_back_what_was_written(rows: list[dict[str, Any]]) -> None:
     text = csv_text(frame, "cases")
     texts = dict.fromkeys(("label", "reason", "env", "warnings"), str)
     table = pd.read_csv(
-        io.StringIO(text, newline=""), dtype=texts, keep_default_na=False, na_values={"window": "", "median_s": ""},
-    )  # fmt: skip
+        io.StringIO(text, newline=""),
+        dtype=texts,
+        keep_default_na=False,
+        na_values={"window": "", "median_s": ""},
+    )
     assert len(table) == len(rows)
-    assert table.median_s.to_numpy() == pytest.approx(frame.median_s.to_numpy(), rel=1e-15, abs=0, nan_ok=True)
+    assert table.median_s.to_numpy() == pytest.approx(
+        frame.median_s.to_numpy(), rel=1e-15, abs=0, nan_ok=True
+    )
     for row, (_, cells) in zip(rows, table.iterrows(), strict=True):
         assert unquoted(cells.label) == row["label"]
         assert unquoted(cells.reason) == (row["reason"] or "")
@@ -158,7 +207,9 @@ def test_pandas_reads_back_what_was_written(rows: list[dict[str, Any]]) -> None:
         assert unquoted(cells["warnings"]).split() == row["warnings"]
         assert (None if pd.isna(cells.window) else cells.window) == row["window"]
     written = csv.DictReader(io.StringIO(text, newline=""))
-    assert not [row for row in written for name in texts if row[name].startswith(RUN_BY_SPREADSHEETS)]
+    assert not [
+        row for row in written for name in texts if row[name].startswith(RUN_BY_SPREADSHEETS)
+    ]
 
 
 # ---------------------------------------------------------------- the file
@@ -176,7 +227,9 @@ def test_a_file_that_exists_is_kept_unless_forced(folder: Path, tmp_path: Path) 
     assert file.read_text() == "case_id\na\nb\n"
 
 
-def test_what_was_written_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_written_is_said(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command([str(folder), "--csv", str(tmp_path / "out.csv"), "--table", "samples"])
     assert capsys.readouterr().out == f"2 rows of samples: {tmp_path / 'out.csv'}\n"
 
@@ -187,7 +240,10 @@ def test_what_was_written_is_said(folder: Path, tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("words", "seen"),
     [
-        (["--csv", "-", "--columns", "median_s,medain_s"], "'medain_s' is not in cases; allowed: benchmark, backend"),
+        (
+            ["--csv", "-", "--columns", "median_s,medain_s"],
+            "'medain_s' is not in cases; allowed: benchmark, backend",
+        ),
         (["--csv", "-", "--columns", ""], "'' is not in cases"),
         (
             ["--csv", "-", "--table", "samples", "--columns", "median_s"],
@@ -200,7 +256,9 @@ def test_what_was_written_is_said(folder: Path, tmp_path: Path, capsys: pytest.C
         (["--csv", "{tmp}/none/out.csv"], "/none; make it, or choose another"),
     ],
 )
-def test_wrong_options_end_in_one_line(words: list[str], seen: str, folder: Path, tmp_path: Path) -> None:
+def test_wrong_options_end_in_one_line(
+    words: list[str], seen: str, folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as caught:
         command([str(folder), *(word.replace("{tmp}", str(tmp_path)) for word in words)])
     assert seen in str(caught.value)

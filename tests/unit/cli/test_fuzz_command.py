@@ -1,4 +1,5 @@
-"""50 seeded draws through the command itself: its exit status says how it ended, and nobody sees a traceback."""
+"""50 seeded draws through the command itself: its exit status says how it ended, and nobody sees a
+traceback."""
 
 from __future__ import annotations
 
@@ -15,28 +16,94 @@ from typing import Any
 
 import pytest
 
-DRAWS, SCRIPTS = 50, 1  # the last one goes through the real script
+DRAWS = 50
+SCRIPTS = 1  # the last one goes through the real script
 DRAW_S = 20.0
 QUICK = ("backend=simulated", "sizes=[8]", "timing=fixed", "timing.repetitions=5", "writer=console")
 STATUSES = (0, 1, 2, 3)
 VALUES = (
-    "null", "true", "-1", "0", "1e999", "nan", "[]", "{}", "[[0,1]]", "1x2", "8x8", "all", "auto", "'${seed}'",
-    "'${nope}'", "'\x1b[31m'", "'../../x'", "99999999999999999999", "[a,b]", "x", "''", "8", "1KiB", "sum", "[0,1]",
-    "barrier", "[all_reduce,barrier]", "float16", "neighbours", "rounds", "none", "'median_s<1'",
-)  # fmt: skip
+    "null",
+    "true",
+    "-1",
+    "0",
+    "1e999",
+    "nan",
+    "[]",
+    "{}",
+    "[[0,1]]",
+    "1x2",
+    "8x8",
+    "all",
+    "auto",
+    "'${seed}'",
+    "'${nope}'",
+    "'\x1b[31m'",
+    "'../../x'",
+    "99999999999999999999",
+    "[a,b]",
+    "x",
+    "''",
+    "8",
+    "1KiB",
+    "sum",
+    "[0,1]",
+    "barrier",
+    "[all_reduce,barrier]",
+    "float16",
+    "neighbours",
+    "rounds",
+    "none",
+    "'median_s<1'",
+)
 KEYS = (
-    "backend", "benchmark", "timing", "timing.target", "timing.case_s", "launcher", "budget.total_s",
+    "backend",
+    "benchmark",
+    "timing",
+    "timing.target",
+    "timing.case_s",
+    "launcher",
+    "budget.total_s",
     "budget.memory_share",
-    "layout", "dtype", "sizes", "pairs", "schedule", "window", "streams", "reduction", "root", "in_place", "engine",
-    "timing_mode", "sync", "cache", "device", "cuda_ipc", "interface", "env.X", "launch", "bind", "expect", "preflight",
-    "on_error", "plan", "label", "seed", "allow", "backend.seed", "+backend._target_", "hydra.mode", "nosuch",
-)  # fmt: skip
+    "layout",
+    "dtype",
+    "sizes",
+    "pairs",
+    "schedule",
+    "window",
+    "streams",
+    "reduction",
+    "root",
+    "in_place",
+    "engine",
+    "timing_mode",
+    "sync",
+    "cache",
+    "device",
+    "cuda_ipc",
+    "interface",
+    "env.X",
+    "launch",
+    "bind",
+    "expect",
+    "preflight",
+    "on_error",
+    "plan",
+    "label",
+    "seed",
+    "allow",
+    "backend.seed",
+    "+backend._target_",
+    "hydra.mode",
+    "nosuch",
+)
 
 
 def draw(number: int) -> list[str]:
     """Words of one command line; every third one only plans."""
     chance = random.Random(number)
-    words = [f"{chance.choice(KEYS)}={chance.choice(VALUES)}" for _ in range(chance.choice((1, 1, 2)))]
+    words = [
+        f"{chance.choice(KEYS)}={chance.choice(VALUES)}" for _ in range(chance.choice((1, 1, 2)))
+    ]
     return [*QUICK, *words, *(["plan=true"] if number % 3 == 0 else [])]
 
 
@@ -45,9 +112,11 @@ def ended(words: list[str], folder: str) -> tuple[Any, str]:
     from commbench.__main__ import main
     from commbench.world import rank_server
 
-    rank_server.start_rank_server = lambda launcher: None  # this process composes only what it starts
+    # this process composes only what it starts
+    rank_server.start_rank_server = lambda launcher: None
     os.chdir(folder)
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
             status: Any = main(words)
@@ -80,7 +149,9 @@ def test_draws_through_the_script_end_as_documented(number: int, tmp_path: Path)
     words = draw(number)
     begin = time.monotonic()
     command = [str(Path(sys.executable).with_name("commbench")), *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=2 * DRAW_S, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, timeout=2 * DRAW_S, check=False
+    )
     check(words, done.returncode, done.stderr)
     assert time.monotonic() - begin < DRAW_S
 
@@ -89,7 +160,13 @@ def test_no_word_but_output_names_a_place_to_write(tmp_path: Path) -> None:
     inside = tmp_path / "a" / "b"
     inside.mkdir(parents=True)
     trap = "'../../x'"
-    words = [*QUICK[:4], "writer=[parquet,jsonl,console]", f"label={trap}", f"env.X={trap}", "output=here"]
+    words = [
+        *QUICK[:4],
+        "writer=[parquet,jsonl,console]",
+        f"label={trap}",
+        f"env.X={trap}",
+        "output=here",
+    ]
     status, err = ended(words, str(inside))
     assert status == 0, err
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -13,15 +13,26 @@ from commbench.cli.jobs import starts_ranks
 from commbench.cli.main import main
 from commbench.config.compose import ConfigComposer
 
-pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'commbench[slurm]'")
+pytest.importorskip(
+    "hydra_plugins.hydra_submitit_launcher", reason="pip install 'commbench[slurm]'"
+)
 
 SLURM = "hydra/launcher=submitit_slurm"
-FAST = ("benchmark=p2p_latency", "sizes=[8]", "timing=fixed", "timing.repetitions=5", "timing.warmup_s=0")
+FAST = (
+    "benchmark=p2p_latency",
+    "sizes=[8]",
+    "timing=fixed",
+    "timing.repetitions=5",
+    "timing.warmup_s=0",
+)
 
 
 @pytest.fixture
-def swept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """swept(words): exit status, stdout and stderr of `commbench -m`, in this process: no job of it starts."""
+def swept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """swept(words): exit status, stdout and stderr of `commbench -m`, in this process: no job of it
+    starts."""
 
     def sweep(*words: str) -> tuple[int, str, str]:
         status = main(["-m", *words, *FAST, f"output={tmp_path / 'results'}"])
@@ -36,14 +47,20 @@ def swept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., t
 )
 def test_only_slurm_jobs_start_the_ranks(launcher: str, starts: bool) -> None:
     with ConfigComposer() as composer:
-        assert starts_ranks(composer.hydra_config([f"hydra/launcher={launcher}", "layout=1x2,2x1"])) is starts
+        assert (
+            starts_ranks(composer.hydra_config([f"hydra/launcher={launcher}", "layout=1x2,2x1"]))
+            is starts
+        )
 
 
 def test_without_srun_one_line_says_so(
     swept: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    expected = "commbench: hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm cluster\n"
+    expected = (
+        "commbench: hydra/launcher=submitit_slurm: there is no srun here; start on a host of the"
+        " Slurm cluster\n"
+    )
     assert swept(SLURM, "layout=1x2,2x1") == (2, "", expected)
     assert not (tmp_path / "results").exists()
 
@@ -53,19 +70,34 @@ def test_a_layout_that_this_machine_has_not_is_planned_for_the_cluster(
 ) -> None:
     status, out, err = swept(SLURM, "layout=1x2,4x2", "pairs=[[0,1]]", "plan=true")
     assert status == 0, err
-    assert "p2p_latency 4x2 0-1 float32 8 B" in " ".join(out.split()) and out.count("nothing was started") == 2
+    assert (
+        "p2p_latency 4x2 0-1 float32 8 B" in " ".join(out.split())
+        and out.count("nothing was started") == 2
+    )
 
 
-def test_a_launcher_that_is_not_installed_is_named(swept: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_launcher_that_is_not_installed_is_named(
+    swept: Callable[..., tuple[int, str, str]],
+) -> None:
     status, _, err = swept("hydra/launcher=pbs", "layout=1x2")
     assert status == 2
     assert err.startswith("commbench: hydra/launcher=pbs is unknown; allowed: ")
     assert "submitit_slurm" in err and err.count("\n") == 1
 
 
-def test_a_launcher_of_processes_runs_all_jobs_and_the_worst_is_the_status(world: Callable[..., Any]) -> None:
+def test_a_launcher_of_processes_runs_all_jobs_and_the_worst_is_the_status(
+    world: Callable[..., Any],
+) -> None:
     axes = ("layout=1x2,2x1", "expect='nodes<2'")
-    run = world("commbench", "-m", "hydra/launcher=submitit_local", "backend=simulated", *axes, *FAST, status=1)
+    run = world(
+        "commbench",
+        "-m",
+        "hydra/launcher=submitit_local",
+        "backend=simulated",
+        *axes,
+        *FAST,
+        status=1,
+    )
     runs = [json.loads(file.read_text()) for file in run.output.glob("*/run.json")]
     assert {record["world"]["nodes"]: record["exit_status"] for record in runs} == {1: 0, 2: 1}
     assert len({record["sweep_id"] for record in runs}) == 1

@@ -1,4 +1,5 @@
-"""The command line: what needs no world is quick, imports no torch, and a lost rank never starts worlds of its own."""
+"""The command line: what needs no world is quick, imports no torch, and a lost rank never starts
+worlds of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ HEAVY = {"torch", "numba", "mpi4py.MPI", "pandas", "pyarrow"}
 
 def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | variables
-    return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    return subprocess.run(
+        words, capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
 
 
 @cache
@@ -37,18 +40,29 @@ def doctor() -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("words", "status"),
-    [(["--help"], 0), (["doctor"], 0), (["-m", "backend=gloo,foo", "plan=true"], 2), (["plan=true", "layout=2x4"], 0)],
+    [
+        (["--help"], 0),
+        (["doctor"], 0),
+        (["-m", "backend=gloo,foo", "plan=true"], 2),
+        (["plan=true", "layout=2x4"], 0),
+    ],
     ids=str,
 )
-def test_what_needs_no_world_prints_an_answer_or_a_refusal_and_imports_no_torch(words: list[str], status: int) -> None:
+def test_what_needs_no_world_prints_an_answer_or_a_refusal_and_imports_no_torch(
+    words: list[str], status: int
+) -> None:
     done = doctor() if words == ["doctor"] else command(SCRIPT, *words, PYTHONPROFILEIMPORTTIME="1")
     lines = done.stderr.splitlines()
-    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    imported = {
+        line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")
+    }
     assert "argparse" in imported  # the listing is what it seems
     assert imported & HEAVY == set()
     messages = [line for line in lines if not line.startswith("import time:")]
     assert done.returncode == status
-    assert (messages == []) == (done.returncode == 0) and (done.stdout == "") == (done.returncode == 2)
+    assert (messages == []) == (done.returncode == 0) and (done.stdout == "") == (
+        done.returncode == 2
+    )
 
 
 @pytest.fixture
@@ -67,7 +81,16 @@ def called(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, 
 
 def test_help_tells_the_commands_and_the_keys(called: Callable[..., tuple[int, str, str]]) -> None:
     _, help_text, _ = called("--help")
-    for word in ("doctor", "torchrun", "-m", "--config-dir", "--keys", "plan=true", "layout=", "benchmark="):
+    for word in (
+        "doctor",
+        "torchrun",
+        "-m",
+        "--config-dir",
+        "--keys",
+        "plan=true",
+        "layout=",
+        "benchmark=",
+    ):
         assert word in help_text
     _, keys, _ = called("--keys")
     assert (CONF / "config.yaml").read_text().partition("\nhydra:")[0] in keys
@@ -100,7 +123,9 @@ def test_a_mistyped_command_is_told_the_one_that_is_meant(
     status, out, err = called(*words)
     assert (status, out) == (2, "")
     meant = "resume" if "resmue" in words else "report"
-    assert f"is neither KEY=VALUE nor a command; did you mean {meant}? commands: report, show, " in err
+    assert (
+        f"is neither KEY=VALUE nor a command; did you mean {meant}? commands: report, show, " in err
+    )
 
 
 @pytest.mark.parametrize("backend", ["gloo", pytest.param("mpi", marks=pytest.mark.long)])
@@ -113,7 +138,13 @@ def test_a_module_of_the_working_directory_is_not_imported(
     monkeypatch.delenv("HOME")
     for name in ("commbench", "select", "mpi4py"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
-    fixed = ("timing=fixed", "timing.repetitions=2", "timing.warmup_s=0", "benchmark=p2p_latency", "sizes=[8]")
+    fixed = (
+        "timing=fixed",
+        "timing.repetitions=2",
+        "timing.warmup_s=0",
+        "benchmark=p2p_latency",
+        "sizes=[8]",
+    )
     run = started_world("commbench", f"backend={backend}", *fixed, cwd=tmp_path)
     assert "imported" not in run.stdout + run.stderr
 
@@ -122,7 +153,9 @@ def test_doctor_names_this_machine_and_every_backend() -> None:
     text = doctor().stdout
     assert os.uname().release in text
     backends = text.partition("\nbackends\n")[2].splitlines()
-    assert [line.split()[0] for line in backends] == sorted(file.stem for file in (CONF / "backend").glob("*.yaml"))
+    assert [line.split()[0] for line in backends] == sorted(
+        file.stem for file in (CONF / "backend").glob("*.yaml")
+    )
     assert any(line.split(maxsplit=1) == ["gloo", "can run here"] for line in backends)
 
 
@@ -137,36 +170,54 @@ def test_doctor_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("_target_: mine.Mine\n")
     monkeypatch.setenv("MPI4PY_LIBMPI", "/nowhere/libmpi.so")
-    states = {line.split()[0]: line for line in machine_text("conf").partition("\nbackends\n")[2].splitlines()}
+    states = {
+        line.split()[0]: line
+        for line in machine_text("conf").partition("\nbackends\n")[2].splitlines()
+    }
     assert "MPI4PY_LIBMPI=/nowhere/libmpi.so is not a file" in states["mpi"]
     assert "permit it with allow=[mine]" in states["mine"]
     assert "can run here" in states["gloo"] and "can run here" in states["simulated"]
 
 
 def test_a_driver_that_is_too_old_is_told_by_doctor_and_before_a_start(tmp_path: Path) -> None:
-    """By a machine with driver and GPU whose CUDA is older than the one that the planted torch was built for."""
+    """By a machine with driver and GPU whose CUDA is older than the one that the planted torch was
+    built for."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise SystemExit('torch was imported')")
     (tmp_path / "torch/version.py").write_text("cuda = '13.0'\n")
     old = shown(tmp_path, hgx(1, "driver 570.86.10", "cuda 12080"), tmp_path)
-    reason = "torch is built for CUDA 13.0, and this driver runs CUDA 12.8 at most; install driver 580 or newer, or "
+    reason = (
+        "torch is built for CUDA 13.0, and this driver runs CUDA 12.8 at most; install driver 580"
+        " or newer, or "
+    )
     both = "import sys; from commbench.cli.main import main; main(['doctor']); print('start')\n"
-    done = command(sys.executable, "-c", f"{both}sys.exit(main(['backend=nccl', 'layout=1x1']))", **old)
+    done = command(
+        sys.executable, "-c", f"{both}sys.exit(main(['backend=nccl', 'layout=1x1']))", **old
+    )
     doctor, _, started = done.stdout.partition("start\n")
     assert "  driver 570.86.10, CUDA 12.8 at most, 1 GPU(s)\n" in doctor
-    assert [line.split()[0] for line in doctor.splitlines() if reason in line] == ["cuda_copy", "nccl"]
+    assert [line.split()[0] for line in doctor.splitlines() if reason in line] == [
+        "cuda_copy",
+        "nccl",
+    ]
     assert (done.returncode, started) == (2, "")
-    (line,) = set(done.stderr.splitlines()) - {"torch was imported"}  # by the rank server, which starts first
+    # by the rank server, which starts first
+    (line,) = set(done.stderr.splitlines()) - {"torch was imported"}
     assert line.startswith(f"commbench: backend=nccl: {reason}a torch for an older CUDA")
 
 
 def test_the_module_is_the_script() -> None:
     done = command(sys.executable, "-m", "commbench", "sizes=[10]", "plan=true")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "commbench: sizes=[10] is not a whole number of float32 elements (4 B each); write e.g. [8]\n"
+    assert (
+        done.stderr
+        == "commbench: sizes=[10] is not a whole number of float32 elements (4 B each); write e.g."
+        " [8]\n"
+    )
 
 
-# ---------------------------------------------------------------- a rank that does not know its world
+# ---------------------------------------------------------------- a rank that does not know its
+# world
 
 
 def test_a_rank_without_a_world_starts_none(tmp_path: Path) -> None:
@@ -180,7 +231,9 @@ def test_a_rank_without_a_world_starts_none(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("words", [["-m", "layout=1x1,1x2"], ["backend=simulated"], ["plan=true"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["-m", "layout=1x1,1x2"], ["backend=simulated"], ["plan=true"]], ids=" ".join
+)
 def test_neither_sweeps_nor_plans_nor_a_lost_folder_make_a_difference(
     words: list[str],
     called: Callable[..., tuple[int, str, str]],

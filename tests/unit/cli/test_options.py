@@ -11,7 +11,9 @@ from commbench.core.errors import ConfigError
 
 
 def test_a_file_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--save .*baseline\.parquet: there is no folder .*nowhere; make it"):
+    with pytest.raises(
+        ConfigError, match=r"--save .*baseline\.parquet: there is no folder .*nowhere; make it"
+    ):
         check_file("--save", str(tmp_path / "nowhere" / "baseline.parquet"))
     (tmp_path / "taken.parquet").mkdir()
     with pytest.raises(ConfigError, match=r"taken\.parquet is a folder; name a file in it"):

@@ -1,4 +1,5 @@
-"""What earlier starts have measured, read back from the files of real simulated runs, whole and damaged ones."""
+"""What earlier starts have measured, read back from the files of real simulated runs, whole and
+damaged ones."""
 
 from __future__ import annotations
 
@@ -16,13 +17,23 @@ from commbench.cli.rank import earlier_visits
 from commbench.core.columns import arrow_schema
 from commbench.report.load import read_rows
 
-WORDS = ("backend=simulated", "backend.model.noise=0.1", "writer=parquet", "layout=1x3", "sizes=[400]")
+WORDS = (
+    "backend=simulated",
+    "backend.model.noise=0.1",
+    "writer=parquet",
+    "layout=1x3",
+    "sizes=[400]",
+)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three visits of cases of each headline."""
-    timing = ("timing=quick", "timing.target=0.5", "benchmark=[all_reduce,p2p_bandwidth,p2p_latency]")
+    timing = (
+        "timing=quick",
+        "timing.target=0.5",
+        "benchmark=[all_reduce,p2p_bandwidth,p2p_latency]",
+    )
     return commbench.run(*WORDS, *timing, f"output={tmp_path_factory.mktemp('run')}")
 
 
@@ -47,12 +58,16 @@ def shifted(samples: pd.DataFrame, visit: int) -> pd.DataFrame:
 
 
 def test_every_visit_is_read_as_it_was_measured(folder: Path) -> None:
-    cases, samples = commbench.load(folder).set_index("case_id"), commbench.load(folder, table="samples")
+    cases = commbench.load(folder).set_index("case_id")
+    samples = commbench.load(folder, table="samples")
     seen = earlier_visits(folder, set(cases.index))
     assert set(seen) == set(cases.index) and len(cases) == 5
     for case_id, visits in seen.items():
-        row, own = cases.loc[case_id], samples[samples.case_id == case_id]
-        assert [float(np.median(times)) for times in visits.times] == pytest.approx(list(row.visit_medians_s))
+        row = cases.loc[case_id]
+        own = samples[samples.case_id == case_id]
+        assert [float(np.median(times)) for times in visits.times] == pytest.approx(
+            list(row.visit_medians_s)
+        )
         assert sum(map(len, visits.times)) == row.repetitions
         assert max(map(np.max, visits.times)) == pytest.approx(row.max_s)
         assert (visits.last, visits.blocks) == (3, own.block.max() + 1)
@@ -65,9 +80,14 @@ def test_every_visit_is_read_as_it_was_measured(folder: Path) -> None:
 @pytest.mark.parametrize(
     "others", [(-3, 3), *(pytest.param(others, marks=pytest.mark.long) for others in [(3,), (-3,)])]
 )
-def test_visits_that_no_row_counts_are_not_taken(folder: Path, tmp_path: Path, others: tuple[int, ...]) -> None:
-    """Those of a case that broke the world and began anew, and one of a rank 0 that was killed before the row."""
-    copy = changed(folder, tmp_path / "run", lambda own: pd.concat([own, *(shifted(own, by) for by in others)]))
+def test_visits_that_no_row_counts_are_not_taken(
+    folder: Path, tmp_path: Path, others: tuple[int, ...]
+) -> None:
+    """Those of a case that broke the world and began anew, and one of a rank 0 that was killed
+    before the row."""
+    copy = changed(
+        folder, tmp_path / "run", lambda own: pd.concat([own, *(shifted(own, by) for by in others)])
+    )
     cases = commbench.load(folder).set_index("case_id")
     for case_id, visits in earlier_visits(copy, set(cases.index)).items():
         medians_s = [float(np.median(times)) for times in visits.times]
@@ -76,7 +96,9 @@ def test_visits_that_no_row_counts_are_not_taken(folder: Path, tmp_path: Path, o
         assert visits.blocks > 1000 and (visits.repetitions["measure"] > 10_000) == (3 in others)
 
 
-def test_a_case_whose_samples_are_missing_begins_anew_under_new_numbers(folder: Path, tmp_path: Path) -> None:
+def test_a_case_whose_samples_are_missing_begins_anew_under_new_numbers(
+    folder: Path, tmp_path: Path
+) -> None:
     copy = changed(folder, tmp_path / "run", lambda own: own[own.visit != 2])
     for visits in earlier_visits(copy, set(commbench.load(folder).case_id)).values():
         assert visits.times == () and visits.last == 3 and visits.repetitions["measure"] > 0

@@ -1,4 +1,5 @@
-"""`commbench report`: answers from real runs, what is left out, what is refused, and a thousand runs in bounds."""
+"""`commbench report`: answers from real runs, what is left out, what is refused, and a thousand
+runs in bounds."""
 
 from __future__ import annotations
 
@@ -23,13 +24,20 @@ from commbench.report.summary import count_flags
 
 WORDS = ("backend=simulated", "timing=quick", "timing.warmup_s=0", "writer=parquet")
 RUNS = (30, 150)  # enough to tell what one more run takes
-LARGE_RUNS, LARGE_CPU_S, LARGE_BYTES = 1000, 60.0, 2**30  # CPU time; 12 s on a quiet machine, 22 s on a slow one
+LARGE_RUNS = 1000
+LARGE_CPU_S = 60.0
+LARGE_BYTES = 2**30  # CPU time; 12 s on a quiet machine, 22 s on a slow one
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("measured")
-    commbench.run(*WORDS, "sizes=[8,1KiB,64KiB,1MiB]", "benchmark=[p2p_latency,all_reduce]", f"output={output}")
+    commbench.run(
+        *WORDS,
+        "sizes=[8,1KiB,64KiB,1MiB]",
+        "benchmark=[p2p_latency,all_reduce]",
+        f"output={output}",
+    )
     return output
 
 
@@ -40,7 +48,9 @@ def output_of(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str
     return out, err
 
 
-def test_one_run_says_that_it_is_one_launch(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_says_that_it_is_one_launch(
+    measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, err = output_of(capsys, str(measured))
     assert "8 cases of 1 run\n" in out and err == ""
     assert "There is no choice to make" in out and "measured in one launch" in out
@@ -54,69 +64,109 @@ def test_the_best_backend_and_the_crossover_are_the_planted_ones(
         run_of(tmp_path, number)
     out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
     words = " ".join(out.split())
-    assert "small messages (8 B): mpi 1x2 (native) was fastest in this run" in words and "is fastest" not in words
+    assert (
+        "small messages (8 B): mpi 1x2 (native) was fastest in this run" in words
+        and "is fastest" not in words
+    )
     assert "Large ones (2 MiB): gloo 1x2 (python) (" in words  # 1.3 x
     assert re.search(
-        r"mpi 1x2 \(native\) \([\d.]+ ms\) are not distinguishable with 1 launch, too few to be sure", words
+        r"mpi 1x2 \(native\) \([\d.]+ ms\) are not distinguishable with 1 launch, too few to be"
+        r" sure",
+        words,
     )
     for number in (12, 13, 24, 25, 36, 37):
         run_of(tmp_path, number)
     out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
     words = " ".join(out.split())
-    assert "small messages (8 B): mpi 1x2 (native) is fastest" in words and "in this run" not in words
+    assert (
+        "small messages (8 B): mpi 1x2 (native) is fastest" in words and "in this run" not in words
+    )
     assert "Large ones (2 MiB): gloo 1x2 (python) is fastest" in words
     assert "mpi (native) below 2" in words and "gloo (python) above" in words
 
 
-def test_one_benchmark_is_asked_for_and_shown(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_benchmark_is_asked_for_and_shown(
+    measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "\np2p_latency" in output_of(capsys, str(measured))[0]
     out, _ = output_of(capsys, str(measured), "--benchmark", "all_reduce")
     assert "\nall_reduce" in out and "\np2p_latency" not in out
 
 
-def test_labels_that_keep_rivals_apart_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_that_keep_rivals_apart_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for label, words in (("tuned", ()), ("", ("backend.model.latency_s=4e-6",))):
-        commbench.run(*WORDS, "sizes=[8]", "benchmark=all_reduce", f"label={label}", f"output={tmp_path}", *words)
+        commbench.run(
+            *WORDS,
+            "sizes=[8]",
+            "benchmark=all_reduce",
+            f"label={label}",
+            f"output={tmp_path}",
+            *words,
+        )
     out, _ = output_of(capsys, str(tmp_path))
-    assert "no two backends or layouts were measured at the same size under one label (labels: none, tuned)." in out
+    assert (
+        "no two backends or layouts were measured at the same size under one label (labels: none,"
+        " tuned)." in out
+    )
     assert "2 ranks on 1 node," in out
 
 
 def test_a_fit_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_of(tmp_path, 0)
     out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
-    fit = r"all_reduce, gloo python.*: fit from 8 B to 2 MiB: [\d.]+ us per message plus its bytes at [\d.]+ GB/s;"
-    assert re.search(rf"{fit} half of that rate at \d+ KiB; the fit misses no size by more than [\d.]+ %\.", out)
+    fit = (
+        r"all_reduce, gloo python.*: fit from 8 B to 2 MiB: [\d.]+ us per message plus its bytes at"
+        r" [\d.]+ GB/s;"
+    )
+    assert re.search(
+        rf"{fit} half of that rate at \d+ KiB; the fit misses no size by more than [\d.]+ %\.", out
+    )
 
 
-def test_several_launches_are_put_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_launches_are_put_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number in (0, 12, 24):  # the same way and layout
         run_of(tmp_path, number)
     out, _ = output_of(capsys, str(tmp_path))
     assert "up to 3" in out and "measured in one launch" not in out
 
 
-def test_intervals_of_three_visits_are_called_what_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_intervals_of_three_visits_are_called_what_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number in (0, 1):
         run_of(tmp_path, number, interval_of="visits", interval_level=0.75, visits=3)
-    out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce", "--html", str(tmp_path / "page.html"))
+    out, _ = output_of(
+        capsys, str(tmp_path), "--benchmark", "all_reduce", "--html", str(tmp_path / "page.html")
+    )
     html = (tmp_path / "page.html").read_text()
     for text in (out, html):
         assert "Intervals: 75 % over 3 visits in this run." in text and "95 % interval" not in text
     assert ">interval</th>" in html
 
 
-def test_a_rigorous_run_counts_its_launches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rigorous_run_counts_its_launches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number in (0, 1):
         run_of(tmp_path, number, launches=3)
     out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
     words = " ".join(out.split())
     assert "small messages (8 B): mpi 1x2 (native) is fastest" in words and " 3 launches" in words
-    assert "measured in one launch" not in words and "in this run" not in words and "several runs" not in words
+    assert (
+        "measured in one launch" not in words
+        and "in this run" not in words
+        and "several runs" not in words
+    )
     assert "Intervals: 99 % over launches." in words
 
 
-def test_top_cuts_tables_and_says_so(measured: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_top_cuts_tables_and_says_so(
+    measured: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     for number in (0, 1):
         run_of(tmp_path, number)
     out, _ = output_of(capsys, str(tmp_path), "--top", "3")
@@ -128,18 +178,28 @@ def test_a_file_of_cases_is_a_source(measured: Path, capsys: pytest.CaptureFixtu
     assert "8 cases of 1 run\n" in output_of(capsys, str(file))[0]
 
 
-def test_unreadable_files_are_named_and_the_others_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_files_are_named_and_the_others_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good, broken, old, foreign = (run_of(tmp_path, number) for number in range(4))
     (broken / "cases.parquet").write_bytes(b"PAR1 no parquet")
     record = json.loads((old / "run.json").read_text())
     (old / "run.json").write_text(json.dumps(record | {"schema_version": 0}))
     (foreign / "run.json").write_text("[1]")
     (tmp_path / "empty.parquet").touch()
-    out, err = output_of(capsys, str(tmp_path), str(tmp_path / "empty.parquet"), str(tmp_path / "nowhere"))
+    out, err = output_of(
+        capsys, str(tmp_path), str(tmp_path / "empty.parquet"), str(tmp_path / "nowhere")
+    )
     assert "100 cases of 1 run\n" in out and good.name not in err
     lines = err.splitlines()
     assert len(lines) == 5 and all(line.startswith("left out: ") for line in lines)
-    for word in (broken.name, f"{old.name}/run.json has schema version 0", foreign.name, "is empty", "nowhere"):
+    for word in (
+        broken.name,
+        f"{old.name}/run.json has schema version 0",
+        foreign.name,
+        "is empty",
+        "nowhere",
+    ):
         assert sum(word in line for line in lines) == 1, word
     assert out.count("left out: ") == 5
 
@@ -171,7 +231,9 @@ def test_wrong_options_are_refused_before_anything_is_read(tmp_path: Path, measu
 
 
 def test_flags_are_counted_over_the_measured_cases() -> None:
-    frame = pd.DataFrame({"status": ["ok", "ok", "failed"], "warnings": [["noisy"], ["noisy", "new"], ["noisy"]]})
+    frame = pd.DataFrame(
+        {"status": ["ok", "ok", "failed"], "warnings": [["noisy"], ["noisy", "new"], ["noisy"]]}
+    )
     counted = count_flags(frame)
     assert counted == [("noisy", 2, *FLAGS["noisy"]), ("new", 1, *UNKNOWN_FLAG)]
 
@@ -186,23 +248,29 @@ print(time.process_time(), resident_bytes(peak=True), file=sys.stderr)
 for folder in sys.argv[1:]:
     command([folder, "--benchmark", "all_reduce", "--html", f"{folder}.html"])
     print(time.process_time(), resident_bytes(peak=True), file=sys.stderr)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.long
 def test_a_thousand_runs_are_read_in_bounded_time_and_memory(tmp_path: Path) -> None:
     """By what further runs take; tools/perf/reading.py reads and draws a thousand."""
-    few, many = tmp_path / "few", tmp_path / "many"
+    few = tmp_path / "few"
+    many = tmp_path / "many"
     copies = [run_of(few, number) for number in range(12)]
-    read = [(json.loads((copy / "run.json").read_text()), pq.read_table(copy / "cases.parquet")) for copy in copies]
-    for number in range(12, sum(RUNS)):  # a table with another run_id is quicker than a hundred rows made again
+    read = [
+        (json.loads((copy / "run.json").read_text()), pq.read_table(copy / "cases.parquet"))
+        for copy in copies
+    ]
+    # a table with another run_id is quicker than a hundred rows made again
+    for number in range(12, sum(RUNS)):
         folder = few if number < RUNS[0] else many
         write_renamed(*read[number % 12], folder / f"20260101T000000.{number:06d}-0000")
     words = [sys.executable, "-c", MEASURE, str(many), str(few)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=True)
     assert "1500 cases of 150 runs" in done.stdout
     begin_s, begin_bytes, after_many_s, many_bytes, after_few_s, _ = map(float, done.stderr.split())
-    many_s, few_s = after_many_s - begin_s, after_few_s - after_many_s
+    many_s = after_many_s - begin_s
+    few_s = after_few_s - after_many_s
     large_s = many_s + (many_s - few_s) * (LARGE_RUNS - RUNS[1]) / (RUNS[1] - RUNS[0])
     large_bytes = begin_bytes + (many_bytes - begin_bytes) * LARGE_RUNS / RUNS[1]
     assert large_s < LARGE_CPU_S and large_bytes < LARGE_BYTES, done.stderr
@@ -213,4 +281,6 @@ def test_a_thousand_runs_are_read_in_bounded_time_and_memory(tmp_path: Path) -> 
 def write_renamed(record: dict[str, Any], cases: pa.Table, folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(record | {"run_id": folder.name}))
-    pq.write_table(with_column(cases, "run_id", folder.name), folder / "cases.parquet", compression="none")
+    pq.write_table(
+        with_column(cases, "run_id", folder.name), folder / "cases.parquet", compression="none"
+    )

@@ -29,5 +29,7 @@ def test_a_run_that_lost_its_ranks_says_how_to_finish_it(
     with pytest.raises(WorldBroken) as broken:
         run(["backend=gloo", "layout=1x2", f"output={tmp_path}"])
     hint = str(broken.value).removeprefix("rank 1 was killed")
-    assert hint.startswith(f"; finish it with: commbench resume {tmp_path}/") if begun else hint == ""
+    assert (
+        hint.startswith(f"; finish it with: commbench resume {tmp_path}/") if begun else hint == ""
+    )
     assert broken.value.stacks == ("rank 1: case.py:1 measure",)

@@ -1,4 +1,5 @@
-"""`commbench show`, `plan=true`, sweeps and finished runs: what a person reads without measuring again."""
+"""`commbench show`, `plan=true`, sweeps and finished runs: what a person reads without measuring
+again."""
 
 from __future__ import annotations
 
@@ -19,12 +20,20 @@ from commbench.cli.results import pivot_text
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.core.terminal import TERMINAL, Terminal
 
-FIXED = ("timing=fixed", "timing.repetitions=8", "timing.warmup_s=0", "benchmark=all_reduce", "sizes=[8,1KiB]")
+FIXED = (
+    "timing=fixed",
+    "timing.repetitions=8",
+    "timing.warmup_s=0",
+    "benchmark=all_reduce",
+    "sizes=[8,1KiB]",
+)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return commbench.run("backend=simulated", *FIXED, f"output={tmp_path_factory.mktemp('results')}")
+    return commbench.run(
+        "backend=simulated", *FIXED, f"output={tmp_path_factory.mktemp('results')}"
+    )
 
 
 def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
@@ -41,29 +50,44 @@ def test_an_old_run_is_printed_again(run: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("form", "begin"), [("osu", "# measured by"), ("nccl_tests", "# measured by"), ("csv", "benchmark,backend,")]
+    ("form", "begin"),
+    [("osu", "# measured by"), ("nccl_tests", "# measured by"), ("csv", "benchmark,backend,")],
 )
-def test_it_has_the_forms_of_other_tools(run: Path, capsys: pytest.CaptureFixture[str], form: str, begin: str) -> None:
+def test_it_has_the_forms_of_other_tools(
+    run: Path, capsys: pytest.CaptureFixture[str], form: str, begin: str
+) -> None:
     status, lines = run_command(capsys, "show", str(run), "--as", form)
     assert status == 0 and lines[0].startswith(begin)
     assert any("1024" in line and not line.startswith("#") for line in lines)
 
 
-def test_the_report_of_one_backend_has_its_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_of_one_backend_has_its_table(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, lines = run_command(capsys, "report", str(run))
     assert status == 0
-    assert [line.split()[1] for line in lines if line.startswith("all_reduce ")][:2] == ["8", "1024"]
+    assert [line.split()[1] for line in lines if line.startswith("all_reduce ")][:2] == [
+        "8",
+        "1024",
+    ]
 
 
-def test_a_finished_run_is_not_measured_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_is_not_measured_again(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = (run / "run.json").read_text()
     status, lines = run_command(capsys, "resume", str(run))
-    assert (status, lines[-1]) == (0, f"{run} is finished: no case is missing or failed, nothing was measured")
+    assert (status, lines[-1]) == (
+        0,
+        f"{run} is finished: no case is missing or failed, nothing was measured",
+    )
     assert any(line.startswith("all_reduce") for line in lines)
     assert (run / "run.json").read_text() == before
 
 
-def test_a_resumed_run_shows_all_its_cases(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_shows_all_its_cases(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = commbench.run("backend=simulated", *FIXED, f"output={tmp_path}", "budget.total_s=1e-9")
     assert set(commbench.load(first).status) == {"skipped"}
     (part,) = first.glob("cases.parquet")
@@ -80,11 +104,16 @@ def test_a_resumed_run_shows_all_its_cases(run: Path, tmp_path: Path, capsys: py
     assert len([line for line in lines if line.startswith("all_reduce")]) == 2
 
 
-def test_several_backends_stand_side_by_side(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_backends_stand_side_by_side(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "run.json").write_text((run / "run.json").read_text())
-    pq.write_table(with_column(pq.read_table(run / "cases.parquet"), "backend", "gloo"), other / "cases.parquet")
+    pq.write_table(
+        with_column(pq.read_table(run / "cases.parquet"), "backend", "gloo"),
+        other / "cases.parquet",
+    )
     status, lines = run_command(capsys, "show", str(run), str(other))
     assert status == 0
     assert lines[0] == "all_reduce, layout 1x2: median in us"
@@ -93,30 +122,61 @@ def test_several_backends_stand_side_by_side(run: Path, tmp_path: Path, capsys: 
 
 
 def measured(backend: str, size: int, median_s: float, **more: Any) -> dict[str, Any]:
-    return case_row(
-        benchmark="p2p_bandwidth", backend=backend, layout="1x2", pair="0-1", status="ok", message_bytes=size,
-        median_s=median_s, algbw_gb_per_s=size / median_s / 1e9, env={}, label="", backend_options={},
-    ) | more  # fmt: skip
+    return (
+        case_row(
+            benchmark="p2p_bandwidth",
+            backend=backend,
+            layout="1x2",
+            pair="0-1",
+            status="ok",
+            message_bytes=size,
+            median_s=median_s,
+            algbw_gb_per_s=size / median_s / 1e9,
+            env={},
+            label="",
+            backend_options={},
+        )
+        | more
+    )
 
 
 def pivots(*rows: dict[str, Any]) -> dict[str, list[list[str]]]:
     """Title -> the lines below it, of both backends that a pivot needs."""
-    parts = pivot_text([*rows, *({**row, "backend": "mpi"} for row in rows)], Terminal()).split("\n\n")
-    return {part.splitlines()[0]: [line.split() for line in part.splitlines()[2:]] for part in parts}
+    parts = pivot_text([*rows, *({**row, "backend": "mpi"} for row in rows)], Terminal()).split(
+        "\n\n"
+    )
+    return {
+        part.splitlines()[0]: [line.split() for line in part.splitlines()[2:]] for part in parts
+    }
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("window", (1, 64)), ("buffers", ("own", "shared")), ("cache", ("rotate", "warm")),
+        ("window", (1, 64)),
+        ("buffers", ("own", "shared")),
+        ("cache", ("rotate", "warm")),
         ("sync", ("barrier", "none")),
-        ("staging", ("none", "pinned")), ("timing", ("quick", "rigorous")), ("env", ({}, {"NCCL_ALGO": "Ring"})),
-        ("hosts", ("a", "b")), ("in_place", (False, True)), ("bind", ("core", "none")),
+        ("staging", ("none", "pinned")),
+        ("timing", ("quick", "rigorous")),
+        ("env", ({}, {"NCCL_ALGO": "Ring"})),
+        ("hosts", ("a", "b")),
+        ("in_place", (False, True)),
+        ("bind", ("core", "none")),
     ],
-)  # fmt: skip
-def test_what_differs_in_more_than_the_size_is_never_merged(name: str, values: tuple[Any, Any]) -> None:
-    tables = pivots(*(measured("gloo", 8, at, **{name: value}) for at, value in zip((1e-6, 3e-6), values, strict=True)))
-    assert len(tables) == 2 and all(f"{name} " in title for title in tables if values[0] or "NCCL_ALGO" in title)
+)
+def test_what_differs_in_more_than_the_size_is_never_merged(
+    name: str, values: tuple[Any, Any]
+) -> None:
+    tables = pivots(
+        *(
+            measured("gloo", 8, at, **{name: value})
+            for at, value in zip((1e-6, 3e-6), values, strict=True)
+        )
+    )
+    assert len(tables) == 2 and all(
+        f"{name} " in title for title in tables if values[0] or "NCCL_ALGO" in title
+    )
     assert len({lines[1][1] for lines in tables.values()}) == 2
 
 
@@ -130,7 +190,12 @@ def test_whose_numbers_they_are_stands_above_a_column(name: str, values: tuple[A
 
 
 def test_options_stand_above_a_column_only_where_their_backend_has_several() -> None:
-    options = [("gloo", {}), ("mpi", {"threads": "single"}), ("tcp", {"buffer": "0"}), ("tcp", {"buffer": "1"})]
+    options = [
+        ("gloo", {}),
+        ("mpi", {"threads": "single"}),
+        ("tcp", {"buffer": "0"}),
+        ("tcp", {"buffer": "1"}),
+    ]
     rows = [measured(backend, 8, 1e-6, backend_options=value) for backend, value in options]
     text = pivot_text(rows, Terminal())
     assert "buffer=0" in text and "buffer=1" in text and "threads" not in text
@@ -148,12 +213,17 @@ def test_pairs_are_lines_and_a_narrow_terminal_has_several_tables() -> None:
     names = [line.split()[:2] for line in table.splitlines()[3:]]
     assert names == [["0-2", "8"], ["0-2", "1024"], ["0-10", "8"], ["0-10", "1024"]]
     narrow = pivot_text(rows, Terminal(width=40))
-    assert max(map(len, narrow.splitlines())) <= 40 and narrow.count("1024") == 2 * narrow.count("message")
+    assert max(map(len, narrow.splitlines())) <= 40 and narrow.count("1024") == 2 * narrow.count(
+        "message"
+    )
     assert all(backend in narrow for backend in backends)
 
 
 def test_a_doubtful_number_is_marked_and_counted() -> None:
-    rows = [measured("gloo", 8, 1e-6, warnings=["noisy"]), measured("mpi", 8, 2e-6, warnings=["thinned"])]
+    rows = [
+        measured("gloo", 8, 1e-6, warnings=["noisy"]),
+        measured("mpi", 8, 2e-6, warnings=["thinned"]),
+    ]
     *lines, note = pivot_text(rows, Terminal()).splitlines()
     assert lines[3].split() == ["8", "1.00", "!", "2.00"]
     assert note.startswith("!: 1 of 2 numbers from cases with a warning that casts doubt")
@@ -167,10 +237,18 @@ def test_launches_are_merged_to_their_median() -> None:
 
 def test_a_window_that_shrinks_at_large_messages_stays_in_its_table() -> None:
     sizes = {8: (64, 1), 1024: (64, 1), 40_000_000: (6, 1)}
-    rows = [measured("gloo", size, 1e-6 * size, window=window) for size, both in sizes.items() for window in both]
+    rows = [
+        measured("gloo", size, 1e-6 * size, window=window)
+        for size, both in sizes.items()
+        for window in both
+    ]
     tables = pivots(*rows)
-    assert [*tables] == [f"p2p_bandwidth, layout 1x2, window {window}: algbw in GB/s" for window in (1, 64)]
-    assert [[line[0] for line in lines[1:]] for lines in tables.values()] == [["8", "1024", "40000000"]] * 2
+    assert [*tables] == [
+        f"p2p_bandwidth, layout 1x2, window {window}: algbw in GB/s" for window in (1, 64)
+    ]
+    assert [[line[0] for line in lines[1:]] for lines in tables.values()] == [
+        ["8", "1024", "40000000"]
+    ] * 2
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(run: Path) -> None:
@@ -179,10 +257,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(run: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_runs_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", str(tmp_path)]) == 2
     assert (
-        capsys.readouterr().err == f"commbench: no run.json below {tmp_path}; give the folder of a run or of several\n"
+        capsys.readouterr().err
+        == f"commbench: no run.json below {tmp_path}; give the folder of a run or of several\n"
     )
 
 
@@ -193,18 +274,31 @@ def test_a_plan_is_sorted_and_shows_what_varies(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TERMINAL, "100")
-    words = ("backend=simulated", "benchmark=[p2p_latency,all_reduce]", "sizes=[1MiB,8]", "in_place=[true,false]")
+    words = (
+        "backend=simulated",
+        "benchmark=[p2p_latency,all_reduce]",
+        "sizes=[1MiB,8]",
+        "in_place=[true,false]",
+    )
     status, lines = run_command(capsys, *words, "layout=[1x4,1x2]", "plan=true")
     assert status == 0 and max(map(len, lines)) <= 100
     assert lines[0].split()[:5] == ["benchmark", "layout", "pair", "dtype", "in_place"]
     cells = [line.split() for line in lines[1:-1]]
-    assert [row[:2] for row in cells[:8]] == [["all_reduce", "1x2"]] * 4 + [["all_reduce", "1x4"]] * 4
+    assert [row[:2] for row in cells[:8]] == [["all_reduce", "1x2"]] * 4 + [
+        ["all_reduce", "1x4"]
+    ] * 4
     assert [row[4] for row in cells[:4]] == ["8", "8", "1", "1"] and cells[2][5] == "MiB"
     assert lines[-1].startswith("simulated, timing default: 16 cases, 16 to measure, at most ")
 
 
 def test_a_plan_shows_whose_memory_messages_have(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("backend=simulated", "benchmark=p2p_bandwidth", "buffers=[shared,own]", "sizes=[8]", "plan=true")
+    words = (
+        "backend=simulated",
+        "benchmark=p2p_bandwidth",
+        "buffers=[shared,own]",
+        "sizes=[8]",
+        "plan=true",
+    )
     status, lines = run_command(capsys, *words)
     assert status == 0 and "buffers" in lines[0].split()
     assert [{"own", "shared"} & set(line.split()) for line in lines[1:3]] == [{"own"}, {"shared"}]
@@ -212,21 +306,35 @@ def test_a_plan_shows_whose_memory_messages_have(capsys: pytest.CaptureFixture[s
 
 def test_the_parts_of_an_experiment_say_in_what_they_differ() -> None:
     with ConfigComposer() as composer:
-        jobs = requested_jobs(composer, ["experiment=ec2_streams", "scale=cpu"], multirun=False).jobs
+        jobs = requested_jobs(
+            composer, ["experiment=ec2_streams", "scale=cpu"], multirun=False
+        ).jobs
     titles = job_titles(jobs)
     assert len(set(titles)) == len(jobs) > 1
     for number, title in enumerate(titles, start=1):
         begin, _, words = title.partition(": ")
         assert begin == f"job {number}/{len(jobs)}" and "=" in words and "part=" not in words
-        assert all(sum(word in other.split() for other in titles) < len(jobs) for word in words.split())
+        assert all(
+            sum(word in other.split() for other in titles) < len(jobs) for word in words.split()
+        )
 
 
-def test_a_sweep_names_its_jobs_and_ends_with_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("-m", "backend=simulated", "backend.model.corrupt_rank=null,1", "layout=1x2,1x3", *FIXED)
+def test_a_sweep_names_its_jobs_and_ends_with_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "-m",
+        "backend=simulated",
+        "backend.model.corrupt_rank=null,1",
+        "layout=1x2,1x3",
+        *FIXED,
+    )
     status, lines = run_command(capsys, *words, f"output={tmp_path}")
     assert status == 1
     titles = [line for line in lines if line.startswith("job ") and "/4: " in line]
-    assert [title.split(":")[0] for title in titles] == [f"job {number}/4" for number in range(1, 5)]
+    assert [title.split(":")[0] for title in titles] == [
+        f"job {number}/4" for number in range(1, 5)
+    ]
     assert all("backend.model.corrupt_rank=" in title and "layout=" in title for title in titles)
     at = lines.index("4 jobs, 2 not ok")
     heads = ["job", "backend.model.corrupt_rank", "layout", "exit", "ok", "invalid", "results"]
@@ -236,4 +344,10 @@ def test_a_sweep_names_its_jobs_and_ends_with_a_table(tmp_path: Path, capsys: py
         ["1", "1x2", "1"], ["1", "1x3", "1"], ["null", "1x2", "0"], ["null", "1x3", "0"],
     ]  # fmt: skip
     assert len({Path(row[-1]) for row in rows if Path(row[-1]).is_dir()}) == 4
-    assert sum(line.startswith("job ") and ") ended with 1: cases failed" in line for line in lines[at:]) == 2
+    assert (
+        sum(
+            line.startswith("job ") and ") ended with 1: cases failed" in line
+            for line in lines[at:]
+        )
+        == 2
+    )

@@ -1,4 +1,5 @@
-"""Overrides -> jobs: sweeps and their order, the spellings that spare users Hydra's grammar, and settings that hold."""
+"""Overrides -> jobs: sweeps and their order, the spellings that spare users Hydra's grammar, and
+settings that hold."""
 
 from __future__ import annotations
 
@@ -53,9 +54,29 @@ def single(*overrides: str, config_dir: str | None = None) -> Settings:
     "overrides",
     [
         [],
-        ["benchmark=[all_reduce,exchange]", "writer=[osu]", "sizes=[8,'1KiB..4KiB']", "label='a b'", "seed=3"],
-        ["sizes=[8]", "backend=tcp", "timing=soak", "timing.duration_s=3", "budget.restarts=7", "timing=quick"],
-        ["++env.A='1e3'", "+env.B=${label}", "label=x", "~benchmark", "launcher.options=[]", "launcher=mpirun"],
+        [
+            "benchmark=[all_reduce,exchange]",
+            "writer=[osu]",
+            "sizes=[8,'1KiB..4KiB']",
+            "label='a b'",
+            "seed=3",
+        ],
+        [
+            "sizes=[8]",
+            "backend=tcp",
+            "timing=soak",
+            "timing.duration_s=3",
+            "budget.restarts=7",
+            "timing=quick",
+        ],
+        [
+            "++env.A='1e3'",
+            "+env.B=${label}",
+            "label=x",
+            "~benchmark",
+            "launcher.options=[]",
+            "launcher=mpirun",
+        ],
         ["experiment=ec2_streams", "scale=cpu", "part=2", "~parts", "backend.streams=4"],
         ["nonsense=1", "sizes=[8]"],
         ["timing.nonsense=1"],
@@ -77,7 +98,9 @@ def test_a_configuration_is_what_hydra_composes(overrides: list[str]) -> None:
         by_hydra = text(lambda words: compose("config", overrides=words))
         ours = [text(composer.config) for _ in range(2)]
     assert ours[0] == ours[1]
-    assert ours[0] == by_hydra or (by_hydra.startswith("Could not override") and ours[0].startswith("unknown key"))
+    assert ours[0] == by_hydra or (
+        by_hydra.startswith("Could not override") and ours[0].startswith("unknown key")
+    )
 
 
 def test_files_are_composed_once_for_a_sweep_and_the_users_again_for_the_next(
@@ -108,7 +131,9 @@ def test_files_are_composed_once_for_a_sweep_and_the_users_again_for_the_next(
 def test_what_one_job_sets_is_not_left_for_the_next() -> None:
     with ConfigComposer() as composer:
         before = composer.config(["backend=gloo"])
-        composer.jobs(["backend=gloo", "timing.target=0.5", "budget.restarts=7", "env.A=b"], multirun=False)
+        composer.jobs(
+            ["backend=gloo", "timing.target=0.5", "budget.restarts=7", "env.A=b"], multirun=False
+        )
         assert OmegaConf.to_yaml(composer.config(["backend=gloo"])) == OmegaConf.to_yaml(before)
 
 
@@ -127,14 +152,20 @@ def test_the_overrides_of_a_job_mean_that_job() -> None:
     for job in swept("backend=mpi", "env.A=1,2", "benchmark=all,[all_reduce]", "launch=3"):
         with ConfigComposer() as composer:
             again = composer.jobs(job.overrides, multirun=False)[0]
-        assert (again.settings, again.digest, again.overrides) == (job.settings, job.digest, job.overrides)
+        assert (again.settings, again.digest, again.overrides) == (
+            job.settings,
+            job.digest,
+            job.overrides,
+        )
 
 
 def test_launch_is_outermost_and_sorted_wherever_it_was_typed() -> None:
     for words in (["launch=2,0,1", "layout=1x1,1x2"], ["layout=1x1,1x2", "launch=2,0,1"]):
         jobs = swept(*words)
         assert [job.settings.launch for job in jobs] == [0, 0, 1, 1, 2, 2]
-        assert {job.settings.layouts for job in jobs[:2]} == {job.settings.layouts for job in jobs[4:]}
+        assert {job.settings.layouts for job in jobs[:2]} == {
+            job.settings.layouts for job in jobs[4:]
+        }
 
 
 def order(jobs: list[Job]) -> list[tuple[int, ...]]:
@@ -147,12 +178,17 @@ def test_the_order_within_a_launch_is_shuffled_by_seed() -> None:
     jobs = swept("launch=0,1", "layout=1x1,1x2,1x3,1x4")
     written = sorted(jobs, key=lambda job: (job.settings.launch, job.settings.layouts[0].size))
     orders = [
-        order(in_run_order([replace(job, settings=replace(job.settings, seed=seed)) for job in written]))
+        order(
+            in_run_order(
+                [replace(job, settings=replace(job.settings, seed=seed)) for job in written]
+            )
+        )
         for seed in range(3)
     ]
     assert all(sorted(ranks) == [1, 2, 3, 4] for launches in orders for ranks in launches)
     assert orders[0] == order(jobs)
-    assert len({ranks for launches in orders for ranks in launches}) > 3  # seeds differ, and so do the launches of one
+    # seeds differ, and so do the launches of one
+    assert len({ranks for launches in orders for ranks in launches}) > 3
 
 
 def test_one_job_without_a_sweep_is_one_job() -> None:
@@ -164,7 +200,10 @@ def test_one_job_without_a_sweep_is_one_job() -> None:
 
 def test_ranges_and_choices_of_hydra_work() -> None:
     assert [job.settings.launch for job in swept("launch=range(0,3)")] == [0, 1, 2]
-    assert {job.settings.backend.name for job in swept("backend=choice(gloo,mpi)")} == {"gloo", "mpi"}
+    assert {job.settings.backend.name for job in swept("backend=choice(gloo,mpi)")} == {
+        "gloo",
+        "mpi",
+    }
     everything = {file.stem for file in (CONF / "backend").glob("*.yaml")}
     assert {job.settings.backend.name for job in swept("backend=glob(*)")} == everything
 
@@ -190,8 +229,12 @@ def test_all_benchmarks_are_the_files_of_their_group() -> None:
 
 
 def test_benchmarks_are_those_that_were_named() -> None:
-    assert [benchmark.name for benchmark in single("benchmark=all_reduce").benchmarks] == ["all_reduce"]
-    assert {benchmark.name for benchmark in single("benchmark=[p2p_latency,all_reduce]").benchmarks} == {
+    assert [benchmark.name for benchmark in single("benchmark=all_reduce").benchmarks] == [
+        "all_reduce"
+    ]
+    assert {
+        benchmark.name for benchmark in single("benchmark=[p2p_latency,all_reduce]").benchmarks
+    } == {
         "p2p_latency",
         "all_reduce",
     }
@@ -207,13 +250,18 @@ def test_benchmarks_are_those_that_were_named() -> None:
         (["env.PATTERN=^eth[0-9]$"], {"PATTERN": "^eth[0-9]$"}),
         (["env.EMPTY="], {"EMPTY": ""}),
         (["env.EMPTY=null"], {"EMPTY": ""}),
-        (["env.A=1e3", "env.B=007", "env.C=1_000", "env.D=0x10"], {"A": "1e3", "B": "007", "C": "1_000", "D": "0x10"}),
+        (
+            ["env.A=1e3", "env.B=007", "env.C=1_000", "env.D=0x10"],
+            {"A": "1e3", "B": "007", "C": "1_000", "D": "0x10"},
+        ),
         (["env.A=true", "env.B=False", "env.C=off"], {"A": "true", "B": "False", "C": "off"}),
         (["env.FLAGS=-x --y=z"], {"FLAGS": "-x --y=z"}),
         (["+env.A=1"], {"A": "1"}),
     ],
 )
-def test_environment_variables_arrive_as_they_were_typed(words: list[str], env: dict[str, str]) -> None:
+def test_environment_variables_arrive_as_they_were_typed(
+    words: list[str], env: dict[str, str]
+) -> None:
     assert dict(single(*words).env) == env
 
 
@@ -240,18 +288,33 @@ def test_expectations_need_no_quotes_within_quotes(word: str, texts: list[str]) 
 
 def test_yaml_booleans_are_words_where_words_are_meant() -> None:
     chosen = single("cuda_ipc=off", "preflight=off", "bind=none", "sync=none")
-    assert (chosen.cuda_ipc, chosen.preflight, chosen.bind, chosen.sync) == ("off", "off", "none", "none")
+    assert (chosen.cuda_ipc, chosen.preflight, chosen.bind, chosen.sync) == (
+        "off",
+        "off",
+        "none",
+        "none",
+    )
     assert single("cuda_ipc=true").cuda_ipc == "on"
 
 
 def test_lists_are_axes_inside_one_run() -> None:
     chosen = single(
-        "layout=[1x1,1x2]", "dtype=[int8,float64]", "sizes=[8,1KiB,8]", "window=[1,64]", "reduction=[sum,max]",
-        "in_place=[true,false]", "engine=[python,native]", "pairs=[[0,1],[1,0]]",
-    )  # fmt: skip
+        "layout=[1x1,1x2]",
+        "dtype=[int8,float64]",
+        "sizes=[8,1KiB,8]",
+        "window=[1,64]",
+        "reduction=[sum,max]",
+        "in_place=[true,false]",
+        "engine=[python,native]",
+        "pairs=[[0,1],[1,0]]",
+    )
     assert chosen.layouts == (Layout(1, 1), Layout(1, 2))
     assert (chosen.dtypes, chosen.sizes) == (("int8", "float64"), ((8, 1024), (8, 1024)))
-    assert (chosen.windows, chosen.reductions, chosen.in_place) == ((1, 64), ("sum", "max"), (True, False))
+    assert (chosen.windows, chosen.reductions, chosen.in_place) == (
+        (1, 64),
+        ("sum", "max"),
+        (True, False),
+    )
     assert (chosen.engines, chosen.pairs) == (("python", "native"), ((0, 1), (1, 0)))
 
 
@@ -265,10 +328,17 @@ def test_bounds_belong_to_what_they_allow() -> None:
 def test_a_folder_adds_a_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "benchmark" / "mine.yaml"
     file.parent.mkdir()
-    file.write_text("# @package benchmarks.mine\n_target_: commbench.benchmarks.all_reduce.AllReduce\n")
+    file.write_text(
+        "# @package benchmarks.mine\n_target_: commbench.benchmarks.all_reduce.AllReduce\n"
+    )
     folder = str(tmp_path)
-    assert [benchmark.name for benchmark in single("benchmark=mine", config_dir=folder).benchmarks] == ["all_reduce"]
-    assert len(single("benchmark=all", config_dir=folder).benchmarks) == len(single("benchmark=all").benchmarks) + 1
+    assert [
+        benchmark.name for benchmark in single("benchmark=mine", config_dir=folder).benchmarks
+    ] == ["all_reduce"]
+    assert (
+        len(single("benchmark=all", config_dir=folder).benchmarks)
+        == len(single("benchmark=all").benchmarks) + 1
+    )
     assert len(swept("benchmark=mine,all_reduce", config_dir=folder)) == 2
     with pytest.raises(ConfigError, match="benchmark=mine is unknown"):
         single("benchmark=mine")
@@ -296,10 +366,30 @@ def test_sizes_are_exact_bytes(spec: Any, dtype: str, sizes: list[int]) -> None:
 
 
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.integers(-(10**40), 10**40), st.floats(), st.text(max_size=12),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(10**40), 10**40),
+    st.floats(),
+    st.text(max_size=12),
     st.from_regex(r"-?[0-9]{1,25}(\.[0-9]{0,25})?( ?[kKMGTE]?i?[bB]?)?", fullmatch=True),
-    st.sampled_from(["auto", "all", "on", "null", "???", "${seed}", "${nope}", "${", "1x2", "2x", "gloo", "9" * 5000]),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            "auto",
+            "all",
+            "on",
+            "null",
+            "???",
+            "${seed}",
+            "${nope}",
+            "${",
+            "1x2",
+            "2x",
+            "gloo",
+            "9" * 5000,
+        ]
+    ),
+)
 
 
 @given(st.one_of(scalars, st.lists(scalars, max_size=3)), st.sampled_from(sorted(DTYPES)))
@@ -311,14 +401,21 @@ def test_sizes_are_positive_multiples_or_refused(spec: Any, name: str) -> None:
         assert "sizes" in str(error)
         return
     assert sizes and len(set(sizes)) == len(sizes)
-    assert all(type(size) is int and 0 < size < 2**63 and size % DTYPES[name].itemsize == 0 for size in sizes)
+    assert all(
+        type(size) is int and 0 < size < 2**63 and size % DTYPES[name].itemsize == 0
+        for size in sizes
+    )
 
 
 @given(st.integers(1, 10**9), st.sampled_from(["B", "kB", "MB", "GB", "KiB", "MiB", "GiB"]))
 def test_sizes_and_their_units_agree(count: int, unit: str) -> None:
     factor = {"B": 1, "k": 1000, "M": 1000**2, "G": 1000**3}[unit[0].replace("K", "k")]
     factor = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}.get(unit, factor)
-    assert sizes_bytes([f"{count}{unit}"], "int8") == sizes_bytes(count * factor, "int8") == (count * factor,)
+    assert (
+        sizes_bytes([f"{count}{unit}"], "int8")
+        == sizes_bytes(count * factor, "int8")
+        == (count * factor,)
+    )
 
 
 def test_the_presets_fit_every_type() -> None:
@@ -357,7 +454,9 @@ def test_other_expectations_are_refused(text: Any) -> None:
     assert read.column in NUMBERS
 
 
-@pytest.mark.parametrize("column", [column.name for column in CASES if column.kind not in ("integer", "number")])
+@pytest.mark.parametrize(
+    "column", [column.name for column in CASES if column.kind not in ("integer", "number")]
+)
 def test_only_numbers_can_be_expected(column: str) -> None:
     with pytest.raises(ConfigError, match=f"{column} is not a numeric column"):
         parse_expectation(f"{column}<1")
@@ -376,11 +475,16 @@ def defaults() -> dict[str, Any]:
 
 def inner_keys() -> Sequence[tuple[str, ...]]:
     groups = ("backend", "timing", "budget", "benchmarks", "writers")
-    return [(key,) for key in KEYS] + [(group, name) for group in groups for name in (*defaults()[group], "other")]
+    return [(key,) for key in KEYS] + [
+        (group, name) for group in groups for name in (*defaults()[group], "other")
+    ]
 
 
 def with_value(path: tuple[str, ...], value: Any) -> Any:
-    config = {key: dict(default) if isinstance(default, dict) else default for key, default in defaults().items()}
+    config = {
+        key: dict(default) if isinstance(default, dict) else default
+        for key, default in defaults().items()
+    }
     node = config
     for key in path[:-1]:
         node = node[key]
@@ -389,7 +493,10 @@ def with_value(path: tuple[str, ...], value: Any) -> Any:
 
 
 @given(
-    st.data(), st.one_of(scalars, st.lists(scalars, max_size=3), st.dictionaries(st.text("ab", max_size=2), scalars))
+    st.data(),
+    st.one_of(
+        scalars, st.lists(scalars, max_size=3), st.dictionaries(st.text("ab", max_size=2), scalars)
+    ),
 )
 def test_any_value_of_any_key_is_settings_or_one_line(data: st.DataObject, value: Any) -> None:
     try:
@@ -407,8 +514,17 @@ def test_any_value_of_any_key_is_settings_or_one_line(data: st.DataObject, value
 
 def test_the_defaults_are_what_the_documentation_says() -> None:
     chosen = from_config(resolved(OmegaConf.create(defaults())))
-    assert (chosen.backend.name, chosen.timing.name, chosen.layouts, chosen.launch) == ("gloo", "default", (), 0)
-    assert {benchmark.name for benchmark in chosen.benchmarks} == {"p2p_latency", "p2p_bandwidth", "all_reduce"}
+    assert (chosen.backend.name, chosen.timing.name, chosen.layouts, chosen.launch) == (
+        "gloo",
+        "default",
+        (),
+        0,
+    )
+    assert {benchmark.name for benchmark in chosen.benchmarks} == {
+        "p2p_latency",
+        "p2p_bandwidth",
+        "all_reduce",
+    }
     assert set(defaults()) == set(KEYS)
 
 
@@ -421,7 +537,10 @@ def test_the_defaults_are_what_the_documentation_says() -> None:
             ["timing.visits=2", "interface=null", "verbose=true"],
         ),
         ({"env": {"A": "b c", "D": "it's"}}, ["env.A='b c'", "env.D='it\\'s'"]),
-        ({"sizes": "[8,16]", "label": "", "output": Path("/a b")}, ["sizes=[8,16]", "label=''", "output='/a b'"]),
+        (
+            {"sizes": "[8,16]", "label": "", "output": Path("/a b")},
+            ["sizes=[8,16]", "label=''", "output='/a b'"],
+        ),
         ("layout=1x2", ["layout=1x2"]),
     ],
     ids=str,

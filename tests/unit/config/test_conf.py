@@ -22,7 +22,8 @@ FILES = sorted(CONF.glob("*/*.yaml"))
 NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
 TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]
 CONFIG = (CONF / "config.yaml").read_text()
-PACKAGES = {key.group: key.name for key in KEY_TABLE if key.kind is Kind.GROUP and key.axis}  # group -> key
+# group -> key
+PACKAGES = {key.group: key.name for key in KEY_TABLE if key.kind is Kind.GROUP and key.axis}
 OUTSIDE_KEYS = {"defaults", "hydra"}  # Hydra's own
 
 
@@ -67,11 +68,16 @@ def test_a_target_exists_and_has_the_keys_that_are_written_down(file: Path) -> N
 )
 def test_a_backends_file_shows_the_defaults_of_its_class(file: Path) -> None:
     node = yaml.safe_load(file.read_text())
-    assert construct(node, file.stem, ()) == construct({"_target_": node["_target_"]}, file.stem, ())
+    assert construct(node, file.stem, ()) == construct(
+        {"_target_": node["_target_"]}, file.stem, ()
+    )
 
 
 def test_a_timing_carries_the_name_of_its_file() -> None:
-    names = {file.stem: yaml.safe_load(file.read_text())["name"] for file in (CONF / "timing").glob("*.yaml")}
+    names = {
+        file.stem: yaml.safe_load(file.read_text())["name"]
+        for file in (CONF / "timing").glob("*.yaml")
+    }
     assert names == {stem: stem for stem in names}
 
 
@@ -94,14 +100,18 @@ def test_a_timing_has_the_visits_that_its_level_needs(
     assert level is None or coverage(visits * launches, 1) >= level
 
 
-@pytest.mark.parametrize("file", [*FILES, CONF / "config.yaml"], ids=lambda file: f"{file.parent.name}/{file.stem}")
+@pytest.mark.parametrize(
+    "file", [*FILES, CONF / "config.yaml"], ids=lambda file: f"{file.parent.name}/{file.stem}"
+)
 def test_a_file_says_what_it_is(file: Path) -> None:
     first = file.read_text().splitlines()[0]
     assert first.startswith("# ")
     assert len(first) > 10
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.parent.name in PACKAGES], ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file.parent.name in PACKAGES], ids=lambda file: file.stem
+)
 def test_what_can_be_chosen_twice_has_its_own_place(file: Path) -> None:
     assert file.read_text().startswith(f"# @package {PACKAGES[file.parent.name]}.{file.stem}\n")
 
@@ -155,7 +165,10 @@ def test_hydra_writes_nothing_of_its_own() -> None:
     assert node["output_subdir"] is None
     assert node["run"]["dir"] == node["sweep"]["dir"] == node["sweep"]["subdir"] == "."
     assert node["job"]["chdir"] is False
-    assert "override hydra/job_logging: none" in CONFIG and "override hydra/hydra_logging: none" in CONFIG
+    assert (
+        "override hydra/job_logging: none" in CONFIG
+        and "override hydra/hydra_logging: none" in CONFIG
+    )
 
 
 def test_the_installed_configuration_is_this_one() -> None:

@@ -25,9 +25,15 @@ CONF = ROOT / "conf" / "experiment"
 NAMES = sorted(file.stem for file in CONF.glob("*.yaml"))
 LARGE = {"openbsd_soak", "mvapich_cloud"}  # thousands of cases
 ROWS = {
-    "mlbench_allreduce", "mlbench_p2p", "ec2_streams", "openbsd_pairs", "openbsd_soak", "ec2_enhanced",
-    "exchange_quiz", "mvapich_cloud",
-}  # fmt: skip
+    "mlbench_allreduce",
+    "mlbench_p2p",
+    "ec2_streams",
+    "openbsd_pairs",
+    "openbsd_soak",
+    "ec2_enhanced",
+    "exchange_quiz",
+    "mvapich_cloud",
+}
 OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
 
 
@@ -78,7 +84,9 @@ def test_a_file_has_both_scales(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in NAMES]
 )
-def test_it_plans_or_says_in_one_line_what_is_missing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_plans_or_says_in_one_line_what_is_missing(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     status = main([f"experiment={name}", "plan=true"])
     out, err = capsys.readouterr()
     if status == 0:
@@ -94,7 +102,9 @@ def test_it_plans_on_one_machine_with_scale_cpu(name: str, composer: ConfigCompo
     requested = ask(composer, name, "scale=cpu")
     assert requested.jobs and requested.refused == ()
     for job in requested.jobs:
-        assert all(layout.nodes == 1 and layout.ranks_per_node <= 4 for layout in job.settings.layouts)
+        assert all(
+            layout.nodes == 1 and layout.ranks_per_node <= 4 for layout in job.settings.layouts
+        )
         assert job.settings.device == "cpu"
         assert f"experiment={name}" in job.overrides and job.config["part"] is not None
 
@@ -127,20 +137,26 @@ def test_allreduce_is_that_of_the_post(backend: str) -> None:
         (Layout(2, 4),),
         (Layout(1, 8),),
     }
-    assert {settings.sizes[0] for settings in chosen} == {tuple(4 * 10**power for power in range(1, 10))}
-    assert {(settings.timing.repetitions, settings.device, settings.dtypes) for settings in chosen} == {
-        (100, "cuda", ("float32",))
+    assert {settings.sizes[0] for settings in chosen} == {
+        tuple(4 * 10**power for power in range(1, 10))
     }
+    assert {
+        (settings.timing.repetitions, settings.device, settings.dtypes) for settings in chosen
+    } == {(100, "cuda", ("float32",))}
     assert {job.settings.backend.name for job in jobs} == {"mpi", "nccl"}
 
 
 def test_p2p_is_that_of_the_post(composer: ConfigComposer) -> None:
     jobs = [job.settings for job in ask(composer, "mlbench_p2p").jobs]
     points = {(settings.layouts[0], settings.device, settings.cuda_ipc) for settings in jobs}
-    nodes, node = Layout(2, 1), Layout(1, 2)
+    nodes = Layout(2, 1)
+    node = Layout(1, 2)
     assert points == {
-        (nodes, "cpu", "auto"), (nodes, "cuda", "auto"), (node, "cuda", "on"), (node, "cuda", "off"),
-    }  # fmt: skip
+        (nodes, "cpu", "auto"),
+        (nodes, "cuda", "auto"),
+        (node, "cuda", "on"),
+        (node, "cuda", "off"),
+    }
 
 
 def test_streams_are_those_of_the_note(composer: ConfigComposer) -> None:
@@ -150,14 +166,21 @@ def test_streams_are_those_of_the_note(composer: ConfigComposer) -> None:
     assert [settings.streams for settings in tcp] == [(1, 4, 36)]
     links = {dict(settings.env).get("OMPI_MCA_btl_tcp_links"): settings for settings in mpi}
     assert set(links) == {"1", "36", None}
-    assert links[None].layouts == (Layout(2, 72),) and links[None].benchmarks[0].name == "p2p_multi_pair"
+    assert (
+        links[None].layouts == (Layout(2, 72),)
+        and links[None].benchmarks[0].name == "p2p_multi_pair"
+    )
     assert all(list(settings.sizes[0]) == OSU and settings.windows == (64,) for settings in mpi)
 
 
 @pytest.mark.long
 def test_the_soak_has_52_write_buffers(composer: ConfigComposer) -> None:
     jobs = [job.settings for job in ask(composer, "openbsd_soak").jobs]
-    short = [settings for settings in jobs if settings.timing.duration_s == 2 and settings.backend.buffer_bytes is None]  # type: ignore[attr-defined]
+    short = [
+        settings
+        for settings in jobs
+        if settings.timing.duration_s == 2 and settings.backend.buffer_bytes is None
+    ]  # type: ignore[attr-defined]
     kib = sorted(settings.sizes[0][0] // 1024 for settings in short)
     assert kib == [*range(5, 33), *range(40, 129, 8), *range(160, 513, 32)]
     (long,) = [settings for settings in jobs if settings.timing.duration_s == 1000]
@@ -174,7 +197,9 @@ def test_the_quiz_has_20_ranks_and_5_ints(composer: ConfigComposer) -> None:
 
 
 def test_what_the_user_gives_goes_before_the_file(composer: ConfigComposer) -> None:
-    requested = ask(composer, "mlbench_allreduce", "backend=gloo", "device=cpu", "layout=1x2", "sizes=[8]")
+    requested = ask(
+        composer, "mlbench_allreduce", "backend=gloo", "device=cpu", "layout=1x2", "sizes=[8]"
+    )
     (job,) = requested.jobs  # both parts mean the same now
     assert not requested.fresh_worlds
     assert (job.settings.backend.name, job.settings.sizes) == ("gloo", ((8,),))
@@ -203,7 +228,9 @@ def test_another_timing_ends_the_files_own_duration(composer: ConfigComposer) ->
         ("experiment=nothing", "experiment=nothing is unknown; allowed: ec2_enhanced"),
     ],
 )
-def test_bad_words_are_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_words_are_one_line(
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(line.split()) == 2
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 1 and message in err
@@ -216,9 +243,18 @@ def write(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "word", ["allow=[os]", "env.LD_PRELOAD=x", "++env.LD_PRELOAD=x", "env={A:b}", "backend.library=/tmp/x.so"]
+    "word",
+    [
+        "allow=[os]",
+        "env.LD_PRELOAD=x",
+        "++env.LD_PRELOAD=x",
+        "env={A:b}",
+        "backend.library=/tmp/x.so",
+    ],
 )
-def test_the_parts_of_a_foreign_file_bring_in_no_code(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parts_of_a_foreign_file_bring_in_no_code(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write(f"parts:\n  full:\n    - '{word}'\n")
     assert main(["--config-dir", folder, "experiment=own", "backend=mpi", "plan=true"]) == 2
     assert "what loads code is given on the command line only" in capsys.readouterr().err
@@ -232,10 +268,15 @@ def test_a_file_without_parts_is_one_run() -> None:
 
 
 def test_hydras_own_sweep_goes_on_to_work() -> None:
-    text = "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      launch: 0,1\n      backend: gloo,simulated\n"
+    text = (
+        "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      launch: 0,1\n      backend:"
+        " gloo,simulated\n"
+    )
     with ConfigComposer(write(text)) as composer:
         assert len(ask(composer, "own").jobs) == 4
-        assert {job.settings.backend.name for job in ask(composer, "own", "backend=simulated").jobs} == {"simulated"}
+        assert {
+            job.settings.backend.name for job in ask(composer, "own", "backend=simulated").jobs
+        } == {"simulated"}
 
 
 def test_python_runs_one_world_at_a_time() -> None:
@@ -251,11 +292,20 @@ def test_python_runs_one_world_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("words", "backends", "cases"),
     [
-        (("experiment=mlbench_allreduce", "sizes=[40,4kB]", "layout=1x2", "timing.repetitions=3"), {"gloo", "mpi"}, 4),
+        (
+            (
+                "experiment=mlbench_allreduce",
+                "sizes=[40,4kB]",
+                "layout=1x2",
+                "timing.repetitions=3",
+            ),
+            {"gloo", "mpi"},
+            4,
+        ),
         (("experiment=openbsd_pairs", "layout=1x2", "timing.duration_s=0.2"), {"tcp"}, 4),
         (("experiment=exchange_quiz", "budget.case_s=0.2"), {"mpi"}, 1),
     ],
-)  # fmt: skip
+)
 @pytest.mark.long
 def test_it_runs_as_far_as_cpus_go(
     words: tuple[str, ...], backends: set[str], cases: int, world: Callable[..., Any]
@@ -269,10 +319,18 @@ def test_it_runs_as_far_as_cpus_go(
 def test_gather_on_all_nodes_of_the_slides_has_no_skip(layout: str) -> None:
     """Its sizes are of each rank: 64 B in total could not be divided among 352."""
     chosen = Layout.parse(layout)
-    candidates = [job.settings for job in jobs_of("mvapich_cloud") if chosen in job.settings.layouts]
+    candidates = [
+        job.settings for job in jobs_of("mvapich_cloud") if chosen in job.settings.layouts
+    ]
     assert {candidate.backend.name for candidate in candidates} == {"mpi"} and candidates
-    gather = tuple(benchmark for benchmark in candidates[0].benchmarks if benchmark.name == "gather")
+    gather = tuple(
+        benchmark for benchmark in candidates[0].benchmarks if benchmark.name == "gather"
+    )
     settings = replace(candidates[0], layouts=(chosen,), benchmarks=gather)
-    jobs = plan(settings, hosted_world(chosen.nodes, chosen.ranks_per_node)[0], PlanFacts(2**40, 2**20, 64))
+    jobs = plan(
+        settings, hosted_world(chosen.nodes, chosen.ranks_per_node)[0], PlanFacts(2**40, 2**20, 64)
+    )
     assert [job.skip for job in jobs] == [None] * 10
-    assert sorted(job.case.elements for job in jobs) == [4**power for power in range(10)], "float32 of each rank"
+    assert sorted(job.case.elements for job in jobs) == [4**power for power in range(10)], (
+        "float32 of each rank"
+    )

@@ -1,4 +1,5 @@
-"""Any value for any key: a job, or one line that says what was seen; never another exception, never a wait."""
+"""Any value for any key: a job, or one line that says what was seen; never another exception, never
+a wait."""
 
 from __future__ import annotations
 
@@ -30,18 +31,43 @@ fuzzed = settings(
 )
 
 TRAPS = (
-    "auto", "all", "1x2", "1KiB", "nan", "1e999", "-0", "${seed}", "${oc.env:HOME}", "${hydra:runtime.cwd}", "???",
-    "x" * 3000, "9" * 5000, "commbench.core.protocols.os.system", "../../x",
-    "\x1b[31m", "\u202e", "'", '"', "\\", "${", "}",
-)  # fmt: skip
+    "auto",
+    "all",
+    "1x2",
+    "1KiB",
+    "nan",
+    "1e999",
+    "-0",
+    "${seed}",
+    "${oc.env:HOME}",
+    "${hydra:runtime.cwd}",
+    "???",
+    "x" * 3000,
+    "9" * 5000,
+    "commbench.core.protocols.os.system",
+    "../../x",
+    "\x1b[31m",
+    "\u202e",
+    "'",
+    '"',
+    "\\",
+    "${",
+    "}",
+)
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(-3, 100), st.floats(), st.text(max_size=12),
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.integers(-3, 100),
+    st.floats(),
+    st.text(max_size=12),
     st.sampled_from(TRAPS),
-)  # fmt: skip
+)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab_0-.\n$", min_size=1, max_size=4), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text("ab_0-.\n$", min_size=1, max_size=4), inner, max_size=3)
     ),
     max_leaves=6,
 )
@@ -93,7 +119,11 @@ def test_any_value_of_any_key_is_a_job_or_a_refusal(
     data: st.DataObject, value: Any, configs: list[dict[str, Any]]
 ) -> None:
     config = data.draw(st.sampled_from(configs))
-    path = data.draw(st.sampled_from(sorted({*paths(config), *((key,) for key in KEYS), ("env", "X"), ("allow",)})))
+    path = data.draw(
+        st.sampled_from(
+            sorted({*paths(config), *((key,) for key in KEYS), ("env", "X"), ("allow",)})
+        )
+    )
     try:
         node = OmegaConf.create(replaced(config, path, value))
     except (OmegaConfBaseException, ValueError):  # no YAML could say so either
@@ -109,19 +139,31 @@ def test_any_value_of_any_key_is_a_job_or_a_refusal(
     assert time.process_time() - begin < LONGEST_S
 
 
-NAMES = (*KEYS, "benchmark", "writer", "experiment", "env.X", "timing.target", "backend.library", "hydra.mode", "")
+NAMES = (
+    *KEYS,
+    "benchmark",
+    "writer",
+    "experiment",
+    "env.X",
+    "timing.target",
+    "backend.library",
+    "hydra.mode",
+    "",
+)
 WORDS = (
     st.text(max_size=30)
-    | st.tuples(st.sampled_from(("", "+", "++", "~")), st.sampled_from(NAMES), st.text(max_size=12)).map(
-        lambda parts: f"{parts[0]}{parts[1]}={parts[2]}"
-    )
+    | st.tuples(
+        st.sampled_from(("", "+", "++", "~")), st.sampled_from(NAMES), st.text(max_size=12)
+    ).map(lambda parts: f"{parts[0]}{parts[1]}={parts[2]}")
     | st.tuples(st.sampled_from(NAMES), st.sampled_from(TRAPS)).map("=".join)
 )
 
 
 @fuzzed
 @given(words=st.lists(WORDS, min_size=1, max_size=3), multirun=st.booleans())
-def test_any_words_are_jobs_or_a_refusal(words: list[str], multirun: bool, composer: ConfigComposer) -> None:
+def test_any_words_are_jobs_or_a_refusal(
+    words: list[str], multirun: bool, composer: ConfigComposer
+) -> None:
     begin = time.process_time()
     try:
         composer.jobs(words, multirun)

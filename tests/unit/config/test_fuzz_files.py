@@ -1,4 +1,5 @@
-"""Files from strangers: configuration, run.json and parquet. No code runs, nothing is unpickled, one line says why."""
+"""Files from strangers: configuration, run.json and parquet. No code runs, nothing is unpickled,
+one line says why."""
 
 from __future__ import annotations
 
@@ -39,8 +40,16 @@ def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    words = ("backend=simulated", "sizes=[8]", "timing=fixed", "timing.repetitions=5", "benchmark=all_reduce")
-    return Path(commbench.run(*words, "writer=parquet", f"output={tmp_path_factory.mktemp('good')}"))
+    words = (
+        "backend=simulated",
+        "sizes=[8]",
+        "timing=fixed",
+        "timing.repetitions=5",
+        "benchmark=all_reduce",
+    )
+    return Path(
+        commbench.run(*words, "writer=parquet", f"output={tmp_path_factory.mktemp('good')}")
+    )
 
 
 # ---------------------------------------------------------------- configuration
@@ -49,23 +58,56 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("# @package benchmarks.mine\n_target_: !!python/object/apply:os.system ['touch owned']\n", "python/object"),
+        (
+            (
+                "# @package benchmarks.mine\n_target_: !!python/object/apply:os.system ['touch"
+                " owned']\n"
+            ),
+            "python/object",
+        ),
         (MINE.format("os.system"), "permit it with allow=[os]"),
         (MINE.format("evil.Evil"), "permit it with allow=[evil]"),
         (MINE.format("commbench.core.protocols.os.system"), "is outside commbench.benchmarks.*"),
-        (MINE.format("commbench.backends.torch.gloo.__builtins__"), "is outside commbench.benchmarks.*"),
-        (MINE.format("commbench.benchmarks.all_reduce.__builtins__"), "not a dataclass that can be imported"),
+        (
+            MINE.format("commbench.backends.torch.gloo.__builtins__"),
+            "is outside commbench.benchmarks.*",
+        ),
+        (
+            MINE.format("commbench.benchmarks.all_reduce.__builtins__"),
+            "not a dataclass that can be imported",
+        ),
         (MINE.format("commbench.benchmarks..evil.Evil"), "not a dataclass that can be imported"),
-        (MINE.format("commbench.benchmarks.all_reduce.AllReduce") + "_partial_: true\n", "_partial_"),
-        (MINE.format("commbench.benchmarks.all_reduce.AllReduce") + "x: ${oc.env:SECRET_TOKEN}\n", "credential"),
-        ("# @package _global_\nlabel: ${oc.env:SECRET_TOKEN}\n", "would write a credential into every result"),
+        (
+            MINE.format("commbench.benchmarks.all_reduce.AllReduce") + "_partial_: true\n",
+            "_partial_",
+        ),
+        (
+            MINE.format("commbench.benchmarks.all_reduce.AllReduce")
+            + "x: ${oc.env:SECRET_TOKEN}\n",
+            "credential",
+        ),
+        (
+            "# @package _global_\nlabel: ${oc.env:SECRET_TOKEN}\n",
+            "would write a credential into every result",
+        ),
         ("# @package _global_\nlabel: ${hydra:runtime.cwd}\n", "HydraConfig was not set"),
-        ("# @package _global_\nallow: [evil]\n", "which permits foreign modules; give allow=... on the command line"),
-        ("# @package _global_\nenv: {LD_PRELOAD: /tmp/x.so}\n", "a file sets env.LD_PRELOAD, which can load code"),
-        ("# @package _global_\nenv: {PYTHONPATH: /tmp}\n", "give env.PYTHONPATH=... on the command line"),
+        (
+            "# @package _global_\nallow: [evil]\n",
+            "which permits foreign modules; give allow=... on the command line",
+        ),
+        (
+            "# @package _global_\nenv: {LD_PRELOAD: /tmp/x.so}\n",
+            "a file sets env.LD_PRELOAD, which can load code",
+        ),
+        (
+            "# @package _global_\nenv: {PYTHONPATH: /tmp}\n",
+            "give env.PYTHONPATH=... on the command line",
+        ),
     ],
 )
-def test_a_hostile_configuration_runs_nothing(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hostile_configuration_runs_nothing(
+    text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     group = "experiment" if "_global_" in text else "benchmark"
     Path("conf", group).mkdir(parents=True)
     Path("conf", group, "mine.yaml").write_text(text)
@@ -106,14 +148,22 @@ RUNS: dict[str, Any] = {
     "provenance a list": {"provenance": [1]},
     "nodes a number": {"provenance": {"nodes": 7}},
     "nodes of numbers": {"provenance": {"nodes": [7]}},
-    "escapes": {"provenance": {"nodes": [{"host.kernel": ESCAPE}]}, "label": ESCAPE, "config": {ESCAPE: ESCAPE}},
+    "escapes": {
+        "provenance": {"nodes": [{"host.kernel": ESCAPE}]},
+        "label": ESCAPE,
+        "config": {ESCAPE: ESCAPE},
+    },
     "config a list": {"config": [1], "world": 7, "started_at": 7},
 }
 
 
-def test_runs_of_wrong_types_and_hostile_texts(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All in one folder, whose runs every command reads, and each in the commands that end with its first error."""
-    record, results = json.loads((good / "run.json").read_text()), tmp_path / "results"
+def test_runs_of_wrong_types_and_hostile_texts(
+    good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All in one folder, whose runs every command reads, and each in the commands that end with its
+    first error."""
+    record = json.loads((good / "run.json").read_text())
+    results = tmp_path / "results"
     for name, change in RUNS.items():
         shutil.copytree(good, results / name)
         (results / name / "run.json").write_text(json.dumps(record | change | {"run_id": name}))
@@ -177,7 +227,9 @@ def escaping(file: Path) -> None:
     table = pq.read_table(file)
     for name in ("benchmark", "label", "layout", "backend"):
         place = table.schema.get_field_index(name)
-        table = table.set_column(place, table.schema.field(name), pa.array([ESCAPE] * table.num_rows))
+        table = table.set_column(
+            place, table.schema.field(name), pa.array([ESCAPE] * table.num_rows)
+        )
     pq.write_table(table, file)
 
 

@@ -1,4 +1,5 @@
-"""Message sizes as people write them: ranges, their factor, what the memory allows, and units that are ambiguous."""
+"""Message sizes as people write them: ranges, their factor, what the memory allows, and units that
+are ambiguous."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def test_a_range_rises_by_its_factor(spec: Any, sizes: tuple[int, ...]) -> None:
 
 
 def test_a_large_range_ends_where_it_says() -> None:
-    assert sizes_bytes("8..8GiB", "float32")[-1] == 8 * 2**30 and len(sizes_bytes("8..8GiB", "float32")) == 31
+    assert (
+        sizes_bytes("8..8GiB", "float32")[-1] == 8 * 2**30
+        and len(sizes_bytes("8..8GiB", "float32")) == 31
+    )
 
 
 @pytest.mark.parametrize(

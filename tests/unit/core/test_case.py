@@ -40,9 +40,14 @@ CASE = Case(
     env=(("A", "1"),),
 )
 OTHERS: dict[str, Any] = {
-    "message_bytes": 8192, "elements": 2048, "window": 32, "in_place": True, "root": 0, "streams": 1,
+    "message_bytes": 8192,
+    "elements": 2048,
+    "window": 32,
+    "in_place": True,
+    "root": 0,
+    "streams": 1,
     "env": (("A", "2"),),
-}  # fmt: skip
+}
 
 
 def planned(benchmark: Any, case: Case, size: int) -> Planned:
@@ -65,7 +70,8 @@ def test_equal_cases_have_equal_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "pairs"), [(None, ()), ("0-1", ((0, 1),)), ("10-2", ((10, 2),)), ("0-2 1-3", ((0, 2), (1, 3)))]
+    ("pair", "pairs"),
+    [(None, ()), ("0-1", ((0, 1),)), ("10-2", ((10, 2),)), ("0-2 1-3", ((0, 2), (1, 3)))],
 )
 def test_pairs_are_read_from_the_text(pair: str | None, pairs: tuple[tuple[int, int], ...]) -> None:
     assert replace(CASE, pair=pair).pairs == pairs
@@ -100,7 +106,11 @@ def test_the_senders_are_rows_of_the_ranks_that_take_part() -> None:
 
 
 def test_in_a_collective_everybody_sends() -> None:
-    job = planned(AllReduce(), replace(CASE, benchmark="all_reduce", pair=None, window=None, reduction="sum"), 4)
+    job = planned(
+        AllReduce(),
+        replace(CASE, benchmark="all_reduce", pair=None, window=None, reduction="sum"),
+        4,
+    )
     assert job.active == job.senders == (0, 1, 2, 3)
 
 
@@ -125,11 +135,15 @@ def test_neighbours_and_local_rank_follow_the_nodes_whatever_the_mapping() -> No
 @pytest.mark.parametrize(
     ("library", "version"),
     [
-        ("Open MPI v5.0.11", "5.0.11"), ("torch 2.13.0+cpu gloo", "2.13.0+cpu"),
+        ("Open MPI v5.0.11", "5.0.11"),
+        ("torch 2.13.0+cpu gloo", "2.13.0+cpu"),
         ("kernel 6.1.0-18-amd64 tcp", "6.1.0-18-amd64"),
-        ("NCCL 2.28.9, torch 2.13.0", "2.28.9"), ("commbench simulated", None), ("MPICH 5", None), (None, None),
+        ("NCCL 2.28.9, torch 2.13.0", "2.28.9"),
+        ("commbench simulated", None),
+        ("MPICH 5", None),
+        (None, None),
     ],
-)  # fmt: skip
+)
 def test_the_version_of_a_library(library: str | None, version: str | None) -> None:
     assert version_of(library) == version
 

@@ -36,15 +36,21 @@ from commbench.measure.statistics import summarise
 
 UNITS = {"_s": "s", "_ns": "ns", "_gb_per_s": "GB/s", "_bytes": "B", "_per_s": "1/s"}
 PUBLIC = {  # version 2; taking one away or renaming one breaks files that people keep
-    "variable": "benchmark backend engine timing_mode timing sync device dtype layout pair message_bytes elements "
-    "window in_place reduction root schedule streams staging cache cuda_ipc interface env "
-    "library bind backend_options buffers",
-    "identity": "run_id case_id sweep_id launch label segment order started_at status reason warnings hosts",
-    "result": "nodes ranks_per_node world_size headline operations_per_sample block_k clock repetitions "
-    "effective_repetitions stop_reason lag1 first_call_s min_s median_s ci_low_s ci_high_s mean_s p90_s p95_s p99_s "
-    "p999_s max_s algbw_gb_per_s algbw_ci_low_gb_per_s algbw_ci_high_gb_per_s busbw_gb_per_s wire_gb_per_s "
-    "message_rate_per_s "
-    "limit_gb_per_s limit_name efficiency overhead_s wrong_elements cuda_ipc_effective transport link",
+    "variable": (
+        "benchmark backend engine timing_mode timing sync device dtype layout pair message_bytes"
+        " elements window in_place reduction root schedule streams staging cache cuda_ipc interface"
+        " env library bind backend_options buffers"
+    ),
+    "identity": (
+        "run_id case_id sweep_id launch label segment order started_at status reason warnings hosts"
+    ),
+    "result": (
+        "nodes ranks_per_node world_size headline operations_per_sample block_k clock repetitions"
+        " effective_repetitions stop_reason lag1 first_call_s min_s median_s ci_low_s ci_high_s"
+        " mean_s p90_s p95_s p99_s p999_s max_s algbw_gb_per_s algbw_ci_low_gb_per_s"
+        " algbw_ci_high_gb_per_s busbw_gb_per_s wire_gb_per_s message_rate_per_s limit_gb_per_s"
+        " limit_name efficiency overhead_s wrong_elements cuda_ipc_effective transport link"
+    ),
 }
 SAMPLE: dict[str, Any] = {
     "text": "ü", "integer": 2**62, "number": 0.1, "flag": True, "texts": ["noisy", "skewed"],
@@ -61,7 +67,9 @@ def test_every_reason_to_stop_is_in_the_description_of_its_column() -> None:
     assert all(any(f'"{reason}"' in source for source in sources) for reason in STOP_REASONS)
 
 
-@pytest.mark.parametrize(("role", "columns"), [("variable", VARIABLES), ("identity", IDENTITY), ("result", RESULTS)])
+@pytest.mark.parametrize(
+    ("role", "columns"), [("variable", VARIABLES), ("identity", IDENTITY), ("result", RESULTS)]
+)
 def test_no_column_of_version_2_is_lost(role: str, columns: tuple[Column, ...]) -> None:
     assert set(PUBLIC[role].split()) <= {column.name for column in columns}
     assert {column.role for column in columns} == {role}
@@ -102,7 +110,9 @@ def test_a_name_that_ends_in_a_unit_has_that_unit(table: str) -> None:
 def test_a_row_survives_parquet_with_units_and_meanings(table: str, tmp_path: Path) -> None:
     row = {column.name: SAMPLE[column.kind] for column in TABLES[table]}
     empty = dict.fromkeys(row)
-    pq.write_table(pa.Table.from_pylist([row, empty], schema=arrow_schema(table)), tmp_path / "file.parquet")
+    pq.write_table(
+        pa.Table.from_pylist([row, empty], schema=arrow_schema(table)), tmp_path / "file.parquet"
+    )
     back = pq.read_table(tmp_path / "file.parquet")
     assert back.to_pylist() == [row, empty]
     assert back.schema.metadata[b"schema_version"] == str(SCHEMA_VERSION).encode()
@@ -119,9 +129,14 @@ def test_cases_are_all_three_roles() -> None:
 def test_results_of_another_version_are_refused(version: object) -> None:
     check_version(SCHEMA_VERSION, "run")
     check_version(1, "run")
-    with pytest.raises(CommbenchError, match=rf"results/run has schema version {version}, .* reads 1 and 2;"):
+    with pytest.raises(
+        CommbenchError, match=rf"results/run has schema version {version}, .* reads 1 and 2;"
+    ):
         check_version(version, "results/run")
 
 
 def test_items_are_grouped_in_their_order() -> None:
-    assert list(grouped([3, 1, 2, 5], lambda number: number % 2).items()) == [(1, [3, 1, 5]), (0, [2])]
+    assert list(grouped([3, 1, 2, 5], lambda number: number % 2).items()) == [
+        (1, [3, 1, 5]),
+        (0, [2]),
+    ]

@@ -15,7 +15,8 @@ EVERY = pytest.mark.parametrize("name", DTYPES)
 
 @EVERY
 def test_elements_are_torchs_own(name: str) -> None:
-    kind, values = DTYPES[name], np.arange(LARGEST_SUM + 1)
+    kind = DTYPES[name]
+    values = np.arange(LARGEST_SUM + 1)
     element = torch.tensor(values.tolist(), dtype=getattr(torch, name))
     assert kind.encode(values).tobytes() == element.view(torch.uint8).numpy().tobytes()
     assert kind.itemsize == element.itemsize == np.dtype(kind.word).itemsize
@@ -40,5 +41,7 @@ def test_integers_stay_integers() -> None:
 
 def test_an_unknown_type_is_refused_with_those_that_exist() -> None:
     assert dtype("bfloat16").word == "uint16"
-    with pytest.raises(ConfigError, match=r"dtype=fp32 is unknown; allowed: float64, .*bfloat16.*uint8"):
+    with pytest.raises(
+        ConfigError, match=r"dtype=fp32 is unknown; allowed: float64, .*bfloat16.*uint8"
+    ):
         dtype("fp32")

@@ -1,4 +1,5 @@
-"""One table says which facts may differ: the first row that matches counts, and every row can be reached."""
+"""One table says which facts may differ: the first row that matches counts, and every row can be
+reached."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ def test_the_scope_of_a_fact(fact: str, ranks: str, restarts: str, runs: str) ->
 
 @pytest.mark.parametrize("scope", FACT_SCOPES, ids=lambda scope: scope.pattern)
 def test_every_row_is_reached_and_uses_known_words(scope) -> None:  # type: ignore[no-untyped-def]
-    example = scope.pattern.replace("*", "x") if scope.pattern.startswith("*") else scope.pattern.replace("*", "")
+    example = (
+        scope.pattern.replace("*", "x")
+        if scope.pattern.startswith("*")
+        else scope.pattern.replace("*", "")
+    )
     assert scope_of(example) is scope
     for column, words in WORDS.items():
         assert getattr(scope, column) in words

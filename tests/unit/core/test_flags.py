@@ -15,7 +15,11 @@ DOCUMENT = PACKAGE.parent / "docs" / "report.md"
 
 
 def constants(nodes: list[ast.expr | None]) -> list[str]:
-    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
 
 
 def test_the_table_has_every_flag_that_a_measurement_can_set() -> None:

@@ -18,7 +18,9 @@ layouts = st.builds(Layout, st.integers(1, 4), st.integers(1, 4))
 def world_of(widths: list[int]) -> World:
     """Nodes with so many ranks each, numbered through."""
     firsts = [sum(widths[:node]) for node in range(len(widths))]
-    nodes = tuple(tuple(range(first, first + wide)) for first, wide in zip(firsts, widths, strict=True))
+    nodes = tuple(
+        tuple(range(first, first + wide)) for first, wide in zip(firsts, widths, strict=True)
+    )
     return World(0, sum(widths), nodes, (0,))
 
 
@@ -41,7 +43,8 @@ def test_any_other_text_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["0x2", "2x0", "02x2", "2X4", "2*4", "2x4\n", "x4", "1x2x3", "-1x2", 12, 1.2, True, None]
+    "text",
+    ["0x2", "2x0", "02x2", "2X4", "2*4", "2x4\n", "x4", "1x2x3", "-1x2", 12, 1.2, True, None],
 )
 def test_almost_layouts_are_refused(text: object) -> None:
     with pytest.raises(ConfigError, match="is not a layout"):
@@ -57,13 +60,18 @@ def test_almost_layouts_are_refused(text: object) -> None:
         ("2x2", [2, 1, 2], (0, 1, 3, 4)),  # the narrow node is left out
     ],
 )
-def test_members_come_node_after_node(text: str, widths: list[int], members: tuple[int, ...]) -> None:
-    layout, world = Layout.parse(text), world_of(widths)
+def test_members_come_node_after_node(
+    text: str, widths: list[int], members: tuple[int, ...]
+) -> None:
+    layout = Layout.parse(text)
+    world = world_of(widths)
     assert layout.misfit(world) is None
     assert layout.members(world) == members
 
 
-@pytest.mark.parametrize(("text", "widths"), [("1x4", [2]), ("2x1", [8]), ("2x2", [2, 1]), ("1x2", [1, 2])])
+@pytest.mark.parametrize(
+    ("text", "widths"), [("1x4", [2]), ("2x1", [8]), ("2x2", [2, 1]), ("1x2", [1, 2])]
+)
 def test_a_misfit_says_what_there_is(text: str, widths: list[int]) -> None:
     reason = Layout.parse(text).misfit(world_of(widths))
     assert reason is not None
@@ -77,11 +85,15 @@ def test_what_fits_has_rank_zero_and_equal_nodes(layout: Layout, world: World) -
         assert members[0] == 0
         assert len(set(members)) == len(members) == layout.size
         shares = [len(set(node) & set(members)) for node in world.nodes]
-        assert sorted(shares, reverse=True)[: layout.nodes] == [layout.ranks_per_node] * layout.nodes
+        assert (
+            sorted(shares, reverse=True)[: layout.nodes] == [layout.ranks_per_node] * layout.nodes
+        )
 
 
 @given(layouts, worlds)
-def test_a_layout_fits_if_rank_zeros_node_and_enough_others_are_wide(layout: Layout, world: World) -> None:
+def test_a_layout_fits_if_rank_zeros_node_and_enough_others_are_wide(
+    layout: Layout, world: World
+) -> None:
     wide = [len(node) >= layout.ranks_per_node for node in world.nodes]
     assert (layout.misfit(world) is None) == (wide[0] and sum(wide) >= layout.nodes)
 
@@ -95,7 +107,9 @@ def test_the_full_matrix_has_as_few_rounds_as_there_can_be(size: int) -> None:
     assert sorted(matrix) == [(a, b) for a in range(size) for b in range(size)]
     packed = rounds(matrix)
     one_way = 0 if size == 1 else size - 1 if size % 2 == 0 else size
-    assert len(packed) == 1 + 2 * one_way, "each with itself at once, then n-1 rounds there and n-1 back"
+    assert len(packed) == 1 + 2 * one_way, (
+        "each with itself at once, then n-1 rounds there and n-1 back"
+    )
     assert all(len(step) == size // 2 for step in packed[1:])
 
 

@@ -1,4 +1,5 @@
-"""The values that travel: every reduction against plain integers of all ranks, and no two messages alike."""
+"""The values that travel: every reduction against plain integers of all ranks, and no two messages
+alike."""
 
 from __future__ import annotations
 
@@ -30,8 +31,11 @@ def elements(pattern: Pattern, indices: Iterable[int] = INDICES) -> list[int]:
 @pytest.mark.parametrize("reduction", REDUCE)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_reduction_gives_what_all_ranks_contributed(reduction: str, size: int) -> None:
-    shift, salt = 1234 * (size % 3), size % 4
-    columns = [elements(contribution(rank, size, salt, reduction, COUNT, shift)) for rank in range(size)]
+    shift = 1234 * (size % 3)
+    salt = size % 4
+    columns = [
+        elements(contribution(rank, size, salt, reduction, COUNT, shift)) for rank in range(size)
+    ]
     wanted = [REDUCE[reduction](column) for column in zip(*columns, strict=True)]
     result = reduced(size, salt, reduction, COUNT, shift)
     assert elements(result) == wanted
@@ -43,10 +47,16 @@ def test_a_reduction_gives_what_all_ranks_contributed(reduction: str, size: int)
 @pytest.mark.parametrize("size", [2, 9, 40])
 def test_every_rank_counts_somewhere(reduction: str, size: int) -> None:
     """A library that leaves a rank out must be caught: the result without it differs."""
-    columns = np.array([contribution(rank, size, 0, reduction, PERIOD).segments[0].period for rank in range(size)])
-    combined = {"sum": np.sum, "avg": np.sum, "prod": np.prod, "min": np.min, "max": np.max}[reduction]
+    columns = np.array(
+        [contribution(rank, size, 0, reduction, PERIOD).segments[0].period for rank in range(size)]
+    )
+    combined = {"sum": np.sum, "avg": np.sum, "prod": np.prod, "min": np.min, "max": np.max}[
+        reduction
+    ]
     for rank in range(size):
-        assert (combined(np.delete(columns, rank, axis=0), axis=0) != combined(columns, axis=0)).any(), rank
+        assert (
+            combined(np.delete(columns, rank, axis=0), axis=0) != combined(columns, axis=0)
+        ).any(), rank
 
 
 def test_no_sum_leaves_the_exact_range_of_any_type() -> None:
@@ -54,7 +64,13 @@ def test_no_sum_leaves_the_exact_range_of_any_type() -> None:
     for size, reduction in itertools.product(SIZES, REDUCE):
         period = reduced(size, 1, reduction, PERIOD).segments[0].period
         assert period.min() >= 1
-        assert min(contribution(rank, size, 1, reduction, 1).segments[0].period.min() for rank in range(size)) >= 0
+        assert (
+            min(
+                contribution(rank, size, 1, reduction, 1).segments[0].period.min()
+                for rank in range(size)
+            )
+            >= 0
+        )
         for kind in DTYPES.values():
             assert (kind.decode(kind.encode(period)) == period).all(), kind.name
 
@@ -66,7 +82,8 @@ def test_an_average_over_a_power_of_two_needs_no_more_digits_than_bfloat16_has()
 
 
 def test_messages_of_different_ranks_and_checks_differ_almost_everywhere() -> None:
-    """15 values: chance makes 1 in 15 equal. A rank's old message or another rank's must not pass for the right one."""
+    """15 values: chance makes 1 in 15 equal. A rank's old message or another rank's must not pass
+    for the right one."""
     kinds = itertools.product((0, 1, 2, 5, 14, 61, 1 << 20), range(4))
     messages = [np.array(elements(message(key, salt, 1000), range(1000))) for key, salt in kinds]
     for first, second in itertools.combinations(messages, 2):
@@ -76,7 +93,10 @@ def test_messages_of_different_ranks_and_checks_differ_almost_everywhere() -> No
 @pytest.mark.parametrize("count", [100, 256, 1000, 1024, 4096, 10_000])
 def test_the_slots_of_a_window_differ_almost_everywhere(count: int) -> None:
     length = min(count, 500)
-    slots = [np.array(elements(message(0, 0, length, shift=slot * count), range(length))) for slot in range(16)]
+    slots = [
+        np.array(elements(message(0, 0, length, shift=slot * count), range(length)))
+        for slot in range(16)
+    ]
     for first, second in itertools.combinations(slots, 2):
         assert np.mean(first == second) < 0.25
 

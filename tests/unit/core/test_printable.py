@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from commbench.core.terminal import LONGEST_LINE, TableColumn, Terminal, one_line, printable, table_text
+from commbench.core.terminal import (
+    LONGEST_LINE,
+    TableColumn,
+    Terminal,
+    one_line,
+    printable,
+    table_text,
+)
 from commbench.core.units import format_ranges, parse_ranges
 
 
@@ -31,7 +38,9 @@ def test_escapes_are_written_out(text: str, shown: str) -> None:
 @given(st.text(st.characters()))
 def test_nothing_that_controls_a_terminal_is_left(text: str) -> None:
     shown = printable(text)
-    assert {unicodedata.category(char) for char in shown if char != "\n"}.isdisjoint({"Cc", "Cs", "Zl", "Zp"})
+    assert {unicodedata.category(char) for char in shown if char != "\n"}.isdisjoint(
+        {"Cc", "Cs", "Zl", "Zp"}
+    )
     assert printable(shown) == shown
     shown.encode()
 
@@ -43,7 +52,9 @@ def test_one_line_is_one(text: str) -> None:
 
 def test_a_long_line_keeps_both_ends() -> None:
     line = one_line("seen " + "x" * 10**6 + " allowed")
-    assert len(line) < LONGEST_LINE + 10 and line.startswith("seen x") and line.endswith("x allowed")
+    assert (
+        len(line) < LONGEST_LINE + 10 and line.startswith("seen x") and line.endswith("x allowed")
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +89,9 @@ def test_a_written_list_names_every_number_once(numbers: set[int]) -> None:
 
 def test_a_table_that_is_too_wide_keeps_its_headings_and_shortens_texts_by_their_width() -> None:
     columns = [TableColumn("name"), TableColumn("median\nus", right=True), TableColumn("reason")]
-    _, headings, line = table_text(columns, [["p2p_latency", "8.65", "節" * 30]], Terminal(width=40)).splitlines()
+    _, headings, line = table_text(
+        columns, [["p2p_latency", "8.65", "節" * 30]], Terminal(width=40)
+    ).splitlines()
     assert line.endswith("節 ..") and cell_len(line) <= 40
     assert headings.split() == ["name", "us", "reason"]
     narrow = table_text(columns[:2], [["p2p_latency", "8.65"]], Terminal(width=14))

@@ -32,8 +32,17 @@ class WithLibrary(Smallest):
 def test_a_backend_inherits_what_it_does_not_declare() -> None:
     backend = Smallest()
     assert isinstance(backend, Backend)
-    assert (backend.engines, backend.axes, backend.threads_per_rank, backend.shares_gpu) == (("python",), (), 1, True)
-    assert (backend.library, backend.threads, backend.staging("all_reduce")) == (None, "funneled", "none")
+    assert (backend.engines, backend.axes, backend.threads_per_rank, backend.shares_gpu) == (
+        ("python",),
+        (),
+        1,
+        True,
+    )
+    assert (backend.library, backend.threads, backend.staging("all_reduce")) == (
+        None,
+        "funneled",
+        "none",
+    )
     assert backend.environment("off", "lo") == {}
 
 

@@ -1,4 +1,5 @@
-"""A folder that no other run has, with the user's rights, and files in it that are whole or absent."""
+"""A folder that no other run has, with the user's rights, and files in it that are whole or
+absent."""
 
 from __future__ import annotations
 
@@ -19,9 +20,13 @@ from commbench.core.run_folder import check_output, new_folder, write_json
 STARTS = 20
 
 
-def test_runs_of_the_same_moment_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_the_same_moment_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And with names of which every other one is taken: 20 runs at once choose among 40."""
-    monkeypatch.setattr(folders.secrets, "token_hex", lambda _: f"{random.randrange(2 * STARTS):02d}")
+    monkeypatch.setattr(
+        folders.secrets, "token_hex", lambda _: f"{random.randrange(2 * STARTS):02d}"
+    )
     monkeypatch.setattr(folders, "TIMESTAMP", "one moment")
     together = threading.Barrier(STARTS)
 
@@ -58,7 +63,10 @@ def test_a_disk_that_takes_nothing_is_refused_at_the_door(tmp_path: Path, state:
             before = sorted(disk.path.rglob("*"))
             reason = "No space left on device" if state == "full" else "Read-only file system"
             for ask in (new_folder, check_output):
-                with pytest.raises(ConfigError, match=f"can't be written: {reason}; choose another with output=FOLDER"):
+                with pytest.raises(
+                    ConfigError,
+                    match=f"can't be written: {reason}; choose another with output=FOLDER",
+                ):
                     ask(str(disk.path / "deep" / "results"))
             if state == "full":
                 check_left(disk.path, before)
@@ -67,7 +75,9 @@ def test_a_disk_that_takes_nothing_is_refused_at_the_door(tmp_path: Path, state:
 
 
 def check_left(disk: Path, before: list[Path]) -> None:
-    assert [path for path in disk.rglob("*") if path.name not in ("deep", "results")] == before, "no folder of a run"
+    assert [path for path in disk.rglob("*") if path.name not in ("deep", "results")] == before, (
+        "no folder of a run"
+    )
 
 
 def test_json_is_the_old_or_the_new_one(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Credentials in the configuration: hidden in the record, given again where a run goes on, never in a result."""
+"""Credentials in the configuration: hidden in the record, given again where a run goes on, never in
+a result."""
 
 from __future__ import annotations
 
@@ -42,32 +43,58 @@ def test_any_override_can_be_written_down(text: str) -> None:
 
 
 def test_names_stay_at_every_depth() -> None:
-    config = {"env": {"X_TOKEN": SECRET, "X": "1", "PIN_KEY": 1234}, "model": [{"password": SECRET}], "seed": 3}
+    config = {
+        "env": {"X_TOKEN": SECRET, "X": "1", "PIN_KEY": 1234},
+        "model": [{"password": SECRET}],
+        "seed": 3,
+    }
     masked = recorded("", config)
-    assert masked == {"env": {"X_TOKEN": MASK, "X": "1", "PIN_KEY": MASK}, "model": [{"password": MASK}], "seed": 3}
+    assert masked == {
+        "env": {"X_TOKEN": MASK, "X": "1", "PIN_KEY": MASK},
+        "model": [{"password": MASK}],
+        "seed": 3,
+    }
 
 
 def test_ranks_with_different_credentials_have_different_digests_and_equal_records() -> None:
     with ConfigComposer() as composer:
-        job, other = (composer.jobs([f"env.FOO_TOKEN={text}"], False)[0] for text in (SECRET, "another"))
+        job, other = (
+            composer.jobs([f"env.FOO_TOKEN={text}"], False)[0] for text in (SECRET, "another")
+        )
     assert job.digest != other.digest
     assert job.config == other.config and job.config["env"] == {"FOO_TOKEN": MASK}
     assert dict(job.settings.env) == {"FOO_TOKEN": SECRET}, "the ranks get it"
 
 
-def test_a_recorded_override_takes_the_value_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_override_takes_the_value_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with ConfigComposer() as composer:
         with pytest.raises(ConfigError, match="export FOO_TOKEN="):
             composer.jobs(["++env.FOO_TOKEN='***'"], False)
         monkeypatch.setenv("FOO_TOKEN", "a'b\\c")
-        assert dict(composer.jobs(["++env.FOO_TOKEN='***'"], False)[0].settings.env) == {"FOO_TOKEN": "a'b\\c"}
+        assert dict(composer.jobs(["++env.FOO_TOKEN='***'"], False)[0].settings.env) == {
+            "FOO_TOKEN": "a'b\\c"
+        }
 
 
-def test_no_file_of_a_run_holds_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_of_a_run_holds_a_credential(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NCCL_API_KEY", SECRET)
     monkeypatch.setenv("UCX_PROXY", f"http://me:{SECRET}@proxy")
-    given = [f"env.FOO_TOKEN={SECRET}", f"env.GIT='https://me:{SECRET}@git.example'", f"output={tmp_path}"]
-    words = ["backend=simulated", "sizes=[8]", "benchmark=barrier", "timing=fixed", "timing.repetitions=5"]
+    given = [
+        f"env.FOO_TOKEN={SECRET}",
+        f"env.GIT='https://me:{SECRET}@git.example'",
+        f"output={tmp_path}",
+    ]
+    words = [
+        "backend=simulated",
+        "sizes=[8]",
+        "benchmark=barrier",
+        "timing=fixed",
+        "timing.repetitions=5",
+    ]
     folder = commbench.run(*words, "writer=[parquet,jsonl]", *given)
     files = [file for file in Path(folder).rglob("*") if file.is_file()]
     assert len(files) >= 3
@@ -75,6 +102,9 @@ def test_no_file_of_a_run_holds_a_credential(tmp_path: Path, monkeypatch: pytest
     run = json.loads((Path(folder) / "run.json").read_text())
     assert run["config"]["env"] == {"FOO_TOKEN": MASK, "GIT": "https://***@git.example"}
     facts = run["provenance"]["nodes"][0]
-    assert facts["environment.NCCL_API_KEY"] == MASK and facts["environment.UCX_PROXY"] == "http://***@proxy"
+    assert (
+        facts["environment.NCCL_API_KEY"] == MASK
+        and facts["environment.UCX_PROXY"] == "http://***@proxy"
+    )
     assert "run.digest" not in facts
     assert json.loads(commbench.load(folder).env[0])["FOO_TOKEN"] == MASK

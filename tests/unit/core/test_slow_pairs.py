@@ -1,4 +1,5 @@
-"""Slow pairs: noise is no finding, planted truth is one, and each pair is judged against its own class."""
+"""Slow pairs: noise is no finding, planted truth is one, and each pair is judged against its own
+class."""
 
 from __future__ import annotations
 
@@ -16,10 +17,25 @@ Pair = tuple[int, int]
 INTERVAL = 0.02  # half-width of a planted interval
 
 
-def row(pair: str | None, median_s: float | None, ranks_per_node: int = 8, **more: Any) -> dict[str, Any]:
-    low, high = (None, None) if median_s is None else (median_s * (1 - INTERVAL), median_s * (1 + INTERVAL))
-    values = case_row(run_id="r", benchmark="p2p_latency", message_bytes=1024, status="ok", pair=pair)
-    return values | {"median_s": median_s, "ci_low_s": low, "ci_high_s": high, "ranks_per_node": ranks_per_node} | more
+def row(
+    pair: str | None, median_s: float | None, ranks_per_node: int = 8, **more: Any
+) -> dict[str, Any]:
+    low, high = (
+        (None, None) if median_s is None else (median_s * (1 - INTERVAL), median_s * (1 + INTERVAL))
+    )
+    values = case_row(
+        run_id="r", benchmark="p2p_latency", message_bytes=1024, status="ok", pair=pair
+    )
+    return (
+        values
+        | {
+            "median_s": median_s,
+            "ci_low_s": low,
+            "ci_high_s": high,
+            "ranks_per_node": ranks_per_node,
+        }
+        | more
+    )
 
 
 def world(
@@ -33,8 +49,10 @@ def world(
     seed: int = 0,
     **more: Any,
 ) -> list[dict[str, Any]]:
-    """All pairs at 2 us; other nodes take `between`, links of the slow rank `factor` times as long."""
-    random, rows = np.random.default_rng(seed), []
+    """All pairs at 2 us; other nodes take `between`, links of the slow rank `factor` times as
+    long."""
+    random = np.random.default_rng(seed)
+    rows = []
     for first in range(size):
         for second in range(size):
             time = 2e-6 * float(np.exp(noise * random.standard_normal()))
@@ -56,23 +74,30 @@ def test_noise_is_no_finding() -> None:
 
 def test_a_slow_pair_is_found_in_noise() -> None:
     trials = [reported(world(8, {(0, 2): 1.5}, noise=0.03, seed=seed)) for seed in range(100)]
-    assert sum(trial == [("slow", "0-2", None), ("asymmetric", "0-2", None)] for trial in trials) >= 95
+    assert (
+        sum(trial == [("slow", "0-2", None), ("asymmetric", "0-2", None)] for trial in trials) >= 95
+    )
 
 
 def test_the_text_says_how_slow_and_against_what() -> None:
     slow, asymmetric = findings(world(4, {(0, 2): 2.05}))
     assert (
         slow.text
-        == "p2p_latency 1 KiB: 0-2 takes 4.10 us, 2.05 x the typical 2.00 us of the 11 other pairs on one node; "
-        "at one size only"
+        == "p2p_latency 1 KiB: 0-2 takes 4.10 us, 2.05 x the typical 2.00 us of the 11 other pairs"
+        " on one node; at one size only"
     )
-    assert asymmetric.text == "p2p_latency 1 KiB: 0-2 takes 4.10 us, 2-0 only 2.00 us (2.05 x); at one size only"
+    assert (
+        asymmetric.text
+        == "p2p_latency 1 KiB: 0-2 takes 4.10 us, 2-0 only 2.00 us (2.05 x); at one size only"
+    )
     assert (slow.run_id, slow.benchmark, slow.message_bytes) == ("r", "p2p_latency", 1024)
     assert slow.ratio == asymmetric.ratio == pytest.approx(2.05)
 
 
 @pytest.mark.parametrize(("size", "ranks_per_node"), [(4, 4), (4, 2), (6, 3), (8, 8)])
-def test_a_slow_rank_is_named_first_and_its_pairs_point_to_it(size: int, ranks_per_node: int) -> None:
+def test_a_slow_rank_is_named_first_and_its_pairs_point_to_it(
+    size: int, ranks_per_node: int
+) -> None:
     rank, *others = findings(world(size, slow_rank=3, factor=2.0, ranks_per_node=ranks_per_node))
     pairs = 2 * (size - 1)
     assert (rank.kind, rank.rank, rank.pair, rank.ratio) == ("rank", 3, None, pytest.approx(2.0))
@@ -80,11 +105,19 @@ def test_a_slow_rank_is_named_first_and_its_pairs_point_to_it(size: int, ranks_p
         f"rank 3 is in all {pairs} slow pairs: look at the rank, not at the link; at one size only"
     )
     assert len(others) == size - 1, "one for both directions"
-    assert all(finding.kind == "slow" and finding.rank == 3 and "3" in str(finding.pair) for finding in others)
+    assert all(
+        finding.kind == "slow" and finding.rank == 3 and "3" in str(finding.pair)
+        for finding in others
+    )
 
 
 def test_two_slow_ranks_are_both_named() -> None:
-    rows = world(8, {(first, 5): 2.0 for first in range(8)} | {(5, second): 2.0 for second in range(8)}, 3, 2.0)
+    rows = world(
+        8,
+        {(first, 5): 2.0 for first in range(8)} | {(5, second): 2.0 for second in range(8)},
+        3,
+        2.0,
+    )
     ranks = [finding for finding in findings(rows) if finding.kind == "rank"]
     assert {finding.rank for finding in ranks} == {3, 5}
     assert len(ranks) == 2
@@ -97,7 +130,11 @@ def test_a_bad_link_is_no_bad_rank() -> None:
 
 def sizes(planted: dict[int, dict[Pair, float]], **more: Any) -> list[dict[str, Any]]:
     """A matrix of 8 ranks per size, with what is planted at each."""
-    return [entry for size, slow in planted.items() for entry in world(8, slow, noise=0.01, message_bytes=size, **more)]
+    return [
+        entry
+        for size, slow in planted.items()
+        for entry in world(8, slow, noise=0.01, message_bytes=size, **more)
+    ]
 
 
 def test_a_neighbouring_size_must_agree() -> None:
@@ -105,28 +142,37 @@ def test_a_neighbouring_size_must_agree() -> None:
     assert findings(sizes({8: {}, 64: slow, 512: {}, 4096: slow})) == []
     both = {(0, 2): 4.0, (2, 0): 4.0}
     slowest = findings(sizes({8: {}, 64: {}, 512: {(0, 2): 2.0, (2, 0): 2.0}, 4096: both}))
-    assert [(finding.kind, finding.pair, finding.message_bytes) for finding in slowest] == [("slow", "0-2", 4096)]
+    assert [(finding.kind, finding.pair, finding.message_bytes) for finding in slowest] == [
+        ("slow", "0-2", 4096)
+    ]
     assert all(finding.text.endswith("; at 2 of 4 sizes") for finding in slowest)
 
 
 @pytest.mark.parametrize(
-    ("warning", "factor", "count"), [("oversubscribed", 9.0, 0), ("noisy", 1.8, 0), ("noisy", 2.5, 1)]
+    ("warning", "factor", "count"),
+    [("oversubscribed", 9.0, 0), ("noisy", 1.8, 0), ("noisy", 2.5, 1)],
 )
 def test_doubtful_rows_accuse_nobody_and_uncertain_ones_need_twice_the_time(
     warning: str, factor: float, count: int
 ) -> None:
     rows = sizes({8: {(0, 2): factor, (2, 0): factor}, 64: {(0, 2): factor, (2, 0): factor}})
     assert len(findings(rows)) == 1, "one link"
-    doubtful = [entry | {"warnings": [warning] if entry["pair"] in ("0-2", "2-0") else []} for entry in rows]
+    doubtful = [
+        entry | {"warnings": [warning] if entry["pair"] in ("0-2", "2-0") else []} for entry in rows
+    ]
     assert len(findings(doubtful)) == count
-    assert findings([entry | {"warnings": [warning]} for entry in rows]) == []  # where all are, none is conspicuous
+    # where all are, none is conspicuous
+    assert findings([entry | {"warnings": [warning]} for entry in rows]) == []
     assert findings([entry for entry in doubtful if entry["message_bytes"] == 8]) == []
 
 
 def test_one_usable_size_of_several_accuses_nobody() -> None:
     rows = sizes({8: {(0, 2): 3.0, (2, 0): 3.0}, 64: {(0, 2): 3.0, (2, 0): 3.0}})
     for other in ({"warnings": ["oversubscribed"]}, {"status": "failed", "median_s": None}):
-        assert findings([entry | (other if entry["message_bytes"] == 64 else {}) for entry in rows]) == []
+        assert (
+            findings([entry | (other if entry["message_bytes"] == 64 else {}) for entry in rows])
+            == []
+        )
     assert len(findings([entry for entry in rows if entry["message_bytes"] == 8])) == 1
 
 
@@ -152,7 +198,8 @@ def test_the_edge_of_a_wide_class_is_no_fault() -> None:
 
 
 def in_wide_class(median_s: float, low_s: float) -> list[dict[str, Any]]:
-    """Eleven pairs from 0.8 to 1.2 us, whose MAD is 0.12 us: 3 standard deviations are 0.53 us. And one more."""
+    """Eleven pairs from 0.8 to 1.2 us, whose MAD is 0.12 us: 3 standard deviations are 0.53 us. And
+    one more."""
     pairs = [(first, second) for first in range(4) for second in range(4) if first != second]
     times = [*np.linspace(0.8e-6, 1.2e-6, 11), median_s]
     rows = [row(f"{a}-{b}", time, 4) for (a, b), time in zip(pairs, times, strict=True)]
@@ -180,7 +227,9 @@ def test_a_median_beyond_the_factor_is_not_enough() -> None:
 
 def test_two_pairs_do_not_tell_which_is_wrong() -> None:
     assert findings([row("0-1", 1e-6), row("1-2", 3e-6)]) == []
-    assert reported([row("0-1", 1e-6), row("1-2", 1e-6), row("2-3", 3e-6)]) == [("slow", "2-3", None)]
+    assert reported([row("0-1", 1e-6), row("1-2", 1e-6), row("2-3", 3e-6)]) == [
+        ("slow", "2-3", None)
+    ]
 
 
 def test_a_pair_without_an_interval_accuses_nobody() -> None:
@@ -199,10 +248,18 @@ def test_intervals_that_meet_are_symmetric() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"benchmark": "p2p_bandwidth"}, {"message_bytes": 8}, {"engine": "native"}, {"dtype": "int8"}, {"window": 2},
-        {"streams": 4}, {"schedule": "rounds"}, {"layout": "1x3"}, {"run_id": "s"}, {"env": {"A": "b"}},
+        {"benchmark": "p2p_bandwidth"},
+        {"message_bytes": 8},
+        {"engine": "native"},
+        {"dtype": "int8"},
+        {"window": 2},
+        {"streams": 4},
+        {"schedule": "rounds"},
+        {"layout": "1x3"},
+        {"run_id": "s"},
+        {"env": {"A": "b"}},
     ],
-)  # fmt: skip
+)
 def test_only_cases_that_differ_in_nothing_else_are_compared(other: dict[str, Any]) -> None:
     fast = world(2, **other)
     assert findings([*fast, row("0-1", 9e-6), row("1-0", 9e-6)]) == []
@@ -210,7 +267,10 @@ def test_only_cases_that_differ_in_nothing_else_are_compared(other: dict[str, An
 
 
 def test_what_tells_two_matrices_apart_is_in_the_text() -> None:
-    rows = [*world(4, {(0, 2): 2.0}, engine="python", window=4), *world(4, {(0, 2): 3.0}, engine="native", window=4)]
+    rows = [
+        *world(4, {(0, 2): 2.0}, engine="python", window=4),
+        *world(4, {(0, 2): 3.0}, engine="native", window=4),
+    ]
     texts = [finding.text for finding in findings(rows) if finding.kind == "slow"]
     assert [text.partition(": ")[0] for text in texts] == [
         "p2p_latency 1 KiB, engine native",
@@ -222,7 +282,9 @@ def test_rows_that_are_no_entry_of_a_matrix_are_left_out() -> None:
     nan = float("nan")
     foreign = [row(None, 1e-6), row("0-2 1-3", 1e-6), row(nan, 1e-6)]  # type: ignore[arg-type]
     assert matrices(foreign) == []
-    skipped = [entry | {"status": "skipped", "median_s": None, "ci_low_s": None} for entry in world(3)]
+    skipped = [
+        entry | {"status": "skipped", "median_s": None, "ci_low_s": None} for entry in world(3)
+    ]
     assert len(matrices(skipped)[0].rows) == 9
     assert matrices(skipped)[0].classes == {}
     assert findings([*foreign, *skipped]) == []
@@ -230,15 +292,20 @@ def test_rows_that_are_no_entry_of_a_matrix_are_left_out() -> None:
 
 @given(
     st.integers(2, 5).flatmap(
-        lambda size: st.tuples(st.lists(st.floats(1e-9, 1e3), min_size=size**2, max_size=size**2), st.integers(1, size))
+        lambda size: st.tuples(
+            st.lists(st.floats(1e-9, 1e3), min_size=size**2, max_size=size**2), st.integers(1, size)
+        )
     )
 )
 def test_no_finding_contradicts_the_times(world_times: tuple[list[float], int]) -> None:
-    """Whatever the times: a slow pair is beyond the factor of at least half of its class, and an asymmetric one of
-    its way back; the order of the rows does not matter."""
+    """Whatever the times: a slow pair is beyond the factor of at least half of its class, and an
+    asymmetric one of its way back; the order of the rows does not matter."""
     times, ranks_per_node = world_times
     size = round(len(times) ** 0.5)
-    rows = [row(f"{index // size}-{index % size}", time, ranks_per_node) for index, time in enumerate(times)]
+    rows = [
+        row(f"{index // size}-{index % size}", time, ranks_per_node)
+        for index, time in enumerate(times)
+    ]
     (matrix,) = matrices(rows)
     for pair, (name, typical) in matrix.slow.items():
         faster = [time for time in matrix.classes[name].values() if time <= typical]

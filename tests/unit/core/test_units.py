@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.errors import ConfigError
-from commbench.core.units import about_bytes, format_bytes, format_factor, format_number, format_seconds, parse_bytes
+from commbench.core.units import (
+    about_bytes,
+    format_bytes,
+    format_factor,
+    format_number,
+    format_seconds,
+    parse_bytes,
+)
 
 UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -34,7 +41,23 @@ def test_bytes_are_read_exactly(text: object, value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "KiB", "1 kib", "1kb", "-4", "1e3", "1,5kB", "1.5", "0.3B", "1.0001kB", True, None, "nan", "9" * 5000]
+    "text",
+    [
+        "",
+        "KiB",
+        "1 kib",
+        "1kb",
+        "-4",
+        "1e3",
+        "1,5kB",
+        "1.5",
+        "0.3B",
+        "1.0001kB",
+        True,
+        None,
+        "nan",
+        "9" * 5000,
+    ],
 )
 def test_what_is_no_whole_number_of_bytes_is_refused(text: object) -> None:
     with pytest.raises(ConfigError, match="number of bytes"):
@@ -51,7 +74,12 @@ def test_bytes_survive_the_round_trip(value: int) -> None:
     assert parse_bytes(format_bytes(value)) == value
 
 
-@given(st.one_of(st.text(max_size=12), st.from_regex(r"\d{1,40}(\.\d{1,40})?\s?[KMGTkiB]{0,3}", fullmatch=True)))
+@given(
+    st.one_of(
+        st.text(max_size=12),
+        st.from_regex(r"\d{1,40}(\.\d{1,40})?\s?[KMGTkiB]{0,3}", fullmatch=True),
+    )
+)
 def test_any_text_gives_a_number_or_a_refusal(text: str) -> None:
     try:
         assert parse_bytes(text) >= 0
@@ -61,7 +89,14 @@ def test_any_text_gives_a_number_or_a_refusal(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 B"), (64, "64 B"), (1024, "1 KiB"), (40_000, "40 kB"), (39_322, "39322 B"), (3 * 2**30, "3 GiB")],
+    [
+        (0, "0 B"),
+        (64, "64 B"),
+        (1024, "1 KiB"),
+        (40_000, "40 kB"),
+        (39_322, "39322 B"),
+        (3 * 2**30, "3 GiB"),
+    ],
 )
 def test_bytes_are_written_in_the_shortest_exact_way(value: int, text: str) -> None:
     assert format_bytes(value) == text
@@ -70,8 +105,15 @@ def test_bytes_are_written_in_the_shortest_exact_way(value: int, text: str) -> N
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        *((None, "-"), (1.234e-6, "1.23 us"), (45.64e-3, "45.6 ms"), (7.889, "7.89 s"), (2.5e-9, "2.50 ns")),
-        *((9.999e-3, "10.0 ms"), (0.99996, "1.00 s"), (999.7e-6, "1.00 ms")),  # rounded up into the next unit
+        *(
+            (None, "-"),
+            (1.234e-6, "1.23 us"),
+            (45.64e-3, "45.6 ms"),
+            (7.889, "7.89 s"),
+            (2.5e-9, "2.50 ns"),
+        ),
+        # rounded up into the next unit
+        *((9.999e-3, "10.0 ms"), (0.99996, "1.00 s"), (999.7e-6, "1.00 ms")),
         *((3600.0, "3600 s"), (4e-10, "0.400 ns"), (0.0, "0 ns")),
     ],
 )
@@ -81,7 +123,15 @@ def test_seconds_have_three_digits_and_the_unit_that_fits(value: float | None, t
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "-"), (0.0, "0"), (0.01234, "0.0123"), (1.0, "1.00"), (99.96, "100"), (363.4, "363"), (1234.0, "1234")],
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (0.01234, "0.0123"),
+        (1.0, "1.00"),
+        (99.96, "100"),
+        (363.4, "363"),
+        (1234.0, "1234"),
+    ],
 )
 def test_rates_have_three_digits(value: float | None, text: str) -> None:
     assert format_number(value) == text
@@ -116,7 +166,13 @@ def test_seconds_lose_less_than_a_digit_of_three(value: float) -> None:
 @pytest.mark.parametrize(
     ("size", "text"),
     [
-        *((24 * 1024, "24 KiB"), (26667, "26 KiB"), (1.46 * 2**20, "1.46 MiB"), (700 * 1024, "700 KiB"), (5.2, "5 B")),
+        *(
+            (24 * 1024, "24 KiB"),
+            (26667, "26 KiB"),
+            (1.46 * 2**20, "1.46 MiB"),
+            (700 * 1024, "700 KiB"),
+            (5.2, "5 B"),
+        ),
         (999.9 * 2**20, "1000 MiB"),
     ],
 )

@@ -1,4 +1,5 @@
-"""The clocks of a GPU on a device that keeps a diary: what is enqueued when, and what each clock takes in."""
+"""The clocks of a GPU on a device that keeps a diary: what is enqueued when, and what each clock
+takes in."""
 
 from __future__ import annotations
 
@@ -19,13 +20,17 @@ MICROSECOND = 1000
 
 
 class Diary:
-    """See engines.device.Device: a stream with a clock of its own, which moves on as work is done."""
+    """See engines.device.Device: a stream with a clock of its own, which moves on as work is
+    done."""
 
     def __init__(self) -> None:
         self.words: list[str] = []  # what was done on the device, in order
-        self.now_ns, self._queue = 0, list[Callable[[], None]]()
+        self.now_ns = 0
+        self._queue = list[Callable[[], None]]()
         self.holds: list[float] = []
-        self.captures, self.host_bound, self.eager = 0, 0, False
+        self.captures = 0
+        self.host_bound = 0
+        self.eager = False
 
     def work(self, word: str, ns: int) -> Callable[..., None]:
         return lambda *args: self.enqueue(" ".join([word, *map(str, args)]), ns)
@@ -42,7 +47,8 @@ class Diary:
         self.now_ns += ns
 
     def synchronise(self) -> None:
-        queue, self._queue = self._queue, []
+        queue = self._queue
+        self._queue = []
         for work in queue:
             work()
         self.words.append("|")
@@ -67,9 +73,11 @@ class Diary:
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         self.captures += 1
-        queue, self._queue = self._queue, []
+        queue = self._queue
+        self._queue = []
         enqueue()
-        captured, self._queue = self._queue, queue
+        captured = self._queue
+        self._queue = queue
         return lambda: self._queue.extend(captured)
 
 
@@ -80,20 +88,27 @@ class Stamp:
 def lowered(diary: Diary) -> Lowered[Call]:
     return Lowered(
         steps=(Call(diary.work("a", 5 * MICROSECOND)), Call(diary.work("b", 2 * MICROSECOND))),
-        before=(Call(diary.work("reset", 1000 * MICROSECOND)), Call(diary.work("barrier", 100 * MICROSECOND))),
+        before=(
+            Call(diary.work("reset", 1000 * MICROSECOND)),
+            Call(diary.work("barrier", 100 * MICROSECOND)),
+        ),
         enter=(Call(diary.work("enter", MICROSECOND)),),
     )
 
 
 def runner(diary: Diary, mode: str, connected: bool = False, pool: int = 1) -> Any:
-    return device_runner(diary, lowered(diary), pool, Mode("python", timing_mode=mode, connected=connected))
+    return device_runner(
+        diary, lowered(diary), pool, Mode("python", timing_mode=mode, connected=connected)
+    )
 
 
 def test_the_host_waits_before_and_behind_the_steps() -> None:
     diary = Diary()
     stamps = runner(diary, "host_sync")(2)
     assert " ".join(diary.words) == "enter |" + 2 * " reset barrier | a b |"
-    assert (stamps[0, :, 1] > stamps[0, :, 0]).all() and (stamps[0, 1:, 0] >= stamps[0, :-1, 1]).all()
+    assert (stamps[0, :, 1] > stamps[0, :, 0]).all() and (
+        stamps[0, 1:, 0] >= stamps[0, :-1, 1]
+    ).all()
 
 
 @pytest.mark.parametrize("mode", ["device_event", "throughput", "graph"])
@@ -103,7 +118,10 @@ def test_events_take_in_the_steps_and_nothing_else(mode: str) -> None:
     assert (stamps[:, 1] - stamps[:, 0]).tolist() == [7 * MICROSECOND] * 3
     assert (np.diff(stamps[:, 1]) > 0).all(), "in the order they ran, for a time line"
     untimed = mode == "graph"  # a capture is tried before it counts
-    assert diary.words.count("a") == diary.words.count("b") == 3 + untimed and diary.words.count("barrier") == 3
+    assert (
+        diary.words.count("a") == diary.words.count("b") == 3 + untimed
+        and diary.words.count("barrier") == 3
+    )
 
 
 @pytest.mark.parametrize("mode", ["device_event", "throughput"])
@@ -111,7 +129,9 @@ def test_calls_are_enqueued_while_the_device_is_busy_and_ranks_meet_behind_that(
     diary = Diary()
     runner(diary, mode)(3)
     assert " ".join(diary.words) == "enter |" + 3 * " hold reset barrier a b |"
-    assert diary.holds[0] == 4 * CALL_S and all(LEAST_HOLD_S <= hold_s <= MOST_HOLD_S for hold_s in diary.holds)
+    assert diary.holds[0] == 4 * CALL_S and all(
+        LEAST_HOLD_S <= hold_s <= MOST_HOLD_S for hold_s in diary.holds
+    )
     assert diary.host_bound == 0
 
 
@@ -134,7 +154,8 @@ def test_twenty_calls_are_held_for_before_one_was_timed() -> None:
 
 
 def test_a_slow_host_is_waited_for_and_never_for_long() -> None:
-    diary, slow = Diary(), 3e-3
+    diary = Diary()
+    slow = 3e-3
 
     def step() -> None:
         time.sleep(slow)
@@ -149,7 +170,9 @@ def test_a_slow_host_is_waited_for_and_never_for_long() -> None:
 
 
 @pytest.mark.parametrize("mode", ["device_event", "graph"])
-def test_the_hold_is_twice_the_time_that_enqueuing_took(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+def test_the_hold_is_twice_the_time_that_enqueuing_took(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
     """On a host whose clock moves on by 1 ms whenever it is read."""
     readings = itertools.count(0, 1000 * MICROSECOND)
     monkeypatch.setattr("commbench.engines.device.now_ns", lambda: next(readings))
@@ -177,7 +200,8 @@ def test_a_graph_of_steps_that_have_run_is_a_replay_from_the_first_repetition_on
 
 @pytest.mark.parametrize("mode", ["host_sync", "device_event", "throughput", "graph"])
 def test_repetitions_walk_through_the_copies(mode: str) -> None:
-    diary, seen = Diary(), []
+    diary = Diary()
+    seen = []
     calls = Lowered((Call(seen.append, (Rotating((0, 1, 2)),)),))
     device_runner(diary, calls, 3, Mode("python", timing_mode=mode))(4)
     wanted = [0, 1, 2, 0]
@@ -189,7 +213,9 @@ def test_what_goes_wrong_is_an_error_of_the_communication() -> None:
         raise RuntimeError("unhandled cuda error")
 
     with pytest.raises(CommunicationError, match="RuntimeError: unhandled cuda error"):
-        device_runner(Diary(), Lowered((Call(fail),)), 1, Mode("python", timing_mode="throughput"))(1)
+        device_runner(Diary(), Lowered((Call(fail),)), 1, Mode("python", timing_mode="throughput"))(
+            1
+        )
 
 
 def test_what_can_not_be_captured_is_unsupported_and_no_failure() -> None:

@@ -1,4 +1,5 @@
-"""Programs in the calls of a library, and the generated Python loop: what runs when, and what is between the stamps."""
+"""Programs in the calls of a library, and the generated Python loop: what runs when, and what is
+between the stamps."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Send, Step, View, WaitAll
 from commbench.engines.lowered import Call, Lowered, PythonRunner, Rotating, now_ns
 
-SEND, RESET = Send(View("data"), 1), Copy(View("source"), View("data"))
+SEND = Send(View("data"), 1)
+RESET = Copy(View("source"), View("data"))
 PROGRAM = Program(steps=(SEND, SEND), reset=(RESET,))
 
 
@@ -22,7 +24,9 @@ def kind(step: Step) -> str:
 
 
 def test_a_barrier_comes_before_each_repetition_after_the_reset() -> None:
-    assert Lowered.of(PROGRAM, "barrier", kind) == Lowered(("Send", "Send"), ("Copy", "Barrier"), ())
+    assert Lowered.of(PROGRAM, "barrier", kind) == Lowered(
+        ("Send", "Send"), ("Copy", "Barrier"), ()
+    )
 
 
 def test_a_self_synchronising_program_has_one_before_each_block() -> None:
@@ -46,7 +50,9 @@ def test_messages_that_nobody_waits_for_are_refused_for_every_library() -> None:
 
 
 def test_a_program_with_agreed_starts_has_a_barrier_before_each_block_and_waits_for_them() -> None:
-    assert Lowered.of(PROGRAM, "window", kind) == Lowered(("Send", "Send"), ("Copy",), ("Barrier",), windowed=True)
+    assert Lowered.of(PROGRAM, "window", kind) == Lowered(
+        ("Send", "Send"), ("Copy",), ("Barrier",), windowed=True
+    )
 
 
 class Log:
@@ -87,17 +93,26 @@ def test_enter_runs_once_a_block_and_before_ahead_of_each_repetition(log: Log) -
 
 
 def test_only_the_steps_lie_between_the_stamps(log: Log) -> None:
-    stamps = run(Lowered((Call(log, ("step",)),), (Call(log, ("before",)),), (Call(log, ("enter",)),)), 50)
+    stamps = run(
+        Lowered((Call(log, ("step",)),), (Call(log, ("before",)),), (Call(log, ("enter",)),)), 50
+    )
     begin, end = stamps[0].T
-    before, step = log.times[1::2], log.times[2::2]
-    assert (np.array(before) <= begin).all() and (begin <= np.array(step)).all() and (np.array(step) <= end).all()
+    before = log.times[1::2]
+    step = log.times[2::2]
+    assert (
+        (np.array(before) <= begin).all()
+        and (begin <= np.array(step)).all()
+        and (np.array(step) <= end).all()
+    )
     assert (np.diff(stamps.reshape(-1)) >= 0).all()
     assert stamps.shape == (1, 50, 2) and stamps.dtype == np.int64
 
 
 def test_a_pool_is_walked_through_and_starts_again_with_each_block(log: Log) -> None:
     copies = Rotating(("p", "q", "r"))
-    runner = PythonRunner(Lowered((Call(log, (copies,)), Call(log, ("-",))), (Call(log, (copies, "before")),)), pool=3)
+    runner = PythonRunner(
+        Lowered((Call(log, (copies,)), Call(log, ("-",))), (Call(log, (copies, "before")),)), pool=3
+    )
     runner(4)
     runner(1)
     assert log.words == [word for copy in "pqrpp" for word in ((copy, "before"), copy, "-")]
@@ -109,7 +124,8 @@ def test_a_pool_of_one_stays_where_it_is(log: Log) -> None:
 
 
 def test_requests_of_this_repetition_are_passed_on(log: Log) -> None:
-    send, receive = Call(log, ("send",), into=1), Call(log, ("receive",), into=0)
+    send = Call(log, ("send",), into=1)
+    receive = Call(log, ("receive",), into=0)
     run(Lowered((send, receive, Call(log, ("wait",), requests=(0, 1)))), 2)
     assert log.words[2] == ("wait", ["request 2", "request 1"])
     assert log.words[5] == ("wait", ["request 5", "request 4"])
@@ -117,7 +133,8 @@ def test_requests_of_this_repetition_are_passed_on(log: Log) -> None:
 
 def test_equal_arguments_are_not_mixed_up(log: Log) -> None:
     """1, True and 1.0 are equal but not the same; neither are two empty buffers."""
-    first, second = np.zeros(0), np.zeros(0)
+    first = np.zeros(0)
+    second = np.zeros(0)
     run(Lowered((Call(log, (1, True, 1.0, first, second, first)),)), 1)
     seen = log.words[0]
     assert [type(argument) for argument in seen[:3]] == [int, bool, float]
@@ -127,7 +144,9 @@ def test_equal_arguments_are_not_mixed_up(log: Log) -> None:
 def test_progress_tells_the_repetition(log: Log) -> None:
     seen: list[int] = []
     runner: list[PythonRunner] = []
-    runner.append(PythonRunner(Lowered((Call(lambda: seen.append(int(runner[0].progress[0]))),)), pool=1))
+    runner.append(
+        PythonRunner(Lowered((Call(lambda: seen.append(int(runner[0].progress[0]))),)), pool=1)
+    )
     runner[0](4)
     assert seen == [0, 1, 2, 3]
 
@@ -159,7 +178,9 @@ def collecting(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 @pytest.mark.parametrize("function", [lambda: None, lambda: 1 / 0], ids=["fine", "failing"])
-def test_the_collector_rests_while_timing_and_is_left_as_it_was(collecting: bool, function: Callable[[], Any]) -> None:
+def test_the_collector_rests_while_timing_and_is_left_as_it_was(
+    collecting: bool, function: Callable[[], Any]
+) -> None:
     seen: list[bool] = []
     try:
         run(Lowered((Call(lambda: seen.append(gc.isenabled())), Call(function))), 1)

@@ -1,4 +1,5 @@
-"""The compiled loop calls real C: libc, and C entry points that lead back into Python and keep a record."""
+"""The compiled loop calls real C: libc, and C entry points that lead back into Python and keep a
+record."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def libc(name: str, *args: int | tuple[int, ...], checked: bool = False) -> Nati
 
 
 class Spy:
-    """A C function of eight 64-bit integers that keeps what it was called with; `code` says what it returns."""
+    """A C function of eight 64-bit integers that keeps what it was called with; `code` says what it
+    returns."""
 
     def __init__(self, code: Callable[[int], int] = lambda word: 0) -> None:
         self.seen: list[tuple[int, ...]] = []
@@ -70,8 +72,13 @@ def pages(count: int, size: int = 64) -> tuple[np.ndarray[Any, Any], tuple[int, 
 
 
 def test_memcpy_copies() -> None:
-    source, target = np.arange(4096, dtype=np.uint8), np.zeros(4096, dtype=np.uint8)
-    run(Lowered((libc("memcpy", target.ctypes.data, source.ctypes.data, 4096),)), 3, keep=(source, target))
+    source = np.arange(4096, dtype=np.uint8)
+    target = np.zeros(4096, dtype=np.uint8)
+    run(
+        Lowered((libc("memcpy", target.ctypes.data, source.ctypes.data, 4096),)),
+        3,
+        keep=(source, target),
+    )
     assert (source == target).all()
 
 
@@ -82,7 +89,9 @@ def test_a_function_without_arguments_ignores_the_registers() -> None:
 
 def test_enter_before_and_steps_run_in_this_order() -> None:
     spy = Spy()
-    runner = NativeRunner(Lowered((spy.call(2), spy.call(3)), (spy.call(1),), (spy.call(0),)), 1, spy)
+    runner = NativeRunner(
+        Lowered((spy.call(2), spy.call(3)), (spy.call(1),), (spy.call(0),)), 1, spy
+    )
     runner(2)
     runner(1)
     assert spy.words == [0, 1, 2, 3, 1, 2, 3, 0, 1, 2, 3]
@@ -90,18 +99,23 @@ def test_enter_before_and_steps_run_in_this_order() -> None:
 
 @pytest.mark.parametrize("count", [1, 6, 7, 8])
 def test_all_arguments_arrive_where_they_belong(count: int) -> None:
-    spy, args = Spy(), (-1, 2**40, -(2**33), 4, 5, 6, -7, 2**62)[:count]
+    spy = Spy()
+    args = (-1, 2**40, -(2**33), 4, 5, 6, -7, 2**62)[:count]
     run(Lowered((spy.call(*args),)), 1)
     assert spy.seen[0][:count] == args
 
 
 def test_c_functions_of_seven_arguments_get_the_seventh() -> None:
     """getnameinfo's last argument, flags, says that names are to stay numbers."""
-    address = ctypes.create_string_buffer(b"\x02\x00\x00\x50\x7f\x00\x00\x01" + bytes(8), 16)  # 127.0.0.1:80
-    host, port = ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
+    # 127.0.0.1:80
+    address = ctypes.create_string_buffer(b"\x02\x00\x00\x50\x7f\x00\x00\x01" + bytes(8), 16)
+    host = ctypes.create_string_buffer(64)
+    port = ctypes.create_string_buffer(64)
     numeric = 1 | 2  # NI_NUMERICHOST | NI_NUMERICSERV
     pointers = [ctypes.addressof(buffer) for buffer in (address, host, port)]
-    call = libc("getnameinfo", pointers[0], 16, pointers[1], 64, pointers[2], 64, numeric, checked=True)
+    call = libc(
+        "getnameinfo", pointers[0], 16, pointers[1], 64, pointers[2], 64, numeric, checked=True
+    )
     run(Lowered((call,)), 1, keep=(address, host, port))
     assert (host.value, port.value) == (b"127.0.0.1", b"80")
 
@@ -111,11 +125,16 @@ def test_the_stamps_are_the_clock_of_the_house_around_the_steps() -> None:
     begin = now_ns()
     stamps = run(Lowered((spy.call(1),), (spy.call(0),)), 20)
     end = now_ns()
-    before, step = np.array(spy.times[0::2]), np.array(spy.times[1::2])
+    before = np.array(spy.times[0::2])
+    step = np.array(spy.times[1::2])
     assert stamps.shape == (1, 20, 2) and stamps.dtype == np.int64
     assert begin <= stamps.min() and stamps.max() <= end
     assert (np.diff(stamps.reshape(-1)) >= 0).all()
-    assert (before <= stamps[0, :, 0]).all() and (stamps[0, :, 0] <= step).all() and (step <= stamps[0, :, 1]).all()
+    assert (
+        (before <= stamps[0, :, 0]).all()
+        and (stamps[0, :, 0] <= step).all()
+        and (step <= stamps[0, :, 1]).all()
+    )
 
 
 def test_a_sleep_is_seen() -> None:
@@ -185,11 +204,18 @@ def test_another_thread_sees_the_progress_while_c_runs() -> None:
 @pytest.mark.parametrize("count", [0, 1, REGISTERS, REGISTERS + 1, MAX_ARGS])
 def test_a_row_of_the_table_holds_a_call_for_each_copy(count: int) -> None:
     calls = [
-        NativeCall("f", 7, tuple((-1 - column, 2**62 + column) for column in range(count)), checked=count % 2 == 0)
+        NativeCall(
+            "f",
+            7,
+            tuple((-1 - column, 2**62 + column) for column in range(count)),
+            checked=count % 2 == 0,
+        )
     ]
     table = call_table(calls, 2)
     assert table.shape == (2, 1, ROW) and (table[:, 0, ADDRESS] == 7).all()
-    assert (table[:, 0, CHECKED] == (count % 2 == 0)).all() and (table[:, 0, WIDE] == (count > REGISTERS)).all()
+    assert (table[:, 0, CHECKED] == (count % 2 == 0)).all() and (
+        table[:, 0, WIDE] == (count > REGISTERS)
+    ).all()
     assert table[:, 0, ARGS : ARGS + count].tolist() == [
         [-1 - column for column in range(count)], [2**62 + column for column in range(count)]
     ]  # fmt: skip

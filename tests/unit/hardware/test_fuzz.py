@@ -14,13 +14,25 @@ from places import HARDWARE_TEXTS
 
 from commbench.backends.tcp.connection import parse_info
 from commbench.core import secrets, terminal, units
-from commbench.hardware import cuda, host, machine_facts, mpi_library, network, resource_limits, sources, topology
+from commbench.hardware import (
+    cuda,
+    host,
+    machine_facts,
+    mpi_library,
+    network,
+    resource_limits,
+    sources,
+    topology,
+)
 
 PROC = (
     "cpu  10 20 30 40 50 60 70 80 5 5\ncpu0 1 1\n",
     "MemTotal:  24684084 kB\nMemAvailable:      12 kB\n",
     "4:memory:/docker/abc\n2:cpu,cpuacct:/x\n0::/a/b\n",
-    "30 20 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n35 31 0:32 / /m\\040 rw - cgroup cgroup rw,memory\n",
+    (
+        "30 20 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n35 31 0:32 / /m\\040 rw -"
+        " cgroup cgroup rw,memory\n"
+    ),
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19\n",
     "200 Gb/sec (4X HDR)\n0-3,8\n491520K\nmax 100000\nalways [madvise] never\npid:[4026531836]\n",
     'PRETTY_NAME="Debian"\nhttp://a:b@c eyJa.b.c --token=x\n',
@@ -52,7 +64,11 @@ def damaged(draw: st.DrawFn) -> str:
     return text[:start] + draw(st.text(max_size=12)) + text[end:]
 
 
-@given(text=st.one_of(damaged(), st.text(max_size=80), st.text(alphabet="GPUNIC0123-,: \t\n=X/[]", max_size=80)))
+@given(
+    text=st.one_of(
+        damaged(), st.text(max_size=80), st.text(alphabet="GPUNIC0123-,: \t\n=X/[]", max_size=80)
+    )
+)
 def test_no_parser_raises(text: str) -> None:
     for parser in PARSERS:
         parser(text)
@@ -71,11 +87,14 @@ def test_the_text_of_a_fact_is_one_line_of_json(text: str) -> None:
     json.dumps(line, ensure_ascii=False).encode()
 
 
-@given(user=st.text("abcXYZ09", min_size=1, max_size=8), secret=st.text("qwert12$%&(/@", min_size=4, max_size=12))
+@given(
+    user=st.text("abcXYZ09", min_size=1, max_size=8),
+    secret=st.text("qwert12$%&(/@", min_size=4, max_size=12),
+)
 def test_a_password_in_a_url_never_survives(user: str, secret: str) -> None:
-    recorded = machine_facts.environment_facts({"NCCL_PROXY": f"http://{user}:{secret}@host.example"})[
-        "environment.NCCL_PROXY"
-    ]
+    recorded = machine_facts.environment_facts(
+        {"NCCL_PROXY": f"http://{user}:{secret}@host.example"}
+    )["environment.NCCL_PROXY"]
     assert machine_facts.without_digests(recorded) == "http://***@host.example"
 
 
@@ -85,20 +104,37 @@ def test_a_very_long_line_is_quick(parser) -> None:
 
 
 FILES = (
-    "proc/self/cgroup", "proc/self/mountinfo", "proc/self/status", "proc/meminfo", "proc/cpuinfo", "proc/stat",
-    "proc/loadavg", "proc/driver/nvidia/version", "sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current",
-    "sys/fs/cgroup/memory.stat", "sys/fs/cgroup/cpu.max", "sys/fs/cgroup/memory.swap.max",
-    "sys/devices/system/cpu/online", "sys/devices/system/cpu/cpu0/cache/index3/size",
-    "sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "sys/devices/system/node/node0/cpulist",
-    "sys/class/net/eth0/speed", "sys/class/infiniband/mlx5_0/ports/1/rate", "sys/class/dmi/id/sys_vendor",
-    "etc/os-release", "sys/kernel/mm/transparent_hugepage/enabled",
-)  # fmt: skip
+    "proc/self/cgroup",
+    "proc/self/mountinfo",
+    "proc/self/status",
+    "proc/meminfo",
+    "proc/cpuinfo",
+    "proc/stat",
+    "proc/loadavg",
+    "proc/driver/nvidia/version",
+    "sys/fs/cgroup/memory.max",
+    "sys/fs/cgroup/memory.current",
+    "sys/fs/cgroup/memory.stat",
+    "sys/fs/cgroup/cpu.max",
+    "sys/fs/cgroup/memory.swap.max",
+    "sys/devices/system/cpu/online",
+    "sys/devices/system/cpu/cpu0/cache/index3/size",
+    "sys/devices/system/cpu/cpu0/topology/thread_siblings_list",
+    "sys/devices/system/node/node0/cpulist",
+    "sys/class/net/eth0/speed",
+    "sys/class/infiniband/mlx5_0/ports/1/rate",
+    "sys/class/dmi/id/sys_vendor",
+    "etc/os-release",
+    "sys/kernel/mm/transparent_hugepage/enabled",
+)
 ANYTHING = st.binary(max_size=60) | damaged().map(lambda text: text.encode(errors="replace"))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents=st.dictionaries(st.sampled_from(FILES), ANYTHING, max_size=8))
-def test_a_machine_of_foreign_files_is_not_known_and_breaks_nothing(tmp_path: Path, contents: dict[str, bytes]) -> None:
+def test_a_machine_of_foreign_files_is_not_known_and_breaks_nothing(
+    tmp_path: Path, contents: dict[str, bytes]
+) -> None:
     root = tmp_path / "root"
     for name, content in contents.items():
         file = root / name

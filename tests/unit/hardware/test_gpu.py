@@ -53,7 +53,9 @@ def test_the_facts_of_a_machine_are_flat(tmp_path: Path) -> None:
         "gpu.0.nvlink_version": "4.0",
         "gpu.0.sm_clock_max_mhz": 1980,
     }
-    assert {key.replace(".1.", ".0.") for key in collected if key.startswith("gpu.1.")} < set(collected)
+    assert {key.replace(".1.", ".0.") for key in collected if key.startswith("gpu.1.")} < set(
+        collected
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,14 +65,18 @@ def test_the_facts_of_a_machine_are_flat(tmp_path: Path) -> None:
         ("error nvmlInitWithFlags 9", "NVML: Driver Not Loaded"),
     ],
 )
-def test_where_there_is_no_answer_the_reason_is_the_only_fact(tmp_path: Path, machine: str | None, reason: str) -> None:
+def test_where_there_is_no_answer_the_reason_is_the_only_fact(
+    tmp_path: Path, machine: str | None, reason: str
+) -> None:
     if machine is None and "gpu.count" in facts(tmp_path, None):
         pytest.skip("this machine has a driver")
     assert facts(tmp_path, machine) == {"gpu.reason": reason}
 
 
 def test_a_lost_gpu_is_counted_and_named(tmp_path: Path) -> None:
-    collected = facts(tmp_path, "\n".join([h100(0, "fails nvmlDeviceGetHandleByIndex_v2 15"), h100(1)]))
+    collected = facts(
+        tmp_path, "\n".join([h100(0, "fails nvmlDeviceGetHandleByIndex_v2 15"), h100(1)])
+    )
     assert collected["gpu.count"] == 2 and collected["gpu.1.name"] == "NVIDIA H100 80GB HBM3"
     assert {key: value for key, value in collected.items() if key.startswith("gpu.0.")} == {
         "gpu.0.error": "NVML: GPU is lost"
@@ -78,16 +84,28 @@ def test_a_lost_gpu_is_counted_and_named(tmp_path: Path) -> None:
 
 
 def test_a_grace_hopper(tmp_path: Path) -> None:
-    collected = facts(tmp_path, h100(0, "name NVIDIA GH200 480GB", "bus 00000009:01:00.0", "links 0", "pcie 1 5 1 1"))
-    assert (collected["gpu.0.name"], collected["gpu.0.pci_bus_id"]) == ("NVIDIA GH200 480GB", "0009:01:00.0")
+    collected = facts(
+        tmp_path,
+        h100(0, "name NVIDIA GH200 480GB", "bus 00000009:01:00.0", "links 0", "pcie 1 5 1 1"),
+    )
+    assert (collected["gpu.0.name"], collected["gpu.0.pci_bus_id"]) == (
+        "NVIDIA GH200 480GB",
+        "0009:01:00.0",
+    )
     assert collected["gpu.0.nvlink_links"] == 0 and "gpu.0.nvlink_version" not in collected
 
 
 def test_collect_of_all_modules_on_such_a_machine_is_well_formed(tmp_path: Path) -> None:
-    collected = ask(tmp_path, hgx(8), "machine_facts.collect()", "from commbench.hardware import machine_facts")
-    assert collected["gpu.count"] == 8 and sum(key.startswith("peer.") for key in collected) == 56 * 4
+    collected = ask(
+        tmp_path, hgx(8), "machine_facts.collect()", "from commbench.hardware import machine_facts"
+    )
+    assert (
+        collected["gpu.count"] == 8 and sum(key.startswith("peer.") for key in collected) == 56 * 4
+    )
     assert [key for key in collected if key.endswith(".error")] == []
-    assert [key for key in collected if not re.fullmatch(r"[a-z0-9_]+(\.[A-Za-z0-9_\-:@]+)+", key)] == []
+    assert [
+        key for key in collected if not re.fullmatch(r"[a-z0-9_]+(\.[A-Za-z0-9_\-:@]+)+", key)
+    ] == []
 
 
 # ---------------------------------------------------------------- what is visible
@@ -104,14 +122,27 @@ def test_how_many_are_visible(
     tmp_path: Path, machine: str | None, visible: list[str | None], counts: list[int | None]
 ) -> None:
     environments = [{} if value is None else {"CUDA_VISIBLE_DEVICES": value} for value in visible]
-    assert ask(tmp_path, machine, f"[gpu.visible_count(environ) for environ in {environments}]", GPU) == counts
+    assert (
+        ask(tmp_path, machine, f"[gpu.visible_count(environ) for environ in {environments}]", GPU)
+        == counts
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "visible"),
-    [("2,0", "2,0"), ("", "none"), ("-1", "none"), ("1,-1,2", "1"), (uuid(3), "3"), (uuid(3)[:11], "none"),
-     (f"{uuid(1)[:12]},{uuid(0)}", "1,0"), ("0,9,1", "0"), ("0,0", "none"), ("GPU-0", "none")],
-)  # fmt: skip
+    [
+        ("2,0", "2,0"),
+        ("", "none"),
+        ("-1", "none"),
+        ("1,-1,2", "1"),
+        (uuid(3), "3"),
+        (uuid(3)[:11], "none"),
+        (f"{uuid(1)[:12]},{uuid(0)}", "1,0"),
+        ("0,9,1", "0"),
+        ("0,0", "none"),
+        ("GPU-0", "none"),
+    ],
+)
 def test_visible_gpus_have_nvmls_numbers(tmp_path: Path, text: str, visible: str) -> None:
     assert facts(tmp_path, hgx(4), CUDA_VISIBLE_DEVICES=text)["gpu.visible"] == visible
 
@@ -128,16 +159,32 @@ MIXED = "\n".join([h100(0, "name NVIDIA T4", "rank 1"), h100(1, "rank 0"), h100(
 
 def test_numbers_among_several_kinds_count_only_in_a_known_order(tmp_path: Path) -> None:
     assert "gpu.visible" not in facts(tmp_path, MIXED, CUDA_VISIBLE_DEVICES="0")
-    assert facts(tmp_path, MIXED, CUDA_VISIBLE_DEVICES="0", CUDA_DEVICE_ORDER="PCI_BUS_ID")["gpu.visible"] == "0"
+    assert (
+        facts(tmp_path, MIXED, CUDA_VISIBLE_DEVICES="0", CUDA_DEVICE_ORDER="PCI_BUS_ID")[
+            "gpu.visible"
+        ]
+        == "0"
+    )
     assert facts(tmp_path, MIXED, CUDA_VISIBLE_DEVICES=uuid(2))["gpu.visible"] == "2"
 
 
 @pytest.mark.parametrize(
     ("text", "entries"),
-    [(None, None), ("0, 1", ("0", "1")), ("007", ("7",)), ("2nd,1gpu", ("2", "1")), ("0,GPU-1", ("0",)),
-     ("GPU-1,MIG-2", ("GPU-1",)), ("MIG-GPU-1/0/0", ("MIG-GPU-1/0/0",)), ("all", ()), ("0,,1", ("0",)), ("٣", ()),
-     ("GPU-", ()), ("1" * 10, ())],
-)  # fmt: skip
+    [
+        (None, None),
+        ("0, 1", ("0", "1")),
+        ("007", ("7",)),
+        ("2nd,1gpu", ("2", "1")),
+        ("0,GPU-1", ("0",)),
+        ("GPU-1,MIG-2", ("GPU-1",)),
+        ("MIG-GPU-1/0/0", ("MIG-GPU-1/0/0",)),
+        ("all", ()),
+        ("0,,1", ("0",)),
+        ("٣", ()),
+        ("GPU-", ()),
+        ("1" * 10, ()),
+    ],
+)
 def test_entries(text: str | None, entries: tuple[str, ...] | None) -> None:
     assert parse_visible(text) == entries
 
@@ -166,17 +213,33 @@ def test_numbers_up_to_the_first_invalid_one_are_visible(numbers: list[int]) -> 
 @pytest.mark.parametrize(("local_rank", "index"), [(0, 0), (3, 3), (4, 0), (6, 2)])
 def test_ranks_take_the_gpus_in_turn(tmp_path: Path, local_rank: int, index: int) -> None:
     assert own(tmp_path, hgx(4), local_rank) == {
-        "uuid": uuid(index), "index": index, "ordinal": index, "name": "NVIDIA H100 80GB HBM3", "visible": 4,
-        "pci_bus_id": f"0000:{0x1A + index:02x}:00.0", "memory_total_bytes": 80 * GIB, "compute_capability": "9.0",
-        "driver_version": "580.65.06", "memory_free_bytes": 80 * GIB - GIB // 2, "l2_bytes": 50 * 2**20,
-    }  # fmt: skip
+        "uuid": uuid(index),
+        "index": index,
+        "ordinal": index,
+        "name": "NVIDIA H100 80GB HBM3",
+        "visible": 4,
+        "pci_bus_id": f"0000:{0x1A + index:02x}:00.0",
+        "memory_total_bytes": 80 * GIB,
+        "compute_capability": "9.0",
+        "driver_version": "580.65.06",
+        "memory_free_bytes": 80 * GIB - GIB // 2,
+        "l2_bytes": 50 * 2**20,
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "local_rank", "index"),
-    [("2,0", 0, 2), ("2,0", 1, 0), ("2,0", 2, 2), (f"{uuid(3)},{uuid(1)}", 1, 1), (uuid(2)[:12], 5, 2)],
+    [
+        ("2,0", 0, 2),
+        ("2,0", 1, 0),
+        ("2,0", 2, 2),
+        (f"{uuid(3)},{uuid(1)}", 1, 1),
+        (uuid(2)[:12], 5, 2),
+    ],
 )
-def test_the_own_gpu_is_one_of_the_visible_ones(tmp_path: Path, text: str, local_rank: int, index: int) -> None:
+def test_the_own_gpu_is_one_of_the_visible_ones(
+    tmp_path: Path, text: str, local_rank: int, index: int
+) -> None:
     gpu = own(tmp_path, hgx(4), local_rank, CUDA_VISIBLE_DEVICES=text)
     assert (gpu["uuid"], gpu["index"], gpu["visible"]) == (uuid(index), index, text.count(",") + 1)
 
@@ -206,16 +269,29 @@ def test_without_nvml_cuda_alone_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("machine", "env", "reason"),
     [
-        (hgx(2), {"CUDA_VISIBLE_DEVICES": ""},
-         "cuInit: CUDA_ERROR_NO_DEVICE (100) (CUDA_VISIBLE_DEVICES='' hides every GPU)"),
-        (hgx(2), {"CUDA_VISIBLE_DEVICES": "5"}, "cuInit: CUDA_ERROR_NO_DEVICE (100) (CUDA_VISIBLE_DEVICES='5')"),
+        (
+            hgx(2),
+            {"CUDA_VISIBLE_DEVICES": ""},
+            "cuInit: CUDA_ERROR_NO_DEVICE (100) (CUDA_VISIBLE_DEVICES='' hides every GPU)",
+        ),
+        (
+            hgx(2),
+            {"CUDA_VISIBLE_DEVICES": "5"},
+            "cuInit: CUDA_ERROR_NO_DEVICE (100) (CUDA_VISIBLE_DEVICES='5')",
+        ),
         ("error cuInit 803", {}, "cuInit: error 803"),
         ("driver 580", {}, "cuInit: CUDA_ERROR_NO_DEVICE (100)"),
-        (hgx(1, "error cuDeviceTotalMem_v2 101"), {}, "cuDeviceTotalMem_v2: CUDA_ERROR_INVALID_DEVICE (101)"),
+        (
+            hgx(1, "error cuDeviceTotalMem_v2 101"),
+            {},
+            "cuDeviceTotalMem_v2: CUDA_ERROR_INVALID_DEVICE (101)",
+        ),
         (hgx(1), {"libs": ["libnvidia-ml.so.1"]}, "no NVIDIA driver: libcuda.so.1 was not found"),
     ],
-)  # fmt: skip
-def test_a_rank_without_gpu_says_why(tmp_path: Path, machine: str, env: dict[str, Any], reason: str) -> None:
+)
+def test_a_rank_without_gpu_says_why(
+    tmp_path: Path, machine: str, env: dict[str, Any], reason: str
+) -> None:
     assert own(tmp_path, machine, 0, **env) == {"reason": reason}
 
 
@@ -237,7 +313,8 @@ def test_who_else_uses_it(tmp_path: Path, lines: list[str], users: str | None) -
 
 
 def test_this_process_is_no_other_by_its_number_outside_the_container(tmp_path: Path) -> None:
-    """NVML has the host's numbers, /proc may show both: a process on the host's procfs with a namespace of its own."""
+    """NVML has the host's numbers, /proc may show both: a process on the host's procfs with a
+    namespace of its own."""
     (tmp_path / "self").mkdir()
     (tmp_path / "self/status").write_text("Name:\tpython\nNSpid:\t48213\t7\n")
     gpu = Gpu(0, processes={48213: 5}, memory_used_bytes=5)

@@ -21,7 +21,10 @@ def facts(root: Path) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ('NAME=x\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n', "Debian GNU/Linux 12 (bookworm)"),
+        (
+            'NAME=x\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n',
+            "Debian GNU/Linux 12 (bookworm)",
+        ),
         ("PRETTY_NAME='Alpine Linux v3.20'", "Alpine Linux v3.20"),
         ("NAME=x", None),
     ],
@@ -31,14 +34,18 @@ def test_os_name(plant, text, name):
 
 
 def test_meminfo():
-    text = "MemTotal:  24684084 kB\nMemAvailable:      12 kB\nHugePages_Total:       5\nbroken\nX: 1 MB\n"
+    text = (
+        "MemTotal:  24684084 kB\nMemAvailable:      12 kB\nHugePages_Total:       5\nbroken\nX: 1"
+        " MB\n"
+    )
     assert host.parse_meminfo(text) == {"MemTotal": 24684084 * 1024, "MemAvailable": 12 * 1024}
 
 
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("cpu  10 20 30 40 50 60 70 80 5 5\ncpu0 1 1 1 1 1 1 1 1 0 0\n", (80, 360)),  # guest is inside user
+        # guest is inside user
+        ("cpu  10 20 30 40 50 60 70 80 5 5\ncpu0 1 1 1 1 1 1 1 1 0 0\n", (80, 360)),
         ("intr 5\ncpu  1 2 3 4 5 6 7 8\n", (8, 36)),
         ("cpu  1 2 3 4\n", None),  # before Linux 2.6.11 there was no steal
         ("cpu  1 2 3 four 5 6 7 8\n", None),
@@ -91,7 +98,9 @@ def test_container(plant, files, kind):
     ],
 )
 def test_dmi(plant, vendor, product, kind):
-    seen = facts(plant({"sys/class/dmi/id/sys_vendor": vendor, "sys/class/dmi/id/product_name": product}))
+    seen = facts(
+        plant({"sys/class/dmi/id/sys_vendor": vendor, "sys/class/dmi/id/product_name": product})
+    )
     assert seen.get("virtualization") == kind
 
 
@@ -106,19 +115,30 @@ def test_dmi(plant, vendor, product, kind):
 )
 def test_cpuinfo(plant, saved, name, model, flag, mhz, virtualization):
     seen = facts(plant({"proc/cpuinfo": saved(name)}))
-    assert (seen["cpu_model"], seen.get("hypervisor_flag"), seen.get("cpu_current_mhz")) == (model, flag, mhz)
+    assert (seen["cpu_model"], seen.get("hypervisor_flag"), seen.get("cpu_current_mhz")) == (
+        model,
+        flag,
+        mhz,
+    )
     assert seen.get("virtualization") == virtualization
 
 
 def test_the_clock_is_the_median_of_all_processors(plant):
-    clocks = "".join(f"processor\t: {number}\ncpu MHz\t\t: {mhz}\n" for number, mhz in enumerate((800, 3000.5, 2000)))
+    clocks = "".join(
+        f"processor\t: {number}\ncpu MHz\t\t: {mhz}\n"
+        for number, mhz in enumerate((800, 3000.5, 2000))
+    )
     assert facts(plant({"proc/cpuinfo": clocks + "cpu MHz : fast\n"}))["cpu_current_mhz"] == 2000
 
 
 @pytest.mark.parametrize(
     ("text", "model"),
     [
-        ("processor : 0\nCPU implementer : 0xc0\nCPU part : 0xac3\n", "implementer 0xc0 part 0xac3"),  # unknown core
+        # unknown core
+        (
+            "processor : 0\nCPU implementer : 0xc0\nCPU part : 0xac3\n",
+            "implementer 0xc0 part 0xac3",
+        ),
         ("no colon here", None),
         ("processor : 0\n", None),
     ],
@@ -129,16 +149,25 @@ def test_cpuinfo_without_a_name(plant, text, model):
 
 def test_cpu_topology_of_two_sockets_with_smt(plant, saved):
     base = "sys/devices/system/cpu"
-    files = {f"{base}/online": "0-3\n", f"{base}/smt/active": "1\n", "proc/cpuinfo": saved("cpuinfo_epyc.txt")}
+    files = {
+        f"{base}/online": "0-3\n",
+        f"{base}/smt/active": "1\n",
+        "proc/cpuinfo": saved("cpuinfo_epyc.txt"),
+    }
     for index, size in enumerate(["32K", "32K", "512K", "32768K\n", "unknown"]):
         files[f"{base}/cpu0/cache/index{index}/size"] = size
     for number in range(4):
-        files[f"{base}/cpu{number}/topology/thread_siblings_list"] = f"{number % 2},{number % 2 + 2}\n"
+        files[f"{base}/cpu{number}/topology/thread_siblings_list"] = (
+            f"{number % 2},{number % 2 + 2}\n"
+        )
         files[f"{base}/cpu{number}/topology/physical_package_id"] = f"{number % 2}\n"
     for number, governor in enumerate(["performance", "schedutil"]):
         files[f"{base}/cpufreq/policy{number}/scaling_governor"] = governor
         files[f"{base}/cpufreq/policy{number}/cpuinfo_max_freq"] = "3720703"
-    files |= {"sys/devices/system/node/node0/cpulist": "0,2", "sys/devices/system/node/node10/cpulist": "\n"}
+    files |= {
+        "sys/devices/system/node/node0/cpulist": "0,2",
+        "sys/devices/system/node/node10/cpulist": "\n",
+    }
     seen = facts(plant(files))
     assert seen["cpu_logical_cores"] == 4
     assert seen["cpu_physical_cores"] == 2
@@ -153,13 +182,18 @@ def test_cpu_topology_of_two_sockets_with_smt(plant, saved):
 
 
 def test_a_virtual_arm_machine_does_not_know_its_sockets(plant):
-    assert "cpu_sockets" not in facts(plant({"sys/devices/system/cpu/cpu0/topology/physical_package_id": "-1\n"}))
+    assert "cpu_sockets" not in facts(
+        plant({"sys/devices/system/cpu/cpu0/topology/physical_package_id": "-1\n"})
+    )
 
 
 def test_virtualization_of_xen_and_arm_kvm(plant, tmp_path):
     assert facts(plant({"sys/hypervisor/type": "xen\n"}))["virtualization"] == "xen"
     (tmp_path / "sys/hypervisor/type").unlink()
-    assert facts(plant({"proc/device-tree/hypervisor/compatible": "linux,kvm\0"}))["virtualization"] == "kvm"
+    assert (
+        facts(plant({"proc/device-tree/hypervisor/compatible": "linux,kvm\0"}))["virtualization"]
+        == "kvm"
+    )
 
 
 def test_an_empty_tree_leaves_only_what_the_process_itself_knows(tmp_path):
@@ -180,7 +214,10 @@ def test_this_machine():
 
 
 def test_what_disturbs_a_process_is_counted(tmp_path: Path) -> None:
-    assert set(interference_counters(root=tmp_path)) == {"os.voluntary_switches", "os.involuntary_switches"}
+    assert set(interference_counters(root=tmp_path)) == {
+        "os.voluntary_switches",
+        "os.involuntary_switches",
+    }
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text("cpu  1 2 3 4 5 6 7 250 9 10\n")
     assert interference_counters(root=tmp_path)["os.steal_s"] == 250 / os.sysconf("SC_CLK_TCK")
@@ -190,13 +227,20 @@ def test_what_disturbs_a_process_is_counted(tmp_path: Path) -> None:
     assert interference_counters()["os.voluntary_switches"] > before["os.voluntary_switches"]
 
 
-def test_a_frequency_is_read_where_that_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick, slow = tmp_path / "quick", tmp_path / "slow"
+def test_a_frequency_is_read_where_that_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = tmp_path / "quick"
+    slow = tmp_path / "slow"
     for root, cost_s in ((quick, 0.5 * host.SLOW_READ_S), (slow, 1.1 * host.SLOW_READ_S)):
         folder = root / "sys/devices/system/cpu/cpu7/cpufreq"
         folder.mkdir(parents=True)
         (folder / "scaling_cur_freq").write_text("2400000\n")
         readings = itertools.count(0.0, cost_s)
         monkeypatch.setattr(host, "_current_cpu", lambda: 7)
-        monkeypatch.setattr(host, "time", SimpleNamespace(perf_counter=lambda readings=readings: next(readings)))
-        assert interference_counters(root=root).get("os.cpu_frequency_hz") == (2.4e9 if root is quick else None)
+        monkeypatch.setattr(
+            host, "time", SimpleNamespace(perf_counter=lambda readings=readings: next(readings))
+        )
+        assert interference_counters(root=root).get("os.cpu_frequency_hz") == (
+            2.4e9 if root is quick else None
+        )

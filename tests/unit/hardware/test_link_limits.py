@@ -1,4 +1,5 @@
-"""Limits of the network and of GPU links: the rule of each operation, and known machines calculated by hand."""
+"""Limits of the network and of GPU links: the rule of each operation, and known machines calculated
+by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from commbench.hardware.link_limits import (
 from commbench.hardware.topology import RankGpu, Topology
 
 NICS = interface_limit("mlx5_0", 400_000.0, 8)
-SLOW, FAST = interface_limit("eth0", 1000.0), interface_limit("ib0", 8000.0)
+SLOW = interface_limit("eth0", 1000.0)
+FAST = interface_limit("ib0", 8000.0)
 LINE = 0.125  # GB/s of 1 Gb/s
 # the hybrid cube mesh of 8 V100: the links of a GPU go to four others
 CUBE_MESH = matrix(
@@ -34,23 +36,40 @@ CUBE_MESH = matrix(
     "SYS SYS NV1 SYS NV1 NV2 X NV2",
     "SYS SYS SYS NV1 NV2 NV1 NV2 X",
 )
-COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "broadcast", "reduce",
-               "exchange"]  # fmt: skip
+COLLECTIVES = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "exchange",
+]
 
 
 def gpus(
     count: int, capability: int | None, generation: int | None = 4, width: int = 16, nodes: int = 1
 ) -> list[RankGpu]:
     return [
-        RankGpu(node, index, None, capability, generation, width) for node in range(nodes) for index in range(count)
+        RankGpu(node, index, None, capability, generation, width)
+        for node in range(nodes)
+        for index in range(count)
     ]
 
 
 def limit_of(
-    benchmark: str, layout: str, seen: list[RankGpu], topology: Topology, *words: str, copy: float | None = None
+    benchmark: str,
+    layout: str,
+    seen: list[RankGpu],
+    topology: Topology,
+    *words: str,
+    copy: float | None = None,
 ) -> Limit | None:
     wires = (NICS,) * 4
-    job, tables = planned(benchmark, layout, *words), dict.fromkeys(range(4), topology)
+    job = planned(benchmark, layout, *words)
+    tables = dict.fromkeys(range(4), topology)
     return bandwidth_limit(job, wires, lambda rank: seen[rank].node, seen, tables, copy)
 
 
@@ -64,14 +83,29 @@ H100 = table("topo_h100x8.txt")
 def network_gb_per_s(
     benchmark: str, layout: str, *words: str, wires: tuple[Limit | None, ...] = (SLOW,) * 4
 ) -> float | None:
-    job, ranks = planned(benchmark, layout, *words), int(layout[-1])
+    job = planned(benchmark, layout, *words)
+    ranks = int(layout[-1])
     limit = network_limit(job, wires, lambda rank: rank // ranks)
     return None if limit is None else limit[0]
 
 
-@pytest.mark.parametrize("benchmark", ["all_reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all",
-                                       "broadcast", "reduce", "p2p_latency", "p2p_bandwidth", "p2p_bibandwidth",
-                                       "exchange"])  # fmt: skip
+@pytest.mark.parametrize(
+    "benchmark",
+    [
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "gather",
+        "scatter",
+        "all_to_all",
+        "broadcast",
+        "reduce",
+        "p2p_latency",
+        "p2p_bandwidth",
+        "p2p_bibandwidth",
+        "exchange",
+    ],
+)
 def test_with_one_rank_per_node_it_is_the_line_rate(benchmark: str) -> None:
     assert network_gb_per_s(benchmark, "2x1") == pytest.approx(LINE)
 
@@ -131,40 +165,58 @@ def test_fewer_active_links_than_the_architecture_has() -> None:
 
 
 def test_in_a_mesh_the_links_to_all_others_add_up() -> None:
-    """Six links a GPU: nccl-tests reach more on 8 V100 than any one pair has, and than PCIe between some of them."""
-    assert limit_of("all_reduce", "1x8", gpus(8, 70, 3), CUBE_MESH) == near(120.0, "NVLink 6 x 20 GB/s")
-    assert limit_of("all_reduce", "1x4", gpus(8, 70, 3), CUBE_MESH) == near(80.0, "NVLink 4 x 20 GB/s")
+    """Six links a GPU: nccl-tests reach more on 8 V100 than any one pair has, and than PCIe between
+    some of them."""
+    assert limit_of("all_reduce", "1x8", gpus(8, 70, 3), CUBE_MESH) == near(
+        120.0, "NVLink 6 x 20 GB/s"
+    )
+    assert limit_of("all_reduce", "1x4", gpus(8, 70, 3), CUBE_MESH) == near(
+        80.0, "NVLink 4 x 20 GB/s"
+    )
     assert limit_of("p2p_bandwidth", "1x8", gpus(8, 70, 3), CUBE_MESH, "pairs=[[0,3]]") == near(
         40.0, "NVLink 2 x 20 GB/s"
     )
-    assert limit_of("p2p_bandwidth", "1x8", gpus(8, 70, 3), CUBE_MESH, "pairs=[[0,7]]") == near(12.0, "PCIe gen3 x16")
+    assert limit_of("p2p_bandwidth", "1x8", gpus(8, 70, 3), CUBE_MESH, "pairs=[[0,7]]") == near(
+        12.0, "PCIe gen3 x16"
+    )
 
 
 def test_the_seeds_k80() -> None:
     seen = gpus(8, 37, 3)
-    assert limit_of("p2p_bandwidth", "1x2", seen, table("topo_k80x8.txt")) == near(12.0, "PCIe gen3 x16")
-    assert limit_of("all_reduce", "1x8", seen, table("topo_k80x8.txt")) == near(12.0, "PCIe gen3 x16")
+    assert limit_of("p2p_bandwidth", "1x2", seen, table("topo_k80x8.txt")) == near(
+        12.0, "PCIe gen3 x16"
+    )
+    assert limit_of("all_reduce", "1x8", seen, table("topo_k80x8.txt")) == near(
+        12.0, "PCIe gen3 x16"
+    )
 
 
 @pytest.mark.parametrize(
-    ("generation", "width", "expected"), [(3, 16, 12), (4, 16, 24), (5, 16, 48), (6, 16, 96), (4, 8, 12), (5, 1, 3)]
+    ("generation", "width", "expected"),
+    [(3, 16, 12), (4, 16, 24), (5, 16, 48), (6, 16, 96), (4, 8, 12), (5, 1, 3)],
 )
 def test_pcie_by_generation_and_width(generation: int, width: int, expected: float) -> None:
     topology = matrix("X PHB", "PHB X")
     seen = gpus(2, 89, generation, width)
-    assert limit_of("p2p_bandwidth", "1x2", seen, topology) == near(expected, f"PCIe gen{generation} x{width}")
+    assert limit_of("p2p_bandwidth", "1x2", seen, topology) == near(
+        expected, f"PCIe gen{generation} x{width}"
+    )
 
 
 def test_the_slower_gpu_counts() -> None:
-    topology, seen = matrix("X SYS", "SYS X"), [RankGpu(0, 0, None, 89, 5, 16), RankGpu(0, 1, None, 89, 4, 8)]
+    topology = matrix("X SYS", "SYS X")
+    seen = [RankGpu(0, 0, None, 89, 5, 16), RankGpu(0, 1, None, 89, 4, 8)]
     assert limit_of("p2p_bandwidth", "1x2", seen, topology) == near(12.0, "PCIe gen4 x8")
     assert limit_of("all_reduce", "1x2", seen, topology) == near(12.0, "PCIe gen4 x8")
 
 
 def test_between_islands_of_nvlink_pcie_counts_as_a_network_does() -> None:
-    """Two bridged pairs: half of a ring's bytes are not needed between them, as between two nodes."""
+    """Two bridged pairs: half of a ring's bytes are not needed between them, as between two
+    nodes."""
     expected = (2 * 3 / 4) / (2 * 1 / 2) * 2 * 24.0
-    assert limit_of("all_reduce", "1x4", gpus(4, 86), BRIDGED) == near(expected, "2 x PCIe gen4 x16")
+    assert limit_of("all_reduce", "1x4", gpus(4, 86), BRIDGED) == near(
+        expected, "2 x PCIe gen4 x16"
+    )
     assert limit_of("broadcast", "1x4", gpus(4, 86), BRIDGED) == near(48.0, "2 x PCIe gen4 x16")
     assert limit_of("all_reduce", "1x2", gpus(2, 86), BRIDGED) == near(48.0, "NVLink 4 x 12 GB/s")
 
@@ -175,21 +227,32 @@ def test_islands_of_different_size_are_not_known() -> None:
 
 def test_one_gpu_for_all_ranks_is_bound_by_a_copy() -> None:
     seen = [RankGpu(0, 0, None, 90), RankGpu(0, 0, None, 90)]
-    assert limit_of("p2p_bandwidth", "1x2", seen, H100, copy=1500.0) == (1500.0, "measured device copy")
-    assert limit_of("all_reduce", "1x2", seen, H100, copy=1500.0) == (1500.0, "measured device copy")
+    assert limit_of("p2p_bandwidth", "1x2", seen, H100, copy=1500.0) == (
+        1500.0,
+        "measured device copy",
+    )
+    assert limit_of("all_reduce", "1x2", seen, H100, copy=1500.0) == (
+        1500.0,
+        "measured device copy",
+    )
     assert limit_of("p2p_bandwidth", "1x2", seen, H100) is None
 
 
 def test_between_nodes_the_lesser_of_network_and_links() -> None:
-    seen, tables = gpus(4, 90, 5, nodes=2), {0: H100, 1: H100}
+    seen = gpus(4, 90, 5, nodes=2)
+    tables = {0: H100, 1: H100}
     job = planned("all_reduce", "2x4")
 
     def between(wire: Limit) -> Limit | None:
         return bandwidth_limit(job, (wire, wire), lambda rank: rank // 4, seen, tables)
 
     assert between(NICS) == near(370.8, "NVLink 18 x 20.6 GB/s")
-    assert between(interface_limit("eth0", 100_000.0)) == near((2 * 7 / 8) / 1 * 12.5, "eth0 100 Gb/s")
-    assert between(interface_limit("mlx5_0", 400_000.0, 2)) == near((2 * 7 / 8) / 1 * 100, "2 x mlx5_0 400 Gb/s")
+    assert between(interface_limit("eth0", 100_000.0)) == near(
+        (2 * 7 / 8) / 1 * 12.5, "eth0 100 Gb/s"
+    )
+    assert between(interface_limit("mlx5_0", 400_000.0, 2)) == near(
+        (2 * 7 / 8) / 1 * 100, "2 x mlx5_0 400 Gb/s"
+    )
 
 
 def test_between_nodes_a_pair_and_single_ranks_have_the_network_only() -> None:
@@ -204,22 +267,27 @@ def test_between_nodes_a_pair_and_single_ranks_have_the_network_only() -> None:
         ("p2p_bandwidth", "2x1", 5, 63.0, "PCIe gen5 x16 line rate"),
         ("all_reduce", "2x1", 5, 63.0, "PCIe gen5 x16 line rate"),
         ("all_reduce", "2x1", 4, 31.5, "PCIe gen4 x16 line rate"),
-        ("all_to_all", "2x2", 5, 94.5, "2 x PCIe gen5 x16 line rate"),  # (n-1)/n x 126 / (2 ranks x 1/2)
-        ("all_gather", "2x8", 5, 750.0, "8 x mlx5_0 400 Gb/s"),  # 15/16 x 400 / (1/2): eight GPUs can fill eight ports
+        # (n-1)/n x 126 / (2 ranks x 1/2)
+        ("all_to_all", "2x2", 5, 94.5, "2 x PCIe gen5 x16 line rate"),
+        # 15/16 x 400 / (1/2): eight GPUs can fill eight ports
+        ("all_gather", "2x8", 5, 750.0, "8 x mlx5_0 400 Gb/s"),
     ],
 )
 def test_few_ranks_of_a_node_cannot_fill_all_its_ports(
     benchmark: str, layout: str, generation: int, limit: float, name: str
 ) -> None:
     ranks = int(layout[-1])
-    job, seen = planned(benchmark, layout), gpus(ranks, 90, generation, nodes=2)
+    job = planned(benchmark, layout)
+    seen = gpus(ranks, 90, generation, nodes=2)
     assert network_limit(job, (NICS, NICS), lambda rank: rank // ranks, seen) == near(limit, name)
 
 
 @pytest.mark.parametrize("benchmark", ["copy_h2d", "copy_d2h", "copy_h2d_d2h"])
 def test_a_copy_to_or_from_the_host_has_the_link_of_its_gpu(benchmark: str) -> None:
     assert limit_of(benchmark, "1x1", gpus(1, 90, 5), H100) == near(63.0, "PCIe gen5 x16 line rate")
-    assert limit_of(benchmark, "1x1", gpus(1, 80, 4, 8), H100) == near(15.75, "PCIe gen4 x8 line rate")
+    assert limit_of(benchmark, "1x1", gpus(1, 80, 4, 8), H100) == near(
+        15.75, "PCIe gen4 x8 line rate"
+    )
     slow = [*gpus(1, 90, 5), replace(gpus(1, 90, 3)[0], index=1)]
     assert limit_of(benchmark, "1x2", slow, H100) == near(15.75, "PCIe gen3 x16 line rate")
     both = [replace(gpu, index=0) for gpu in gpus(2, 90, 5)]
@@ -237,16 +305,24 @@ def test_a_copy_within_a_gpu_has_no_known_limit(layout: str) -> None:
 def test_a_gpu_on_c2c_is_not_bound_by_its_pcie_link() -> None:
     seen = [replace(gpu, c2c_gb_per_s=447.0) for gpu in gpus(1, 90, 5, nodes=2)]
     job = planned("p2p_bandwidth", "2x1")
-    assert network_limit(job, (NICS, NICS), lambda rank: rank, seen) == near(400.0, "8 x mlx5_0 400 Gb/s")
-    assert host_link(seen[0]) == near(447.0, "C2C 447 GB/s") and host_link(gpus(1, 90, None)[0]) is None
+    assert network_limit(job, (NICS, NICS), lambda rank: rank, seen) == near(
+        400.0, "8 x mlx5_0 400 Gb/s"
+    )
+    assert (
+        host_link(seen[0]) == near(447.0, "C2C 447 GB/s")
+        and host_link(gpus(1, 90, None)[0]) is None
+    )
 
 
 def test_unknown_links_leave_the_network_and_an_unknown_network_leaves_nothing() -> None:
-    job, seen = planned("all_reduce", "2x4"), gpus(4, 90, nodes=2)
+    job = planned("all_reduce", "2x4")
+    seen = gpus(4, 90, nodes=2)
     assert bandwidth_limit(job, (NICS, NICS), lambda rank: rank // 4, seen, {}) == network_limit(
         job, (NICS, NICS), lambda rank: rank // 4, seen
     )
-    assert bandwidth_limit(job, (NICS, None), lambda rank: rank // 4, seen, {0: H100, 1: H100}) is None
+    assert (
+        bandwidth_limit(job, (NICS, None), lambda rank: rank // 4, seen, {0: H100, 1: H100}) is None
+    )
 
 
 @pytest.mark.parametrize("layout", ["1x2", "2x1", "2x4"])
@@ -254,8 +330,16 @@ def test_on_a_cpu_nothing_changes(layout: str) -> None:
     job = planned("all_reduce", layout, device="cpu")
     size = int(layout[-1])
     expected = network_limit(job, (NICS, NICS), lambda rank: rank // size)
-    assert bandwidth_limit(job, (NICS, NICS), lambda rank: rank // size, gpus(size, 90, nodes=2), {0: H100}) == expected
-    assert bandwidth_limit(planned("all_reduce", layout), (NICS, NICS), lambda rank: rank // size) == expected
+    assert (
+        bandwidth_limit(
+            job, (NICS, NICS), lambda rank: rank // size, gpus(size, 90, nodes=2), {0: H100}
+        )
+        == expected
+    )
+    assert (
+        bandwidth_limit(planned("all_reduce", layout), (NICS, NICS), lambda rank: rank // size)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,7 +370,17 @@ def test_a_way_through_the_host_is_not_that_of_the_links() -> None:
 
 @pytest.mark.parametrize(
     ("capability", "rate"),
-    [(60, 18.0), (61, 18.0), (70, 20.0), (75, 20.0), (80, 20.0), (86, 12.0), (87, 20.0), (90, 20.6), (103, 40.1)],
+    [
+        (60, 18.0),
+        (61, 18.0),
+        (70, 20.0),
+        (75, 20.0),
+        (80, 20.0),
+        (86, 12.0),
+        (87, 20.0),
+        (90, 20.6),
+        (103, 40.1),
+    ],
 )
 def test_rates_of_a_link(capability: int, rate: float) -> None:
     assert (nvlink_rate(capability) or (None,))[0] == rate
@@ -304,7 +398,10 @@ def test_a_gpu_from_facts() -> None:
     own = {"gpu.own.index": 1, "gpu.own.uuid": "GPU-1"}
     assert RankGpu.from_facts(3, own, MACHINE) == RankGpu(3, 1, "GPU-1", 90, 5, 16, 18)
     assert RankGpu.from_facts(0, {}, MACHINE) == RankGpu(0)
-    assert RankGpu.from_facts(0, {"gpu.own.index": 1}, {"gpu.1.compute_capability": "12.1"}).capability == 121
+    assert (
+        RankGpu.from_facts(0, {"gpu.own.index": 1}, {"gpu.1.compute_capability": "12.1"}).capability
+        == 121
+    )
 
 
 @given(missing=st.sets(st.sampled_from(["gpu.own.index", "gpu.own.uuid", *MACHINE])))
@@ -313,7 +410,9 @@ def test_missing_facts_are_unknown_and_break_nothing(missing: set[str]) -> None:
     known = {key: value for key, value in facts.items() if key not in missing}
     gpu = RankGpu.from_facts(0, known, known)
     job = planned("p2p_bandwidth", "1x2")
-    bounded = bandwidth_limit(job, (), lambda rank: 0, [gpu, RankGpu(0, 0, None, 90, 5, 16)], {0: H100})
+    bounded = bandwidth_limit(
+        job, (), lambda rank: 0, [gpu, RankGpu(0, 0, None, 90, 5, 16)], {0: H100}
+    )
     assert bounded is None or bounded[0] > 0
 
 
@@ -322,7 +421,9 @@ def test_missing_facts_are_unknown_and_break_nothing(missing: set[str]) -> None:
     capability=st.sampled_from([60, 70, 80, 86, 90, 100]),
     benchmark=st.sampled_from(COLLECTIVES),
 )
-def test_two_gpus_are_bound_alike_by_every_operation(links: int, capability: int, benchmark: str) -> None:
+def test_two_gpus_are_bound_alike_by_every_operation(
+    links: int, capability: int, benchmark: str
+) -> None:
     topology = matrix(f"X NV{links}", f"NV{links} X")
     pair = limit_of("p2p_bandwidth", "1x2", gpus(2, capability), topology)
     assert pair is not None
@@ -343,7 +444,9 @@ def test_two_gpus_are_bound_alike_by_every_operation(links: int, capability: int
         ("barrier", 2, None),
     ],
 )
-def test_within_a_node_of_cpus_each_byte_is_copied_once(benchmark: str, ranks: int, expected: float | None) -> None:
+def test_within_a_node_of_cpus_each_byte_is_copied_once(
+    benchmark: str, ranks: int, expected: float | None
+) -> None:
     job = planned(benchmark, f"1x{ranks}", device="cpu")
     limit = bandwidth_limit(job, (None,), lambda _: 0, core_copy_gb_per_s=10.0)
     assert limit == (None if expected is None else (pytest.approx(expected), HOST_COPY))

@@ -26,10 +26,19 @@ def test_every_fact_of_this_machine_is_well_formed():
     assert not [key for key in facts if not KEY.fullmatch(key)]
     assert not [key for key in facts if key.endswith(".error")]
     for key, value in facts.items():
-        assert isinstance(value, str | int | float | bool) or key in MULTI_LINE | {"ipc.effective"}, key
+        assert isinstance(value, str | int | float | bool) or key in MULTI_LINE | {
+            "ipc.effective"
+        }, key
         assert key in MULTI_LINE or len(str(value).splitlines()) <= 1, key
     assert json.loads(json.dumps(facts, allow_nan=False)) == facts
-    assert {key.partition(".")[0] for key in facts} >= {"host", "limits", "versions", "network", "topology", "ipc"}
+    assert {key.partition(".")[0] for key in facts} >= {
+        "host",
+        "limits",
+        "versions",
+        "network",
+        "topology",
+        "ipc",
+    }
 
 
 @pytest.mark.serial
@@ -45,7 +54,9 @@ def test_no_library_under_test_is_imported():
         "import sys; from commbench.hardware import machine_facts; machine_facts.collect();"
         "print([name for name in ('torch', 'mpi4py', 'numba', 'pandas') if name in sys.modules])"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout == "[]\n"
 
 
@@ -70,8 +81,13 @@ def test_equal_ranks_do_not_differ():
 
 
 def test_a_different_value_and_a_missing_one():
-    differing = differences(ranks({"v.torch": "2.6", "e.X": "1"}, {"v.torch": "2.7", "e.X": "1"}, {"v.torch": "2.6"}))
-    assert differing == {"v.torch": {'"2.6"': [0, 2], '"2.7"': [1]}, "e.X": {'"1"': [0, 1], "missing": [2]}}
+    differing = differences(
+        ranks({"v.torch": "2.6", "e.X": "1"}, {"v.torch": "2.7", "e.X": "1"}, {"v.torch": "2.6"})
+    )
+    assert differing == {
+        "v.torch": {'"2.6"': [0, 2], '"2.7"': [1]},
+        "e.X": {'"1"': [0, 1], "missing": [2]},
+    }
 
 
 def test_null_true_and_one_are_different_values():
@@ -79,16 +95,21 @@ def test_null_true_and_one_are_different_values():
     assert differing == {"a.b": {"null": [0], "true": [1], "1": [2], '"missing"': [3]}}
 
 
-@pytest.mark.parametrize("key", ["host.load_1min", "host.cpu_affinity", "host.memory_available_bytes"])
+@pytest.mark.parametrize(
+    "key", ["host.load_1min", "host.cpu_affinity", "host.memory_available_bytes"]
+)
 def test_what_always_varies_is_ignored(key):
     assert differences(ranks({key: 1}, {key: 2})) == {}
 
 
 @pytest.mark.parametrize(
-    "key", ["host.hostname", "ipc.platform.pid_namespace", "network.interface.eth0.ipv4", "gpu.0.uuid"]
+    "key",
+    ["host.hostname", "ipc.platform.pid_namespace", "network.interface.eth0.ipv4", "gpu.0.uuid"],
 )
 def test_what_belongs_to_a_node_must_agree_only_inside_it(key):
-    first, other, alien = ({"host.boot_id": node, key: value} for node, value in (("a", 1), ("b", 2), ("b", 1)))
+    first, other, alien = (
+        {"host.boot_id": node, key: value} for node, value in (("a", 1), ("b", 2), ("b", 1))
+    )
     assert differences([first, first, other, other]) == {}
     assert differences([first, other, alien]) == {key: {"1": [0, 2], "2": [1]}}
 
@@ -130,23 +151,33 @@ def test_installed_packages():
 
 
 def test_first_installed_distribution_counts():
-    assert machine_facts.installed_version(("no-such-package-here", "numpy")) == metadata.version("numpy")
+    assert machine_facts.installed_version(("no-such-package-here", "numpy")) == metadata.version(
+        "numpy"
+    )
     assert machine_facts.installed_version(("no-such-package-here",)) is None
 
 
 def test_what_torch_was_built_for_is_read_without_importing_it(monkeypatch, tmp_path):
     import torch.version
 
-    assert machine_facts.torch_facts(tmp_path)["versions.torch_git_commit"] == torch.version.git_version
+    assert (
+        machine_facts.torch_facts(tmp_path)["versions.torch_git_commit"]
+        == torch.version.git_version
+    )
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if "PathFinder" in repr(finder)])
+    monkeypatch.setattr(
+        sys, "meta_path", [finder for finder in sys.meta_path if "PathFinder" in repr(finder)]
+    )
     assert machine_facts.torch_facts(tmp_path) == {}
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError")
     (tmp_path / "torch" / "version.py").write_text("git_version, cuda, hip = 'abc', '12.8', None")
     importlib.invalidate_caches()
-    assert machine_facts.torch_facts(tmp_path) == {"versions.torch_git_commit": "abc", "versions.torch_cuda": "12.8"}
+    assert machine_facts.torch_facts(tmp_path) == {
+        "versions.torch_git_commit": "abc",
+        "versions.torch_cuda": "12.8",
+    }
 
 
 def test_a_clean_and_a_changed_checkout(checkout):
@@ -164,9 +195,13 @@ def test_a_git_hook_does_not_point_elsewhere(checkout, monkeypatch):
     assert machine_facts.git_facts(checkout)["versions.git_commit"]
 
 
-def test_the_commit_is_known_where_looking_for_changes_takes_too_long(checkout, tmp_path, monkeypatch):
+def test_the_commit_is_known_where_looking_for_changes_takes_too_long(
+    checkout, tmp_path, monkeypatch
+):
     slow = tmp_path / "git"
-    slow.write_text(f'#!/bin/sh\ncase "$*" in *status*) sleep 9;; esac\nexec {shutil.which("git")} "$@"\n')
+    slow.write_text(
+        f'#!/bin/sh\ncase "$*" in *status*) sleep 9;; esac\nexec {shutil.which("git")} "$@"\n'
+    )
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(machine_facts, "GIT_TIMEOUT_S", 0.2)
@@ -186,7 +221,13 @@ def test_not_a_checkout_or_no_git(tmp_path, checkout, monkeypatch):
 
 
 def test_only_variables_that_matter():
-    environ = {"NCCL_DEBUG": "INFO", "HOME": "/root", "MASTER_ADDR": "10.0.0.1", "NCCLX": "1", "GLOO_SOCKET_IFNAME": ""}
+    environ = {
+        "NCCL_DEBUG": "INFO",
+        "HOME": "/root",
+        "MASTER_ADDR": "10.0.0.1",
+        "NCCLX": "1",
+        "GLOO_SOCKET_IFNAME": "",
+    }
     assert machine_facts.environment_facts(environ) == {
         "environment.GLOO_SOCKET_IFNAME": "",
         "environment.MASTER_ADDR": "10.0.0.1",
@@ -197,15 +238,31 @@ def test_only_variables_that_matter():
 @pytest.mark.parametrize(
     "name",
     [
-        *("RANK", "LOCAL_RANK", "GROUP_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_FD"),
-        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS", "OMPI_MCA_ess_base_vpid"),
+        *(
+            "RANK",
+            "LOCAL_RANK",
+            "GROUP_RANK",
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "PMI_FD",
+        ),
+        *(
+            "SLURM_PROCID",
+            "SLURM_LOCALID",
+            "SLURM_NODEID",
+            "SLURM_TASK_PID",
+            "SLURM_GTIDS",
+            "OMPI_MCA_ess_base_vpid",
+        ),
     ],
 )
 def test_the_noise_of_ranks_is_left_out(name):
     assert machine_facts.environment_facts({name: "3"}) == {}
 
 
-@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "UCX_TLS"])
+@pytest.mark.parametrize(
+    "name", ["OMPI_COMM_WORLD_SIZE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "UCX_TLS"]
+)
 def test_what_looks_like_noise_and_is_not(name):
     assert machine_facts.environment_facts({name: "3"}) == {f"environment.{name}": "3"}
 
@@ -213,17 +270,33 @@ def test_what_looks_like_noise_and_is_not(name):
 @pytest.mark.parametrize(
     "name",
     [
-        *("NCCL_TOKEN", "SLURM_JWT", "COMMBENCH_API_KEY", "TORCH_secret_x", "UCX_PASSWORD", "OMPI_MCA_Passwd"),
-        *("FI_CREDENTIALS", "SLURM_AUTH_PLUGIN", "MKL_COOKIE", "CUDA_KEYRING", "COMMBENCH_PASSPHRASE"),
+        *(
+            "NCCL_TOKEN",
+            "SLURM_JWT",
+            "COMMBENCH_API_KEY",
+            "TORCH_secret_x",
+            "UCX_PASSWORD",
+            "OMPI_MCA_Passwd",
+        ),
+        *(
+            "FI_CREDENTIALS",
+            "SLURM_AUTH_PLUGIN",
+            "MKL_COOKIE",
+            "CUDA_KEYRING",
+            "COMMBENCH_PASSPHRASE",
+        ),
     ],
 )
 def test_secrets_by_name(name):
-    """The name stays; ranks with different values can still be told apart, but not in the record."""
+    """The name stays; ranks with different values can still be told apart, but not in the
+    record."""
     (recorded,), (other,) = (
         machine_facts.environment_facts({name: value}).values() for value in ("hunter2", "hunter3")
     )
     assert recorded.startswith("*** sha256:") and "hunter2" not in recorded
-    assert recorded != other and machine_facts.environment_facts({name: "hunter2"}) == {f"environment.{name}": recorded}
+    assert recorded != other and machine_facts.environment_facts({name: "hunter2"}) == {
+        f"environment.{name}": recorded
+    }
     assert machine_facts.without_digests(recorded) == machine_facts.without_digests(other) == "***"
 
 
@@ -247,7 +320,9 @@ def test_secrets_by_name(name):
 def test_secrets_by_value(value, masked):
     recorded = machine_facts.environment_facts({"NCCL_X": value})["environment.NCCL_X"]
     assert machine_facts.without_digests(recorded) == masked
-    assert (recorded == masked) == (value == masked), "a digest where something was hidden, and only there"
+    assert (recorded == masked) == (value == masked), (
+        "a digest where something was hidden, and only there"
+    )
     assert "hunter2" not in recorded
 
 

@@ -10,7 +10,8 @@ import pytest
 from commbench.hardware.mpi_library import MpiLibrary
 
 QUICK = ("timing=fixed", "timing.repetitions=5", "benchmark=p2p_latency", "sizes=[8]", "layout=1x2")
-LINKED = "/lib/x86_64-linux-gnu/libmpi.so.40"  # what ldconfig lists on Debian, where /lib and /bin are links
+# what ldconfig lists on Debian, where /lib and /bin are links
+LINKED = "/lib/x86_64-linux-gnu/libmpi.so.40"
 
 
 def test_a_linked_bin_is_followed(tmp_path: Path) -> None:

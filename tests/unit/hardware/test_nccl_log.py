@@ -45,8 +45,17 @@ def test_two_gpus_over_cuda_ipc(saved):
 
 def test_without_p2p_it_is_shared_memory(saved):
     transport = parse_log(saved("nccl_2.21_shm.txt"))
-    assert (transport.version, transport.summary, transport.plugin) == ("2.21.5", "SHM/direct/direct", None)
-    assert (transport.rings, transport.trees, transport.nvls_channels, transport.multicast) == (2, 2, 0, None)
+    assert (transport.version, transport.summary, transport.plugin) == (
+        "2.21.5",
+        "SHM/direct/direct",
+        None,
+    )
+    assert (transport.rings, transport.trees, transport.nvls_channels, transport.multicast) == (
+        2,
+        2,
+        0,
+        None,
+    )
     assert effective_ipc(transport.kinds, one_node, False) == "off"
 
 
@@ -66,14 +75,23 @@ def test_numbers_of_algorithms_are_told_by_name(saved):
     transport = parse_log(saved("nccl_2.21_two_nodes.txt"))
     assert transport.algorithms == (Chosen(None, 8, "TREE"), Chosen(None, 16777216, "RING"))
     assert common_algorithm(transport.algorithms, 8, "all_gather") == "TREE"
-    assert common_algorithm(transport.algorithms, 33554432, "all_gather") is None  # a number that no version has
+    # a number that no version has
+    assert common_algorithm(transport.algorithms, 33554432, "all_gather") is None
 
 
 def test_nvlink_sharp(saved):
     transport = parse_log(saved("nccl_2.28_nvls.txt"))
-    assert (transport.version, transport.plugin, transport.network) == ("2.28.9", "Fabric One", "Fabric One")
+    assert (transport.version, transport.plugin, transport.network) == (
+        "2.28.9",
+        "Fabric One",
+        "Fabric One",
+    )
     assert (transport.rings, transport.multicast, transport.nvls_channels) == (24, True, 16)
-    assert transport.kinds == {(0, 1): ("P2P/CUMEM",), (1, 2): ("P2P/CUMEM",), (2, 0): ("P2P/CUMEM",)}
+    assert transport.kinds == {
+        (0, 1): ("P2P/CUMEM",),
+        (1, 2): ("P2P/CUMEM",),
+        (2, 0): ("P2P/CUMEM",),
+    }
     assert common_algorithm(transport.algorithms, 16777216, "all_reduce") == "NVLS"
     assert common_algorithm(transport.algorithms, 16777216, "all_gather") == "RING"
     assert common_algorithm(transport.algorithms, 65536, "all_reduce") == "AllReduce_AGxLLMC_R"
@@ -84,7 +102,8 @@ def test_sharp_and_one_process(saved):
     transport = parse_log(saved("nccl_2.19_sharp.txt"))
     assert (transport.plugin, transport.interfaces) == ("IBext", ("mlx5_4:1/IB",))
     assert transport.summary == "P2P/direct pointer, COLLNET/SHARP/GDRDMA"
-    assert effective_ipc(transport.kinds, one_node, False) is None  # one process has nothing to share
+    # one process has nothing to share
+    assert effective_ipc(transport.kinds, one_node, False) is None
 
 
 def test_without_a_gpu_it_says_nothing(saved):
@@ -126,15 +145,39 @@ def damaged(draw: st.DrawFn) -> str:
 
 
 WORDS = [
-    "NCCL INFO ", "Channel ", "00/0 : ", "0[0]", " -> ", "via ", "P2P/", "NET/", "IB/0", "Trees", " [0] ", "Bytes -> ",
-    "Algo ", "9", "\n", "CollNet ", "Using network ", "NET/IB : Using", "\u0663", "\ud800",
-]  # fmt: skip
+    "NCCL INFO ",
+    "Channel ",
+    "00/0 : ",
+    "0[0]",
+    " -> ",
+    "via ",
+    "P2P/",
+    "NET/",
+    "IB/0",
+    "Trees",
+    " [0] ",
+    "Bytes -> ",
+    "Algo ",
+    "9",
+    "\n",
+    "CollNet ",
+    "Using network ",
+    "NET/IB : Using",
+    "\u0663",
+    "\ud800",
+]
 
 
-@given(text=st.one_of(damaged(), st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=24).map("".join)))
+@given(
+    text=st.one_of(
+        damaged(), st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=24).map("".join)
+    )
+)
 def test_no_text_is_refused(text):
     transport = parse_log(text)
-    json.dumps(asdict(transport) | {"kinds": list(transport.kinds.items())}, ensure_ascii=False).encode()
+    json.dumps(
+        asdict(transport) | {"kinds": list(transport.kinds.items())}, ensure_ascii=False
+    ).encode()
     assert (transport.summary is None) == (not transport.kinds and not transport.collnet)
     assert effective_ipc(transport.kinds, one_node, False) in {None, "on", "off", "mixed"}
 
@@ -148,7 +191,8 @@ def test_no_text_is_refused(text):
 def test_every_pair_that_is_written_is_read(pairs):
     texts = {"NET/IB/GDRDMA": "NET/IB/2/GDRDMA", "P2P/indirect": "P2P/indirect/7[7]"}
     lines = [
-        f"h:1:2 [0] NCCL INFO Channel 00/0 : {a}[{a}] -> {b}[{b}] via {texts.get(k, k)}" for (a, b), k in pairs.items()
+        f"h:1:2 [0] NCCL INFO Channel 00/0 : {a}[{a}] -> {b}[{b}] via {texts.get(k, k)}"
+        for (a, b), k in pairs.items()
     ]
     assert parse_log("\n".join(lines)).kinds == {pair: (kind,) for pair, kind in pairs.items()}
 
@@ -157,11 +201,15 @@ def test_every_pair_that_is_written_is_read(pairs):
 def test_ipc_is_on_where_every_pair_maps_and_off_where_none_does(mapped, copied):
     kinds = {(0, peer + 1): (MAPPED_TRANSPORTS[peer],) for peer in range(mapped)}
     kinds |= {(9, peer): ("SHM/direct/direct",) for peer in range(copied)}
-    expected = {(True, False): "on", (False, True): "off", (True, True): "mixed"}.get((mapped > 0, copied > 0))
+    expected = {(True, False): "on", (False, True): "off", (True, True): "mixed"}.get(
+        (mapped > 0, copied > 0)
+    )
     assert effective_ipc(kinds, one_node, False) == expected
 
 
-@pytest.mark.parametrize("piece", ["a:", "NCCL INFO ", " 1", "Trees [0] x", "[0]x", "0 Bytes -> Algo 0"])
+@pytest.mark.parametrize(
+    "piece", ["a:", "NCCL INFO ", " 1", "Trees [0] x", "[0]x", "0 Bytes -> Algo 0"]
+)
 def test_a_very_long_line_is_quick(piece):
     parse_log("NCCL INFO Channel 00/2 :" + piece * 20_000)
     parse_log("NCCL INFO NET/IB : Using" + piece * 20_000)

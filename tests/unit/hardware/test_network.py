@@ -21,8 +21,12 @@ def test_interfaces(plant):
         f"{net}/ve+th/mtu": "1500\n",
         f"{net}/bonding_masters": "bond0\n",
     }
-    facts = network.collect(plant(files, {f"{net}/eth0/device/driver": "../../../bus/pci/drivers/ena"}))
-    assert {key: value for key, value in facts.items() if not key.endswith((".ipv4", ".network"))} == {
+    facts = network.collect(
+        plant(files, {f"{net}/eth0/device/driver": "../../../bus/pci/drivers/ena"})
+    )
+    assert {
+        key: value for key, value in facts.items() if not key.endswith((".ipv4", ".network"))
+    } == {
         "network.interface.eth0.state": "up",
         "network.interface.eth0.mtu_bytes": 9001,
         "network.interface.eth0.speed_mbit_per_s": 100000,
@@ -75,7 +79,12 @@ def test_rdma(plant):
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("200 Gb/sec (4X HDR)", 200.0), ("2.5 Gb/sec (1X SDR)", 2.5), ("fast", None), ("10 MB/sec", None)],
+    [
+        ("200 Gb/sec (4X HDR)", 200.0),
+        ("2.5 Gb/sec (1X SDR)", 2.5),
+        ("fast", None),
+        ("10 MB/sec", None),
+    ],
 )
 def test_rate(plant, text, rate):
     facts = network.collect(plant({"sys/class/infiniband/mlx5_0/ports/1/rate": text}))
@@ -96,14 +105,21 @@ def test_this_machine_has_a_loopback_and_tells_no_hardware_address():
 
 
 def test_interfaces_that_are_up_and_infiniband_ports_are_counted_in_bytes(plant) -> None:
-    net, ports = "sys/class/net", "sys/class/infiniband/mlx5_0/ports/1/counters"
+    net = "sys/class/net"
+    ports = "sys/class/infiniband/mlx5_0/ports/1/counters"
     machine = {
-        f"{net}/eth0/operstate": "up", f"{net}/eth0/statistics/rx_bytes": "7\n",
-        f"{net}/eth0/statistics/tx_bytes": "9\n", f"{net}/eth1/operstate": "down",
-        f"{net}/eth1/statistics/rx_bytes": "1", f"{net}/eth1/statistics/tx_bytes": "1",
-        f"{net}/lo/operstate": "unknown", f"{net}/lo/statistics/rx_bytes": "5", f"{net}/bonding_masters": "bond0",
-        f"{ports}/port_rcv_data": "100", f"{ports}/port_xmit_data": "N/A (no PMA)",
-    }  # fmt: skip
+        f"{net}/eth0/operstate": "up",
+        f"{net}/eth0/statistics/rx_bytes": "7\n",
+        f"{net}/eth0/statistics/tx_bytes": "9\n",
+        f"{net}/eth1/operstate": "down",
+        f"{net}/eth1/statistics/rx_bytes": "1",
+        f"{net}/eth1/statistics/tx_bytes": "1",
+        f"{net}/lo/operstate": "unknown",
+        f"{net}/lo/statistics/rx_bytes": "5",
+        f"{net}/bonding_masters": "bond0",
+        f"{ports}/port_rcv_data": "100",
+        f"{ports}/port_xmit_data": "N/A (no PMA)",
+    }
     assert network.byte_counters(plant(machine)) == {
         "nic.eth0.rx_bytes": 7.0, "nic.eth0.tx_bytes": 9.0, "nic.mlx5_0:1.rx_bytes": 400.0
     }  # fmt: skip
@@ -115,4 +131,6 @@ def test_a_machine_that_tells_nothing_has_no_readings(tmp_path: Path) -> None:
 
 def test_this_machine_counts_what_it_has() -> None:
     names = {name for _, name in socket.if_nameindex()} - {"lo"}
-    assert {name.split(".")[1].partition(":")[0] for name in network.byte_counters() if ":" not in name} <= names
+    assert {
+        name.split(".")[1].partition(":")[0] for name in network.byte_counters() if ":" not in name
+    } <= names

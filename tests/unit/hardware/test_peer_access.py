@@ -27,15 +27,21 @@ def test_every_ordered_pair_of_eight_gpus(tmp_path: Path) -> None:
     }
 
 
-# two GPUs behind one switch; the third is reached over the processors, and in one direction without atomics
-ISLANDS = "\n".join([*(h100(index) for index in range(3)), "peer 0 1 0 1 1", "peer 1 0 0 1 0", "peer 0 2 3 1 0"])
+# two GPUs behind one switch; the third is reached over the processors, and in one direction without
+# atomics
+ISLANDS = "\n".join(
+    [*(h100(index) for index in range(3)), "peer 0 1 0 1 1", "peer 1 0 0 1 0", "peer 0 2 3 1 0"]
+)
 
 
 def test_pairs_differ_also_by_direction(tmp_path: Path) -> None:
     table = facts(tmp_path, ISLANDS)
 
     def row(pair: str) -> list[Any]:
-        return [table[f"peer.{pair}.{key}"] for key in ("access", "native_atomics", "performance_rank", "can_access")]
+        return [
+            table[f"peer.{pair}.{key}"]
+            for key in ("access", "native_atomics", "performance_rank", "can_access")
+        ]
 
     assert [row(pair) for pair in ("0-1", "1-0", "0-2", "2-0")] == [
         [True, True, 0, True],
@@ -52,7 +58,10 @@ def test_what_this_process_may_see_does_not_matter(tmp_path: Path) -> None:
 
 def test_this_process_itself_does_not_open_cuda(tmp_path: Path) -> None:
     code = "[len(gpu.collect_peer_access()), 'libcuda' in open('/proc/self/maps').read()]"
-    assert ask(tmp_path, hgx(2), code, "from commbench.hardware import gpu", fresh=True) == [8, False]
+    assert ask(tmp_path, hgx(2), code, "from commbench.hardware import gpu", fresh=True) == [
+        8,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("machine", [None, h100(0), "error nvmlInitWithFlags 9", "driver 580"])
@@ -84,11 +93,16 @@ def test_gpus_have_nvmls_numbers_also_where_cuda_leaves_one_out(tmp_path: Path) 
 
 
 def test_a_gpu_that_nvml_does_not_know_has_the_number_of_cuda(tmp_path: Path) -> None:
-    imports = "from commbench.hardware import gpu", "gpu.nvml.gpus = lambda: [gpu.Gpu(5, pci_bus_id='0000:1b:00.0')]"
+    imports = (
+        "from commbench.hardware import gpu",
+        "gpu.nvml.gpus = lambda: [gpu.Gpu(5, pci_bus_id='0000:1b:00.0')]",
+    )
     table = ask(tmp_path, hgx(2), "gpu.peer_facts()", *imports)
     assert {key.split(".")[1] for key in table} == {"cuda0-5", "5-cuda0"}
 
 
 def test_a_gpu_that_cuda_cannot_name_is_a_reason(tmp_path: Path) -> None:
     machine = "\n".join([h100(0), h100(1, "fails cuDeviceGetPCIBusId 101")])
-    assert facts(tmp_path, machine) == {"peer.reason": "cuDeviceGetPCIBusId: CUDA_ERROR_INVALID_DEVICE (101)"}
+    assert facts(tmp_path, machine) == {
+        "peer.reason": "cuDeviceGetPCIBusId: CUDA_ERROR_INVALID_DEVICE (101)"
+    }

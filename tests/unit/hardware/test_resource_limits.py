@@ -17,7 +17,11 @@ V1_MOUNTS = (
 def v2_tree(**files: str) -> dict[str, str]:
     """A job in /slurm/job_7; the files are named by level and file: top, slurm or job."""
     folders = {"top": "", "slurm": "slurm/", "job": "slurm/job_7/"}
-    tree = {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/slurm/job_7\n", "proc/self/mountinfo": V2_MOUNT}
+    tree = {
+        "proc/meminfo": MEMINFO,
+        "proc/self/cgroup": "0::/slurm/job_7\n",
+        "proc/self/mountinfo": V2_MOUNT,
+    }
     for name, text in files.items():
         level, _, file = name.partition("_")
         tree[f"sys/fs/cgroup/{folders[level]}{file.replace('_', '.', 1)}"] = text
@@ -40,7 +44,11 @@ def test_v2_smallest_limit_on_the_way_up(plant):
     facts = resource_limits.collect(root)
     assert facts["limits.cgroup_memory_version"] == 2
     assert facts["limits.cgroup_memory_limit_bytes"] == 8 * GIB
-    assert facts["limits.memory_allocatable_bytes"] == resource_limits.allocatable_bytes(root) == 7 * GIB
+    assert (
+        facts["limits.memory_allocatable_bytes"]
+        == resource_limits.allocatable_bytes(root)
+        == 7 * GIB
+    )
     assert facts["limits.cgroup_cpu_quota_cores"] == 1.5
     assert resource_limits.cpu_limit_cores(root) <= 1.5
     assert facts["limits.swap_total_bytes"] == 1 << 20
@@ -55,7 +63,12 @@ def test_v2_without_limits_is_the_available_memory(plant):
 
 
 def test_a_full_group_leaves_nothing(plant):
-    assert resource_limits.allocatable_bytes(plant(v2_tree(job_memory_max="4096", job_memory_current="8192"))) == 0
+    assert (
+        resource_limits.allocatable_bytes(
+            plant(v2_tree(job_memory_max="4096", job_memory_current="8192"))
+        )
+        == 0
+    )
 
 
 def test_zero_is_a_limit(plant):
@@ -66,16 +79,21 @@ def test_zero_is_a_limit(plant):
 
 
 def test_v1(plant):
-    memory, cpu = "sys/fs/cgroup/memory", "sys/fs/cgroup/cpu,cpuacct"
+    memory = "sys/fs/cgroup/memory"
+    cpu = "sys/fs/cgroup/cpu,cpuacct"
     root = plant(
         {
             "proc/meminfo": MEMINFO,
-            "proc/self/cgroup": "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n0::/\n",
+            "proc/self/cgroup": (
+                "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n0::/\n"
+            ),
             "proc/self/mountinfo": V1_MOUNTS,
             f"{memory}/memory.limit_in_bytes": "9223372036854771712\n",
             f"{memory}/docker/abc/memory.limit_in_bytes": f"{2 * GIB}\n",
             f"{memory}/docker/abc/memory.usage_in_bytes": f"{GIB}\n",
-            f"{memory}/docker/abc/memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB // 2}\n",
+            f"{memory}/docker/abc/memory.stat": (
+                f"inactive_file 1\ntotal_inactive_file {GIB // 2}\n"
+            ),
             f"{cpu}/cpu.cfs_quota_us": "-1\n",
             f"{cpu}/cpu.cfs_period_us": "100000\n",
             f"{cpu}/docker/abc/cpu.cfs_quota_us": "50000\n",
@@ -93,18 +111,26 @@ def test_hybrid_memory_v1_and_cpu_v2(plant):
     root = plant(
         {
             "proc/self/cgroup": "4:memory:/a\n0::/b\n",
-            "proc/self/mountinfo": V1_MOUNTS + V2_MOUNT.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified"),
+            "proc/self/mountinfo": (
+                V1_MOUNTS + V2_MOUNT.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+            ),
         }
     )
-    memory, cpu = resource_limits.find_group(root, "memory"), resource_limits.find_group(root, "cpu")
-    assert memory == resource_limits.Group(1, (root / "sys/fs/cgroup/memory/a", root / "sys/fs/cgroup/memory"))
-    assert cpu == resource_limits.Group(2, (root / "sys/fs/cgroup/unified/b", root / "sys/fs/cgroup/unified"))
+    memory = resource_limits.find_group(root, "memory")
+    cpu = resource_limits.find_group(root, "cpu")
+    assert memory == resource_limits.Group(
+        1, (root / "sys/fs/cgroup/memory/a", root / "sys/fs/cgroup/memory")
+    )
+    assert cpu == resource_limits.Group(
+        2, (root / "sys/fs/cgroup/unified/b", root / "sys/fs/cgroup/unified")
+    )
 
 
 @pytest.mark.parametrize(
     ("path", "inside", "folders"),
     [
-        ("/docker/abc/x", "/docker/abc", ["sys/fs/cgroup/x", "sys/fs/cgroup"]),  # no cgroup namespace
+        # no cgroup namespace
+        ("/docker/abc/x", "/docker/abc", ["sys/fs/cgroup/x", "sys/fs/cgroup"]),
         ("/../../other", "/", ["sys/fs/cgroup"]),  # the group is outside of what can be seen
         ("/elsewhere", "/docker/abc", ["sys/fs/cgroup"]),
         ("/", "/", ["sys/fs/cgroup"]),
@@ -139,8 +165,14 @@ def test_colons_in_a_path_and_spaces_in_a_mount_point(plant):
     mounts = V1_MOUNTS.replace("/sys/fs/cgroup", r"/sys/my\040cgroup")
     root = plant({"proc/self/cgroup": groups, "proc/self/mountinfo": mounts})
     top = root / "sys/my cgroup"
-    assert resource_limits.find_group(root, "memory").folders == (top / "memory/a:b", top / "memory")
-    assert resource_limits.find_group(root, "cpu").folders == (top / "cpu,cpuacct/c", top / "cpu,cpuacct")
+    assert resource_limits.find_group(root, "memory").folders == (
+        top / "memory/a:b",
+        top / "memory",
+    )
+    assert resource_limits.find_group(root, "cpu").folders == (
+        top / "cpu,cpuacct/c",
+        top / "cpu,cpuacct",
+    )
     assert resource_limits.find_group(root, "io") == resource_limits.Group()
 
 
@@ -157,7 +189,9 @@ def test_this_machine():
     assert facts["limits.cpu_cores"] > 0
 
 
-@pytest.mark.parametrize(("total", "warned"), [(65536, True), (64 * 2**20, True), (2**30, False), (None, False)])
+@pytest.mark.parametrize(
+    ("total", "warned"), [(65536, True), (64 * 2**20, True), (2**30, False), (None, False)]
+)
 def test_small_shared_memory_is_told_with_advice(total: int | None, warned: bool) -> None:
     text = resource_limits.small_shm({} if total is None else {"limits.shm_total_bytes": total})
     assert (text is not None and "--shm-size" in text) == warned

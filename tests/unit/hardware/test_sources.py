@@ -33,7 +33,14 @@ def test_entries_of_a_folder_by_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "part"), [("eth0.100", "eth0.100"), ("a b/c", "a_b_c"), ("..", "_._._"), ("", "_"), ("x@if2:1", "x@if2:1")]
+    ("name", "part"),
+    [
+        ("eth0.100", "eth0.100"),
+        ("a b/c", "a_b_c"),
+        ("..", "_._._"),
+        ("", "_"),
+        ("x@if2:1", "x@if2:1"),
+    ],
 )
 def test_key_parts(name, part):
     assert sources.key_part(name) == part

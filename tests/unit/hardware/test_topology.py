@@ -1,4 +1,5 @@
-"""The table of nvidia-smi topo -m and the link column, from saved tables of real and modelled machines."""
+"""The table of nvidia-smi topo -m and the link column, from saved tables of real and modelled
+machines."""
 
 from __future__ import annotations
 
@@ -53,7 +54,15 @@ def test_nic_by_name(saved):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "No devices were found\n", "GPU0", "GPU0 is fine\nLegend:\n", "<html>\n\x1b[4m", "\tCPU Affinity\n"]
+    "text",
+    [
+        "",
+        "No devices were found\n",
+        "GPU0",
+        "GPU0 is fine\nLegend:\n",
+        "<html>\n\x1b[4m",
+        "\tCPU Affinity\n",
+    ],
 )
 def test_texts_without_a_table(text):
     assert parse_topo(text) == {}
@@ -85,7 +94,8 @@ def test_collect_with_a_driver(tmp_path, monkeypatch, saved):
         ("exit 1", "nvidia-smi failed: no message"),
         ("echo No devices were found", "nvidia-smi shows no GPU: No devices were found"),
         ("exec sleep 3", "nvidia-smi did not answer within 0.2 s"),
-        ("sleep 3 & sleep 3", "nvidia-smi did not answer within 0.2 s"),  # a grandchild holds the pipe
+        # a grandchild holds the pipe
+        ("sleep 3 & sleep 3", "nvidia-smi did not answer within 0.2 s"),
     ],
 )
 def test_collect_says_why_there_is_no_table(tmp_path, monkeypatch, script, reason):
@@ -114,7 +124,10 @@ def test_the_record_of_a_node(saved):
     record = topology.node_record({topology.TOPOLOGY_FACT: saved("topo_dgx_a100.txt")})
     assert record == {"links": parse_topo(saved("topo_dgx_a100.txt"))}
     assert json.loads(json.dumps(record))["links"]["GPU0 GPU1"] == "NV12"
-    assert topology.node_record({}) is None and topology.node_record({topology.TOPOLOGY_FACT: None}) is None
+    assert (
+        topology.node_record({}) is None
+        and topology.node_record({topology.TOPOLOGY_FACT: None}) is None
+    )
 
 
 def world(nodes: int, ranks: int) -> list[RankGpu]:
@@ -131,7 +144,9 @@ def world(nodes: int, ranks: int) -> list[RankGpu]:
     ],
 )
 def test_a_pair_of_one_node_has_its_cell(name: str, pair: str, expected: str) -> None:
-    job = planned("p2p_latency", "1x8" if "8" in name or "dgx" in name else "1x2", f"pairs=[[{pair}]]")
+    job = planned(
+        "p2p_latency", "1x8" if "8" in name or "dgx" in name else "1x2", f"pairs=[[{pair}]]"
+    )
     assert shared_link(job, world(1, 8), {0: table(name)}) == expected
 
 
@@ -156,10 +171,8 @@ def test_a_rank_and_itself_are_one_gpu() -> None:
 
 
 def test_pairs_at_once_share_one_cell_or_have_none() -> None:
-    same, other = (
-        planned("p2p_multi_pair", "1x4", "pairs=[[0,2],[1,3]]"),
-        planned("p2p_latency", "1x4", "pairs=[[0,1]]"),
-    )
+    same = planned("p2p_multi_pair", "1x4", "pairs=[[0,2],[1,3]]")
+    other = planned("p2p_latency", "1x4", "pairs=[[0,1]]")
     assert len(same.case.pairs) == 2
     assert shared_link(same, world(1, 4), {0: BRIDGED}) == "SYS"
     swapped = [RankGpu(0, index) for index in (0, 2, 1, 2)]  # 0-2 is NV4 now, 1-3 one GPU
@@ -168,15 +181,24 @@ def test_pairs_at_once_share_one_cell_or_have_none() -> None:
 
 
 def test_a_collective_has_the_cell_that_all_its_pairs_share() -> None:
-    assert shared_link(planned("all_reduce", "1x4"), world(1, 4), {0: table("topo_k80x8.txt")}) == "PHB"
+    assert (
+        shared_link(planned("all_reduce", "1x4"), world(1, 4), {0: table("topo_k80x8.txt")})
+        == "PHB"
+    )
     assert shared_link(planned("all_reduce", "1x2"), world(1, 4), {0: BRIDGED}) == "NV4"
     assert shared_link(planned("all_reduce", "1x4"), world(1, 4), {0: BRIDGED}) is None
 
 
 def test_the_members_of_a_layout_are_those_that_count() -> None:
     """CUDA's order and a layout's ranks are not NVML's: the index of each rank decides."""
-    assert shared_link(planned("p2p_latency", "1x2"), [RankGpu(0, 3), RankGpu(0, 2)], {0: BRIDGED}) == "NV4"
-    assert shared_link(planned("p2p_latency", "1x2"), [RankGpu(0, 3), RankGpu(0, 1)], {0: BRIDGED}) == "SYS"
+    assert (
+        shared_link(planned("p2p_latency", "1x2"), [RankGpu(0, 3), RankGpu(0, 2)], {0: BRIDGED})
+        == "NV4"
+    )
+    assert (
+        shared_link(planned("p2p_latency", "1x2"), [RankGpu(0, 3), RankGpu(0, 1)], {0: BRIDGED})
+        == "SYS"
+    )
 
 
 @pytest.mark.parametrize("cell_text", ["C2C", "NV99", "sideways"])
@@ -205,7 +227,12 @@ def test_a_cpu_has_no_link() -> None:
     assert shared_link(planned("p2p_latency", "2x1", device="cpu"), world(2, 1), {}) is None
 
 
-PLACE = st.builds(RankGpu, st.integers(0, 2), st.none() | st.integers(0, 7), st.none() | st.sampled_from(["a", "b"]))
+PLACE = st.builds(
+    RankGpu,
+    st.integers(0, 2),
+    st.none() | st.integers(0, 7),
+    st.none() | st.sampled_from(["a", "b"]),
+)
 
 
 @given(first=PLACE, second=PLACE)

@@ -27,7 +27,10 @@ def words(library: str, launcher: Mpirun, nodes: int = 2, each: int = 4) -> str:
 @pytest.mark.skipif(not Path(DEBIAN).exists(), reason="no Open MPI of Debian")
 def test_open_mpi_4_has_its_own_names() -> None:
     line = words(DEBIAN, Mpirun(hosts=HOSTS, agent="/bin/login"))
-    assert "--mca plm_rsh_agent /bin/login --host node1:4,10.0.0.2:4 --map-by ppr:4:node --bind-to none" in line
+    assert (
+        "--mca plm_rsh_agent /bin/login --host node1:4,10.0.0.2:4 --map-by ppr:4:node --bind-to"
+        " none" in line
+    )
     assert line.startswith("--oversubscribe") and "-x A -x B" in line and " -n 8 " in line
     assert "personality" not in line and "--prefix" not in line
 
@@ -38,19 +41,25 @@ def test_open_mpi_5_is_told_where_it_lies_on_other_hosts() -> None:
     assert library is not None and library.version >= 5
     line = words("openmpi", Mpirun(hosts=HOSTS, agent="/bin/login"))
     assert line.startswith(f"--personality ompi --prefix {Path(library.launcher()).parents[1]} ")
-    assert "--prtemca plm_ssh_agent /bin/login --host node1:4,10.0.0.2:4 --map-by ppr:4:node:OVERSUBSCRIBE" in line
+    assert (
+        "--prtemca plm_ssh_agent /bin/login --host node1:4,10.0.0.2:4 --map-by"
+        " ppr:4:node:OVERSUBSCRIBE" in line
+    )
 
 
 @pytest.mark.skipif(find("mpich") is None, reason="no MPICH")
 def test_hydra_takes_hosts_and_ranks_a_host() -> None:
     line = words("mpich", Mpirun(hosts=HOSTS, agent="/bin/login"), nodes=3, each=2)
-    assert line.startswith("-launcher rsh -launcher-exec /bin/login -hosts node1,10.0.0.2,node3 -ppn 2 -n 6 ")
+    assert line.startswith(
+        "-launcher rsh -launcher-exec /bin/login -hosts node1,10.0.0.2,node3 -ppn 2 -n 6 "
+    )
 
 
 def test_a_hostfile_says_the_same_as_a_list(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text(FILE)
-    from_file, from_list = Mpirun(hostfile=str(file)), Mpirun(hosts=HOSTS)
+    from_file = Mpirun(hostfile=str(file))
+    from_list = Mpirun(hosts=HOSTS)
     assert from_file.reach == from_list.reach == 3
     if find("auto") is not None:
         assert words("auto", from_file, nodes=3) == words("auto", from_list, nodes=3)
@@ -66,7 +75,9 @@ def test_a_hostfile_says_the_same_as_a_list(tmp_path: Path) -> None:
         (("-x",), "", "'-x' is not a host"),
     ],
 )
-def test_what_is_no_host_is_refused(tmp_path: Path, hosts: tuple[str, ...], text: str | None, message: str) -> None:
+def test_what_is_no_host_is_refused(
+    tmp_path: Path, hosts: tuple[str, ...], text: str | None, message: str
+) -> None:
     file = tmp_path / "hosts"
     if text:
         file.write_text(text)
@@ -76,5 +87,7 @@ def test_what_is_no_host_is_refused(tmp_path: Path, hosts: tuple[str, ...], text
 
 def test_ranks_yield_only_where_there_are_more_than_cores() -> None:
     cores = len(os.sched_getaffinity(0))
-    yielding = [Mpirun().environment(ranks).items() >= YIELDING.items() for ranks in (1, cores, cores + 1)]
+    yielding = [
+        Mpirun().environment(ranks).items() >= YIELDING.items() for ranks in (1, cores, cores + 1)
+    ]
     assert yielding == [False, False, True]

@@ -39,7 +39,12 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
 def test_every_file_is_a_launcher_by_precedence() -> None:
     names = {file.stem for file in (ROOT / "conf" / "launcher").glob("*.yaml")} - {registry.DEFAULT}
     assert {launcher.name for launcher in registry.launchers()} == names
-    assert [launcher.name for launcher in registry.launchers()] == ["local", "torchrun", "mpirun", "srun"]
+    assert [launcher.name for launcher in registry.launchers()] == [
+        "local",
+        "torchrun",
+        "mpirun",
+        "srun",
+    ]
 
 
 def test_backends_name_no_launcher_but_what_they_need() -> None:
@@ -98,8 +103,16 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("grid")
 def test_a_new_launcher_is_found_recognised_and_offered(settings: Settings) -> None:
-    environ = {"GRID_RANK": "1", "GRID_SIZE": "2", "GRID_LOCAL_ID": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}
+    environ = {
+        "GRID_RANK": "1",
+        "GRID_SIZE": "2",
+        "GRID_LOCAL_ID": "1",
+        "PMI_RANK": "1",
+        "PMI_SIZE": "2",
+    }
     assert registry.detect(environ) == RankIdentity("grid", 1, 2, 1)
     assert registry.allowed(Mpi()) == ["grid", "mpirun", "srun"]
-    assert registry.launcher_of(replace(settings, backend=Mpi())).name == "mpirun", "not every machine has a scheduler"
+    assert registry.launcher_of(replace(settings, backend=Mpi())).name == "mpirun", (
+        "not every machine has a scheduler"
+    )
     assert registry.mpi_library(SimpleNamespace(launchers="any", library="auto"), Grid()) is None  # type: ignore[arg-type]

@@ -18,8 +18,15 @@ from commbench.launchers.srun import PORTS, first_host, step_address
 
 WORD = st.from_regex(r"[a-z]([a-z0-9-]{0,6}[a-z-])?", fullmatch=True)
 NUMBER = st.integers(0, 120)
-NAME = st.builds(lambda word, number, wide: f"{word}{number:0{wide}}", WORD, NUMBER, st.integers(1, 4))
-STEP = {"SLURM_STEP_NODELIST": "n[03-05]", "SLURM_JOB_NODELIST": "n[01-05]", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"}
+NAME = st.builds(
+    lambda word, number, wide: f"{word}{number:0{wide}}", WORD, NUMBER, st.integers(1, 4)
+)
+STEP = {
+    "SLURM_STEP_NODELIST": "n[03-05]",
+    "SLURM_JOB_NODELIST": "n[01-05]",
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "2",
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +38,11 @@ def scontrol(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     file.write_text("ClusterName=none\nSlurmctldHost=localhost\nNodeName=n1\n")
 
     def ask(what: str, text: str) -> str:
-        command, environment = ["scontrol", "show", what, text], {**os.environ, "SLURM_CONF": str(file)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=environment, check=True)
+        command = ["scontrol", "show", what, text]
+        environment = {**os.environ, "SLURM_CONF": str(file)}
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, env=environment, check=True
+        )
         return done.stdout.strip()
 
     return ask
@@ -56,7 +66,9 @@ def test_the_first_host_is_slurms_own(scontrol: Callable[..., str], names: list[
         ("gpu-a.site.example", "gpu-a.site.example"),
     ],
 )
-def test_every_form_of_a_list_is_read_as_slurm_reads_it(scontrol: Callable[..., str], nodes: str, first: str) -> None:
+def test_every_form_of_a_list_is_read_as_slurm_reads_it(
+    scontrol: Callable[..., str], nodes: str, first: str
+) -> None:
     assert first_host(nodes) == first == scontrol("hostnames", nodes).split()[0]
 
 
@@ -76,11 +88,15 @@ def test_any_other_text_is_a_host_or_refused(text: str) -> None:
 def test_the_step_decides_and_not_its_allocation() -> None:
     host, port = step_address(STEP)
     assert host == "n03" and port in PORTS
-    assert step_address({key: value for key, value in STEP.items() if "STEP" not in key})[0] == "n01"
+    assert (
+        step_address({key: value for key, value in STEP.items() if "STEP" not in key})[0] == "n01"
+    )
 
 
 @given(st.integers(1, 2**31), st.integers(0, 60), st.integers(1, 100))
-def test_jobs_and_steps_that_may_share_a_node_do_not_share_a_port(job: int, step: int, later: int) -> None:
+def test_jobs_and_steps_that_may_share_a_node_do_not_share_a_port(
+    job: int, step: int, later: int
+) -> None:
     def port(job: int, step: int) -> int:
         return step_address(STEP | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})[1]
 

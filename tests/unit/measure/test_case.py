@@ -1,4 +1,5 @@
-"""One visit of a case: which check finds what a library did wrong, and what is told of the first calls."""
+"""One visit of a case: which check finds what a library did wrong, and what is told of the first
+calls."""
 
 from __future__ import annotations
 
@@ -18,17 +19,32 @@ from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
 
 Words = NDArray[Any]
-Action = Callable[[Sequence[Words], Sequence[Words]], None]  # what rank 1's copies held before a call, and hold now
+# what rank 1's copies held before a call, and hold now
+Action = Callable[[Sequence[Words], Sequence[Words]], None]
 
-# repetitions of 10 ms of virtual time: beside them the meetings after a block, in real time, change no block's length
-MODEL = ("backend=simulated", "backend.model.latency_s=5e-3", "benchmark=all_reduce", "layout=1x2", "sizes=[400]")
-FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0", "in_place=false")
+# repetitions of 10 ms of virtual time: beside them the meetings after a block, in real time, change
+# no block's length
+MODEL = (
+    "backend=simulated",
+    "backend.model.latency_s=5e-3",
+    "benchmark=all_reduce",
+    "layout=1x2",
+    "sizes=[400]",
+)
+FIXED = (
+    "timing=fixed",
+    "timing.repetitions=40",
+    "timing.warmup_repetitions=2",
+    "timing.warmup_s=0",
+    "in_place=false",
+)
 QUICK = ("timing=quick", "timing.warmup_s=0", "in_place=false")
 SOAK = ("timing=soak", "timing.duration_s=0.3", "in_place=false")
 
 
 class Library(Progress):
-    """The simulated library, which does something more in some calls: those whose phase and number an action is for.
+    """The simulated library, which does something more in some calls: those whose phase and number
+    an action is for.
 
     The visit names the phase of a call in its progress.
     """
@@ -37,7 +53,8 @@ class Library(Progress):
         super().__init__()
         self.calls: list[tuple[str, int]] = []  # phase, number of repetitions
         self.action: Callable[[str, int], Action | None] = lambda phase, number: None
-        self.stretch: Callable[[str, int], float] = lambda phase, number: 1.0  # of the times of a call
+        # of the times of a call
+        self.stretch: Callable[[str, int], float] = lambda phase, number: 1.0
 
     def begin(self, repetitions: int) -> tuple[str, int]:
         """The phase of a call and its number in the phase."""
@@ -46,14 +63,24 @@ class Library(Progress):
         self.calls.append((current, repetitions))
         return current, number
 
-    def visit(self, *words: str, number: int = 1, block_k: int | None = None, cache_bytes: int = 1) -> Samples:
+    def visit(
+        self, *words: str, number: int = 1, block_k: int | None = None, cache_bytes: int = 1
+    ) -> Samples:
         settings = settings_of(*MODEL, *words)
         world, control = hosted_world(1, 2)
         (job,) = plan(settings, world, PlanFacts(2**40, cache_bytes, 8))
         communicator = settings.backend.open(world, control)
         self.calls.clear()
         outcome = CaseVisit(
-            job, communicator, control, settings, {}, lambda _: None, self, number=number, first_block_k=block_k
+            job,
+            communicator,
+            control,
+            settings,
+            {},
+            lambda _: None,
+            self,
+            number=number,
+            first_block_k=block_k,
         ).measure()
         assert isinstance(outcome, Samples)
         return outcome
@@ -61,13 +88,15 @@ class Library(Progress):
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
-    made, real = Library(), VirtualRunner.__call__
+    made = Library()
+    real = VirtualRunner.__call__
 
     def call(self: VirtualRunner, n: int) -> NDArray[np.int64]:
         buffers: Any = self._buffers[1]
         buffer = buffers.get("recv") or buffers["data"]
         now = [buffer.words(0, copy) for copy in range(buffer.pool)]
-        before, place = [words.copy() for words in now], made.begin(n)
+        before = [words.copy() for words in now]
+        place = made.begin(n)
         stamps = real(self, n)
         elapsed = (stamps[:, :, 1] - stamps[:, :, 0]) * made.stretch(*place)
         stamps[:, :, 1] = stamps[:, :, 0] + elapsed.astype(np.int64)
@@ -117,7 +146,9 @@ def measured(phase: str, number: int) -> bool:
     return phase in ("measure", "check")
 
 
-def in_calls(chosen: Callable[[str, int], bool], action: Action) -> Callable[[str, int], Action | None]:
+def in_calls(
+    chosen: Callable[[str, int], bool], action: Action
+) -> Callable[[str, int], Action | None]:
     return lambda phase, number: action if chosen(phase, number) else None
 
 
@@ -127,9 +158,14 @@ def in_calls(chosen: Callable[[str, int], bool], action: Action) -> Callable[[st
 def test_a_visit_connects_warms_up_and_measures_in_blocks(library: Library) -> None:
     seen = library.visit(*FIXED)
     phases = [phase for phase, _ in library.calls]
-    assert list(dict.fromkeys(phases)) == ["connect", "warmup", "measure"] and phases.count("measure") > 1
+    assert (
+        list(dict.fromkeys(phases)) == ["connect", "warmup", "measure"]
+        and phases.count("measure") > 1
+    )
     counts = {name: sum(n for phase, n in library.calls if phase == name) for name in phases}
-    assert (counts["connect"], counts["measure"]) == (1, 40) and counts["warmup"] >= 9, "three thirds of three"
+    assert (counts["connect"], counts["measure"]) == (1, 40) and counts["warmup"] >= 9, (
+        "three thirds of three"
+    )
     assert (seen.wrong_elements, seen.stop_reason, seen.steady) == (0, "fixed", True)
 
 
@@ -142,13 +178,16 @@ def test_what_a_call_spoils_is_found_by_the_check_before_the_next_phase_repairs_
 
 
 @pytest.mark.parametrize("chosen", [first_block, later_blocks])
-def test_every_copy_that_a_block_used_is_checked(library: Library, chosen: Callable[[str, int], bool]) -> None:
+def test_every_copy_that_a_block_used_is_checked(
+    library: Library, chosen: Callable[[str, int], bool]
+) -> None:
     library.action = in_calls(chosen, spoils(1))
     assert library.visit(*FIXED, "cache=rotate", cache_bytes=2**12).wrong_elements == 1
 
 
 def test_a_visit_that_receives_nothing_while_it_measures_is_found(library: Library) -> None:
-    """What the warm-up left in the buffers must not pass for it. With several visits none has a check in its middle."""
+    """What the warm-up left in the buffers must not pass for it. With several visits none has a
+    check in its middle."""
     library.action = in_calls(measured, nothing_arrives)
     assert library.visit(*QUICK).wrong_elements == 100
 
@@ -160,8 +199,11 @@ def test_a_second_half_that_receives_nothing_is_found(library: Library) -> None:
 
 
 @pytest.mark.parametrize("action", [spoils(0), nothing_arrives])
-def test_a_soak_is_checked_while_it_runs(monkeypatch: pytest.MonkeyPatch, library: Library, action: Action) -> None:
-    """One block goes wrong: the following ones would repair it, and the one before had received everything."""
+def test_a_soak_is_checked_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch, library: Library, action: Action
+) -> None:
+    """One block goes wrong: the following ones would repair it, and the one before had received
+    everything."""
     monkeypatch.setattr(Timer, "due", lambda self, now_s, every_s: True)
     library.action = in_calls(second_block, action)
     assert library.visit(*SOAK).wrong_elements > 0
@@ -189,7 +231,8 @@ def test_what_was_received_before_does_not_pass_for_what_is_sent_now(library: Li
 
 
 def test_zeros_between_two_stamps_are_followed_by_a_call_with_values(library: Library) -> None:
-    """Four sums in place between two stamps: nothing resets them, so zeros are sent, and here never anything else."""
+    """Four sums in place between two stamps: nothing resets them, so zeros are sent, and here never
+    anything else."""
     library.action = in_calls(measured, zeros_arrive)
     assert library.visit(*FIXED, "in_place=true", block_k=4).wrong_elements == 100
     assert library.calls[-1] == ("check", 1)

@@ -25,11 +25,40 @@ from commbench.world.recovery import EarlierVisits
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 WORLD = World(0, 2, (tuple(range(2)),), (0,))
-AROUND = Conditions({"python": 60e-9}, {"python": 1e-6}, 8, 1, 2**20, TransportEvidence(), WORLD, ())
+AROUND = Conditions(
+    {"python": 60e-9}, {"python": 1e-6}, 8, 1, 2**20, TransportEvidence(), WORLD, ()
+)
 NUMBERS = (
-    *("median_s", "ci_low_s", "ci_high_s", "mean_s", "min_s", "max_s", "p90_s", "p99_s", "first_call_s", "warmup_s"),
-    *("repetitions", "visits", "visit_medians_s", "visit_segments", "interval_of", "effective_repetitions", "lag1"),
-    *("steady", "block_k", "operations_per_sample", "warnings", "late_repetitions", "clock_error_s", "skew_s"),
+    *(
+        "median_s",
+        "ci_low_s",
+        "ci_high_s",
+        "mean_s",
+        "min_s",
+        "max_s",
+        "p90_s",
+        "p99_s",
+        "first_call_s",
+        "warmup_s",
+    ),
+    *(
+        "repetitions",
+        "visits",
+        "visit_medians_s",
+        "visit_segments",
+        "interval_of",
+        "effective_repetitions",
+        "lag1",
+    ),
+    *(
+        "steady",
+        "block_k",
+        "operations_per_sample",
+        "warnings",
+        "late_repetitions",
+        "clock_error_s",
+        "skew_s",
+    ),
 )
 
 
@@ -41,14 +70,21 @@ def job() -> Planned:
 
 
 def visit(seed: int, late: int | None = None) -> Samples:
-    """Two ranks: a connecting repetition, a warm-up, two blocks of 60 and 40 measured repetitions of about 10 us."""
-    rng, blocks, first = default_rng(seed), [], {"measure": 0}
-    for index, (phase, n) in enumerate([("connect", 1), ("warmup", 5), ("measure", 60), ("measure", 40)]):
+    """Two ranks: a connecting repetition, a warm-up, two blocks of 60 and 40 measured repetitions
+    of about 10 us."""
+    rng = default_rng(seed)
+    blocks = []
+    first = {"measure": 0}
+    for index, (phase, n) in enumerate(
+        [("connect", 1), ("warmup", 5), ("measure", 60), ("measure", 40)]
+    ):
         elapsed = rng.integers(9_000, 11_000, (2, n)) * (1000 if phase == "connect" else 1)
         stamps = np.stack([np.zeros_like(elapsed), elapsed], axis=2)
         blocks.append(Block(phase, index, stamps, first.get(phase, 0)))
         first["measure"] += n if phase == "measure" else 0
-    return Samples((0, 1), tuple(blocks), 1, "ci", 0, spent_s=0.5, warmup_s=0.1, late_repetitions=late)
+    return Samples(
+        (0, 1), tuple(blocks), 1, "ci", 0, spent_s=0.5, warmup_s=0.1, late_repetitions=late
+    )
 
 
 def recorded(job: Planned, *seeds: int) -> tuple[CaseRecord, list[Samples]]:
@@ -57,12 +93,16 @@ def recorded(job: Planned, *seeds: int) -> tuple[CaseRecord, list[Samples]]:
     return record, [record.add(job, visit(seed, late=seed)) for seed in seeds]
 
 
-def read_back(job: Planned, record: CaseRecord, stored: list[Samples], segments: list[float]) -> EarlierVisits:
+def read_back(
+    job: Planned, record: CaseRecord, stored: list[Samples], segments: list[float]
+) -> EarlierVisits:
     """As cli.earlier_visits finds it in the files."""
     values = row(job, record, AROUND, STARTED) | {"visit_segments": segments}
     blocks = [block for samples in stored for block in samples.blocks]
     ends = {block.phase: block.first + block.stamps.shape[1] for block in blocks}
-    return EarlierVisits(values, tuple(record.times), record.last_visit, 1 + max(b.index for b in blocks), ends)
+    return EarlierVisits(
+        values, tuple(record.times), record.last_visit, 1 + max(b.index for b in blocks), ends
+    )
 
 
 def test_a_continued_record_gives_the_row_of_an_unbroken_one(job: Planned) -> None:
@@ -76,37 +116,56 @@ def test_a_continued_record_gives_the_row_of_an_unbroken_one(job: Planned) -> No
     seen, wanted = (row(job, record, AROUND, STARTED) for record in (later, whole))
     wanted["visit_segments"] = [0, 0, 1]
     for name in NUMBERS:
-        assert seen[name] == (wanted[name] if isinstance(wanted[name], str | list) else pytest.approx(wanted[name])), (
-            name
-        )
+        assert seen[name] == (
+            wanted[name] if isinstance(wanted[name], str | list) else pytest.approx(wanted[name])
+        ), name
     tables = [
         sample_table(job, samples, "run", record.last_visit)
         for record, samples in ((later, third), (whole, stored[-1]))
     ]
-    assert all((tables[0][name] == tables[1][name]).all() for name in ("block", "repetition", "visit", "elapsed_ns"))
+    assert all(
+        (tables[0][name] == tables[1][name]).all()
+        for name in ("block", "repetition", "visit", "elapsed_ns")
+    )
     assert set(tables[0]["visit"]) == {3}
 
 
-def test_retransmits_are_those_of_measured_repetitions_of_all_visits_and_ranks(job: Planned) -> None:
+def test_retransmits_are_those_of_measured_repetitions_of_all_visits_and_ranks(
+    job: Planned,
+) -> None:
     def readings(rank: int, totals: list[int]) -> list[Counts]:
-        counter, phases = MeasuredCounters(), ("connect", "warmup", "measure", "measure")
-        series = [counter.reading({"tcp.peer1.stream0.retransmits": total, "tcp.peer1.stream1.retransmits": 1}, phase)
-                  for phase, total in zip(phases, totals, strict=True)]  # fmt: skip
+        counter = MeasuredCounters()
+        phases = ("connect", "warmup", "measure", "measure")
+        series = [
+            counter.reading(
+                {"tcp.peer1.stream0.retransmits": total, "tcp.peer1.stream1.retransmits": 1}, phase
+            )
+            for phase, total in zip(phases, totals, strict=True)
+        ]
         return [Counts(rank, t_ns, reading) for t_ns, reading in enumerate(series)]
 
     record = CaseRecord()
-    record.add(job, replace(visit(1), counts=(*readings(0, [0, 3, 5, 8]), *readings(1, [9, 9, 9, 10]))))
-    record.add(job, replace(visit(2), counts=(*readings(0, [8, 20, 20, 20]), *readings(1, [10, 10, 12, 17]))))
+    record.add(
+        job, replace(visit(1), counts=(*readings(0, [0, 3, 5, 8]), *readings(1, [9, 9, 9, 10])))
+    )
+    record.add(
+        job,
+        replace(visit(2), counts=(*readings(0, [8, 20, 20, 20]), *readings(1, [10, 10, 12, 17]))),
+    )
     values = row(job, record, AROUND, STARTED)
     assert values["retransmits"] == (8 - 3) + (10 - 9) + 0 + (17 - 10)
     later = CaseRecord()
     later.continue_after(read_back(job, record, [visit(1), visit(2)], [0, 0]), launch=1)
     later.add(job, replace(visit(3), counts=tuple(readings(0, [1, 1, 1, 3]))), segment=1)
     assert row(job, later, AROUND, STARTED)["retransmits"] == values["retransmits"] + 2
-    assert row(job, recorded(job, 1)[0], AROUND, STARTED)["retransmits"] is None, "a backend that counts none"
+    assert row(job, recorded(job, 1)[0], AROUND, STARTED)["retransmits"] is None, (
+        "a backend that counts none"
+    )
 
 
-def test_visits_of_the_present_launch_count_for_its_rule_and_earlier_ones_do_not(job: Planned) -> None:
+def test_visits_of_the_present_launch_count_for_its_rule_and_earlier_ones_do_not(
+    job: Planned,
+) -> None:
     rule = VisitRule(target=0.2, z=1.96, least=2, max_repetitions=10**6, budget_s=10.0)
     earlier, stored = recorded(job, 1, 2)
     reasons: dict[int, Any] = {}
@@ -122,7 +181,9 @@ def test_visits_of_the_present_launch_count_for_its_rule_and_earlier_ones_do_not
 def test_the_interval_of_the_rule_is_over_all_launches(job: Planned) -> None:
     rule = VisitRule(target=0.1, z=1.96, least=2, max_repetitions=10**6, budget_s=10.0)
     calm, stored = recorded(job, 1, 2)
-    slow = replace(read_back(job, calm, stored, [0, 0]), times=tuple(2 * times for times in calm.times))
+    slow = replace(
+        read_back(job, calm, stored, [0, 0]), times=tuple(2 * times for times in calm.times)
+    )
     for earlier, reason in ((read_back(job, calm, stored, [0, 0]), "ci"), (slow, INTERRUPTED)):
         record = CaseRecord()
         record.continue_after(earlier, launch=1)
@@ -134,7 +195,10 @@ def test_the_interval_of_the_rule_is_over_all_launches(job: Planned) -> None:
 
 def test_a_case_that_begins_anew_keeps_its_samples_apart(job: Planned) -> None:
     record = CaseRecord()
-    record.continue_after(EarlierVisits({}, (), last=2, blocks=8, repetitions={"measure": 200, "warmup": 10}), launch=0)
+    record.continue_after(
+        EarlierVisits({}, (), last=2, blocks=8, repetitions={"measure": 200, "warmup": 10}),
+        launch=0,
+    )
     assert (record.visits, record.stop_reason, record.block_k) == ([], INTERRUPTED, 1)
     samples = record.add(job, visit(1))
     table = sample_table(job, samples, "run", record.last_visit)
@@ -148,7 +212,9 @@ def test_what_one_visit_has_shown_stays_in_the_warnings(job: Planned) -> None:
     visits = replace(visits, row={**visits.row, "warnings": ["throttled", "thinned", "multimodal"]})
     record = CaseRecord()
     record.continue_after(visits, launch=0)
-    assert {"throttled", "thinned"} <= set(row(job, record, AROUND, STARTED)["warnings"]), "without a new visit"
+    assert {"throttled", "thinned"} <= set(row(job, record, AROUND, STARTED)["warnings"]), (
+        "without a new visit"
+    )
     record.add(job, visit(2))
     warnings = row(job, record, AROUND, STARTED)["warnings"]
     assert {"throttled", "thinned"} <= set(warnings) and "multimodal" not in warnings

@@ -1,4 +1,5 @@
-"""The reference case: which passes it calls disturbed, what it measures, and which rows have the flag."""
+"""The reference case: which passes it calls disturbed, what it measures, and which rows have the
+flag."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ STARTED = datetime(2026, 1, 2, tzinfo=timezone.utc)
 WORDS = ("backend=simulated", "benchmark=[all_reduce]", "sizes=[60kB]")
 
 
-def passes(*medians: float, width: float = 0.01, name: str = "copy_s") -> dict[int, dict[str, PassReading]]:
+def passes(
+    *medians: float, width: float = 0.01, name: str = "copy_s"
+) -> dict[int, dict[str, PassReading]]:
     return {
         number: {name: PassReading(median, (1 - width / 2) * median, (1 + width / 2) * median)}
         for number, median in enumerate(medians, 1)
@@ -64,16 +67,28 @@ def test_a_pass_is_disturbed_where_a_reading_moved_by_more_than_its_interval(
 
 
 def test_each_kind_of_reading_is_compared_with_itself_only() -> None:
-    copies, messages = passes(1.0, 1.0, 1.0), passes(5.0, 5.0, 9.0, name="p2p_latency_s")
+    copies = passes(1.0, 1.0, 1.0)
+    messages = passes(5.0, 5.0, 9.0, name="p2p_latency_s")
     both = {number: copies[number] | messages[number] for number in copies}
     assert disturbed_passes(both) == {3}
-    assert disturbed_passes(both | {1: copies[1], 3: copies[3]}) == set(), "a pass without a ping-pong"
+    assert disturbed_passes(both | {1: copies[1], 3: copies[3]}) == set(), (
+        "a pass without a ping-pong"
+    )
 
 
-def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout_and_a_copy() -> None:
-    model = ("backend.model.latency_s=5e-6", "backend.model.call_s=0", "backend.model.bandwidth_gb_per_s=1000")
-    settings, (world, control) = settings_of(*WORDS, *model, "timing=soak"), hosted_world(1, 4)
-    settings = replace(settings, layouts=(Layout(1, 2), Layout(1, 4)), schedule="rounds", pairs="all")
+def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout_and_a_copy() -> (
+    None
+):
+    model = (
+        "backend.model.latency_s=5e-6",
+        "backend.model.call_s=0",
+        "backend.model.bandwidth_gb_per_s=1000",
+    )
+    settings = settings_of(*WORDS, *model, "timing=soak")
+    world, control = hosted_world(1, 4)
+    settings = replace(
+        settings, layouts=(Layout(1, 2), Layout(1, 4)), schedule="rounds", pairs="all"
+    )
     reference = ReferenceCase(settings, world, FACTS)
     assert reference.groups == {(0, 1, 2, 3)}
     library = settings.backend.open(world, control, "cpu")
@@ -81,7 +96,8 @@ def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout
         reference.measure(number, {(0, 1, 2, 3): library}, control, Progress())
     assert reference.passes[2]["p2p_latency_s"].median_s == pytest.approx(5e-6, rel=0.01)
     assert all(
-        0 < readings["copy_s"].low_s <= readings["copy_s"].median_s < 0.01 for readings in reference.passes.values()
+        0 < readings["copy_s"].low_s <= readings["copy_s"].median_s < 0.01
+        for readings in reference.passes.values()
     )
     first, second = reference.record()
     assert [first["pass"], second["pass"]] == [1, 2] and len(first["copy_s"]) == 3  # type: ignore[arg-type]
@@ -92,7 +108,8 @@ def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout
 
 
 def test_one_rank_has_no_messages_and_still_its_copy() -> None:
-    settings, (world, control) = settings_of(*WORDS), hosted_world(1, 1)
+    settings = settings_of(*WORDS)
+    world, control = hosted_world(1, 1)
     reference = ReferenceCase(replace(settings, layouts=(Layout(1, 1),)), world, FACTS)
     reference.measure(1, {}, control, Progress())
     assert reference.groups == set() and set(reference.passes[1]) == {"copy_s"}
@@ -119,7 +136,8 @@ def test_a_row_is_disturbed_where_half_of_its_visits_were(
 
 
 class Copier:
-    """A communicator whose copies have a planted rate for each size, in GB/s; no memory for other sizes."""
+    """A communicator whose copies have a planted rate for each size, in GB/s; no memory for other
+    sizes."""
 
     def __init__(self, rates: dict[int, float]) -> None:
         self.rates = rates
@@ -132,14 +150,18 @@ class Copier:
     def prepare(self, programs: dict[int, Program], buffers: Any, mode: Any) -> Runner:
         copied = len(programs[0].steps) * buffers[0]["source"].count
         elapsed_ns = round(copied / self.rates[buffers[0]["source"].count])
-        return lambda n: np.stack([np.zeros((1, n)), np.full((1, n), elapsed_ns)], axis=2).astype(np.int64)
+        return lambda n: np.stack([np.zeros((1, n)), np.full((1, n), elapsed_ns)], axis=2).astype(
+            np.int64
+        )
 
 
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [
-        ({16 * 2**20: 4000.0, 256 * 2**20: 3000.0}, 3000.0),  # the smaller one fits into the cache of the GPU
-        ({16 * 2**20: 5.0, 256 * 2**20: 4.0}, 5.0),  # too slow for a GPU: the larger copies would take seconds
+        # the smaller one fits into the cache of the GPU
+        ({16 * 2**20: 4000.0, 256 * 2**20: 3000.0}, 3000.0),
+        # too slow for a GPU: the larger copies would take seconds
+        ({16 * 2**20: 5.0, 256 * 2**20: 4.0}, 5.0),
         ({16 * 2**20: 4000.0}, None),  # a rate of the cache is none of the memory
         ({}, None),
     ],
@@ -171,15 +193,20 @@ class Collector:
 
 
 def test_at_the_end_only_the_rows_whose_flag_changes_are_written_again() -> None:
-    world, writer = World(0, 2, ((0, 1),), (0,)), Collector()
+    world = World(0, 2, ((0, 1),), (0,))
+    writer = Collector()
     settings = replace(settings_of(*WORDS, "timing=default", "layout=1x2"), writers=(writer,))
     (job,) = plan(settings, hosted_world(1, 2)[0], FACTS)
     job = replace(job, case=replace(job.case, engine="python"))
     recorder = Recorder(settings, {"run_id": "r", "sweep_id": "s", "launches": LAUNCHES}, 1)
     recorder.writers = FanOut([writer])  # without the one that stores
     around = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), world, ())
-    stamps = np.stack([np.zeros((2, 20)), np.full((2, 20), 1000) + np.arange(20)], axis=2).astype(np.int64)
-    visit = Samples((0, 1), (Block("connect", 0, stamps[:, :1]), Block("measure", 1, stamps)), 1, "ci", 0)
+    stamps = np.stack([np.zeros((2, 20)), np.full((2, 20), 1000) + np.arange(20)], axis=2).astype(
+        np.int64
+    )
+    visit = Samples(
+        (0, 1), (Block("connect", 0, stamps[:, :1]), Block("measure", 1, stamps)), 1, "ci", 0
+    )
     for _ in range(2):
         recorder.record(job, visit, around, STARTED)
     recorder.flag_disturbed([job], around)

@@ -1,4 +1,5 @@
-"""Settings x world -> cases: exact sizes, honest skips, one order for every rank, and nothing allocated."""
+"""Settings x world -> cases: exact sizes, honest skips, one order for every rank, and nothing
+allocated."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def simulated(*overrides: str) -> Settings:
     return settings_of("backend=simulated", *overrides)
 
 
-def planned(*overrides: str, world: World | None = None, facts: PlanFacts = FACTS) -> tuple[Planned, ...]:
+def planned(
+    *overrides: str, world: World | None = None, facts: PlanFacts = FACTS
+) -> tuple[Planned, ...]:
     return plan(simulated(*overrides), world or hosted_world(1, 2)[0], facts)
 
 
@@ -69,7 +72,8 @@ DIVIDED: tuple[Any, ...] = (Divided(),)
     st.integers(1, 9),
 )
 def test_sizes_are_exact(every: Settings, counts: list[int], dtype: str, ranks: int) -> None:
-    """A message is as large as asked for, or the largest one that its blocks divide; the row says which."""
+    """A message is as large as asked for, or the largest one that its blocks divide; the row says
+    which."""
     itemsize = DTYPES[dtype].itemsize
     requested = tuple(count * itemsize for count in counts)
     layout = replace(every.layouts[0], ranks_per_node=ranks)
@@ -78,7 +82,11 @@ def test_sizes_are_exact(every: Settings, counts: list[int], dtype: str, ranks: 
         unit = itemsize * benchmark.blocks(ranks)
         if not unit:
             continue  # no message: see below
-        jobs = plan(replace(settings, benchmarks=(benchmark,)), hosted_world(1, ranks)[0], PlanFacts(2**62, 0, 1))
+        jobs = plan(
+            replace(settings, benchmarks=(benchmark,)),
+            hosted_world(1, ranks)[0],
+            PlanFacts(2**62, 0, 1),
+        )
         sizes = {job.case.message_bytes for job in jobs}
         assert sizes == {size // unit * unit or size for size in requested}
         assert all(job.case.elements == job.case.message_bytes // unit for job in jobs)
@@ -87,7 +95,9 @@ def test_sizes_are_exact(every: Settings, counts: list[int], dtype: str, ranks: 
 def test_each_type_has_its_own_sizes() -> None:
     jobs = planned("benchmark=all_reduce", "dtype=[float32,int8]", "sizes=decades", "layout=1x2")
     sizes = {(job.case.dtype, job.case.message_bytes) for job in jobs}
-    assert sizes == {(name, width * 10**k) for name, width in (("float32", 4), ("int8", 1)) for k in range(1, 8)}
+    assert sizes == {
+        (name, width * 10**k) for name, width in (("float32", 4), ("int8", 1)) for k in range(1, 8)
+    }
 
 
 def test_sizes_that_become_equal_are_one_case(every: Settings) -> None:
@@ -99,7 +109,9 @@ def test_sizes_that_become_equal_are_one_case(every: Settings) -> None:
 def test_too_few_elements_for_all_ranks_are_a_skip(every: Settings) -> None:
     jobs = plan(replace(every, benchmarks=DIVIDED, sizes=((8, 12, 16),)), WORLD, FACTS)
     skips = {job.case.message_bytes: job.skip for job in jobs}
-    assert skips == {size: f"{size} B of float32 can't be divided among 4 ranks" for size in (8, 12)} | {16: None}
+    assert skips == {
+        size: f"{size} B of float32 can't be divided among 4 ranks" for size in (8, 12)
+    } | {16: None}
 
 
 def test_all_of_the_memory_may_be_allowed() -> None:
@@ -108,10 +120,21 @@ def test_all_of_the_memory_may_be_allowed() -> None:
 
 @pytest.mark.parametrize(
     ("size", "requested", "window"),
-    [("1KiB", 64, 64), ("4MiB", 64, 64), ("8MiB", 64, 32), ("100MiB", 64, 2), ("1GiB", 64, 2), ("1GiB", 1, 1)],
+    [
+        ("1KiB", 64, 64),
+        ("4MiB", 64, 64),
+        ("8MiB", 64, 32),
+        ("100MiB", 64, 2),
+        ("1GiB", 64, 2),
+        ("1GiB", 1, 1),
+    ],
 )
-def test_a_window_shrinks_under_its_cap_but_not_below_two(size: str, requested: int, window: int) -> None:
-    (job,) = planned("benchmark=p2p_bandwidth", f"sizes=[{size}]", f"window={requested}", "layout=1x2")
+def test_a_window_shrinks_under_its_cap_but_not_below_two(
+    size: str, requested: int, window: int
+) -> None:
+    (job,) = planned(
+        "benchmark=p2p_bandwidth", f"sizes=[{size}]", f"window={requested}", "layout=1x2"
+    )
     assert job.case.window == window
     assert window <= LEAST_WINDOW or window * job.case.message_bytes <= WINDOW_CAP_BYTES
 
@@ -121,15 +144,21 @@ def test_a_window_shrinks_under_its_cap_but_not_below_two(size: str, requested: 
 
 @pytest.mark.parametrize("size", ["8", "1KiB", "100kB", "1MiB", "32MiB"])
 @pytest.mark.parametrize("cache_mib", [0, 1, 32])
-def test_rotation_walks_through_twice_the_cache_unless_a_cap_says_less(size: str, cache_mib: int) -> None:
+def test_rotation_walks_through_twice_the_cache_unless_a_cap_says_less(
+    size: str, cache_mib: int
+) -> None:
     facts = replace(FACTS, cache_bytes=cache_mib * 2**20)
-    (job,) = planned("benchmark=p2p_bandwidth", "cache=rotate", f"sizes=[{size}]", "layout=1x2", facts=facts)
-    (spec, _) = job.benchmark.program(job.case, 0, 2).buffers
+    (job,) = planned(
+        "benchmark=p2p_bandwidth", "cache=rotate", f"sizes=[{size}]", "layout=1x2", facts=facts
+    )
+    spec, _ = job.benchmark.program(job.case, 0, 2).buffers
     one_copy = slot_bytes(spec) * spec.slots
     wanted = 2 * max(facts.cache_bytes, job.case.message_bytes)
 
     def within_caps(pool: int) -> bool:
-        return pool * one_copy <= ROTATION_CAP_BYTES["cpu"] and pool * spec.slots <= ROTATION_CAP_VIEWS
+        return (
+            pool * one_copy <= ROTATION_CAP_BYTES["cpu"] and pool * spec.slots <= ROTATION_CAP_VIEWS
+        )
 
     assert job.pool * one_copy >= wanted or not within_caps(job.pool + 1)
     assert job.pool == 1 or (within_caps(job.pool) and (job.pool - 1) * one_copy < wanted)
@@ -137,11 +166,19 @@ def test_rotation_walks_through_twice_the_cache_unless_a_cap_says_less(size: str
 
 def test_each_pass_has_an_order_of_its_own_and_the_first_is_the_plan() -> None:
     words = "layout=1x2", "sizes=octaves"
-    settings, jobs = simulated(*words), planned(*words)
-    orders = [[job.order for job in pass_order(jobs[::-1], settings, number)] for number in (1, 2, 3)]
+    settings = simulated(*words)
+    jobs = planned(*words)
+    orders = [
+        [job.order for job in pass_order(jobs[::-1], settings, number)] for number in (1, 2, 3)
+    ]
     assert orders[0] == [*range(len(jobs))]
-    assert len({tuple(order) for order in orders}) == 3 and [sorted(order) for order in orders] == [orders[0]] * 3
-    assert orders[1] == [job.order for job in pass_order(jobs, settings, 2)], "the same on all ranks"
+    assert (
+        len({tuple(order) for order in orders}) == 3
+        and [sorted(order) for order in orders] == [orders[0]] * 3
+    )
+    assert orders[1] == [job.order for job in pass_order(jobs, settings, 2)], (
+        "the same on all ranks"
+    )
 
 
 def test_a_warm_cache_needs_no_pool() -> None:
@@ -159,13 +196,21 @@ def test_memory_is_counted_on_the_fullest_node() -> None:
 def test_one_byte_decides_what_fits() -> None:
     arguments = ("benchmark=all_reduce", "sizes=[4MiB]", "layout=[1x2]", "budget.memory_share=0.5")
     needed = planned(*arguments)[0].node_bytes
-    fits, misses = (planned(*arguments, facts=replace(FACTS, memory_bytes=2 * (needed - k)))[0].skip for k in (0, 1))
+    fits, misses = (
+        planned(*arguments, facts=replace(FACTS, memory_bytes=2 * (needed - k)))[0].skip
+        for k in (0, 1)
+    )
     assert fits is None
-    assert misses == f"needs {needed} B on a node, allowed are {needed - 1} B (budget.memory_share=0.5)"
+    assert (
+        misses
+        == f"needs {needed} B on a node, allowed are {needed - 1} B (budget.memory_share=0.5)"
+    )
 
 
 def test_what_no_machine_can_hold_is_refused_without_trying() -> None:
-    jobs = planned("benchmark=[all_reduce,p2p_latency,p2p_bandwidth]", "sizes=[1024TiB]", "layout=[1x2]")
+    jobs = planned(
+        "benchmark=[all_reduce,p2p_latency,p2p_bandwidth]", "sizes=[1024TiB]", "layout=[1x2]"
+    )
     settings = simulated()
     assert len(jobs) == 3
     for job in jobs:
@@ -181,7 +226,10 @@ def test_a_layout_that_does_not_fit_is_a_skip_and_the_others_run() -> None:
     skips = {job.case.layout: job.skip for job in jobs}
     assert (skips["1x1"], skips["1x2"]) == (None, None)
     for layout in ("1x4", "2x1"):
-        assert skips[layout] == f"layout {layout} does not fit into this world of 1 node(s) with 2 rank(s)"
+        assert (
+            skips[layout]
+            == f"layout {layout} does not fit into this world of 1 node(s) with 2 rank(s)"
+        )
 
 
 def test_a_pair_needs_two_ranks_and_both_must_be_there() -> None:
@@ -191,7 +239,10 @@ def test_a_pair_needs_two_ranks_and_both_must_be_there() -> None:
     assert skips["1x2", "1-5"] == "pair 1-5 needs rank 5, layout 1x2 has ranks 0 to 1"
     assert skips["1x1", "0-1"] == "pair 0-1 needs rank 1, layout 1x1 has ranks 0 to 0"
     (alone,) = planned("benchmark=p2p_latency", "sizes=[8]", "layout=1x1")
-    assert alone.skip == "p2p_latency needs 2 ranks, layout 1x1 has 1; a rank with itself: pairs=[[0,0]]"
+    assert (
+        alone.skip
+        == "p2p_latency needs 2 ranks, layout 1x1 has 1; a rank with itself: pairs=[[0,0]]"
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,8 +254,11 @@ def test_a_pair_needs_two_ranks_and_both_must_be_there() -> None:
         ("copy_d2d", "none", 2, 2),
     ],
 )
-def test_memory_of_a_copy_is_where_its_buffers_are(benchmark: str, staging: str, host: int, device: int) -> None:
-    size, words = 2**30, ["sizes=[1GiB]", "layout=1x1", "device=cuda", "cache=warm", "budget.memory_share=1.0"]
+def test_memory_of_a_copy_is_where_its_buffers_are(
+    benchmark: str, staging: str, host: int, device: int
+) -> None:
+    size = 2**30
+    words = ["sizes=[1GiB]", "layout=1x1", "device=cuda", "cache=warm", "budget.memory_share=1.0"]
     settings = replace(
         simulated(f"benchmark={benchmark}", f"staging={staging}", *words),
         backend=CudaCopy(),
@@ -220,15 +274,23 @@ def test_memory_of_a_copy_is_where_its_buffers_are(benchmark: str, staging: str,
 
 def test_only_some_backends_copy_within_a_rank() -> None:
     (job,) = planned("benchmark=copy_h2d", "backend=gloo", "sizes=[8]", "layout=1x1")
-    assert job.skip == "gloo sends messages between ranks; it does not measure copies between host and device"
+    assert (
+        job.skip
+        == "gloo sends messages between ranks; it does not measure copies between host and device"
+    )
 
 
-@pytest.mark.parametrize("benchmark", ["p2p_latency", "p2p_bandwidth", "p2p_bibandwidth", "p2p_multi_pair"])
+@pytest.mark.parametrize(
+    "benchmark", ["p2p_latency", "p2p_bandwidth", "p2p_bibandwidth", "p2p_multi_pair"]
+)
 @pytest.mark.parametrize("pairs", ["pairs=[[0,0]]", "pairs=all"])
 def test_a_rank_alone_can_send_to_itself(benchmark: str, pairs: str) -> None:
     (job,) = planned(f"benchmark={benchmark}", "sizes=[8]", "layout=1x1", pairs)
     if benchmark == "p2p_multi_pair" and pairs == "pairs=all":
-        assert job.skip == "p2p_multi_pair needs 2 ranks, layout 1x1 has 1; a rank with itself: pairs=[[0,0]]"
+        assert (
+            job.skip
+            == "p2p_multi_pair needs 2 ranks, layout 1x1 has 1; a rank with itself: pairs=[[0,0]]"
+        )
     else:
         assert job.skip is None and job.case.pair == "0-0"
 
@@ -245,8 +307,17 @@ def test_a_rank_alone_can_send_to_itself(benchmark: str, pairs: str) -> None:
         ("all_reduce", "host_sync", "none", "none"),
     ],
 )
-def test_ranks_meet_behind_the_hold_of_a_gpu(benchmark: str, mode: str, value: str, sync: str) -> None:
-    words = [f"benchmark={benchmark}", f"timing_mode={mode}", f"sync={value}", "device=cuda", "sizes=[8]", "layout=1x2"]
+def test_ranks_meet_behind_the_hold_of_a_gpu(
+    benchmark: str, mode: str, value: str, sync: str
+) -> None:
+    words = [
+        f"benchmark={benchmark}",
+        f"timing_mode={mode}",
+        f"sync={value}",
+        "device=cuda",
+        "sizes=[8]",
+        "layout=1x2",
+    ]
     (job,) = planned(*words)
     assert job.case.sync == sync
 
@@ -282,16 +353,26 @@ def test_skips_keep_their_place_in_the_order(every: Settings) -> None:
     ],
 )
 def test_pairs(pairs: str, expected: list[str]) -> None:
-    jobs = planned("benchmark=p2p_latency", "sizes=[8]", "layout=[1x4]", f"pairs={pairs}", world=WORLD)
+    jobs = planned(
+        "benchmark=p2p_latency", "sizes=[8]", "layout=[1x4]", f"pairs={pairs}", world=WORLD
+    )
     assert sorted(job.case.pair or "" for job in jobs) == expected
 
 
 def test_axes_multiply_and_only_where_a_benchmark_has_them() -> None:
     jobs = planned(
-        "benchmark=[all_reduce,p2p_latency,p2p_bandwidth]", "sizes=[8,64]", "layout=1x2", "dtype=[float32,int8]",
-        "reduction=[sum,max]", "in_place=[true,false]", "window=[2,4,8]",
-    )  # fmt: skip
-    counts = {name: sum(job.case.benchmark == name for job in jobs) for name in {job.case.benchmark for job in jobs}}
+        "benchmark=[all_reduce,p2p_latency,p2p_bandwidth]",
+        "sizes=[8,64]",
+        "layout=1x2",
+        "dtype=[float32,int8]",
+        "reduction=[sum,max]",
+        "in_place=[true,false]",
+        "window=[2,4,8]",
+    )
+    counts = {
+        name: sum(job.case.benchmark == name for job in jobs)
+        for name in {job.case.benchmark for job in jobs}
+    }
     assert counts == {"all_reduce": 4 * 2 * 2, "p2p_latency": 4, "p2p_bandwidth": 4 * 3}
     latency = next(job.case for job in jobs if job.case.benchmark == "p2p_latency")
     assert (latency.window, latency.in_place, latency.reduction) == (None, None, None)
@@ -304,8 +385,14 @@ def test_auto_is_resolved_before_a_case_is_named() -> None:
     }
     assert {case.engine for case in jobs.values()} == {"virtual"}
     assert {case.timing_mode for case in jobs.values()} == {"host"}
-    assert {name: case.cache for name, case in jobs.items()} == {"p2p_bandwidth": "rotate", "all_reduce": "warm"}
-    assert {name: case.sync for name, case in jobs.items()} == {"p2p_bandwidth": "none", "all_reduce": "barrier"}
+    assert {name: case.cache for name, case in jobs.items()} == {
+        "p2p_bandwidth": "rotate",
+        "all_reduce": "warm",
+    }
+    assert {name: case.sync for name, case in jobs.items()} == {
+        "p2p_bandwidth": "none",
+        "all_reduce": "barrier",
+    }
 
 
 # ---------------------------------------------------------------- order
@@ -324,7 +411,10 @@ def test_the_order_is_shuffled_by_seed_and_launch(every: Settings) -> None:
 
 
 def test_the_order_is_not_the_order_of_the_sizes() -> None:
-    sizes = [job.case.message_bytes for job in planned("benchmark=all_reduce", "sizes=decades", "layout=1x2")]
+    sizes = [
+        job.case.message_bytes
+        for job in planned("benchmark=all_reduce", "sizes=decades", "layout=1x2")
+    ]
     assert sizes != sorted(sizes) and sizes != sorted(sizes, reverse=True)
 
 
@@ -345,25 +435,35 @@ def test_members_are_world_ranks_of_the_layout() -> None:
 
 def test_the_estimate_grows_with_memory_and_budget() -> None:
     settings = simulated("timing=quick")
-    small, large = planned("benchmark=all_reduce", "sizes=[8]", "layout=1x2")[0], planned(
+    small = planned("benchmark=all_reduce", "sizes=[8]", "layout=1x2")[0]
+    large = planned(
         "benchmark=all_reduce", "sizes=[1GiB]", "layout=1x2")[0]  # fmt: skip
     assert duration_s(settings, small) < duration_s(settings, large)
     longer = replace(settings, timing=replace(settings.timing, case_s=60.0))
     assert duration_s(longer, small) >= duration_s(settings, small) + 59
 
 
-# ---------------------------------------------------------------- axes that only some operations have
+# ---------------------------------------------------------------- axes that only some operations
+# have
 
 
 def test_an_operation_without_a_message_is_one_case() -> None:
-    jobs = planned("benchmark=barrier", "sizes=[8,1MiB]", "dtype=[float32,int8]", "cache=rotate", "layout=1x2")
-    assert [(job.case.message_bytes, job.case.elements, job.case.dtype, job.skip) for job in jobs] == [
-        (0, 0, "none", None)
-    ]
+    jobs = planned(
+        "benchmark=barrier", "sizes=[8,1MiB]", "dtype=[float32,int8]", "cache=rotate", "layout=1x2"
+    )
+    assert [
+        (job.case.message_bytes, job.case.elements, job.case.dtype, job.skip) for job in jobs
+    ] == [(0, 0, "none", None)]
 
 
 def test_roots_are_cases_and_one_outside_the_layout_is_a_skip() -> None:
-    jobs = planned("benchmark=[broadcast,all_reduce]", "root=[0,2]", "sizes=[8]", "layout=[1x2,1x3]", world=WORLD)
+    jobs = planned(
+        "benchmark=[broadcast,all_reduce]",
+        "root=[0,2]",
+        "sizes=[8]",
+        "layout=[1x2,1x3]",
+        world=WORLD,
+    )
     skips = {(job.case.benchmark, job.case.layout, job.case.root): job.skip for job in jobs}
     assert skips == {
         ("broadcast", "1x2", 0): None,
@@ -376,10 +476,22 @@ def test_roots_are_cases_and_one_outside_the_layout_is_a_skip() -> None:
 
 
 def test_in_place_follows_the_operation_unless_it_is_asked_for() -> None:
-    words = ("benchmark=[all_reduce,reduce,all_gather,all_to_all,broadcast]", "sizes=[800]", "layout=1x2")
+    words = (
+        "benchmark=[all_reduce,reduce,all_gather,all_to_all,broadcast]",
+        "sizes=[800]",
+        "layout=1x2",
+    )
     in_place = {job.case.benchmark: job.case.in_place for job in planned(*words)}
-    assert in_place == {"all_reduce": True, "reduce": True, "all_gather": False, "all_to_all": False, "broadcast": None}
-    both = {(job.case.benchmark, job.case.in_place) for job in planned(*words, "in_place=[true,false]")}
+    assert in_place == {
+        "all_reduce": True,
+        "reduce": True,
+        "all_gather": False,
+        "all_to_all": False,
+        "broadcast": None,
+    }
+    both = {
+        (job.case.benchmark, job.case.in_place) for job in planned(*words, "in_place=[true,false]")
+    }
     assert len(both) == 9
 
 
@@ -393,18 +505,31 @@ def test_in_place_follows_the_operation_unless_it_is_asked_for() -> None:
 )
 def test_pairs_at_once_are_halves_or_those_listed(pairs: str, size: int, expected: str) -> None:
     world = hosted_world(1, size)[0]
-    (job,) = planned("benchmark=p2p_multi_pair", f"pairs={pairs}", "sizes=[8]", f"layout=1x{size}", world=world)
+    (job,) = planned(
+        "benchmark=p2p_multi_pair", f"pairs={pairs}", "sizes=[8]", f"layout=1x{size}", world=world
+    )
     assert (job.case.pair, job.case.schedule, job.skip) == (expected, None, None)
 
 
 def test_pairs_at_once_that_share_a_rank_are_a_skip() -> None:
-    (job,) = planned("benchmark=p2p_multi_pair", "pairs=[[0,1],[1,2]]", "sizes=[8]", "layout=1x3", world=WORLD)
+    (job,) = planned(
+        "benchmark=p2p_multi_pair", "pairs=[[0,1],[1,2]]", "sizes=[8]", "layout=1x3", world=WORLD
+    )
     assert job.skip == "pairs 0-1 1-2 run at once, but share a rank"
 
 
 def test_rounds_hold_every_pair_once_and_start_together() -> None:
-    jobs = planned("benchmark=p2p_latency", "pairs=all", "schedule=rounds", "sizes=[8]", "layout=1x4", world=WORLD)
-    assert sorted(pair for job in jobs for pair in job.case.pairs) == [(a, b) for a in range(4) for b in range(4)]
+    jobs = planned(
+        "benchmark=p2p_latency",
+        "pairs=all",
+        "schedule=rounds",
+        "sizes=[8]",
+        "layout=1x4",
+        world=WORLD,
+    )
+    assert sorted(pair for job in jobs for pair in job.case.pairs) == [
+        (a, b) for a in range(4) for b in range(4)
+    ]
     assert len(jobs) == 7
     assert all(job.case.sync == "barrier" and job.case.schedule == "rounds" for job in jobs)
     serial = planned("benchmark=p2p_latency", "pairs=all", "sizes=[8]", "layout=1x4", world=WORLD)
@@ -419,30 +544,59 @@ def test_rounds_hold_every_pair_once_and_start_together() -> None:
     ("gpus", "free_mib", "reason"),
     [
         (2, 100, None),
-        (1, 100, "needs 80003072 B on a GPU, allowed are 52428800 B (budget.memory_share=0.5)"),  # two ranks share it
+        # two ranks share it
+        (1, 100, "needs 80003072 B on a GPU, allowed are 52428800 B (budget.memory_share=0.5)"),
         (2, 70, "needs 40001536 B on a GPU, allowed are 36700160 B (budget.memory_share=0.5)"),
         (1, 200, None),
     ],
 )
-def test_a_gpu_must_have_room_for_the_ranks_that_share_it(gpus: int, free_mib: int, reason: str | None) -> None:
-    words = ["backend=gloo", "device=cuda", "benchmark=broadcast", "dtype=int8", "sizes=[40MB]", "layout=1x2"]
+def test_a_gpu_must_have_room_for_the_ranks_that_share_it(
+    gpus: int, free_mib: int, reason: str | None
+) -> None:
+    words = [
+        "backend=gloo",
+        "device=cuda",
+        "benchmark=broadcast",
+        "dtype=int8",
+        "sizes=[40MB]",
+        "layout=1x2",
+    ]
     (job,) = planned(*words, facts=replace(FACTS, gpu_bytes=free_mib * 2**20, gpus=gpus))
     assert job.skip == reason
 
 
 def test_a_gpu_has_modes_and_an_engine_of_its_own_and_graphs_do_not_rotate() -> None:
-    words = ["backend=gloo", "device=cuda", "benchmark=p2p_bandwidth", "sizes=[1MiB]", "layout=1x2", "cache=rotate"]
+    words = [
+        "backend=gloo",
+        "device=cuda",
+        "benchmark=p2p_bandwidth",
+        "sizes=[1MiB]",
+        "layout=1x2",
+        "cache=rotate",
+    ]
     (job,) = planned(*words, facts=replace(FACTS, cache_bytes=50 * 2**20))
-    assert (job.case.timing_mode, job.case.engine, job.case.device) == ("host_sync", "python", "cuda")
+    assert (job.case.timing_mode, job.case.engine, job.case.device) == (
+        "host_sync",
+        "python",
+        "cuda",
+    )
     (graph,) = planned(*words, "timing_mode=graph", facts=replace(FACTS, cache_bytes=50 * 2**20))
     assert job.pool > 1 and graph.pool == 1
 
 
 def test_sizes_per_rank_are_those_of_a_block() -> None:
     """64 B of gather on 3 ranks can't be divided; 64 B of each rank are 192 B."""
-    words = ("benchmark=[gather,all_reduce,p2p_latency]", "layout=[1x3]", "sizes=[64]", "dtype=int8", "pairs=[[0,1]]")
+    words = (
+        "benchmark=[gather,all_reduce,p2p_latency]",
+        "layout=[1x3]",
+        "sizes=[64]",
+        "dtype=int8",
+        "pairs=[[0,1]]",
+    )
     world = hosted_world(1, 3)[0]
-    per_rank = {job.case.benchmark: job.case for job in planned(*words, "sizes_per=rank", world=world)}
+    per_rank = {
+        job.case.benchmark: job.case for job in planned(*words, "sizes_per=rank", world=world)
+    }
     assert {name: case.message_bytes for name, case in per_rank.items()} == {
         "gather": 192, "all_reduce": 64, "p2p_latency": 64
     }  # fmt: skip
@@ -452,7 +606,13 @@ def test_sizes_per_rank_are_those_of_a_block() -> None:
 
 
 def test_one_buffer_is_warm_and_its_window_does_not_shrink() -> None:
-    words = ("benchmark=p2p_bandwidth", "buffers=[own,shared]", "sizes=[64MiB]", "window=64", "layout=[1x2]")
+    words = (
+        "benchmark=p2p_bandwidth",
+        "buffers=[own,shared]",
+        "sizes=[64MiB]",
+        "window=64",
+        "layout=[1x2]",
+    )
     cases = {job.case.buffers: job.case for job in planned(*words)}
     assert (cases["own"].window, cases["own"].cache) == (4, "rotate")
     assert (cases["shared"].window, cases["shared"].cache) == (64, "warm")

@@ -1,4 +1,5 @@
-"""What preflight finds: ranks that differ, GPUs that are shared, busy or missing, and clocks that are apart."""
+"""What preflight finds: ranks that differ, GPUs that are shared, busy or missing, and clocks that
+are apart."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ FACTS = [{"host.hostname": f"node{rank // 2}"} for rank in range(6)]
 
 def test_each_value_has_a_line_with_its_ranks_and_hosts() -> None:
     text = difference_table(
-        {"versions.torch": {"2.13.0": [0, 1, 2, 4, 5], "2.11.0": [3]}, "run.digest": {"a": [0], "b": [1]}}, FACTS
+        {
+            "versions.torch": {"2.13.0": [0, 1, 2, 4, 5], "2.11.0": [3]},
+            "run.digest": {"a": [0], "b": [1]},
+        },
+        FACTS,
     )
     assert [line.split() for line in text.splitlines()] == [
         ["fact", "value", "ranks", "hosts"],
@@ -32,29 +37,51 @@ def test_each_value_has_a_line_with_its_ranks_and_hosts() -> None:
         ["configuration", "(digest)", "a", "0", "node0"],
         ["b", "1", "node0"],
     ]
-    assert len({line.index(word) for line, word in zip(text.splitlines()[1:3], ("2.13", "2.11"), strict=True)}) == 1
+    assert (
+        len(
+            {
+                line.index(word)
+                for line, word in zip(text.splitlines()[1:3], ("2.13", "2.11"), strict=True)
+            }
+        )
+        == 1
+    )
 
 
 def test_long_values_and_many_hosts_are_cut() -> None:
     facts = [{"host.hostname": f"node{rank}"} for rank in range(9)]
     text = difference_table({"environment.PATH": {"x" * 500: list(range(9)), "missing": []}}, facts)
-    assert "x" * 45 + "..." in text and "and 5 more" in text and max(map(len, text.splitlines())) < 160
+    assert (
+        "x" * 45 + "..." in text and "and 5 more" in text and max(map(len, text.splitlines())) < 160
+    )
 
 
 def test_clocks_are_told_from_a_second_on() -> None:
     assert clock_skew_warning([100.0, 100.4, 100.9], FACTS) is None
-    assert clock_skew_warning([100.0, 99.9, 97.5], FACTS) == (
-        "the clock of node0 (rank 0) is 2.5 s ahead of that of node1 (rank 2); set them by NTP"
+    assert (
+        clock_skew_warning([100.0, 99.9, 97.5], FACTS)
+        == "the clock of node0 (rank 0) is 2.5 s ahead of that of node1 (rank 2); set them by NTP"
     )
 
 
-SLOW, FAST, OTHER = "10.0.0.0/24 at 1 Gb/s", "10.0.0.0/24 at 100 Gb/s", "10.1.0.0/24 at 100 Gb/s"
+SLOW = "10.0.0.0/24 at 1 Gb/s"
+FAST = "10.0.0.0/24 at 100 Gb/s"
+OTHER = "10.1.0.0/24 at 100 Gb/s"
 
 
 def machine() -> dict[str, Any]:
     """Five interfaces, and three ports of which one is down."""
-    facts: dict[str, Any] = {"network.interface.lo.network": "127.0.0.0/8", "network.interface.down.mtu_bytes": 1500}
-    interfaces = {"eth0": FAST, "ens3": FAST, "eth1": OTHER, "slow": SLOW, "docker0": "172.17.0.0/16 at 10 Gb/s"}
+    facts: dict[str, Any] = {
+        "network.interface.lo.network": "127.0.0.0/8",
+        "network.interface.down.mtu_bytes": 1500,
+    }
+    interfaces = {
+        "eth0": FAST,
+        "ens3": FAST,
+        "eth1": OTHER,
+        "slow": SLOW,
+        "docker0": "172.17.0.0/16 at 10 Gb/s",
+    }
     for name, text in interfaces.items():
         address, rate = text.removesuffix(" Gb/s").split(" at ")
         facts[f"network.interface.{name}.network"] = address
@@ -119,10 +146,11 @@ def rank(host: str, index: int, **more: Any) -> dict[str, Any]:
 
 def test_two_ranks_on_one_gpu_are_named() -> None:
     facts = [rank("a", 0), rank("a", 1), rank("b", 0), rank("b", 0)]
-    assert shared_gpu(facts, ((0, 1), (2, 3)), "wire") == (
-        f"ranks 2-3 on b have the same GPU, GPU 0 (NVIDIA L4, {uuid(0)}), and wire needs one for each rank: start at "
-        "most as many ranks a node as it has GPUs (2 ranks here, 2 visible), or give each its own with "
-        "CUDA_VISIBLE_DEVICES"
+    assert (
+        shared_gpu(facts, ((0, 1), (2, 3)), "wire")
+        == f"ranks 2-3 on b have the same GPU, GPU 0 (NVIDIA L4, {uuid(0)}), and wire needs one for"
+        " each rank: start at most as many ranks a node as it has GPUs (2 ranks here, 2"
+        " visible), or give each its own with CUDA_VISIBLE_DEVICES"
     )
 
 
@@ -140,9 +168,14 @@ def test_one_gpu_for_each_rank_of_a_node_is_no_duplicate() -> None:
 
 
 def test_a_busy_gpu_is_said_once_with_its_host_and_processes() -> None:
-    facts = [rank("a", 0, users="4711 (40000000000 B)"), rank("a", 0, users="4711 (40000000000 B)"), rank("b", 1)]
+    facts = [
+        rank("a", 0, users="4711 (40000000000 B)"),
+        rank("a", 0, users="4711 (40000000000 B)"),
+        rank("b", 1),
+    ]
     assert busy_gpus(facts) == [
-        f"a: GPU 0 (NVIDIA L4, {uuid(0)}) is in use by 4711 (40000000000 B); they disturb what is measured"
+        f"a: GPU 0 (NVIDIA L4, {uuid(0)}) is in use by 4711 (40000000000 B); they disturb what is"
+        " measured"
     ]
     assert len(busy_gpus([rank("a", 0, users="1 (1 B)"), rank("a", 1, users="1 (1 B)")])) == 2
 
@@ -185,42 +218,71 @@ world, control = hosted_world(1, 4)
 with ConfigComposer() as composer:
     (job,) = composer.jobs(["backend=simulated", f"output={OUTPUT}"], multirun=False)
 settings = replace(job.settings, backend=Wire(False))
-"""
+"""  # noqa: E501
 
 
 def preflighted(folder: Path, machine: str, code: str, **more: Any) -> Any:
     return ask(
-        folder, machine, code, f"sys.path.insert(0, {str(SUPPORT)!r}); OUTPUT = {str(folder)!r}", PREFLIGHT, **more
+        folder,
+        machine,
+        code,
+        f"sys.path.insert(0, {str(SUPPORT)!r}); OUTPUT = {str(folder)!r}",
+        PREFLIGHT,
+        **more,
     )
 
 
 def test_preflight_on_equal_gpus(tmp_path: Path) -> None:
-    hosted = "preflight(settings, Request(job), world, control, {'host.hostname': 'here'}, [0])[1]['status']"
+    hosted = (
+        "preflight(settings, Request(job), world, control, {'host.hostname': 'here'},"
+        " [0])[1]['status']"
+    )
     code = f"[checked(4), checked(5), checked(5, shares=True), checked(5, device='cpu'), {hosted}]"
     whole, more, shared, cpu, simulated = preflighted(tmp_path, hgx(4), code)
-    assert simulated == "running", "one process hosts all ranks: there are the facts of one, and none of GPUs"
+    assert simulated == "running", (
+        "one process hosts all ranks: there are the facts of one, and none of GPUs"
+    )
     assert (whole["errors"], whole["said"]) == ([], "")
     assert whole["run"]["provenance"]["nodes"][0]["gpu.own.uuid"] == uuid(0)
     owners = whole["run"]["provenance"]["differences"]["gpu.own.uuid"]
-    assert owners == {f'"{uuid(index)}"': [index] for index in range(4)}, "the record says who had which GPU"
-    assert len(more["errors"]) == 1 and more["errors"][0].startswith(
-        f"ConfigError: ranks 0,4 on here have the same GPU, GPU 0 (NVIDIA H100 80GB HBM3, {uuid(0)}), and wire needs"
+    assert owners == {f'"{uuid(index)}"': [index] for index in range(4)}, (
+        "the record says who had which GPU"
     )
-    assert shared["errors"] == [] and shared["run"]["provenance"]["nodes"][0]["gpu.own.visible"] == 4
-    assert cpu["errors"] == [] and not [key for key in cpu["run"]["provenance"]["nodes"][0] if key.startswith("gpu.")]
+    assert len(more["errors"]) == 1 and more["errors"][0].startswith(
+        "ConfigError: ranks 0,4 on here have the same GPU, GPU 0 (NVIDIA H100 80GB HBM3,"
+        f" {uuid(0)}), and wire needs"
+    )
+    assert (
+        shared["errors"] == [] and shared["run"]["provenance"]["nodes"][0]["gpu.own.visible"] == 4
+    )
+    assert cpu["errors"] == [] and not [
+        key for key in cpu["run"]["provenance"]["nodes"][0] if key.startswith("gpu.")
+    ]
 
 
 def test_preflight_on_unequal_and_busy_gpus(tmp_path: Path) -> None:
     other = h100(1, "name NVIDIA A100-SXM4-80GB", f"memory {79 * GIB}", "process 4711 40000000000")
     strict, warn, off = preflighted(
-        tmp_path, "\n".join([h100(0), other]), "[checked(2, mode=mode) for mode in ('strict', 'warn', 'off')]"
+        tmp_path,
+        "\n".join([h100(0), other]),
+        "[checked(2, mode=mode) for mode in ('strict', 'warn', 'off')]",
     )
-    line = f"commbench: here: GPU 1 (NVIDIA A100-SXM4-80GB, {uuid(1)}) is in use by 4711 (40000000000 B, "
+    line = (
+        f"commbench: here: GPU 1 (NVIDIA A100-SXM4-80GB, {uuid(1)}) is in use by 4711"
+        " (40000000000 B, "
+    )
     (problem,) = strict["errors"]
     rows = [row.split() for row in problem.splitlines()]
     assert ["GPU", '"NVIDIA', "H100", "80GB", 'HBM3"', "0", "here"] in rows
     assert ['"NVIDIA', 'A100-SXM4-80GB"', "1", "here"] in rows
-    assert ["GPU", "memory", "(bytes)", str(80 * GIB), "0", "here"] in rows and "GPU driver" not in problem
+    assert [
+        "GPU",
+        "memory",
+        "(bytes)",
+        str(80 * GIB),
+        "0",
+        "here",
+    ] in rows and "GPU driver" not in problem
     assert warn["errors"] == [] and "ranks differ:" in warn["said"]
     assert (off["errors"], off["said"]) == ([], "")
     assert [result["said"].count(line) for result in (strict, warn)] == [1, 1]

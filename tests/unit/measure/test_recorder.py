@@ -1,6 +1,7 @@
 """The recorder: which cases are visited again, and for how long.
 
-A writer that can't write costs its own output and the exit status; the other writers and the run go on.
+A writer that can't write costs its own output and the exit status; the other writers and the run go
+on.
 """
 
 from __future__ import annotations
@@ -38,11 +39,21 @@ class Run:
 
     def __init__(self, *words: str, cases: int) -> None:
         sizes = f"sizes=[{','.join(str(8 * n) for n in range(1, cases + 1))}]"
-        own = ("timing=default", f"timing.case_s={OWN_S}", "layout=1x2", "benchmark=all_reduce", sizes)
+        own = (
+            "timing=default",
+            f"timing.case_s={OWN_S}",
+            "layout=1x2",
+            "benchmark=all_reduce",
+            sizes,
+        )
         self.settings = replace(settings_of("backend=simulated", *own, *words), writers=())
         jobs = plan(self.settings, hosted_world(1, 2)[0], FACTS)
         self.jobs = tuple(replace(job, case=replace(job.case, engine="python")) for job in jobs)
-        run = {"run_id": "r", "sweep_id": "s", "launches": {"planned": 1, "began": [0], "spent_s": 0.0}}
+        run = {
+            "run_id": "r",
+            "sweep_id": "s",
+            "launches": {"planned": 1, "began": [0], "spent_s": 0.0},
+        }
         self.recorder = Recorder(self.settings, run, cases)
         self.recorder.writers = FanOut([])
 
@@ -54,8 +65,11 @@ class Run:
         self.recorder.record(job, samples, AROUND, datetime.now(timezone.utc))
 
     def passes(self, visit: Any, wait_s: float = 0.0) -> dict[int, int]:
-        """The number of visits of each case, by its size; `visit` gives median and duration from size and number."""
-        counts, jobs, number = dict.fromkeys((job.case.message_bytes for job in self.jobs), 0), self.jobs, 0
+        """The number of visits of each case, by its size; `visit` gives median and duration from
+        size and number."""
+        counts = dict.fromkeys((job.case.message_bytes for job in self.jobs), 0)
+        jobs = self.jobs
+        number = 0
         while jobs:
             number += 1
             for job in jobs:
@@ -74,7 +88,8 @@ def test_time_that_a_certain_case_leaves_goes_to_the_one_that_is_not() -> None:
     def visit(size: int, number: int) -> tuple[float, float]:
         return (1e-3, 0.1) if size > 8 else (swaying(number), 1.6)
 
-    alone, beside = Run(cases=1), Run(cases=2)
+    alone = Run(cases=1)
+    beside = Run(cases=2)
     assert alone.passes(visit) == {8: 6}
     assert beside.passes(visit) == {8: 12, 16: 6}, "at most twice its own time"
     assert beside.recorder.rows[beside.jobs[0].case.case_id]["stop_reason"] in ("ci", "budget")
@@ -123,7 +138,9 @@ def test_the_wait_between_passes_is_a_part_of_the_time_of_the_cases_that_wait() 
         (("timing=quick", "timing.pass_s=0"), 0.0),
     ],
 )
-def test_passes_are_apart_but_fit_into_the_time_of_a_case(words: tuple[str, ...], expected_s: float) -> None:
+def test_passes_are_apart_but_fit_into_the_time_of_a_case(
+    words: tuple[str, ...], expected_s: float
+) -> None:
     assert spacing_s(settings_of("backend=simulated", *words)) == pytest.approx(expected_s)
 
 
@@ -134,12 +151,15 @@ def test_a_row_tells_over_what_time_its_visits_are_spread() -> None:
     run.recorder._started[job.case.case_id] = datetime(2020, 1, 1, tzinfo=timezone.utc)
     run.visit(job, 1e-3, 0.01)
     (row,) = run.recorder.rows.values()
-    years_s = (datetime.now(timezone.utc) - datetime(2020, 1, 1, tzinfo=timezone.utc)).total_seconds()
+    years_s = (
+        datetime.now(timezone.utc) - datetime(2020, 1, 1, tzinfo=timezone.utc)
+    ).total_seconds()
     assert row["visits_s"] == pytest.approx(years_s, rel=1e-6)
 
 
 def test_a_world_that_breaks_keeps_the_earlier_visits_of_its_case() -> None:
-    run, started = Run(cases=2), datetime.now(timezone.utc)
+    run = Run(cases=2)
+    started = datetime.now(timezone.utc)
     visited, unvisited = run.jobs
     for _ in range(5):
         run.visit(visited, 1e-3, 0.01)
@@ -149,7 +169,11 @@ def test_a_world_that_breaks_keeps_the_earlier_visits_of_its_case() -> None:
     kept, lost = (rows[job.case.case_id] for job in (visited, unvisited))
     assert (kept["status"], kept["stop_reason"], kept["visits"]) == ("ok", "interrupted", 5)
     assert kept["median_s"] == pytest.approx(1e-3) and kept["reason"] == "rank 1 was killed"
-    assert (lost["status"], lost["reason"], lost["median_s"]) == ("failed", "rank 1 was killed", None)
+    assert (lost["status"], lost["reason"], lost["median_s"]) == (
+        "failed",
+        "rank 1 was killed",
+        None,
+    )
 
 
 def test_a_soak_in_which_the_world_breaks_has_failed() -> None:
@@ -178,7 +202,9 @@ class Notes:
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         self._do("begin")
 
-    def case(self, row: Mapping[str, Any], samples: Mapping[str, Any], counters: Mapping[str, Any]) -> None:
+    def case(
+        self, row: Mapping[str, Any], samples: Mapping[str, Any], counters: Mapping[str, Any]
+    ) -> None:
         self._do("case")
 
     def end(self, run: Mapping[str, Any]) -> None:
@@ -187,7 +213,8 @@ class Notes:
 
 def finished_run(*writers: Notes, folder: Path, status: int = 0) -> dict[str, Any]:
     """A run of two cases; run.json as it stands in memory afterwards."""
-    fan_out, run = FanOut(writers), {"folder": str(folder), "exit_status": status}
+    fan_out = FanOut(writers)
+    run = {"folder": str(folder), "exit_status": status}
     fan_out.begin(run)
     for _ in range(2):
         fan_out.case({}, {}, {})
@@ -195,32 +222,51 @@ def finished_run(*writers: Notes, folder: Path, status: int = 0) -> dict[str, An
     return run
 
 
-def test_all_writers_hear_everything_and_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = Notes(), Notes()
+def test_all_writers_hear_everything_and_nothing_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = Notes()
+    second = Notes()
     assert finished_run(first, second, folder=tmp_path)["exit_status"] == 0
     assert first.calls == second.calls == ["begin", "case", "case", "end"]
     assert capsys.readouterr().err == ""
 
 
-def test_one_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = Notes(case=OSError(28, "No space left on device"), end=Unsaved("1 of 2 cases are saved")), Notes()
+def test_one_that_fails_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = Notes(
+        case=OSError(28, "No space left on device"), end=Unsaved("1 of 2 cases are saved")
+    )
+    second = Notes()
     (tmp_path / "run.json").write_text('{"exit_status": 0}')
     assert finished_run(first, second, folder=tmp_path)["exit_status"] == 3
     assert first.calls == second.calls == ["begin", "case", "case", "end"]
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["commbench: [Errno 28] No space left on device", "commbench: 1 of 2 cases are saved"]
-    assert '"exit_status": 3' in (tmp_path / "run.json").read_text(), "who started the world reads it there"
+    assert lines == [
+        "commbench: [Errno 28] No space left on device",
+        "commbench: 1 of 2 cases are saved",
+    ]
+    assert '"exit_status": 3' in (tmp_path / "run.json").read_text(), (
+        "who started the world reads it there"
+    )
 
 
 @pytest.mark.parametrize(("status", "after"), [(0, 3), (1, 3), (3, 3), (143, 143)])
 def test_a_worse_status_stays(tmp_path: Path, status: int, after: int) -> None:
-    assert finished_run(Notes(end=Unsaved("x")), folder=tmp_path, status=status)["exit_status"] == after
+    assert (
+        finished_run(Notes(end=Unsaved("x")), folder=tmp_path, status=status)["exit_status"]
+        == after
+    )
     assert list(tmp_path.iterdir()) == [], "no run.json is made where there was none"
 
 
 def test_who_can_not_begin_ends_the_run_and_is_not_ended(tmp_path: Path) -> None:
-    first, second, third = Notes(), Notes(begin=WorldBroken("full")), Notes()
-    fan_out, run = FanOut([first, second, third]), {"folder": str(tmp_path), "exit_status": 3}
+    first = Notes()
+    second = Notes(begin=WorldBroken("full"))
+    third = Notes()
+    fan_out = FanOut([first, second, third])
+    run = {"folder": str(tmp_path), "exit_status": 3}
     with pytest.raises(WorldBroken, match="full"):
         fan_out.begin(run)
     fan_out.end(run)
@@ -231,9 +277,17 @@ def test_who_can_not_begin_ends_the_run_and_is_not_ended(tmp_path: Path) -> None
 def test_a_format_alone_names_the_folder_and_can_be_reported(
     tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("benchmark=all_reduce", "sizes=[8]", "timing=fixed", "timing.repetitions=20", f"writer={name}")
+    words = (
+        "benchmark=all_reduce",
+        "sizes=[8]",
+        "timing=fixed",
+        "timing.repetitions=20",
+        f"writer={name}",
+    )
     folder = commbench.run("backend=simulated", *words, f"output={tmp_path}")
     out, err = capfd.readouterr()
     assert err.splitlines()[-1] == f"results: {folder}" and str(folder) not in out
-    assert load_run(folder)["status"] == "done" and set(commbench.load(folder)["message_bytes"]) == {8}
+    assert load_run(folder)["status"] == "done" and set(
+        commbench.load(folder)["message_bytes"]
+    ) == {8}
     assert len(read_results([folder]).cases) == len(commbench.load(folder)) > 0

@@ -1,4 +1,5 @@
-"""Rows by hand and of a simulated world, what links carry by algorithm, and why a row lies above its limit."""
+"""Rows by hand and of a simulated world, what links carry by algorithm, and why a row lies above
+its limit."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ from commbench.world.heartbeat import Progress
 with ConfigComposer() as _composer:
     BENCHMARKS = _composer.options("benchmark")
 
-# method.md section 3; n is the number of ranks. Alone in its world no operation uses a bus: see below
+# method.md section 3; n is the number of ranks. Alone in its world no operation uses a bus: see
+# below
 BUS_FACTORS: dict[str, Callable[[int], float | None]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
@@ -71,17 +73,27 @@ AROUND = Conditions(
     wires=(),
 )
 OF_A_RUN = {"run_id", "sweep_id", "launch", "label", "segment"}  # the session adds them
-NUMBERS = {column.name for column in RESULTS} - {"nodes", "ranks_per_node", "world_size", "transport"}
+NUMBERS = {column.name for column in RESULTS} - {
+    "nodes",
+    "ranks_per_node",
+    "world_size",
+    "transport",
+}
 
 
 def settings_for(benchmark: str, *overrides: str) -> Settings:
     settings = settings_of("backend=simulated", "benchmark=all", "sizes=[60kB]", *overrides)
-    return replace(settings, benchmarks=tuple(entry for entry in settings.benchmarks if entry.name == benchmark))
+    return replace(
+        settings,
+        benchmarks=tuple(entry for entry in settings.benchmarks if entry.name == benchmark),
+    )
 
 
 @cache
 def planned(benchmark: str, ranks: int = 2, *overrides: str, engine: str = "python") -> Planned:
-    settings = replace(settings_for(benchmark, *overrides), layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
+    settings = replace(
+        settings_for(benchmark, *overrides), layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),)
+    )
     (job,) = plan(settings, hosted_world(1, ranks)[0], FACTS)
     return replace(job, case=replace(job.case, engine=engine))
 
@@ -89,12 +101,20 @@ def planned(benchmark: str, ranks: int = 2, *overrides: str, engine: str = "pyth
 @cache
 def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Samples]:
     """A job measured on the virtual clock with noise."""
-    settings = settings_for(benchmark, "backend.model.noise=0.05", "timing=fixed", "timing.repetitions=40", *overrides)
+    settings = settings_for(
+        benchmark, "backend.model.noise=0.05", "timing=fixed", "timing.repetitions=40", *overrides
+    )
     settings = replace(settings, layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
     world, control = hosted_world(1, ranks)
     (job,) = plan(settings, world, FACTS)
     outcome = CaseVisit(
-        job, settings.backend.open(world, control), control, settings, AROUND.empty_sample_s, lambda _: None, Progress()
+        job,
+        settings.backend.open(world, control),
+        control,
+        settings,
+        AROUND.empty_sample_s,
+        lambda _: None,
+        Progress(),
     ).measure()
     assert isinstance(outcome, Samples)
     return job, outcome
@@ -106,7 +126,10 @@ def samples(elapsed_ns: Any, block_k: int = 1, start_ns: Any = 0, wrong: int = 0
     first = np.zeros((len(elapsed), 1, 2), dtype=np.int64)
     first[:, :, 1] = 10**9
     begin = np.zeros_like(elapsed) + start_ns
-    blocks = (Block("connect", 0, first), Block("measure", 1, np.stack([begin, begin + elapsed], axis=2)))
+    blocks = (
+        Block("connect", 0, first),
+        Block("measure", 1, np.stack([begin, begin + elapsed], axis=2)),
+    )
     return Samples(tuple(range(len(elapsed))), blocks, block_k, "ci", wrong)
 
 
@@ -126,12 +149,15 @@ def row_of(job: Planned, outcome: Samples | Refused | Failure, **changed: Any) -
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_rates_follow_from_bytes_and_the_median(benchmark: str, ranks: int) -> None:
-    assert benchmark in BUS_FACTORS, f"write the bus factor of {benchmark} down here, from method.md section 3"
+    assert benchmark in BUS_FACTORS, (
+        f"write the bus factor of {benchmark} down here, from method.md section 3"
+    )
     job, outcome = simulated(benchmark, ranks)
     seen = row_of(job, outcome)
     assert seen["status"] == "ok"
     assert seen["message_rate_per_s"] == 1 / seen["median_s"]
-    algbw, factor = rate(job, seen["median_s"]), BUS_FACTORS[benchmark](ranks)
+    algbw = rate(job, seen["median_s"])
+    factor = BUS_FACTORS[benchmark](ranks)
     assert seen["algbw_gb_per_s"] == algbw
     busbw = None if algbw is None or factor is None else pytest.approx(factor * algbw)
     assert seen["busbw_gb_per_s"] == busbw
@@ -148,18 +174,27 @@ def rate(job: Planned, seconds: float) -> float | None:
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 4096])
 def test_bus_factors_are_those_of_the_method(benchmark: str, n: int) -> None:
     factor = planned(benchmark).benchmark.bus_factor(n)
-    assert factor == (None if BUS_FACTORS[benchmark](n) is None else pytest.approx(BUS_FACTORS[benchmark](n)))
+    assert factor == (
+        None if BUS_FACTORS[benchmark](n) is None else pytest.approx(BUS_FACTORS[benchmark](n))
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-@pytest.mark.parametrize("benchmark", ["all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"])
-def test_a_size_that_ranks_do_not_divide_counts_the_bytes_that_move(benchmark: str, ranks: int) -> None:
+@pytest.mark.parametrize(
+    "benchmark", ["all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"]
+)
+def test_a_size_that_ranks_do_not_divide_counts_the_bytes_that_move(
+    benchmark: str, ranks: int
+) -> None:
     """1004 B, 251 float32: as many for each rank as fit."""
     job, outcome = simulated(benchmark, ranks, "sizes=[1004]")
-    seen, moved = row_of(job, outcome), {2: 1000, 3: 996, 5: 1000}[ranks]
+    seen = row_of(job, outcome)
+    moved = {2: 1000, 3: 996, 5: 1000}[ranks]
     assert (job.case.message_bytes, job.case.elements) == (moved, moved // ranks // 4)
     assert seen["algbw_gb_per_s"] == moved / seen["median_s"] / 1e9
-    assert seen["busbw_gb_per_s"] == pytest.approx((ranks - 1) / ranks * moved / seen["median_s"] / 1e9)
+    assert seen["busbw_gb_per_s"] == pytest.approx(
+        (ranks - 1) / ranks * moved / seen["median_s"] / 1e9
+    )
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
@@ -170,10 +205,14 @@ def test_the_bounds_of_a_rate_are_those_of_the_time_swapped(benchmark: str) -> N
     assert seen["algbw_ci_low_gb_per_s"] == rate(job, seen["ci_high_s"])
     assert seen["algbw_ci_high_gb_per_s"] == rate(job, seen["ci_low_s"])
     if benchmark not in WITHOUT_MESSAGE:
-        assert seen["algbw_ci_low_gb_per_s"] < seen["algbw_gb_per_s"] < seen["algbw_ci_high_gb_per_s"]
+        assert (
+            seen["algbw_ci_low_gb_per_s"] < seen["algbw_gb_per_s"] < seen["algbw_ci_high_gb_per_s"]
+        )
 
 
-@pytest.mark.parametrize("benchmark", [name for name in BENCHMARKS if not name.startswith(("p2p", "copy", "exchange"))])
+@pytest.mark.parametrize(
+    "benchmark", [name for name in BENCHMARKS if not name.startswith(("p2p", "copy", "exchange"))]
+)
 def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
     job, outcome = simulated(benchmark, 1)
     seen = row_of(job, outcome)
@@ -182,7 +221,9 @@ def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
     assert seen["busbw_gb_per_s"] is None
 
 
-@pytest.mark.parametrize("benchmark", ["p2p_bandwidth", "p2p_multi_pair", "copy_h2d", "copy_h2d_d2h"])
+@pytest.mark.parametrize(
+    "benchmark", ["p2p_bandwidth", "p2p_multi_pair", "copy_h2d", "copy_h2d_d2h"]
+)
 def test_a_rank_alone_has_the_rate_of_its_copies_and_of_messages_to_itself(benchmark: str) -> None:
     job, outcome = simulated(benchmark, 1)
     seen = row_of(job, outcome)
@@ -191,21 +232,29 @@ def test_a_rank_alone_has_the_rate_of_its_copies_and_of_messages_to_itself(bench
 
 
 def test_both_directions_of_a_pair_and_the_pairs_of_a_crowd_count_together() -> None:
-    """2 W S / t and P W S / t of method.md section 3, with W = 16, P = 2, S = 60 kB and t = 1 ms."""
+    """2 W S / t and P W S / t of method.md section 3, with W = 16, P = 2, S = 60 kB and t = 1
+    ms."""
     stamps = [[1_000_000] * 8, [1] * 8]
     seen = row_of(planned("p2p_bibandwidth", 2, "window=16"), samples(stamps))
     assert (seen["algbw_gb_per_s"], seen["busbw_gb_per_s"]) == pytest.approx((1.92, 0.96))
     crowd = planned("p2p_multi_pair", 4, "window=16")
     crowd = replace(crowd, case=replace(crowd.case, pair="0-2 1-3"))
-    late = [[500_000] * 8, [1_000_000] * 8, [1] * 8, [2_000_000] * 8]  # senders 0 and 1, receivers 2 and 3
+    # senders 0 and 1, receivers 2 and 3
+    late = [[500_000] * 8, [1_000_000] * 8, [1] * 8, [2_000_000] * 8]
     seen = row_of(crowd, samples(late))
     assert (seen["algbw_gb_per_s"], seen["message_rate_per_s"]) == pytest.approx((1.92, 32_000))
-    seen = row_of(planned("exchange", 4), samples([[100_000] * 8, [1_000_000] * 8, [1] * 8, [1] * 8]))
+    seen = row_of(
+        planned("exchange", 4), samples([[100_000] * 8, [1_000_000] * 8, [1] * 8, [1] * 8])
+    )
     assert (seen["algbw_gb_per_s"], seen["message_rate_per_s"]) == pytest.approx((0.18, 3000))
 
 
 def test_the_planted_bandwidth_comes_out() -> None:
-    words = ["backend.model.bandwidth_gb_per_s=8", "backend.model.latency_s=0", "backend.model.call_s=0"]
+    words = [
+        "backend.model.bandwidth_gb_per_s=8",
+        "backend.model.latency_s=0",
+        "backend.model.call_s=0",
+    ]
     job, outcome = simulated("p2p_bandwidth", 2, *words, "backend.model.noise=0")
     assert row_of(job, outcome)["busbw_gb_per_s"] == pytest.approx(8, rel=1e-4)
 
@@ -215,10 +264,20 @@ def test_the_clock_of_each_engine_decides_how_many_samples_lie_between_two_stamp
     seen = empty_samples_s(["python", "native", "virtual"])
     assert set(seen) == {"python", "native"} and 0 < seen["native"] < seen["python"] < 2e-6
     job = planned("p2p_latency")
-    assert [samples_per_stamp(job, empty_s, 260e-9) for empty_s in (0, 12e-9, 20e-9, 35e-9, 1)] == [1, 1, 2, 3, 64]
-    assert [samples_per_stamp(job, 20e-9, sample_s, soak=True) for sample_s in (1e-9, 0.625e-6, 1e-3)] == [256, 80, 1]
+    assert [samples_per_stamp(job, empty_s, 260e-9) for empty_s in (0, 12e-9, 20e-9, 35e-9, 1)] == [
+        1,
+        1,
+        2,
+        3,
+        64,
+    ]
+    assert [
+        samples_per_stamp(job, 20e-9, sample_s, soak=True) for sample_s in (1e-9, 0.625e-6, 1e-3)
+    ] == [256, 80, 1]
     for engine, limited in (("native", False), ("python", True)):  # 5 % of 1 us are 50 ns
-        seen = row_of(planned("all_reduce", engine=engine), samples([[1000] * 10] * 2), overhead_s={})
+        seen = row_of(
+            planned("all_reduce", engine=engine), samples([[1000] * 10] * 2), overhead_s={}
+        )
         assert ("timer_limited" in seen["warnings"]) is limited
         assert seen["empty_sample_s"] == AROUND.empty_sample_s[engine]
 
@@ -242,7 +301,9 @@ def test_several_samples_between_two_stamps_are_divided_out_and_the_first_call_i
 def test_too_few_repetitions_have_a_median_and_no_interval() -> None:
     seen = row_of(planned("all_reduce"), samples([[1000] * 5] * 2))
     assert seen["algbw_gb_per_s"] == pytest.approx(60)
-    assert seen["ci_low_s"] is seen["algbw_ci_high_gb_per_s"] is seen["algbw_ci_low_gb_per_s"] is None
+    assert (
+        seen["ci_low_s"] is seen["algbw_ci_high_gb_per_s"] is seen["algbw_ci_low_gb_per_s"] is None
+    )
 
 
 def test_the_last_rank_counts_for_a_collective_and_the_sender_for_a_message() -> None:
@@ -264,19 +325,28 @@ def test_a_clock_that_saw_nothing_gives_no_rate() -> None:
     ("outcome", "status", "reason"),
     [
         (samples([[1000] * 10] * 2), "ok", None),
-        (samples([[1000] * 10] * 2, wrong=7), "invalid", "7 elements are not what they must be; numbers are withheld"),
+        (
+            samples([[1000] * 10] * 2, wrong=7),
+            "invalid",
+            "7 elements are not what they must be; numbers are withheld",
+        ),
         (Refused("no CUDA"), "skipped", "no CUDA"),
         (Failure("connection reset"), "failed", "connection reset"),
     ],
 )
-def test_every_outcome_is_a_row_and_only_a_good_one_has_numbers(outcome: Any, status: str, reason: str | None) -> None:
+def test_every_outcome_is_a_row_and_only_a_good_one_has_numbers(
+    outcome: Any, status: str, reason: str | None
+) -> None:
     job = planned("all_reduce")
     seen = row_of(job, outcome)
     assert (seen["status"], seen["reason"]) == (status, reason)
     assert set(seen) == {column.name for column in CASES}
     assert all(seen[name] is None for name in OF_A_RUN)
     numbers = {name for name in NUMBERS if seen[name] is not None}
-    expected = {"ok": numbers | {"median_s", "algbw_gb_per_s", "repetitions"}, "invalid": {"wrong_elements"}}
+    expected = {
+        "ok": numbers | {"median_s", "algbw_gb_per_s", "repetitions"},
+        "invalid": {"wrong_elements"},
+    }
     assert numbers == expected.get(status, set())
     assert seen["wrong_elements"] == {"ok": 0, "invalid": 7}.get(status)
 
@@ -285,7 +355,11 @@ def test_a_row_knows_its_case_and_its_circumstances() -> None:
     job = planned("all_reduce", 4)
     seen = row_of(job, samples([[1000] * 10] * 4))
     assert all(seen[column.name] == getattr(job.case, column.name) for column in VARIABLES)
-    assert (seen["case_id"], seen["order"], seen["started_at"]) == (job.case.case_id, job.order, STARTED)
+    assert (seen["case_id"], seen["order"], seen["started_at"]) == (
+        job.case.case_id,
+        job.order,
+        STARTED,
+    )
     assert (seen["nodes"], seen["ranks_per_node"], seen["world_size"]) == (1, 4, 4)
     assert (seen["transport"], seen["overhead_s"], seen["stop_reason"], seen["clock"]) == (
         "tcp",
@@ -355,27 +429,35 @@ def test_skew_is_held_against_the_sample_and_not_against_one_of_its_messages() -
     """4 % of a window of 16 messages are 64 % of a message."""
     job = planned("p2p_bandwidth", 2, "window=16")
     job = replace(job, case=replace(job.case, schedule="rounds", sync="barrier"))
-    assert "skewed" not in row_of(job, samples(CALM, start_ns=np.array([[0], [400_000]])))["warnings"]
+    assert (
+        "skewed" not in row_of(job, samples(CALM, start_ns=np.array([[0], [400_000]])))["warnings"]
+    )
     assert "skewed" in row_of(job, samples(CALM, start_ns=np.array([[0], [600_000]])))["warnings"]
 
 
 def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
     """Clocks of nodes are seconds apart; a window has agreed starts."""
-    nodes, apart = World(0, 4, ((0, 1), (2, 3)), (0,)), np.array([[0], [0], [10**12], [10**12]])
+    nodes = World(0, 4, ((0, 1), (2, 3)), (0,))
+    apart = np.array([[0], [0], [10**12], [10**12]])
     job = planned("all_reduce", 4)
     seen = row_of(job, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)
     assert seen["warnings"] == ["skew_unknown"] and seen["skew_s"] is None
     windowed = replace(job, case=replace(job.case, sync="window"))
-    assert row_of(windowed, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)["warnings"] == []
+    assert (
+        row_of(windowed, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)["warnings"] == []
+    )
     pair = replace(
-        job, case=replace(job.case, pair="0-1", schedule="rounds"), benchmark=planned("p2p_latency").benchmark
+        job,
+        case=replace(job.case, pair="0-1", schedule="rounds"),
+        benchmark=planned("p2p_latency").benchmark,
     )
     seen = row_of(pair, samples(CALM, start_ns=apart[:2]), world=nodes)
     assert seen["warnings"] == [] and seen["skew_s"] == 0
 
 
 def test_a_window_of_uncertain_clocks_or_late_ranks_is_told() -> None:
-    job, calm = planned("all_reduce", 2, "sync=window"), samples(CALM)
+    job = planned("all_reduce", 2, "sync=window")
+    calm = samples(CALM)
     for error_s, late, expected in [
         (4e-4, 5, []), (6e-4, 5, ["clock_limited"]), (4e-4, 6, ["late_starts"]),
     ]:  # fmt: skip
@@ -384,15 +466,19 @@ def test_a_window_of_uncertain_clocks_or_late_ranks_is_told() -> None:
 
 
 def test_a_soak_with_holes_is_told() -> None:
-    job, calm = planned("all_reduce"), samples(CALM)
+    job = planned("all_reduce")
+    calm = samples(CALM)
     for unmeasured_s, expected in [(0.5, []), (0.7, ["gaps"])]:
-        seen = row_of(job, replace(calm, stop_reason="duration", spent_s=60.0, unmeasured_s=unmeasured_s))
+        seen = row_of(
+            job, replace(calm, stop_reason="duration", spent_s=60.0, unmeasured_s=unmeasured_s)
+        )
         assert (seen["warnings"], seen["unmeasured_s"]) == (expected, unmeasured_s)
     assert row_of(job, calm)["unmeasured_s"] is None
 
 
 def test_visits_at_two_levels_are_named_with_their_spread() -> None:
-    job, record = planned("all_reduce"), CaseRecord()
+    job = planned("all_reduce")
+    record = CaseRecord()
     for factor in (1, 1, 3):
         record.add(job, samples(CALM // 10 * factor))
     seen = row(job, record, AROUND, STARTED)
@@ -411,7 +497,8 @@ def test_a_warm_up_that_ended_at_its_limit_is_told() -> None:
 
 
 def test_the_interval_of_one_visit_has_the_level_that_was_asked_for() -> None:
-    job, calm = planned("all_reduce"), samples(CALM)
+    job = planned("all_reduce")
+    calm = samples(CALM)
     widths = {}
     for z in (1.96, 2.576):
         record = CaseRecord(z=z)
@@ -430,13 +517,20 @@ def test_only_python_can_be_python_bound(engine: str) -> None:
 
 @pytest.mark.parametrize(("bound", "flagged"), [(0, False), (1, False), (2, True)])
 def test_events_that_began_before_the_host_was_done_are_told(bound: int, flagged: bool) -> None:
-    """1 of 20 measured repetitions is not more than one in 20; those of other cases, the first call, the warm-up and
-    the check of a payload do not count."""
-    counter, total, readings = MeasuredCounters(), 3.0, []
-    for t_ns, (phase, more) in enumerate([("connect", 1), ("warmup", 9), ("measure", bound), ("check", 1)]):
+    """1 of 20 measured repetitions is not more than one in 20; those of other cases, the first
+    call, the warm-up and the check of a payload do not count."""
+    counter = MeasuredCounters()
+    total = 3.0
+    readings = []
+    for t_ns, (phase, more) in enumerate(
+        [("connect", 1), ("warmup", 9), ("measure", bound), ("check", 1)]
+    ):
         total += more
-        readings.append(Counts(1, t_ns, {HOST_BOUND: total} | counter.reading({HOST_BOUND: total}, phase)))
-    job, calm = planned("all_reduce"), samples(CALM)
+        readings.append(
+            Counts(1, t_ns, {HOST_BOUND: total} | counter.reading({HOST_BOUND: total}, phase))
+        )
+    job = planned("all_reduce")
+    calm = samples(CALM)
     seen = replace(calm, counts=(Counts(0, 1, {HOST_BOUND: 7.0}), *readings), repetitions=20)
     assert ("python_bound" in row_of(job, seen)["warnings"]) == flagged
 
@@ -457,7 +551,13 @@ def test_counters_that_are_slow_are_read_at_both_ends_of_a_case_and_of_its_warm_
             return {"bytes": 1.0}
 
     monkeypatch.setattr("commbench.measure.case.SLOW_COUNTERS_NS", -1 if slow else 10**12)
-    words = ("timing=fixed", "timing.repetitions=9", "benchmark=all_reduce", "layout=1x2", "sizes=[8]")
+    words = (
+        "timing=fixed",
+        "timing.repetitions=9",
+        "benchmark=all_reduce",
+        "layout=1x2",
+        "sizes=[8]",
+    )
     settings = settings_of("backend=simulated", *words)
     world, control = hosted_world(1, 2)
     (job,) = plan(settings, world, FACTS)
@@ -480,7 +580,10 @@ def test_the_cache_is_judged_by_all_copies_of_the_largest_buffer() -> None:
 
 def test_a_virtual_machine_of_ours_is_never_oversubscribed() -> None:
     crowded = {"threads_per_rank": 100, "cache_bytes": 2**50}
-    assert row_of(planned("p2p_bandwidth", engine="virtual"), samples(CALM), **crowded)["warnings"] == []
+    assert (
+        row_of(planned("p2p_bandwidth", engine="virtual"), samples(CALM), **crowded)["warnings"]
+        == []
+    )
 
 
 # ---------------------------------------------------------------- raw samples
@@ -498,13 +601,23 @@ def test_the_raw_table_has_a_line_for_each_rank_and_repetition() -> None:
 
 def test_raw_repetitions_count_through_the_blocks_of_a_phase() -> None:
     stamps = np.arange(12, dtype=np.int64).reshape(2, 3, 2)
-    measured = (Block("measure", index, stamps + 100 * index, 3 * (index - 1)) for index in (1, 2, 3))
+    measured = (
+        Block("measure", index, stamps + 100 * index, 3 * (index - 1)) for index in (1, 2, 3)
+    )
     blocks = (Block("warmup", 0, stamps), *measured)
     table = sample_table(planned("all_reduce"), Samples((0, 1), blocks, 1, "ci", 0), "run")
     rows = list(
-        zip(*(table[name].tolist() for name in ("phase", "block", "rank", "repetition", "start_ns")), strict=True)
+        zip(
+            *(
+                table[name].tolist()
+                for name in ("phase", "block", "rank", "repetition", "start_ns")
+            ),
+            strict=True,
+        )
     )
-    assert rows[:6] == [("warmup", 0, rank, n, 6 * rank + 2 * n) for rank in (0, 1) for n in range(3)]
+    assert rows[:6] == [
+        ("warmup", 0, rank, n, 6 * rank + 2 * n) for rank in (0, 1) for n in range(3)
+    ]
     assert rows[6:] == [
         ("measure", block, rank, 3 * (block - 1) + n, 100 * block + 6 * rank + 2 * n)
         for block in (1, 2, 3) for rank in (0, 1) for n in range(3)
@@ -516,7 +629,8 @@ def test_the_headline_can_be_computed_again_from_the_raw_table() -> None:
     table = sample_table(job, outcome, "run")
     chosen = table["phase"] == "measure"
     latest = [
-        max(table["elapsed_ns"][chosen & (table["repetition"] == n)]) for n in np.unique(table["repetition"][chosen])
+        max(table["elapsed_ns"][chosen & (table["repetition"] == n)])
+        for n in np.unique(table["repetition"][chosen])
     ]
     assert np.median(latest) * 1e-9 == pytest.approx(row_of(job, outcome)["median_s"])
 
@@ -546,7 +660,9 @@ NVLINK = "NVLink 18 x 20.6 GB/s"
         ("barrier", "1x8", "RING", None),
     ],
 )
-def test_the_load_of_a_link(benchmark: str, layout: str, algorithm: str | None, factor: float | None) -> None:
+def test_the_load_of_a_link(
+    benchmark: str, layout: str, algorithm: str | None, factor: float | None
+) -> None:
     wire = wire_gb_per_s(gpu_planned(benchmark, layout), 100.0, algorithm)
     assert wire == (None if factor is None else pytest.approx(100 * factor))
 
@@ -556,7 +672,8 @@ def test_without_a_rate_there_is_no_load() -> None:
 
 
 def test_nvls_is_above_the_link_in_busbw_and_below_it_on_the_wire() -> None:
-    """8 x H100, as published: algbw 275, busbw 481, and 370.8 planned for a GPU's links (nccl-tests issue 212)."""
+    """8 x H100, as published: algbw 275, busbw 481, and 370.8 planned for a GPU's links (nccl-tests
+    issue 212)."""
     job = gpu_planned("all_reduce", "1x8")
     busbw = 275 * (job.benchmark.bus_factor(8) or 0)
     wire = wire_gb_per_s(job, 275, "NVLS")
@@ -566,7 +683,8 @@ def test_nvls_is_above_the_link_in_busbw_and_below_it_on_the_wire() -> None:
     assert text is not None
     assert text.startswith(f"busbw is 1.3 x its limit ({NVLINK}): NVLS: the switch sums")
     assert "NCCL plans" in text
-    assert "NCCL plans" not in (impossible_reason(job, 1.4, NVLINK, "NVLS") or "")  # beyond any line rate
+    # beyond any line rate
+    assert "NCCL plans" not in (impossible_reason(job, 1.4, NVLINK, "NVLS") or "")
 
 
 @pytest.mark.parametrize("efficiency", [None, 0.0, 0.99, 1.0])
@@ -579,18 +697,44 @@ def test_below_the_limit_there_is_nothing_to_say(efficiency: float | None) -> No
     [
         ("all_reduce", "1x8", NVLINK, None, {"NVLS", "NCCL plans"}, {"SHARP: the network"}),
         ("all_reduce", "1x8", NVLINK, "RING", {"is wrong", "NCCL plans"}, {"NVLS", "SHARP"}),
-        ("all_reduce", "1x8", NVLINK, "AllReduce_RSxLDMC_AGxSTMC", {"NVLS"}, {"SHARP: the network"}),
+        (
+            "all_reduce",
+            "1x8",
+            NVLINK,
+            "AllReduce_RSxLDMC_AGxSTMC",
+            {"NVLS"},
+            {"SHARP: the network"},
+        ),
         ("all_reduce", "2x4", "eth0 1 Gb/s", "COLLNET_CHAIN", {"SHARP: the network"}, {"NVLS"}),
         ("all_reduce", "2x4", "eth0 1 Gb/s", "TREE", {"is wrong"}, {"SHARP", "NVLS"}),
         ("all_gather", "1x8", NVLINK, "NVLS", {"is wrong"}, {"switch sums"}),
-        ("p2p_bandwidth", "1x2", "PCIe gen4 x16", None, {"third GPU", "NCCL plans"}, {"NVLS", "SHARP"}),
-        ("p2p_bandwidth", "1x2", "measured device copy", None, {"was measured"}, {"NCCL plans", "third GPU"}),
+        (
+            "p2p_bandwidth",
+            "1x2",
+            "PCIe gen4 x16",
+            None,
+            {"third GPU", "NCCL plans"},
+            {"NVLS", "SHARP"},
+        ),
+        (
+            "p2p_bandwidth",
+            "1x2",
+            "measured device copy",
+            None,
+            {"was measured"},
+            {"NCCL plans", "third GPU"},
+        ),
         ("p2p_bandwidth", "2x1", "eth0 1 Gb/s", None, {"is wrong"}, {"SHARP", "NCCL plans"}),
         ("all_reduce", "1x8", None, "RING", {"of no name", "is wrong"}, set()),
     ],
 )
 def test_causes(
-    benchmark: str, layout: str, limit_name: str | None, algorithm: str | None, words: set[str], others: set[str]
+    benchmark: str,
+    layout: str,
+    limit_name: str | None,
+    algorithm: str | None,
+    words: set[str],
+    others: set[str],
 ) -> None:
     text = impossible_reason(gpu_planned(benchmark, layout), 1.2, limit_name, algorithm) or ""
     assert {word for word in words if word not in text} == set()
@@ -598,8 +742,10 @@ def test_causes(
 
 
 def test_a_tree_between_two_nodes_stays_below_the_bound() -> None:
-    """Its busiest interface carries S each way: algbw is the line rate, busbw 2(n-1)/n of it, and that is the bound."""
-    job, line = gpu_planned("all_reduce", "2x4"), 12.5
+    """Its busiest interface carries S each way: algbw is the line rate, busbw 2(n-1)/n of it, and
+    that is the bound."""
+    job = gpu_planned("all_reduce", "2x4")
+    line = 12.5
     limit = network_limit(job, (interface_limit("eth0", 100_000.0),) * 2, lambda rank: rank // 4)
     assert limit is not None
     busbw = line * (job.benchmark.bus_factor(8) or 0)
@@ -615,8 +761,14 @@ def test_a_row_says_what_its_median_is_of() -> None:
     assert seen["p2p_latency"]["median_of"] == "half a round trip"
     assert seen["p2p_bandwidth"]["median_of"] == "window / messages"
     assert seen["p2p_bibandwidth"]["median_of"] == "window / messages in both directions"
-    assert seen["p2p_multi_pair"]["median_of"] == "window of the slowest sender / messages of all pairs"
-    assert "exchange" in row_of(planned("exchange", 3), samples(np.vstack([CALM, CALM[:1]])))["median_of"]
+    assert (
+        seen["p2p_multi_pair"]["median_of"]
+        == "window of the slowest sender / messages of all pairs"
+    )
+    assert (
+        "exchange"
+        in row_of(planned("exchange", 3), samples(np.vstack([CALM, CALM[:1]])))["median_of"]
+    )
     assert seen["all_reduce"]["median_of"] == "collective"
     assert all(row["median_of"] != "operation" for row in seen.values())
 
@@ -640,7 +792,9 @@ def test_percentiles_are_of_operations_or_null(
 
 
 def test_messages_in_one_call_are_told() -> None:
-    window, latency, collective = (planned(name) for name in ("p2p_bandwidth", "p2p_latency", "all_reduce"))
+    window, latency, collective = (
+        planned(name) for name in ("p2p_bandwidth", "p2p_latency", "all_reduce")
+    )
     assert row_of(window, samples(CALM), joins_messages=True)["messages_per_call"] == 64
     assert row_of(window, samples(CALM))["messages_per_call"] == 1
     assert row_of(latency, samples(CALM), joins_messages=True)["messages_per_call"] == 1
@@ -664,10 +818,16 @@ def test_outliers_are_counted() -> None:
 
 
 def test_only_the_last_message_of_a_shared_buffer_is_checked_and_that_is_said() -> None:
-    assert "one_buffer" in row_of(planned("p2p_bandwidth", 2, "buffers=shared"), samples(CALM))["warnings"]
+    assert (
+        "one_buffer"
+        in row_of(planned("p2p_bandwidth", 2, "buffers=shared"), samples(CALM))["warnings"]
+    )
     assert "one_buffer" not in row_of(planned("p2p_bandwidth"), samples(CALM))["warnings"]
     assert (
-        "one_buffer" not in row_of(planned("p2p_bandwidth", 2, "buffers=shared", "window=1"), samples(CALM))["warnings"]
+        "one_buffer"
+        not in row_of(planned("p2p_bandwidth", 2, "buffers=shared", "window=1"), samples(CALM))[
+            "warnings"
+        ]
     )
 
 
@@ -686,7 +846,9 @@ def test_a_copy_is_no_slower_than_a_larger_one() -> None:
     assert rates == [30.0, 30.0, 30.0, 30.0, 8.0, 8.0]
     assert replace(AROUND, host_copies_gb_per_s={}).core_copy_gb_per_s(8) is None
     measured = host_copies_gb_per_s(100_000)
-    assert list(measured) == [4096, 16384, 65536, 262144] and all(0.1 < rate < 1000 for rate in measured.values())
+    assert list(measured) == [4096, 16384, 65536, 262144] and all(
+        0.1 < rate < 1000 for rate in measured.values()
+    )
 
 
 def test_ranks_of_a_node_are_held_against_a_copy_by_a_core() -> None:
@@ -696,7 +858,10 @@ def test_ranks_of_a_node_are_held_against_a_copy_by_a_core() -> None:
     assert (seen["limit_gb_per_s"], seen["limit_name"]) == (10.0, "measured copy by a core")
     assert seen["efficiency"] == pytest.approx(seen["busbw_gb_per_s"] / 10)
     fast = row_of(job, stamps, host_copies_gb_per_s={2**20: seen["busbw_gb_per_s"] / 1.2})
-    assert "impossible" in fast["warnings"] and "the limit was measured, and that varies" in fast["reason"]
+    assert (
+        "impossible" in fast["warnings"]
+        and "the limit was measured, and that varies" in fast["reason"]
+    )
     assert row_of(job, stamps)["efficiency"] is None
 
 

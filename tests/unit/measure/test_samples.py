@@ -1,4 +1,5 @@
-"""What a case yields: whose clock counts in each repetition, samples in bounded memory, and the thread of a soak."""
+"""What a case yields: whose clock counts in each repetition, samples in bounded memory, and the
+thread of a soak."""
 
 from __future__ import annotations
 
@@ -30,12 +31,16 @@ from commbench.measure.statistics import summarise
 
 def stamps_of(elapsed_ns: list[list[int]]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     elapsed = np.array(elapsed_ns, dtype=np.int64)
-    start = np.full_like(elapsed, 10**18)  # as far from zero as a clock of a machine that is up for 30 years
+    # as far from zero as a clock of a machine that is up for 30 years
+    start = np.full_like(elapsed, 10**18)
     return np.stack([start, start + elapsed], axis=-1)
 
 
-def job_of(headline: str, active: tuple[int, ...], senders: tuple[int, ...] = (0,), pairs: int = 0) -> Any:
-    case, shape = SimpleNamespace(pairs=((0, 1),) * pairs), SimpleNamespace(headline=headline)
+def job_of(
+    headline: str, active: tuple[int, ...], senders: tuple[int, ...] = (0,), pairs: int = 0
+) -> Any:
+    case = SimpleNamespace(pairs=((0, 1),) * pairs)
+    shape = SimpleNamespace(headline=headline)
     return SimpleNamespace(case=case, shape=shape, active=active, senders=senders)
 
 
@@ -52,7 +57,9 @@ def test_headline_says_whose_clock_counts(
     headline: str, senders: tuple[int, ...], pairs: int, expected_ns: list[int]
 ) -> None:
     stamps = stamps_of([[10, 50], [20, 60], [30, 40]])
-    times = repetition_times(stamps, counted_rows(job_of(headline, (0, 1, 2), senders, pairs)), operations=4)
+    times = repetition_times(
+        stamps, counted_rows(job_of(headline, (0, 1, 2), senders, pairs)), operations=4
+    )
     assert times.tolist() == [ns / 4e9 for ns in expected_ns]
 
 
@@ -63,7 +70,8 @@ def test_an_unknown_headline_is_refused() -> None:
 
 def test_a_straggler_shows_in_the_tail_and_not_in_the_mean_of_ranks() -> None:
     elapsed = default_rng(1).integers(990_000, 1_010_000, size=(4, 901))
-    elapsed[2, ::100] += 5_000_000  # 10 of 901: exactly 1 % would lie one rank above the nearest-rank p99
+    # 10 of 901: exactly 1 % would lie one rank above the nearest-rank p99
+    elapsed[2, ::100] += 5_000_000
     times = repetition_times(stamps_of(elapsed.tolist()), range(4), 1)
     p99_s = summarise(times)["p99_s"]
     assert p99_s is not None and p99_s > 5.9e-3
@@ -91,7 +99,8 @@ def noise(ranks: int, n: int, seed: int = 0) -> NDArray[np.int64]:
 
 
 def test_below_the_bound_everything_is_kept() -> None:
-    line, elapsed = Timeline(job_of("max_over_ranks", (0, 1, 2))), noise(3, 50)
+    line = Timeline(job_of("max_over_ranks", (0, 1, 2)))
+    elapsed = noise(3, 50)
     line.add("warmup", stamps_at(elapsed[:, :10]))
     line.add("measure", stamps_at(elapsed[:, 10:30]))
     line.add("measure", stamps_at(elapsed[:, 30:]))
@@ -103,9 +112,12 @@ def test_below_the_bound_everything_is_kept() -> None:
     assert line.repetitions("measure") == 40
 
 
-def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(samples, "RAW_STAMPS", 100)
-    line, elapsed = Timeline(job_of("max_over_ranks", (4, 5, 6))), noise(3, 60)
+    line = Timeline(job_of("max_over_ranks", (4, 5, 6)))
+    elapsed = noise(3, 60)
     line.add("measure", stamps_at(elapsed[:, :30]))
     line.add("measure", stamps_at(elapsed[:, 30:]))
     raw, condensed = line.blocks
@@ -117,27 +129,38 @@ def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(monkeypatc
     assert [counts.rank for counts in line.counts] == [4, 5, 6]
     shares = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
     for counts, of_rank in zip(line.counts, elapsed[:, 30:] * 1e-9, strict=True):
-        quantiles = {f"rank.{name}_s": np.percentile(of_rank, share) for name, share in shares.items()}
+        quantiles = {
+            f"rank.{name}_s": np.percentile(of_rank, share) for name, share in shares.items()
+        }
         assert counts.values == pytest.approx(quantiles)
 
 
-def test_what_is_kept_of_a_sample_of_several_operations_is_per_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_of_a_sample_of_several_operations_is_per_operation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(samples, "RAW_STAMPS", 0)
-    line, elapsed = Timeline(job_of("initiator", (0, 1)), interval_s=0.01), np.full((2, 5), 4 * MS)
-    elapsed[0, 0], line.operations = 2 * MS, 2
+    line = Timeline(job_of("initiator", (0, 1)), interval_s=0.01)
+    elapsed = np.full((2, 5), 4 * MS)
+    elapsed[0, 0] = 2 * MS
+    line.operations = 2
     line.add("measure", stamps_at(elapsed))
     line.close()
     values = {name: value for counts in line.counts for name, value in counts.values.items()}
     assert (values["rank.min_s"], values["rank.max_s"]) == (2e-3, 2e-3), "of the last rank"
     intervals = [counts.values for counts in line.counts if "interval.min_s" in counts.values]
-    assert [[row[f"interval.{name}_s"] for name in ("min", "median", "max", "busy")] for row in intervals] == [
-        pytest.approx([1e-3, 2e-3, 2e-3, 10e-3]), pytest.approx([2e-3, 2e-3, 2e-3, 8e-3]),
-    ]  # fmt: skip
+    assert [
+        [row[f"interval.{name}_s"] for name in ("min", "median", "max", "busy")]
+        for row in intervals
+    ] == [
+        pytest.approx([1e-3, 2e-3, 2e-3, 10e-3]),
+        pytest.approx([2e-3, 2e-3, 2e-3, 8e-3]),
+    ]
 
 
 def test_a_long_series_is_thinned_evenly_and_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "KEPT_REPETITIONS", 100)
-    line, elapsed = Timeline(job_of("initiator", (0, 1))), noise(2, 1037)
+    line = Timeline(job_of("initiator", (0, 1)))
+    elapsed = noise(2, 1037)
     for begin in range(0, 1037, 61):
         line.add("measure", stamps_at(elapsed[:, begin : begin + 61]))
     seen = line.times("measure")
@@ -147,8 +170,10 @@ def test_a_long_series_is_thinned_evenly_and_counted_whole(monkeypatch: pytest.M
 
 
 def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
-    line, elapsed = Timeline(job_of("initiator", (3, 7)), interval_s=0.01), noise(2, 400)
-    whole, seen = stamps_at(elapsed), []
+    line = Timeline(job_of("initiator", (3, 7)), interval_s=0.01)
+    elapsed = noise(2, 400)
+    whole = stamps_at(elapsed)
+    seen = []
     for begin in range(0, 400, 37):
         line.add("measure", whole[:, begin : begin + 37])
         seen += line.counts
@@ -157,7 +182,9 @@ def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
     seen += line.counts
     intervals = [counts.values for counts in seen]
     assert sum(interval["interval.repetitions"] for interval in intervals) == 400
-    assert sum(interval["interval.busy_s"] for interval in intervals) == pytest.approx(elapsed[0].sum() * 1e-9)
+    assert sum(interval["interval.busy_s"] for interval in intervals) == pytest.approx(
+        elapsed[0].sum() * 1e-9
+    )
     edges = [counts.t_ns for counts in seen]
     assert edges == sorted(set(edges)) and all(edge % (10 * MS) == 0 for edge in edges)
     inside = whole[0, :, 0] // (10 * MS) == 3
@@ -171,7 +198,8 @@ def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
 def test_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "RAW_STAMPS", 1000)
     monkeypatch.setattr(samples, "KEPT_REPETITIONS", 500)
-    line, elapsed = Timeline(job_of("max_over_ranks", (0, 1)), interval_s=10.0), noise(2, 100)
+    line = Timeline(job_of("max_over_ranks", (0, 1)), interval_s=10.0)
+    elapsed = noise(2, 100)
     for _ in range(200):
         line.add("measure", stamps_at(elapsed))
     kept = sum(block.stamps.size for block in line.blocks)
@@ -198,7 +226,9 @@ OF_PAIR = (job_of("initiator", (3, 7)), 0.01)
 
 def blocks(n: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
     """n blocks of 37 repetitions of two ranks, in ns."""
-    edges = np.cumsum(default_rng(0).integers(1_000, 3_000_000, (2, 2 * 37 * n)), axis=1).reshape(2, -1, 2)
+    edges = np.cumsum(default_rng(0).integers(1_000, 3_000_000, (2, 2 * 37 * n)), axis=1).reshape(
+        2, -1, 2
+    )
     return np.split(edges, n, axis=1)
 
 
@@ -207,7 +237,8 @@ def wait_for(event: threading.Event) -> None:
 
 
 def test_a_thread_keeps_what_a_timeline_keeps() -> None:
-    plain, threaded = Timeline(*OF_PAIR), SoakTimeline(*OF_PAIR)
+    plain = Timeline(*OF_PAIR)
+    threaded = SoakTimeline(*OF_PAIR)
     for line in (plain, threaded):
         for index, stamps in enumerate(blocks(12)):
             line.add("warmup" if index < 2 else "measure", stamps)
@@ -224,7 +255,8 @@ def test_a_thread_keeps_what_a_timeline_keeps() -> None:
 
 
 def test_the_times_of_a_warm_up_are_there_at_once() -> None:
-    line, go_on = SoakTimeline(*OF_PAIR), threading.Event()
+    line = SoakTimeline(*OF_PAIR)
+    go_on = threading.Event()
     line.later(partial(wait_for, go_on))
     line.add("warmup", blocks(1)[0])
     assert len(line.times("warmup")) == 37
@@ -233,7 +265,8 @@ def test_the_times_of_a_warm_up_are_there_at_once() -> None:
 
 
 def test_a_slow_disk_holds_the_loop_up_only_when_many_blocks_wait() -> None:
-    line, go_on = SoakTimeline(*OF_PAIR), threading.Event()
+    line = SoakTimeline(*OF_PAIR)
+    go_on = threading.Event()
     line.later(partial(wait_for, go_on))
     begin = time.monotonic()
     for stamps in blocks(MOST_WAITING):
@@ -263,4 +296,10 @@ def test_an_error_of_the_thread_is_raised_by_the_loop() -> None:
 
 def test_a_timer_is_due_again_after_the_given_time() -> None:
     timer = Timer(1e6)
-    assert [timer.due(1e6 + now_s, 5.0) for now_s in (4, 6, 7, 10.9, 11)] == [False, True, False, False, True]
+    assert [timer.due(1e6 + now_s, 5.0) for now_s in (4, 6, 7, 10.9, 11)] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]

@@ -1,4 +1,5 @@
-"""The numbers of a case: exact ranks, honest coverage, every way to stop, planted faults found and noise left alone."""
+"""The numbers of a case: exact ranks, honest coverage, every way to stop, planted faults found and
+noise left alone."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def test_order_does_not_matter_to_quantiles(values: Series, random: object) -> N
     shuffled = values.copy()
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert plain_interval(values) == plain_interval(shuffled)
-    assert [percentile(values, p) for p in (0.9, 0.95)] == [percentile(shuffled, p) for p in (0.9, 0.95)]
+    assert [percentile(values, p) for p in (0.9, 0.95)] == [
+        percentile(shuffled, p) for p in (0.9, 0.95)
+    ]
     assert summarise(values)["max_s"] == summarise(shuffled)["max_s"]
 
 
@@ -61,7 +64,8 @@ def test_the_interval_brackets_the_median(values: Series, corrected: bool, z: fl
 
 @given(series)
 def test_the_correction_only_widens(values: Series) -> None:
-    plain, corrected = plain_interval(values), median_interval(values)
+    plain = plain_interval(values)
+    corrected = median_interval(values)
     assert 1 <= effective_size(values) <= values.size
     if plain and corrected:
         assert corrected[0] <= plain[0] <= plain[1] <= corrected[1]
@@ -69,15 +73,19 @@ def test_the_correction_only_widens(values: Series) -> None:
 
 @given(series, st.integers(-20, 20))
 def test_the_unit_does_not_matter(values: Series, exponent: int) -> None:
-    before, after = summarise(values), summarise(values * 2.0**exponent)  # exact in binary
-    assert after == {name: value if value is None else value * 2.0**exponent for name, value in before.items()}
+    before = summarise(values)
+    after = summarise(values * 2.0**exponent)  # exact in binary
+    assert after == {
+        name: value if value is None else value * 2.0**exponent for name, value in before.items()
+    }
     assert multimodal(values) == multimodal(values * 2.0**exponent)
     assert drifting(values) == drifting(values * 2.0**exponent)
 
 
 @given(series, seconds)
 def test_slower_everywhere_is_never_faster(values: Series, delay: float) -> None:
-    before, after = summarise(values), summarise(values + delay)
+    before = summarise(values)
+    after = summarise(values + delay)
     assert all(value is None or value <= after[name] for name, value in before.items())  # type: ignore[operator]
 
 
@@ -108,7 +116,10 @@ def alternating(n: int) -> Series:
     """1..n in an order without positive autocorrelation: small, large, small, large."""
     values = np.arange(1.0, n + 1)
     return np.concatenate(
-        [np.ravel(np.column_stack([values[: n // 2], values[::-1][: n // 2]])), values[n // 2 : n - n // 2]]
+        [
+            np.ravel(np.column_stack([values[: n // 2], values[::-1][: n // 2]])),
+            values[n // 2 : n - n // 2],
+        ]
     )
 
 
@@ -159,8 +170,11 @@ def test_effective_size_knows_its_neighbours(rho: float) -> None:
 
 def test_few_repetitions_are_corrected_for_the_noise_of_their_own_correlation() -> None:
     # the indicator is + + - - + + - -: its autocorrelations are 1, 1/8, -3/4, -1/8; two lags count
-    excess, correction = 2 * (1 + 1 / 8) - 2, 1 + 16 * 2 / 8
-    assert effective_size(np.array([1.0, 1, 2, 2] * 2)) == pytest.approx(8 / (1 + excess * correction))
+    excess = 2 * (1 + 1 / 8) - 2
+    correction = 1 + 16 * 2 / 8
+    assert effective_size(np.array([1.0, 1, 2, 2] * 2)) == pytest.approx(
+        8 / (1 + excess * correction)
+    )
 
 
 # ---------------------------------------------------------------- warm-up
@@ -170,7 +184,8 @@ def test_warm_up_is_steady_when_the_thirds_agree() -> None:
     assert steady(NOISE[:30])
     assert steady(np.full(9, 1.0))
     assert not steady(np.full(8, 1.0))
-    assert steady(np.concatenate([np.full(10, 9.0), np.full(20, 1.0)]))  # slow only in the first third
+    # slow only in the first third
+    assert steady(np.concatenate([np.full(10, 9.0), np.full(20, 1.0)]))
     assert not steady(np.geomspace(8.0, 1.0, 30))
     assert steady(np.repeat([1.0, 1.0, 1.019], 10)) and not steady(np.repeat([1.0, 1.0, 1.021], 10))
 
@@ -208,7 +223,8 @@ def shares(make: Callable[[Generator], Series], tries: int) -> Counter[str]:
         ("multimodal", lambda rng: two_modes(rng, 100, ratio=2.0, share=0.3)),
         ("multimodal", lambda rng: two_modes(rng, 200, ratio=1.3, share=0.5)),
         ("multimodal", lambda rng: two_modes(rng, 200, ratio=10.0, share=0.1)),
-        ("multimodal", lambda rng: two_modes(rng, 400, ratio=30.0, share=0.03)),  # a gap, too thin for a dip
+        # a gap, too thin for a dip
+        ("multimodal", lambda rng: two_modes(rng, 400, ratio=30.0, share=0.03)),
         ("noisy", lambda rng: rng.lognormal(0, 0.5, 100)),
     ],
 )
@@ -237,7 +253,9 @@ def test_one_mode_is_one_mode(draw: Callable[[Generator, int], Series], n: int) 
 
 
 def test_ordinary_noise_raises_no_flag() -> None:
-    assert sum(bool(flags_of(times)) for times in ar1_lognormal(default_rng(23), 0.0, 200, 300)) < 10
+    assert (
+        sum(bool(flags_of(times)) for times in ar1_lognormal(default_rng(23), 0.0, 200, 300)) < 10
+    )
 
 
 def test_one_straggler_is_neither_drift_nor_mode() -> None:

@@ -1,4 +1,5 @@
-"""When a visit and a case end: every reason, the least number of repetitions, blocks, the budget; samples per stamp."""
+"""When a visit and a case end: every reason, the least number of repetitions, blocks, the budget;
+samples per stamp."""
 
 from __future__ import annotations
 
@@ -23,9 +24,13 @@ seconds = st.floats(min_value=1e-7, max_value=10.0)
 NOISE = ar1_lognormal(default_rng(3), 0.0, 1, 20_000)[0]  # median 1 ms, 10 % spread
 
 
-def measure(times: Series, rule: StopRule, hint_s: float = 1e-3) -> Iterator[tuple[Series, float, str | None]]:
-    """What the session does: blocks until there is a reason; yields (values, spent_s, reason) after each block."""
-    reason, n = None, 0
+def measure(
+    times: Series, rule: StopRule, hint_s: float = 1e-3
+) -> Iterator[tuple[Series, float, str | None]]:
+    """What the session does: blocks until there is a reason; yields (values, spent_s, reason) after
+    each block."""
+    reason = None
+    n = 0
     while reason is None:
         n += rule.next_block(times[:n], float(times[:n].sum()), hint_s=hint_s)
         assert n <= times.size, "the test has too few times"
@@ -34,7 +39,9 @@ def measure(times: Series, rule: StopRule, hint_s: float = 1e-3) -> Iterator[tup
         yield times[:n], spent, reason
 
 
-def outcome(times: Series, rule: StopRule, hint_s: float = 1e-3) -> tuple[Series, float, str | None]:
+def outcome(
+    times: Series, rule: StopRule, hint_s: float = 1e-3
+) -> tuple[Series, float, str | None]:
     return list(measure(times, rule, hint_s))[-1]
 
 
@@ -80,7 +87,9 @@ def test_the_stricter_quantile_takes_longer() -> None:
 
 
 @pytest.mark.parametrize(("sample_s", "n"), [(3.0, 6), (7.0, 3), (50.0, 1)])
-def test_a_very_slow_case_waits_for_six_but_not_beyond_twice_the_budget(sample_s: float, n: int) -> None:
+def test_a_very_slow_case_waits_for_six_but_not_beyond_twice_the_budget(
+    sample_s: float, n: int
+) -> None:
     times = sample_s * NOISE[:9] / np.median(NOISE)
     values, _, reason = outcome(times, rule_of(target=1e-6, budget_s=10.0), hint_s=sample_s)
     assert (values.size, reason) == (n, "budget")
@@ -101,14 +110,19 @@ def test_there_are_at_least_two_blocks() -> None:
 
 
 def test_blocks_grow_by_a_quarter() -> None:
-    sizes = [values.size for values, _, _ in measure(NOISE, rule_of(target=1e-5, max_repetitions=100))]
+    sizes = [
+        values.size for values, _, _ in measure(NOISE, rule_of(target=1e-5, max_repetitions=100))
+    ]
     assert sizes == [15, 30, 38, 48, 60, 75, 94, 100]
 
 
 def test_a_block_lasts_as_long_as_the_meeting_after_it() -> None:
-    fast, few = np.full(30, 1e-6), rule_of(target=1e-9, max_repetitions=500)
+    fast = np.full(30, 1e-6)
+    few = rule_of(target=1e-9, max_repetitions=500)
     assert rule_of().next_block(fast, 1e-3, meeting_s=0.001) == 1000
-    assert rule_of(max_repetitions=100_000).next_block(fast, 1e-3, meeting_s=1.0) == 5000, "a meeting may be disturbed"
+    assert rule_of(max_repetitions=100_000).next_block(fast, 1e-3, meeting_s=1.0) == 5000, (
+        "a meeting may be disturbed"
+    )
     assert few.next_block(fast, 1e-3, meeting_s=0.001) == 470
     assert rule_of(fixed=40).next_block(fast, 1e-3, meeting_s=0.001) == 10
     assert WarmUpRule(10, 0.01, 1.0).next_block(fast, 0.0, last=8, meeting_s=0.001) == (1000, True)
@@ -124,7 +138,8 @@ def test_a_block_lasts_as_long_as_the_meeting_after_it() -> None:
 def test_a_block_keeps_every_limit(
     values: Series, overhead: float, hint_s: float, fixed: int | None, budget_s: float
 ) -> None:
-    rule, spent = rule_of(fixed=fixed, budget_s=budget_s, max_repetitions=60), float(values.sum()) * overhead
+    rule = rule_of(fixed=fixed, budget_s=budget_s, max_repetitions=60)
+    spent = float(values.sum()) * overhead
     block = rule.next_block(values, spent, hint_s)
     sample_s = float(np.median(values)) if values.size else hint_s
     assert block >= 1
@@ -142,18 +157,22 @@ def test_the_budget_is_kept_within_one_block(sample_s: float, budget_s: float, s
     assert spent <= max(budget_s + 0.5, 2 * budget_s) + times.max()
 
 
-# ---------------------------------------------------------------- the interval of a series that the rule ended
+# ---------------------------------------------------------------- the interval of a series that the
+# rule ended
 
 
 def coverage(ends: list[Series], corrected: bool) -> float:
     """Share of the series whose 95 % interval holds the true median."""
-    intervals = [median_interval(values, effective=None if corrected else values.size) for values in ends]
+    intervals = [
+        median_interval(values, effective=None if corrected else values.size) for values in ends
+    ]
     return float(np.mean([low <= 1e-3 <= high for low, high in filter(None, intervals)]))
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.8])
 def test_the_reported_interval_keeps_its_promise(rho: float) -> None:
-    """300 series, stopped at 2.5 % by the rule itself; a plain interval breaks it where they are correlated."""
+    """300 series, stopped at 2.5 % by the rule itself; a plain interval breaks it where they are
+    correlated."""
     rule = StopRule(target=0.025, z=1.96, max_repetitions=6000, budget_s=math.inf)
     ends = [outcome(times, rule) for times in ar1_lognormal(default_rng(11), rho, 300, 6000)]
     assert {reason for _, _, reason in ends} == {"ci"}
@@ -177,7 +196,8 @@ def visits_of(*medians_s: float) -> list[Visit]:
     return [Visit(0, median, 100, end, end) for median, end in zip(medians_s, ends, strict=True)]
 
 
-CALM, WIDE = visits_of(*[1.0, 1.001] * 3), visits_of(*[1.0, 1.5] * 3)
+CALM = visits_of(*[1.0, 1.001] * 3)
+WIDE = visits_of(*[1.0, 1.5] * 3)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +206,8 @@ CALM, WIDE = visits_of(*[1.0, 1.001] * 3), visits_of(*[1.0, 1.5] * 3)
         (CALM[:5], 1.0, visit_rule_of(), None),
         (CALM, 1.0, visit_rule_of(), "ci"),
         (CALM[:3], 1.0, visit_rule_of(least=3), "ci"),
-        (WIDE, 0.001, visit_rule_of(target=0.1), None),  # 0.2 now, much less with all visits there is time for
+        # 0.2 now, much less with all visits there is time for
+        (WIDE, 0.001, visit_rule_of(target=0.1), None),
         (WIDE, 1.0, visit_rule_of(), "noise_stable"),
         (WIDE, 9.0, visit_rule_of(), "budget"),
         (WIDE[:2], 19.0, visit_rule_of(), None),  # an interval is worth waiting for
@@ -195,13 +216,16 @@ CALM, WIDE = visits_of(*[1.0, 1.001] * 3), visits_of(*[1.0, 1.5] * 3)
         (WIDE[:1], 1.0, visit_rule_of(least=1), "fixed"),
     ],
 )
-def test_every_reason_to_leave_a_case(visits: list[Visit], spent_s: float, rule: VisitRule, reason: str | None) -> None:
+def test_every_reason_to_leave_a_case(
+    visits: list[Visit], spent_s: float, rule: VisitRule, reason: str | None
+) -> None:
     assert rule.reason(visits, spent_s, "fixed") == reason
 
 
 # ---------------------------------------------------------------- the warm-up
 
-STEADY_TIMES, RAMP = np.full(12, 1e-3), np.linspace(2e-3, 1e-3, 12)
+STEADY_TIMES = np.full(12, 1e-3)
+RAMP = np.linspace(2e-3, 1e-3, 12)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +236,8 @@ STEADY_TIMES, RAMP = np.full(12, 1e-3), np.linspace(2e-3, 1e-3, 12)
         (WarmUpRule(10, 0.05, 1.0), STEADY_TIMES, 0.02, (16, True)),  # too short
         (WarmUpRule(10, 0.01, 1.0), RAMP, 0.02, (16, False)),
         (WarmUpRule(10, 0.01, 1.0), RAMP, 1.0, (0, False)),  # the limit
-        (WarmUpRule(10, 0.01, 0.003), STEADY_TIMES, 0.002, (3, True)),  # a block as long as the limit
+        # a block as long as the limit
+        (WarmUpRule(10, 0.01, 0.003), STEADY_TIMES, 0.002, (3, True)),
         (WarmUpRule(0, 0.0, 1.0, trial=True), RAMP, 0.0, (0, True)),
     ],
 )
@@ -226,7 +251,9 @@ def test_the_first_block_of_a_warm_up() -> None:
     assert WarmUpRule(10, 0.01, 1.0).first_block(1e-3, 1e-3) == 10
     assert WarmUpRule(10, 0.01, 1.0).first_block(0.25, 1e-3) == 2, "no longer than half a second"
     assert WarmUpRule(0, 0.0, 1.0).first_block(1e-3, 1e-3) == 0
-    assert [WarmUpRule(0, 0.0, 1.0, trial=True).first_block(1e-3, call_s) for call_s in (1e-3, 1.0)] == [20, 0]
+    assert [
+        WarmUpRule(0, 0.0, 1.0, trial=True).first_block(1e-3, call_s) for call_s in (1e-3, 1.0)
+    ] == [20, 0]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +277,9 @@ def test_a_slow_start_takes_a_second_of_the_first_visit(
     assert rule.limit_s >= rule.seconds
 
 
-@pytest.mark.parametrize(("words", "visits"), [("timing=default", 6), ("timing=rigorous", 18), ("timing=fixed", 1)])
+@pytest.mark.parametrize(
+    ("words", "visits"), [("timing=default", 6), ("timing=rigorous", 18), ("timing=fixed", 1)]
+)
 def test_all_visits_together_know_the_median_to_the_target(words: str, visits: int) -> None:
     settings = settings_of("backend=simulated", "layout=1x2", words)
     job = plan(settings, hosted_world(1, 2)[0], FACTS)[0]

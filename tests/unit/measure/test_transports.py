@@ -21,13 +21,19 @@ from commbench.measure.transports import (
     library_record,
 )
 
-H100 = {"gpu.0.compute_capability": "9.0", "gpu.0.nvlink_links": 18, "gpu.1.compute_capability": "9.0"}
+H100 = {
+    "gpu.0.compute_capability": "9.0",
+    "gpu.0.nvlink_links": 18,
+    "gpu.1.compute_capability": "9.0",
+}
 LOG = (HARDWARE_TEXTS / "nccl_2.21_shm.txt").read_text()
 EIGHT = tuple(RankGpu(0, index, capability=90) for index in range(8))
 ON_EIGHT = TransportEvidence(gpus=EIGHT, topologies={0: table("topo_h100x8.txt")})
 PAIR = planned("p2p_latency", "1x8", "pairs=[[0,1]]")
 LINE = "h:1:2 [0] NCCL INFO Channel 00/0 : {}[0] -> {}[1] via {}\n"
-TUNING = "h:1:2 [0] NCCL INFO AllReduce: 4000 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..7}\n"
+TUNING = (
+    "h:1:2 [0] NCCL INFO AllReduce: 4000 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..7}\n"
+)
 
 
 class Control:
@@ -41,8 +47,10 @@ class Control:
 
 
 def read(*looks: tuple[str, tuple[int, ...]]) -> LogReader:
-    """What a rank has seen: texts that a log grew by, and the ranks that used a communicator then."""
-    reader, text = LogReader(), ""
+    """What a rank has seen: texts that a log grew by, and the ranks that used a communicator
+    then."""
+    reader = LogReader()
+    text = ""
     for more, members in looks:
         text += more
         reader.read({"nccl_log": text}, members)
@@ -65,25 +73,39 @@ def test_a_pair_has_its_cell_and_a_cpu_has_none() -> None:
         ({}, None, None),
     ],
 )
-def test_a_pair_is_told_by_its_own_lines(kinds: Any, transport: str | None, ipc: str | None) -> None:
+def test_a_pair_is_told_by_its_own_lines(
+    kinds: Any, transport: str | None, ipc: str | None
+) -> None:
     seen = TransportEvidence(gpus=EIGHT, kinds=kinds).of(PAIR)
     assert (seen["transport"], seen["cuda_ipc_effective"]) == (transport, ipc)
 
 
 def test_a_collective_is_told_by_the_lines_of_its_ranks() -> None:
-    kinds = {(0, 1): ("P2P/IPC",), (1, 0): ("P2P/IPC",), (1, 2): ("SHM/direct/direct",), (2, 3): ("NET/IB",)}
+    kinds = {
+        (0, 1): ("P2P/IPC",),
+        (1, 0): ("P2P/IPC",),
+        (1, 2): ("SHM/direct/direct",),
+        (2, 3): ("NET/IB",),
+    }
     evidence = TransportEvidence(gpus=EIGHT, kinds=kinds)
     assert evidence.of(planned("all_reduce", "1x2"))["transport"] == "P2P/IPC"
     three = evidence.of(planned("all_reduce", "1x3"))
-    assert (three["transport"], three["cuda_ipc_effective"]) == ("P2P/IPC, SHM/direct/direct", "mixed")
+    assert (three["transport"], three["cuda_ipc_effective"]) == (
+        "P2P/IPC, SHM/direct/direct",
+        "mixed",
+    )
     assert TransportEvidence(transport="tcp").of(planned("all_reduce", "1x2"))["transport"] == "tcp"
 
 
 def test_the_pairs_of_a_large_collective_are_not_listed() -> None:
-    """2048 ranks have 4 million pairs, of which a log names few: the row of a case must not take 500 MB."""
+    """2048 ranks have 4 million pairs, of which a log names few: the row of a case must not take
+    500 MB."""
     ranks = range(2048)
-    job, kinds = planned("all_reduce", "256x8"), {(rank, rank + 1): ("NET/IB",) for rank in ranks[:-1]}
-    evidence = TransportEvidence(gpus=tuple(RankGpu(rank // 8, rank % 8) for rank in ranks), kinds=kinds)
+    job = planned("all_reduce", "256x8")
+    kinds = {(rank, rank + 1): ("NET/IB",) for rank in ranks[:-1]}
+    evidence = TransportEvidence(
+        gpus=tuple(RankGpu(rank // 8, rank % 8) for rank in ranks), kinds=kinds
+    )
     tracemalloc.start()
     try:
         assert evidence.of(job)["transport"] == "NET/IB"
@@ -99,14 +121,19 @@ def test_new_lines_belong_to_the_communicator_that_was_used() -> None:
         (LINE.format(0, 3, "SHM/direct/direct"), (0, 2)),  # no such rank: somebody else's line
         ("", (1, 3)),
     )
-    assert reader.available and sorted(reader.pairs()) == [[0, 1, ["P2P/IPC"]], [0, 2, ["NET/Socket"]]]
+    assert reader.available and sorted(reader.pairs()) == [
+        [0, 1, ["P2P/IPC"]],
+        [0, 2, ["NET/Socket"]],
+    ]
     other = read((LINE.format(0, 1, "P2P/CUMEM"), (0, 1)))
     merged = TransportEvidence().extended([reader.pairs(), other.pairs()], read())
     assert merged.kinds == {(0, 1): ("P2P/IPC", "P2P/CUMEM"), (0, 2): ("NET/Socket",)}
     assert not read().available
 
 
-CHANNELS = "h:1:2 [0] NCCL INFO 24 coll channels, 24 collnet channels, {} nvls channels, 32 p2p channels\n"
+CHANNELS = (
+    "h:1:2 [0] NCCL INFO 24 coll channels, 24 collnet channels, {} nvls channels, 32 p2p channels\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -118,14 +145,24 @@ CHANNELS = "h:1:2 [0] NCCL INFO 24 coll channels, 24 collnet channels, {} nvls c
         ("NET/IB/0", 16, "mixed", "off"),
     ],
 )
-def test_multicast_maps_memory_of_other_processes(kinds: str, nvls: int, collective: str, pair: str) -> None:
-    reader = read((LINE.format(0, 1, kinds) + CHANNELS.format(nvls), (0, 1)), (CHANNELS.format(0), (0, 1, 2, 3)))
+def test_multicast_maps_memory_of_other_processes(
+    kinds: str, nvls: int, collective: str, pair: str
+) -> None:
+    reader = read(
+        (LINE.format(0, 1, kinds) + CHANNELS.format(nvls), (0, 1)),
+        (CHANNELS.format(0), (0, 1, 2, 3)),
+    )
     evidence = TransportEvidence(gpus=EIGHT).extended([reader.pairs()], reader)
     assert evidence.of(planned("all_reduce", "1x2"))["cuda_ipc_effective"] == collective
-    assert evidence.of(PAIR)["cuda_ipc_effective"] == pair and evidence.cuda_ipc["effective"] == collective
+    assert (
+        evidence.of(PAIR)["cuda_ipc_effective"] == pair
+        and evidence.cuda_ipc["effective"] == collective
+    )
     alone = TransportEvidence(gpus=EIGHT).extended([], reader)
     assert alone.of(planned("all_reduce", "1x2"))["cuda_ipc_effective"] == ("on" if nvls else None)
-    assert alone.of(planned("all_reduce", "1x4"))["cuda_ipc_effective"] is None, "other ranks, another communicator"
+    assert alone.of(planned("all_reduce", "1x4"))["cuda_ipc_effective"] is None, (
+        "other ranks, another communicator"
+    )
 
 
 def test_sockets_beside_an_active_port_are_told() -> None:
@@ -141,7 +178,10 @@ def test_an_algorithm_is_the_forced_one_or_that_of_the_log() -> None:
     job = planned("all_reduce", "1x8")
     reader = read((TUNING, tuple(range(8))))
     evidence = TransportEvidence().extended([], reader)
-    assert evidence.algorithm(job) == "NVLS" and evidence.algorithm(planned("broadcast", "1x8")) is None
+    assert (
+        evidence.algorithm(job) == "NVLS"
+        and evidence.algorithm(planned("broadcast", "1x8")) is None
+    )
     assert replace(evidence, forced="Ring").algorithm(job) == "Ring"
 
 
@@ -150,7 +190,9 @@ def test_what_goes_through_the_host_has_no_ipc_and_a_backend_may_know_better() -
     for staging in ("pinned", "library"):
         staged = replace(PAIR, case=replace(PAIR.case, staging=staging))
         assert (
-            TransportEvidence(gpus=EIGHT, ipc="on", kinds={(0, 1): ("P2P/IPC",)}).of(staged)["cuda_ipc_effective"]
+            TransportEvidence(gpus=EIGHT, ipc="on", kinds={(0, 1): ("P2P/IPC",)}).of(staged)[
+                "cuda_ipc_effective"
+            ]
             == "off"
         )
 
@@ -169,10 +211,13 @@ def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> Non
         "wiring": [node_record({TOPOLOGY_FACT: (HARDWARE_TEXTS / "topo_h100x8.txt").read_text()})],
     }
     run |= {"gpus": [{"gpu.own.index": 0}, {"gpu.own.index": 1}]}
-    reader, facts = read((LOG, (0, 1, 2, 3))), {"nccl_log": LOG}
+    reader = read((LOG, (0, 1, 2, 3)))
+    facts = {"nccl_log": LOG}
     evidence = gather_evidence(World(0, 2, ((0, 1),), (0,)), Control(2), facts, run, reader)  # type: ignore[arg-type]
     assert evidence.gpus == (RankGpu(0, 0, capability=90, nvlinks=18), RankGpu(0, 1, capability=90))
-    assert evidence.forced == "Ring" and set(evidence.topologies) == {0} and evidence.transport is None
+    assert (
+        evidence.forced == "Ring" and set(evidence.topologies) == {0} and evidence.transport is None
+    )
     assert evidence.kinds == reader.kinds != {}
     other = World(1, 2, ((0, 1),), (1,))
     assert gather_evidence(other, Control(2), {}, {}, LogReader()) == TransportEvidence()  # type: ignore[arg-type]
@@ -181,7 +226,8 @@ def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(("state", "nodes"), [("ACTIVE", {1}), ("DOWN", set())])
 def test_nodes_with_an_active_port_are_known(state: str, nodes: set[int]) -> None:
     provenance = [{"network.rdma.mlx5_0:1.state": "DOWN"}, {"network.rdma.mlx5_0:1.state": state}]
-    world, run = World(0, 2, ((0,), (1,)), (0,)), {"provenance": {"nodes": provenance}}
+    world = World(0, 2, ((0,), (1,)), (0,))
+    run = {"provenance": {"nodes": provenance}}
     evidence = gather_evidence(world, Control(2), {}, run, LogReader())  # type: ignore[arg-type]
     assert evidence.rdma_nodes == nodes
 
@@ -200,7 +246,8 @@ def test_a_setting_without_effect_is_said(
     monkeypatch.setenv("NCCL_P2P_DISABLE", disabled)
     monkeypatch.delenv("NCCL_P2P_LEVEL", raising=False)
     run = {"provenance": {"nodes": [{}]}, "cuda_ipc": {"asked": cuda_ipc}}
-    world, reader = World(0, 1, ((0,),), (0,)), read((LOG, (0, 1, 2, 3)))
+    world = World(0, 1, ((0,),), (0,))
+    reader = read((LOG, (0, 1, 2, 3)))
     facts = {"ipc_libraries": ["NCCL"], "nccl_log": LOG}
     evidence = gather_evidence(world, Control(1), facts, run, reader)  # type: ignore[arg-type]
     assert evidence.cuda_ipc == {"effective": "off", "ignored": ignored}
@@ -210,8 +257,13 @@ def test_a_setting_without_effect_is_said(
 
 ETHERNET = interface_limit("eth0", 25_000.0)
 PORT = {"network.rdma.mlx5_0:1.state": "ACTIVE", "network.rdma.mlx5_0:1.rate_gbit_per_s": 400.0}
-TWO = PORT | {"network.rdma.mlx5_1:1.state": "ACTIVE", "network.rdma.mlx5_1:1.rate_gbit_per_s": 400.0}
-IB = "h:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:192.0.2.1<0>\n"
+TWO = PORT | {
+    "network.rdma.mlx5_1:1.state": "ACTIVE",
+    "network.rdma.mlx5_1:1.rate_gbit_per_s": 400.0,
+}
+IB = (
+    "h:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:192.0.2.1<0>\n"
+)
 IB += "h:1:2 [0] NCCL INFO Using network IB\n"
 
 
@@ -228,7 +280,9 @@ IB += "h:1:2 [0] NCCL INFO Using network IB\n"
         ({}, {}, ETHERNET),
     ],
 )
-def test_the_wire_is_that_of_the_library(node: dict[str, Any], facts: dict[str, Any], wire: Limit | None) -> None:
+def test_the_wire_is_that_of_the_library(
+    node: dict[str, Any], facts: dict[str, Any], wire: Limit | None
+) -> None:
     node = node | {"network.used.interface": "eth0", "network.used.speed_mbit_per_s": 25_000.0}
     assert carriers([node, node, {}], facts) == (wire, wire, None)
 
@@ -241,7 +295,8 @@ def test_the_wire_is_that_of_the_library(node: dict[str, Any], facts: dict[str, 
         ("1x2", "1MiB", TransportEvidence(transport="tcp"), False),
         ("2x1", "1MiB", TransportEvidence(kinds={(0, 1): ("NET/Socket/0",)}), True),
         ("2x1", "1MiB", TransportEvidence(kinds={(0, 1): ("NET/IB/0",)}), False),
-        ("2x1", "1MiB", TransportEvidence(), True),  # MPI does not tell, and there is no other network
+        # MPI does not tell, and there is no other network
+        ("2x1", "1MiB", TransportEvidence(), True),
         ("2x1", "1MiB", TransportEvidence(rdma_nodes=frozenset({0, 1})), False),
     ],
 )

@@ -1,4 +1,5 @@
-"""The statistic over visits: its interval, its flags, when a case is left, and whether it holds the truth."""
+"""The statistic over visits: its interval, its flags, when a case is left, and whether it holds the
+truth."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ medians = st.lists(st.floats(1e-7, 10.0), min_size=2, max_size=40)
 def visits_of(*medians_s: float, segment: int = 0) -> list[Visit]:
     """Visits whose own repetitions lie within 0.1 % of their median."""
     return [
-        Visit(segment, median, 100, (0.999 * median, 1.001 * median), (0.999 * median, 1.001 * median))
+        Visit(
+            segment, median, 100, (0.999 * median, 1.001 * median), (0.999 * median, 1.001 * median)
+        )
         for median in medians_s
     ]
 
@@ -39,9 +42,17 @@ def visits_of(*medians_s: float, segment: int = 0) -> list[Visit]:
 
 @pytest.mark.parametrize(
     ("n", "ranks", "level"),
-    [(2, (1, 2), 0.5), (3, (1, 3), 0.75), (5, (1, 5), 0.9375), (6, (1, 6), 0.96875), (9, (2, 8), 0.9609375)],
+    [
+        (2, (1, 2), 0.5),
+        (3, (1, 3), 0.75),
+        (5, (1, 5), 0.9375),
+        (6, (1, 6), 0.96875),
+        (9, (2, 8), 0.9609375),
+    ],
 )
-def test_the_interval_has_the_ranks_and_the_level_of_the_binomial(n: int, ranks: tuple[int, int], level: float) -> None:
+def test_the_interval_has_the_ranks_and_the_level_of_the_binomial(
+    n: int, ranks: tuple[int, int], level: float
+) -> None:
     seen = estimate(visits_of(*np.arange(1.0, n + 1)))
     assert (seen.low_s, seen.high_s) == ranks
     assert (seen.level, seen.of, seen.median_s) == (level, "visits", (n + 1) / 2)
@@ -75,7 +86,11 @@ def test_one_visit_has_the_interval_of_its_repetitions() -> None:
 
 
 def test_launches_that_differ_more_than_their_visits_are_the_interval() -> None:
-    apart = visits_of(*[1.0, 1.01] * 2) + visits_of(*[2.0, 2.01] * 2, segment=1) + visits_of(*[3.0] * 4, segment=2)
+    apart = (
+        visits_of(*[1.0, 1.01] * 2)
+        + visits_of(*[2.0, 2.01] * 2, segment=1)
+        + visits_of(*[3.0] * 4, segment=2)
+    )
     seen = estimate(apart)
     assert (seen.low_s, seen.high_s, seen.of, seen.level) == (1.005, 3.0, "launches", 0.75)
 
@@ -83,7 +98,13 @@ def test_launches_that_differ_more_than_their_visits_are_the_interval() -> None:
 def test_launches_alike_give_the_interval_of_a_bootstrap() -> None:
     rng = default_rng(2)
     launches = [rng.normal(1.0, 0.05, 6) for _ in range(3)]
-    seen = estimate([visit for segment, each in enumerate(launches) for visit in visits_of(*each, segment=segment)])
+    seen = estimate(
+        [
+            visit
+            for segment, each in enumerate(launches)
+            for visit in visits_of(*each, segment=segment)
+        ]
+    )
     assert (seen.of, seen.level) == ("launches", pytest.approx(0.95, abs=1e-4))
     assert seen.low_s is not None and seen.high_s is not None
     drawn = bootstrap_medians(launches)
@@ -91,7 +112,8 @@ def test_launches_alike_give_the_interval_of_a_bootstrap() -> None:
 
 
 def test_a_bootstrap_draws_launches_before_visits() -> None:
-    """Of two launches with one value each, half of the draws have the median of one launch, half the mean of both."""
+    """Of two launches with one value each, half of the draws have the median of one launch, half
+    the mean of both."""
     drawn = bootstrap_medians([np.full(5, 1.0), np.full(5, 3.0)])
     values, counts = np.unique(drawn, return_counts=True)
     assert values.tolist() == [1.0, 2.0, 3.0]
@@ -99,12 +121,18 @@ def test_a_bootstrap_draws_launches_before_visits() -> None:
 
 
 @pytest.mark.parametrize(("spread_between", "least"), [(0.0, 0.90), (0.02, 0.70)])
-def test_three_launches_hold_the_truth_as_often_as_their_level_says(spread_between: float, least: float) -> None:
+def test_three_launches_hold_the_truth_as_often_as_their_level_says(
+    spread_between: float, least: float
+) -> None:
     """The truth is the median of all launches there could be."""
-    rng, held = default_rng(3), []
+    rng = default_rng(3)
+    held = []
     for _ in range(300):
         centers = 1.0 + spread_between * rng.standard_normal(3)
-        visits = [visits_of(*(c + 0.005 * rng.standard_normal(6)), segment=s) for s, c in enumerate(centers)]
+        visits = [
+            visits_of(*(c + 0.005 * rng.standard_normal(6)), segment=s)
+            for s, c in enumerate(centers)
+        ]
         seen = estimate([visit for launch in visits for visit in launch])
         assert seen.low_s is not None and seen.high_s is not None
         held.append(seen.low_s <= 1.0 <= seen.high_s)
@@ -161,9 +189,13 @@ def test_a_case_drifts_if_half_of_its_visits_do() -> None:
     assert "drifting" not in flags_of(*drifting[:2], *(noise(rng) for _ in range(4)))
 
 
-# ---------------------------------------------------------------- whether the interval holds the truth
+# ---------------------------------------------------------------- whether the interval holds the
+# truth
 
-RUN_S, PASS_S, VISIT_S, REPETITIONS = 30.0, 5.0, 0.05, 60  # passes are evenly spread over a run
+RUN_S = 30.0
+PASS_S = 5.0
+VISIT_S = 0.05
+REPETITIONS = 60  # passes are evenly spread over a run
 Machine = Callable[[Generator, Series], Series]  # the factor of the time at these instants
 
 
@@ -187,7 +219,9 @@ def wandering(rng: Generator, instants: Series) -> Series:
     """Slow waves of 10 %: heat, other load."""
     phases = rng.uniform(0, 2 * np.pi, 3)
     periods_s = np.array([7.0, 19.0, 53.0])
-    return np.asarray(1 + 0.05 * np.sin(2 * np.pi * instants[:, np.newaxis] / periods_s + phases).sum(axis=1))
+    return np.asarray(
+        1 + 0.05 * np.sin(2 * np.pi * instants[:, np.newaxis] / periods_s + phases).sum(axis=1)
+    )
 
 
 def rising(rng: Generator, instants: Series) -> Series:
@@ -201,25 +235,37 @@ def transient(rng: Generator, instants: Series) -> Series:
 
 
 def simulated(machine: Machine, visits: int) -> tuple[float, float]:
-    """The shares of 150 cases whose interval holds the truth, and of those that miss it without a flag that says so.
+    """The shares of 150 cases whose interval holds the truth, and of those that miss it without a
+    flag that says so.
 
     `noisy` says only that the interval is wide, which excuses no miss.
     """
-    rng, held, missed, runs, cases, truth = default_rng(10), 0, 0, 6, 25, 1.0  # most of the time, or half of it
+    rng = default_rng(10)
+    held = 0
+    missed = 0
+    runs = 6
+    cases = 25
+    truth = 1.0  # most of the time, or half of it
     if machine in (regimes, wandering):
-        truth = float(np.median(machine(default_rng(11), default_rng(12).uniform(100, 700, 20_000))))
+        truth = float(
+            np.median(machine(default_rng(11), default_rng(12).uniform(100, 700, 20_000)))
+        )
     for _ in range(runs):
         places = np.stack([rng.permutation(cases) for _ in range(visits)], axis=1)  # in each pass
         begin_s = np.arange(visits) * RUN_S / visits + places * PASS_S / cases
         instants = begin_s[..., np.newaxis] + np.linspace(0, VISIT_S, REPETITIONS)
-        factors = machine(default_rng(rng.integers(1 << 32)), instants.ravel()).reshape(instants.shape)
+        factors = machine(default_rng(rng.integers(1 << 32)), instants.ravel()).reshape(
+            instants.shape
+        )
         for times in factors * rng.lognormal(0, 0.03, instants.shape):
             each = [Visit.of(visit_times) for visit_times in times]
             seen = estimate(each)
             assert seen.low_s is not None and seen.high_s is not None
             holds = seen.low_s <= truth <= seen.high_s
             held += holds
-            missed += not holds and not {"unstable", "drifting", "multimodal"} & {*flags(each, times, seen)}
+            missed += not holds and not {"unstable", "drifting", "multimodal"} & {
+                *flags(each, times, seen)
+            }
     return held / (runs * cases), missed / (runs * cases)
 
 
@@ -231,7 +277,8 @@ def simulated(machine: Machine, visits: int) -> tuple[float, float]:
 def test_intervals_hold_the_truth_as_often_as_their_level_says_or_the_row_does_not_claim_it(
     machine: Machine, visits: int, level: float
 ) -> None:
-    """Two states of milliseconds within each visit are told by `multimodal`; everything else the interval holds."""
+    """Two states of milliseconds within each visit are told by `multimodal`; everything else the
+    interval holds."""
     held, missed = simulated(machine, visits)
     assert held >= level - (0.30 if machine is sticky else 0.08)
     assert missed <= 1 - level + 0.07
@@ -240,11 +287,16 @@ def test_intervals_hold_the_truth_as_often_as_their_level_says_or_the_row_does_n
 
 
 def test_one_visit_would_have_missed_what_six_hold() -> None:
-    """The interval of repetitions in regimes of seconds: right for its moment and for nothing else."""
-    rng, held = default_rng(12), []
+    """The interval of repetitions in regimes of seconds: right for its moment and for nothing
+    else."""
+    rng = default_rng(12)
+    held = []
     for _ in range(100):
-        seed, begin_s = rng.integers(1 << 32), rng.uniform(0, 100)
-        times = wandering(default_rng(seed), begin_s + np.linspace(0, VISIT_S, 400)) * rng.lognormal(0, 0.03, 400)
+        seed = rng.integers(1 << 32)
+        begin_s = rng.uniform(0, 100)
+        times = wandering(
+            default_rng(seed), begin_s + np.linspace(0, VISIT_S, 400)
+        ) * rng.lognormal(0, 0.03, 400)
         low, high = Visit.of(times).interval_s or (0.0, 0.0)
         held.append(low <= 1.0 <= high)
     assert np.mean(held) < 0.3

@@ -1,4 +1,5 @@
-"""The lines between clocks are where the truth is, by as much as they say; when the repetitions of a window begin."""
+"""The lines between clocks are where the truth is, by as much as they say; when the repetitions of
+a window begin."""
 
 from __future__ import annotations
 
@@ -50,14 +51,19 @@ from commbench.world.peer_listener import PeerListener
 BOOT_NS = 2**52  # a clock of a machine that is up for 52 days
 OFFSETS = st.integers(-(2**55), 2**55)
 SLOPES = st.floats(-5e-4, 5e-4)
-LINES = st.builds(Line, st.integers(0, BOOT_NS), OFFSETS, SLOPES, st.floats(0, 1e6), st.floats(0, 1e-3))
+LINES = st.builds(
+    Line, st.integers(0, BOOT_NS), OFFSETS, SLOPES, st.floats(0, 1e6), st.floats(0, 1e-3)
+)
 
 
 @st.composite
 def compared(draw: st.DrawFn) -> tuple[list[Reading], int, float]:
-    """Readings of two straight clocks over 0.1 to 30 s, and their offset and slope from the first one on."""
+    """Readings of two straight clocks over 0.1 to 30 s, and their offset and slope from the first
+    one on."""
     rng = default_rng(draw(st.integers(0, 2**32)))
-    count, offset, slope = draw(st.integers(2, 12)), draw(OFFSETS), draw(SLOPES)
+    count = draw(st.integers(2, 12))
+    offset = draw(OFFSETS)
+    slope = draw(SLOPES)
     seconds = np.cumsum(rng.uniform(0.1, 3.0, count))
     readings = []
     for since_ns in (seconds * 1e9).astype(int).tolist():
@@ -89,8 +95,11 @@ def test_the_error_is_never_below_half_of_the_tightest_round_trip_and_grows_afte
 
 
 @given(compared(), st.integers(10**6, 10**9))
-def test_a_disturbed_reading_changes_nothing(case: tuple[list[Reading], int, float], width_ns: int) -> None:
-    readings, width_ns = case[0], width_ns + 10 * max(reading.width_ns for reading in case[0])
+def test_a_disturbed_reading_changes_nothing(
+    case: tuple[list[Reading], int, float], width_ns: int
+) -> None:
+    readings = case[0]
+    width_ns = width_ns + 10 * max(reading.width_ns for reading in case[0])
     late = readings[-1]
     disturbed = Reading(late.own_ns + 10**8, late.low_ns - width_ns, late.high_ns)
     assert fit([*readings, disturbed]) == fit(readings)
@@ -118,7 +127,8 @@ def test_there_and_back_is_where_it_was(line: Line, since: list[int]) -> None:
 @given(LINES, LINES, st.integers(-(2**40), 2**40))
 def test_two_lines_make_one_and_their_errors_add(child: Line, parent: Line, since: int) -> None:
     parent = Line(
-        child.at_ns + child.offset_ns, *[getattr(parent, name) for name in ("offset_ns", "slope", "error_ns")]
+        child.at_ns + child.offset_ns,
+        *[getattr(parent, name) for name in ("offset_ns", "slope", "error_ns")],
     )
     own = np.array([child.at_ns + since])
     both = child.onward(parent)
@@ -127,7 +137,9 @@ def test_two_lines_make_one_and_their_errors_add(child: Line, parent: Line, sinc
 
 
 def test_below_the_reference_itself_a_line_stays_what_it_is() -> None:
-    line = fit([Reading(BOOT_NS, 10**14, 10**14 + 20), Reading(BOOT_NS + 10**9, 10**14, 10**14 + 20)])
+    line = fit(
+        [Reading(BOOT_NS, 10**14, 10**14 + 20), Reading(BOOT_NS + 10**9, 10**14, 10**14 + 20)]
+    )
     assert line.onward(Line()) == line
     assert line.onward(Line()).error_at(BOOT_NS + 2 * 10**9) < 2_000
 
@@ -173,18 +185,24 @@ def pair() -> tuple[socket.socket, socket.socket]:
 def test_a_burst_over_a_socket_encloses_the_true_offset(offset_ns: int) -> None:
     near, far = pair()
     with closing(near), closing(far):
-        own, other = now_ns, shifted(offset_ns, 0.0)
-        work: dict[str, Callable[[], Any]] = {"ask": lambda: ask(near, own), "answer": lambda: answer(far, other)}
+        own = now_ns
+        other = shifted(offset_ns, 0.0)
+        work: dict[str, Callable[[], Any]] = {
+            "ask": lambda: ask(near, own),
+            "answer": lambda: answer(far, other),
+        }
         reading = no_error(together(lambda side: work[side](), ["ask", "answer"]))[0]
     assert reading.low_ns <= offset_ns <= reading.high_ns
     assert 0 < reading.width_ns < 10**9
 
 
 class Answering:
-    """The other side, whose clock is 1000 ns ahead: it answers each ping after as long as the script says."""
+    """The other side, whose clock is 1000 ns ahead: it answers each ping after as long as the
+    script says."""
 
     def __init__(self, widths_ns: list[int]) -> None:
-        self._widths_ns, self._now_ns = widths_ns, 0
+        self._widths_ns = widths_ns
+        self._now_ns = 0
 
     def clock(self) -> int:
         return self._now_ns
@@ -220,8 +238,11 @@ def test_ranks_of_one_node_share_a_clock_and_compare_nothing() -> None:
     assert clock.lines[0].own(np.array([BOOT_NS]))[0] == BOOT_NS and clock.error_ns(BOOT_NS) == 0.0
 
 
-def test_nodes_meet_over_sockets_while_a_stranger_waits_at_every_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four nodes of one rank each on this host: their clocks are one, within the error of their lines."""
+def test_nodes_meet_over_sockets_while_a_stranger_waits_at_every_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four nodes of one rank each on this host: their clocks are one, within the error of their
+    lines."""
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     strangers: list[socket.socket] = []
     serve = PeerListener.serve
@@ -236,7 +257,9 @@ def test_nodes_meet_over_sockets_while_a_stranger_waits_at_every_port(monkeypatc
 
     def work(rank: int) -> list[Line]:
         store = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=20))
-        with closing(GlobalClock(StoreControl(store, rank, 4), [[0], [1], [2], [3]], None, 20.0)) as clock:
+        with closing(
+            GlobalClock(StoreControl(store, rank, 4), [[0], [1], [2], [3]], None, 20.0)
+        ) as clock:
             clock.refresh(20.0)
             return clock.lines
 
@@ -274,7 +297,9 @@ def stamps(starts: Any, delays: Any = 0, took: Any = TOOK_NS) -> Any:
 def warmed() -> tuple[Window, Timeline]:
     case_window, timeline = window()
     starts = case_window.starts(10, False, 1.0)
-    assert len(set(starts.tolist())) == 1, "before it is measured, repetitions follow one another at once"
+    assert len(set(starts.tolist())) == 1, (
+        "before it is measured, repetitions follow one another at once"
+    )
     case_window.add("warmup", stamps(starts + TOOK_NS * np.arange(10)))
     return case_window, timeline
 
@@ -296,7 +321,9 @@ def test_a_repetition_that_a_rank_began_late_is_apart_and_the_time_is_that_from_
     assert timeline.times("measure").tolist() == [(TOOK_NS + delay) / 1e9 for delay in in_time]
     assert case_window.late == timeline.repetitions("late") == len(delays) - len(in_time)
     kept = [block for block in timeline.blocks if block.phase in ("measure", "late")]
-    assert sum(block.stamps.shape[1] for block in kept) == len(delays), "raw stamps of late ones are kept"
+    assert sum(block.stamps.shape[1] for block in kept) == len(delays), (
+        "raw stamps of late ones are kept"
+    )
 
 
 def test_a_microsecond_is_the_limit() -> None:
@@ -308,9 +335,13 @@ def test_a_microsecond_is_the_limit() -> None:
 def test_the_window_grows_where_many_are_late_and_only_there() -> None:
     case_window, _ = warmed()
     length = np.diff(case_window.starts(8, True, 1.0))[0]
-    case_window.add("measure", stamps(case_window.starts(8, True, 1.0), np.array([0] * 6 + [2 * LATE_NS] * 2)))
+    case_window.add(
+        "measure", stamps(case_window.starts(8, True, 1.0), np.array([0] * 6 + [2 * LATE_NS] * 2))
+    )
     assert np.diff(case_window.starts(8, True, 1.0))[0] == length
-    case_window.add("measure", stamps(case_window.starts(8, True, 1.0), np.array([0] * 5 + [2 * LATE_NS] * 3)))
+    case_window.add(
+        "measure", stamps(case_window.starts(8, True, 1.0), np.array([0] * 5 + [2 * LATE_NS] * 3))
+    )
     assert np.diff(case_window.starts(8, True, 1.0))[0] == 2 * length
 
 
@@ -332,7 +363,11 @@ def test_it_gives_up_when_nothing_ever_begins_in_time() -> None:
         assert case_window.problem is None
         case_window.add("measure", stamps(case_window.starts(2, True, 1.0), 2 * LATE_NS))
     assert np.diff(case_window.starts(2, True, 1.0))[0] <= MAX_LENGTH_NS
-    assert case_window.problem is not None and "sync=barrier" in case_window.problem and "\n" not in case_window.problem
+    assert (
+        case_window.problem is not None
+        and "sync=barrier" in case_window.problem
+        and "\n" not in case_window.problem
+    )
 
 
 def test_a_block_is_no_longer_than_half_a_second() -> None:

@@ -16,23 +16,37 @@ from sample_cases import case_row
 import commbench
 from commbench.core.columns import CASES, SCHEMA_VERSION
 from commbench.core.run_folder import write_json
-from commbench.report.cold_start import SOAK_INTERVAL, full_speed, launch_overheads, overhead_cells, soak_intervals
+from commbench.report.cold_start import (
+    SOAK_INTERVAL,
+    full_speed,
+    launch_overheads,
+    overhead_cells,
+    soak_intervals,
+)
 from commbench.writers.parquet import Parquet
 
-RAMP = [100.0, 9.0, 0.9, 5.0, 4.0, 3.0]  # of the first call and the warm-up, in steady times; the rest is 1
+# of the first call and the warm-up, in steady times; the rest is 1
+RAMP = [100.0, 9.0, 0.9, 5.0, 4.0, 3.0]
 GAP_S = 0.5  # between two phases: checks and decisions
 
 
-def series(case_id: str, phases: dict[str, list[float]], ranks: int, late: int = 0) -> dict[str, Any]:
-    """Samples of all ranks in seconds; rank r takes 1 + r / 100 times as long, and its clock is r seconds ahead."""
-    columns: dict[str, list[Any]] = {name: [] for name in ("phase", "repetition", "rank", "start_ns", "elapsed_ns")}
+def series(
+    case_id: str, phases: dict[str, list[float]], ranks: int, late: int = 0
+) -> dict[str, Any]:
+    """Samples of all ranks in seconds; rank r takes 1 + r / 100 times as long, and its clock is r
+    seconds ahead."""
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("phase", "repetition", "rank", "start_ns", "elapsed_ns")
+    }
     for rank in range(ranks):
         now_s = 7.0 + rank
         for phase, times in phases.items():
             for repetition, time in enumerate(times):
                 elapsed_s = time * (1 + rank / 100)
                 whole = round(now_s * 1e9), round(elapsed_s * 1e9)
-                for name, value in zip(columns, (phase, repetition + late, rank, *whole), strict=True):
+                for name, value in zip(
+                    columns, (phase, repetition + late, rank, *whole), strict=True
+                ):
                     columns[name].append(value)
                 now_s += elapsed_s
             now_s += GAP_S
@@ -41,7 +55,9 @@ def series(case_id: str, phases: dict[str, list[float]], ranks: int, late: int =
     table |= {"phase": table["phase"].astype(object), "block": zeros, "visit": zeros}
     table |= {"end_ns": table["start_ns"] + table["elapsed_ns"]}
     texts = {"run_id": "r", "case_id": case_id}
-    return table | {name: np.full(len(table["rank"]), text, dtype=object) for name, text in texts.items()}
+    return table | {
+        name: np.full(len(table["rank"]), text, dtype=object) for name, text in texts.items()
+    }
 
 
 def stored(folder: Path, samples: dict[str, Any], **more: Any) -> pd.Series[Any]:
@@ -68,7 +84,8 @@ def stored(folder: Path, samples: dict[str, Any], **more: Any) -> pd.Series[Any]
 
 
 def test_a_planted_ramp_is_found(tmp_path: Path) -> None:
-    """Repetition 2 is fast by chance: neither it nor the median of what follows may end the ramp alone."""
+    """Repetition 2 is fast by chance: neither it nor the median of what follows may end the ramp
+    alone."""
     warm = [value * 1e-3 for value in RAMP[1:]] + [1e-3] * 20
     samples = series("a", {"connect": [0.1], "warmup": warm, "measure": [1e-3] * 30}, ranks=1)
     row = stored(tmp_path, samples, median_s=1e-3, first_call_s=0.1)
@@ -80,15 +97,23 @@ def test_a_planted_ramp_is_found(tmp_path: Path) -> None:
 
 
 def test_connecting_again_in_a_later_visit_is_no_ramp(tmp_path: Path) -> None:
-    samples = series("a", {"connect": [0.1, 0.2], "warmup": [2e-3] * 5 + [1e-3] * 20, "measure": [1e-3] * 30}, ranks=1)
+    samples = series(
+        "a",
+        {"connect": [0.1, 0.2], "warmup": [2e-3] * 5 + [1e-3] * 20, "measure": [1e-3] * 30},
+        ranks=1,
+    )
     later = (samples["phase"] == "connect") & (samples["repetition"] == 1)
-    row = stored(tmp_path, samples | {"visit": np.where(later, 2, 1)}, median_s=1e-3, first_call_s=0.1)
+    row = stored(
+        tmp_path, samples | {"visit": np.where(later, 2, 1)}, median_s=1e-3, first_call_s=0.1
+    )
     assert (row.first_call_s, row.ramp_repetitions) == (pytest.approx(0.1), 6)
     assert row.ramp_s == pytest.approx(0.11)
 
 
 def test_samples_of_earlier_versions_have_no_visits(tmp_path: Path) -> None:
-    samples = series("a", {"connect": [0.1], "warmup": [2e-3] * 5 + [1e-3] * 20, "measure": [1e-3] * 30}, ranks=2)
+    samples = series(
+        "a", {"connect": [0.1], "warmup": [2e-3] * 5 + [1e-3] * 20, "measure": [1e-3] * 30}, ranks=2
+    )
     row = stored(tmp_path, samples, median_s=1e-3 * 1.01)
     file = tmp_path / "samples.parquet"
     pq.write_table(pq.read_table(file).drop_columns(["visit"]), file)
@@ -98,7 +123,9 @@ def test_samples_of_earlier_versions_have_no_visits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("share", "reached"), [(0.951, 0), (0.949, 1)])
 def test_steady_means_95_percent_of_the_rate(tmp_path: Path, share: float, reached: int) -> None:
-    samples = series("a", {"connect": [1e-3 / share], "warmup": [1e-3] * 10, "measure": [1e-3] * 10}, ranks=1)
+    samples = series(
+        "a", {"connect": [1e-3 / share], "warmup": [1e-3] * 10, "measure": [1e-3] * 10}, ranks=1
+    )
     assert stored(tmp_path, samples, median_s=1e-3).ramp_repetitions == reached
 
 
@@ -117,7 +144,9 @@ def test_one_straggler_after_the_ramp_does_not_prolong_it(tmp_path: Path) -> Non
 def test_the_ranks_that_give_the_cases_median_count(
     tmp_path: Path, pair: str | None, median_s: float, scale: float
 ) -> None:
-    samples = series("a", {"connect": [4e-3], "warmup": [2e-3] + [1e-3] * 9, "measure": [1e-3] * 10}, ranks=3)
+    samples = series(
+        "a", {"connect": [4e-3], "warmup": [2e-3] + [1e-3] * 9, "measure": [1e-3] * 10}, ranks=3
+    )
     row = stored(tmp_path, samples, pair=pair, median_s=median_s)
     assert row.steady_s == pytest.approx(1e-3 * scale)
     assert (row.ramp_repetitions, row.ramp_s) == (2, pytest.approx(6e-3 * scale))
@@ -125,9 +154,12 @@ def test_the_ranks_that_give_the_cases_median_count(
 
 
 def test_several_operations_a_sample_are_divided(tmp_path: Path) -> None:
-    """Half a round trip, and 4 of them between two stamps when measured; the clock costs 10 % of a single one."""
+    """Half a round trip, and 4 of them between two stamps when measured; the clock costs 10 % of a
+    single one."""
     phases = {"connect": [6e-3], "warmup": [2.2e-3] * 10, "measure": [8e-3] * 10}
-    row = stored(tmp_path, series("a", phases, ranks=1), operations_per_sample=8, block_k=4, median_s=1e-3)
+    row = stored(
+        tmp_path, series("a", phases, ranks=1), operations_per_sample=8, block_k=4, median_s=1e-3
+    )
     assert row.steady_s == pytest.approx(1e-3)
     assert (row.ramp_repetitions, row.ramp_s) == (1, pytest.approx(6e-3))
 
@@ -141,7 +173,9 @@ def test_what_was_never_steady_is_null(tmp_path: Path) -> None:
 
 def test_without_measured_samples_the_cases_median_is_the_steady_time(tmp_path: Path) -> None:
     """A soak keeps intervals, not samples."""
-    row = stored(tmp_path, series("a", {"connect": [3e-3], "warmup": [1e-3] * 9}, ranks=1), median_s=1e-3)
+    row = stored(
+        tmp_path, series("a", {"connect": [3e-3], "warmup": [1e-3] * 9}, ranks=1), median_s=1e-3
+    )
     assert (row.steady_s, row.ramp_repetitions) == (1e-3, 1)
 
 
@@ -157,12 +191,23 @@ def test_cases_that_are_not_ok_have_no_row(tmp_path: Path) -> None:
     samples = series("a", {"connect": [1e-3]}, ranks=1)
     with pytest.raises(ValueError, match="not enough values"):
         stored(tmp_path, samples, status="failed", median_s=None)
-    assert list(commbench.cold_start(tmp_path).columns[:4]) == ["run_id", "launch", "label", "case_id"]
+    assert list(commbench.cold_start(tmp_path).columns[:4]) == [
+        "run_id",
+        "launch",
+        "label",
+        "case_id",
+    ]
 
 
 @pytest.mark.long
 def test_a_real_world_has_a_first_call_and_two_launches(world: Callable[..., Any]) -> None:
-    words = ("backend=gloo", "benchmark=[p2p_latency,all_reduce]", "sizes=[8]", "timing=quick", "writer=[parquet]")
+    words = (
+        "backend=gloo",
+        "benchmark=[p2p_latency,all_reduce]",
+        "sizes=[8]",
+        "timing=quick",
+        "writer=[parquet]",
+    )
     done = world("commbench", "-m", "launch=0,1", *words)
     cold = commbench.cold_start(done.output)
     cases = done.cases.set_index(["run_id", "case_id"])
@@ -193,7 +238,9 @@ def line(rates: list[float], run: str = "r") -> pd.DataFrame:
         ([1.0] * 10 + [0.2] + [1.0] * 10, 0.0, 0.2),
     ],
 )
-def test_full_speed_is_95_percent_of_the_median(rates: list[float], begun: float, least: float) -> None:
+def test_full_speed_is_95_percent_of_the_median(
+    rates: list[float], begun: float, least: float
+) -> None:
     (row,) = full_speed(line(rates)).to_dict("records")
     assert row["steady_gb_per_s"] == 1.0
     assert row["full_speed_s"] == pytest.approx(begun)
@@ -202,17 +249,29 @@ def test_full_speed_is_95_percent_of_the_median(rates: list[float], begun: float
 
 def test_each_soak_has_its_own_row() -> None:
     both = pd.concat([line([1.0, 1.0], "a"), line([0.5, 2.0, 2.0], "b")])
-    assert full_speed(both).set_index("run_id").full_speed_s.to_dict() == {"a": 0.0, "b": pytest.approx(0.1)}
+    assert full_speed(both).set_index("run_id").full_speed_s.to_dict() == {
+        "a": 0.0,
+        "b": pytest.approx(0.1),
+    }
 
 
 def test_the_time_line_of_a_world_without_noise_is_flat(tmp_path: Path) -> None:
     folder = commbench.run(
-        "backend=simulated", "benchmark=[p2p_bandwidth]", "sizes=[1MiB]", "timing=soak", "timing.duration_s=0.4",
-        "writer=[parquet]", f"output={tmp_path}",
-    )  # fmt: skip
+        "backend=simulated",
+        "benchmark=[p2p_bandwidth]",
+        "sizes=[1MiB]",
+        "timing=soak",
+        "timing.duration_s=0.4",
+        "writer=[parquet]",
+        f"output={tmp_path}",
+    )
     intervals = soak_intervals(folder)
     assert tuple(intervals.columns) == SOAK_INTERVAL
-    assert intervals.at_s.iloc[0] == 0 and intervals.at_s.is_monotonic_increasing and len(intervals) >= 2
+    assert (
+        intervals.at_s.iloc[0] == 0
+        and intervals.at_s.is_monotonic_increasing
+        and len(intervals) >= 2
+    )
     (case,) = commbench.load(folder).to_dict("records")
     assert intervals.rate_gb_per_s.to_numpy() == pytest.approx(case["algbw_gb_per_s"], rel=0.02)
 
@@ -224,7 +283,9 @@ def test_other_runs_have_no_line(tmp_path: Path) -> None:
 WAY = ("nccl", "python", 20e-6, 100e9)
 
 
-def case(mode: str, median_s: float, size: int = 1024, run: str = "r", **more: Any) -> dict[str, Any]:
+def case(
+    mode: str, median_s: float, size: int = 1024, run: str = "r", **more: Any
+) -> dict[str, Any]:
     made = row(run, "all_reduce", WAY, "1x8", size, np.random.default_rng(0))
     return made | {"timing_mode": mode, "median_s": median_s, "device": "cuda"} | more
 
@@ -233,7 +294,11 @@ def case(mode: str, median_s: float, size: int = 1024, run: str = "r", **more: A
 def test_the_difference_is_that_of_the_medians(waited: float, replayed: float) -> None:
     overheads = launch_overheads(pd.DataFrame([case("host_sync", waited), case("graph", replayed)]))
     (times,) = overheads.itertuples()
-    assert (times.host_sync_s, times.graph_s, times.overhead_s) == (waited, replayed, pytest.approx(waited - replayed))
+    assert (times.host_sync_s, times.graph_s, times.overhead_s) == (
+        waited,
+        replayed,
+        pytest.approx(waited - replayed),
+    )
     assert overhead_cells(overheads)[0][:2] == ("all_reduce", "nccl 1x8 float32")
 
 
@@ -245,12 +310,23 @@ def test_several_launches_are_put_together_by_their_medians() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"message_bytes": 8}, {"dtype": "int8"}, {"layout": "2x4"}, {"env": {"NCCL_ALGO": "Ring"}}, {"status": "failed"},
-     {"timing_mode": "throughput"}, {"backend": "cupy_nccl"}, {"label": "other"}, {"hosts": "other"}],
+    [
+        {"message_bytes": 8},
+        {"dtype": "int8"},
+        {"layout": "2x4"},
+        {"env": {"NCCL_ALGO": "Ring"}},
+        {"status": "failed"},
+        {"timing_mode": "throughput"},
+        {"backend": "cupy_nccl"},
+        {"label": "other"},
+        {"hosts": "other"},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_cases_that_differ_in_more_are_not_subtracted(other: dict[str, Any]) -> None:
-    assert launch_overheads(pd.DataFrame([case("host_sync", 2e-6), case("graph", 1e-6, **other)])).empty
+    assert launch_overheads(
+        pd.DataFrame([case("host_sync", 2e-6), case("graph", 1e-6, **other)])
+    ).empty
 
 
 def test_libraries_and_labels_are_named_where_they_differ() -> None:
@@ -263,5 +339,9 @@ def test_libraries_and_labels_are_named_where_they_differ() -> None:
 
 def test_pairs_are_told_apart_and_null_variables_are_alike() -> None:
     modes = {"host_sync": 2e-6, "graph": 1e-6}
-    rows = [case(mode, median_s, pair=pair) for mode, median_s in modes.items() for pair in ("0-1", "0-2")]
+    rows = [
+        case(mode, median_s, pair=pair)
+        for mode, median_s in modes.items()
+        for pair in ("0-1", "0-2")
+    ]
     assert launch_overheads(pd.DataFrame(rows))["pair"].tolist() == ["0-1", "0-2"]

@@ -19,21 +19,42 @@ from commbench.core.errors import ConfigError
 from commbench.report.compare import COMPARISON_COLUMNS, compare
 
 VALUES: dict[str, Any] = {
-    "benchmark": "all_reduce", "backend": "gloo", "engine": "python", "timing_mode": "host", "timing": "default",
-    "sync": "barrier", "device": "cpu", "dtype": "float32", "layout": "1x2", "pair": None, "message_bytes": 8,
+    "benchmark": "all_reduce",
+    "backend": "gloo",
+    "engine": "python",
+    "timing_mode": "host",
+    "timing": "default",
+    "sync": "barrier",
+    "device": "cpu",
+    "dtype": "float32",
+    "layout": "1x2",
+    "pair": None,
+    "message_bytes": 8,
     "elements": 2,
-    "window": None, "in_place": True, "reduction": "sum", "root": None, "schedule": None, "streams": None,
-    "staging": "none", "cache": "warm", "cuda_ipc": "auto", "interface": None, "env": {},
-}  # fmt: skip
+    "window": None,
+    "in_place": True,
+    "reduction": "sum",
+    "root": None,
+    "schedule": None,
+    "streams": None,
+    "staging": "none",
+    "cache": "warm",
+    "cuda_ipc": "auto",
+    "interface": None,
+    "env": {},
+}
 QUIET = [1.000e-3, 1.001e-3, 1.002e-3, 0.999e-3, 1.003e-3]
 TRIALS = 200
 
 
 def row(launch: int, median_s: float | None, **more: Any) -> dict[str, Any]:
-    """An all_reduce over two ranks, unless told otherwise; the case_id is the text of its variables."""
+    """An all_reduce over two ranks, unless told otherwise; the case_id is the text of its
+    variables."""
     values = case_row(**VALUES, run_id=f"r{launch:03d}", launch=launch, status="ok", warnings=[])
     values |= {"median_s": median_s, "clock": "monotonic", "operations_per_sample": 1}
-    values |= {"algbw_gb_per_s": more.get("message_bytes", 8) / median_s / 1e9 if median_s else None}
+    values |= {
+        "algbw_gb_per_s": more.get("message_bytes", 8) / median_s / 1e9 if median_s else None
+    }
     values |= more
     return values | {"case_id": str([values[column.name] for column in VARIABLES])}
 
@@ -50,8 +71,12 @@ def launches(medians: Sequence[float | None], **more: Any) -> pd.DataFrame:
 def many(count: int, shift: float, seed: int, trials: int = TRIALS) -> pd.DataFrame:
     """200 cases of 8, 16, ... B around 1 ms, in which every launch has a luck of 2 %."""
     times = 1e-3 * np.exp(shift + np.random.default_rng(seed).normal(0, 0.02, (trials, count)))
-    sizes = [{"message_bytes": 8 * (case + 1), "elements": 2 * (case + 1)} for case in range(trials)]
-    return frame(row(n, float(times[case, n]), **sizes[case]) for case in range(trials) for n in range(count))
+    sizes = [
+        {"message_bytes": 8 * (case + 1), "elements": 2 * (case + 1)} for case in range(trials)
+    ]
+    return frame(
+        row(n, float(times[case, n]), **sizes[case]) for case in range(trials) for n in range(count)
+    )
 
 
 # ---------------------------------------------------------------- verdicts
@@ -89,11 +114,16 @@ def test_too_few_launches_give_a_ratio_and_no_verdict(count: int, missing: int) 
     (record,) = compare(launches(QUIET), launches([2e-3] * count)).to_dict("records")
     assert record["ratio"] == pytest.approx(2e-3 / 1.001e-3)
     assert record["missing_launches"] == missing
-    assert pd.isna(record["verdict"]) and math.isnan(record["ratio_low"]) and math.isnan(record["p_value"])
+    assert (
+        pd.isna(record["verdict"])
+        and math.isnan(record["ratio_low"])
+        and math.isnan(record["p_value"])
+    )
 
 
 def test_undecided_says_how_many_launches_are_missing() -> None:
-    base, new = launches([0.90e-3, 0.98e-3, 1.02e-3, 1.10e-3]), launches([0.99e-3, 1.08e-3, 1.12e-3, 1.21e-3])
+    base = launches([0.90e-3, 0.98e-3, 1.02e-3, 1.10e-3])
+    new = launches([0.99e-3, 1.08e-3, 1.12e-3, 1.21e-3])
     (record,) = compare(base, new).to_dict("records")
     assert record["verdict"] == "UNDECIDED"
     assert 1 <= record["missing_launches"] <= 96
@@ -101,7 +131,9 @@ def test_undecided_says_how_many_launches_are_missing() -> None:
 
 def test_holm_counts_all_cases() -> None:
     base = pd.concat([launches(QUIET, message_bytes=size) for size in (8, 16, 32)])
-    new = pd.concat([launches([2 * median_s for median_s in QUIET], message_bytes=size) for size in (8, 16, 32)])
+    new = pd.concat(
+        [launches([2 * median_s for median_s in QUIET], message_bytes=size) for size in (8, 16, 32)]
+    )
     assert list(compare(base, new).p_holm) == pytest.approx([3 * 2 / 252] * 3)
 
 
@@ -118,7 +150,8 @@ def test_noise_between_equal_launches_raises_the_threshold() -> None:
 
 def test_a_rigorous_run_is_several_launches_but_one_of_a_pair() -> None:
     """Three fresh worlds of two visits each in every run."""
-    segments, visits = [1, 1, 2, 2, 3, 3], [1.0, 1.0, 1.01, 1.01, 1.02, 1.02]
+    segments = [1, 1, 2, 2, 3, 3]
+    visits = [1.0, 1.0, 1.01, 1.01, 1.02, 1.02]
     base, new = (
         launches([1.01 * factor] * 2).assign(
             visit_medians_s=[[factor * median for median in visits]] * 2,
@@ -137,7 +170,8 @@ def test_a_rigorous_run_is_several_launches_but_one_of_a_pair() -> None:
 def test_the_p_value_of_pairs_is_that_of_pairs() -> None:
     """Under a drift that both share the sides overlap: Mann-Whitney has p = 0.6."""
     drift = [1e-3 * (1 + step / 5) for step in range(10)]
-    base, new = launches(drift), launches([1.1 * median_s for median_s in drift])
+    base = launches(drift)
+    new = launches([1.1 * median_s for median_s in drift])
     assert compare(base, new).p_value[0] > 0.3
     (record,) = compare(base, new, paired=True).to_dict("records")
     assert (record["verdict"], record["p_value"]) == ("SLOWER", pytest.approx(2 / 2**10))
@@ -145,7 +179,8 @@ def test_the_p_value_of_pairs_is_that_of_pairs() -> None:
 
 def test_pairs_of_launches_share_their_drift() -> None:
     drift = [1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3]
-    base, new = launches(drift), launches([1.1 * median_s for median_s in drift])
+    base = launches(drift)
+    new = launches([1.1 * median_s for median_s in drift])
     assert list(compare(base, new).verdict) == ["UNDECIDED"]
     assert list(compare(base, new, paired=True).verdict) == ["SLOWER"]
     (record,) = compare(base, new.iloc[1:], paired=True).to_dict("records")
@@ -162,16 +197,24 @@ def test_pairs_of_launches_share_their_drift() -> None:
 def test_backends_are_compared_by_name() -> None:
     slow = launches([2 * median_s for median_s in QUIET], backend="mpi", engine="native")
     both = pd.concat([launches(QUIET), slow.assign(run_id="m" + slow.run_id)])
-    with pytest.raises(ConfigError, match=r"have no case in common; they differ in: backend \(gloo / mpi\); engine"):
+    with pytest.raises(
+        ConfigError, match=r"have no case in common; they differ in: backend \(gloo / mpi\); engine"
+    ):
         compare(launches(QUIET), slow)
     (record,) = compare(launches(QUIET), slow, by="backend,engine").to_dict("records")
-    assert (record["backend"], record["engine"], record["verdict"]) == ("gloo -> mpi", "python -> native", "SLOWER")
+    assert (record["backend"], record["engine"], record["verdict"]) == (
+        "gloo -> mpi",
+        "python -> native",
+        "SLOWER",
+    )
     (record,) = compare(both, both, by=["backend=mpi:gloo", "engine"]).to_dict("records")
     assert (record["backend"], record["verdict"]) == ("mpi -> gloo", "FASTER")
 
 
 def test_a_number_may_be_what_is_compared() -> None:
-    single, four = (launches([factor * value for value in QUIET], streams=n) for factor, n in ((1, 1), (0.5, 4)))
+    single, four = (
+        launches([factor * value for value in QUIET], streams=n) for factor, n in ((1, 1), (0.5, 4))
+    )
     (record,) = compare(single, four, by="streams").to_dict("records")
     assert (record["streams"], record["verdict"]) == ("1 -> 4", "FASTER")
 
@@ -204,13 +247,19 @@ def test_what_can_not_be_compared_is_said(by: str, line: str) -> None:
 @pytest.mark.parametrize("run_id", ["r000", "another"])
 def test_a_side_with_both_values_is_ambiguous(run_id: str) -> None:
     both = pd.concat([launches(QUIET), frame([row(0, 1e-3, engine="native", run_id=run_id)])])
-    with pytest.raises(ConfigError, match=r"NEW has engine python and native.*--by engine=BASE:NEW"):
+    with pytest.raises(
+        ConfigError, match=r"NEW has engine python and native.*--by engine=BASE:NEW"
+    ):
         compare(launches(QUIET), both, by="engine")
 
 
 def test_unlike_payloads_and_clocks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="all_reduce 1x2 8 B: different payloads, 8 B and 16 B per operation"):
-        compare(launches(QUIET), launches(QUIET, algbw_gb_per_s=16 / 1e-3 / 1e9).assign(median_s=1e-3))
+    with pytest.raises(
+        ConfigError, match="all_reduce 1x2 8 B: different payloads, 8 B and 16 B per operation"
+    ):
+        compare(
+            launches(QUIET), launches(QUIET, algbw_gb_per_s=16 / 1e-3 / 1e9).assign(median_s=1e-3)
+        )
     with pytest.raises(ConfigError, match=r"different clocks \(monotonic, virtual\)"):
         compare(launches(QUIET), launches(QUIET, clock="virtual"))
 
@@ -224,7 +273,11 @@ def test_cases_of_one_side_and_launches_without_a_number_are_kept() -> None:
     failed = frame([row(7, None, status="failed", reason="a call failed"), row(8, 0.0)])
     table = compare(base, pd.concat([new, failed])).set_index("message_bytes")
     assert dict(table.sides) == {8: "both", 16: "base", 32: "new"}
-    assert (table.new_launches[8], table.new_unmeasured[8], table.reason[8]) == (5, 2, "a call failed")
+    assert (table.new_launches[8], table.new_unmeasured[8], table.reason[8]) == (
+        5,
+        2,
+        "a call failed",
+    )
     assert table.ratio[[16, 32]].isna().all() and table.verdict[[16, 32]].isna().all()
 
 
@@ -243,9 +296,13 @@ CELLS = st.sets(st.tuples(st.sampled_from([0, 8, 16, 24]), st.integers(0, 5)), m
 def test_every_row_is_counted_once_in_any_order(
     base: set[tuple[int, int]], new: set[tuple[int, int]], chance: Any
 ) -> None:
-    """Cells are (message_bytes, launch); rows come twice, shuffled and with other kinds of nulls."""
+    """Cells are (message_bytes, launch); rows come twice, shuffled and with other kinds of
+    nulls."""
     sides = [
-        frame(row(n, 1e-3 * (1 + n / 100), message_bytes=size, count=None) for size, n in sorted(cells))
+        frame(
+            row(n, 1e-3 * (1 + n / 100), message_bytes=size, count=None)
+            for size, n in sorted(cells)
+        )
         for cells in (base, new)
     ]
     sizes = [{size for size, _ in cells} for cells in (base, new)]
@@ -254,7 +311,9 @@ def test_every_row_is_counted_once_in_any_order(
             compare(*sides)
         return
     table = compare(*sides)
-    messy = [shuffled(pd.concat([side, side.iloc[::2]]), chance).assign(window=np.nan) for side in sides]
+    messy = [
+        shuffled(pd.concat([side, side.iloc[::2]]), chance).assign(window=np.nan) for side in sides
+    ]
     pd.testing.assert_frame_equal(table, compare(*messy))
     by_size = table.set_index("message_bytes")
     assert set(by_size.index) == sizes[0] | sizes[1] and by_size.index.is_unique
@@ -272,16 +331,25 @@ def shuffled(cases: pd.DataFrame, chance: Any) -> pd.DataFrame:
 
 
 def test_rows_do_not_depend_on_one_another() -> None:
-    base, new = many(5, 0, 5, trials=20), many(5, 0.05, 6, trials=20)
-    alone = compare(base[base.message_bytes == 80], new[new.message_bytes == 80]).drop(columns="p_holm")
+    base = many(5, 0, 5, trials=20)
+    new = many(5, 0.05, 6, trials=20)
+    alone = compare(base[base.message_bytes == 80], new[new.message_bytes == 80]).drop(
+        columns="p_holm"
+    )
     together = compare(base, new).drop(columns="p_holm")
-    pd.testing.assert_frame_equal(alone, together[together.message_bytes == 80].reset_index(drop=True))
+    pd.testing.assert_frame_equal(
+        alone, together[together.message_bytes == 80].reset_index(drop=True)
+    )
 
 
 def test_nothing_to_compare_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"neither a folder with runs \(run.json\) nor a parquet file"):
+    with pytest.raises(
+        ConfigError, match=r"neither a folder with runs \(run.json\) nor a parquet file"
+    ):
         compare(launches(QUIET), tmp_path)
     with pytest.raises(ConfigError, match="NEW has nothing to compare: a data frame has no cases"):
         compare(launches(QUIET), launches([]))
-    with pytest.raises(ConfigError, match="is not a table of cases: it has the columns a, but not benchmark"):
+    with pytest.raises(
+        ConfigError, match="is not a table of cases: it has the columns a, but not benchmark"
+    ):
         compare(pd.DataFrame({"a": [1]}), launches(QUIET))

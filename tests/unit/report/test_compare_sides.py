@@ -26,8 +26,19 @@ from commbench.report.compare_sides import (
     save,
 )
 
-FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
-WORDS = ("backend=simulated", "writer=parquet", "sizes=[8,1KiB]", "backend.model.noise=0.02", *FIXED)
+FIXED = (
+    "timing=fixed",
+    "timing.repetitions=40",
+    "timing.warmup_repetitions=2",
+    "timing.warmup_s=0",
+)
+WORDS = (
+    "backend=simulated",
+    "writer=parquet",
+    "sizes=[8,1KiB]",
+    "backend.model.noise=0.02",
+    *FIXED,
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +80,8 @@ def test_unreadable_runs_are_named_and_the_others_used(results: Path, tmp_path: 
     for run, problem in zip(runs, side.problems, strict=False):
         assert str(run) in problem and "\n" not in problem
     assert (
-        "schema version 0, this commbench reads 1 and 2; read it with the commbench that wrote it" in side.problems[2]
+        "schema version 0, this commbench reads 1 and 2; read it with the commbench that wrote it"
+        in side.problems[2]
     )
     with pytest.warns(UserWarning, match=runs[0].name):
         table = compare(results, [str(run) for run in (runs[0], runs[4])])
@@ -110,15 +122,22 @@ def test_bad_files_are_refused(results: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"city": ["x"], "people": [1]}), tmp_path / "foreign.parquet")
     pq.write_table(table.slice(0, 0), tmp_path / "rowless.parquet")
     pq.write_table(table.replace_schema_metadata({"schema_version": "0"}), tmp_path / "old.parquet")
-    words = table.set_column(table.schema.get_field_index("median_s"), "median_s", pa.array(["fast"] * 6))
+    words = table.set_column(
+        table.schema.get_field_index("median_s"), "median_s", pa.array(["fast"] * 6)
+    )
     pq.write_table(words, tmp_path / "words.parquet")
     pq.write_table(with_column(table, "run_id", None), tmp_path / "nameless.parquet")
     lines = {
         "empty": "empty.parquet is empty",
         "text": "text.parquet can't be read: ",
-        "foreign": "is not a table of cases: it has the columns city, people, but not benchmark, backend",
+        "foreign": (
+            "is not a table of cases: it has the columns city, people, but not benchmark, backend"
+        ),
         "rowless": "rowless.parquet has no cases",
-        "old": "schema version 0, this commbench reads 1 and 2; read it with the commbench that wrote it",
+        "old": (
+            "schema version 0, this commbench reads 1 and 2; read it with the commbench that"
+            " wrote it"
+        ),
         "words": "column median_s is not of type double",
         "nameless": "has rows without run_id or case_id",
         "absent": "neither a folder with runs",
@@ -134,7 +153,9 @@ def test_mixed_units_are_refused(results: Path, tmp_path: Path) -> None:
     scaled = pa.array([1e6 * median_s for median_s in table["median_s"].to_pylist()])
     other = pa.field("median_s", pa.float64(), metadata={"unit": "us"})
     pq.write_table(table.set_column(at, other, scaled), tmp_path / "us.parquet")
-    with pytest.raises(ConfigError, match=r"us.parquet: column median_s is in us, commbench's in s; mixed units"):
+    with pytest.raises(
+        ConfigError, match=r"us.parquet: column median_s is in us, commbench's in s; mixed units"
+    ):
         compare(results, tmp_path / "us.parquet")
     runs = copied(results, tmp_path / "runs")
     (runs[2] / "cases.parquet").write_bytes((tmp_path / "us.parquet").read_bytes())
@@ -160,7 +181,11 @@ def test_a_value_has_one_text_whatever_holds_it(value: object, text: str) -> Non
     assert variable_text(value) == text
 
 
-@given(st.fixed_dictionaries({name: st.none() | st.integers() | st.text(max_size=5) for name in VARIABLE_NAMES}))
+@given(
+    st.fixed_dictionaries(
+        {name: st.none() | st.integers() | st.text(max_size=5) for name in VARIABLE_NAMES}
+    )
+)
 def test_a_key_sees_all_variables_but_those_that_are_compared(row: dict[str, object]) -> None:
     for name in VARIABLE_NAMES:
         other = row | {name: "another value"}

@@ -1,6 +1,7 @@
 """A comparison as text: what else differs in the run records, the table and its summary.
 
-Folders of `commbench ab` in a report: found from any of their paths, with the verdicts of compare, or left out.
+Folders of `commbench ab` in a report: found from any of their paths, with the verdicts of compare,
+or left out.
 """
 
 from __future__ import annotations
@@ -30,24 +31,55 @@ from commbench.report.distributions import read_raw_data
 from commbench.report.page import page
 from commbench.report.summary import read_results, summarise_results, summary_text
 
-VARIABLES = {"benchmark": "all_reduce", "layout": "1x2", "message_bytes": 8, "elements": 2, "env": "none"}
+VARIABLES = {
+    "benchmark": "all_reduce",
+    "layout": "1x2",
+    "message_bytes": 8,
+    "elements": 2,
+    "env": "none",
+}
 JUDGED = {
-    "sides": "both", "base_launches": 4, "new_launches": 4, "base_unmeasured": 0, "new_unmeasured": 0,
-    "base_median_s": 1e-6, "new_median_s": 1.2e-6, "ratio": 1.2, "ratio_low": 1.1, "ratio_high": 1.3, "delta": 0.02,
-    "verdict": "SLOWER", "missing_launches": 0, "p_value": 0.03, "p_holm": 0.03,
-}  # fmt: skip
+    "sides": "both",
+    "base_launches": 4,
+    "new_launches": 4,
+    "base_unmeasured": 0,
+    "new_unmeasured": 0,
+    "base_median_s": 1e-6,
+    "new_median_s": 1.2e-6,
+    "ratio": 1.2,
+    "ratio_low": 1.1,
+    "ratio_high": 1.3,
+    "delta": 0.02,
+    "verdict": "SLOWER",
+    "missing_launches": 0,
+    "p_value": 0.03,
+    "p_holm": 0.03,
+}
 EMPTY: dict[str, Any] = dict.fromkeys(JUDGED) | {
-    "sides": "both", "base_launches": 4, "new_launches": 0, "base_unmeasured": 0, "new_unmeasured": 4,
-}  # fmt: skip
-SIMULATED = ("backend=simulated", "writer=[parquet]", "benchmark=all_reduce", "sizes=[8,64KiB]", "timing=quick",
-             "timing.warmup_s=0")  # fmt: skip
-FAST, SLOW = "backend.model.latency_s=2e-6", "backend.model.latency_s=4e-6"
+    "sides": "both",
+    "base_launches": 4,
+    "new_launches": 0,
+    "base_unmeasured": 0,
+    "new_unmeasured": 4,
+}
+SIMULATED = (
+    "backend=simulated",
+    "writer=[parquet]",
+    "benchmark=all_reduce",
+    "sizes=[8,64KiB]",
+    "timing=quick",
+    "timing.warmup_s=0",
+)
+FAST = "backend.model.latency_s=2e-6"
+SLOW = "backend.model.latency_s=4e-6"
 AB_LAUNCHES = 6
 
 
 def frame(*rows: dict[str, Any]) -> pd.DataFrame:
     """Rows of 8, 9, 10 ... B."""
-    sized = [VARIABLES | {"message_bytes": 8 + index} | JUDGED | row for index, row in enumerate(rows)]
+    sized = [
+        VARIABLES | {"message_bytes": 8 + index} | JUDGED | row for index, row in enumerate(rows)
+    ]
     return pd.DataFrame(sized, columns=list(COMPARISON_COLUMNS)).astype(NUMBER_TYPES)
 
 
@@ -71,52 +103,104 @@ def row_of(text: str, message: str) -> list[str]:
             [{"verdict": "UNDECIDED", "missing_launches": n} for n in (3, 9, None)],
             "3 of 3 cases UNDECIDED (about 3 to 9 more launches per side; 1 would need over 100)",
         ),
-        ([{"verdict": "UNDECIDED", "missing_launches": None}], "1 of 1 case UNDECIDED (1 would need over 100)"),
-        ([EMPTY, {}], "1 of 2 cases SLOWER, worst all_reduce 1x2 9 B: 1.200 x (1.100 .. 1.300); 1 without a number"),
+        (
+            [{"verdict": "UNDECIDED", "missing_launches": None}],
+            "1 of 1 case UNDECIDED (1 would need over 100)",
+        ),
+        (
+            [EMPTY, {}],
+            (
+                "1 of 2 cases SLOWER, worst all_reduce 1x2 9 B: 1.200 x (1.100 .. 1.300); 1 without"
+                " a number"
+            ),
+        ),
         (
             [{"verdict": None, "new_launches": n, "ratio_low": None} for n in (3, 2)],
-            "2 of 2 cases without a verdict: 3 more launches per side needed (at least 5, better 10)",
+            (
+                "2 of 2 cases without a verdict: 3 more launches per side needed (at least 5,"
+                " better 10)"
+            ),
         ),
         ([{}, {"sides": "base"}], "1 of 1 case SLOWER"),
     ],
 )
-def test_the_sentence_counts_every_case_of_both_sides(rows: list[dict[str, Any]], sentence: str) -> None:
+def test_the_sentence_counts_every_case_of_both_sides(
+    rows: list[dict[str, Any]], sentence: str
+) -> None:
     assert comparison_summary(frame(*rows), Rules()).startswith(sentence)
 
 
 def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
     text = comparison_table(
-        frame({"p99_ratio": 2.5}, EMPTY, {"missing_launches": None, "verdict": "UNDECIDED"}), Rules()
+        frame({"p99_ratio": 2.5}, EMPTY, {"missing_launches": None, "verdict": "UNDECIDED"}),
+        Rules(),
     )
     assert row_of(text, "8")[1:] == [
-        "8", "4", "/", "4", "1.00", "1.20", "1.200", "x", "1.100", "..", "1.300", "2.0", "%", "SLOWER",
-        "0.03", "2.500", "x", "0",
-    ]  # fmt: skip
-    assert row_of(text, "9")[1:] == ["9", "4", "/", "0", "-", "-", "-", "-", "-", "-", "-", "-", "-"]
+        "8",
+        "4",
+        "/",
+        "4",
+        "1.00",
+        "1.20",
+        "1.200",
+        "x",
+        "1.100",
+        "..",
+        "1.300",
+        "2.0",
+        "%",
+        "SLOWER",
+        "0.03",
+        "2.500",
+        "x",
+        "0",
+    ]
+    assert row_of(text, "9")[1:] == [
+        "9",
+        "4",
+        "/",
+        "0",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+    ]
     assert row_of(text, "10")[-2:] == ["over", "100"]
     assert "p99" in text and "p95" not in text
     assert text.splitlines()[1].split() == ["message", "BASE", "median", "NEW", "median"]
     assert text.splitlines()[2].split()[:6] == ["benchmark", "B", "launches", "us", "us", "NEW"]
     assert (
-        row_of(comparison_table(frame({"base_median_s": 1.5, "message_bytes": 2**22}), Rules()), "4194304")[5]
+        row_of(
+            comparison_table(frame({"base_median_s": 1.5, "message_bytes": 2**22}), Rules()),
+            "4194304",
+        )[5]
         == "1500000"
     )
 
 
 def test_a_contradicting_second_opinion_is_marked() -> None:
-    plain, doubted = frame({}), frame({"p_holm": 0.06})
+    plain = frame({})
+    doubted = frame({"p_holm": 0.06})
     assert "?" not in comparison_table(plain, Rules()) and not any(
         line.startswith("?") for line in caption(plain, Rules())
     )
     assert "SLOWER ?" in comparison_table(doubted, Rules())
-    assert "?: not certain: p, of Mann-Whitney on launch medians and corrected for all cases, is above 0.05" in caption(
-        doubted, Rules()
+    assert (
+        "?: not certain: p, of Mann-Whitney on launch medians and corrected for all cases, is above"
+        " 0.05" in caption(doubted, Rules())
     )
     assert "1 of 1 case SLOWER (not certain), worst" in comparison_summary(doubted, Rules())
 
 
 def test_a_doubted_verdict_lacks_as_many_launches_as_make_it_certain() -> None:
-    doubted = frame(*[{"p_value": 2 / 64, "p_holm": 20 / 64, "base_launches": 6, "new_launches": 6}] * 10)
+    doubted = frame(
+        *[{"p_value": 2 / 64, "p_holm": 20 / 64, "base_launches": 6, "new_launches": 6}] * 10
+    )
     paired = Rules(paired=True)
     assert row_of(comparison_table(doubted, paired), "8")[-1] == "3", "9 in pairs tell 10 cases"
     assert row_of(comparison_table(doubted, Rules()), "8")[-1] == "1"
@@ -126,7 +210,9 @@ def test_a_doubted_verdict_lacks_as_many_launches_as_make_it_certain() -> None:
 
 
 def test_variables_that_tell_cases_apart_are_columns() -> None:
-    text = comparison_table(frame({"dtype": "float32", "pair": "0-1"}, {"dtype": "int32", "pair": "0-1"}), Rules())
+    text = comparison_table(
+        frame({"dtype": "float32", "pair": "0-1"}, {"dtype": "int32", "pair": "0-1"}), Rules()
+    )
     title, _, headings, *_ = text.splitlines()
     assert title == "layout 1x2, pair 0-1"
     assert headings.split()[:3] == ["benchmark", "dtype", "B"]
@@ -142,12 +228,22 @@ def test_nothing_is_listed_where_all_is_used() -> None:
     ]  # fmt: skip
 
 
-def run(started_at: str = "2026-01-01T00:00:00", node: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:
-    nodes = [{"host.hostname": "a", "host.load_1min": hash(started_at), "versions.torch": "2.6"} | (node or {})]
+def run(
+    started_at: str = "2026-01-01T00:00:00", node: dict[str, Any] | None = None, **config: Any
+) -> dict[str, Any]:
+    nodes = [
+        {"host.hostname": "a", "host.load_1min": hash(started_at), "versions.torch": "2.6"}
+        | (node or {})
+    ]
     return {
-        "run_id": started_at, "folder": started_at, "started_at": started_at, "label": "", "launch": 0,
-        "config": {"seed": 0, "env": {}, "output": started_at, **config}, "provenance": {"nodes": nodes},
-    }  # fmt: skip
+        "run_id": started_at,
+        "folder": started_at,
+        "started_at": started_at,
+        "label": "",
+        "launch": 0,
+        "config": {"seed": 0, "env": {}, "output": started_at, **config},
+        "provenance": {"nodes": nodes},
+    }
 
 
 def test_equal_runs_differ_in_nothing() -> None:
@@ -155,11 +251,14 @@ def test_equal_runs_differ_in_nothing() -> None:
 
 
 def test_versions_environment_and_configuration_are_told() -> None:
-    base, new = run(window=64), run(window=1, node={"versions.torch": "2.7", "environment.NCCL_ALGO": "Ring"})
+    base = run(window=64)
+    new = run(window=1, node={"versions.torch": "2.7", "environment.NCCL_ALGO": "Ring"})
     facts = differing_facts([base], [new])
     assert [str(fact) for fact in facts] == [
-        "config.window: 64 -> 1", "environment.NCCL_ALGO: missing -> Ring", "versions.torch: 2.6 -> 2.7",
-    ]  # fmt: skip
+        "config.window: 64 -> 1",
+        "environment.NCCL_ALGO: missing -> Ring",
+        "versions.torch: 2.6 -> 2.7",
+    ]
     assert all(fact.apart for fact in facts)
 
 
@@ -172,11 +271,16 @@ def test_all_nodes_are_looked_at() -> None:
     two = run()
     two["provenance"]["nodes"].append({"versions.torch": "2.5"})
     assert compared_facts(two)["versions.torch"] == "2.5, 2.6"
-    assert [str(fact) for fact in differing_facts([run()], [two])] == ["versions.torch: 2.6 -> 2.5, 2.6"]
+    assert [str(fact) for fact in differing_facts([run()], [two])] == [
+        "versions.torch: 2.6 -> 2.5, 2.6"
+    ]
 
 
 def test_a_broken_record_has_no_facts_of_nodes() -> None:
-    assert compared_facts({"provenance": None, "label": "x"}) == {"label": "x", "provenance": "null"}
+    assert compared_facts({"provenance": None, "label": "x"}) == {
+        "label": "x",
+        "provenance": "null",
+    }
 
 
 def test_long_values_are_cut() -> None:
@@ -212,10 +316,17 @@ def test_it_is_found_from_above_and_from_a_side(ab_folder: Path, place: str) -> 
     (result,), problems = read_ab_results([ab_folder / place])
     assert problems == []
     changed = f"{SLOW} instead of {FAST}"
-    assert result.sentence() == f"ab: NEW is BASE with {changed}; {AB_LAUNCHES} launches of each side in turn."
-    assert result.summary() == "2 of 2 cases SLOWER (not certain), worst all_reduce 1x2 8 B: 2.000 x (2.000 .. 2.000)."
+    assert (
+        result.sentence()
+        == f"ab: NEW is BASE with {changed}; {AB_LAUNCHES} launches of each side in turn."
+    )
+    assert (
+        result.summary()
+        == "2 of 2 cases SLOWER (not certain), worst all_reduce 1x2 8 B: 2.000 x (2.000 .. 2.000)."
+    )
     _, heads, rows = comparison_cells(result.frame, result.rules)
-    assert [dict(zip(heads, row, strict=True))["verdict"] for row in rows] == ["SLOWER ?"] * 2  # p = 0.06 of 2 cases
+    # p = 0.06 of 2 cases
+    assert [dict(zip(heads, row, strict=True))["verdict"] for row in rows] == ["SLOWER ?"] * 2
 
 
 @pytest.mark.long
@@ -228,7 +339,14 @@ def test_the_verdict_is_on_the_terminal_and_on_the_page(ab_folder: Path) -> None
     assert sections[:2] == ["answers", "comparisons"]
     section = html[html.index('<section id="comparisons"') :]
     cells = re.findall(r"<td[^>]*>(.*?)</td>", section[: section.index("</section>")])
-    assert cells[:6] == ["all_reduce", "8", f"{AB_LAUNCHES} / {AB_LAUNCHES}", "4.00", "8.00", "2.000 x"]
+    assert cells[:6] == [
+        "all_reduce",
+        "8",
+        f"{AB_LAUNCHES} / {AB_LAUNCHES}",
+        "4.00",
+        "8.00",
+        "2.000 x",
+    ]
     assert cells[6:9] == ["2.000 .. 2.000", "2.0 %", "SLOWER ?"]
 
 
@@ -237,7 +355,9 @@ def test_another_benchmark_has_no_comparison(ab_folder: Path) -> None:
     assert read_ab_results([ab_folder], "broadcast") == ([], [])
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"base": [], "new": [], "by": ["message_bytes"], "seed": 0}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"base": [], "new": [], "by": ["message_bytes"], "seed": 0}']
+)
 def test_a_damaged_folder_is_left_out_and_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "ab.json").write_text(text)
     results, (problem,) = read_ab_results([tmp_path])

@@ -1,4 +1,5 @@
-"""Crossovers: planted ones lie in the reported bracket, and overlapping intervals decide nothing."""
+"""Crossovers: planted ones lie in the reported bracket, and overlapping intervals decide
+nothing."""
 
 from __future__ import annotations
 
@@ -17,13 +18,28 @@ from commbench.report.crossover import best, crossovers, sentences
 
 OCTAVES = (2 ** np.arange(3, 25)).tolist()
 LINES = {"mpi": (1e-6, 1e-9), "gloo": (25e-6, 1e-10)}  # alpha in seconds, beta in seconds per byte
-FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
+FIXED = (
+    "timing=fixed",
+    "timing.repetitions=40",
+    "timing.warmup_repetitions=2",
+    "timing.warmup_s=0",
+)
 PLANTED = 24e-6 / 0.9e-9  # bytes where the two lines meet: 26667
 
 
-def cases(times: dict[str, list[float]], sizes: list[int] = OCTAVES, half: float = 0.02, **more: Any) -> pd.DataFrame:
-    """Rows of backends of one run with their seconds for each size, and intervals of -+ half over visits."""
-    fixed = {"benchmark": "all_reduce", "status": "ok", "layout": "1x2", "run_id": "r", **more, "interval_of": "visits"}
+def cases(
+    times: dict[str, list[float]], sizes: list[int] = OCTAVES, half: float = 0.02, **more: Any
+) -> pd.DataFrame:
+    """Rows of backends of one run with their seconds for each size, and intervals of -+ half over
+    visits."""
+    fixed = {
+        "benchmark": "all_reduce",
+        "status": "ok",
+        "layout": "1x2",
+        "run_id": "r",
+        **more,
+        "interval_of": "visits",
+    }
     rows = [
         {"backend": name, "message_bytes": size, "median_s": time, **fixed}
         for name, values in times.items()
@@ -36,7 +52,12 @@ def cases(times: dict[str, list[float]], sizes: list[int] = OCTAVES, half: float
 def lines(seed: int = 0, noise: float = 0.0) -> dict[str, list[float]]:
     random = np.random.default_rng(seed)
     return {
-        name: ((alpha + beta * np.array(OCTAVES)) * np.exp(noise * random.standard_normal(len(OCTAVES)))).tolist()
+        name: (
+            (
+                (alpha + beta * np.array(OCTAVES))
+                * np.exp(noise * random.standard_normal(len(OCTAVES)))
+            ).tolist()
+        )
         for name, (alpha, beta) in LINES.items()
     }
 
@@ -61,21 +82,29 @@ def test_wider_intervals_widen_the_bracket() -> None:
 def test_it_is_said_in_a_sentence() -> None:
     (text,) = sentences(cases(lines(), half=0.4))
     expected = "mpi below 26.1 KiB (between 8 KiB and 128 KiB), gloo above"
-    assert text == f"all_reduce: in this run {expected} (22 sizes, 8 B .. 16 MiB; not distinguishable at 3)"
+    assert (
+        text
+        == f"all_reduce: in this run {expected} (22 sizes, 8 B .. 16 MiB; not distinguishable at 3)"
+    )
 
 
 def test_two_crossovers_are_two_rows_and_one_sentence() -> None:
-    frame = cases({"mpi": [1, 1, 4, 4, 9, 9], "gloo": [2, 2, 2, 2, 18, 18]}, sizes=[1, 2, 4, 8, 16, 32])
+    frame = cases(
+        {"mpi": [1, 1, 4, 4, 9, 9], "gloo": [2, 2, 2, 2, 18, 18]}, sizes=[1, 2, 4, 8, 16, 32]
+    )
     assert crossovers(frame)[["low_bytes", "high_bytes"]].to_numpy().tolist() == [[2, 4], [8, 16]]
     (text,) = sentences(frame)
-    assert text == (
-        "all_reduce: in this run mpi below 3 B (between 2 B and 4 B), gloo up to 11 B (between 8 B and 16 B), "
-        "mpi above (6 sizes, 1 B .. 32 B)"
+    assert (
+        text
+        == "all_reduce: in this run mpi below 3 B (between 2 B and 4 B), gloo up to 11 B (between 8"
+        " B and 16 B), mpi above (6 sizes, 1 B .. 32 B)"
     )
 
 
 def test_one_size_makes_no_crossover() -> None:
-    frame = cases({"mpi": [1, 1, 1, 9, 1, 1], "gloo": [2, 2, 2, 2, 2, 2]}, sizes=[1, 2, 4, 8, 16, 32])
+    frame = cases(
+        {"mpi": [1, 1, 1, 9, 1, 1], "gloo": [2, 2, 2, 2, 2, 2]}, sizes=[1, 2, 4, 8, 16, 32]
+    )
     assert crossovers(frame).empty
     assert sentences(frame) == [
         "all_reduce: in this run mpi is faster than gloo where they differ (6 sizes, 1 B .. 32 B)"
@@ -85,8 +114,12 @@ def test_one_size_makes_no_crossover() -> None:
 def test_launches_decide_and_a_single_one_speaks_of_this_run_only() -> None:
     """1.3 x in one run each may be the luck of the launch; with four launches of each it is not."""
     times = {"mpi": [1.0, 2.0], "gloo": [1.3, 2.6]}
-    runs = [cases(times, [8, 16]).assign(run_id=[f"mpi {n}"] * 2 + [f"gloo {n}"] * 2) for n in range(4)]
-    assert best(runs[0])[["best", "launches"]].to_numpy().tolist() == [["not distinguishable", 1]] * 2
+    runs = [
+        cases(times, [8, 16]).assign(run_id=[f"mpi {n}"] * 2 + [f"gloo {n}"] * 2) for n in range(4)
+    ]
+    assert (
+        best(runs[0])[["best", "launches"]].to_numpy().tolist() == [["not distinguishable", 1]] * 2
+    )
     assert best(pd.concat(runs))[["best", "launches"]].to_numpy().tolist() == [["mpi", 4]] * 2
     (text,) = sentences(pd.concat(runs))
     assert text == "all_reduce: mpi is faster than gloo (2 sizes, 8 B .. 16 B)"
@@ -102,12 +135,24 @@ def test_launches_decide_and_a_single_one_speaks_of_this_run_only() -> None:
             0.02,
             "in this run gloo is faster than mpi where they differ (3 sizes, 8 B .. 32 B; ",
         ),
-        ([3, 2], [3, 1], 0.02, "gloo and mpi are not distinguishable; gloo is faster at one size only (2 sizes, 8 B"),
-        ([1, 2], [2, 1], 0.9, "gloo and mpi are not distinguishable (2 sizes, 8 B .. 16 B; not distinguishable at 2)"),
+        (
+            [3, 2],
+            [3, 1],
+            0.02,
+            "gloo and mpi are not distinguishable; gloo is faster at one size only (2 sizes, 8 B",
+        ),
+        (
+            [1, 2],
+            [2, 1],
+            0.9,
+            "gloo and mpi are not distinguishable (2 sizes, 8 B .. 16 B; not distinguishable at 2)",
+        ),
         ([1, 2], [2, 1], np.nan, "gloo and mpi are not distinguishable"),
     ],
 )
-def test_what_does_not_cross_is_said_too(mpi: list[float], gloo: list[float], half: float, words: str) -> None:
+def test_what_does_not_cross_is_said_too(
+    mpi: list[float], gloo: list[float], half: float, words: str
+) -> None:
     frame = cases({"mpi": mpi, "gloo": gloo}, sizes=[8, 16, 32][: len(mpi)], half=half)
     assert crossovers(frame).empty
     (text,) = sentences(frame)
@@ -115,7 +160,8 @@ def test_what_does_not_cross_is_said_too(mpi: list[float], gloo: list[float], ha
 
 
 def test_medians_that_cross_thrice_between_certain_sizes_have_one_crossover() -> None:
-    mpi, gloo = [1, 1, 8, 8, 8, 9, 9], [4, 4, 7.9, 8.1, 7.9, 3, 3]
+    mpi = [1, 1, 8, 8, 8, 9, 9]
+    gloo = [4, 4, 7.9, 8.1, 7.9, 3, 3]
     frame = cases({"mpi": mpi, "gloo": gloo}, sizes=[1, 2, 4, 8, 16, 32, 64])
     (row,) = crossovers(frame).to_dict("records")
     assert (row["low_bytes"], row["high_bytes"]) == (2, 32)
@@ -128,25 +174,39 @@ def test_medians_that_cross_thrice_between_certain_sizes_have_one_crossover() ->
     ids=["tie at the crossing", "tie before it", "tie after it"],
 )
 def test_a_tie_is_a_crossover_only_where_the_winner_changes(mpi: list[float], place: float) -> None:
-    frame = cases({"mpi": [1.0, 1.0, *mpi, 9.0, 9.0], "gloo": [4.0] * 7}, sizes=[1, 2, 4, 8, 16, 32, 64], half=0.35)
+    frame = cases(
+        {"mpi": [1.0, 1.0, *mpi, 9.0, 9.0], "gloo": [4.0] * 7},
+        sizes=[1, 2, 4, 8, 16, 32, 64],
+        half=0.35,
+    )
     (row,) = crossovers(frame).to_dict("records")
     assert (row["low_bytes"], row["high_bytes"]) == (2, 32)
     assert row["crossover_bytes"] == pytest.approx(place)
 
 
 def test_a_backend_brings_its_engine_and_is_not_compared_with_itself() -> None:
-    frame = pd.concat([
-        cases({"mpi": [1.0, 1.0, 9.0, 9.0]}, sizes=[8, 16, 32, 64], engine="native"),
-        cases({"mpi": [3.0, 3.0, 4.0, 4.0], "gloo": [5.0] * 4}, sizes=[8, 16, 32, 64], engine="python"),
-    ])  # fmt: skip
-    assert crossovers(frame)[["below", "above"]].to_numpy().tolist() == [["mpi (native)", "gloo (python)"]]
+    frame = pd.concat(
+        [
+            cases({"mpi": [1.0, 1.0, 9.0, 9.0]}, sizes=[8, 16, 32, 64], engine="native"),
+            cases(
+                {"mpi": [3.0, 3.0, 4.0, 4.0], "gloo": [5.0] * 4},
+                sizes=[8, 16, 32, 64],
+                engine="python",
+            ),
+        ]
+    )
+    assert crossovers(frame)[["below", "above"]].to_numpy().tolist() == [
+        ["mpi (native)", "gloo (python)"]
+    ]
     assert len(sentences(frame)) == 2
     (text,) = sentences(frame, "engine")
     assert text.startswith("all_reduce: in this run native below ")
 
 
 def test_families_that_differ_in_more_are_not_compared() -> None:
-    frame = pd.concat([cases({"mpi": [1.0, 9.0]}, [8, 16]), cases({"gloo": [5.0, 5.0]}, [8, 16], layout="1x4")])
+    frame = pd.concat(
+        [cases({"mpi": [1.0, 9.0]}, [8, 16]), cases({"gloo": [5.0, 5.0]}, [8, 16], layout="1x4")]
+    )
     assert crossovers(frame).empty
     assert sentences(frame) == []
     assert best(frame).empty
@@ -157,13 +217,17 @@ def test_families_that_differ_in_more_are_not_compared() -> None:
 
 def test_other_variables_are_told_where_they_differ() -> None:
     times = {"a": [1.0], "b": [2.0]}
-    frame = pd.concat([cases(times, [8], in_place=True), cases(times, [8], in_place=False, layout="1x4")])
+    frame = pd.concat(
+        [cases(times, [8], in_place=True), cases(times, [8], in_place=False, layout="1x4")]
+    )
     labels = [text.partition(": ")[0] for text in sentences(frame)]
     assert labels == ["all_reduce, 1x2, in_place True", "all_reduce, 1x4, in_place False"]
 
 
 def test_the_best_of_three_is_named_only_where_it_is_alone() -> None:
-    frame = cases({"a": [1.0, 2.0, 9.0], "b": [2.0, 1.99, 3.0], "c": [3.0, 3.0, 3.01]}, sizes=[8, 16, 32])
+    frame = cases(
+        {"a": [1.0, 2.0, 9.0], "b": [2.0, 1.99, 3.0], "c": [3.0, 3.0, 3.01]}, sizes=[8, 16, 32]
+    )
     table = best(frame)
     assert table.best.tolist() == ["a", "not distinguishable", "not distinguishable"]
     assert table.alike.tolist() == [("a",), ("b", "a"), ("b", "c")]
@@ -182,12 +246,19 @@ def test_a_size_that_one_backend_has_alone_has_no_best() -> None:
 
 
 def test_an_unknown_variable_is_refused_with_what_is_allowed() -> None:
-    with pytest.raises(ConfigError, match="variable=speed can't be compared; allowed: benchmark, backend, engine"):
+    with pytest.raises(
+        ConfigError, match="variable=speed can't be compared; allowed: benchmark, backend, engine"
+    ):
         crossovers(cases(lines()), "speed")
 
 
-@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=12), st.floats(0, 0.5))
-def test_exchanging_the_two_exchanges_only_the_words(points: list[tuple[float, float]], half: float) -> None:
+@given(
+    st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=12),
+    st.floats(0, 0.5),
+)
+def test_exchanging_the_two_exchanges_only_the_words(
+    points: list[tuple[float, float]], half: float
+) -> None:
     sizes = OCTAVES[: len(points)]
     first, other = ([point[index] for point in points] for index in (0, 1))
     table = crossovers(cases({"a": first, "b": other}, sizes, half))
@@ -195,16 +266,26 @@ def test_exchanging_the_two_exchanges_only_the_words(points: list[tuple[float, f
     assert table.below.tolist() == mirrored.above.tolist()
     assert table.crossover_bytes.to_numpy() == pytest.approx(mirrored.crossover_bytes.to_numpy())
     assert (
-        (table.low_bytes <= table.crossover_bytes * 1.000001) & (table.crossover_bytes <= table.high_bytes * 1.000001)
+        (table.low_bytes <= table.crossover_bytes * 1.000001)
+        & (table.crossover_bytes <= table.high_bytes * 1.000001)
     ).all()
     assert (table.low_bytes.to_numpy()[1:] >= table.high_bytes.to_numpy()[:-1]).all()
 
 
 def test_two_simulated_worlds_cross_where_their_models_do(tmp_path: Path) -> None:
-    """Half a round trip of 1 us + m / 1 GB/s against 10 us + m / 4 GB/s: 12 kB; one launch of each, so 2.4 x apart."""
-    words = ("backend=simulated", "backend.model.noise=0.02", "benchmark=p2p_latency", f"sizes={OCTAVES[7:15]}")
+    """Half a round trip of 1 us + m / 1 GB/s against 10 us + m / 4 GB/s: 12 kB; one launch of each,
+    so 2.4 x apart."""
+    words = (
+        "backend=simulated",
+        "backend.model.noise=0.02",
+        "benchmark=p2p_latency",
+        f"sizes={OCTAVES[7:15]}",
+    )
     for latency, bandwidth in (("1e-6", 1), ("10e-6", 4)):
-        model = (f"backend.model.latency_s={latency}", f"backend.model.bandwidth_gb_per_s={bandwidth}")
+        model = (
+            f"backend.model.latency_s={latency}",
+            f"backend.model.bandwidth_gb_per_s={bandwidth}",
+        )
         commbench.run(*words, *FIXED, *model, "writer=parquet", f"output={tmp_path}")
     (row,) = crossovers(commbench.load(tmp_path), "backend_options").to_dict("records")
     assert (row["low_bytes"], row["high_bytes"]) == (2048, 65536)

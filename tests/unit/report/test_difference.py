@@ -1,4 +1,5 @@
-"""One rule for "different": equal things differ falsely in at most 5 % by report, crossover and compare alike."""
+"""One rule for "different": equal things differ falsely in at most 5 % by report, crossover and
+compare alike."""
 
 from __future__ import annotations
 
@@ -37,9 +38,11 @@ Series = NDArray[np.float64]
 
 DELTA = 0.02
 TRIALS = 200
-FEW_FALSE = 0.05 + 2 * math.sqrt(0.05 * 0.95 / TRIALS)  # 5 % and twice the chance of so few trials ...
+# 5 % and twice the chance of so few trials ...
+FEW_FALSE = 0.05 + 2 * math.sqrt(0.05 * 0.95 / TRIALS)
 MANY_TRIALS = 10_000  # ... and the rule alone, of which there are enough, within 5 %
-VISITS, VISIT_SPREAD = 6, 0.05
+VISITS = 6
+VISIT_SPREAD = 0.05
 
 
 def cases(
@@ -53,53 +56,92 @@ def cases(
 ) -> pd.DataFrame:
     """Rows of the backends a and b at `trials` sizes around 1 ms, b taking `shift` times as long.
 
-    Each launch has its own level, each visit varies around it, sometimes in two levels; the row has the median visit
-    and the range of all visits. With `one_run` both backends were visited in turn in the same launch.
+    Each launch has its own level, each visit varies around it, sometimes in two levels; the row has
+    the median visit and the range of all visits. With `one_run` both backends were visited in turn
+    in the same launch.
     """
     rng = np.random.default_rng(seed)
     rows = []
     for launch, (backend, factor) in itertools.product(range(launches), (("a", 1.0), ("b", shift))):
         levels = np.exp(rng.normal(0, 0.0 if one_run else spread, (trials, 1)))
-        luck = rng.normal(0, VISIT_SPREAD, (trials, visits)) + 0.3 * (rng.random((trials, visits)) < 0.3)
+        luck = rng.normal(0, VISIT_SPREAD, (trials, visits)) + 0.3 * (
+            rng.random((trials, visits)) < 0.3
+        )
         times = np.sort(1e-3 * factor * levels * np.exp(luck), axis=1)
         for trial in range(trials):
-            low, median, high = times[trial, 0], float(np.median(times[trial])), times[trial, -1]
+            low = times[trial, 0]
+            median = float(np.median(times[trial]))
+            high = times[trial, -1]
             size = 8 * (trial + 1)
-            rows.append({
-                "benchmark": "all_reduce", "backend": backend, "layout": "1x2", "world_size": 2, "ranks_per_node": 2,
-                "engine": "python", "message_bytes": size, "count": size // 4, "status": "ok", "timing": "default",
-                "run_id": str(launch) if one_run else f"{backend}{launch}", "launch": launch, "label": "",
-                "case_id": f"{backend}{trial}", "median_s": median, "ci_low_s": low, "ci_high_s": high,
-                "interval_of": "visits", "interval_level": 1 - 0.5 ** (visits - 1),
-                "algbw_gb_per_s": size / median / 1e9, "clock": "monotonic",
-            })  # fmt: skip
+            rows.append(
+                {
+                    "benchmark": "all_reduce",
+                    "backend": backend,
+                    "layout": "1x2",
+                    "world_size": 2,
+                    "ranks_per_node": 2,
+                    "engine": "python",
+                    "message_bytes": size,
+                    "count": size // 4,
+                    "status": "ok",
+                    "timing": "default",
+                    "run_id": str(launch) if one_run else f"{backend}{launch}",
+                    "launch": launch,
+                    "label": "",
+                    "case_id": f"{backend}{trial}",
+                    "median_s": median,
+                    "ci_low_s": low,
+                    "ci_high_s": high,
+                    "interval_of": "visits",
+                    "interval_level": 1 - 0.5 ** (visits - 1),
+                    "algbw_gb_per_s": size / median / 1e9,
+                    "clock": "monotonic",
+                }
+            )
     columns = dict.fromkeys([*(column.name for column in CASES), *rows[0]])
     return pd.DataFrame(rows, columns=list(columns))
 
 
 def shares(frame: pd.DataFrame) -> Iterator[float]:
-    """The share of the sizes at which a and b are called different: by crossover, report and compare."""
+    """The share of the sizes at which a and b are called different: by crossover, report and
+    compare."""
     (pair,) = comparisons(frame)
     yield float((pair.winners >= 0).mean())
-    yield sum(row["best"] != UNDECIDED for row in choice_of(frame).best) / frame.message_bytes.nunique()
-    verdicts = compare(frame[frame.backend == "a"], frame[frame.backend == "b"], by="backend").verdict
+    yield (
+        sum(row["best"] != UNDECIDED for row in choice_of(frame).best)
+        / frame.message_bytes.nunique()
+    )
+    verdicts = compare(
+        frame[frame.backend == "a"], frame[frame.backend == "b"], by="backend"
+    ).verdict
     yield float(verdicts.isin(["FASTER", "SLOWER"]).mean())
 
 
 @pytest.mark.parametrize(
     ("launches", "spread"),
-    [(1, 0.0), (1, 0.3), (3, 0.3), (10, 0.3), *(pytest.param(count, 0.3, marks=pytest.mark.long) for count in (2, 4))],
+    [
+        (1, 0.0),
+        (1, 0.3),
+        (3, 0.3),
+        (10, 0.3),
+        *(pytest.param(count, 0.3, marks=pytest.mark.long) for count in (2, 4)),
+    ],
 )
-def test_equal_things_are_called_different_in_at_most_5_percent(launches: int, spread: float) -> None:
+def test_equal_things_are_called_different_in_at_most_5_percent(
+    launches: int, spread: float
+) -> None:
     for share in shares(cases(launches, spread, seed=launches)):
         assert share <= FEW_FALSE
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("launches", "spread", "visits", "one_run"), [
-    *((launches, 0.3, VISITS, False) for launches in (1, 2, 3, 4, 10)),
-    *((1, 0.0, visits, True) for visits in (3, 5, 6)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("launches", "spread", "visits", "one_run"),
+    [
+        *((launches, 0.3, VISITS, False) for launches in (1, 2, 3, 4, 10)),
+        *((1, 0.0, visits, True) for visits in (3, 5, 6)),
+    ],
+)
 def test_the_rule_alone_calls_at_most_5_percent_of_equal_things_different(
     launches: int, spread: float, visits: int, one_run: bool
 ) -> None:
@@ -109,7 +151,8 @@ def test_the_rule_alone_calls_at_most_5_percent_of_equal_things_different(
     luck = rng.normal(0, VISIT_SPREAD, shape) + 0.3 * (rng.random(shape) < 0.3)
     times = np.exp(rng.normal(0, spread, (2 * MANY_TRIALS, launches, 1)) + luck)
     columns = np.median(times, axis=2), times.min(axis=(1, 2)), times.max(axis=(1, 2))
-    level, run_id = 1 - 0.5 ** (visits - 1), "r" if one_run else None
+    level = 1 - 0.5 ** (visits - 1)
+    run_id = "r" if one_run else None
     sides = [
         Measured(tuple(medians), low, high, level, run_id)
         for medians, low, high in zip(*(column.tolist() for column in columns), strict=True)
@@ -118,23 +161,34 @@ def test_the_rule_alone_calls_at_most_5_percent_of_equal_things_different(
 
 
 @pytest.mark.parametrize("visits", [3, 5, 6])
-def test_equal_things_that_one_run_visits_in_turn_are_called_different_in_at_most_5_percent(visits: int) -> None:
+def test_equal_things_that_one_run_visits_in_turn_are_called_different_in_at_most_5_percent(
+    visits: int,
+) -> None:
     for share in shares(cases(1, 0.0, seed=visits, one_run=True, visits=visits)):
         assert share <= FEW_FALSE
 
 
 @pytest.mark.parametrize(
-    ("launches", "spread", "one_run"), [(1, 0.0, True), (3, 0.05, False), (4, 0.1, False), (10, 0.3, False)]
+    ("launches", "spread", "one_run"),
+    [(1, 0.0, True), (3, 0.05, False), (4, 0.1, False), (10, 0.3, False)],
 )
 def test_a_factor_of_two_is_seen(launches: int, spread: float, one_run: bool) -> None:
-    crossover, report, compared = shares(cases(launches, spread, 1, shift=2.0, trials=50, one_run=one_run))
+    crossover, report, compared = shares(
+        cases(launches, spread, 1, shift=2.0, trials=50, one_run=one_run)
+    )
     assert crossover >= 0.9 and report >= 0.9
     assert compared >= 0.9 or launches < 4  # no verdict below 4 launches
 
 
 def test_one_launch_of_each_tells_of_this_run_only_and_only_what_launches_can_not_explain() -> None:
     base = Measured((1.0,), 0.99, 1.01, run_id="a")
-    for factor, run_id, expected in ((1.3, "b", 0), (2.3, "b", 0), (2.5, "b", 1), (1.3, "a", 1), (1.01, "a", 0)):
+    for factor, run_id, expected in (
+        (1.3, "b", 0),
+        (2.3, "b", 0),
+        (2.5, "b", 1),
+        (1.3, "a", 1),
+        (1.01, "a", 0),
+    ):
         other = Measured((factor,), factor * 0.99, factor * 1.01, run_id=run_id)
         assert differ(base, other) == differ(other, base) == expected
     assert not differ(base, Measured((9.0,), math.nan, math.nan, run_id="a"))
@@ -159,15 +213,26 @@ def test_the_interval_of_a_ratio_holds_the_truth_in_95_percent(count: int, paire
     if paired and count < LEAST_PAIRS:
         return
     rng = np.random.default_rng(count)
-    intervals = [ratio_interval(*np.exp(rng.exponential(0.1, (2, count))), paired) for _ in range(TRIALS)]
+    intervals = [
+        ratio_interval(*np.exp(rng.exponential(0.1, (2, count))), paired) for _ in range(TRIALS)
+    ]
     held = sum(interval.low <= 1 <= interval.high for interval in intervals) / TRIALS
     assert 0.93 <= held <= 1
-    assert all(interval.low <= interval.value * 1.2 and interval.value <= interval.high * 1.2 for interval in intervals)
+    assert all(
+        interval.low <= interval.value * 1.2 and interval.value <= interval.high * 1.2
+        for interval in intervals
+    )
 
 
-@given(st.lists(st.floats(0.1, 10), min_size=3, max_size=8), st.lists(st.floats(0.1, 10), min_size=3, max_size=8))
-def test_exchanged_sides_have_the_reciprocal_interval(first: list[float], second: list[float]) -> None:
-    base, other = ratio_interval(np.array(first), np.array(second)), ratio_interval(np.array(second), np.array(first))
+@given(
+    st.lists(st.floats(0.1, 10), min_size=3, max_size=8),
+    st.lists(st.floats(0.1, 10), min_size=3, max_size=8),
+)
+def test_exchanged_sides_have_the_reciprocal_interval(
+    first: list[float], second: list[float]
+) -> None:
+    base = ratio_interval(np.array(first), np.array(second))
+    other = ratio_interval(np.array(second), np.array(first))
     assert (base.low, base.high) == (pytest.approx(1 / other.high), pytest.approx(1 / other.low))
 
 
@@ -218,7 +283,8 @@ def test_the_noise_of_equal_launches_grows_with_their_effect() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "p_value"),
     [
-        ([19, 22, 16, 29, 24], [20, 11, 17, 12], 1 / 9),  # the example of scipy.stats.mannwhitneyu, U = 17
+        # the example of scipy.stats.mannwhitneyu, U = 17
+        ([19, 22, 16, 29, 24], [20, 11, 17, 12], 1 / 9),
         ([1, 2, 3, 4], [5, 6, 7, 8], 2 / 70),
         ([1, 2, 3], [4, 5, 6], 2 / 20),
         ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], 2 / 252),
@@ -226,7 +292,9 @@ def test_the_noise_of_equal_launches_grows_with_their_effect() -> None:
         ([5, 5, 5, 5], [5, 5, 5, 5], 1.0),
     ],
 )
-def test_mann_whitney_has_the_known_values(first: list[float], second: list[float], p_value: float) -> None:
+def test_mann_whitney_has_the_known_values(
+    first: list[float], second: list[float], p_value: float
+) -> None:
     assert mann_whitney(np.array(first, float), np.array(second, float)) == pytest.approx(p_value)
     assert mann_whitney(np.array(second, float), np.array(first, float)) == pytest.approx(p_value)
 
@@ -241,7 +309,9 @@ def test_mann_whitney_has_the_known_values(first: list[float], second: list[floa
         ([1, 5], [2, 5], 1.0),  # a pair without a difference counts for nothing
     ],
 )
-def test_the_signed_rank_test_has_the_known_values(base: list[float], new: list[float], p_value: float) -> None:
+def test_the_signed_rank_test_has_the_known_values(
+    base: list[float], new: list[float], p_value: float
+) -> None:
     assert signed_rank(np.array(base, float), np.array(new, float)) == pytest.approx(p_value)
     assert signed_rank(np.array(new, float), np.array(base, float)) == pytest.approx(p_value)
 
@@ -252,10 +322,15 @@ def test_the_normal_limit_of_the_signed_ranks_continues_the_exact_values() -> No
     assert limit == pytest.approx(exact, rel=0.3) and limit != exact
 
 
-@pytest.mark.parametrize(("cases", "paired", "launches"), [(1, True, 6), (24, True, 10), (1, False, 4), (24, False, 7)])
-def test_so_many_launches_are_enough_and_one_less_is_not(cases: int, paired: bool, launches: int) -> None:
+@pytest.mark.parametrize(
+    ("cases", "paired", "launches"), [(1, True, 6), (24, True, 10), (1, False, 4), (24, False, 7)]
+)
+def test_so_many_launches_are_enough_and_one_less_is_not(
+    cases: int, paired: bool, launches: int
+) -> None:
     def p(count: int) -> float:
-        low, high = np.arange(1.0, count + 1), np.arange(1.0, count + 1) + 100
+        low = np.arange(1.0, count + 1)
+        high = np.arange(1.0, count + 1) + 100
         return cases * (signed_rank if paired else mann_whitney)(low, high)
 
     assert launches_to_be_sure(cases, paired) == launches
@@ -263,7 +338,8 @@ def test_so_many_launches_are_enough_and_one_less_is_not(cases: int, paired: boo
 
 
 def counted(first: list[int], second: list[int]) -> Fraction:
-    """By its definition: the share of all divisions whose count of wins is as far out, twice the smaller tail."""
+    """By its definition: the share of all divisions whose count of wins is as far out, twice the
+    smaller tail."""
     values = first + second
 
     def wins(chosen: tuple[int, ...]) -> Fraction:
@@ -277,15 +353,21 @@ def counted(first: list[int], second: list[int]) -> Fraction:
     return min(Fraction(1), Fraction(2 * min(tails), len(every)))
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.lists(st.integers(0, 5), min_size=1, max_size=4))
-def test_mann_whitney_counts_all_divisions_also_with_ties(first: list[int], second: list[int]) -> None:
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    st.lists(st.integers(0, 5), min_size=1, max_size=4),
+)
+def test_mann_whitney_counts_all_divisions_also_with_ties(
+    first: list[int], second: list[int]
+) -> None:
     exact = mann_whitney(np.array(first, float), np.array(second, float))
     assert exact == pytest.approx(float(counted(first, second)))
 
 
 def test_the_normal_limit_continues_the_exact_values() -> None:
     rng = np.random.default_rng(6)
-    first, second = rng.normal(0, 1, 30), rng.normal(0.5, 1, 30)
+    first = rng.normal(0, 1, 30)
+    second = rng.normal(0.5, 1, 30)
     exact = mann_whitney(first, second)
     assert mann_whitney(np.append(first, 0.25), second) == pytest.approx(exact, rel=0.25)
     assert mann_whitney(np.ones(40), np.ones(40)) == 1.0

@@ -1,4 +1,5 @@
-"""Samples as one time per repetition: they give the medians of the cases again, by the clock that counted."""
+"""Samples as one time per repetition: they give the medians of the cases again, by the clock that
+counted."""
 
 from __future__ import annotations
 
@@ -11,8 +12,19 @@ import pytest
 import commbench
 from commbench.report.distributions import times_by_case
 
-FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
-WORDS = ("backend=simulated", "writer=parquet", "sizes=[8,1KiB]", "backend.model.noise=0.02", *FIXED)
+FIXED = (
+    "timing=fixed",
+    "timing.repetitions=40",
+    "timing.warmup_repetitions=2",
+    "timing.warmup_s=0",
+)
+WORDS = (
+    "backend=simulated",
+    "writer=parquet",
+    "sizes=[8,1KiB]",
+    "backend.model.noise=0.02",
+    *FIXED,
+)
 
 
 def test_samples_give_the_medians_again(tmp_path: Path) -> None:
@@ -51,6 +63,12 @@ def test_the_headline_or_else_the_median_tells_whose_clock_counts(
     names = ["case_id", "phase", "repetition", "rank", "elapsed_ns"]
     others = {"run_id": "r", "block": 0, "start_ns": 0, "end_ns": 0}
     pd.DataFrame(rows, columns=names).assign(**others).to_parquet(tmp_path / "samples.parquet")
-    case = {"case_id": "a", "pair": "0-1", "median_s": median_s, "operations_per_sample": 2, "headline": headline}
+    case = {
+        "case_id": "a",
+        "pair": "0-1",
+        "median_s": median_s,
+        "operations_per_sample": 2,
+        "headline": headline,
+    }
     times = times_by_case(tmp_path, pd.DataFrame([case]))
     assert (list(times["a"]) if times else None) == (expected and pytest.approx(expected))

@@ -1,4 +1,5 @@
-"""Figures of the notebooks: what they draw, where, and with which ticks; drawn for real, without a screen."""
+"""Figures of the notebooks: what they draw, where, and with which ticks; drawn for real, without a
+screen."""
 
 from __future__ import annotations
 
@@ -35,21 +36,33 @@ def no_screen() -> Iterator[None]:
 def cases() -> pd.DataFrame:
     rows = [
         {
-            "benchmark": "all_reduce", "backend": backend, "layout": "1x2", "status": "ok", "message_bytes": size,
-            "median_s": size * scale, "ci_low_s": 0.9 * size * scale, "ci_high_s": 1.2 * size * scale, "run_id": "r",
-            "label": "", "case_id": f"{backend}{size}",
+            "benchmark": "all_reduce",
+            "backend": backend,
+            "layout": "1x2",
+            "status": "ok",
+            "message_bytes": size,
+            "median_s": size * scale,
+            "ci_low_s": 0.9 * size * scale,
+            "ci_high_s": 1.2 * size * scale,
+            "run_id": "r",
+            "label": "",
+            "case_id": f"{backend}{size}",
         }
         for backend, scale in (("gloo", 2e-9), ("mpi", 1e-9))
         for size in (1024, 65536, 4 * 2**20)
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows)
 
 
 def test_curves_are_rates_with_their_intervals() -> None:
     with figure("two backends") as (made, (axes,)):
         curves(axes, cases(), ["backend"], rate=True)
-        drawn = {line.get_label(): np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()}
-        assert drawn["gloo"] == pytest.approx([0.5] * 3) and drawn["mpi"] == pytest.approx([1.0] * 3)
+        drawn = {
+            line.get_label(): np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()
+        }
+        assert drawn["gloo"] == pytest.approx([0.5] * 3) and drawn["mpi"] == pytest.approx(
+            [1.0] * 3
+        )
         band = axes.collections[0].get_paths()[0].vertices[:, 1]
         assert (band.min(), band.max()) == pytest.approx((0.5 / 1.2, 0.5 / 0.9))
         low, high = axes.get_ylim()
@@ -97,7 +110,9 @@ def test_a_heat_map_writes_each_number_and_leaves_holes() -> None:
 
 
 def test_a_time_line_does_not_join_what_was_not_measured() -> None:
-    soak = pd.DataFrame({"at_s": [0.0, 0.1, 0.2, 0.9, 1.0], "rate_gb_per_s": [1.0, 1.0, 1.0, 2.0, 2.0]})
+    soak = pd.DataFrame(
+        {"at_s": [0.0, 0.1, 0.2, 0.9, 1.0], "rate_gb_per_s": [1.0, 1.0, 1.0, 2.0, 2.0]}
+    )
     with figure("soak") as (_, (axes,)):
         rate_over_time(axes, soak)
         drawn = np.asarray(axes.get_lines()[0].get_ydata(), dtype=float)
@@ -128,5 +143,7 @@ def test_bars_start_at_zero_and_say_their_number() -> None:
         (1.6e-3, 2.7e-3, [1.6e-3, 1.8e-3, 2e-3, 2.2e-3, 2.4e-3, 2.6e-3]),
     ],
 )
-def test_a_short_logarithmic_axis_has_more_than_one_tick(low: float, high: float, ticks: list[float]) -> None:
+def test_a_short_logarithmic_axis_has_more_than_one_tick(
+    low: float, high: float, ticks: list[float]
+) -> None:
     assert log_ticks(low, high) == pytest.approx(ticks)

@@ -1,4 +1,5 @@
-"""The first sentences of a report: extremes that the tables have too, and how many numbers are in doubt."""
+"""The first sentences of a report: extremes that the tables have too, and how many numbers are in
+doubt."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def headline_of(cases: pd.DataFrame, **changed: Any) -> str:
 
 def test_each_extreme_has_its_benchmark_size_and_backend(tmp_path: Path) -> None:
     cases = cases_of(tmp_path)
-    fastest, widest = cases.loc[cases["median_s"].idxmin()], cases.loc[cases["algbw_gb_per_s"].idxmax()]
+    fastest = cases.loc[cases["median_s"].idxmin()]
+    widest = cases.loc[cases["algbw_gb_per_s"].idxmax()]
     text = headline_of(cases)
     for row in (fastest, widest):
         assert f"({row.benchmark} {size_text(row.message_bytes)}, gloo python" in text
@@ -35,11 +37,17 @@ def test_each_extreme_has_its_benchmark_size_and_backend(tmp_path: Path) -> None
 def test_it_leaves_out_numbers_that_are_no_extreme_and_says_so(tmp_path: Path) -> None:
     cases = cases_of(tmp_path)
     plain = headline_of(cases)
-    fastest, widest = int(cases["median_s"].idxmin()), int(cases["algbw_gb_per_s"].idxmax())
+    fastest = int(cases["median_s"].idxmin())
+    widest = int(cases["algbw_gb_per_s"].idxmax())
     flagged = cases.copy()
-    flagged.at[fastest, "warnings"], flagged.at[widest, "warnings"] = ["timer_limited"], ["in_cache"]
+    flagged.at[fastest, "warnings"] = ["timer_limited"]
+    flagged.at[widest, "warnings"] = ["in_cache"]
     kept = headline_of(flagged)
-    assert "not counting" not in plain and "; not counting shorter ones down to" in kept and ": timer_limited)" in kept
+    assert (
+        "not counting" not in plain
+        and "; not counting shorter ones down to" in kept
+        and ": timer_limited)" in kept
+    )
     assert "; not counting higher ones up to" in kept and ": in_cache)" in kept
     every = [["timer_limited"]] * len(cases)
     assert headline_of(cases, warnings=every) == plain  # better than nothing
@@ -53,11 +61,14 @@ def test_a_message_of_a_window_is_no_shortest_time(tmp_path: Path) -> None:
 
 
 def test_doubts_are_counted_and_named_in_words(tmp_path: Path) -> None:
-    cases = cases_of(tmp_path, {0: ["noisy", "thinned"], 1: ["noisy", "unsteady"], 2: ["zero_payload"]})
-    assert trust(cases) == (
-        "2 of 100 measured cases carry a warning that casts doubt on the number, most often: the interval reaches "
-        "more than 5 % from the median (noisy, 2); a warm-up reached its time limit before the times were steady "
-        "(unsteady, 1)."
+    cases = cases_of(
+        tmp_path, {0: ["noisy", "thinned"], 1: ["noisy", "unsteady"], 2: ["zero_payload"]}
+    )
+    assert (
+        trust(cases)
+        == "2 of 100 measured cases carry a warning that casts doubt on the number, most often: the"
+        " interval reaches more than 5 % from the median (noisy, 2); a warm-up reached its time"
+        " limit before the times were steady (unsteady, 1)."
     )
     assert trust(cases_of(tmp_path / "none")) == ""
 

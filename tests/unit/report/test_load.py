@@ -1,6 +1,8 @@
-"""Folders of runs that were killed, or damaged later: whole cases are read, or one line names the file.
+"""Folders of runs that were killed, or damaged later: whole cases are read, or one line names the
+file.
 
-What commbench.load returns works in pandas, and in commbench's own functions, as what is stored does.
+What commbench.load returns works in pandas, and in commbench's own functions, as what is stored
+does.
 """
 
 from __future__ import annotations
@@ -34,7 +36,13 @@ CASES = 3
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real run at its end."""
     output = tmp_path_factory.mktemp("finished")
-    words = ("backend=simulated", "writer=parquet", "benchmark=all_reduce", "sizes=[8,16,24]", *FIXED)
+    words = (
+        "backend=simulated",
+        "writer=parquet",
+        "benchmark=all_reduce",
+        "sizes=[8,16,24]",
+        *FIXED,
+    )
     return commbench.run(*words, f"output={output}")
 
 
@@ -69,7 +77,9 @@ def test_the_two_ends_of_a_run_read_alike(finished: Path, killed: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["finished", "killed"])
-def test_torn_files_aside_change_nothing(end: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_torn_files_aside_change_nothing(
+    end: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(request.getfixturevalue(end), folder)
     for file in files(folder):
@@ -99,17 +109,23 @@ def test_a_file_that_is_cut_is_named_and_the_others_used(
                 table = "samples" if "samples" in target.name else "cases"
                 left = commbench.load(folder, table=table, skip_damaged=True)
             whole = target.name == "run.json"
-            assert left.case_id.nunique() == (CASES if whole else 0 if end == "finished" else CASES - 1)
+            assert left.case_id.nunique() == (
+                CASES if whole else 0 if end == "finished" else CASES - 1
+            )
             shutil.rmtree(folder)
 
 
-def test_a_run_that_died_between_merging_and_removing_its_parts(finished: Path, killed: Path, tmp_path: Path) -> None:
+def test_a_run_that_died_between_merging_and_removing_its_parts(
+    finished: Path, killed: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(killed, folder)
     for table in ("cases", "samples"):
         shutil.copy(finished / f"{table}.parquet", folder)
         (folder / "parts" / f"000000.{table}.parquet").unlink()
-        assert len(commbench.load(folder, table=table)) == len(commbench.load(finished, table=table))
+        assert len(commbench.load(folder, table=table)) == len(
+            commbench.load(finished, table=table)
+        )
 
 
 def test_each_file_tells_its_schema_version(killed: Path, tmp_path: Path) -> None:
@@ -120,7 +136,8 @@ def test_each_file_tells_its_schema_version(killed: Path, tmp_path: Path) -> Non
         table = pq.read_table(part).replace_schema_metadata({"schema_version": version})
         pq.write_table(table, part)
         with pytest.raises(
-            CommbenchError, match=f"000001.cases.parquet has schema version {seen}, this commbench reads"
+            CommbenchError,
+            match=f"000001.cases.parquet has schema version {seen}, this commbench reads",
         ):
             commbench.load(folder, skip_damaged=True)
     record = json.loads((folder / "run.json").read_text())
@@ -136,12 +153,15 @@ def test_foreign_tables_are_named(killed: Path, tmp_path: Path) -> None:
     part = folder / "parts" / "000009.cases.parquet"
     pq.write_table(pa.table({"city": ["x"]}), part)
     with pytest.raises(
-        CommbenchError, match=r"000009\.cases\.parquet is not a table of cases: it has the columns city"
+        CommbenchError,
+        match=r"000009\.cases\.parquet is not a table of cases: it has the columns city",
     ):
         commbench.load(folder)
     part.unlink()
     (folder / "run.json").write_text("[1]")
-    with pytest.raises(CommbenchError, match=r"run\.json is not the record of a run: it holds a list"):
+    with pytest.raises(
+        CommbenchError, match=r"run\.json is not the record of a run: it holds a list"
+    ):
         commbench.load(folder)
 
 
@@ -157,7 +177,9 @@ def test_results_may_be_added_within_a_version(finished: Path, tmp_path: Path) -
     assert seen["clock_error_s"].isna().all()
     assert seen["median_s"].equals(commbench.load(finished)["median_s"])
     pq.write_table(rows.drop_columns(["sync"]), file)
-    with pytest.raises(CommbenchError, match=r"cases\.parquet is not a table of cases: .* but not sync;"):
+    with pytest.raises(
+        CommbenchError, match=r"cases\.parquet is not a table of cases: .* but not sync;"
+    ):
         commbench.load(folder)
 
 
@@ -167,21 +189,36 @@ def test_an_empty_run_has_all_columns(killed: Path, tmp_path: Path) -> None:
 
 
 def test_the_ranks_of_a_pair_are_known_of_earlier_rows(tmp_path: Path) -> None:
-    words = ("backend=simulated", "benchmark=[p2p_latency,p2p_multi_pair,all_reduce]", "layout=1x4", "sizes=[8]")
+    words = (
+        "backend=simulated",
+        "benchmark=[p2p_latency,p2p_multi_pair,all_reduce]",
+        "layout=1x4",
+        "sizes=[8]",
+    )
     now = commbench.run(*words, *FIXED, f"output={tmp_path}")
     rows = pq.read_table(now / "cases.parquet")
     earlier = tmp_path / "earlier.parquet"
     pq.write_table(rows.drop_columns(["source", "destination"]), earlier)
     for cases in (commbench.load(now), commbench.load(earlier)):
         single = cases[cases.benchmark == "p2p_latency"]
-        assert {"0-1", "2-3"} < set(single.pair) == {f"{row.source}-{row.destination}" for row in single.itertuples()}
-        assert cases[cases.benchmark != "p2p_latency"][["source", "destination"]].isna().all(axis=None)
+        assert (
+            {"0-1", "2-3"}
+            < set(single.pair)
+            == {f"{row.source}-{row.destination}" for row in single.itertuples()}
+        )
+        assert (
+            cases[cases.benchmark != "p2p_latency"][["source", "destination"]].isna().all(axis=None)
+        )
 
 
-def test_the_version_of_the_library_is_known_of_earlier_rows(finished: Path, tmp_path: Path) -> None:
+def test_the_version_of_the_library_is_known_of_earlier_rows(
+    finished: Path, tmp_path: Path
+) -> None:
     rows = pq.read_table(finished / "cases.parquet").drop_columns(["library_version"])
     earlier = tmp_path / "earlier.parquet"
-    pq.write_table(with_column(rows, "library", ["Open MPI v5.0.11", None, "commbench simulated"]), earlier)
+    pq.write_table(
+        with_column(rows, "library", ["Open MPI v5.0.11", None, "commbench simulated"]), earlier
+    )
     versions = commbench.load(earlier).library_version
     assert versions[0] == "5.0.11" and versions[1:].isna().all()
 
@@ -195,32 +232,51 @@ def test_version_1_is_read_under_the_new_names(finished: Path, tmp_path: Path) -
     old = new.drop_columns(list(SINCE_2))
     old_names = {now: then for then, now in NEW_NAMES.items()}
     old = old.rename_columns([old_names.get(name, name) for name in old.column_names])
-    metadata = new.schema.metadata | {b"schema_version": b"1", b"commbench_run": json.dumps(record).encode()}
+    metadata = new.schema.metadata | {
+        b"schema_version": b"1",
+        b"commbench_run": json.dumps(record).encode(),
+    }
     pq.write_table(old.replace_schema_metadata(metadata), tmp_path / "run" / "cases.parquet")
-    before, now = commbench.load(tmp_path / "run"), commbench.load(finished)
+    before = commbench.load(tmp_path / "run")
+    now = commbench.load(finished)
     assert {"count", "flags"} <= set(old.column_names) and list(before.columns) == list(now.columns)
     for name in ("library", "hosts", "bind", "elements"):
         assert before[name].tolist() == now[name].tolist() and now[name].notna().all(), name
     assert "model" in before["backend_options"][0]
     assert before["warnings"].equals(now["warnings"])
-    with pytest.raises(ConfigError, match="schema version 1, whose cases have other ids; start it anew"):
+    with pytest.raises(
+        ConfigError, match="schema version 1, whose cases have other ids; start it anew"
+    ):
         resume([str(tmp_path / "run")])
 
 
 # ---------------------------------------------------------------- data frames
 
 
-FIVE = {"timing": "fixed", "timing.repetitions": 5, "timing.warmup_repetitions": 1, "timing.warmup_s": 0}
+FIVE = {
+    "timing": "fixed",
+    "timing.repetitions": 5,
+    "timing.warmup_repetitions": 1,
+    "timing.warmup_s": 0,
+}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run started with a dict and keywords: point to point and collective, so that many columns have nulls."""
+    """A run started with a dict and keywords: point to point and collective, so that many columns
+    have nulls."""
     output = tmp_path_factory.mktemp("results")
     return commbench.run(
-        FIVE, "benchmark=[p2p_latency,all_reduce]", backend="simulated", layout="1x2", sizes=[8, "1KiB", 4096],
-        env={"B": "2 3", "A": "=1"}, label="a, b", output=output, writer=["parquet"],
-    )  # fmt: skip
+        FIVE,
+        "benchmark=[p2p_latency,all_reduce]",
+        backend="simulated",
+        layout="1x2",
+        sizes=[8, "1KiB", 4096],
+        env={"B": "2 3", "A": "=1"},
+        label="a, b",
+        output=output,
+        writer=["parquet"],
+    )
 
 
 def test_what_is_given_as_keywords_and_in_a_dict_is_used(folder: Path) -> None:
@@ -236,7 +292,9 @@ def test_every_row_can_be_hashed_grouped_and_queried(folder: Path) -> None:
     assert cases.groupby(["env", "backend_options", "warnings"], dropna=False).size().sum() == 6
     assert len(cases.query("warnings == '' or warnings.str.contains('[a-z]')")) == 6
     assert len(cases.query("root.isna() and reduction == 'sum'")) == 3
-    nullable = {name: str(cases[name].dtype) for name in ("window", "in_place", "message_bytes", "steady")}
+    nullable = {
+        name: str(cases[name].dtype) for name in ("window", "in_place", "message_bytes", "steady")
+    }
     assert "float64" not in nullable.values() and "object" not in nullable.values(), nullable
 
 
@@ -244,7 +302,9 @@ def test_operation_s_of_a_repetition_is_what_the_median_is_made_of(folder: Path)
     cases = commbench.load(folder).set_index("case_id")
     samples = commbench.load(folder, table="samples").query("phase == 'measure'")
     latency = cases[cases["benchmark"] == "p2p_latency"]
-    medians = samples[samples["rank"] == 0].groupby("case_id")["operation_s"].median()[latency.index]
+    medians = (
+        samples[samples["rank"] == 0].groupby("case_id")["operation_s"].median()[latency.index]
+    )
     assert medians.to_numpy() == pytest.approx(latency["median_s"].to_numpy())
     assert set(latency["operations_per_sample"]) != {1}, "elapsed_ns alone would do"
     alone = commbench.load(folder / "samples.parquet", table="samples").query("phase == 'measure'")
@@ -253,7 +313,12 @@ def test_operation_s_of_a_repetition_is_what_the_median_is_made_of(folder: Path)
 
 def test_load_and_report_take_folders_files_and_lists_of_them(folder: Path) -> None:
     whole = commbench.load(folder)
-    for paths in ([str(folder)], [folder / "cases.parquet"], [[folder], [folder / "cases.parquet"]], [folder.parent]):
+    for paths in (
+        [str(folder)],
+        [folder / "cases.parquet"],
+        [[folder], [folder / "cases.parquet"]],
+        [folder.parent],
+    ):
         assert commbench.load(*paths).equals(whole)
         assert len(read_results(paths).cases) == len(whole)
     with pytest.raises(CommbenchError, match=r"no run\.json below .*nowhere"):
@@ -263,14 +328,17 @@ def test_load_and_report_take_folders_files_and_lists_of_them(folder: Path) -> N
 
 
 def test_the_own_functions_take_both_forms(folder: Path) -> None:
-    loaded, stored = commbench.load(folder), read_rows([folder])
+    loaded = commbench.load(folder)
+    stored = read_rows([folder])
     assert [dict(family.variables) for family in families(loaded)] == [
         dict(family.variables) for family in families(stored)
     ]
     step = [commbench.step_of(1000, "float32", 4096)]
     columns = ["step_s", "low_s", "high_s"]
     assert commbench.predict(loaded, step)[columns].equals(commbench.predict(stored, step)[columns])
-    pairs = stored.assign(env=[[*map(list, env.items())] for env in stored["env"]], count=stored["elements"])
+    pairs = stored.assign(
+        env=[[*map(list, env.items())] for env in stored["env"]], count=stored["elements"]
+    )
     frames = [loaded, stored, pairs.drop(columns="elements")]
     first, *others = [commbench.compare(frame, folder) for frame in frames]
     assert set(first["sides"]) == {"both"} and all(first.equals(other) for other in others)
@@ -284,11 +352,26 @@ def test_what_a_user_saves_with_pandas_is_read_again(folder: Path, tmp_path: Pat
 
 def test_the_package_tells_what_it_has_and_imports_nothing_for_it() -> None:
     heavy = "[m for m in ('pandas', 'torch', 'hydra', 'numpy') if m in sys.modules]"
-    code = f"import sys, commbench; listed = dir(commbench); print({heavy}, 'load' in listed, commbench.__version__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    code = (
+        f"import sys, commbench; listed = dir(commbench); print({heavy}, 'load' in listed,"
+        " commbench.__version__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.startswith("[] True ")
-    assert {"run", "load", "compare", "predict", "slow_pairs", "CommbenchError", "__version__"} <= set(dir(commbench))
+    assert {
+        "run",
+        "load",
+        "compare",
+        "predict",
+        "slow_pairs",
+        "CommbenchError",
+        "__version__",
+    } <= set(dir(commbench))
     for name in commbench.__all__:
         public = getattr(commbench, name)
         text = public.__doc__ or ""
-        assert text and (isinstance(public, type) or f"commbench.{name}(" in text), f"{name} has no example"
+        assert text and (isinstance(public, type) or f"commbench.{name}(" in text), (
+            f"{name} has no example"
+        )

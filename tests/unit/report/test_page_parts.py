@@ -1,4 +1,5 @@
-"""Tables of numbers: sorted, by size, with the names that distinguish, and folded where they are large."""
+"""Tables of numbers: sorted, by size, with the names that distinguish, and folded where they are
+large."""
 
 from __future__ import annotations
 
@@ -28,8 +29,12 @@ def test_sizes_are_down_and_what_distinguishes_is_across(runs: list[Path]) -> No
     (table,) = number_tables(choice)
     assert (table.benchmark, table.shared, table.folded) == ("all_reduce", "", "")
     assert table.heads == ["gloo python", "mpi native"]
-    assert [size for size, _ in table.rows][:4] == ["8 B", "32 B", "128 B", "512 B"] and len(table.rows) == len(SIZES)
-    case = choice.cases[(choice.cases["backend"] == "gloo") & (choice.cases["message_bytes"] == 8)].iloc[0]
+    assert [size for size, _ in table.rows][:4] == ["8 B", "32 B", "128 B", "512 B"] and len(
+        table.rows
+    ) == len(SIZES)
+    case = choice.cases[
+        (choice.cases["backend"] == "gloo") & (choice.cases["message_bytes"] == 8)
+    ].iloc[0]
     assert table.rows[0][1][0].tip == interval_text(case.ci_low_s, case.ci_high_s)
     assert table.rows[0][1][0].text.endswith(" us") and "GB/s" not in table.rows[0][1][0].text
 
@@ -39,7 +44,9 @@ def test_what_all_columns_share_is_left_out(runs: list[Path]) -> None:
     assert table.heads == ["1x2", "1x4", "2x2"]
 
 
-def test_one_column_is_named_above_the_table_and_a_bandwidth_benchmark_has_rates(runs: list[Path]) -> None:
+def test_one_column_is_named_above_the_table_and_a_bandwidth_benchmark_has_rates(
+    runs: list[Path],
+) -> None:
     cases = read_results(runs[:1], "all_reduce").cases
     (table,) = number_tables(choice_of(cases))
     assert (table.shared, table.heads) == ("gloo python", ["time"])
@@ -58,5 +65,7 @@ def test_cases_are_in_an_order_that_does_not_depend_on_that_of_the_rows(runs: li
     cases = read_results([runs[0], runs[1], runs[3]]).cases
     choice = choice_of(cases.sample(frac=1, random_state=0))
     order = sorted(choice.cases.to_dict("records"), key=lambda row: by_variables(choice, row))
-    keys = [(row["benchmark"], row["backend"], row["layout"], row["message_bytes"]) for row in order]
+    keys = [
+        (row["benchmark"], row["backend"], row["layout"], row["message_bytes"]) for row in order
+    ]
     assert keys == sorted(keys) and len(keys) == 300

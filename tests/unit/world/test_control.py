@@ -1,4 +1,5 @@
-"""The control plane over a real TCPStore: 1 to 64 clients with delays, late ranks named, nothing left behind."""
+"""The control plane over a real TCPStore: 1 to 64 clients with delays, late ranks named, nothing
+left behind."""
 
 from __future__ import annotations
 
@@ -34,11 +35,14 @@ SIZES = [1, 2, 8, 64]
 @pytest.mark.parametrize("size", SIZES)
 def test_all_ranks_see_the_same_values_in_the_same_order(size: int) -> None:
     def work(control: StoreControl) -> list[Any]:
-        pause, seen = delays(control.rank, 0.01), []
+        pause = delays(control.rank, 0.01)
+        seen = []
         for turn in range(5):
             next(pause)
             gathered = control.gather([control.rank, turn, "é"], SOON_S)
-            assert gathered == ([[rank, turn, "é"] for rank in range(size)] if control.rank == 0 else [])
+            assert gathered == (
+                [[rank, turn, "é"] for rank in range(size)] if control.rank == 0 else []
+            )
             next(pause)
             seen.append(control.decide({"turn": turn, "rank": control.rank, "none": None}, SOON_S))
             next(pause)
@@ -49,7 +53,10 @@ def test_all_ranks_see_the_same_values_in_the_same_order(size: int) -> None:
     seen = on_ranks(size, work)
     assert all(values == seen[0] for values in seen)
     assert [decision["rank"] for decision in seen[0][::2]] == [0] * 5
-    assert seen[0][1::2] == [None, *(f"rank {turn}" if turn < size else None for turn in range(1, 5))]
+    assert seen[0][1::2] == [
+        None,
+        *(f"rank {turn}" if turn < size else None for turn in range(1, 5)),
+    ]
 
 
 @pytest.mark.parametrize("size", [1, 2, 8])
@@ -58,7 +65,11 @@ def test_arrays_of_every_shape_come_back_as_they_were(size: int) -> None:
     shapes = [(0,), (1,), (3, 5, 2), (0, 0, 2), (1, 0, 2), (2, 1000, 2), ()]
 
     def of(rank: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        return np.full(shape, rank, dtype=np.int64) if rank else np.arange(np.prod(shape, dtype=int)).reshape(shape)
+        return (
+            np.full(shape, rank, dtype=np.int64)
+            if rank
+            else np.arange(np.prod(shape, dtype=int)).reshape(shape)
+        )
 
     def work(control: StoreControl) -> list[list[NDArray[np.int64]]]:
         return [control.collect(of(control.rank, shape), SOON_S) for shape in shapes]
@@ -66,11 +77,16 @@ def test_arrays_of_every_shape_come_back_as_they_were(size: int) -> None:
     collected = on_ranks(size, work)
     for shape, parts in zip(shapes, collected[0], strict=True):
         assert [part.shape for part in parts] == [shape] * size
-        assert all(np.array_equal(part, of(rank, shape)) and part.dtype == np.int64 for rank, part in enumerate(parts))
+        assert all(
+            np.array_equal(part, of(rank, shape)) and part.dtype == np.int64
+            for rank, part in enumerate(parts)
+        )
     assert all(parts == [] for rank_parts in collected[1:] for parts in rank_parts)
     extremes = rng.integers(-(2**63), 2**63 - 1, size=(4, 2), dtype=np.int64)
     returned = on_ranks(2, lambda control: control.collect(extremes[:: 1 + control.rank], SOON_S))
-    assert np.array_equal(returned[0][0], extremes) and np.array_equal(returned[0][1], extremes[::2])
+    assert np.array_equal(returned[0][0], extremes) and np.array_equal(
+        returned[0][1], extremes[::2]
+    )
 
 
 def test_ranks_may_send_arrays_of_different_shapes() -> None:
@@ -99,7 +115,9 @@ def test_a_missing_rank_is_named_within_its_deadline(size: int, absent: set[int]
             control.decide(None, 0.5, "the check")
         except Missing as missing:
             assert missing.ranks == (tuple(sorted(absent)) if control.rank == 0 else (0,))
-            assert "'the check'" in str(missing) and all(str(rank) in str(missing) for rank in missing.ranks)
+            assert "'the check'" in str(missing) and all(
+                str(rank) in str(missing) for rank in missing.ranks
+            )
             return time.monotonic() - begin
         raise AssertionError("nobody was missed")
 
@@ -187,11 +205,19 @@ def test_keys_of_subsets_are_cleaned_up_too() -> None:
 
 
 def test_a_subset_meets_on_its_own() -> None:
-    """Two groups run different numbers of rounds at the same time, others wait; then all meet again."""
-    groups = {0: ((0, 2, 5), 20), 2: ((0, 2, 5), 20), 5: ((0, 2, 5), 20), 7: ((7, 3), 5), 3: ((7, 3), 5)}
+    """Two groups run different numbers of rounds at the same time, others wait; then all meet
+    again."""
+    groups = {
+        0: ((0, 2, 5), 20),
+        2: ((0, 2, 5), 20),
+        5: ((0, 2, 5), 20),
+        7: ((7, 3), 5),
+        3: ((7, 3), 5),
+    }
 
     def work(control: StoreControl) -> list[Any]:
-        pause, seen = delays(control.rank, 0.002), []
+        pause = delays(control.rank, 0.002)
+        seen = []
         if control.rank in groups:
             ranks, rounds = groups[control.rank]
             part = control.subset(ranks)
@@ -212,9 +238,17 @@ def test_a_subset_meets_on_its_own() -> None:
 
 def test_subsets_of_subsets_do_not_meet_their_parents() -> None:
     def work(control: StoreControl) -> list[Any]:
-        inner = control.subset((0, 1, 2)).subset((0, 1)) if control.rank < 2 else control.subset((0, 1, 2))
+        inner = (
+            control.subset((0, 1, 2)).subset((0, 1))
+            if control.rank < 2
+            else control.subset((0, 1, 2))
+        )
         mine = inner.decide(["inner", control.rank], SOON_S) if control.rank < 2 else None
-        return [mine, control.subset((0, 1, 2)).decide("middle", SOON_S), control.decide("outer", SOON_S)]
+        return [
+            mine,
+            control.subset((0, 1, 2)).decide("middle", SOON_S),
+            control.decide("outer", SOON_S),
+        ]
 
     ends = on_ranks(3, work)
     assert ends == [[["inner", 0], "middle", "outer"]] * 2 + [[None, "middle", "outer"]]
@@ -259,7 +293,8 @@ class Unchecked:
     """A buffer without memory; always right."""
 
     def __init__(self, spec: BufferSpec, pool: int) -> None:
-        self.spec, self.pool = spec, pool
+        self.spec = spec
+        self.pool = pool
 
     def write(self, pattern: Pattern | None) -> None:
         pass
@@ -270,7 +305,8 @@ class Unchecked:
 
 @dataclass
 class Noise:
-    """A communicator whose operations take a random time that nobody waits for, and come late to every meeting."""
+    """A communicator whose operations take a random time that nobody waits for, and come late to
+    every meeting."""
 
     rank: int
     size: int
@@ -297,12 +333,20 @@ class Noise:
         self.counts.append(n)
         next(self._pause)
         start = np.arange(n, dtype=np.int64) * 10**7
-        return np.stack([start, start + (1e6 * self._rng.lognormal(0, 0.1, n)).astype(np.int64)], axis=-1)[None]
+        return np.stack(
+            [start, start + (1e6 * self._rng.lognormal(0, 0.1, n)).astype(np.int64)], axis=-1
+        )[None]
 
 
 @pytest.mark.parametrize("size", [2, 8])
 def test_all_ranks_run_the_same_counts_and_stop_together(size: int) -> None:
-    words = ("benchmark=[all_reduce]", "sizes=[8]", f"layout=1x{size}", "engine=python", "timing.target=0.02")
+    words = (
+        "benchmark=[all_reduce]",
+        "sizes=[8]",
+        f"layout=1x{size}",
+        "engine=python",
+        "timing.target=0.02",
+    )
     settings = settings_of(*words, "timing.case_s=60")
     world = World(0, size, (tuple(range(size)),), (0,))
     planned = plan(settings, world, FACTS)[0]
@@ -310,7 +354,9 @@ def test_all_ranks_run_the_same_counts_and_stop_together(size: int) -> None:
 
     def work(control: StoreControl) -> tuple[list[int], Any]:
         noise = Noise(control.rank, size)
-        return noise.counts, CaseVisit(planned, noise, control, settings, {}, lambda _: None, Progress()).measure()  # type: ignore[arg-type]
+        return noise.counts, CaseVisit(
+            planned, noise, control, settings, {}, lambda _: None, Progress()
+        ).measure()  # type: ignore[arg-type]
 
     ends = on_ranks(size, work)
     counts = [ran for ran, _ in ends]

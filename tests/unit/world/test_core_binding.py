@@ -21,7 +21,9 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     os.sched_setaffinity(0, before)
 
 
-def bound(mode: str, local_rank: int, ranks_here: int, cores: list[int], threads: int = 1) -> tuple[str, set[int]]:
+def bound(
+    mode: str, local_rank: int, ranks_here: int, cores: list[int], threads: int = 1
+) -> tuple[str, set[int]]:
     os.sched_setaffinity(0, cores)
     words = bind_process(mode, local_rank, ranks_here, threads)
     return words, os.sched_getaffinity(0)
@@ -40,7 +42,9 @@ def test_a_single_rank_gets_every_core(cores: list[int]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["core", "auto"])
-def test_a_larger_machine_is_divided_into_neighbouring_cores(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_larger_machine_is_divided_into_neighbouring_cores(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 8, 9, 10})
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: held.append(cores))
@@ -61,7 +65,9 @@ def test_auto_leaves_ranks_alone_that_would_not_fit(cores: list[int]) -> None:
     assert bound("auto", 0, len(cores), cores, threads=2) == ("none", set(cores))
 
 
-def test_auto_respects_what_the_launcher_has_bound(cores: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_respects_what_the_launcher_has_bound(
+    cores: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: len(cores) + 1)
     assert bound("auto", 0, 1, cores) == ("none", set(cores))
     assert bound("core", len(cores) - 1, len(cores), cores)[1] == {cores[-1]}
@@ -77,4 +83,6 @@ def test_numa_binds_within_a_node(cores: list[int]) -> None:
             bind_process("numa", 0, 1, 1)
         return
     shares = [bound("numa", rank, 4, cores) for rank in range(4)]
-    assert all(words.startswith("numa node") and mine and mine <= set(cores) for words, mine in shares)
+    assert all(
+        words.startswith("numa node") and mine and mine <= set(cores) for words, mine in shares
+    )

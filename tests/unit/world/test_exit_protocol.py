@@ -1,4 +1,5 @@
-"""The tables of world/exit_protocol.py: who prints, whom a rank notifies of a broken world, what the parent reads."""
+"""The tables of world/exit_protocol.py: who prints, whom a rank notifies of a broken world, what
+the parent reads."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def recorded() -> WorldBroken:
         (WorldBroken("x"), RANK_1, False, Print.NOW),
     ],
 )
-def test_who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_loaded: bool, printing: Print) -> None:
+def test_who_prints(
+    error: CommbenchError, identity: RankIdentity | None, mpi_loaded: bool, printing: Print
+) -> None:
     assert who_prints(error, identity, mpi_loaded) is printing
 
 
@@ -88,7 +91,8 @@ def write_run(folder: Path, **values: object) -> None:
     (folder / "run.json").write_text(json.dumps(values))
 
 
-KILLED_0, KILLED = RankFailure(0, 6, "was killed by SIGKILL"), RankFailure(1, 7, "was killed by SIGKILL")
+KILLED_0 = RankFailure(0, 6, "was killed by SIGKILL")
+KILLED = RankFailure(1, 7, "was killed by SIGKILL")
 ENDED = WorldEnd(1, "torchrun (pid 5)")
 
 
@@ -109,7 +113,9 @@ def test_a_run_without_a_writer_of_run_json_leaves_its_status(tmp_path: Path) ->
     assert run_status(tmp_path, tmp_path / "reason", ENDED) == 1
 
 
-@pytest.mark.parametrize(("resume", "status", "left"), [(False, 2, False), (True, 2, True), (True, 3, False)])
+@pytest.mark.parametrize(
+    ("resume", "status", "left"), [(False, 2, False), (True, 2, True), (True, 3, False)]
+)
 def test_a_refusal_beside_a_run_json_counts_only_where_the_run_is_resumed(
     tmp_path: Path, resume: bool, status: int, left: bool
 ) -> None:
@@ -128,18 +134,38 @@ GONE = f"{KILLED.process} has ended while rank 0 was in warmup"
     ("run", "left", "end", "reason"),
     [
         (BROKEN | {"reason": "rank 1 is silent"}, None, ENDED, "rank 1 is silent"),
-        (INTERRUPTED | {"reason": GONE}, None, WorldEnd(1, "x", (KILLED,)), f"{KILLED} while rank 0 was in warmup"),
-        (INTERRUPTED | {"reason": None}, None, ENDED, "torchrun (pid 5) exited with status 1 before the first case"),
+        (
+            INTERRUPTED | {"reason": GONE},
+            None,
+            WorldEnd(1, "x", (KILLED,)),
+            f"{KILLED} while rank 0 was in warmup",
+        ),
+        (
+            INTERRUPTED | {"reason": None},
+            None,
+            ENDED,
+            "torchrun (pid 5) exited with status 1 before the first case",
+        ),
         (RUNNING, "rank 0 is silent", ENDED, "rank 0 is silent"),
         (RUNNING, GONE, WorldEnd(1, "x", (KILLED,)), f"{KILLED} while rank 0 was in warmup"),
-        (RUNNING, "rank 0 is silent", WorldEnd(1, "x", (KILLED,)), f"{KILLED} before the first case"),
+        (
+            RUNNING,
+            "rank 0 is silent",
+            WorldEnd(1, "x", (KILLED,)),
+            f"{KILLED} before the first case",
+        ),
         (
             RUNNING,
             GONE,
             WorldEnd(-9, "x", (KILLED,), "mpirun (pid 5) was killed by SIGKILL"),
             "mpirun (pid 5) was killed",
         ),
-        (RUNNING, None, WorldEnd(-11, "mpirun (pid 5)"), "mpirun (pid 5) was killed by SIGSEGV before the first case"),
+        (
+            RUNNING,
+            None,
+            WorldEnd(-11, "mpirun (pid 5)"),
+            "mpirun (pid 5) was killed by SIGSEGV before the first case",
+        ),
     ],
 )
 def test_the_reason_of_a_broken_world_says_who_how_and_when(
@@ -154,7 +180,10 @@ def test_the_reason_of_a_broken_world_says_who_how_and_when(
     record = json.loads((tmp_path / "run.json").read_text())
     assert (record["status"], record["exit_status"]) == ("broken", 3)
     assert record["reason"].startswith(reason) and str(broken.value).startswith(reason)
-    assert f"finished cases are in {tmp_path}; the launcher's own messages are in {tmp_path / LOG}" in str(broken.value)
+    assert (
+        f"finished cases are in {tmp_path}; the launcher's own messages are in {tmp_path / LOG}"
+        in str(broken.value)
+    )
     assert not (tmp_path / "reason").exists()
 
 
@@ -193,12 +222,16 @@ def test_what_another_rank_raises_is_the_reason_where_it_failed_first(
 def test_the_case_in_flight_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, **RUNNING)
     mark_in_flight(str(tmp_path), "abc", "all_reduce 1x2 8 B")
-    with pytest.raises(WorldBroken, match=r"was killed by SIGKILL while measuring all_reduce 1x2 8 B; finished"):
+    with pytest.raises(
+        WorldBroken, match=r"was killed by SIGKILL while measuring all_reduce 1x2 8 B; finished"
+    ):
         run_status(tmp_path, tmp_path / "reason", WorldEnd(1, "x", (KILLED,)))
 
 
 def test_a_world_that_leaves_nothing_is_broken(tmp_path: Path) -> None:
-    with pytest.raises(WorldBroken, match=r"exited with status 1 while starting, before anything was measured$"):
+    with pytest.raises(
+        WorldBroken, match=r"exited with status 1 while starting, before anything was measured$"
+    ):
         run_status(tmp_path, tmp_path / "reason", ENDED)
     with pytest.raises(WorldBroken, match="is gone"):
         run_status(tmp_path, tmp_path / "reason", ENDED)

@@ -1,4 +1,5 @@
-"""A rank that sends no heartbeat is named with host, state and place, within seconds; whoever beats is left alone."""
+"""A rank that sends no heartbeat is named with host, state and place, within seconds; whoever beats
+is left alone."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ from torch.distributed import PrefixStore, TCPStore
 
 from commbench.world import heartbeat
 from commbench.world.control import StoreControl
-from commbench.world.heartbeat import PERIOD_S, Heartbeat, Host, Progress, SilenceDetector, main_stack
+from commbench.world.heartbeat import (
+    PERIOD_S,
+    Heartbeat,
+    Host,
+    Progress,
+    SilenceDetector,
+    main_stack,
+)
 
 SILENCE_S = 1.2
 
@@ -35,7 +43,8 @@ class Runner:
     engine = "native"
 
     def __init__(self, repetition: int, step: int, *calls: str) -> None:
-        self.progress, self.calls = np.array([repetition, step], dtype=np.int64), calls
+        self.progress = np.array([repetition, step], dtype=np.int64)
+        self.calls = calls
 
     def __call__(self, n: int) -> np.ndarray:  # type: ignore[type-arg]
         raise AssertionError
@@ -72,7 +81,9 @@ def test_another_thread_sees_where_the_main_thread_is() -> None:
         other.join()
 
     waits_here()
-    assert any(line.endswith(" waits_here") and "test_heartbeat.py:" in line for line in seen[0]), seen
+    assert any(line.endswith(" waits_here") and "test_heartbeat.py:" in line for line in seen[0]), (
+        seen
+    )
 
 
 # ---------------------------------------------------------------- who is silent
@@ -95,8 +106,12 @@ def test_whoever_looks_late_blames_nobody() -> None:
 
 
 @given(st.lists(st.floats(0.1, 2 * PERIOD_S), min_size=1, max_size=60), st.integers(1, 59))
-def test_one_that_beats_is_never_blamed_and_one_that_stops_always(steps: list[float], stops: int) -> None:
-    silence, now, last = SilenceDetector(8.0), 0.0, 0.0
+def test_one_that_beats_is_never_blamed_and_one_that_stops_always(
+    steps: list[float], stops: int
+) -> None:
+    silence = SilenceDetector(8.0)
+    now = 0.0
+    last = 0.0
     for number, step in enumerate(steps):
         now += step
         dead = number >= stops
@@ -132,7 +147,9 @@ def beating(
     def start(rank: int) -> Heartbeat:
         store = TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
         control = StoreControl(PrefixStore("test", store), rank, size)
-        return Heartbeat(control, progress[rank], SILENCE_S, lambda *words: reports[rank].append(words), 20.0)
+        return Heartbeat(
+            control, progress[rank], SILENCE_S, lambda *words: reports[rank].append(words), 20.0
+        )
 
     heartbeats = together(start, range(size))
     try:
@@ -156,12 +173,18 @@ def test_a_silent_rank_is_named_to_all_with_its_place(monkeypatch: pytest.Monkey
         heartbeats[2].stop()
         until(lambda: reports[0] and reports[1])
         ((reason, from_rank_0),) = reports[0]
-        assert f"no heartbeat for {SILENCE_S:g} s (budget.silence_s): rank 2 on {heartbeats[0].hosts[2].name}" in reason
+        assert (
+            f"no heartbeat for {SILENCE_S:g} s (budget.silence_s): rank 2 on"
+            f" {heartbeats[0].hosts[2].name}" in reason
+        )
         assert f"(pid {os.getpid()})" in reason
         assert "last seen in measure of a case; rank 0 is in starting" in reason
         assert from_rank_0 is False
         assert reports[1] == [(reason, True)], "the others hear it of rank 0"
-        assert list(heartbeats[0].stacks()) == ["rank 0", "rank 2"], "the silent ranks come before others"
+        assert list(heartbeats[0].stacks()) == [
+            "rank 0",
+            "rank 2",
+        ], "the silent ranks come before others"
 
 
 def test_a_silent_rank_0_is_noticed_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +196,9 @@ def test_a_silent_rank_0_is_noticed_by_the_others(monkeypatch: pytest.MonkeyPatc
             assert "no heartbeat for" in reason and "rank 0 on " in reason and from_rank_0 is False
 
 
-def test_a_call_that_takes_too_long_ends_the_world_with_every_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_takes_too_long_ends_the_world_with_every_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with beating(2, monkeypatch) as (_, progress, reports):
         progress[1].enter("a hang")
         progress[0].enter("the library's call", limit_s=0.5)
@@ -194,10 +219,17 @@ time.sleep(60)
 
 @pytest.mark.parametrize(
     ("number", "expected"),
-    [(signal.SIGSTOP, f"got no answer for {SILENCE_S:g} s"), (signal.SIGKILL, "lost its connection")],
+    [
+        (signal.SIGSTOP, f"got no answer for {SILENCE_S:g} s"),
+        (signal.SIGKILL, "lost its connection"),
+    ],
 )
 def test_a_meeting_point_that_is_gone_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, warm_executable: Path, number: signal.Signals, expected: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    warm_executable: Path,
+    number: signal.Signals,
+    expected: str,
 ) -> None:
     (tmp_path / "owner.py").write_text(OWNER)
     command = [str(warm_executable), str(tmp_path / "owner.py")]
@@ -212,7 +244,10 @@ def test_a_meeting_point_that_is_gone_is_told(
                 for rank in range(2):
                     until(lambda rank=rank: reports[rank])
                     ((reason, from_rank_0),) = reports[rank]
-                    assert reason.startswith(f"rank {rank} on {heartbeats[0].hosts[0].name}") and expected in reason
+                    assert (
+                        reason.startswith(f"rank {rank} on {heartbeats[0].hosts[0].name}")
+                        and expected in reason
+                    )
                     assert ("; rank 0 on " in reason) is (rank != 0), "with what has happened to it"
                     assert from_rank_0 is False
                 owner.kill()

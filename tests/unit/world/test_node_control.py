@@ -1,4 +1,5 @@
-"""The control plane in two levels over real stores: order, subsets across nodes, late ranks of both levels named."""
+"""The control plane in two levels over real stores: order, subsets across nodes, late ranks of both
+levels named."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def join(plain: StoreControl, nodes: Nodes, deadline_s: float = SOON_S) -> Contr
 
 @contextmanager
 def joined(nodes: Nodes) -> Iterator[list[NodeControl]]:
-    """The control planes of all ranks; each has a connection of its own to rank 0's store and to its node's."""
+    """The control planes of all ranks; each has a connection of its own to rank 0's store and to
+    its node's."""
     plain = connected(sum(len(node) for node in nodes))
     controls = no_error(together(lambda control: join(control, nodes), plain))
     assert all(isinstance(control, NodeControl) for control in controls)
@@ -44,7 +46,8 @@ def joined(nodes: Nodes) -> Iterator[list[NodeControl]]:
 
 
 def partitions(most: int) -> st.SearchStrategy[Nodes]:
-    """Ranks 0 ... n-1 on nodes as a launcher may lay them out; nodes in the order of their first ranks."""
+    """Ranks 0 ... n-1 on nodes as a launcher may lay them out; nodes in the order of their first
+    ranks."""
 
     def nodes(homes: list[int]) -> Nodes:
         by_home: dict[int, list[int]] = {}
@@ -61,13 +64,17 @@ def partitions(most: int) -> st.SearchStrategy[Nodes]:
 @pytest.mark.parametrize("nodes", SHAPES)
 def test_values_come_in_rank_order_and_decisions_are_equal(nodes: Nodes) -> None:
     def work(control: NodeControl) -> list[Any]:
-        pause, seen, rank = delays(control.rank, 0.01), [], control.rank
+        pause = delays(control.rank, 0.01)
+        seen = []
+        rank = control.rank
         for turn in range(5):
             next(pause)
             everyone = [[peer, turn, "é"] for peer in range(control.size)]
             assert control.gather([rank, turn, "é"], SOON_S) == (everyone if rank == 0 else [])
             parts = control.collect(np.full((rank % 2, turn, 2), rank, dtype=np.int64), SOON_S)
-            assert [part.shape for part in parts] == [(peer % 2, turn, 2) for peer in range(len(parts))]
+            assert [part.shape for part in parts] == [
+                (peer % 2, turn, 2) for peer in range(len(parts))
+            ]
             assert all((part == peer).all() for peer, part in enumerate(parts))
             next(pause)
             seen.append(control.decide({"turn": turn, "rank": rank, "none": None}, SOON_S))
@@ -79,7 +86,10 @@ def test_values_come_in_rank_order_and_decisions_are_equal(nodes: Nodes) -> None
         seen = no_error(together(work, controls))
     assert all(answers == seen[0] for answers in seen)
     assert [decision["rank"] for decision in seen[0][::2]] == [0] * 5
-    assert seen[0][1::2] == [None, *(f"rank {turn}" if turn < len(seen) else None for turn in range(1, 5))]
+    assert seen[0][1::2] == [
+        None,
+        *(f"rank {turn}" if turn < len(seen) else None for turn in range(1, 5)),
+    ]
 
 
 @settings(max_examples=15)
@@ -88,7 +98,9 @@ def test_any_subset_of_any_partition_meets(nodes: Nodes, data: st.DataObject) ->
     size = sum(len(node) for node in nodes)
     some = st.lists(st.sampled_from(range(size)), min_size=1, unique=True)
     outer = data.draw(some, label="subset")
-    inner = data.draw(st.lists(st.sampled_from(range(len(outer))), min_size=1, unique=True), label="of the subset")
+    inner = data.draw(
+        st.lists(st.sampled_from(range(len(outer))), min_size=1, unique=True), label="of the subset"
+    )
 
     def work(control: NodeControl) -> list[Any]:
         seen: list[Any] = []
@@ -103,11 +115,16 @@ def test_any_subset_of_any_partition_meets(nodes: Nodes, data: st.DataObject) ->
     assert ends == [[list(range(size)), 0], *([[[], 0]] * (size - 1))]
 
 
-def chosen(control: NodeControl, outer: Sequence[int], inner: Sequence[int]) -> Iterator[NodeControl]:
+def chosen(
+    control: NodeControl, outer: Sequence[int], inner: Sequence[int]
+) -> Iterator[NodeControl]:
     """The control planes of the subset, and of the subset of it, that this rank belongs to."""
     if control.rank in outer:
         part = control.subset(outer)
-        assert part is control.subset(outer) and (part.rank, part.size) == (outer.index(control.rank), len(outer))
+        assert part is control.subset(outer) and (part.rank, part.size) == (
+            outer.index(control.rank),
+            len(outer),
+        )
         yield part
         if part.rank in inner:
             yield part.subset(inner)
@@ -127,7 +144,8 @@ def test_two_subsets_meet_at_the_same_time() -> None:
     def work(control: NodeControl) -> list[Any]:
         seen: list[Any] = []
         if control.rank in groups:
-            ranks, pause = groups[control.rank], delays(control.rank, 0.002)
+            ranks = groups[control.rank]
+            pause = delays(control.rank, 0.002)
             for turn in range(20):
                 next(pause)
                 assert control.subset(ranks).gather(control.rank, SOON_S) in ([], list(ranks))
@@ -159,9 +177,15 @@ def test_packages_are_unpacked_as_they_were(parts: list[bytes]) -> None:
         (CYCLIC, {6, 1, 11}),
     ],
 )
-def test_late_ranks_of_both_levels_are_named_within_the_deadline(nodes: Nodes, absent: set[int]) -> None:
+def test_late_ranks_of_both_levels_are_named_within_the_deadline(
+    nodes: Nodes, absent: set[int]
+) -> None:
     leaders = {node[0] for node in nodes}
-    named = {rank for rank in absent if rank in leaders or next(n[0] for n in nodes if rank in n) not in absent}
+    named = {
+        rank
+        for rank in absent
+        if rank in leaders or next(n[0] for n in nodes if rank in n) not in absent
+    }
 
     def work(control: NodeControl) -> float:
         if control.rank in absent:
@@ -170,13 +194,17 @@ def test_late_ranks_of_both_levels_are_named_within_the_deadline(nodes: Nodes, a
         with pytest.raises(Missing, match="the check") as caught:
             control.agree(None, 0.6, "the check")
         late = set(caught.value.ranks)
-        assert late == named if control.rank == 0 else late <= named | {0}, f"rank {control.rank} blames {late}"
+        assert late == named if control.rank == 0 else late <= named | {0}, (
+            f"rank {control.rank} blames {late}"
+        )
         return time.monotonic() - begin
 
     with joined(nodes) as controls:
         waited = no_error(together(work, controls))
     assert 0.5 <= waited[0] < SOON_S / 4
-    assert all(0.8 <= waited[rank] < SOON_S / 2 for rank in range(1, len(waited)) if rank not in absent)
+    assert all(
+        0.8 <= waited[rank] < SOON_S / 2 for rank in range(1, len(waited)) if rank not in absent
+    )
 
 
 def test_who_is_led_names_rank_0_when_its_leader_waits_for_it() -> None:
@@ -194,7 +222,9 @@ def test_who_is_led_names_rank_0_when_its_leader_waits_for_it() -> None:
 def test_who_is_led_names_a_leader_that_does_not_pass_the_decision_on() -> None:
     with joined(TWO) as controls:
         controls[0].decide("stop", SOON_S)
-        with pytest.raises(Missing, match=r"rank 2 did not arrive at 'after the block' within 0\.6 s"):
+        with pytest.raises(
+            Missing, match=r"rank 2 did not arrive at 'after the block' within 0\.6 s"
+        ):
             controls[3].decide(None, 0.4, "after the block")
 
 
@@ -205,7 +235,11 @@ def test_a_late_rank_is_only_missed_after_the_deadline(late: int) -> None:
     def work(control: NodeControl) -> list[Any]:
         if control.rank == late:
             time.sleep(0.6)
-        return [control.gather(control.rank, 2.0), control.decide("on", 2.0), control.gather(None, SOON_S)]
+        return [
+            control.gather(control.rank, 2.0),
+            control.decide("on", 2.0),
+            control.gather(None, SOON_S),
+        ]
 
     with joined(TWO) as controls:
         assert no_error(together(work, controls))[0] == [[0, 1, 2, 3], "on", [None] * 4]
@@ -225,13 +259,18 @@ time.sleep(100)
 """
 
 
-def test_a_leader_that_is_gone_is_named_by_rank_0_and_by_those_it_led(tmp_path: Path, warm_executable: Path) -> None:
+def test_a_leader_that_is_gone_is_named_by_rank_0_and_by_those_it_led(
+    tmp_path: Path, warm_executable: Path
+) -> None:
     server = open_store()
     (tmp_path / "leader.py").write_text(LEADER)
-    with subprocess.Popen([str(warm_executable), str(tmp_path / "leader.py"), str(server.port)]) as leader:
+    with subprocess.Popen(
+        [str(warm_executable), str(tmp_path / "leader.py"), str(server.port)]
+    ) as leader:
 
         def enter(rank: int) -> Control:
-            return join(StoreControl(client_of(server.port), rank, 4), TWO, deadline_s=30.0)  # its imports
+            # its imports
+            return join(StoreControl(client_of(server.port), rank, 4), TWO, deadline_s=30.0)
 
         controls = no_error(together(enter, [0, 1, 3]))
         no_error(together(lambda control: control.agree(None, SOON_S), controls))
@@ -255,7 +294,11 @@ def test_keys_are_cleaned_up_in_both_stores() -> None:
 
     def work(control: NodeControl) -> None:
         for turn in range(40):
-            for part in (control, control.subset((0, 1, 4, 8))) if control.rank in (0, 1, 4, 8) else (control,):
+            for part in (
+                (control, control.subset((0, 1, 4, 8)))
+                if control.rank in (0, 1, 4, 8)
+                else (control,)
+            ):
                 part.collect(np.zeros((1, 3, 2), dtype=np.int64), SOON_S)
                 part.decide([turn, None], SOON_S)
             if control.rank == 0:
@@ -264,21 +307,25 @@ def test_keys_are_cleaned_up_in_both_stores() -> None:
     with joined(FOUR) as controls:
         no_error(together(work, controls))
     wide, local = zip(*counts, strict=True)
-    assert max(wide) <= 2 * 2 * (3 + 1) + 2 * 2 * (2 + 1) + 2  # two turns of both, and the first meeting's
+    # two turns of both, and the first meeting's
+    assert max(wide) <= 2 * 2 * (3 + 1) + 2 * 2 * (2 + 1) + 2
     assert max(local) <= 2 * 2 * (3 + 1) + 2 * 2 * (1 + 1) + 2
 
 
 def test_alone_on_its_node_a_rank_needs_no_key_there() -> None:
     with joined(((0,), (1,), (2,))) as controls:
         no_error(together(lambda control: control.agree(None, SOON_S), controls))
-        assert [control._local.store.num_keys() for control in controls] == [controls[0]._local.store.num_keys()] * 3
+        assert [control._local.store.num_keys() for control in controls] == [
+            controls[0]._local.store.num_keys()
+        ] * 3
 
 
 # ---------------------------------------------------------------- where it is used
 
 
 @pytest.mark.parametrize(
-    ("nodes", "flat_ranks", "levels"), [(TWO, 3, 2), (TWO, 4, 1), (((0, 1),), 1, 1), (((0,), (1,)), 1, 1)]
+    ("nodes", "flat_ranks", "levels"),
+    [(TWO, 3, 2), (TWO, 4, 1), (((0, 1),), 1, 1), (((0,), (1,)), 1, 1)],
 )
 def test_only_large_worlds_of_shared_nodes_have_two_levels(
     nodes: Nodes, flat_ranks: int, levels: int, monkeypatch: pytest.MonkeyPatch
@@ -296,7 +343,9 @@ def test_only_large_worlds_of_shared_nodes_have_two_levels(
     assert on_ranks(size, work) == [levels] * size
 
 
-def test_a_node_that_can_host_no_store_leaves_all_with_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_can_host_no_store_leaves_all_with_the_plain_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("commbench.world.control.LOOPBACK", "192.0.2.1")  # nobody's address
 
     def work(plain: StoreControl) -> Any:

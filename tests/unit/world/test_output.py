@@ -29,7 +29,9 @@ def visible(text: str) -> list[str]:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_line_says_how_far_and_fits(width: int) -> None:
-    line = State(4, 2, 0.5, "all_reduce 1x2 1 MiB", "p2p_latency 1x2 0-1 8 B 52.5 us").line(75.0, width)
+    line = State(4, 2, 0.5, "all_reduce 1x2 1 MiB", "p2p_latency 1x2 0-1 8 B 52.5 us").line(
+        75.0, width
+    )
     assert line.startswith(f"{BAR}  1:15 + 1:15  all_")
     assert len(line) < width
     assert line.endswith("last: p2p_latency 1x2 0-1 8 B 52.5 us") == (width > 80)
@@ -58,7 +60,7 @@ reporter.end()
 time.sleep(0.4)
 print("table\\nlast line", file=sys.stderr)
 raise SystemExit
-"""
+"""  # noqa: E501
 PARENT = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -72,21 +74,35 @@ with output:
     subprocess.run([sys.executable, "-c", {child!r}], stdout=output.write_end, stderr=output.write_end,
         env=os.environ | output.exports())
 print("after")
-"""
+"""  # noqa: E501
 
 
 def parent_script(log: object = "") -> str:
     return PARENT.replace("{log!r}", repr(str(log))).replace("{child!r}", repr(CHILD))
 
 
-PRINTED = ["of a library", "without an end", "no end of line until now, \xb5s", "table", "last line", "after"]
+PRINTED = [
+    "of a library",
+    "without an end",
+    "no end of line until now, \xb5s",
+    "table",
+    "last line",
+    "after",
+]
 
 
 def test_the_bar_stands_below_all_text_and_erases_nothing_else() -> None:
     text = on_a_terminal(parent_script())
-    exports = "[('COMMBENCH_PROGRESS', '1'), ('COMMBENCH_RELAYED', '1'), ('COMMBENCH_TERMINAL', '100,color')]"
+    exports = (
+        "[('COMMBENCH_PROGRESS', '1'), ('COMMBENCH_RELAYED', '1'), ('COMMBENCH_TERMINAL',"
+        " '100,color')]"
+    )
     assert visible(text)[:8] == [exports, "4 cases, at most 2.00 s: /results", *PRINTED]
-    assert "starting 2 ranks  0:00" in text and "[#####-----] 2/4" in text and "last: barrier 1x2 5.00 us" in text
+    assert (
+        "starting 2 ranks  0:00" in text
+        and "[#####-----] 2/4" in text
+        and "last: barrier 1x2 5.00 us" in text
+    )
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}], ids=["dumb"])
@@ -99,11 +115,17 @@ def test_there_is_no_bar_where_no_line_can_be_erased(environ: dict[str, str]) ->
 def test_what_a_launcher_adds_is_kept_in_the_runs_folder(tmp_path: Path, locale: str) -> None:
     environ = os.environ | {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-c", parent_script(tmp_path / LOG).replace("time.sleep(0.6)", "")]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=30, check=True
+    )
     assert "COMMBENCH_PROGRESS" not in done.stdout and "('COMMBENCH_TERMINAL', '')" in done.stdout
     assert "\x1b" not in done.stdout + done.stderr and "starting" not in done.stdout + done.stderr
     assert (tmp_path / LOG).read_text() == "of a library\nwithout an end\n"
-    assert done.stderr.splitlines()[1:] == ["[1/4] barrier 1x2: 5.00 us", "[2/4] barrier 1x2: 5.00 us", *PRINTED[3:5]]
+    assert done.stderr.splitlines()[1:] == [
+        "[1/4] barrier 1x2: 5.00 us",
+        "[2/4] barrier 1x2: 5.00 us",
+        *PRINTED[3:5],
+    ]
     printed = PRINTED[2].replace("\xb5", "\\xb5") if locale == "C" else PRINTED[2]
     assert done.stdout.splitlines()[1:] == [printed, "after"]
 
@@ -117,7 +139,9 @@ def test_a_terminal_that_has_closed_changes_no_exit_status() -> None:
     os.close(ours)
     environ = os.environ | {"PYTHONUNBUFFERED": ""}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env=environ, stdout=theirs, stderr=theirs, timeout=30, check=False)
+    done = subprocess.run(
+        command, env=environ, stdout=theirs, stderr=theirs, timeout=30, check=False
+    )
     os.close(theirs)
     assert done.returncode == 129
 
@@ -132,9 +156,13 @@ with Output("starting", None) as output:
 """
 
 
-@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1200, reason="so many files are not allowed")
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1200, reason="so many files are not allowed"
+)
 def test_output_is_read_in_a_process_with_many_open_files() -> None:
-    done = subprocess.run([sys.executable, "-c", MANY_FILES], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_FILES], capture_output=True, text=True, timeout=30, check=True
+    )
     assert done.stderr == "a line\n"
 
 
@@ -149,7 +177,9 @@ left_behind.wait()
 
 
 def test_a_process_that_is_left_behind_and_goes_on_writing_does_not_keep_the_parent() -> None:
-    done = subprocess.run([sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=30, check=True
+    )
     assert set(done.stderr.split()) == {"y"}
 
 
@@ -159,7 +189,14 @@ def test_a_case_is_finished_after_its_last_visit(
     monkeypatch.delenv(PROGRESS, raising=False)
     reporter = Reporter()
     reporter.begin({"cases": 1, "at_most_s": 2.0, "folder": str(tmp_path)})
-    row = {"case_id": "a", "benchmark": "barrier", "layout": "1x2", "pair": None, "message_bytes": 0, "status": "ok"}
+    row = {
+        "case_id": "a",
+        "benchmark": "barrier",
+        "layout": "1x2",
+        "pair": None,
+        "message_bytes": 0,
+        "status": "ok",
+    }
     for visits, reason in ((1, "interrupted"), (2, "interrupted"), (3, "ci")):
         reporter.finished({**row, "median_s": 2e-6, "visits": visits, "stop_reason": reason})
     lines = capsys.readouterr().err.splitlines()

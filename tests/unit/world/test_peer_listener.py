@@ -1,4 +1,5 @@
-"""Strangers at the port of a world: silent, wrong, garbled, many; real peers are accepted meanwhile."""
+"""Strangers at the port of a world: silent, wrong, garbled, many; real peers are accepted
+meanwhile."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def enter(listener: PeerListener, peer: int, stream: int) -> float:
     return time.monotonic() - begin
 
 
-def check_accepted(listener: PeerListener, peer: int, stream: int, connection: socket.socket) -> None:
+def check_accepted(
+    listener: PeerListener, peer: int, stream: int, connection: socket.socket
+) -> None:
     """What the listener hands out is the other end, and it hands it out once."""
     accepted = listener.wait_for((peer, stream), 5)
     assert accepted is not None
@@ -95,7 +98,9 @@ def test_a_peer_that_greets_in_pieces_is_let_in(listener: PeerListener) -> None:
         check_accepted(listener, 4, 63, slow)
 
 
-def test_a_second_connection_with_the_same_greeting_replaces_the_first(listener: PeerListener) -> None:
+def test_a_second_connection_with_the_same_greeting_replaces_the_first(
+    listener: PeerListener,
+) -> None:
     with connect(listener) as first, connect(listener) as second:
         greet(first, SECRET, 6, 0)
         greet(second, SECRET, 6, 0)

@@ -1,4 +1,5 @@
-"""Runs that go on: what is left of them, who is blamed for their end, and that nothing is measured twice or lost."""
+"""Runs that go on: what is left of them, who is blamed for their end, and that nothing is measured
+twice or lost."""
 
 from __future__ import annotations
 
@@ -18,9 +19,21 @@ import commbench
 from commbench.cli.run import resume
 from commbench.core.errors import ConfigError
 from commbench.report.load import find_runs, load_run
-from commbench.world.recovery import IN_FLIGHT, EarlierStarts, Resume, clear_in_flight, count_suspect, mark_in_flight
+from commbench.world.recovery import (
+    IN_FLIGHT,
+    EarlierStarts,
+    Resume,
+    clear_in_flight,
+    count_suspect,
+    mark_in_flight,
+)
 
-FIXED = ("timing=fixed", "timing.repetitions=30", "timing.warmup_repetitions=1", "timing.warmup_s=0")
+FIXED = (
+    "timing=fixed",
+    "timing.repetitions=30",
+    "timing.warmup_repetitions=1",
+    "timing.warmup_s=0",
+)
 DEADLY = """
 import os, signal
 from dataclasses import dataclass
@@ -41,30 +54,56 @@ class Deadly(AllReduce):
 
 
 def test_what_is_left_of_a_run() -> None:
-    recorded = {"good": "ok", "planned": "skipped", "bad": "failed", "wrong": "invalid", "suspect": "failed"}
+    recorded = {
+        "good": "ok",
+        "planned": "skipped",
+        "bad": "failed",
+        "wrong": "invalid",
+        "suspect": "failed",
+    }
     rest = EarlierStarts(Resume.REST, {"broken": {"suspect": 1, "twice": 2}}, recorded)
     assert [case for case in (*recorded, "new", "twice") if rest.unfinished(case, [case])] == [
         "suspect",
         "new",
         "twice",
     ]
-    run = {"broken": {"twice": 2}, "segments": [{"reason": "rank 0 has ended"}, {"reason": "rank 1 was killed"}]}
+    run = {
+        "broken": {"twice": 2},
+        "segments": [{"reason": "rank 0 has ended"}, {"reason": "rank 1 was killed"}],
+    }
     given_up = EarlierStarts(Resume.REST, run, {"twice": "failed"}, {"twice": "rank 1 has ended"})
     assert given_up.unfinished("twice", ["twice"]), "it is to be written down why"
-    assert given_up.given_up("twice") == "broke the world 2 times; it is not tried again; rank 1 has ended"
+    assert (
+        given_up.given_up("twice")
+        == "broke the world 2 times; it is not tried again; rank 1 has ended"
+    )
     without_row = EarlierStarts(Resume.REST, run)
-    assert without_row.given_up("twice") == "broke the world 2 times; it is not tried again; rank 1 was killed"
+    assert (
+        without_row.given_up("twice")
+        == "broke the world 2 times; it is not tried again; rank 1 was killed"
+    )
     again = EarlierStarts(Resume.RETRY, recorded=recorded)
-    assert [case for case in recorded if again.unfinished(case, [case])] == ["bad", "wrong", "suspect"]
+    assert [case for case in recorded if again.unfinished(case, [case])] == [
+        "bad",
+        "wrong",
+        "suspect",
+    ]
     assert rest.unfinished("round", ["good", "new"]), "a round is measured as a whole"
     assert not rest.unfinished("round", ["good", "planned"])
 
 
 def test_a_case_that_broke_the_world_twice_is_given_up_unless_the_user_asks() -> None:
-    once, twice = {"broken": {"a": 1}}, {"broken": {"a": 2}}
+    once = {"broken": {"a": 1}}
+    twice = {"broken": {"a": 2}}
     assert EarlierStarts(Resume.REST, once).given_up("a") is None
-    assert EarlierStarts(Resume.REST, twice).given_up("a") == "broke the world 2 times; it is not tried again"
-    assert [EarlierStarts(mode, twice).given_up("a") for mode in (Resume.RETRY, Resume.FORCE)] == [None, None]
+    assert (
+        EarlierStarts(Resume.REST, twice).given_up("a")
+        == "broke the world 2 times; it is not tried again"
+    )
+    assert [EarlierStarts(mode, twice).given_up("a") for mode in (Resume.RETRY, Resume.FORCE)] == [
+        None,
+        None,
+    ]
 
 
 def test_the_case_in_flight_is_blamed_once(tmp_path: Path) -> None:
@@ -83,18 +122,27 @@ def test_the_case_in_flight_is_blamed_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(world: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
     (tmp_path / "deadly.py").write_text(DEADLY)
     (tmp_path / "conf" / "benchmark").mkdir(parents=True)
     text = "# @package benchmarks.deadly\n_target_: deadly.Deadly\n"
     (tmp_path / "conf" / "benchmark" / "deadly.yaml").write_text(text)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    extra = ("--config-dir", str(tmp_path / "conf"), "allow=[deadly]", "benchmark=[deadly,all_reduce]")
+    extra = (
+        "--config-dir",
+        str(tmp_path / "conf"),
+        "allow=[deadly]",
+        "benchmark=[deadly,all_reduce]",
+    )
     run = world("commbench", *extra, "sizes=[8,16,24]", *FIXED, env={"PYTHONPATH": path}, status=1)
     cases = run.cases.set_index(["benchmark", "message_bytes"])
     failed = cases[cases.status != "ok"]
     assert list(failed.index) == [("deadly", 16)]
-    assert failed.reason.iloc[0].startswith("broke the world 2 times; it is not tried again; rank 1 on ")
+    assert failed.reason.iloc[0].startswith(
+        "broke the world 2 times; it is not tried again; rank 1 on "
+    )
     assert len(cases) == 6
     record = run.record
     assert list(record["broken"].values()) == [2]
@@ -117,7 +165,10 @@ def test_a_run_that_was_ended_is_finished_by_resume(tmp_path: Path, warm_executa
     before = commbench.load(folder)
     assert 1 <= len(before) < 3
     again = subprocess.run(
-        [str(warm_executable), "-m", "commbench", "resume", str(folder)], capture_output=True, text=True, timeout=120
+        [str(warm_executable), "-m", "commbench", "resume", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert again.returncode == 0, again.stderr
     cases = commbench.load(folder)
@@ -126,7 +177,10 @@ def test_a_run_that_was_ended_is_finished_by_resume(tmp_path: Path, warm_executa
     assert set(kept) == set(before.case_id), "what was measured is not measured again"
     assert set(cases.segment) == {0, 1}
     record = load_run(folder)
-    assert (record["status"], [segment["status"] for segment in record["segments"]]) == ("done", ["interrupted"])
+    assert (record["status"], [segment["status"] for segment in record["segments"]]) == (
+        "done",
+        ["interrupted"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,14 +195,19 @@ def test_resume_refuses_in_one_line(
     tmp_path: Path, warm_executable: Path, words: tuple[str, ...], message: str
 ) -> None:
     done = subprocess.run(
-        [str(warm_executable), "-m", "commbench", "resume", *words], capture_output=True, text=True, cwd=tmp_path
+        [str(warm_executable), "-m", "commbench", "resume", *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 2
     assert message in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_resume_says_what_has_changed(tmp_path: Path, warm_executable: Path) -> None:
-    folder = commbench.run("backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED)
+    folder = commbench.run(
+        "backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED
+    )
     record = load_run(folder)
     record["provenance"]["nodes"][0]["versions.numpy"] = "0.9"
     (folder / "run.json").write_text(json.dumps(record))
@@ -176,7 +235,10 @@ def test_a_disk_that_takes_no_word_ends_no_run_and_blames_nobody(tmp_path: Path)
             mark_in_flight(folder, "abc", "all_reduce 8 B")
             disk.fill()
             mark_in_flight(folder, "def", "all_reduce 16 B")
-            assert sorted(path.name for path in disk.path.iterdir()) == ["ballast", "run.json"], "abc is not to blame"
+            assert sorted(path.name for path in disk.path.iterdir()) == [
+                "ballast",
+                "run.json",
+            ], "abc is not to blame"
             disk.free()
             mark_in_flight(folder, "ghi", "all_reduce 24 B")
             disk.read_only(True)
@@ -190,7 +252,9 @@ def test_a_disk_that_takes_no_word_ends_no_run_and_blames_nobody(tmp_path: Path)
 
 
 def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path) -> None:
-    folder = commbench.run("backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED)
+    folder = commbench.run(
+        "backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED
+    )
     run = load_run(folder)
     for key in ("overrides", "layouts", "config", "config_dir"):
         (folder / "run.json").write_text(json.dumps(run | {key: 7}))
@@ -200,14 +264,26 @@ def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_given_world_resumes_and_tells_its_own_status(world: Callable[..., Any], warm_executable: Path) -> None:
+def test_a_given_world_resumes_and_tells_its_own_status(
+    world: Callable[..., Any], warm_executable: Path
+) -> None:
     words = ("benchmark=all_reduce", "sizes=[8,64]", "expect='all_reduce:median_s<1e-12'", *FIXED)
     run = world("commbench", *words, status=1)
     (folder,) = find_runs(run.output)
     for part in folder.glob("*.parquet"):
         part.unlink()
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "commbench", "resume"]
-    again = subprocess.run([str(warm_executable), *torchrun, str(folder)], capture_output=True, text=True, timeout=120)
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "commbench",
+        "resume",
+    ]
+    again = subprocess.run(
+        [str(warm_executable), *torchrun, str(folder)], capture_output=True, text=True, timeout=120
+    )
     assert again.returncode == 1, again.stderr
     assert "exitcode  : 1" in again.stderr, again.stderr
     assert set(commbench.load(folder).status) == {"ok"}

@@ -1,4 +1,5 @@
-"""Which rank a process is, by saved environments of every launcher; nodes, agreed over a real store."""
+"""Which rank a process is, by saved environments of every launcher; nodes, agreed over a real
+store."""
 
 from __future__ import annotations
 
@@ -53,22 +54,42 @@ def test_every_rank_of_a_launcher_knows_its_place(
 ) -> None:
     places = [detect(environ) for environ in saved(name)]
     size = len(local_ranks)
-    assert places == [RankIdentity(launcher, rank, size, local_ranks[rank], hints[rank]) for rank in range(size)]
+    assert places == [
+        RankIdentity(launcher, rank, size, local_ranks[rank], hints[rank]) for rank in range(size)
+    ]
 
 
-@pytest.mark.parametrize("name", ["none", "sbatch_script", "salloc_shell", "salloc_interactive_step"])
+@pytest.mark.parametrize(
+    "name", ["none", "sbatch_script", "salloc_shell", "salloc_interactive_step"]
+)
 def test_what_is_no_world_is_none(name: str) -> None:
     assert [detect(environ) for environ in saved(name)] == [None]
 
 
 def test_every_saved_environment_is_tested() -> None:
-    tested = {"torchrun", "torchrun_two_nodes", "torchrun_in_srun", "openmpi5", "openmpi4", "mpich_hydra"}
-    tested |= {"srun_step", "srun_step_pmi2", "none", "sbatch_script", "salloc_shell", "salloc_interactive_step"}
+    tested = {
+        "torchrun",
+        "torchrun_two_nodes",
+        "torchrun_in_srun",
+        "openmpi5",
+        "openmpi4",
+        "mpich_hydra",
+    }
+    tested |= {
+        "srun_step",
+        "srun_step_pmi2",
+        "none",
+        "sbatch_script",
+        "salloc_shell",
+        "salloc_interactive_step",
+    }
     assert {file.stem for file in ENVIRONMENTS.glob("*.json")} == tested
     assert all(name in (ENVIRONMENTS / "README.md").read_text() for name in tested)
 
 
-@pytest.mark.parametrize("outer", ["sbatch_script", "salloc_shell", "salloc_interactive_step", "srun_step"])
+@pytest.mark.parametrize(
+    "outer", ["sbatch_script", "salloc_shell", "salloc_interactive_step", "srun_step"]
+)
 @pytest.mark.parametrize("inner", ["torchrun", "openmpi5", "openmpi4", "mpich_hydra"])
 def test_the_inner_launcher_wins(outer: str, inner: str) -> None:
     assert [detect(saved(outer)[0] | environ) for environ in saved(inner)] == [
@@ -85,7 +106,9 @@ def test_a_script_that_exports_rank_itself_is_no_torchrun_world() -> None:
     assert detect({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}) is None
 
 
-@pytest.mark.parametrize("special", ["4294967295", "4294967291", "4294967290", "4294967280", "", "batch", "-5"])
+@pytest.mark.parametrize(
+    "special", ["4294967295", "4294967291", "4294967290", "4294967280", "", "batch", "-5"]
+)
 def test_only_numbered_steps_are_worlds(special: str) -> None:
     step = saved("srun_step")[0]
     assert detect(step | {"SLURM_STEP_ID": "17"}) is not None
@@ -131,7 +154,11 @@ def test_a_missing_size_is_named(name: str, variable: str) -> None:
 
 
 def test_srun_without_a_node_list_says_what_to_export() -> None:
-    environ = {name: value for name, value in saved("srun_step")[0].items() if not name.endswith("NODELIST")}
+    environ = {
+        name: value
+        for name, value in saved("srun_step")[0].items()
+        if not name.endswith("NODELIST")
+    }
     place = detect(environ)
     assert place is not None
     with pytest.raises(ConfigError, match="export MASTER_ADDR"):
@@ -149,7 +176,9 @@ def test_ranks_that_slurms_pmi_started_meet_without_mpi(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("broken", [{"MASTER_PORT": "abc"}, {"MASTER_PORT": "1"}])
-def test_an_unreachable_meeting_point_is_a_broken_world(broken: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_meeting_point_is_a_broken_world(
+    broken: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("commbench.world.rendezvous.CONNECT_S", 1.0)
     environ = saved("srun_step")[1] | {"MASTER_ADDR": "127.0.0.1"} | broken
     place = detect(environ)
@@ -162,8 +191,12 @@ def test_an_unreachable_meeting_point_is_a_broken_world(broken: Environment, mon
 def test_rank_0_owns_the_store_where_the_launcher_names_an_address(backend: type[Backend]) -> None:
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     places = [RankIdentity("srun", rank, 2, rank) for rank in range(2)]
-    controls: list[StoreControl] = no_error(together(lambda place: connect(place, backend(), environ=meeting), places))
-    decisions = no_error(together(lambda control: control.decide({"from": control.rank}, 5.0), controls))
+    controls: list[StoreControl] = no_error(
+        together(lambda place: connect(place, backend(), environ=meeting), places)
+    )
+    decisions = no_error(
+        together(lambda control: control.decide({"from": control.rank}, 5.0), controls)
+    )
     assert decisions == [{"from": 0}, {"from": 0}]
 
 
@@ -172,7 +205,9 @@ def test_rank_0_owns_the_store_where_the_launcher_names_an_address(backend: type
 
 def assembled(hints: list[str | None]) -> list[World]:
     def meet(control: StoreControl) -> World:
-        return assemble(RankIdentity("torchrun", control.rank, len(hints), 0, hints[control.rank]), control)
+        return assemble(
+            RankIdentity("torchrun", control.rank, len(hints), 0, hints[control.rank]), control
+        )
 
     return on_ranks(len(hints), meet)
 
@@ -188,7 +223,9 @@ def assembled(hints: list[str | None]) -> list[World]:
         (["2", "10", "2"], ((0, 2), (1,))),
     ],
 )
-def test_ranks_agree_on_their_nodes(hints: list[str | None], nodes: tuple[tuple[int, ...], ...]) -> None:
+def test_ranks_agree_on_their_nodes(
+    hints: list[str | None], nodes: tuple[tuple[int, ...], ...]
+) -> None:
     worlds = assembled(hints)
     size = len(hints)
     assert worlds == [World(rank, size, nodes, (rank,), "torchrun") for rank in range(size)]
@@ -196,7 +233,9 @@ def test_ranks_agree_on_their_nodes(hints: list[str | None], nodes: tuple[tuple[
 
 def test_processes_of_one_machine_have_one_identity() -> None:
     program = "from commbench.world.rendezvous import host_identity; print(host_identity())"
-    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
+    child = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True
+    )
     assert child.stdout.strip() == host_identity()
     assert len(set(host_identity().split("|"))) == 3
 

@@ -29,12 +29,17 @@ except KeyboardInterrupt:
 """
 IN_PYTHON = "time.sleep(30)"
 # a mutex that is locked twice: unlike a system call, a signal does not end the wait
-IN_C = "lock, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None); [libc.pthread_mutex_lock(lock) for _ in 'ab']"
+IN_C = (
+    "lock, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None);"
+    " [libc.pthread_mutex_lock(lock) for _ in 'ab']"
+)
 
 
 def ended(work: str, number: signal.Signals) -> tuple[int, list[str], float]:
     code = WORK.format(work=work)
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.2)

@@ -1,4 +1,5 @@
-"""The store of worlds without torch, in its own process: the control plane over it, and what it does in trouble."""
+"""The store of worlds without torch, in its own process: the control plane over it, and what it
+does in trouble."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def client(port: int) -> KeyValueStore:
 
 
 def test_values_are_bytes_of_any_size_until_they_are_deleted(port: int) -> None:
-    store, other, large = client(port), client(port), os.urandom(3_000_000)
+    store = client(port)
+    other = client(port)
+    large = os.urandom(3_000_000)
     store.set("a", "é")
     store.set("b", large)
     assert other.multi_get(["b", "a"]) == [large, "é".encode()] and other.get("a") == "é".encode()
@@ -79,7 +82,8 @@ def test_a_get_waits_for_the_last_of_its_keys(port: int) -> None:
 
 
 def test_the_answer_to_a_get_that_took_too_long_is_not_taken_for_the_next_one(port: int) -> None:
-    store, other = client(port), client(port)
+    store = client(port)
+    other = client(port)
     store.set_timeout(timedelta(seconds=0.05))
     with pytest.raises(RuntimeError, match=r"no answer from the store in 0\.05 s"):
         store.get("late")
@@ -92,10 +96,15 @@ def test_the_answer_to_a_get_that_took_too_long_is_not_taken_for_the_next_one(po
 def test_a_rank_that_reads_nothing_does_not_stop_the_others(port: int) -> None:
     sleeper = "import sys, os, signal; from commbench.world.store import GET, frame, socket\n"
     sleeper += "s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
-    sleeper += "[s.sendall(frame(n, [GET, b'large'])) for n in range(20)]; print(flush=True); signal.pause()"
+    sleeper += (
+        "[s.sendall(frame(n, [GET, b'large'])) for n in range(20)]; print(flush=True);"
+        " signal.pause()"
+    )
     store = client(port)
     store.set("large", bytes(4_000_000))
-    with subprocess.Popen([sys.executable, "-c", sleeper, str(port)], stdout=subprocess.PIPE) as asleep:
+    with subprocess.Popen(
+        [sys.executable, "-c", sleeper, str(port)], stdout=subprocess.PIPE
+    ) as asleep:
         assert asleep.stdout is not None and asleep.stdout.readline()
         begin = time.monotonic()
         store.set("a", "b")
@@ -138,7 +147,9 @@ def test_the_nodes_of_a_large_world_have_stores_of_their_own(port: int) -> None:
     nodes = ((0, 1, 2), (3, 4))
 
     def work(rank: int) -> object:
-        control = join_nodes(World(rank, 5, nodes, (rank,)), StoreControl(client(port), rank, 5), SOON_S)
+        control = join_nodes(
+            World(rank, 5, nodes, (rank,)), StoreControl(client(port), rank, 5), SOON_S
+        )
         assert isinstance(control, NodeControl)
         seen = control.decide(control.gather(rank, SOON_S), SOON_S)
         control.farewell(SOON_S)
@@ -161,8 +172,11 @@ def test_its_process_ends_with_rank_0_and_then_all_calls_fail(
     assert list(missing.value.ranks) == [0]
 
 
-def test_a_signal_to_the_process_group_of_rank_0_does_not_reach_it(owner: subprocess.Popen[str], port: int) -> None:
-    """mpirun ends ranks by their group; rank 0 then saves results, and the others must not miss the store."""
+def test_a_signal_to_the_process_group_of_rank_0_does_not_reach_it(
+    owner: subprocess.Popen[str], port: int
+) -> None:
+    """mpirun ends ranks by their group; rank 0 then saves results, and the others must not miss the
+    store."""
     server = psutil.Process(owner.pid).children()[0]
     assert os.getpgid(server.pid) == server.pid != os.getpgid(owner.pid)
 

@@ -1,4 +1,5 @@
-"""Which rank failed first, and how; what a launcher leaves behind is ended, and what killed ranks leave in /dev/shm."""
+"""Which rank failed first, and how; what a launcher leaves behind is ended, and what killed ranks
+leave in /dev/shm."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def end_all():
 while len(list(folder.glob("found-*")) + list(folder.glob("ready-*"))) < 6:
     time.sleep(0.02)
 time.sleep(0.2)
-'''
+'''  # noqa: E501
 
 
 def rank_of(environ: Mapping[str, str]) -> int | None:
@@ -58,16 +59,24 @@ def rank_of(environ: Mapping[str, str]) -> int | None:
     return int(environ["FAKE_RANK"])
 
 
-def launched(folder: Path, output: Output, script: str, ranks: int = 3, **run: object) -> LaunchedWorld:
+def launched(
+    folder: Path, output: Output, script: str, ranks: int = 3, **run: object
+) -> LaunchedWorld:
     words = [sys.executable, "-c", HEAD + script, str(folder), json.dumps(run)]
     return LaunchedWorld("fake", words, os.environ, output.write_end, rank_of, ranks)
 
 
 def supervised(
-    folder: Path, script: str, ranks: int = 3, stopped_s: float = 8.0, closing_s: float = 60.0, **run: object
+    folder: Path,
+    script: str,
+    ranks: int = 3,
+    stopped_s: float = 8.0,
+    closing_s: float = 60.0,
+    **run: object,
 ) -> WorldEnd:
     """The world's end; none of its processes is left."""
-    worlds, output = list[LaunchedWorld](), Output("starting", folder / LOG)
+    worlds = list[LaunchedWorld]()
+    output = Output("starting", folder / LOG)
 
     def start() -> LaunchedWorld:
         worlds.append(launched(folder, output, script, ranks, **run))
@@ -92,32 +101,47 @@ def supervised(
         ("ranks[1].terminate()", "was ended by SIGTERM"),
     ],
 )
-def test_the_rank_that_a_launcher_lost_is_named_with_its_signal(tmp_path: Path, act: str, how: str) -> None:
-    end = supervised(tmp_path, f"{act}; os.wait(); time.sleep(0.7); end_all(); print('log'); sys.exit(7)")
+def test_the_rank_that_a_launcher_lost_is_named_with_its_signal(
+    tmp_path: Path, act: str, how: str
+) -> None:
+    end = supervised(
+        tmp_path, f"{act}; os.wait(); time.sleep(0.7); end_all(); print('log'); sys.exit(7)"
+    )
     assert end.status == 7 and end.cause is None and end.launcher.startswith("fake (pid ")
     (failure,) = end.failures
     assert (failure.rank, failure.how) == (1, how)
-    assert (tmp_path / LOG).read_text() == "log\n", "a launcher's own messages do not reach the terminal"
+    assert (tmp_path / LOG).read_text() == "log\n", (
+        "a launcher's own messages do not reach the terminal"
+    )
 
 
-def test_of_ranks_that_end_at_once_the_one_that_its_launcher_names_is_blamed(tmp_path: Path) -> None:
-    end = supervised(tmp_path, "end_all(); print('=   PID', ranks[2].pid, 'RUNNING AT vm'); sys.exit(9)")
+def test_of_ranks_that_end_at_once_the_one_that_its_launcher_names_is_blamed(
+    tmp_path: Path,
+) -> None:
+    end = supervised(
+        tmp_path, "end_all(); print('=   PID', ranks[2].pid, 'RUNNING AT vm'); sys.exit(9)"
+    )
     assert [failure.rank for failure in end.failures] == [2]
 
 
 def test_ranks_that_their_launcher_kills_at_its_own_end_are_not_blamed(tmp_path: Path) -> None:
-    pauses = "for one in ranks: one.kill(); one.wait(); time.sleep(0.02)"  # the parent sees one end after the other
+    # the parent sees one end after the other
+    pauses = "for one in ranks: one.kill(); one.wait(); time.sleep(0.02)"
     end = supervised(tmp_path, f"{pauses}\nsys.exit(1)")
     assert (end.failures, end.status, end.cause) == ((), 1, None)
 
 
-def test_of_ranks_that_are_killed_at_once_the_first_is_blamed_where_the_launcher_reports_it(tmp_path: Path) -> None:
+def test_of_ranks_that_are_killed_at_once_the_first_is_blamed_where_the_launcher_reports_it(
+    tmp_path: Path,
+) -> None:
     pauses = "for one in ranks: one.kill(); one.wait(); time.sleep(0.05)"
     end = supervised(tmp_path, f"{pauses}\nsys.exit(137)")
     assert (end.failures[0].rank, end.failures[0].how) == (0, "was killed by SIGKILL")
 
 
-def test_of_ranks_that_are_killed_at_once_and_that_their_launcher_names_the_first_is_blamed(tmp_path: Path) -> None:
+def test_of_ranks_that_are_killed_at_once_and_that_their_launcher_names_the_first_is_blamed(
+    tmp_path: Path,
+) -> None:
     pauses = "for one in ranks: one.kill(); one.wait(); print('pid:', one.pid); time.sleep(0.05)"
     end = supervised(tmp_path, f"{pauses}\nsys.exit(1)")
     assert (end.failures[0].rank, end.failures[0].how) == (0, "was killed by SIGKILL")
@@ -129,14 +153,22 @@ def test_a_rank_that_ends_early_ends_the_world_even_with_status_0(
 ) -> None:
     monkeypatch.setattr("commbench.world.supervisor.EARLY_S", 0.5)
     end = supervised(tmp_path, "ranks[0].send_signal(10); ranks[0].wait(); time.sleep(60)")
-    assert [(failure.rank, failure.how) for failure in end.failures] == [(0, "exited with status 0")]
+    assert [(failure.rank, failure.how) for failure in end.failures] == [
+        (0, "exited with status 0")
+    ]
 
 
 def test_a_stopped_rank_and_a_stopped_launcher_are_named(tmp_path: Path) -> None:
     end = supervised(tmp_path, "ranks[2].send_signal(19); time.sleep(60)", stopped_s=1.0)
-    assert [(failure.rank, failure.how) for failure in end.failures] == [(2, "is stopped by a signal")]
+    assert [(failure.rank, failure.how) for failure in end.failures] == [
+        (2, "is stopped by a signal")
+    ]
     end = supervised(tmp_path, "os.kill(os.getpid(), 19)", stopped_s=1.0)
-    assert end.cause is not None and end.cause.startswith("fake (pid ") and end.cause.endswith("is stopped by a signal")
+    assert (
+        end.cause is not None
+        and end.cause.startswith("fake (pid ")
+        and end.cause.endswith("is stopped by a signal")
+    )
 
 
 def test_a_launcher_that_is_killed_is_the_cause(tmp_path: Path) -> None:
@@ -147,17 +179,24 @@ def test_a_launcher_that_is_killed_is_the_cause(tmp_path: Path) -> None:
 def test_a_launcher_with_the_status_of_ranks_that_it_ended_is_not_the_cause(tmp_path: Path) -> None:
     """srun ends the tasks of a world that rank 0 has found broken, and exits with their 143."""
     broken = (
-        "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status': 3, 'reason': 'silent'}))"
+        "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status': 3,"
+        " 'reason': 'silent'}))"
     )
-    end = supervised(tmp_path, f"{broken}; os._exit(143)")  # before its parent can read that and end it
+    # before its parent can read that and end it
+    end = supervised(tmp_path, f"{broken}; os._exit(143)")
     assert end.cause is None
     with pytest.raises(WorldBroken, match=r"^silent; finished cases are in"):
         exit_protocol.run_status(tmp_path, tmp_path / "reason", end)
 
 
-def test_a_launcher_that_is_killed_is_the_cause_also_where_a_rank_notices_it_first(tmp_path: Path) -> None:
-    """torchrun hosts the store: rank 0 may lose its connection, and report that, before the parent sees the end."""
-    broken = "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status': 3}))"
+def test_a_launcher_that_is_killed_is_the_cause_also_where_a_rank_notices_it_first(
+    tmp_path: Path,
+) -> None:
+    """torchrun hosts the store: rank 0 may lose its connection, and report that, before the parent
+    sees the end."""
+    broken = (
+        "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status': 3}))"
+    )
     end = supervised(tmp_path, f"{broken}; os.kill(os.getpid(), signal.SIGKILL)")
     assert end.cause is not None and end.cause.endswith("was killed by SIGKILL")
 
@@ -165,12 +204,17 @@ def test_a_launcher_that_is_killed_is_the_cause_also_where_a_rank_notices_it_fir
 @pytest.mark.parametrize(
     "tell",
     [
-        "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status': 3}))",
+        (
+            "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status':"
+            " 3}))"
+        ),
         "(folder / 'reason').write_text('rank 0 is silent')",
     ],
     ids=["run.json", "reason"],
 )
-def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(tmp_path: Path, tell: str) -> None:
+def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(
+    tmp_path: Path, tell: str
+) -> None:
     end = supervised(tmp_path, f"signal.signal(15, signal.SIG_IGN); {tell}; time.sleep(60)")
     assert end.status == -signal.SIGKILL
 
@@ -185,7 +229,9 @@ def test_ranks_that_outlive_their_run_are_named_and_ended(tmp_path: Path) -> Non
 class AtOnce(RunningWorld):
     """Forked ranks whose ends are read together, or a few at a time."""
 
-    pid, name, kills_ranks = 5, "the rank server", False
+    pid = 5
+    name = "the rank server"
+    kills_ranks = False
     seen_together = 9
 
     def __init__(self, *codes: int) -> None:
@@ -203,16 +249,22 @@ class AtOnce(RunningWorld):
         raise AssertionError("it has ended")
 
 
-def test_ranks_that_end_at_once_are_named_and_not_their_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_end_at_once_are_named_and_not_their_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failures(*codes: int) -> list[tuple[int, str]]:
         output = Output("starting", tmp_path / LOG)
         end = supervise(lambda: AtOnce(*codes), output, tmp_path, tmp_path / "reason", 8.0, 60.0)
         return [(failure.rank, failure.how) for failure in end.failures]
 
     assert failures(1, 1) == [(0, "exited with status 1"), (1, "exited with status 1")]
-    assert failures(3, -signal.SIGKILL) == [(1, "was killed by SIGKILL")], "rank 0 ended because rank 1 was gone"
+    assert failures(3, -signal.SIGKILL) == [(1, "was killed by SIGKILL")], (
+        "rank 0 ended because rank 1 was gone"
+    )
     monkeypatch.setattr(AtOnce, "seen_together", 1)
-    assert failures(-signal.SIGKILL, -signal.SIGKILL) == [(0, "was killed by SIGKILL")], "their server kills nobody"
+    assert failures(-signal.SIGKILL, -signal.SIGKILL) == [(0, "was killed by SIGKILL")], (
+        "their server kills nobody"
+    )
 
 
 # ---------------------------------------------------------------- shared memory
@@ -232,7 +284,10 @@ time.sleep(60)
 def names() -> Iterator[tuple[Path, Path, Path]]:
     """A library's segment, one of somebody else's, and a library's that nobody of us maps."""
     token = secrets.token_hex(4)
-    made = tuple(Path("/dev/shm") / f"{name}{token}" for name in ("mpich_shm_", "commbench_test_", "mpich_shm_x"))
+    made = tuple(
+        Path("/dev/shm") / f"{name}{token}"
+        for name in ("mpich_shm_", "commbench_test_", "mpich_shm_x")
+    )
     for path in made:
         path.write_bytes(bytes(4096))
     yield made[0], made[1], made[2]
@@ -269,7 +324,8 @@ class Stuck(RunningWorld):
 def test_a_rank_that_the_parent_had_to_kill_is_not_the_one_that_failed(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         world = Stuck()
-        world.ranks, world.codes = {1: 0, process.pid: 1}, {1: WorldBroken.exit_status}
+        world.ranks = {1: 0, process.pid: 1}
+        world.codes = {1: WorldBroken.exit_status}
         world.end(0.0)
         world.codes[process.pid] = process.wait()
     assert world.codes[process.pid] == -signal.SIGKILL

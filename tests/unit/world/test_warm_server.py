@@ -1,4 +1,5 @@
-"""A rank server serves the worlds of a command: which jobs it suits, and what its ranks find in their environment."""
+"""A rank server serves the worlds of a command: which jobs it suits, and what its ranks find in
+their environment."""
 
 from __future__ import annotations
 
@@ -23,7 +24,13 @@ from commbench.world import launch
 from commbench.world.exit_protocol import REASON, WorldEnd, is_broken, report_reason
 from commbench.world.launch import WorldSpec, _exports
 from commbench.world.output import LOG
-from commbench.world.rank_server import ForkedWorld, RankServer, rank_server, rest_rank_server, stop_rank_server
+from commbench.world.rank_server import (
+    ForkedWorld,
+    RankServer,
+    rank_server,
+    rest_rank_server,
+    stop_rank_server,
+)
 
 BASE = {"PATH": "/bin", "OMP_NUM_THREADS": "1"}
 START_S = 60.0
@@ -48,7 +55,7 @@ class Probe(Gloo):
         with (Path(os.environ["PROBE_FOLDER"]) / f"{os.getpid()}.json").open("w") as file:
             json.dump(seen, file)
         return super().open(world, control, device)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -65,8 +72,12 @@ def test_variables_that_ranks_read_need_no_fresh_server(idle_server: RankServer,
     assert idle_server.suits(idle_server.environment | {name: "x"}, launch=0)
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "LD_LIBRARY_PATH", "PYTHONPATH", "MKL_CBWR", "TORCH_LOGS", "ANY"])
-def test_other_variables_may_have_been_read_by_what_is_loaded(idle_server: RankServer, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["OMP_NUM_THREADS", "LD_LIBRARY_PATH", "PYTHONPATH", "MKL_CBWR", "TORCH_LOGS", "ANY"]
+)
+def test_other_variables_may_have_been_read_by_what_is_loaded(
+    idle_server: RankServer, name: str
+) -> None:
     assert not idle_server.suits(idle_server.environment | {name: "x"}, launch=0)
 
 
@@ -99,7 +110,14 @@ def test_only_a_server_that_may_still_import_is_ended_before_others_measure() ->
 def test_no_server_starts_for_what_forks_no_ranks() -> None:
     launchers = {
         words: None if (launcher := likely_launcher(words.split())) is None else launcher.name
-        for words in ("", "plan=true", "backend=mpi", "backend=simulated", "launcher=torchrun", "backend=tcp,mpi")
+        for words in (
+            "",
+            "plan=true",
+            "backend=mpi",
+            "backend=simulated",
+            "launcher=torchrun",
+            "backend=tcp,mpi",
+        )
     }
     assert launchers == {
         "": "local", "plan=true": None, "backend=mpi": "mpirun", "backend=simulated": None,
@@ -107,8 +125,11 @@ def test_no_server_starts_for_what_forks_no_ranks() -> None:
     }  # fmt: skip
 
 
-def test_what_the_user_asks_for_with_env_wins_over_what_the_command_inherits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for what is read before a rank could export it: by the dynamic linker, or by torch in a rank server."""
+def test_what_the_user_asks_for_with_env_wins_over_what_the_command_inherits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also for what is read before a rank could export it: by the dynamic linker, or by torch in a
+    rank server."""
     monkeypatch.setenv("LD_LIBRARY_PATH", "/inherited")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     with ConfigComposer() as composer:
@@ -121,9 +142,12 @@ def test_a_rank_of_an_earlier_world_does_not_break_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A paused rank goes on when fresh ranks already run in the same folder."""
-    reason_files, broken = list[Path](), list[bool]()
+    reason_files = list[Path]()
+    broken = list[bool]()
 
-    def supervise(start: object, output: object, folder: Path, reason_file: Path, *limits: float) -> WorldEnd:
+    def supervise(
+        start: object, output: object, folder: Path, reason_file: Path, *limits: float
+    ) -> WorldEnd:
         reason_files.append(reason_file)
         report_reason("rank 0 is gone", {REASON: str(reason_files[0])})
         broken.append(is_broken(reason_file, {}))
@@ -146,29 +170,59 @@ def test_each_job_of_a_sweep_has_its_own_environment_and_nothing_outlives_a_pare
     (tmp_path / "backend" / "probe.yaml").write_text("_target_: probe_backend.Probe\n")
     (tmp_path / "seen").mkdir()
     command = [
-        sys.executable, "-m", "commbench", "-m", "--config-dir", str(tmp_path), "allow=[probe_backend]",
-        "backend=probe", "benchmark=all_reduce", "sizes=[8]", "timing=soak", "timing.duration_s=0.2,100",
-        "timing.warmup_s=0", "layout=1x2", "+env.NCCL_DEBUG=${timing.duration_s}", "+env.GLOO_DEVICE_TRANSPORT=TCP",
-        "+env.OMPI_MCA_pml=ob1", f"output={tmp_path / 'results'}",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "commbench",
+        "-m",
+        "--config-dir",
+        str(tmp_path),
+        "allow=[probe_backend]",
+        "backend=probe",
+        "benchmark=all_reduce",
+        "sizes=[8]",
+        "timing=soak",
+        "timing.duration_s=0.2,100",
+        "timing.warmup_s=0",
+        "layout=1x2",
+        "+env.NCCL_DEBUG=${timing.duration_s}",
+        "+env.GLOO_DEVICE_TRANSPORT=TCP",
+        "+env.OMPI_MCA_pml=ob1",
+        f"output={tmp_path / 'results'}",
+    ]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"PYTHONPATH": path, "PROBE_FOLDER": str(tmp_path / "seen"), "LABEL": "of the command"}
+    environment = os.environ | {
+        "PYTHONPATH": path,
+        "PROBE_FOLDER": str(tmp_path / "seen"),
+        "LABEL": "of the command",
+    }
     environment["OMP_NUM_THREADS"] = "4"
-    with (tmp_path / "log").open("w+") as log, subprocess.Popen(command, env=environment, stderr=log) as process:
-        runs, written = tmp_path / "results", (tmp_path / "log").read_text
+    with (
+        (tmp_path / "log").open("w+") as log,
+        subprocess.Popen(command, env=environment, stderr=log) as process,
+    ):
+        runs = tmp_path / "results"
+        written = (tmp_path / "log").read_text
         try:
-            until(lambda: any(runs.glob("*/samples.parquet")) and any(runs.glob("*/in_flight")), explain=written)
+            until(
+                lambda: any(runs.glob("*/samples.parquet")) and any(runs.glob("*/in_flight")),
+                explain=written,
+            )
             children = psutil.Process(process.pid).children(recursive=True)
         finally:
             process.kill()
-    assert len(children) == 3 and not psutil.wait_procs(children, timeout=5)[1], "a server and two ranks"
+    assert len(children) == 3 and not psutil.wait_procs(children, timeout=5)[1], (
+        "a server and two ranks"
+    )
     seen = [json.loads(file.read_text()) for file in (tmp_path / "seen").iterdir()]
     of_ranks = [(record["rank"], record["NCCL_DEBUG"]) for record in seen]
     assert sorted(of_ranks) == [(0, "0.2"), (0, "100"), (1, "0.2"), (1, "100")]
-    assert {(record["GLOO_DEVICE_TRANSPORT"], record["OMPI_MCA_pml"], record["label"]) for record in seen} == {
-        ("TCP", "ob1", "of the command")
-    }
-    assert len({record["server"] for record in seen}) == 1, "one server has forked the ranks of both jobs"
+    assert {
+        (record["GLOO_DEVICE_TRANSPORT"], record["OMPI_MCA_pml"], record["label"])
+        for record in seen
+    } == {("TCP", "ob1", "of the command")}
+    assert len({record["server"] for record in seen}) == 1, (
+        "one server has forked the ranks of both jobs"
+    )
     assert {record["threads"] for record in seen} == {1}, "a fork copies one thread only"
     assert not any(record["mpi"] for record in seen), "no MPI library was loaded before"
 
@@ -176,17 +230,23 @@ def test_each_job_of_a_sweep_has_its_own_environment_and_nothing_outlives_a_pare
 def test_the_first_rank_that_fails_ends_the_others(
     tmp_path: Path, warm_executable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the server, before the other one could find out: it waits for the first rank at the store."""
+    """By the server, before the other one could find out: it waits for the first rank at the
+    store."""
     monkeypatch.setattr(sys, "executable", str(warm_executable))
     server = RankServer(os.environ)
     try:
-        world = ForkedWorld(server, 2, ["benchmark=all_reduce", f"output={tmp_path}"], os.environ, 2, tmp_path)
+        world = ForkedWorld(
+            server, 2, ["benchmark=all_reduce", f"output={tmp_path}"], os.environ, 2, tmp_path
+        )
         while not world.ranks:
             world.wait(START_S)
         killed, other = sorted(world.ranks, key=lambda pid: -world.ranks[pid])
         os.kill(killed, signal.SIGKILL)
         world.wait_for_end(10.0)
-        assert world.codes == {killed: -signal.SIGKILL, other: world.codes.get(other)} and world.codes[other] in (
+        assert world.codes == {
+            killed: -signal.SIGKILL,
+            other: world.codes.get(other),
+        } and world.codes[other] in (
             -15,
             143,
         )
@@ -196,19 +256,28 @@ def test_the_first_rank_that_fails_ends_the_others(
 
 def test_a_server_ends_with_the_process_that_has_started_it(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from commbench.world.rank_server import RankServer; print(RankServer(os.environ).process.pid)"
+        "import os, sys; from commbench.world.rank_server import RankServer;"
+        " print(RankServer(os.environ).process.pid)"
     )
-    pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=START_S).stdout)
+    pid = int(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=START_S
+        ).stdout
+    )
     deadline = time.monotonic() + START_S
     while Path(f"/proc/{pid}").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text():
         assert time.monotonic() < deadline
         with suppress(OSError):
-            assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text(), "it must not import torch for nobody"
+            assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text(), (
+                "it must not import torch for nobody"
+            )
         time.sleep(0.05)
 
 
 def test_a_server_holds_nothing_that_its_command_prints_to(idle_server: RankServer) -> None:
-    files = [str(Path(f"/proc/{idle_server.process.pid}/fd/{number}").readlink()) for number in (1, 2)]
+    files = [
+        str(Path(f"/proc/{idle_server.process.pid}/fd/{number}").readlink()) for number in (1, 2)
+    ]
     assert files == [os.devnull, "/memfd:rank_server (deleted)"]
 
 

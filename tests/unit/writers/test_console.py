@@ -19,16 +19,33 @@ from commbench.writers.console import DIVIDED, Console, run_text
 
 WIDTH = 100
 RUN = {
-    "backend": {"name": "gloo", "library": "x"}, "world": {"size": 8, "nodes": 1}, "timing": "quick", "label": "",
-    "folder": "results/r", "cases": 1, "at_most_s": 2.0,
-}  # fmt: skip
+    "backend": {"name": "gloo", "library": "x"},
+    "world": {"size": 8, "nodes": 1},
+    "timing": "quick",
+    "label": "",
+    "folder": "results/r",
+    "cases": 1,
+    "at_most_s": 2.0,
+}
 
 
 def row(**more: Any) -> dict[str, Any]:
-    values = case_row(
-        benchmark="p2p_latency", layout="1x8", dtype="float32", engine="python", status="ok", message_bytes=1024,
-        median_s=2e-6, warnings=[], ranks_per_node=8, repetitions=30, schedule="serial",
-    ) | more  # fmt: skip
+    values = (
+        case_row(
+            benchmark="p2p_latency",
+            layout="1x8",
+            dtype="float32",
+            engine="python",
+            status="ok",
+            message_bytes=1024,
+            median_s=2e-6,
+            warnings=[],
+            ranks_per_node=8,
+            repetitions=30,
+            schedule="serial",
+        )
+        | more
+    )
     near = {name: more.get(name, values["median_s"]) for name in ("ci_low_s", "ci_high_s")}
     return values | (near if values["status"] == "ok" else {"median_s": None})
 
@@ -58,9 +75,12 @@ def table(text: list[str]) -> list[str]:
 
 
 def cells(text: list[str], heading: str) -> list[str]:
-    """A column of the first table, by the end of its right-aligned heading in the line above the units."""
+    """A column of the first table, by the end of its right-aligned heading in the line above the
+    units."""
     at = next(index for index, line in enumerate(text) if line.startswith("benchmark"))
-    end = next(line for line in text[at - 1 : at + 1] if heading in line).index(heading) + len(heading)
+    end = next(line for line in text[at - 1 : at + 1] if heading in line).index(heading) + len(
+        heading
+    )
     return [line[:end].split()[-1] for line in table(text)[1:]]
 
 
@@ -69,22 +89,35 @@ def cells(text: list[str], heading: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "values"),
-    [("root", (0, 3)), ("streams", (1, 36)), ("window", (2, 64)), ("schedule", ("rounds", "turns"))],
+    [
+        ("root", (0, 3)),
+        ("streams", (1, 36)),
+        ("window", (2, 64)),
+        ("schedule", ("rounds", "turns")),
+    ],
 )
 def test_a_variable_is_in_the_title_where_it_is_one_and_a_column_where_it_varies(
     name: str, values: tuple[Any, ...]
 ) -> None:
-    alike = lines(row(**{name: values[0]}), row(**{name: values[0], "message_bytes": 8}), row(message_bytes=16))
+    alike = lines(
+        row(**{name: values[0]}),
+        row(**{name: values[0], "message_bytes": 8}),
+        row(message_bytes=16),
+    )
     assert f", {name} {values[0]}" in title(alike)
     assert name not in table(alike)[0]
     varying = lines(*(row(**{name: value}) for value in values))
     assert name not in title(varying)
     assert name in table(varying)[0]
-    assert [str(value) in line.split() for value, line in zip(values, table(varying)[1:], strict=True)] == [True, True]
+    assert [
+        str(value) in line.split() for value, line in zip(values, table(varying)[1:], strict=True)
+    ] == [True, True]
 
 
 def test_what_says_nothing_is_not_said() -> None:
-    barrier = row(benchmark="barrier", dtype="none", message_bytes=0, schedule=None, algbw_gb_per_s=None)
+    barrier = row(
+        benchmark="barrier", dtype="none", message_bytes=0, schedule=None, algbw_gb_per_s=None
+    )
     text = lines(barrier, row(benchmark="all_reduce", schedule=None))
     assert title(text).endswith("dtype float32, engine python")
     assert "serial" not in "".join(lines(row(pair="0-1")))
@@ -97,13 +130,21 @@ def test_a_terminal_has_one_line_for_a_size(width: int) -> None:
     """As 2 ranks on a CPU give them; the units stand in the heading only."""
     rows = [
         row(
-            benchmark=name, message_bytes=size, window=64 if name == "p2p_bandwidth" else None,
-            median_s=1.2345e-6 * size, ci_low_s=1.2e-6 * size, ci_high_s=1.3e-6 * size, p99_s=2e-6 * size,
+            benchmark=name,
+            message_bytes=size,
+            window=64 if name == "p2p_bandwidth" else None,
+            median_s=1.2345e-6 * size,
+            ci_low_s=1.2e-6 * size,
+            ci_high_s=1.3e-6 * size,
+            p99_s=2e-6 * size,
             algbw_gb_per_s=9.76e-5,
-            busbw_gb_per_s=9.76e-5, message_rate_per_s=2170.0 / size, in_place=None,
+            busbw_gb_per_s=9.76e-5,
+            message_rate_per_s=2170.0 / size,
+            in_place=None,
         )
-        for name in ("all_reduce", "p2p_bandwidth", "p2p_latency") for size in (8, 1024, 40_000_000)
-    ]  # fmt: skip
+        for name in ("all_reduce", "p2p_bandwidth", "p2p_latency")
+        for size in (8, 1024, 40_000_000)
+    ]
     text = lines(*rows, width=width)
     assert max(map(len, text)) <= width
     assert len(table(text)) == 1 + len(rows)
@@ -111,18 +152,26 @@ def test_a_terminal_has_one_line_for_a_size(width: int) -> None:
     assert cells(text, "median")[:3] == ["9.88", "1264", "49380000"]
     if width > 60:
         assert cells(text, "busbw")[0] == "0.0000976"
-    shown = [name for name in ("interval", "p99", "algbw", "messages") if any(name in line for line in text[:6])]
-    assert shown == {60: ["interval"], 80: ["interval", "p99"], 100: ["interval", "p99", "algbw"]}.get(
-        width, ["interval", "p99", "algbw", "messages"]
-    )
+    shown = [
+        name
+        for name in ("interval", "p99", "algbw", "messages")
+        if any(name in line for line in text[:6])
+    ]
+    assert shown == {
+        60: ["interval"],
+        80: ["interval", "p99"],
+        100: ["interval", "p99", "algbw"],
+    }.get(width, ["interval", "p99", "algbw", "messages"])
 
 
 def test_a_file_has_all_columns_the_flags_and_the_whole_reason() -> None:
     reason = "it failed\n" + "\n".join(f"at frame {number}" for number in range(50))
     text = lines(
-        row(warnings=["noisy", "skewed"]), row(message_bytes=8), row(message_bytes=16, status="failed", reason=reason),
+        row(warnings=["noisy", "skewed"]),
+        row(message_bytes=8),
+        row(message_bytes=16, status="failed", reason=reason),
         width=None,
-    )  # fmt: skip
+    )
     rows = [line for line in text if line.startswith("p2p_latency")]
     assert [line.split()[1] for line in rows] == ["8", "16", "1024"]
     assert "failed: it failed at frame 0" in rows[1] and rows[1].endswith("at frame 49")
@@ -130,9 +179,12 @@ def test_a_file_has_all_columns_the_flags_and_the_whole_reason() -> None:
 
 
 def recorded() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The run of mpi beside the notebooks, of whose sizes the README shows the smallest and the largest."""
+    """The run of mpi beside the notebooks, of whose sizes the README shows the smallest and the
+    largest."""
     folders = find_runs(ROOT / "notebooks" / "data" / "quickstart")
-    folder, run = next((path, load_run(path)) for path in folders if load_run(path)["backend"]["name"] == "mpi")
+    folder, run = next(
+        (path, load_run(path)) for path in folders if load_run(path)["backend"]["name"] == "mpi"
+    )
     rows = [row for row in rows_of(folder) if row["message_bytes"] in (40, 40_000_000)]
     return run | {"folder": f"results/{folder.name}"}, rows
 
@@ -177,7 +229,9 @@ def test_flags_are_grouped_below_the_table_by_their_sizes() -> None:
 
 
 def test_a_flag_of_all_rows_is_one_line_above_and_marks_none() -> None:
-    text = lines(*flagged({8: ["oversubscribed"], 16: ["oversubscribed"], 32: ["oversubscribed", "noisy"]}))
+    text = lines(
+        *flagged({8: ["oversubscribed"], 16: ["oversubscribed"], 32: ["oversubscribed", "noisy"]})
+    )
     assert text.index("every row: oversubscribed") < next(
         i for i, line in enumerate(text) if line.startswith("benchmark")
     )
@@ -202,12 +256,19 @@ def test_reasons_are_grouped_below_and_cut_on_a_terminal() -> None:
     broken = {"status": "failed", "reason": "a stack " + "frame " * 300 + "end of it"}
     text = lines(row(), row(message_bytes=8, **broken), row(message_bytes=16, **broken))
     note = notes(text, "failed")
-    assert note.startswith("failed: 8 B, 16 B: a stack frame") and note.endswith("end of it") and len(note) < 500
+    assert (
+        note.startswith("failed: 8 B, 16 B: a stack frame")
+        and note.endswith("end of it")
+        and len(note) < 500
+    )
     assert cells(text, "median") == ["failed", "failed", "2.00"]
 
 
 def test_colors_are_for_terminals() -> None:
-    rows = [{**case, "case_id": str(case["message_bytes"])} for case in flagged({8: [], 16: ["noisy"], 32: []})]
+    rows = [
+        {**case, "case_id": str(case["message_bytes"])}
+        for case in flagged({8: [], 16: ["noisy"], 32: []})
+    ]
     plain = run_text(RUN, rows, Terminal(100))
     colored = run_text(RUN, rows, Terminal(100, color=True))
     assert "\x1b[" not in plain and "\x1b[33m!" in colored
@@ -240,8 +301,17 @@ def test_the_interval_says_over_what_time_its_visits_were_spread() -> None:
     names: Any = {"visits": 3, "interval_of": "visits", "interval_level": 0.75}
     rows = [row(message_bytes=8 * n, visits_s=float(n), case_id=str(n), **names) for n in (1, 2, 5)]
     assert "interval: 75 % over 3 visits in 1.00 to 5.00 s of this run" in "".join(lines(*rows))
-    more = row(message_bytes=64, visits_s=9.0, case_id="64", visits=4, interval_of="visits", interval_level=0.875)
-    assert "interval: 75 to 87.5 % over 3 to 4 visits in 1.00 to 9.00 s of this run" in "".join(lines(*rows, more))
+    more = row(
+        message_bytes=64,
+        visits_s=9.0,
+        case_id="64",
+        visits=4,
+        interval_of="visits",
+        interval_level=0.875,
+    )
+    assert "interval: 75 to 87.5 % over 3 to 4 visits in 1.00 to 9.00 s of this run" in "".join(
+        lines(*rows, more)
+    )
 
 
 def test_no_interval_is_explained_that_is_not_shown() -> None:
@@ -249,12 +319,18 @@ def test_no_interval_is_explained_that_is_not_shown() -> None:
     rows = [row(benchmark=f"a_benchmark_of_one's_own_{name}", **wide) for name in "ab"]
     for width, shown in ((60, False), (120, True)):
         text = lines(*rows, width=width)
-        assert any("interval" in line for line in text[:3]) is any(line.startswith("interval: ") for line in text)
+        assert any("interval" in line for line in text[:3]) is any(
+            line.startswith("interval: ") for line in text
+        )
         assert any(line.startswith("interval: ") for line in text) is shown
 
 
 def test_the_median_says_of_what_each_operation_has_it() -> None:
-    kinds = {"p2p_latency": "half a round trip", "all_reduce": "collective", "p2p_bibandwidth": "window / messages"}
+    kinds = {
+        "p2p_latency": "half a round trip",
+        "all_reduce": "collective",
+        "p2p_bibandwidth": "window / messages",
+    }
     rows = [row(benchmark=name, median_of=kind) for name, kind in kinds.items()]
     assert "median: half a round trip; GB/s is 10^9 B/s" in lines(rows[0])
     (several,) = [line for line in lines(*rows, width=None) if line.startswith("median: ")]
@@ -262,13 +338,18 @@ def test_the_median_says_of_what_each_operation_has_it() -> None:
         "median: collective (all_reduce), half a round trip (p2p_latency), window / messages (p2p"
     )
     many = [row(benchmark=name, median_of="collective") for name in "abcde"]
-    assert any("collective (a, b, c and 2 more), half" in line for line in lines(*many, rows[0], width=None))
+    assert any(
+        "collective (a, b, c and 2 more), half" in line
+        for line in lines(*many, rows[0], width=None)
+    )
 
 
 @pytest.mark.parametrize(
     ("window", "buffers", "expected"), [(64, "own", True), (1, "own", False), (64, "shared", False)]
 )
-def test_messages_with_memory_of_their_own_are_told(window: int, buffers: str, expected: bool) -> None:
+def test_messages_with_memory_of_their_own_are_told(
+    window: int, buffers: str, expected: bool
+) -> None:
     text = lines(row(window=window, buffers=buffers), width=None)
     assert any(line.startswith("buffers own: each message") for line in text) is expected
 
@@ -276,19 +357,30 @@ def test_messages_with_memory_of_their_own_are_told(window: int, buffers: str, e
 def test_cases_of_an_interrupted_run_that_were_not_begun_are_counted() -> None:
     rows = [row(message_bytes=8, stop_reason="ci"), row(stop_reason="interrupted")]
     text = run_text(RUN | {"status": "interrupted", "cases": 44}, rows, Terminal())
-    note = "not finished: 1 KiB; 42 of 44 cases not begun: commbench resume results/r measures what is missing"
+    note = (
+        "not finished: 1 KiB; 42 of 44 cases not begun: commbench resume results/r measures what is"
+        " missing"
+    )
     assert note in text.splitlines()
     assert "not begun" not in run_text(RUN | {"status": "done", "cases": 44}, rows, Terminal())
 
 
 def test_rows_of_an_interrupted_run_say_that_visits_are_missing() -> None:
-    rows = [row(message_bytes=8, stop_reason="ci"), row(message_bytes=16), row(stop_reason="interrupted")]
+    rows = [
+        row(message_bytes=8, stop_reason="ci"),
+        row(message_bytes=16),
+        row(stop_reason="interrupted"),
+    ]
     note = "not finished: 1 KiB: commbench resume results/r measures what is missing"
     text = lines(*rows)
     assert notes(text, "not finished") == note
     assert [line.endswith("!") for line in table(text)[1:]] == [False, False, True]
     in_file = lines(*rows, width=None)
-    assert note in in_file and [line.endswith("  not finished") for line in table(in_file)[1:]] == [False, False, True]
+    assert note in in_file and [line.endswith("  not finished") for line in table(in_file)[1:]] == [
+        False,
+        False,
+        True,
+    ]
     assert "not finished" not in "".join(lines(*rows[:2]))
 
 
@@ -309,8 +401,12 @@ def test_results_are_named_where_there_are_some(
 
 
 def test_the_foot_says_that_a_size_is_in_total_where_ranks_divide_a_message() -> None:
-    assert DIVIDED in lines(row(bytes_per_rank=1024), row(benchmark="gather", bytes_per_rank=256), width=None)
-    assert DIVIDED not in lines(row(bytes_per_rank=1024), row(benchmark="barrier", message_bytes=0), width=None)
+    assert DIVIDED in lines(
+        row(bytes_per_rank=1024), row(benchmark="gather", bytes_per_rank=256), width=None
+    )
+    assert DIVIDED not in lines(
+        row(bytes_per_rank=1024), row(benchmark="barrier", message_bytes=0), width=None
+    )
 
 
 # ---------------------------------------------------------------- many rows
@@ -324,8 +420,12 @@ def test_many_pairs_at_once_are_shortened() -> None:
 
 def test_rows_stand_in_the_order_of_numbers() -> None:
     pairs = ["0-1", "0-2", "0-10", "2-0", "10-0"]
-    text = lines(*(row(pair=pair, message_bytes=size) for size in (1024, 8) for pair in pairs[::-1]))
-    assert [line.split()[1:3] for line in table(text)[1:]] == [[pair, size] for pair in pairs for size in ("8", "1024")]
+    text = lines(
+        *(row(pair=pair, message_bytes=size) for size in (1024, 8) for pair in pairs[::-1])
+    )
+    assert [line.split()[1:3] for line in table(text)[1:]] == [
+        [pair, size] for pair in pairs for size in ("8", "1024")
+    ]
 
 
 def test_layouts_and_types_stand_in_the_order_of_numbers() -> None:
@@ -338,7 +438,9 @@ def test_layouts_and_types_stand_in_the_order_of_numbers() -> None:
 def test_forms_of_one_size_keep_their_order() -> None:
     forms = [(flag, name) for flag in (False, True) for name in ("max", "sum")]
     rows = [row(in_place=flag, reduction=name, schedule=None) for flag, name in forms[::-1]]
-    assert [tuple(line.split()[1:3]) for line in table(lines(*rows))[1:]] == [(name, str(flag)) for flag, name in forms]
+    assert [tuple(line.split()[1:3]) for line in table(lines(*rows))[1:]] == [
+        (name, str(flag)) for flag, name in forms
+    ]
 
 
 # ---------------------------------------------------------------- matrix
@@ -353,7 +455,9 @@ def test_all_pairs_of_up_to_16_ranks_are_a_matrix_that_fits(size: int) -> None:
     assert [line.split()[0] for line in text[3 : 3 + size]] == ranks
     assert text[3].split()[1:] == ["2.00", "!123", *["2.00"] * (size - 2)]
     assert max(map(len, text)) <= WIDTH
-    assert f"  same node: 2.00 in {size * (size - 1)} pairs, fastest 2.00 0-2, slowest 123 0-1" in text
+    assert (
+        f"  same node: 2.00 in {size * (size - 1)} pairs, fastest 2.00 0-2, slowest 123 0-1" in text
+    )
     assert not any(line.startswith("benchmark") for line in text)
 
 
@@ -374,10 +478,15 @@ def test_messages_in_flight_are_shown_as_a_rate() -> None:
 
 
 def test_a_matrix_that_varies_says_in_what() -> None:
-    text = lines(*matrix(4, engine="python"), *matrix(4, engine="native"), *matrix(4, message_bytes=8, engine="native"))
+    text = lines(
+        *matrix(4, engine="python"),
+        *matrix(4, engine="native"),
+        *matrix(4, message_bytes=8, engine="native"),
+    )
     heads = [line.partition(":")[0] for line in text if "senders down" in line]
     assert heads == [
-        f"p2p_latency, {what}" for what in ("8 B, engine native", "1 KiB, engine native", "1 KiB, engine python")
+        f"p2p_latency, {what}"
+        for what in ("8 B, engine native", "1 KiB, engine native", "1 KiB, engine python")
     ]
 
 
@@ -396,7 +505,9 @@ def test_other_cases_keep_their_table_beside_a_matrix() -> None:
 
 
 def test_a_hole_of_a_matrix_tells_why() -> None:
-    selves = {f"{rank}-{rank}": {"status": "skipped", "reason": "no [self] sends"} for rank in range(4)}
+    selves = {
+        f"{rank}-{rank}": {"status": "skipped", "reason": "no [self] sends"} for rank in range(4)
+    }
     noisy = {"0-1": {"warnings": ["noisy"]}, "1-0": {"warnings": ["noisy", "drifting"]}}
     text = lines(*matrix(4, selves | noisy))
     assert [line.split()[index + 1] for index, line in enumerate(text[3:7])] == ["skip"] * 4
@@ -411,18 +522,21 @@ def test_a_hole_of_a_matrix_tells_why() -> None:
 def test_at_most_ten_findings_are_printed_and_the_rest_counted() -> None:
     planted = {f"{rank}-{rank + 1}": {"median_s": 5e-6} for rank in range(0, 8, 2)}
     text = lines(
-        *(case for kind in ("int8", "int32", "float32") for case in matrix(8, planted, dtype=kind)), width=None
+        *(case for kind in ("int8", "int32", "float32") for case in matrix(8, planted, dtype=kind)),
+        width=None,
     )
     at = text.index(
-        "slow: above 1.2 x the median of its class (self, same node, other node) and 3 x its spread, at a neighbouring "
-        "size, too"
+        "slow: above 1.2 x the median of its class (self, same node, other node) and 3 x its"
+        " spread, at a neighbouring size, too"
     )
     assert all(line.startswith("  p2p_latency ") for line in text[at + 1 : at + 11])
     assert text[at + 11 :] == ["  ... and 14 more: commbench.slow_pairs('results/r')"]
 
 
 def test_a_slow_rank_stands_for_its_pairs() -> None:
-    planted = {pair: {"median_s": 5e-6} for rank in (0, 1, 2) for pair in (f"{rank}-3", f"3-{rank}")}
+    planted = {
+        pair: {"median_s": 5e-6} for rank in (0, 1, 2) for pair in (f"{rank}-3", f"3-{rank}")
+    }
     text = lines(*matrix(4, planted), width=None)
     rank = "  p2p_latency 1 KiB: rank 3 is in all 6 slow pairs: look at the rank, not at the link"
     assert text[-1] == f"{rank}; at one size only"
@@ -433,14 +547,27 @@ def test_no_finding_is_no_line() -> None:
     assert lines(*matrix(4))[-1].startswith("median: ")
 
 
-def test_a_planted_slow_pair_is_found_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A factor of 3 on 0 -> 2 makes half a round trip of 2 -> 0 -> 2 twice as long, whoever begins."""
+def test_a_planted_slow_pair_is_found_end_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A factor of 3 on 0 -> 2 makes half a round trip of 2 -> 0 -> 2 twice as long, whoever
+    begins."""
     commbench.run(
-        "backend=simulated", "layout=2x3", "pairs=all", "benchmark=p2p_latency", "sizes=[8]", "timing=fixed",
-        "timing.repetitions=20", "timing.warmup_s=0", "backend.model.slow_pair=0-2", "backend.model.slow_factor=3",
-        "backend.model.noise=0.02", "backend.model.other_node_factor=10", "backend.model.call_s=0",
+        "backend=simulated",
+        "layout=2x3",
+        "pairs=all",
+        "benchmark=p2p_latency",
+        "sizes=[8]",
+        "timing=fixed",
+        "timing.repetitions=20",
+        "timing.warmup_s=0",
+        "backend.model.slow_pair=0-2",
+        "backend.model.slow_factor=3",
+        "backend.model.noise=0.02",
+        "backend.model.other_node_factor=10",
+        "backend.model.call_s=0",
         f"output={tmp_path}",
-    )  # fmt: skip
+    )
     text = capsys.readouterr().out.splitlines()
     output = " ".join(" ".join(text).split())
     assert "; round trips: p2p_bandwidth tells the directions apart" in output
@@ -453,12 +580,21 @@ def test_a_planted_slow_pair_is_found_end_to_end(tmp_path: Path, capsys: pytest.
 
 
 def test_clocks_are_never_in_one_table() -> None:
-    text = lines(row(timing_mode="host_sync"), row(timing_mode="graph", median_s=1e-6), row(timing_mode="host_sync"))
+    text = lines(
+        row(timing_mode="host_sync"),
+        row(timing_mode="graph", median_s=1e-6),
+        row(timing_mode="host_sync"),
+    )
     heads = [index for index, line in enumerate(text) if line.startswith("benchmark")]
-    assert [text[index - 2].split(":")[0] for index in heads] == ["timing_mode host_sync", "timing_mode graph"]
+    assert [text[index - 2].split(":")[0] for index in heads] == [
+        "timing_mode host_sync",
+        "timing_mode graph",
+    ]
     assert [cells(text[index - 1 :], "median") for index in heads] == [["2.00", "2.00"], ["1.00"]]
     graph_text = lines(row(timing_mode="graph"))
-    assert "timing_mode graph" in graph_text[0] and not any(line.startswith("timing_mode") for line in graph_text)
+    assert "timing_mode graph" in graph_text[0] and not any(
+        line.startswith("timing_mode") for line in graph_text
+    )
     assert "timing_mode" not in lines(row(timing_mode="host"))[0]
 
 
@@ -479,8 +615,10 @@ class Tty(io.StringIO):
 def test_the_first_pass_is_shown_if_the_rest_takes_long(
     visits: int, waiting: int, terminal: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It took 1.5 s for two cases: the rest is 7.5 s for two of them with 6 visits, 3 to 3.75 s in the other cases."""
-    now, stderr = [0.0], Tty() if terminal else io.StringIO()
+    """It took 1.5 s for two cases: the rest is 7.5 s for two of them with 6 visits, 3 to 3.75 s in
+    the other cases."""
+    now = [0.0]
+    stderr = Tty() if terminal else io.StringIO()
     monkeypatch.setattr("commbench.writers.console.time.monotonic", lambda: now[0])
     monkeypatch.setattr("commbench.writers.console.sys.stderr", stderr)
     monkeypatch.setenv("COLUMNS", "100")

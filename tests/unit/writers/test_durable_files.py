@@ -1,4 +1,5 @@
-"""Files that appear whole, wait while a real disk is full, read-only or gone, and arrive when it is back."""
+"""Files that appear whole, wait while a real disk is full, read-only or gone, and arrive when it is
+back."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ BIG = bytes(200_000)
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def shelf_on(disk: Disk) -> DurableFiles:
@@ -52,9 +57,17 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost_when_it_is_freed(
     shelf.put("parts/000000.cases.parquet", b"row")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert str(disk.path / "run/parts/000000.samples.parquet") in lines[0] and "No space left on device" in lines[0]
-    assert not shelf.retry(0) and set(shelf.waiting) == {"parts/000000.samples.parquet", "parts/000000.cases.parquet"}
-    assert not [name for name in files(disk.path) if name.endswith(".tmp")], "what was begun is taken back"
+    assert (
+        str(disk.path / "run/parts/000000.samples.parquet") in lines[0]
+        and "No space left on device" in lines[0]
+    )
+    assert not shelf.retry(0) and set(shelf.waiting) == {
+        "parts/000000.samples.parquet",
+        "parts/000000.cases.parquet",
+    }
+    assert not [name for name in files(disk.path) if name.endswith(".tmp")], (
+        "what was begun is taken back"
+    )
     disk.free()
     shelf.put("parts/000001.cases.parquet", b"next")
     assert not shelf.waiting
@@ -81,13 +94,17 @@ def test_lines_are_added_whole_or_not_at_all(disk: Disk) -> None:
     disk.fill(spare_bytes=8 << 10)
     shelf.append("cases.jsonl", b"x" * 20_000 + b"\n")
     shelf.append("cases.jsonl", b"third\n")
-    assert (disk.path / "run/cases.jsonl").read_bytes() == b"first\n", "the half of a line is cut off again"
+    assert (disk.path / "run/cases.jsonl").read_bytes() == b"first\n", (
+        "the half of a line is cut off again"
+    )
     disk.free()
     assert shelf.retry(0)
     assert (disk.path / "run/cases.jsonl").read_bytes() == b"first\n" + b"x" * 20_000 + b"\nthird\n"
 
 
-def test_a_disk_that_is_read_only_for_a_time(disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_that_is_read_only_for_a_time(
+    disk: Disk, capsys: pytest.CaptureFixture[str]
+) -> None:
     shelf = shelf_on(disk)
     disk.read_only(True)
     for index in range(3):
@@ -121,14 +138,18 @@ def test_trying_again_ends_in_time(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=30))
-def test_what_waits_stays_below_the_bound_and_rows_stay_longest(items: list[tuple[int, bool]]) -> None:
+def test_what_waits_stays_below_the_bound_and_rows_stay_longest(
+    items: list[tuple[int, bool]],
+) -> None:
     shelf = DurableFiles(Path("/proc/nowhere"), bound_bytes=1024)
     for index, (size, keep) in enumerate(items):
         before = len(shelf.dropped)
         shelf.put(str(index), bytes(size), keep)
         assert sum(item.content.nbytes for item in shelf.waiting.values()) <= 1024
         if any(items[int(name)][1] for name in shelf.dropped[before:]):
-            assert all(item.keep for item in shelf.waiting.values()), "a row goes only where no samples are left"
+            assert all(item.keep for item in shelf.waiting.values()), (
+                "a row goes only where no samples are left"
+            )
     assert {*shelf.waiting, *shelf.dropped} == {str(index) for index in range(len(items))}
 
 
@@ -140,10 +161,16 @@ def test_what_is_dropped_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert shelf.dropped == ["0.samples", "1.samples", "2.samples"]
     assert set(shelf.waiting) == {"0.cases", "1.cases", "2.cases", "3.cases", "3.samples"}
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and "more than 1 KiB wait for" in lines[1] and "samples before rows" in lines[1]
+    assert (
+        len(lines) == 2
+        and "more than 1 KiB wait for" in lines[1]
+        and "samples before rows" in lines[1]
+    )
 
 
-def test_the_rest_is_rescued_rows_first(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_is_rescued_rows_first(
+    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(disk.path))
     shelf = DurableFiles(tmp_path / "nowhere")
     shelf.put("parts/0.samples.parquet", bytes(2 << 20), keep=False)
@@ -156,7 +183,9 @@ def test_the_rest_is_rescued_rows_first(disk: Disk, tmp_path: Path, monkeypatch:
     shelf.put("parts/1.cases.parquet", b"row")
     assert shelf.rescue({"run.json": b"{}"}) is None
     assert list(shelf.waiting) == ["parts/0.samples.parquet", "parts/1.cases.parquet"]
-    assert [path.name for path in disk.path.iterdir() if path.is_dir()] == [refuge.name], "no empty folder is left"
+    assert [path.name for path in disk.path.iterdir() if path.is_dir()] == [refuge.name], (
+        "no empty folder is left"
+    )
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o002, 0o664), (0o022, 0o644)])
@@ -168,7 +197,10 @@ def test_files_have_the_rights_that_the_user_wants(tmp_path: Path, mask: int, mo
         shelf.append("cases.jsonl", b"row\n")
     finally:
         os.umask(before)
-    assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("parts/0.cases.parquet", "cases.jsonl")} == {mode}
+    assert {
+        (tmp_path / name).stat().st_mode & 0o777
+        for name in ("parts/0.cases.parquet", "cases.jsonl")
+    } == {mode}
     assert (tmp_path / "parts").stat().st_mode & 0o777 == 0o777 & ~mask
 
 
@@ -176,7 +208,9 @@ def test_who_can_not_begin_says_so_in_one_line(disk: Disk) -> None:
     disk.fill()
     with pytest.raises(WorldBroken) as seen, opening(disk.path):
         replace_file(disk.path / "run.json", BIG)
-    assert "No space left on device; make room, or choose another folder with output=FOLDER" in str(seen.value)
+    assert "No space left on device; make room, or choose another folder with output=FOLDER" in str(
+        seen.value
+    )
     assert "\n" not in str(seen.value)
 
 
@@ -187,7 +221,9 @@ def test_torn_files_are_cleared(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_a_full_disk_below_stderr_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_below_stderr_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Path("/dev/full").open("wb", buffering=0) as full:
         stream = io.TextIOWrapper(full, write_through=True)
         monkeypatch.setattr(sys, "stderr", stream)

@@ -49,7 +49,11 @@ def test_a_line_is_there_as_soon_as_its_case_is(tmp_path: Path) -> None:
         writer.case(row(case_id, median_s=float(count)), {}, {})
         assert len(objects(tmp_path)) == count
     cases = objects(tmp_path)
-    assert [(case["case_id"], case["median_s"]) for case in cases] == [("a", 1.0), ("b", 2.0), ("a", 3.0)]
+    assert [(case["case_id"], case["median_s"]) for case in cases] == [
+        ("a", 1.0),
+        ("b", 2.0),
+        ("a", 3.0),
+    ]
     assert list(cases[0]) == ["schema_version", *(column.name for column in CASES)]
     assert (cases[0]["schema_version"], cases[0]["env"]) == (SCHEMA_VERSION, {"A": "b"})
     writer.end(RUN)
@@ -92,7 +96,9 @@ def test_lines_that_a_full_disk_refuses_are_rescued(
     disk.fill()
     for case_id in "bcd":
         writer.case(row(case_id, reason="long" * 2000), {}, {})
-    with pytest.raises(Unsaved, match=r"cases\.jsonl is not complete \(No space left on device\); 3 lines") as seen:
+    with pytest.raises(
+        Unsaved, match=r"cases\.jsonl is not complete \(No space left on device\); 3 lines"
+    ) as seen:
         writer.end({**RUN, "status": "interrupted"})
     assert [case["case_id"] for case in objects(disk.path)] == ["a"]
     refuge = Path(str(seen.value).rpartition(" are in ")[2]).parent
@@ -102,24 +108,40 @@ def test_lines_that_a_full_disk_refuses_are_rescued(
 # ---------------------------------------------------------------- values
 
 
-@given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)))
+@given(
+    st.dictionaries(
+        st.text(),
+        st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
+    )
+)
 def test_what_json_has_comes_back_on_one_line(values: dict[str, Any]) -> None:
     text = line(values)
     assert text.endswith("\n")
     assert len(text.split("\n")) == 2
-    infinite = {name: None for name, value in values.items() if isinstance(value, float) and abs(value) == float("inf")}
+    infinite = {
+        name: None
+        for name, value in values.items()
+        if isinstance(value, float) and abs(value) == float("inf")
+    }
     assert json.loads(text) == values | infinite
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (float("nan"), None), (np.float64("nan"), None), (np.float32("-inf"), None), (np.float64(0.1), 0.1),
-        (np.int64(2**62), 2**62), (np.bool_(True), True), (np.str_("a"), "a"), (np.array([1.5, np.nan]), [1.5, None]),
-        ([float("inf"), {"a": np.nan}], [None, {"a": None}]), ((1, 2), [1, 2]),
+        (float("nan"), None),
+        (np.float64("nan"), None),
+        (np.float32("-inf"), None),
+        (np.float64(0.1), 0.1),
+        (np.int64(2**62), 2**62),
+        (np.bool_(True), True),
+        (np.str_("a"), "a"),
+        (np.array([1.5, np.nan]), [1.5, None]),
+        ([float("inf"), {"a": np.nan}], [None, {"a": None}]),
+        ((1, 2), [1, 2]),
         (datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc), "2026-01-02T03:04:05.000006+00:00"),
     ],
-)  # fmt: skip
+)
 def test_what_json_has_not_becomes_what_it_has(value: Any, expected: Any) -> None:
     parsed = json.loads(line({"value": value}))["value"]
     assert parsed == expected
@@ -131,19 +153,33 @@ def test_what_json_has_not_becomes_what_it_has(value: Any, expected: Any) -> Non
 
 def test_pandas_reads_what_a_run_has_written(tmp_path: Path) -> None:
     folder = commbench.run(
-        "backend=simulated", "benchmark=[p2p_latency,all_gather,barrier]", "layout=1x3", "sizes=[8,1200]",
-        "timing=quick", "timing.warmup_s=0", "writer=[parquet,jsonl]", "env.A=b", "label=007", f"output={tmp_path}",
-    )  # fmt: skip
+        "backend=simulated",
+        "benchmark=[p2p_latency,all_gather,barrier]",
+        "layout=1x3",
+        "sizes=[8,1200]",
+        "timing=quick",
+        "timing.warmup_s=0",
+        "writer=[parquet,jsonl]",
+        "env.A=b",
+        "label=007",
+        f"output={tmp_path}",
+    )
     cases = commbench.load(folder)
     lines = pd.read_json(folder / CASES_JSONL, lines=True, dtype=False)
-    latest = lines.drop_duplicates("case_id", keep="last").sort_values("order", kind="stable", ignore_index=True)
+    latest = lines.drop_duplicates("case_id", keep="last").sort_values(
+        "order", kind="stable", ignore_index=True
+    )
     assert set(latest.status) == {"ok", "skipped"}
     assert list(latest.case_id) == list(cases.case_id)
     assert set(latest.label) == {"007"}
     assert latest.env[0] == {"A": "b"}
     assert (pd.to_datetime(latest.started_at) == cases.started_at).all()
     for name in ("median_s", "message_bytes", "busbw_gb_per_s", "window"):
-        np.testing.assert_allclose(latest[name].astype(float), cases[name].astype(float), rtol=1e-12)
+        np.testing.assert_allclose(
+            latest[name].astype(float), cases[name].astype(float), rtol=1e-12
+        )
         newest = {case["case_id"]: case[name] for case in objects(folder)}
-        exact = [math.nan if newest[case_id] is None else newest[case_id] for case_id in cases.case_id]
+        exact = [
+            math.nan if newest[case_id] is None else newest[case_id] for case_id in cases.case_id
+        ]
         np.testing.assert_array_equal(exact, cases[name].astype(float))

@@ -1,4 +1,5 @@
-"""The columns of nccl-tests: both halves of a line, the closing lines, and what is said about them."""
+"""The columns of nccl-tests: both halves of a line, the closing lines, and what is said about
+them."""
 
 from __future__ import annotations
 
@@ -36,13 +37,18 @@ def after(text: list[str], start: str) -> list[str]:
 
 
 def test_both_halves_stand_in_one_line() -> None:
-    halves = (row(in_place=True), row(in_place=False, median_s=4e-6, algbw_gb_per_s=0.25, busbw_gb_per_s=0.375))
+    halves = (
+        row(in_place=True),
+        row(in_place=False, median_s=4e-6, algbw_gb_per_s=0.25, busbw_gb_per_s=0.375),
+    )
     (cells,) = measured(lines(*halves))
     assert cells[:5] == ["1024", "256", "float", "sum", "-1"]
     assert cells[5:] == ["4.00", "0.250", "0.375", "0", "2.00", "0.500", "0.750", "0"]
 
 
-@pytest.mark.parametrize(("in_place", "missing"), [(True, slice(5, 9)), (False, slice(9, 13)), (None, slice(5, 9))])
+@pytest.mark.parametrize(
+    ("in_place", "missing"), [(True, slice(5, 9)), (False, slice(9, 13)), (None, slice(5, 9))]
+)
 def test_a_half_that_was_not_measured_is_told(in_place: bool | None, missing: slice) -> None:
     (cells,) = measured(lines(row(in_place=in_place)))
     assert len(cells) == CELLS
@@ -55,12 +61,15 @@ def test_the_heads_name_as_many_columns_as_a_line_has() -> None:
     at = next(index for index, line in enumerate(text) if line.split()[1:2] == ["size"])
     assert len(text[at].split()) - 1 == CELLS
     assert text[at - 1].split() == ["#", "out-of-place", "in-place"]
-    ends = [index + len("time") for index in range(len(text[at])) if text[at].startswith("time", index)]
+    ends = [
+        index + len("time") for index in range(len(text[at])) if text[at].startswith("time", index)
+    ]
     assert [text[at + 2][:end].split()[-1] for end in ends] == ["N/A", "2.00"]
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [("float64", "double"), ("float16", "half"), ("bfloat16", "bfloat16"), ("uint8", "uint8")]
+    ("ours", "theirs"),
+    [("float64", "double"), ("float16", "half"), ("bfloat16", "bfloat16"), ("uint8", "uint8")],
 )
 def test_types_have_their_names(ours: str, theirs: str) -> None:
     assert measured(lines(row(dtype=ours)))[0][2] == theirs
@@ -83,7 +92,11 @@ def test_a_rate_without_a_meaning_is_not_zero() -> None:
 
 @pytest.mark.parametrize(("name", "values"), [("reduction", ("max", "sum")), ("root", (2, 10))])
 def test_what_is_a_column_shares_a_table(name: str, values: tuple[Any, ...]) -> None:
-    rows = [row("reduce", message_bytes=size, **{name: value}) for size in (1024, 8) for value in values[::-1]]
+    rows = [
+        row("reduce", message_bytes=size, **{name: value})
+        for size in (1024, 8)
+        for value in values[::-1]
+    ]
     text = lines(*rows)
     assert len(after(text, "# Out of bounds values : ")) == 1
     place = 3 if name == "reduction" else 4
@@ -106,7 +119,9 @@ def test_a_refused_half_is_a_comment_below_its_line() -> None:
 
 def test_the_mean_of_rates_is_there_and_says_that_it_is_no_result() -> None:
     text = lines(
-        row(busbw_gb_per_s=1.0), row(in_place=False, busbw_gb_per_s=4.0), row(message_bytes=8, busbw_gb_per_s=4.0)
+        row(busbw_gb_per_s=1.0),
+        row(in_place=False, busbw_gb_per_s=4.0),
+        row(message_bytes=8, busbw_gb_per_s=4.0),
     )
     assert after(text, "# Avg bus bandwidth    : ") == ["3"]
     assert text[-2].startswith("# the average ")
@@ -115,7 +130,13 @@ def test_the_mean_of_rates_is_there_and_says_that_it_is_no_result() -> None:
 
 
 def test_wrong_elements_fail_and_their_rate_is_in_no_mean() -> None:
-    wrong = row(message_bytes=8, status="invalid", reason="17 elements", wrong_elements=17, busbw_gb_per_s=None)
+    wrong = row(
+        message_bytes=8,
+        status="invalid",
+        reason="17 elements",
+        wrong_elements=17,
+        busbw_gb_per_s=None,
+    )
     text = lines(row(), wrong)
     assert after(text, "# Out of bounds values : ") == ["17 FAILED"]
     assert after(text, "# Avg bus bandwidth    : ") == ["0.75"]
@@ -124,23 +145,44 @@ def test_wrong_elements_fail_and_their_rate_is_in_no_mean() -> None:
 # ---------------------------------------------------------------- writer
 
 
-def test_a_run_prints_the_numbers_of_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_prints_the_numbers_of_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = commbench.run(
-        "backend=simulated", "benchmark=[all_reduce,all_gather,broadcast,barrier]", "layout=1x4", "sizes=[8,1KiB]",
-        "in_place=[true,false]", "timing=fixed", "timing.repetitions=20", "timing.warmup_s=0",
-        "backend.model.noise=0.1", "writer=[parquet,nccl_tests]", f"output={tmp_path}",
-    )  # fmt: skip
+        "backend=simulated",
+        "benchmark=[all_reduce,all_gather,broadcast,barrier]",
+        "layout=1x4",
+        "sizes=[8,1KiB]",
+        "in_place=[true,false]",
+        "timing=fixed",
+        "timing.repetitions=20",
+        "timing.warmup_s=0",
+        "backend.model.noise=0.1",
+        "writer=[parquet,nccl_tests]",
+        f"output={tmp_path}",
+    )
     text = capsys.readouterr().out.splitlines()
     cases = read_rows([folder])
-    assert sum(line.startswith("# skipped: 8 B, ") for line in text) == 2  # 8 B of float32 among 4 ranks
+    # 8 B of float32 among 4 ranks
+    assert sum(line.startswith("# skipped: 8 B, ") for line in text) == 2
     columns = ["median_s", "algbw_gb_per_s", "busbw_gb_per_s"]
     for benchmark in ("all_reduce", "all_gather", "broadcast"):
-        rows = cases[(cases.benchmark == benchmark) & (cases.status == "ok")].sort_values("message_bytes")
-        at = next(index for index, line in enumerate(text) if f"as {NCCL_TESTS_PROGRAMS[benchmark]}" in line)
+        rows = cases[(cases.benchmark == benchmark) & (cases.status == "ok")].sort_values(
+            "message_bytes"
+        )
+        at = next(
+            index
+            for index, line in enumerate(text)
+            if f"as {NCCL_TESTS_PROGRAMS[benchmark]}" in line
+        )
         table = measured(text[at : text.index("", at)])
         for start, placed in ((5, [False]), (9, [True, None])):
             half = rows[rows.in_place.isin(placed)]
-            printed = [[float(cell) for cell in cells[start : start + 3]] for cells in table if cells[start] != "N/A"]
+            printed = [
+                [float(cell) for cell in cells[start : start + 3]]
+                for cells in table
+                if cells[start] != "N/A"
+            ]
             assert len(printed) == len(half)
             for numbers, (_, case) in zip(printed, half[columns].iterrows(), strict=True):
                 assert numbers == pytest.approx(

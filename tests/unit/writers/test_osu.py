@@ -1,4 +1,5 @@
-"""The columns of the OSU micro-benchmarks: every number where its comment says, every refusal a comment."""
+"""The columns of the OSU micro-benchmarks: every number where its comment says, every refusal a
+comment."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def lines(*rows: dict[str, Any]) -> list[str]:
 
 def numbers(text: list[str]) -> list[list[float]]:
     """The lines that a script would read."""
-    return [[float(cell) for cell in line.split()] for line in text if line and not line.startswith("#")]
+    return [
+        [float(cell) for cell in line.split()] for line in text if line and not line.startswith("#")
+    ]
 
 
 # ---------------------------------------------------------------- columns
@@ -75,7 +78,10 @@ def test_sizes_stand_in_their_order_in_one_table() -> None:
 
 
 def test_what_is_the_same_everywhere_is_told_once() -> None:
-    text = lines(row(timing_mode="host", env=(("A", "b"),)), row("barrier", timing_mode="host", env=(("A", "b"),)))
+    text = lines(
+        row(timing_mode="host", env=(("A", "b"),)),
+        row("barrier", timing_mode="host", env=(("A", "b"),)),
+    )
     assert sum("timing_mode host" in line and "env A=b" in line for line in text) == 1
 
 
@@ -90,7 +96,9 @@ def test_a_row_without_numbers_is_a_comment_in_its_place(status: str) -> None:
 @pytest.mark.parametrize("buffers", ["own", "shared"])
 def test_memory_of_its_own_for_each_message_is_told(buffers: str) -> None:
     text = lines(row("p2p_bandwidth", window=64, buffers=buffers))
-    assert any(line.startswith("# buffers own: ") and "osu_bw" in line for line in text) is (buffers == "own")
+    assert any(line.startswith("# buffers own: ") and "osu_bw" in line for line in text) is (
+        buffers == "own"
+    )
 
 
 # ---------------------------------------------------------------- writer
@@ -98,9 +106,17 @@ def test_memory_of_its_own_for_each_message_is_told(buffers: str) -> None:
 
 def test_every_case_of_a_run_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = commbench.run(
-        "backend=simulated", "benchmark=all", "layout=1x2", "sizes=[4,1KiB]", "timing=fixed", "timing.repetitions=20",
-        "timing.warmup_s=0", "writer=[parquet,osu]", "backend.model.noise=0.1", f"output={tmp_path}",
-    )  # fmt: skip
+        "backend=simulated",
+        "benchmark=all",
+        "layout=1x2",
+        "sizes=[4,1KiB]",
+        "timing=fixed",
+        "timing.repetitions=20",
+        "timing.warmup_s=0",
+        "writer=[parquet,osu]",
+        "backend.model.noise=0.1",
+        f"output={tmp_path}",
+    )
     text = capsys.readouterr().out.splitlines()
     cases = commbench.load(folder)
     known = cases[cases.benchmark.isin(list(OSU_PROGRAMS))]
@@ -108,6 +124,9 @@ def test_every_case_of_a_run_is_printed(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(numbers(text)) == len(ok) == 20
     assert sum(line.startswith("# skipped: 4 B: ") for line in text) == len(known) - len(ok) > 0
     at = next(index for index, line in enumerate(text) if "as osu_allreduce" in line)
-    means = ok[ok.benchmark == "all_reduce"].sort_values("message_bytes")[["mean_s", "min_s", "max_s"]] * 1e6
+    means = (
+        ok[ok.benchmark == "all_reduce"].sort_values("message_bytes")[["mean_s", "min_s", "max_s"]]
+        * 1e6
+    )
     printed = [cells[1:] for cells in numbers(text[at : text.index("", at)])]
     assert printed == pytest.approx(means.to_numpy(), abs=0.006)

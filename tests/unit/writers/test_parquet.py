@@ -1,4 +1,5 @@
-"""Results of real runs on real disks that get full, read-only, free again or lost, and of runs that are killed."""
+"""Results of real runs on real disks that get full, read-only, free again or lost, and of runs that
+are killed."""
 
 from __future__ import annotations
 
@@ -47,11 +48,23 @@ def samples_of(case_id: str, count: int = 4) -> dict[str, Any]:
     texts = {"run_id": "r", "case_id": case_id, "phase": "measure"}
     columns = {name: np.full(count, text, dtype=object) for name, text in texts.items()}
     numbers = {name: np.arange(count) for name in ("block", "repetition", "rank")}
-    return {**columns, **numbers, "start_ns": stamps, "end_ns": stamps + 5, "elapsed_ns": stamps, "visit": stamps}
+    return {
+        **columns,
+        **numbers,
+        "start_ns": stamps,
+        "end_ns": stamps + 5,
+        "elapsed_ns": stamps,
+        "visit": stamps,
+    }
 
 
 def begun(folder: Path) -> tuple[Parquet, dict[str, Any]]:
-    run = {"schema_version": SCHEMA_VERSION, "run_id": "r", "folder": str(folder), "status": "running"}
+    run = {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": "r",
+        "folder": str(folder),
+        "status": "running",
+    }
     folder.mkdir(exist_ok=True)
     writer = Parquet()
     writer.begin(run, str(folder))
@@ -72,7 +85,11 @@ def test_a_run_goes_on_after_what_an_earlier_start_has_left(tmp_path: Path) -> N
     writer.case(row_of("a", label="new"), samples_of("a"), {})
     writer.end(run)
     assert list(commbench.load(tmp_path).label) == ["new"]
-    assert {path.name for path in tmp_path.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "run.json",
+        "cases.parquet",
+        "samples.parquet",
+    }
 
 
 def test_each_visit_replaces_the_row_of_its_case_and_adds_its_samples(tmp_path: Path) -> None:
@@ -83,7 +100,10 @@ def test_each_visit_replaces_the_row_of_its_case_and_adds_its_samples(tmp_path: 
     assert list(commbench.load(tmp_path).visits) == [2, 2]
     writer.end(run)
     rows = pq.read_table(tmp_path / "cases.parquet", columns=["case_id", "visits"]).to_pylist()
-    assert rows == [{"case_id": "b", "visits": 2}, {"case_id": "a", "visits": 2}], "in the order of the first visits"
+    assert rows == [
+        {"case_id": "b", "visits": 2},
+        {"case_id": "a", "visits": 2},
+    ], "in the order of the first visits"
     assert pq.read_table(tmp_path / "samples.parquet").num_rows == 16
 
 
@@ -96,11 +116,16 @@ def test_rows_from_before_a_result_existed_are_merged_with_null(tmp_path: Path) 
     writer.case(row_of("new", headline="initiator"), {}, {})
     writer.end(run)
     cases = pq.read_table(tmp_path / "cases.parquet", columns=["case_id", "headline"]).to_pylist()
-    assert cases == [{"case_id": "old", "headline": None}, {"case_id": "new", "headline": "initiator"}]
+    assert cases == [
+        {"case_id": "old", "headline": None},
+        {"case_id": "new", "headline": "initiator"},
+    ]
     assert not (tmp_path / "parts").exists()
 
 
-def test_a_part_of_a_later_commbench_stays_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_of_a_later_commbench_stays_where_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     writer, run = begun(tmp_path)
     writer.case(row_of("a"), {}, {})
     part = tmp_path / "parts" / "000000.cases.parquet"
@@ -110,7 +135,9 @@ def test_a_part_of_a_later_commbench_stays_where_it_is(tmp_path: Path, capsys: p
     assert part.exists() and "from_the_future" in capsys.readouterr().err
 
 
-def test_a_disk_without_room_to_merge_keeps_the_parts(disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_without_room_to_merge_keeps_the_parts(
+    disk: Disk, capsys: pytest.CaptureFixture[str]
+) -> None:
     writer, run = begun(disk.path / "run")
     for case_id in "abc":
         writer.case(row_of(case_id), samples_of(case_id, 6000), {})
@@ -124,14 +151,19 @@ def test_a_disk_without_room_to_merge_keeps_the_parts(disk: Disk, capsys: pytest
     assert not list((disk.path / "run").rglob("*.tmp"))
 
 
-def test_samples_that_can_not_be_saved_are_counted_and_rescued(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_that_can_not_be_saved_are_counted_and_rescued(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nowhere while the refuge is on the full disk, too."""
     writer, run = begun(disk.path / "run")
     run |= {"status": "interrupted"}  # its end is not tried for as long
     writer.case(row_of("a"), samples_of("a"), {})
     disk.fill(spare_bytes=256 << 10)
     writer.case(row_of("b"), samples_of("b", 60_000), {})
-    with monkeypatch.context() as patched, pytest.raises(Unsaved, match="no folder for temporary files takes them e"):
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(Unsaved, match="no folder for temporary files takes them e"),
+    ):
         patched.setattr(tempfile, "tempdir", str(disk.path))
         disk.fill()
         writer.end(run)
@@ -159,7 +191,9 @@ def test_a_damaged_part_is_not_merged_and_the_file_before_is_kept(tmp_path: Path
     writer, run = begun(tmp_path)
     writer.case(row_of("c"), {}, {})
     writer.end(run)
-    assert (tmp_path / "cases.parquet").read_bytes() == b"PAR1 torn too", "somebody may still repair it"
+    assert (tmp_path / "cases.parquet").read_bytes() == b"PAR1 torn too", (
+        "somebody may still repair it"
+    )
     with pytest.warns(UserWarning):
         assert list(commbench.load(tmp_path, skip_damaged=True).case_id) == ["c"]
 
@@ -181,11 +215,16 @@ def started(python: Path, output: Path, refuge: Path, *words: str) -> subprocess
     refuge.mkdir(exist_ok=True)
     command = ["timeout", "-k", "5", str(RUN_S), str(python), "-m", "commbench", *WORDS, *words]
     environment = {"TMPDIR": str(refuge), "PATH": "/usr/bin:/bin"}
-    return subprocess.Popen([*command, f"output={output}"], env=environment, stderr=-1, stdout=-3, text=True)
+    return subprocess.Popen(
+        [*command, f"output={output}"], env=environment, stderr=-1, stdout=-3, text=True
+    )
 
 
-def ended(run: subprocess.Popen[str], seen: Callable[[str], None] = lambda _: None) -> tuple[int, list[str]]:
-    """The exit status and the lines that begin with commbench:, each shown to `seen` as soon as it is there."""
+def ended(
+    run: subprocess.Popen[str], seen: Callable[[str], None] = lambda _: None
+) -> tuple[int, list[str]]:
+    """The exit status and the lines that begin with commbench:, each shown to `seen` as soon as it
+    is there."""
     lines = []
     assert run.stderr is not None
     with run:
@@ -223,7 +262,9 @@ def test_a_disk_that_gets_full_costs_nothing_that_was_measured(
     assert set(samples.case_id) == set(cases.case_id)
 
 
-def test_a_disk_that_is_freed_during_the_run_has_everything(disk: Disk, tmp_path: Path, warm_executable: Path) -> None:
+def test_a_disk_that_is_freed_during_the_run_has_everything(
+    disk: Disk, tmp_path: Path, warm_executable: Path
+) -> None:
     def full_and_free(line: str) -> None:
         if line.startswith("[3/"):
             disk.fill()
@@ -231,11 +272,19 @@ def test_a_disk_that_is_freed_during_the_run_has_everything(disk: Disk, tmp_path
             disk.free()
             subprocess.run(["mount", "-o", "remount,size=32m", str(disk.path)], check=True)
 
-    status, lines = ended(started(warm_executable, disk.path / "results", tmp_path / "refuge"), full_and_free)
+    status, lines = ended(
+        started(warm_executable, disk.path / "results", tmp_path / "refuge"), full_and_free
+    )
     assert status == 0, lines
-    assert len(lines) == 2 and "the run goes on" in lines[0] and "all that waited is saved" in lines[1]
+    assert (
+        len(lines) == 2 and "the run goes on" in lines[0] and "all that waited is saved" in lines[1]
+    )
     (folder,) = (disk.path / "results").iterdir()
-    assert {path.name for path in folder.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json",
+        "cases.parquet",
+        "samples.parquet",
+    }
     assert len(commbench.load(folder)) == COUNT and load_run(folder)["exit_status"] == 0
     assert list((tmp_path / "refuge").iterdir()) == []
 
@@ -250,35 +299,50 @@ def test_a_disk_that_gets_read_only(disk: Disk, tmp_path: Path, warm_executable:
                 time.sleep(0.01)
         disk.read_only(True)
 
-    status, lines = ended(started(warm_executable, disk.path / "results", tmp_path / "refuge"), case_seen(5, lock))
+    status, lines = ended(
+        started(warm_executable, disk.path / "results", tmp_path / "refuge"), case_seen(5, lock)
+    )
     assert status == 3
-    assert len(lines) == 2 and "Read-only file system" in lines[0] and "Read-only file system" in lines[1]
+    assert (
+        len(lines) == 2
+        and "Read-only file system" in lines[0]
+        and "Read-only file system" in lines[1]
+    )
     (folder,) = (disk.path / "results").iterdir()
     assert 5 <= len(commbench.load(folder)) < COUNT
     assert len(commbench.load(folder, refuge_in(lines[1]))) == COUNT
 
 
 @pytest.mark.long
-def test_a_folder_that_vanishes_costs_the_samples_in_it_and_no_row(tmp_path: Path, warm_executable: Path) -> None:
+def test_a_folder_that_vanishes_costs_the_samples_in_it_and_no_row(
+    tmp_path: Path, warm_executable: Path
+) -> None:
     output = tmp_path / "results"
 
     def vanish() -> None:
         (folder,) = output.iterdir()
         folder.rename(tmp_path / "elsewhere")
 
-    status, lines = ended(started(warm_executable, output, tmp_path / "refuge"), case_seen(5, vanish))
+    status, lines = ended(
+        started(warm_executable, output, tmp_path / "refuge"), case_seen(5, vanish)
+    )
     assert status == 3
     assert len(lines) == 2 and "No such file or directory" in lines[0]
     assert f"0 of {COUNT} cases are saved" in lines[1] and f"{COUNT} are not" in lines[1]
-    assert re.search(r"samples or counters of \d+ are gone for good", lines[1]), "they were in the folder only"
+    assert re.search(r"samples or counters of \d+ are gone for good", lines[1]), (
+        "they were in the folder only"
+    )
     assert list(output.iterdir()) == [], "the folder is not made again: another disk may be below"
     assert len(commbench.load(refuge_in(lines[1]))) == COUNT
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_at_any_moment_leaves_what_it_has_measured(tmp_path: Path, warm_executable: Path) -> None:
+def test_a_run_that_is_killed_at_any_moment_leaves_what_it_has_measured(
+    tmp_path: Path, warm_executable: Path
+) -> None:
     chance = random.Random(7)
-    moments = [chance.randint(1, COUNT - 1) for _ in range(KILLS - 1)] + [COUNT]  # the last one while parts are merged
+    # the last one while parts are merged
+    moments = [chance.randint(1, COUNT - 1) for _ in range(KILLS - 1)] + [COUNT]
     killed = []
     for number in range(0, KILLS, 2):  # two at a time
         outputs = [tmp_path / f"{number}{letter}" for letter in "ab"]
@@ -289,10 +353,13 @@ def test_a_run_that_is_killed_at_any_moment_leaves_what_it_has_measured(tmp_path
 
 
 def check_killed(run: subprocess.Popen[str], output: Path, moment: int, after_s: float) -> bool:
-    """Kill the run shortly after it has told this many cases, then read its folder; whether it was still running."""
+    """Kill the run shortly after it has told this many cases, then read its folder; whether it was
+    still running."""
 
     def kill() -> None:
-        pids = subprocess.run(["pgrep", "-P", str(run.pid)], capture_output=True, text=True, check=False).stdout.split()
+        pids = subprocess.run(
+            ["pgrep", "-P", str(run.pid)], capture_output=True, text=True, check=False
+        ).stdout.split()
         time.sleep(after_s)
         for pid in pids:  # none where it was at its end
             with suppress(ProcessLookupError):

@@ -12,7 +12,15 @@ from sample_cases import RUN, case_row, measured_row
 
 from commbench.writers.nccl_tests import NcclTests
 from commbench.writers.osu import Osu
-from commbench.writers.table import comment, flag_lines, heading, number, preface, status_line, tables
+from commbench.writers.table import (
+    comment,
+    flag_lines,
+    heading,
+    number,
+    preface,
+    status_line,
+    tables,
+)
 
 LABELLED = RUN | {"label": "x"}
 
@@ -32,7 +40,14 @@ def test_a_comment_is_one_line_that_begins_with_its_sign(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(None, "N/A"), (0, "0.00"), (12345.678, "12345.68"), (1, "1.00"), (0.1, "0.100"), (0.000667, "0.000667")],
+    [
+        (None, "N/A"),
+        (0, "0.00"),
+        (12345.678, "12345.68"),
+        (1, "1.00"),
+        (0.1, "0.100"),
+        (0.000667, "0.000667"),
+    ],
 )
 def test_numbers_have_two_decimals_or_three_digits(value: float | None, expected: str) -> None:
     assert number(value) == expected
@@ -45,7 +60,10 @@ def test_a_number_is_right_to_half_a_percent(value: float) -> None:
 
 def test_a_map_and_pairs_of_an_environment_are_the_same_table() -> None:
     rows = [row(env=(("A", "b"),)), row(env={"A": "b"}, message_bytes=4), row(env={"A": "c"})]
-    assert [[entry["message_bytes"] for entry in table] for table in tables(rows, ())] == [[4, 8], [8]]
+    assert [[entry["message_bytes"] for entry in table] for table in tables(rows, ())] == [
+        [4, 8],
+        [8],
+    ]
 
 
 def test_columns_keep_rows_together() -> None:
@@ -72,7 +90,10 @@ def test_a_refusal_says_status_size_and_reason() -> None:
 
 
 def test_doubts_name_the_sizes_they_are_about() -> None:
-    rows = [row(status="ok", warnings=["noisy"]), row(status="ok", warnings=["skewed", "noisy"], message_bytes=1024)]
+    rows = [
+        row(status="ok", warnings=["noisy"]),
+        row(status="ok", warnings=["skewed", "noisy"], message_bytes=1024),
+    ]
     rows += [
         row(status="ok", warnings=["noisy"]),
         row(status="ok", warnings=[]),
@@ -83,7 +104,9 @@ def test_doubts_name_the_sizes_they_are_about() -> None:
 
 # ---------------------------------------------------------------- what both writers do
 
-WRITERS = pytest.mark.parametrize(("writer", "benchmark"), [(Osu, "p2p_latency"), (NcclTests, "all_reduce")])
+WRITERS = pytest.mark.parametrize(
+    ("writer", "benchmark"), [(Osu, "p2p_latency"), (NcclTests, "all_reduce")]
+)
 
 
 def data_lines(text: str) -> list[str]:
@@ -94,26 +117,39 @@ def data_lines(text: str) -> list[str]:
 @WRITERS
 @pytest.mark.parametrize(
     ("name", "values"),
-    [("layout", ("1x2", "1x10")), ("backend", ("gloo", "mpi")), ("dtype", ("float16", "int8")),
-     ("pair", ("0-2", "0-10")), ("window", (2, 64)), ("engine", ("native", "python"))],
-)  # fmt: skip
+    [
+        ("layout", ("1x2", "1x10")),
+        ("backend", ("gloo", "mpi")),
+        ("dtype", ("float16", "int8")),
+        ("pair", ("0-2", "0-10")),
+        ("window", (2, 64)),
+        ("engine", ("native", "python")),
+    ],
+)
 def test_what_has_no_column_makes_a_table_of_its_own(
     writer: Any, benchmark: str, name: str, values: tuple[Any, ...]
 ) -> None:
     text = writer().text(RUN, [measured_row(benchmark, **{name: value}) for value in values[::-1]])
     heads = [line for line in text.splitlines() if f"# {benchmark}, as " in line]
-    assert [f"{name} {value}" in f"{line}," for line, value in zip(heads, values, strict=True)] == [True, True]
+    assert [f"{name} {value}" in f"{line}," for line, value in zip(heads, values, strict=True)] == [
+        True,
+        True,
+    ]
     assert len(data_lines(text)) == 2
 
 
 @WRITERS
 @given(label=st.text(), reason=st.text(), library=st.text())
-def test_no_text_can_pass_for_a_number(writer: Any, benchmark: str, label: str, reason: str, library: str) -> None:
+def test_no_text_can_pass_for_a_number(
+    writer: Any, benchmark: str, label: str, reason: str, library: str
+) -> None:
     run = RUN | {"label": label, "backend": {"name": "gloo", "library": library}}
     measured = measured_row(benchmark)
     failed = measured_row(benchmark, message_bytes=8, status="failed", reason=reason)
     (line,) = data_lines(writer().text(RUN, [measured]))
-    assert line.split()[0] == "1024" and data_lines(writer().text(run, [measured, failed])) == [line]
+    assert line.split()[0] == "1024" and data_lines(writer().text(run, [measured, failed])) == [
+        line
+    ]
 
 
 @WRITERS
@@ -123,13 +159,22 @@ def test_doubts_stand_below_their_numbers(writer: Any, benchmark: str) -> None:
     assert text[text.index("# noisy: 8 B") - 1].split()[0] == "1024"
 
 
-@pytest.mark.parametrize(("writer", "lacking"), [(Osu, ("exchange", "halo")), (NcclTests, ("p2p_latency", "barrier"))])
-def test_an_operation_that_the_other_tool_lacks_is_counted(writer: Any, lacking: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("writer", "lacking"), [(Osu, ("exchange", "halo")), (NcclTests, ("p2p_latency", "barrier"))]
+)
+def test_an_operation_that_the_other_tool_lacks_is_counted(
+    writer: Any, lacking: tuple[str, str]
+) -> None:
     first, second = lacking
     names = [(first, 1024), (first, 8), (second, 1024)]
     text = writer().text(RUN, [measured_row(name, message_bytes=size) for name, size in names])
     assert data_lines(text) == []
-    counts = {name: line.split(";")[1].split()[1] for line in text.splitlines() for name in lacking if name in line}
+    counts = {
+        name: line.split(";")[1].split()[1]
+        for line in text.splitlines()
+        for name in lacking
+        if name in line
+    }
     assert counts == {first: "2", second: "1"}
 
 

@@ -1,8 +1,9 @@
 """NCCL with several ranks on one GPU, for checks only: every rank claims to be a host of its own.
 
-NCCL refuses two ranks with the same host and PCI bus id (init.cc, "Duplicate GPU detected"), and NCCL_HOSTID replaces
-the host's name (misc/utils.cc, getHostHash; both in 2.28.9). Ranks then talk over NET/Socket on the loopback, and their
-kernels take turns on the GPU: payloads and order are those of NCCL, the times mean nothing.
+NCCL refuses two ranks with the same host and PCI bus id (init.cc, "Duplicate GPU detected"), and
+NCCL_HOSTID replaces the host's name (misc/utils.cc, getHostHash; both in 2.28.9). Ranks then talk
+over NET/Socket on the loopback, and their kernels take turns on the GPU: payloads and order are
+those of NCCL, the times mean nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def claim_a_host(rank: int) -> None:
 
 def keep_log(communicator: Any, rank: int) -> Any:
     """The communicator, which writes NCCL's log into the folder of the checks when it is closed."""
-    close, folder = communicator.close, os.environ.get(LOGS)
+    close = communicator.close
+    folder = os.environ.get(LOGS)
 
     def closed(abort: bool = False) -> None:
         text = communicator.facts().get("nccl_log")

@@ -1,7 +1,8 @@
-"""The four timing modes against a kernel of known length, their floors, and NCCL's 8 B with and without a hold.
+"""The four timing modes against a kernel of known length, their floors, and NCCL's 8 B with and
+without a hold.
 
-`python clocks.py torch|cupy`. The kernel counts clock ticks; how long a tick is, one kernel of 20 ms tells, in which
-events and launches are invisible.
+`python clocks.py torch|cupy`. The kernel counts clock ticks; how long a tick is, one kernel of 20
+ms tells, in which events and launches are invisible.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from commbench.core.case import Mode
 from commbench.engines.device import device_runner
 from commbench.engines.lowered import Call, Lowered
 
-MODES = {"host_sync": 1, "device_event": 1, "throughput": 20, "graph": 20}  # samples between two stamps
+# samples between two stamps
+MODES = {"host_sync": 1, "device_event": 1, "throughput": 20, "graph": 20}
 WORK_US = (0.0, 5.0, 20.0, 100.0)  # 0: nothing is enqueued, so what is left is the floor
 LONG_S = 20e-3
 REPETITIONS = 100
@@ -54,12 +56,16 @@ def durations_us(measured: Any, samples: int) -> dict[str, float]:
 
 def spun(device: Any, mode: str, work_us: float, samples: int) -> Any:
     steps = (Call(device.hold, (work_us * 1e-6,)),) * samples if work_us else ()
-    return device_runner(device, Lowered(steps), 1, Mode("python", timing_mode=mode, connected=True))
+    return device_runner(
+        device, Lowered(steps), 1, Mode("python", timing_mode=mode, connected=True)
+    )
 
 
 def true_scale(device: Any) -> float:
-    """How much longer than it was asked for a kernel takes: clock rates are what the driver says of them."""
-    begin, end = device.event(), device.event()
+    """How much longer than it was asked for a kernel takes: clock rates are what the driver says of
+    them."""
+    begin = device.event()
+    end = device.event()
     for _ in range(5):  # the first ones wake the GPU up
         device.record(begin)
         device.hold(LONG_S)
@@ -73,7 +79,8 @@ def main(library: str) -> None:
     device = communicator._gpu if library == "torch" else communicator._device
     if library == "cupy":
         device.ready_to_hold()
-    scale, rows = true_scale(device), []
+    scale = true_scale(device)
+    rows = []
     for mode, samples in MODES.items():
         for work_us in WORK_US:
             before = device.host_bound
@@ -81,8 +88,16 @@ def main(library: str) -> None:
                 seen: dict[str, Any] = durations_us(spun(device, mode, work_us, samples), samples)
             except Exception as error:  # a graph of nothing may be refused
                 seen = {"error": f"{type(error).__name__}: {error}"}
-            rows.append({"mode": mode, "samples": samples, "asked_us": work_us, "true_us": scale * work_us, **seen,
-                         "host_bound": device.host_bound - before})  # fmt: skip
+            rows.append(
+                {
+                    "mode": mode,
+                    "samples": samples,
+                    "asked_us": work_us,
+                    "true_us": scale * work_us,
+                    **seen,
+                    "host_bound": device.host_bound - before,
+                }
+            )
     calls = []
     for mode, samples in MODES.items():
         for held in (True, False) if mode != "host_sync" else (True,):
@@ -95,8 +110,17 @@ def main(library: str) -> None:
                           "host_bound": device.host_bound - before})  # fmt: skip
             del measured, buffers
             setattr(communicator, "_gpu" if library == "torch" else "_device", device)
-    answer({"library": library, "scale": scale, "kernels": rows, "all_gather_8B": calls,
-            "facts": {name: value for name, value in communicator.facts().items() if name != "nccl_log"}})  # fmt: skip
+    answer(
+        {
+            "library": library,
+            "scale": scale,
+            "kernels": rows,
+            "all_gather_8B": calls,
+            "facts": {
+                name: value for name, value in communicator.facts().items() if name != "nccl_log"
+            },
+        }
+    )
     communicator.close()
 
 

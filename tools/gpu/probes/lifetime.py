@@ -1,7 +1,8 @@
-"""Communicators that are opened, captured in graphs and closed again and again; then a capture that fails.
+"""Communicators that are opened, captured in graphs and closed again and again; then a capture that
+fails.
 
-`python lifetime.py torch|cupy`. Reports what each round took, the memory that is left, and what works after the
-capture that failed.
+`python lifetime.py torch|cupy`. Reports what each round took, the memory that is left, and what
+works after the capture that failed.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def waiting(library: str, device: Any) -> Callable[[], None]:
 
 
 def after_a_failed_capture(library: str) -> dict[str, Any]:
-    """To wait for the captured stream is illegal; cases with other modes must go on, and graphs may be refused."""
+    """To wait for the captured stream is illegal; cases with other modes must go on, and graphs may
+    be refused."""
     communicator = opened(library)
     device = communicator._gpu if library == "torch" else communicator._device
     seen: dict[str, Any] = {}
@@ -79,7 +81,15 @@ def main(library: str) -> None:
     rounds_s = [one_round(library) for _ in range(ROUNDS)]
     lost_bytes = free_before - free_bytes(library)
     failed = after_a_failed_capture(library)
-    answer({"library": library, "first_s": first_s, "rounds_s": rounds_s, "lost_bytes": lost_bytes, "after": failed})
+    answer(
+        {
+            "library": library,
+            "first_s": first_s,
+            "rounds_s": rounds_s,
+            "lost_bytes": lost_bytes,
+            "after": failed,
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What NVML answers on this machine, raw, what a reading costs, and by which numbers it names processes."""
+"""What NVML answers on this machine, raw, what a reading costs, and by which numbers it names
+processes."""
 
 from __future__ import annotations
 
@@ -29,10 +30,18 @@ def raw_fields() -> list[dict[str, Any]]:
     per_link = (nvml.LINK_TX_KIB, nvml.LINK_RX_KIB, nvml.C2C_LINK_MBYTE_PER_S)
     wanted += [(field, link) for field in per_link for link in range(nvml.MAX_NVLINKS)]
     return [
-        {"field": field, "scope": scope, "status": result.nvmlReturn, "type": result.valueType,
-         "value": {name: getattr(result.value, name) for name in nvml.VALUE_MEMBERS}, "latency_us": result.latencyUsec}
-        for (field, scope), result in zip(wanted, pynvml.nvmlDeviceGetFieldValues(handle, wanted), strict=True)
-    ]  # fmt: skip
+        {
+            "field": field,
+            "scope": scope,
+            "status": result.nvmlReturn,
+            "type": result.valueType,
+            "value": {name: getattr(result.value, name) for name in nvml.VALUE_MEMBERS},
+            "latency_us": result.latencyUsec,
+        }
+        for (field, scope), result in zip(
+            wanted, pynvml.nvmlDeviceGetFieldValues(handle, wanted), strict=True
+        )
+    ]
 
 
 def cost_us(monitor: nvml.Monitor) -> dict[str, float]:
@@ -41,7 +50,11 @@ def cost_us(monitor: nvml.Monitor) -> dict[str, float]:
         begin_ns = time.perf_counter_ns()
         monitor.readings()
         times.append((time.perf_counter_ns() - begin_ns) * 1e-3)
-    return {"median_us": float(np.median(times)), "p99_us": float(np.quantile(times, 0.99)), "max_us": max(times)}
+    return {
+        "median_us": float(np.median(times)),
+        "p99_us": float(np.quantile(times, 0.99)),
+        "max_us": max(times),
+    }
 
 
 def named_processes() -> dict[str, Any]:
@@ -83,13 +96,21 @@ def main() -> None:
 
     held = torch.zeros(1 << 20, device="cuda")
     after = named_processes()
-    answer({
-        "driver": [nvml.driver_version(), nvml.newest_cuda()],
-        "gpus": [asdict(device) for device in nvml.gpus()], "own": gpu.own_gpu(0),
-        "readings": monitor.readings(), "fields": raw_fields(), "opened_us": opened_us, "idle": idle,
-        "busy": busy_cost_us(monitor), "processes_before": before, "processes_after": after,
-        "held_bytes": held.nbytes,
-    })  # fmt: skip
+    answer(
+        {
+            "driver": [nvml.driver_version(), nvml.newest_cuda()],
+            "gpus": [asdict(device) for device in nvml.gpus()],
+            "own": gpu.own_gpu(0),
+            "readings": monitor.readings(),
+            "fields": raw_fields(),
+            "opened_us": opened_us,
+            "idle": idle,
+            "busy": busy_cost_us(monitor),
+            "processes_before": before,
+            "processes_after": after,
+            "held_bytes": held.nbytes,
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ PROGRAM = Program((BufferSpec("send", 2, "float32"), BufferSpec("recv", 2, "floa
 
 
 def opened(library: str) -> Any:
-    """A communicator of NCCL on the first GPU, as `backend=nccl` or `backend=cupy_nccl` opens it."""
+    """A communicator of NCCL on the first GPU, as `backend=nccl` or `backend=cupy_nccl` opens
+    it."""
     world, control = hosted_world(1, 1)
     if library == "cupy":
         from commbench.backends.cupy.backend import CupyNccl
@@ -33,7 +34,9 @@ def opened(library: str) -> Any:
     return Nccl().open(world, meeting)
 
 
-def runner(communicator: Any, timing_mode: str, samples: int = 1, connected: bool = True) -> tuple[DeviceRunner, Any]:
+def runner(
+    communicator: Any, timing_mode: str, samples: int = 1, connected: bool = True
+) -> tuple[DeviceRunner, Any]:
     """`samples` calls of PROGRAM between two stamps, and the buffers that have to outlive it."""
     buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in PROGRAM.buffers}}
     mode = Mode("python", "barrier", timing_mode=timing_mode, device="cuda", connected=connected)

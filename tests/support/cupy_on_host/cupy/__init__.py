@@ -1,7 +1,9 @@
-"""CuPy that is none: the names that commbench calls, on host memory, with queues for streams and gloo for NCCL.
+"""CuPy that is none: the names that commbench calls, on host memory, with queues for streams and
+gloo for NCCL.
 
-Worlds of backend=cupy_nccl without a GPU. That the real one has these names and takes these arguments is compared in
-tests/unit/backends/test_cupy_lowering.py; what it does, only GPUs can show.
+Worlds of backend=cupy_nccl without a GPU. That the real one has these names and takes these
+arguments is compared in tests/unit/backends/test_cupy_lowering.py; what it does, only GPUs can
+show.
 """
 
 from __future__ import annotations

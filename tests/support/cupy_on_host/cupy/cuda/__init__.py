@@ -28,15 +28,19 @@ class Stream:
     def synchronize(self) -> None:
         if self._kept is not None:
             raise RuntimeError("cudaErrorStreamCaptureUnsupported")
-        queue, self._queue = self._queue, []
+        queue = self._queue
+        self._queue = []
         for work in queue:
             work()
 
     def begin_capture(self, mode: int) -> None:
-        self._kept, self._queue = self._queue, []
+        self._kept = self._queue
+        self._queue = []
 
     def end_capture(self) -> Graph:
-        captured, self._queue, self._kept = self._queue, self._kept or [], None
+        captured = self._queue
+        self._queue = self._kept or []
+        self._kept = None
         return Graph(captured)
 
     def __enter__(self) -> None:
@@ -57,14 +61,16 @@ class Graph:
 
 class Event:
     def __init__(self) -> None:
-        self.ns, self.done = 0, False
+        self.ns = 0
+        self.done = False
 
     def record(self, stream: Stream) -> None:
         self.done = False
         stream.enqueue(self._happen)
 
     def _happen(self) -> None:
-        self.ns, self.done = time.monotonic_ns(), True
+        self.ns = time.monotonic_ns()
+        self.done = True
 
 
 def get_elapsed_time(start: Event, end: Event) -> float:

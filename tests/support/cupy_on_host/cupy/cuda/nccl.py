@@ -42,7 +42,9 @@ def groupStart() -> None:  # noqa: N802
 def groupEnd() -> None:  # noqa: N802
     _depth[0] -= 1
     if _depth[0] == 0 and _group:
-        messages, communicator, stream = list(_group), _group[0][0], _group[0][-1]
+        messages = list(_group)
+        communicator = _group[0][0]
+        stream = _group[0][-1]
         _group.clear()
         STREAMS[stream].enqueue(lambda: communicator.exchange(messages))
 
@@ -51,7 +53,8 @@ class NcclCommunicator:
     def __init__(self, size: int, unique: bytes, rank: int) -> None:
         assert isinstance(unique, bytes) and len(unique) == 128
         path = Path(os.environ.get("CUPY_ON_HOST_STORE", tempfile.gettempdir())) / unique.hex()[:32]
-        self._size, self._rank = size, rank
+        self._size = size
+        self._rank = rank
         store = dist.FileStore(str(path), size)
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=60))
 
@@ -78,7 +81,9 @@ class NcclCommunicator:
     def exchange(self, messages: list[Any]) -> None:
         """A group: everything at once; from itself to itself in the order of the calls."""
         to_self = [
-            words(*message[2:5]).copy() for message in messages if message[1] == "send" and message[5] == self._rank
+            words(*message[2:5]).copy()
+            for message in messages
+            if message[1] == "send" and message[5] == self._rank
         ]
         under_way = []
         for _, name, address, count, kind, peer, _ in messages:

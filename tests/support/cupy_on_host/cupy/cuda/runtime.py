@@ -6,8 +6,11 @@ import ctypes
 import os
 from typing import Any
 
-memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3  # noqa: N816
-streamCaptureModeThreadLocal, cudaDevAttrClockRate = 1, 13  # noqa: N816
+memcpyHostToDevice = 1  # noqa: N816
+memcpyDeviceToHost = 2  # noqa: N816
+memcpyDeviceToDevice = 3  # noqa: N816
+streamCaptureModeThreadLocal = 1  # noqa: N816
+cudaDevAttrClockRate = 13  # noqa: N816
 CLOCK_KHZ = 1_755_000
 STREAMS: dict[int, Any] = {}
 CHOSEN: list[int] = []
