@@ -6,8 +6,8 @@ import os
 from collections.abc import MutableMapping
 from typing import Any, ClassVar
 
-from commbench.core.case import Case
 from commbench.core.protocols import Backend
+from commbench.core.variables import Case, Device
 from commbench.engines.lowered import UnsupportedForms, reduction_missing, skip_reason
 from commbench.hardware.cuda import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
@@ -24,7 +24,7 @@ MAX_LOG_BYTES = 1 << 20
 class NcclBackend(Backend):
     """What the backends on NCCL declare: GPU memory, one GPU per rank."""
 
-    devices: ClassVar[tuple[str, ...]] = ("cuda",)
+    devices: ClassVar[tuple[Device, ...]] = ("cuda",)
     # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
     threads_per_rank: ClassVar[int] = 2
     joins_messages: ClassVar[bool] = True  # one group, and kernel

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, cast
 
 from commbench.buffers.memory import HostBuffer
-from commbench.core.case import Case, Mode, World, options_text
+from commbench.core.case import World, options_text
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Communicator, Control
+from commbench.core.variables import Case, Device, Engine, Mode
 from commbench.engines.virtual import Buffers, Model, VirtualRunner
 
 
@@ -20,8 +21,8 @@ class Simulated(Backend):
     """See Backend. One process hosts all ranks, so it needs no launcher."""
 
     name: ClassVar[str] = "simulated"
-    devices: ClassVar[tuple[str, ...]] = ("cpu",)
-    engines: ClassVar[tuple[str, ...]] = ("virtual",)
+    devices: ClassVar[tuple[Device, ...]] = ("cpu",)
+    engines: ClassVar[tuple[Engine, ...]] = ("virtual",)
     launchers: ClassVar[str] = "none"
     axes: ClassVar[tuple[str, ...]] = ("staging",)
     threads_per_rank: ClassVar[int] = 0
@@ -39,13 +40,13 @@ class Simulated(Backend):
             {f"model.{name}": value for name, default, value in planted if value != default}
         )
 
-    def missing(self, device: str = "cpu") -> str | None:
+    def missing(self, device: Device = "cpu") -> str | None:
         return None
 
     def supports(self, case: Case, size: int) -> str | None:
         return None
 
-    def open(self, world: World, control: Control, device: str = "cpu") -> SimulatedCommunicator:
+    def open(self, world: World, control: Control, device: Device = "cpu") -> SimulatedCommunicator:
         for name, rank in self.model.planted_ranks:
             if rank >= world.size:
                 allowed = f"the ranks of this world are 0 to {world.size - 1}"

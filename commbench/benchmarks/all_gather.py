@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from commbench.core import program as steps
-from commbench.core.case import Case
 from commbench.core.payload import SHARED, joined_blocks
 from commbench.core.program import Pattern, Program
+from commbench.core.variables import Case
 
 from .collective import DATA, DividedCollective, block_of, input_and_reset, source_and_data
 

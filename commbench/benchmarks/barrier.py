@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from commbench.core import program as steps
-from commbench.core.case import Case
 from commbench.core.program import Program
+from commbench.core.variables import Case
 
 from .collective import Collective
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from commbench.core import program as steps
-from commbench.core.case import Case
 from commbench.core.payload import message
 from commbench.core.program import BufferSpec, Pattern, Program
+from commbench.core.variables import Case
 
 from .collective import DATA, Collective, root_of
 

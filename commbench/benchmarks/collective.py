@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench.core.case import Case, Shape
+from commbench.core.case import Shape
 from commbench.core.program import BufferSpec, Copy, Pattern, View
+from commbench.core.variables import Cache, Case
 
 SOURCE = View("source")
 DATA = View("data")  # the input, which no call writes to, and the buffer that is checked
@@ -19,7 +20,7 @@ class Collective:
 
     name: ClassVar[str]
     axes: ClassVar[tuple[str, ...]] = ()
-    cache: ClassVar[str] = "warm"
+    cache: ClassVar[Cache] = "warm"
     min_ranks: ClassVar[int] = 1
     self_synchronising: ClassVar[bool] = False
 

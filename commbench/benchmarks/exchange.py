@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from commbench.core.case import Case, Shape
+from commbench.core.case import Shape
 from commbench.core.payload import SHARED, joined_blocks
 from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
+from commbench.core.variables import Case
 
 from .collective import Collective
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from commbench.core import program as steps
-from commbench.core.case import Case
 from commbench.core.program import Program
+from commbench.core.variables import Case
 
 from .all_gather import AllGather
 from .collective import DATA, SOURCE, block_of, input_and_reset, root_of, source_and_data

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from commbench.core.case import Case, Shape
+from commbench.core.case import Shape
 from commbench.core.payload import message
 from commbench.core.program import (
     DEVICE,
@@ -19,6 +19,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
+from commbench.core.variables import Cache, Case
 
 from .collective import Collective
 
@@ -31,7 +32,7 @@ class MemoryCopy(Collective):
     """
 
     axes = ("staging",)
-    cache = "rotate"
+    cache: ClassVar[Cache] = "rotate"
     memory: ClassVar[tuple[str, str]]  # the kinds of memory that are copied from and to
 
     def program(self, case: Case, rank: int, size: int) -> Program:

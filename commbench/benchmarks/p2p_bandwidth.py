@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commbench.core.case import Case, Shape
+from commbench.core.case import Shape
 from commbench.core.layout import Pair
 from commbench.core.payload import message
 from commbench.core.program import (
@@ -16,6 +16,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
+from commbench.core.variables import Case
 
 from .point_to_point import PointToPoint, send_and_recv, slot_view, window_of, windows_both_ways
 

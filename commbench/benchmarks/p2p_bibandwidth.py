@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from commbench.core.case import Case, Shape
+from commbench.core.case import Shape
 from commbench.core.layout import Pair
 from commbench.core.program import Program
+from commbench.core.variables import Case
 
 from .point_to_point import PointToPoint, window_of, windows_both_ways
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from commbench.core.case import Case, Shape
+from typing import ClassVar
+
+from commbench.core.case import Shape
 from commbench.core.layout import Pair
 from commbench.core.program import Irecv, Program, Recv, Send, View, WaitAll
+from commbench.core.variables import Cache, Case
 
 from .point_to_point import PointToPoint, send_and_recv
 
@@ -12,7 +15,7 @@ from .point_to_point import PointToPoint, send_and_recv
 class P2PLatency(PointToPoint):
     name = "p2p_latency"
     axes = ("pair",)
-    cache = "warm"
+    cache: ClassVar[Cache] = "warm"
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         first, second = pair

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from commbench.core.case import Case, Shape
+from commbench.core.case import Shape
+from commbench.core.variables import Case
 
 from .p2p_bandwidth import P2PBandwidth
 from .point_to_point import window_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench.core.case import Case
 from commbench.core.layout import Pair
 from commbench.core.payload import joined_blocks
 from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
+from commbench.core.variables import Cache, Case
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class PointToPoint:
 
     name: ClassVar[str]
     axes: ClassVar[tuple[str, ...]] = ("pair", "window", "buffers")
-    cache: ClassVar[str] = "rotate"
+    cache: ClassVar[Cache] = "rotate"
     min_ranks: ClassVar[int] = 1  # a rank can be paired with itself
     self_synchronising: ClassVar[bool] = True
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from commbench.core import program as steps
-from commbench.core.case import Case
 from commbench.core.payload import contribution, reduced
 from commbench.core.program import Pattern, Program
+from commbench.core.variables import Case
 
 from .collective import DATA, Collective, input_and_reset, reduction_of, root_of, source_and_data
 

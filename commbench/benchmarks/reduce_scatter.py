@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from commbench.core import program as steps
-from commbench.core.case import Case
 from commbench.core.payload import block_start, concatenated, contribution, reduced
 from commbench.core.program import Copy, Pattern, Program
+from commbench.core.variables import Case
 
 from .collective import DATA, SOURCE, DividedCollective, block_of, reduction_of, source_and_data
 

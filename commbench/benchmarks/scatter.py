@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from commbench.core import program as steps
-from commbench.core.case import Case
 from commbench.core.payload import SHARED, joined_blocks
 from commbench.core.program import Copy, Pattern, Program
+from commbench.core.variables import Case
 
 from .collective import DATA, SOURCE, DividedCollective, block_of, root_of, source_and_data
 

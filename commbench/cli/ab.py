@@ -14,10 +14,11 @@ from pathlib import Path
 
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.config.settings import Job
-from commbench.core.case import Case, Planned
+from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.run_folder import new_folder, write_json
 from commbench.core.units import format_seconds, plural
+from commbench.core.variables import Case
 from commbench.launchers.registry import check_experiment, check_startable, detect
 from commbench.measure.plan import duration_s
 from commbench.report.compare_sides import PAYLOAD

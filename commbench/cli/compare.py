@@ -120,8 +120,6 @@ def _compare_parser() -> argparse.ArgumentParser:
     add(
         "--paired", action="store_true", help="launches with the same number ran next to each other"
     )
-    # of earlier versions, without effect
-    add("--medians-only", action="store_true", help=argparse.SUPPRESS)
     add("--seed", type=whole_number(0), default=0, help="of the noise of --aa (default 0)")
     add(
         "--fail-on",

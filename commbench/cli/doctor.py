@@ -154,7 +154,10 @@ def operations_text(config_dir: str | None = None) -> str:
     for backend in usable:
         device = backend.devices[0]
         own = replace(
-            settings, backend=backend, device=device, timing_modes=TIMING_MODES[device][:1]
+            settings,
+            backend=backend,
+            device=device,
+            axes={**settings.axes, "timing_mode": TIMING_MODES[device][:1]},
         )
         planned = plan(own, hosted_world(1, 4)[0], PlanFacts(2**62, 0, 64))
         for name, row in rows.items():

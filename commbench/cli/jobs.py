@@ -32,6 +32,7 @@ from commbench.core.terminal import (
     table_text,
 )
 from commbench.core.units import about_bytes, format_bytes, format_seconds, plural
+from commbench.core.variables import AXES, is_usual
 from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import duration_s, plan
@@ -47,19 +48,7 @@ STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
 # a Hydra launcher with these starts a task for each rank
 SLURM_KEYS = ("nodes", "tasks_per_node", "partition")
-# in every plan; axes where they have several values
-SHOWN = ("benchmark", "layout", "pair", "dtype")
-AXES = (
-    "engine",
-    "timing_mode",
-    "schedule",
-    "window",
-    "buffers",
-    "streams",
-    "in_place",
-    "reduction",
-    "root",
-)
+SHOWN = ("benchmark", "layout", "pair", "dtype")  # in every plan
 PLAN_COLUMNS = (
     TableColumn("message", right=True),
     TableColumn("memory / node", right=True, priority=2),
@@ -326,16 +315,17 @@ def _plan_text(settings: Settings, planned: Sequence[Planned]) -> str:
     jobs = sorted(planned, key=lambda job: (row_order(vars(job.case)), job.case.timing_mode))
     names = [
         *SHOWN,
-        *(name for name in AXES if len({getattr(job.case, name) for job in jobs} - {None}) > 1),
+        *(
+            name
+            for name in (*AXES, "schedule")
+            if len({getattr(job.case, name) for job in jobs} - {None}) > 1
+        ),
     ]
     columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS]
     rows = []
     for job in jobs:
         values = [(name, getattr(job.case, name)) for name in names]
-        texts = [
-            "" if value is None or (name, value) == ("dtype", "none") else str(value)
-            for name, value in values
-        ]
+        texts = ["" if is_usual(name, value) else str(value) for name, value in values]
         texts.append(format_bytes(job.case.message_bytes) if job.case.message_bytes else "-")
         measured = [about_bytes(job.node_bytes), format_seconds(duration_s(settings, job)), ""]
         rows.append([*texts, *(["-", "-", job.skip] if job.skip else measured)])

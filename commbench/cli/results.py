@@ -28,7 +28,8 @@ from commbench.core.terminal import (
     table_text,
 )
 from commbench.core.units import format_number, plural, value_text
-from commbench.report.fit import COMPANIONS, FAMILY_VARIABLES, OF_BACKEND, by_window, varying
+from commbench.core.variables import TABLE
+from commbench.report.fit import FAMILY_VARIABLES, OF_BACKEND, by_window, varying
 from commbench.report.load import find_runs, load_run, read_rows, run_tables
 from commbench.report.summary import read_results, summarise_results, summary_text
 from commbench.writers.console import row_order, run_text
@@ -47,7 +48,7 @@ OSU = "osu"
 NCCL_TESTS = "nccl_tests"
 CSV = "csv"
 # columns of a pivot
-BESIDE = ("backend", *COMPANIONS["backend"], "label", "interface", "cuda_ipc", "device")
+BESIDE = (*(each.name for each in TABLE if each.beside), "label")
 # tables of their own
 APART = tuple(name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window", "pair"))
 MOST_TABLE_ROWS = 30

@@ -27,8 +27,8 @@ from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher, Writer
 from commbench.core.terminal import first_line
 from commbench.core.units import parse_bytes
+from commbench.core.variables import INT64_MAX, TABLE, Device, TimingMode, Variable
 
-INT64_MAX = 2**63 - 1
 PRESETS = {  # elements: 40 B to 40 MB, and to 4 GB, for float32
     "decades": tuple(10**k for k in range(1, 8)),
     "mlbench": tuple(10**k for k in range(1, 10)),
@@ -100,7 +100,14 @@ class Key:
         return self.group or self.name
 
 
-TIMING_MODES = {  # of each device; the first one is `auto`
+def _of_variable(each: Variable) -> Key:
+    """The key that chooses a variable's values."""
+    kinds = {"flag": Kind.FLAG, "integer": Kind.INTEGER, "text": Kind.TEXT}
+    kind = Kind.CHOICE if each.choices else kinds[each.kind]
+    return Key(each.name, kind, each.choices or (), each.least, each.most, each.axis)
+
+
+TIMING_MODES: dict[Device, tuple[TimingMode, ...]] = {  # the first one is `auto`
     "cpu": ("host",),
     "cuda": ("host_sync", "device_event", "graph", "throughput"),
 }
@@ -117,30 +124,9 @@ KEY_TABLE = (
     Key("sizes", Kind.OTHER, axis=True),
     Key("sizes_per", Kind.CHOICE, ("message", "rank")),
     Key("pairs", Kind.OTHER, axis=True),
-    Key("schedule", Kind.CHOICE, ("serial", "rounds")),
-    # each message in flight is a step of the program
-    Key("window", Kind.INTEGER, minimum=1, maximum=16384, axis=True),
-    Key("buffers", Kind.CHOICE, ("own", "shared"), axis=True),
-    Key("streams", Kind.INTEGER, minimum=1, maximum=64, axis=True),
-    Key("reduction", Kind.CHOICE, ("sum", "prod", "min", "max", "avg"), axis=True),
-    Key("root", Kind.INTEGER, axis=True),
-    Key("in_place", Kind.FLAG, axis=True),
-    Key("engine", Kind.CHOICE, ("auto", "python", "native"), axis=True),
-    Key(
-        "timing_mode",
-        Kind.CHOICE,
-        ("auto", *(mode for modes in TIMING_MODES.values() for mode in modes)),
-        axis=True,
-    ),
-    Key("sync", Kind.CHOICE, ("barrier", "window", "none")),
-    Key("cache", Kind.CHOICE, ("auto", "warm", "rotate")),
-    Key("device", Kind.CHOICE, ("auto", "cpu", "cuda")),
-    Key("staging", Kind.CHOICE, ("auto", "none", "pinned")),
-    Key("cuda_ipc", Kind.CHOICE, ("auto", "on", "off")),
-    Key("interface", Kind.TEXT),
+    *(_of_variable(each) for each in TABLE if each.choices is not None),
     Key("env", Kind.MAPPING),
     Key("launch", Kind.INTEGER),
-    Key("bind", Kind.CHOICE, ("auto", "core", "numa", "none")),
     Key("expect", Kind.OTHER, axis=True),
     Key("preflight", Kind.CHOICE, ("strict", "warn", "off")),
     Key("on_error", Kind.CHOICE, ("continue", "stop")),

@@ -11,9 +11,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from commbench.core.case import Benchmark
 from commbench.core.columns import CASES
@@ -23,9 +23,29 @@ from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher, Writer
 from commbench.core.secrets import recorded
 from commbench.core.terminal import one_line
+from commbench.core.variables import (
+    TABLE,
+    Binding,
+    Cache,
+    Device,
+    Ipc,
+    Options,
+    Schedule,
+    Staging,
+    Sync,
+)
 from commbench.hardware.network import check_interface
 
-from .keys import TIMING_MODES, TO_MEMORY, ConfigReader, construct, list_refusal, sizes_bytes
+from .keys import (
+    KEY_TABLE,
+    TIMING_MODES,
+    TO_MEMORY,
+    ConfigReader,
+    Kind,
+    construct,
+    list_refusal,
+    sizes_bytes,
+)
 
 MAX_DURATION_S = 1e8  # three years: a clock, a deadline and a store's timeout can still hold it
 MAX_TIMING_REPETITIONS = 10**12
@@ -56,23 +76,11 @@ BUDGET_BOUNDS = {
 }
 MAX_PAIRS = 10**6  # of all layouts and sizes together: each pair is a case
 NUMERIC_COLUMNS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
-UNCHANGED = (  # keys whose values become settings unchanged
-    "sizes_per",
-    "schedule",
-    "buffers",
-    "streams",
-    "in_place",
-    "sync",
-    "cache",
-    "staging",
-    "cuda_ipc",
-    "launch",
-    "bind",
-    "preflight",
-    "on_error",
-    "plan",
-    "verbose",
-    "seed",
+# keys whose values become settings unchanged
+UNCHANGED = tuple(
+    key.name
+    for key in KEY_TABLE
+    if key.kind in (Kind.CHOICE, Kind.INTEGER, Kind.FLAG) and not key.axis and key.name != "device"
 )
 EXPECT_NORMAL = "normal"  # expect=normal
 EXPECTATION = re.compile(
@@ -168,28 +176,23 @@ class Settings:
     sizes_to_memory: bool  # 8..max: sizes that do not fit the memory are left out
     sizes_per: str  # message; or rank: of each rank's block where a collective divides its message
     pairs: Pairs
-    schedule: str
-    windows: tuple[int, ...]
-    buffers: tuple[str, ...]
-    streams: tuple[int, ...]
-    reductions: tuple[str, ...]
-    roots: tuple[int, ...]
-    in_place: tuple[bool | None, ...]  # None: the operation's default
-    engines: tuple[str, ...]
-    timing_modes: tuple[str, ...]
-    sync: str
-    cache: str
-    device: str
-    staging: str
-    cuda_ipc: str
+    # variable -> its values, of each variable with a key that has no field below; in_place=None is
+    # the operation's default
+    axes: Mapping[str, tuple[Any, ...]]
+    schedule: Schedule
+    sync: Sync
+    cache: Cache | Literal["auto"]
+    device: Device
+    staging: Staging | Literal["auto"]
+    cuda_ipc: Ipc
     interface: str | None
-    env: tuple[tuple[str, str], ...]
+    env: Options
     launch: int
-    bind: str
+    bind: Binding
     expect: tuple[Expectation, ...]
     expect_normal: bool  # no case is slower than the published values of its hardware
-    preflight: str
-    on_error: str
+    preflight: Literal["strict", "warn", "off"]
+    on_error: Literal["continue", "stop"]
     plan: bool
     verbose: bool
     label: str
@@ -250,11 +253,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         **{name: read(name) for name in UNCHANGED},
         sizes_to_memory=f"..{TO_MEMORY}" in str(raw.get("sizes")),
         pairs=_checked_pairs(raw.get("pairs"), layouts, sum(map(len, sizes))),
-        windows=read("window"),
-        reductions=read("reduction"),
-        roots=read("root"),
-        engines=read("engine"),
-        timing_modes=_timing_modes(read("timing_mode"), device),
+        axes={name: _values(read, name, device) for name in AXIS_KEYS},
         device=device,
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
         env=_checked_env(read("env")),
@@ -265,7 +264,23 @@ def from_config(config: Mapping[str, Any]) -> Settings:
     )
 
 
-def _timing_modes(modes: Sequence[str], device: str) -> tuple[str, ...]:
+# the variables of Settings.axes
+AXIS_KEYS = tuple(
+    each.name
+    for each in TABLE
+    if each.choices is not None and each.name not in {field.name for field in fields(Settings)}
+)
+
+
+def _values(read: Callable[[str], Any], name: str, device: Device) -> tuple[Any, ...]:
+    """The values of an axis; one for a key that takes no list. Raises ConfigError."""
+    values = read(name)
+    if name == "timing_mode":
+        return _timing_modes(values, device)
+    return values if isinstance(values, tuple) else (values,)
+
+
+def _timing_modes(modes: Sequence[str], device: Device) -> tuple[str, ...]:
     """Raises ConfigError for a clock that the device does not have."""
     allowed = TIMING_MODES[device]
     chosen = [allowed[0] if mode == "auto" else mode for mode in modes]

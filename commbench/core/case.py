@@ -1,19 +1,17 @@
-"""Cases: one point of the independent variables, the world it runs in, and the operation that it
-measures."""
+"""A case in its run: the world, the operation that it measures, how a sample becomes a number."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 from .program import Isend, Pattern, Program, WaitAll
-from .units import short_pairs
+from .variables import Cache, Case
 
 
 @dataclass(frozen=True)
@@ -77,85 +75,6 @@ def version_of(library: str | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Mode:
-    """How a program is run: what a backend must know beside the steps to lower them.
-
-    `connected`: the steps have run before, so they may be captured in a graph.
-    """
-
-    engine: str
-    sync: str = "none"
-    streams: int = 1
-    timing_mode: str = "host"
-    device: str = "cpu"
-    staging: str = "none"
-    connected: bool = False
-
-
-@dataclass(frozen=True)
-class Case:
-    """One point of the independent variables; a variable that does not apply to the benchmark is
-    None."""
-
-    benchmark: str
-    backend: str
-    engine: str
-    timing_mode: str
-    timing: str
-    sync: str
-    device: str
-    dtype: str
-    layout: str
-    pair: str | None
-    message_bytes: int
-    elements: int
-    window: int | None
-    in_place: bool | None
-    reduction: str | None
-    root: int | None
-    schedule: str | None
-    streams: int | None
-    staging: str
-    cache: str
-    cuda_ipc: str
-    interface: str | None
-    env: tuple[tuple[str, str], ...] = ()
-    library: str | None = None  # known once the backend has opened it
-    bind: str = "auto"
-    backend_options: tuple[tuple[str, str], ...] = ()
-    buffers: str | None = None
-
-    @cached_property
-    def case_id(self) -> str:
-        """A hash of the variables, equal in every run that measures the same point."""
-        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @cached_property
-    def pairs(self) -> tuple[tuple[int, int], ...]:
-        """`pair` as rank pairs: "0-1" is one, "0-2 1-3" are two at once."""
-        if self.pair is None:
-            return ()
-        return tuple((int(a), int(b)) for a, b in (text.split("-") for text in self.pair.split()))
-
-    @cached_property
-    def pair_by_rank(self) -> dict[int, tuple[int, int]]:
-        """The pair of each rank that has one."""
-        return {rank: pair for pair in self.pairs for rank in pair}
-
-    @property
-    def mode(self) -> Mode:
-        return Mode(
-            self.engine, self.sync, self.streams or 1, self.timing_mode, self.device, self.staging
-        )
-
-    def __str__(self) -> str:
-        where = f" {short_pairs(self.pair)}" if self.pair else ""
-        what = f" {self.dtype} {self.message_bytes} B" if self.message_bytes else ""
-        return f"{self.benchmark} {self.layout}{where}{what}"
-
-
-@dataclass(frozen=True)
 class Shape:
     """How a sample becomes a number.
 
@@ -180,7 +99,7 @@ class Benchmark(Protocol):
     # its variables, of pair (one at a time), pairs (all at once), window, buffers, in_place,
     # reduction, root, staging
     axes: tuple[str, ...]
-    cache: str  # the default: warm or rotate
+    cache: Cache  # the default: warm or rotate
     min_ranks: int
     # a sample can't start before the previous one has ended on all ranks that matter
     self_synchronising: bool

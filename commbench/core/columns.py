@@ -1,19 +1,14 @@
 """The columns of the result files: name, type, unit and meaning.
 
 SCHEMA_VERSION history:
-  1  first version
-       2026-11-22: result `headline`; null in the rows of earlier runs
-  2  2026-11-22: variables `library`, `bind`, `backend_options`, `buffers`, and with them other case ids; `elements` was
-     `count` and `warnings` was `flags`, which are attributes in pandas; identity `hosts`; results `bytes_per_rank`,
-     `median_of`, `messages_per_call`, `outliers`, `visits` and what follows from them, `skew_s`,
-     `empty_sample_s`; percentiles are null where a sample is several operations; `first_call_s` is of the whole first
-     sample; in version 1 it was divided by the operations in it
-       2026-11-22: results `unmeasured_s`, `retransmits`, `visits_s`; `source` and `destination`, which earlier rows get
-     from `pair`
-Columns of version 1 are read under their new names (commbench.report.load), library and hosts from
-the run's record. Results may be added within a version, with a date; any other change of a
-variable, identity, unit or meaning needs a new version.
-"""  # noqa: E501
+  3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
+     changes no id of an earlier run; variables in the order of tables. Rows of version 2 are read;
+     their ids are others, so such a run can't be resumed
+
+Results and variables may be added within a version, with a date: they are null, or the default of
+the variable, in the rows of earlier runs. Any other change of a variable, identity, unit or meaning
+needs a new version.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +19,7 @@ from typing import Any, TypeVar
 
 from .errors import CommbenchError
 from .units import format_bytes, format_number, short_pairs
+from .variables import BY_NAME, TABLE, is_required
 
 Row = Mapping[str, Any]  # of a table, by column
 GroupItem = TypeVar("GroupItem")
@@ -33,11 +29,8 @@ INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
 # of finished cases
 STOP_REASONS = ("ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped")
 UNFINISHED = ("running", INTERRUPTED)  # "running": a soak that is written while it runs
-SCHEMA_VERSION = 2
-READ_VERSIONS = (1, 2)
-NEW_NAMES = {"count": "elements", "flags": "warnings"}  # of columns of version 1
-# variables and identities that version 1 lacks
-SINCE_2 = ("library", "bind", "backend_options", "buffers", "hosts")
+SCHEMA_VERSION = 3
+READ_VERSIONS = (2, 3)
 
 
 @dataclass(frozen=True)
@@ -57,37 +50,8 @@ def _columns(role: str, table: str) -> tuple[Column, ...]:
     return tuple(Column(n.strip(), k.strip(), role, u.strip(), m.strip()) for n, k, u, m in rows)
 
 
-VARIABLES = _columns(
-    "variable",
-    """
-    benchmark     | text    |   | operation that was measured
-    backend       | text    |   | library that moved the bytes
-    engine        | text    |   | python: what a training script sees; native: what C sees; virtual: simulated
-    timing_mode   | text    |   | host on a CPU; on a GPU host_sync, device_event, graph, throughput: never compared
-    timing        | text    |   | policy that decided the number of repetitions
-    sync          | text    |   | how repetitions are started together: barrier, window (an agreed instant), none
-    device        | text    |   | where the buffers are: cpu, cuda
-    dtype         | text    |   | element type
-    layout        | text    |   | nodes x ranks per node
-    pair          | text    |   | ranks of a point-to-point case; several pairs run at once
-    message_bytes | integer | B | bytes of the message; the total where a collective divides it
-    elements      | integer |   | elements of one block
-    window        | integer |   | messages in flight
-    in_place      | flag    |   | send and receive buffer are the same
-    reduction     | text    |   | operation of a reduction
-    root          | integer |   | root rank of a rooted collective
-    schedule      | text    |   | order of several pairs: serial, rounds
-    streams       | integer |   | parallel connections of a pair
-    staging       | text    |   | who copies between device and host in the timed steps: none, library, pinned
-    cache         | text    |   | warm: the same buffers each time; rotate: in turn, more copies than the cache holds
-    cuda_ipc      | text    |   | CUDA IPC as requested: auto, on, off
-    interface     | text    |   | network interface as requested
-    env           | map     |   | environment exported for this run
-    library       | text    |   | library and version, as reported by the library once it was open
-    bind          | text    |   | how ranks were bound to cores, as requested: auto, core, numa, none
-    backend_options | map   |   | parameters of the backend
-    buffers       | text    |   | own: each message of a window has its own memory; shared: all share one buffer
-    """,  # noqa: E501
+VARIABLES = tuple(
+    Column(each.name, each.kind, "variable", each.unit, each.meaning) for each in TABLE
 )
 IDENTITY = _columns(
     "identity",
@@ -229,12 +193,11 @@ def arrow_schema(table: str) -> Any:
 
 
 def with_current_columns(rows: Any, table: str) -> Any:
-    """A pyarrow table with this version's columns, in their order and types; a result that it did
-    not have is null.
+    """A pyarrow table with this version's columns, in their order and types; a variable that it
+    did not have has its default, a result is null.
 
-    Raises ValueError for unknown columns and where a variable or an identity is missing.
+    Raises ValueError for unknown columns and where another one is missing.
     """
-    import pyarrow as pa
 
     schema = arrow_schema(table)
     if rows.schema.equals(schema):
@@ -245,14 +208,25 @@ def with_current_columns(rows: Any, table: str) -> Any:
         raise ValueError(
             f"it has columns that this commbench does not know: {', '.join(unknown[:6])}"
         )
-    needed = [
-        column.name
-        for column in TABLES[table]
-        if column.role != "result" and column.name not in present
-    ]
-    if needed:
-        raise ValueError(f"it is not a table of {table}: it lacks {', '.join(needed[:6])}")
-    return pa.concat_tables([schema.empty_table(), rows], promote_options="permissive").cast(schema)
+    for column in TABLES[table]:
+        if column.name in present:
+            continue
+        if column.role == "identity" or is_required(column.name):
+            raise ValueError(f"it is not a table of {table}: it lacks {column.name}")
+        kind = schema.field(column.name).type
+        rows = rows.append_column(column.name, default_values(column.name, kind, len(rows)))
+    return rows.select(schema.names).cast(schema)
+
+
+def default_values(name: str, kind: Any, count: int) -> Any:
+    """A column [count] for rows of an earlier version, of a pyarrow type: the default of a
+    variable, else null."""
+    import pyarrow as pa
+
+    default = BY_NAME[name].default if name in BY_NAME else None
+    if default is None:
+        return pa.nulls(count, kind)
+    return pa.array([default] * count, type=kind)
 
 
 def case_text(case: Row) -> str:
@@ -277,11 +251,6 @@ def grouped(
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
-
-
-def current_names(names: Sequence[str]) -> list[str]:
-    """The names of a table's columns, those of version 1 replaced by the current ones."""
-    return [name if NEW_NAMES.get(name, name) in names else NEW_NAMES[name] for name in names]
 
 
 def check_version(version: object, where: str) -> None:

@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from .case import Case, Mode, RankIdentity, World, options_text
+from .case import RankIdentity, World, options_text
 from .layout import Layout
 from .program import BufferSpec, Pattern, Program
+from .variables import Case, Device, Engine, Mode, Staging
 
 # in Communicator.facts: the ranks in the order in which the library's log numbers them
 GROUP_ORDER = "group_order"
@@ -174,11 +175,11 @@ class Backend(Protocol):
     for its defaults."""
 
     name: ClassVar[str]
-    devices: ClassVar[tuple[str, ...]]  # of cpu and cuda
+    devices: ClassVar[tuple[Device, ...]]  # of cpu and cuda
     # which launchers start its ranks: any, starts_mpi (see Launcher), none (it hosts all ranks
     # itself)
     launchers: ClassVar[str] = "any"
-    engines: ClassVar[tuple[str, ...]] = ("python",)  # engine=auto is the first
+    engines: ClassVar[tuple[Engine, ...]] = ("python",)  # engine=auto is the first
     axes: ClassVar[tuple[str, ...]] = ()  # its own independent variables, such as streams
     threads_per_rank: ClassVar[int] = 1  # busy during a measurement
     # one call sends all messages to a peer that are posted before a wait
@@ -206,14 +207,14 @@ class Backend(Protocol):
             else {}
         )
 
-    def missing(self, device: str) -> str | None:
+    def missing(self, device: Device) -> str | None:
         """Why this machine can't run it on cpu or cuda, found without importing the library; None
         if it can."""
 
     def supports(self, case: Case, size: int) -> str | None:
         """The reason to skip a case, from declared tables; None if it can run."""
 
-    def staging(self, benchmark: str) -> str:
+    def staging(self, benchmark: str) -> Staging:
         """How an operation's messages reach device memory: none (the library accesses it directly),
         library (it copies them through host memory), pinned (commbench copies them through pinned
         host memory, in the timed steps).
@@ -225,7 +226,7 @@ class Backend(Protocol):
         contradict."""
         return {}
 
-    def open(self, world: World, control: Control, device: str) -> Communicator: ...
+    def open(self, world: World, control: Control, device: Device) -> Communicator: ...
 
 
 class Launcher(Protocol):

@@ -28,6 +28,7 @@ from .columns import VARIABLES, Row, hashable
 from .flags import warnings_of
 from .layout import Layout, Pair, pairs_text
 from .units import format_bytes, format_factor, format_seconds, value_text
+from .variables import SIZES
 
 FACTOR = 1.2
 UNCERTAIN_FACTOR = 2.0
@@ -218,11 +219,7 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
     ]
     by_size: dict[tuple[Any, ...], list[Matrix]] = {}
     for matrix in sorted(grouped, key=lambda matrix: int(matrix.shared["message_bytes"] or 0)):
-        others = (
-            matrix.shared[name]
-            for name in MATRIX_VARIABLES
-            if name not in ("message_bytes", "elements")
-        )
+        others = (matrix.shared[name] for name in MATRIX_VARIABLES if name not in SIZES)
         by_size.setdefault((matrix.run_id, *others), []).append(matrix)
     for sizes in by_size.values():
         for matrix in sizes:

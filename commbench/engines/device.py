@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.case import Mode
+from commbench.core.variables import Mode
 
 from .lowered import Call, LoopSource, Lowered, measured_calls, now_ns
 

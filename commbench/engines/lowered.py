@@ -18,10 +18,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.case import Case
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.payload import dtype
 from commbench.core.program import Barrier, Program, Step, View
+from commbench.core.variables import Case
 
 now_ns = time.perf_counter_ns  # CLOCK_MONOTONIC on Linux: the same clock the native engine reads
 LONG_WAIT_NS = 4_000_000  # a longer wait sleeps first

@@ -20,10 +20,11 @@ from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.buffers.cuda_ipc import CudaExporter, probe_cuda_ipc
 from commbench.buffers.memory import buffer_bytes
 from commbench.config.settings import Settings, Timing
-from commbench.core.case import Benchmark, Mode, Planned, World
+from commbench.core.case import Benchmark, Planned, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
+from commbench.core.variables import Mode, TimingMode
 from commbench.engines.lowered import Lowered, PythonRunner, now_ns
 from commbench.hardware import resource_limits
 from commbench.hardware.link_limits import Limit
@@ -223,7 +224,7 @@ def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dic
         (job.case.mode for job in jobs if not job.skip), key=lambda mode: mode.staging, reverse=True
     )
     for engine, mode in {mode.engine: mode for mode in modes}.items():
-        timing_mode = "host" if mode.device == "cpu" else "host_sync"
+        timing_mode: TimingMode = "host" if mode.device == "cpu" else "host_sync"
         with suppress(Unsupported, MemoryError):
             buffers = {0: {"data": communicator.allocate(program.buffers[0], 1)}}
             runner = communicator.prepare(
@@ -328,9 +329,7 @@ class ReferenceCase:
             sizes_to_memory=False,
             pairs=((0, 1),),
             schedule="serial",
-            streams=settings.streams[:1],
-            engines=settings.engines[:1],
-            timing_modes=settings.timing_modes[:1],
+            axes={name: values[:1] for name, values in settings.axes.items()},
         )
         (job,) = plan(self._settings, world, facts)
         self._job = None if job.skip else job

@@ -12,10 +12,11 @@ from typing import Any
 from commbench.buffers.memory import buffer_bytes
 from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import Settings
-from commbench.core.case import Benchmark, Case, Planned, World
+from commbench.core.case import Benchmark, Planned, World
 from commbench.core.layout import Layout, all_pairs, pairs_text, rounds
 from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec
+from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimingMode
 
 WINDOW_CAP_BYTES = 256 * 2**20  # per rank, of messages in flight
 # per rank, of all copies of one buffer
@@ -23,7 +24,6 @@ ROTATION_CAP_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}
 # prepared calls per buffer: beyond it small messages stay in cache (flag in_cache)
 ROTATION_CAP_VIEWS = 1024
 LEAST_WINDOW = 2
-NO_DTYPE = "none"  # of an operation without a message
 SETUP_S = 0.3  # to allocate, connect, warm up and check, by experience
 CONTROL_BYTES = 64 * 2**20  # that a process needs besides its buffers
 
@@ -80,44 +80,45 @@ def duration_s(settings: Settings, job: Planned) -> float:
 
 def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[Case]:
     schedule = settings.schedule if "pair" in benchmark.axes else None
+    messages = _messages(settings, layout, benchmark)
+    for (kind, message_bytes, elements), axes in itertools.product(
+        messages, _axes(settings, layout, benchmark)
+    ):
+        # one buffer for all messages of a window is meant to be used again
+        usual_cache = "warm" if axes["buffers"] == "shared" else benchmark.cache
+        yield Case(
+            benchmark=benchmark.name,
+            backend=settings.backend.name,
+            timing=settings.timing.name,
+            sync=_sync(settings, benchmark, schedule, axes["timing_mode"]),
+            device=settings.device,
+            dtype=kind,
+            layout=str(layout),
+            message_bytes=message_bytes,
+            elements=elements,
+            schedule=schedule,
+            staging=_staging(settings, benchmark),
+            cache=usual_cache if settings.cache == "auto" else settings.cache,
+            cuda_ipc=settings.cuda_ipc,
+            interface=settings.interface,
+            env=settings.recorded_env,
+            bind=settings.bind,
+            backend_options=settings.backend.options,
+            **axes | {"window": _window(axes["window"], message_bytes, axes["buffers"])},
+        )
+
+
+def _staging(settings: Settings, benchmark: Benchmark) -> Staging:
     if settings.device == "cpu":
-        usual_engine = settings.backend.engines[0]
-        staging = "none"
-    else:  # only the Python engine enqueues work on a GPU
-        own = settings.staging != "auto"
-        usual_engine = "python"
-        staging = settings.staging if own else settings.backend.staging(benchmark.name)
-    for engine, mode in itertools.product(settings.engines, settings.timing_modes):
-        for (kind, message_bytes, elements), axes in itertools.product(
-            _messages(settings, layout, benchmark), _axes(settings, layout, benchmark)
-        ):
-            # one buffer for all messages of a window is meant to be used again
-            usual_cache = "warm" if axes["buffers"] == "shared" else benchmark.cache
-            yield Case(
-                benchmark=benchmark.name,
-                backend=settings.backend.name,
-                engine=usual_engine if engine == "auto" else engine,
-                timing_mode=mode,
-                timing=settings.timing.name,
-                sync=_sync(settings, benchmark, schedule, mode),
-                device=settings.device,
-                dtype=kind,
-                layout=str(layout),
-                message_bytes=message_bytes,
-                elements=elements,
-                schedule=schedule,
-                staging=staging,
-                cache=usual_cache if settings.cache == "auto" else settings.cache,
-                cuda_ipc=settings.cuda_ipc,
-                interface=settings.interface,
-                env=settings.recorded_env,
-                bind=settings.bind,
-                backend_options=settings.backend.options,
-                **axes | {"window": _window(axes["window"], message_bytes, axes["buffers"])},
-            )
+        return "none"
+    if settings.staging == "auto":
+        return settings.backend.staging(benchmark.name)
+    return settings.staging
 
 
-def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None, timing_mode: str) -> str:
+def _sync(
+    settings: Settings, benchmark: Benchmark, schedule: Schedule | None, timing_mode: TimingMode
+) -> Sync:
     """sync=window is for operations of all ranks; pairs that run at once keep their barrier.
 
     Before events are recorded, each rank holds its GPU for as long as its own host needs, so a
@@ -147,49 +148,47 @@ def _messages(
 
 
 def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[dict[str, Any]]:
-    """Values of the axes that only some operations have, by field of the case; None for the other
-    operations."""
-
-    def axis(
-        name: str, values: tuple[Any, ...], axes: tuple[str, ...] = benchmark.axes
-    ) -> tuple[Any, ...]:
-        return values if name in axes else (None,)
-
-    # pairs that run at once: those listed, else rank i of the first half with rank i of the second
-    # (osu_mbw_mr)
-    half = layout.size // 2
-    halves = (
-        [(rank, rank + half) for rank in range(half)]
-        if isinstance(settings.pairs, str)
-        else settings.pairs
-    )
-    together = (pairs_text(halves) or None,)
-    point_to_point = {"pair", "pairs"} & set(benchmark.axes)
-    in_place = tuple(
-        benchmark.blocks(2) == 1 if choice is None else choice for choice in settings.in_place
-    )
-    values = {
-        "pair": (
-            axis("pairs", together)
-            if "pairs" in benchmark.axes
-            else axis("pair", _pair_texts(settings, layout))
-        ),
-        "window": axis("window", settings.windows),
-        "buffers": axis("buffers", settings.buffers),
-        "streams": axis(
-            "streams", settings.streams, settings.backend.axes if point_to_point else ()
-        ),
-        "in_place": axis("in_place", in_place),
-        "reduction": axis("reduction", settings.reductions),
-        "root": axis("root", settings.roots),
+    """Values of the pair and of each axis, by field of the case; None where it does not apply to
+    the operation."""
+    # only the Python engine enqueues work on a GPU
+    usual_engine = settings.backend.engines[0] if settings.device == "cpu" else "python"
+    usual = {
+        "engine": ("auto", usual_engine),
+        "in_place": (None, benchmark.blocks(2) == 1),
     }
+    values: dict[str, tuple[Any, ...]] = {"pair": _pair_texts(settings, layout, benchmark)}
+    for name, chosen in settings.axes.items():
+        auto, resolved = usual.get(name, (None, None))
+        values[name] = (
+            tuple(resolved if value == auto else value for value in chosen)
+            if _applies(settings, benchmark, name)
+            else (None,)
+        )
     return (
         dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
     )
 
 
-def _pair_texts(settings: Settings, layout: Layout) -> tuple[str | None, ...]:
-    """A text per case: a pair, or the pairs of a round."""
+def _applies(settings: Settings, benchmark: Benchmark, name: str) -> bool:
+    """Whether a variable is one of an operation with this backend."""
+    applies_to = BY_NAME[name].applies_to
+    if applies_to == "operation":
+        return name in benchmark.axes
+    if applies_to == "backend":
+        return name in settings.backend.axes and bool({"pair", "pairs"} & set(benchmark.axes))
+    return True
+
+
+def _pair_texts(settings: Settings, layout: Layout, benchmark: Benchmark) -> tuple[str | None, ...]:
+    """A text per case: a pair, the pairs of a round, or those that run at once; None without."""
+    if "pairs" in benchmark.axes:
+        # those listed, else rank i of the first half with rank i of the second (osu_mbw_mr)
+        half = layout.size // 2
+        halves = [(rank, rank + half) for rank in range(half)]
+        together = halves if isinstance(settings.pairs, str) else settings.pairs
+        return (pairs_text(together) or None,)
+    if "pair" not in benchmark.axes:
+        return (None,)
     if settings.pairs == "all":
         chosen = all_pairs(layout.size)
     elif settings.pairs == "neighbours":

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from commbench.core.columns import VARIABLES, hashable
 from commbench.core.units import format_bytes, format_seconds
-from commbench.measure.samples import HEADLINES, PHASES
+from commbench.core.variables import MAPS
+from commbench.measure.samples import PHASES
 
-from .fit import MAPS, WHOSE, Times
+from .fit import WHOSE, Times
 from .load import Paths, read_rows, row_dicts
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
     import pyarrow.compute as pc
 
     cases = read_rows(paths).query("status == 'ok'")
-    first_visit = pc.field("visit").is_null() | (pc.field("visit") <= 1)
+    first_visit = pc.field("visit") <= 1
     shown = pc.field("phase").isin(PHASES) & first_visit  # late repetitions are in no statistic
     frame = read_rows(paths, "samples", columns=RAMP_SAMPLES, where=shown)
     frame["phase"] = pd.Categorical(frame["phase"], PHASES).codes.astype(np.int64)
@@ -123,16 +124,10 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
     elapsed[row, column] = samples["elapsed_ns"] * 1e-9
     phase = steps // most
     operations = np.where(phase == MEASURE, 1, 1 / case["block_k"]) * case["operations_per_sample"]
-    sample_s, _ = counted_times(
-        case, elapsed, ranks, np.where(phase == MEASURE, operations, np.nan)
-    )
+    sample_s = counted_times(case, elapsed, ranks)
     operation_s = sample_s / operations
     steady_s = float(case["median_s"])
-    connected = phase.size and phase[0] == CONNECT  # rows of schema version 1 have it per operation
-    first = {
-        "first_call_s": float(sample_s[0]) if connected else case["first_call_s"],
-        "steady_s": steady_s,
-    }
+    first = {"first_call_s": case["first_call_s"], "steady_s": steady_s}
     steady = np.full(operation_s.size, steady_s)
     warm = operation_s[phase == WARMUP]
     if case["block_k"] > 1 and warm.size:
@@ -156,41 +151,18 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
-    """Masks of the ranks [n] whose clocks count: a repetition takes as long as the slowest of them
-    measured.
-
-    The column `headline` determines one mask. Rows of earlier versions lack it and may have two
-    candidates.
-    """
-    pairs = case["pair"].split() if isinstance(case["pair"], str) else []
-    senders = np.isin(ranks, [int(pair.split("-")[0]) for pair in pairs])
-    everyone = np.full(ranks.size, True)
-    if case.get("headline") in HEADLINES:
-        return [everyone if case["headline"] == "max_over_ranks" else senders]
-    return [everyone, senders] if senders.any() else [everyone]
+def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """A mask of the ranks [n] whose clocks count, by the column `headline`: a repetition takes as
+    long as the slowest of them measured."""
+    if case["headline"] == "max_over_ranks":
+        return np.full(ranks.size, True)
+    return np.isin(ranks, [int(pair.split("-")[0]) for pair in case["pair"].split()])
 
 
-def counted_times(
-    case: Mapping[Any, Any], elapsed_s: Times, ranks: NDArray[np.int64], operations: Times
-) -> tuple[Times, float]:
-    """Seconds of each sample [n] by the clocks that count, and the relative distance of their
-    median from the case's.
-
-    `elapsed_s` [n, ranks]; `operations` [n] of each sample, NaN outside of the measured phase.
-    Without the column `headline` the candidate of counting_ranks with the smallest distance is
-    taken; with it the distance is 0.
-    """
-    candidates = [
-        np.fmax.reduce(elapsed_s[:, counting], axis=1) for counting in counting_ranks(case, ranks)
-    ]
-    measured = np.isfinite(operations)
-    if case.get("headline") in HEADLINES or not measured.any():
-        return candidates[0], 0.0
-    medians = np.array([np.median((sample_s / operations)[measured]) for sample_s in candidates])
-    misses = np.nan_to_num(np.abs(medians / case["median_s"] - 1), nan=np.inf)
-    best = int(np.argmin(misses))
-    return candidates[best], float(misses[best])
+def counted_times(case: Mapping[Any, Any], elapsed_s: Times, ranks: NDArray[np.int64]) -> Times:
+    """Seconds of each sample [n] by the clocks that count; `elapsed_s` [n, ranks]."""
+    seconds: Times = np.fmax.reduce(elapsed_s[:, counting_ranks(case, ranks)], axis=1)
+    return seconds
 
 
 # ---------------------------------------------------------------- soaks

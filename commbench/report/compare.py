@@ -16,12 +16,13 @@ import numpy as np
 from commbench.core.columns import VARIABLES, Row, case_text
 from commbench.core.errors import ConfigError
 from commbench.core.units import value_text
+from commbench.core.variables import NAMES, SIZES, brought_along
 from commbench.measure.statistics import Series
 
 from . import difference
-from .compare_sides import VARIABLE_NAMES, ComparedVariable, Side, parse_by, read_side, sources_of
+from .compare_sides import ComparedVariable, Side, parse_by, read_side, sources_of
 from .difference import LEAST_LAUNCHES, LEAST_PAIRS
-from .fit import COMPANIONS, OF_BACKEND, launch_medians
+from .fit import OF_BACKEND, launch_medians
 from .load import plain, row_dicts
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 
 DELTA = 0.02  # the smallest change that matters
-SIZES = ("message_bytes", "elements")
 TAILS = ("p95_s", "p99_s")
 OTHERS = (  # columns that a comparison reads besides the variables
     "run_id",
@@ -47,7 +47,7 @@ OTHERS = (  # columns that a comparison reads besides the variables
 )
 BYTES_TOLERANCE = 1e-6
 COMPARISON_COLUMNS = (
-    *VARIABLE_NAMES,
+    *NAMES,
     "sides",
     "base_launches",
     "new_launches",
@@ -69,7 +69,7 @@ COMPARISON_COLUMNS = (
 )
 NUMBER_TYPES = {  # of the columns that are numbers
     name: "Int64" if name.endswith(("_launches", "_unmeasured")) else "float64"
-    for name in COMPARISON_COLUMNS[len(VARIABLE_NAMES) :]
+    for name in COMPARISON_COLUMNS[len(NAMES) :]
     if name not in ("sides", "verdict", "reason")
 }
 
@@ -143,7 +143,7 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     # its engine
     names = [variable.name for variable in rules.by]
     brought = dict.fromkeys(
-        more for name in names for more in COMPANIONS.get(name, ()) if more not in names
+        more for name in names for more in brought_along(name) if more not in names
     )
     for by in (rules.by, (*rules.by, *map(ComparedVariable, brought))):
         base_rows, new_rows = (rows_by_key(side, by, changed) for side in (base, new))
@@ -151,7 +151,7 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
             break
     else:
         reasons = []
-        for name in VARIABLE_NAMES:
+        for name in NAMES:
             before, after = (
                 sorted(set(map(variable_text, side.cases[name]))) for side in (base, new)
             )
@@ -172,7 +172,7 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     ):
         row["p_holm"] = adjusted
     # the size last; numbers by size, nulls first
-    order = sorted(VARIABLE_NAMES, key=lambda name: name in SIZES)
+    order = sorted(NAMES, key=lambda name: name in SIZES)
     compared.sort(
         key=lambda row: [
             f"{row[name]:020d}" if isinstance(row[name], int) else str(row[name] or "")
@@ -220,7 +220,7 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
     used = _matched(*used) if rules.paired else used
     launches = used if rules.paired else (_by_launch(used[0]), _by_launch(used[1]))
     row: dict[str, Any] = dict.fromkeys(COMPARISON_COLUMNS)
-    for name in VARIABLE_NAMES:
+    for name in NAMES:
         first = (base or new)[0][name]
         last = (new or base)[0][name]
         if first != last:
@@ -349,9 +349,7 @@ def key_of(row: Row, by: Iterable[str], changed: Container[tuple[str, str]] = ()
     excluded |= {
         name for name in OF_BACKEND if "backend" in excluded or (row["backend"], name) in changed
     }
-    return json.dumps(
-        [None if name in excluded else row[name] for name in VARIABLE_NAMES], sort_keys=True
-    )
+    return json.dumps([None if name in excluded else row[name] for name in NAMES], sort_keys=True)
 
 
 def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
@@ -396,7 +394,7 @@ def rows_by_key(
             cases = cases[values == wanted]
     names = [variable.name for variable in by]
     by_key: dict[str, dict[str, Row]] = {}
-    for row in row_dicts(cases[[*VARIABLE_NAMES, *OTHERS]]):
+    for row in row_dicts(cases[[*NAMES, *OTHERS]]):
         runs = by_key.setdefault(key_of(row, names, changed), {})
         first_row = next(iter(runs.values()), row)
         for name in dict.fromkeys((*names, *OF_BACKEND)):

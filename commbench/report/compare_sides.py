@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.columns import SCHEMA_VERSION, VARIABLES, arrow_schema
+from commbench.core.columns import SCHEMA_VERSION, arrow_schema
 from commbench.core.errors import ConfigError
 from commbench.core.fact_scopes import MISSING, scope_of
 from commbench.core.run_folder import publish
 from commbench.core.terminal import first_line
 from commbench.core.units import plural
+from commbench.core.variables import NAMES, SIZES
 
 from .fit import launch_medians
 from .load import RUNS, Damaged, find_runs, frame_of, read_cases, table_of
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 
     Source = str | Path | pd.DataFrame
 
-VARIABLE_NAMES = tuple(column.name for column in VARIABLES)
 # what was moved: must be equal on both sides
-PAYLOAD = ("benchmark", "dtype", "message_bytes", "elements")
+PAYLOAD = ("benchmark", "dtype", *SIZES)
 LONGEST_LIST = 20
 LONGEST_FACT = 60  # characters
 # Facts of the run itself, or derived from what is compared anyway; facts of machines:
@@ -90,12 +90,12 @@ def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
     variables = []
     for word in filter(None, map(str.strip, words)):
         name, given, values = word.partition("=")
-        allowed = ", ".join(name for name in VARIABLE_NAMES if name not in PAYLOAD)
+        allowed = ", ".join(name for name in NAMES if name not in PAYLOAD)
         if name in PAYLOAD:
             raise ConfigError(
                 f"--by {name}: different payloads can't be compared; allowed: {allowed}"
             )
-        if name not in VARIABLE_NAMES:
+        if name not in NAMES:
             raise ConfigError(f"--by {name} is not a variable; allowed: {allowed}")
         base, colon, new = values.partition(":")
         if given and not (base and colon and new):

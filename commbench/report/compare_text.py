@@ -17,9 +17,10 @@ from commbench.core.columns import Row, case_text
 from commbench.core.errors import CommbenchError
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import format_factor, format_number, plural
+from commbench.core.variables import NAMES, SIZES
 
-from .compare import DELTA, SIZES, Rules, compare_sides, variable_text
-from .compare_sides import LONGEST_LIST, VARIABLE_NAMES, parse_by, read_side
+from .compare import DELTA, Rules, compare_sides, variable_text
+from .compare_sides import LONGEST_LIST, parse_by, read_side
 from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
 from .load import Paths, flat_paths, row_dicts
 
@@ -68,7 +69,7 @@ def comparison_cells(
     """The variables that all cases on both sides share, then the headings and rows of their
     table."""
     both = frame[frame["sides"] == "both"]
-    variables = both[[name for name in VARIABLE_NAMES if name not in SIZES]].apply(
+    variables = both[[name for name in NAMES if name not in SIZES]].apply(
         lambda column: column.map(variable_text)
     )
     varies = variables.groupby("benchmark").nunique().gt(1).any()

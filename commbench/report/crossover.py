@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from commbench.core.columns import Row, grouped
 from commbench.core.errors import ConfigError
 from commbench.core.units import about_bytes, format_bytes, value_text
+from commbench.core.variables import brought_along
 
 from .difference import FEW_LAUNCHES, differ
-from .fit import COMPANIONS, FAMILY_VARIABLES, Family, answerable, families, key, varying
+from .fit import FAMILY_VARIABLES, Family, answerable, families, key, varying
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -223,7 +224,7 @@ def _remaining(*variables: str) -> list[str]:
             )
     without = {
         *variables,
-        *(companion for name in variables for companion in COMPANIONS.get(name, ())),
+        *(companion for name in variables for companion in brought_along(name)),
     }
     return [name for name in FAMILY_VARIABLES if name not in without]
 

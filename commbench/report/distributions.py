@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 # between a case's median and that of its samples, where it is not known whose clock counted
-MEDIAN_TOLERANCE = 0.01
 MOST_DISTRIBUTIONS = 120
 MOST_DRAWN_LAUNCHES = 6
 MOST_SOAKS = 12
@@ -81,7 +80,6 @@ def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:
     """case_id -> seconds per operation of each measured repetition, for the cases of one run that
     have samples.
 
-    A case of an earlier version whose samples do not give its own median_s within 1 % is left out.
     Raises CommbenchError for files that can't be read.
     """
     import pyarrow as pa
@@ -96,12 +94,8 @@ def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:
             table = samples[case["case_id"]].pivot(
                 index="repetition", columns="rank", values="elapsed_ns"
             )
-            operations = np.full(len(table), case["operations_per_sample"], dtype=np.float64)
-            sample_s, miss = counted_times(
-                case, table.to_numpy() * 1e-9, table.columns.to_numpy(), operations
-            )
-            if miss <= MEDIAN_TOLERANCE:
-                times[case["case_id"]] = sample_s / operations
+            sample_s = counted_times(case, table.to_numpy() * 1e-9, table.columns.to_numpy())
+            times[case["case_id"]] = sample_s / case["operations_per_sample"]
     return times
 
 

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import VARIABLES, Row, grouped, hashable
+from commbench.core.columns import Row, grouped, hashable
 from commbench.core.errors import CommbenchError
+from commbench.core.variables import MAPS, NAMES, SIZES, TABLE
 
 from .difference import FEW_LAUNCHES, Measured
 from .load import row_dicts
@@ -33,16 +34,10 @@ Sizes = NDArray[np.int64]
 Times = NDArray[np.float64]
 
 # What the cases of a family share: all variables but the size, and whose numbers they are
-FAMILY_VARIABLES = (
-    *(column.name for column in VARIABLES if column.name not in ("message_bytes", "elements")),
-    "label",
-    "hosts",
-)
-MAPS = tuple(column.name for column in VARIABLES if column.kind == "map")
+FAMILY_VARIABLES = (*(name for name in NAMES if name not in SIZES), "label", "hosts")
 WHOSE = ("library", "label", "hosts")  # part of a case's name only where they differ
-OF_BACKEND = ("library", "backend_options")
-# that a choice implies
-COMPANIONS = {"backend": ("engine", "streams", *OF_BACKEND), "layout": ("pair", "hosts")}
+# of one backend, not chosen beside it
+OF_BACKEND = tuple(each.name for each in TABLE if each.implied_by == "backend" and not each.shown)
 FAMILY_COLUMNS = ("benchmark", "status", "message_bytes", "median_s", "ci_low_s", "ci_high_s")
 OPTIONAL_COLUMNS = (
     "run_id",

@@ -20,20 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.core.case import options_text, version_of
-from commbench.core.columns import (
-    SINCE_2,
-    TABLES,
-    VARIABLES,
-    arrow_schema,
-    check_version,
-    current_names,
-)
+from commbench.core.columns import TABLES, arrow_schema, check_version, default_values
 from commbench.core.errors import CommbenchError, ConfigError
-from commbench.core.layout import ends_of_pair
 from commbench.core.terminal import first_line
-
-from .machines import nodes_of
+from commbench.core.variables import NAMES, is_required
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +38,7 @@ NEEDED = {  # columns without which a file is not read; any other may be absent 
     for table, columns in TABLES.items()
 }
 NEEDED["cases"] = (
-    *(column.name for column in VARIABLES if column.name not in SINCE_2),
+    *filter(is_required, NAMES),
     "run_id",
     "case_id",
     "status",
@@ -245,7 +235,7 @@ def _read_source(path: Path, columns: Columns) -> CaseSource | str:
             cases = read_table(path, "cases", columns)
             metadata = pq.read_schema(path).metadata or {}
             source = CaseSource(
-                path, cases, tuple(_run_records(metadata, None)), b"schema_version" in metadata
+                path, cases, tuple(_run_records(metadata)), b"schema_version" in metadata
             )
         elif (path / "run.json").is_file():
             records = (load_run(path),)
@@ -321,12 +311,11 @@ def read_table(file: Path, table: str, columns: Columns = None, where: Any = Non
         with pq.ParquetFile(file) as opened:
             stored = opened.schema_arrow  # pyarrow converts the schema anew at each access
             _check_schema(file, stored, table)
-            stored_names = dict(zip(current_names(stored.names), stored.names, strict=True))
-            present = [stored_names[name] for name in schema.names if name in stored_names]
+            present = [name for name in schema.names if name in stored.names]
             early = where is not None and len(present) == len(schema.names)
             rows = None if early else opened.read(columns=present, use_threads=False)
         rows = pq.read_table(file, columns=present, filters=where) if early else rows
-        rows = _upgraded(file, rows, schema, stored.metadata or {})
+        rows = _with_schema(str(file), rows, schema)
         return rows if early or where is None else rows.filter(pq.filters_to_expression(where))
     except FileNotFoundError:
         raise
@@ -341,14 +330,14 @@ def table_of(frame: pd.DataFrame) -> Any:
     names = [str(name) for name in frame]
     schema = _schema("cases", None)
     _check_columns("a data frame", names, "cases")
-    known = [name in schema.names for name in current_names(names)]
+    known = [name in schema.names for name in names]
     try:
         rows = pa.Table.from_pandas(frame.loc[:, known], preserve_index=False)
     except pa.ArrowException as error:
         raise Damaged(f"a data frame can't be read: {first_line(error)}") from error
     if not len(rows):
         raise Damaged("a data frame has no cases")
-    return _upgraded(None, rows, schema, {})
+    return _with_schema("a data frame", rows, schema)
 
 
 @functools.cache
@@ -380,7 +369,7 @@ def _check_schema(file: Path, schema: Any, table: str) -> None:
 
 
 def _check_columns(where: str, names: Sequence[str], table: str) -> None:
-    missing = [name for name in NEEDED[table] if name not in current_names(names)]
+    missing = [name for name in NEEDED[table] if name not in names]
     if missing:
         seen = ", ".join(names[:6]) or "none"
         raise Damaged(
@@ -389,24 +378,19 @@ def _check_columns(where: str, names: Sequence[str], table: str) -> None:
         )
 
 
-def _upgraded(file: Path | None, rows: Any, schema: Any, metadata: Mapping[bytes, bytes]) -> Any:
-    """The rows of a file or data frame with the columns and types of the schema; raises Damaged.
+def _with_schema(where: str, rows: Any, schema: Any) -> Any:
+    """The rows with the columns and types of the schema; raises Damaged.
 
-    A column that rows of an earlier version lack follows from other columns or the run's record,
-    else it is null.
+    A variable that rows of an earlier version lack has its default, any other column is null.
     """
     import pyarrow as pa
 
-    by_name = dict(zip(current_names(rows.column_names), rows.columns, strict=True))
-    where = file or "a data frame"
+    by_name = dict(zip(rows.column_names, rows.columns, strict=True))
     if any(by_name[name].null_count for name in ("run_id", "case_id") if name in by_name):
         raise Damaged(f"{where} has rows without run_id or case_id")
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in by_name:
-            values = _implied_values(name, by_name, lambda: _run_records(metadata, file))
-            by_name[name] = (
-                pa.nulls(len(rows), kind) if values is None else pa.array(values, type=kind)
-            )
+            by_name[name] = default_values(name, kind, len(rows))
         elif by_name[name].type != kind:
             try:
                 by_name[name] = _converted(by_name[name], name, kind)
@@ -415,21 +399,6 @@ def _upgraded(file: Path | None, rows: Any, schema: Any, metadata: Mapping[bytes
                     f"{where}: column {name} is not of type {kind}: {first_line(error)}"
                 ) from error
     return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
-
-
-def _implied_values(
-    name: str, rows: Mapping[str, Any], records: Callable[[], list[Any]]
-) -> list[Any] | None:
-    """The values of a column that older rows lack: from another column or the record of their run;
-    None: unknown."""
-    if name in ("source", "destination") and "pair" in rows:
-        return [ends_of_pair(pair)[name] for pair in rows["pair"].to_pylist()]
-    if name == "library_version" and "library" in rows:
-        return [version_of(library) for library in rows["library"].to_pylist()]
-    if name in SINCE_2 and "run_id" in rows:
-        recorded = {str(run.get("run_id")): _of_record(run).get(name) for run in records()}
-        return [recorded.get(run_id) for run_id in rows["run_id"].to_pylist()]
-    return None
 
 
 def _converted(column: Any, name: str, kind: Any) -> Any:
@@ -458,32 +427,11 @@ def _converted(column: Any, name: str, kind: Any) -> Any:
     return pa.array(maps, type=kind)
 
 
-def _run_records(metadata: Mapping[bytes, bytes], file: Path | None) -> list[dict[str, Any]]:
-    """The records of the runs whose cases are in a file: from its metadata, else from the folder of
-    its run."""
+def _run_records(metadata: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
+    """The records of the runs whose cases are in a file, from its metadata."""
     records = json.loads(metadata.get(RUNS, b"[]"))
     records += [json.loads(metadata[RUN])] if RUN in metadata else []
-    for folder in (file.parent, file.parent.parent) if file is not None and not records else ():
-        records += (
-            [json.loads((folder / "run.json").read_text())]
-            if (folder / "run.json").is_file()
-            else []
-        )
     return [record for record in records if record]
-
-
-def _of_record(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that rows of version 1 lack, from the record of their run."""
-    config = run.get("config") or {}
-    return {
-        "library": (run.get("backend") or {}).get("library"),
-        "bind": config.get("bind"),
-        "backend_options": list(options_text(config.get("backend") or {})),
-        "hosts": (
-            " ".join(sorted({str(node.get("host.hostname", "?")) for node in nodes_of(run)}))
-            or None
-        ),
-    }
 
 
 def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:

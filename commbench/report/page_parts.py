@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from commbench.core.columns import Row, grouped
 from commbench.core.units import format_number, format_seconds, plural, value_text
+from commbench.core.variables import TABLE
 
 from .distributions import Launches
 from .figures import (
@@ -51,8 +52,12 @@ STACKS = (  # backend and engine, each on top of the one before it
     {("cupy_nccl", "python"): "raw NCCL", ("nccl", "python"): "torch NCCL"},
 )
 STACK_OF = {layer: number for number, stack in enumerate(STACKS) for layer in stack}
-# of such a figure anyway
-IN_TITLE = ("benchmark", "backend", "engine", "streams", "layout", "pair", "timing_mode")
+# what differs between the layers of a stack, and what a figure's title names anyway
+OF_LAYERS = (
+    "backend",
+    *(each.name for each in TABLE if each.implied_by == "backend" and each.shown),
+)
+IN_TITLE = ("benchmark", "layout", "pair", "timing_mode", *OF_LAYERS)
 LABEL_WIDTH = 178.0
 BAR_STEP = 34.0  # of the waterfall, in SVG units
 # of the repetitions, of which a distribution shows the quantiles
@@ -300,7 +305,7 @@ def _stack_key(row: Row) -> tuple[Any, ...]:
     for each."""
     number = STACK_OF[row["backend"], row["engine"]]
     own = OF_BACKEND if len({backend for backend, _ in STACKS[number]}) > 1 else ()
-    return (number, *key(row, ("backend", "engine", "streams", *own)))
+    return (number, *key(row, (*OF_LAYERS, *own)))
 
 
 def _layers_title(row: Row, more: Iterable[str]) -> str:

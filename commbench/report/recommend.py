@@ -23,6 +23,7 @@ from commbench.core.units import (
     plural,
     value_text,
 )
+from commbench.core.variables import MAPS, TABLE
 
 from .crossover import NO_VALUE, THIS_RUN, UNDECIDED, best_rows, sentences
 from .difference import FEW_LAUNCHES
@@ -30,7 +31,6 @@ from .fit import (
     FAMILY_COLUMNS,
     FAMILY_VARIABLES,
     GOOD_FIT,
-    OF_BACKEND,
     answerable,
     families,
     launch_medians,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MOST_CASES = 20_000  # distinct cases that are compared; the others are only counted
 MOST_FITS = 60
 FIRST = ("backend", "engine")
-PLAIN = ("layout", "dtype", "timing", "reduction", *OF_BACKEND)
+BARE = tuple(each.name for each in TABLE if each.bare)
 SHORT = 8  # characters of an exact size
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
 VISIT_COLUMNS = ("visit_medians_s", "visit_segments")
@@ -53,7 +53,7 @@ VISIT_COLUMNS = ("visit_medians_s", "visit_segments")
 INTERVAL_COLUMNS = ("interval_of", "interval_level", "visits", "visits_s", *VISIT_COLUMNS)
 PAIRLESS = [
     "message_bytes",
-    *(name for name in FAMILY_VARIABLES if name not in ("pair", "env", "backend_options")),
+    *(name for name in FAMILY_VARIABLES if name not in ("pair", *MAPS)),
 ]
 
 
@@ -313,12 +313,12 @@ def name_of(
     variables: Mapping[str, Any], distinguishing: Sequence[str], first: Sequence[str] = FIRST
 ) -> str:
     """The values of `first`, then those of `distinguishing`, with the name of the variable unless
-    it is in PLAIN."""
+    it is in BARE."""
     order = sorted(
-        (name for name in distinguishing if name not in FIRST), key=lambda name: name not in PLAIN
+        (name for name in distinguishing if name not in FIRST), key=lambda name: name not in BARE
     )
     texts = {
         name: value_text(variables[name]) for name in order if variables.get(name) not in NO_VALUE
     }
-    more = [text if name in PLAIN else f"{name} {text}" for name, text in texts.items()]
+    more = [text if name in BARE else f"{name} {text}" for name, text in texts.items()]
     return " ".join([*(str(variables[name]) for name in first), *more])

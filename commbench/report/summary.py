@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.core.columns import SINCE_2, grouped, interval_texts
+from commbench.core.columns import grouped, interval_texts
 from commbench.core.errors import ConfigError
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG, warnings_of
 from commbench.core.slow_pairs import UNUSABLE, Finding, findings
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
+from commbench.core.variables import MAPS, NAMES
 
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from .compare_text import AbResult, comparison_table, microseconds_text, read_ab_results
 from .crossover import UNDECIDED
 from .headline import trust
-from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
+from .load import Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, machines_of, rank_differences, run_groups
 from .recommend import INTERVAL_COLUMNS, Choice, best_text, choice_of, interval_text, size_text
 from .reference import FAR, NORMAL, Judged, is_own, judge, references
@@ -29,8 +30,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REPORT_COLUMNS = (  # those of cases.parquet that a report reads
-    *NEEDED["cases"],
-    *SINCE_2,
+    *NAMES,
+    "run_id",
+    "case_id",
+    "status",
+    "median_s",
+    "hosts",
     "launch",
     "ranks_per_node",
     "world_size",
@@ -54,16 +59,7 @@ REPORT_COLUMNS = (  # those of cases.parquet that a report reads
 MOST_SENTENCES = 6
 MOST_PAIR_ROWS = 40_000
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
-MATRIX_KEY = [
-    "run_id",
-    "benchmark",
-    "backend",
-    "engine",
-    "layout",
-    "dtype",
-    "message_bytes",
-    "timing",
-]
+MATRIX_KEY = ["run_id", *(name for name in NAMES if name not in ("pair", "elements", *MAPS))]
 BEST_HEADS = (
     "benchmark",
     "ranks",

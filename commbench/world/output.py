@@ -24,10 +24,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from commbench.core.case import Case
 from commbench.core.columns import UNFINISHED, case_text
 from commbench.core.terminal import TERMINAL, Terminal, printable
 from commbench.core.units import format_seconds
+from commbench.core.variables import Case
 
 RELAYED = "COMMBENCH_RELAYED"  # exported by a parent that reads the output of its ranks
 PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itself

@@ -18,57 +18,16 @@ from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_bytes, format_number, format_seconds, plural, short_pairs
+from commbench.core.variables import NAMES, SHOWN, is_number, is_usual
 
 from .parquet import recorded_rows
 from .table import OWN_BUFFERS, TimeLine, has_own_buffers, is_matrix, matrix_text, natural_key
 
-CONSTANT = (  # named once in the title where all rows share them
-    "layout",
-    "pair",
-    "dtype",
-    "engine",
-    "schedule",
-    "window",
-    "buffers",
-    "streams",
-    "root",
-    "reduction",
-    "in_place",
-    "staging",
-    "link",
-    "device",
-    "timing_mode",
+CONSTANT = (*(name for name in SHOWN if name != "benchmark"), "link")
+# columns: a run has one device, and a table one timing mode
+SHOWN_VARIABLES = tuple(
+    name for name in ("benchmark", *CONSTANT) if name not in ("device", "timing_mode")
 )
-ORDER = (  # of rows in a table
-    "benchmark",
-    "layout",
-    "engine",
-    "dtype",
-    "schedule",
-    "pair",
-    "root",
-    "streams",
-    "message_bytes",
-    "window",
-    "in_place",
-    "reduction",
-    "buffers",
-    "staging",
-    "cache",
-    "sync",
-)
-SHOWN_VARIABLES = (
-    "benchmark",
-    *(name for name in CONSTANT if name not in ("device", "timing_mode")),
-)
-RIGHT = ("window", "streams", "root")
-DEFAULTS = {  # values that are not shown
-    ("dtype", "none"),
-    ("schedule", "serial"),
-    ("staging", "none"),
-    ("device", "cpu"),
-    ("timing_mode", "host"),
-}
 # a narrow terminal drops the highest priorities first; _rows_table fills them in this order
 NUMBER_COLUMNS = (
     TableColumn("message\nB", right=True),
@@ -226,7 +185,7 @@ def _rows_table(
     names = [
         name for name in SHOWN_VARIABLES if name == "benchmark" or not _is_constant(rows, name)
     ]
-    columns = [TableColumn(name, right=name in RIGHT) for name in names]
+    columns = [TableColumn(name, right=is_number(name)) for name in names]
     last = FLAGS_COLUMN if terminal.width is None else MARK_COLUMN
     cells = []
     styles = {}
@@ -281,7 +240,7 @@ def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Termin
 
 def row_order(row: Row) -> tuple[Any, ...]:
     """Sort key of a row, or of the fields of a Case."""
-    return tuple(natural_key(row[name]) for name in ORDER)
+    return tuple(natural_key(row[name]) for name in NAMES)
 
 
 # ---------------------------------------------------------------- title and meaning
@@ -302,7 +261,7 @@ def _run_title(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
 
 def _value_or_none(row: Row, name: str) -> Any:
     """The value of a variable; None for a default that is not shown."""
-    return None if (name, row[name]) in DEFAULTS else row[name]
+    return None if is_usual(name, row[name]) else row[name]
 
 
 def _is_constant(rows: Sequence[Row], name: str) -> bool:

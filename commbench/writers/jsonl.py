@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import Unsaved
+from commbench.core.variables import MAPS
 
 from .durable_files import DurableFiles, opening, retry_s
 
@@ -46,7 +47,7 @@ class Jsonl:
         samples: Mapping[str, NDArray[Any]],
         counters: Mapping[str, NDArray[Any]],
     ) -> None:
-        maps = {name: dict(row.get(name) or {}) for name in ("env", "backend_options")}
+        maps = {name: dict(row.get(name) or {}) for name in MAPS}
         self._files.append(
             CASES_JSONL, line({"schema_version": SCHEMA_VERSION, **row, **maps}).encode()
         )

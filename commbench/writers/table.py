@@ -21,11 +21,12 @@ from commbench.core.layout import Pair, pairs_text
 from commbench.core.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
 from commbench.core.units import format_bytes, format_number, format_seconds, value_text
+from commbench.core.variables import SIZES
 
 # so that a table is complete when it is cut out
 IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")
 # in the name of the program and in the lines
-LINE_VARIABLES = ("benchmark", "message_bytes", "elements")
+LINE_VARIABLES = ("benchmark", *SIZES)
 HEADING_VARIABLES = tuple(column.name for column in VARIABLES if column.name not in LINE_VARIABLES)
 LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
 MAX_MATRIX_RANKS = 16
@@ -142,8 +143,7 @@ def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
     rows_by_table = grouped(rows, lambda row: tuple(natural_key(row[name]) for name in shared))
     order = (
         *(name for name in columns if name != "in_place"),
-        "message_bytes",
-        "elements",
+        *SIZES,
         "in_place",
     )
     return [

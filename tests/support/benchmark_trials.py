@@ -9,8 +9,9 @@ from typing import Any
 from sample_cases import CASE
 
 from commbench.backends.simulated import Simulated
-from commbench.core.case import Benchmark, Case
+from commbench.core.case import Benchmark
 from commbench.core.program import Pattern, Program
+from commbench.core.variables import Case
 from commbench.engines.virtual import Model
 from commbench.world.control import hosted_world
 

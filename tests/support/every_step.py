@@ -23,11 +23,12 @@ from step_trials import REDUCE, Trial, Trials, allocated, wrong
 from commbench.backends.mpi.backend import Mpi
 from commbench.backends.mpi.lowering import NativeLowering, PythonLowering
 from commbench.backends.torch.gloo import Gloo
-from commbench.core.case import Mode, World
+from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES
 from commbench.core.program import Program
 from commbench.core.protocols import Runner
+from commbench.core.variables import Mode
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.engines.native import NativeRunner
 from commbench.world.control import StoreControl

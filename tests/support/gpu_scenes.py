@@ -11,7 +11,8 @@ from composed import settings_of
 from hypothesis import strategies as st
 from sample_cases import GPU_CASE
 
-from commbench.core.case import Benchmark, Case
+from commbench.core.case import Benchmark
+from commbench.core.variables import Case
 
 EVERY = settings_of("backend=simulated", "benchmark=all").benchmarks
 # the others copy within a rank

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from commbench.core.case import Case
 from commbench.core.columns import CASES
+from commbench.core.variables import Case
 
 CASE = Case(
     benchmark="p2p_latency",

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sample_cases import CASE
 
-from commbench.core.case import Case
 from commbench.core.payload import dtype
 from commbench.core.program import (
     AllGather,
@@ -34,6 +33,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
+from commbench.core.variables import Case
 
 Values = NDArray[np.int64]
 SLOT = 1

@@ -29,9 +29,10 @@ from commbench.backends.tcp.backend import Tcp
 from commbench.backends.torch.gloo import Gloo
 from commbench.benchmarks.all_reduce import AllReduce
 from commbench.benchmarks.p2p_latency import P2PLatency
-from commbench.core.case import Case, Mode, World
+from commbench.core.case import World
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Control
+from commbench.core.variables import Case, Device, Mode
 from commbench.launchers.registry import detect
 
 PLAN = "COMMBENCH_FAULT"
@@ -244,7 +245,7 @@ class PlantedLatency(_Moments, P2PLatency):
 class _Opening:
     """Mixin for a backend: breaks while the library is opened."""
 
-    def open(self, world: World, control: Control, device: str = "cpu") -> Any:
+    def open(self, world: World, control: Control, device: Device = "cpu") -> Any:
         plan = Plan.here()
         if plan is not None:
             (Path(plan.folder) / f"pid-{world.rank}").write_text(str(os.getpid()))

@@ -19,8 +19,9 @@ from by_hand import Side, hand_gloo, hand_mpi
 from cases import Held, check, planned
 from numpy.typing import NDArray
 
-from commbench.core.case import Mode, Planned
+from commbench.core.case import Planned
 from commbench.core.protocols import Communicator
+from commbench.core.variables import Mode
 
 BLOCKS = {"mpi": 24, "gloo": 104}
 WARM = 4  # gloo varies by several per cent from block to block

@@ -31,10 +31,11 @@ from numpy.typing import NDArray
 from commbench.buffers.memory import resident_bytes
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
-from commbench.core.case import Mode, Planned, World
+from commbench.core.case import Planned, World
 from commbench.core.layout import Layout
 from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer, Communicator, Control
+from commbench.core.variables import Mode
 from commbench.measure.case import CaseVisit
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions

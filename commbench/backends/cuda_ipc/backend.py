@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 from commbench.buffers.cuda_ipc import WORKED, CudaExporter, IpcMemory, probe_cuda_ipc
 from commbench.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.config.keys import EVENT_TIMED
-from commbench.core.case import Case, Mode, World
+from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Irecv, Isend, Program, Recv, Send
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
+from commbench.core.variables import Case, Device, Mode
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.hardware.cuda import CudaError, driver_missing
 
@@ -54,10 +55,10 @@ class IpcCopy(Backend):
     does without IPC."""
 
     name: ClassVar[str] = "ipc_copy"
-    devices: ClassVar[tuple[str, ...]] = ("cuda",)
+    devices: ClassVar[tuple[Device, ...]] = ("cuda",)
     library: str = "auto"
 
-    def missing(self, device: str = "cuda") -> str | None:
+    def missing(self, device: Device = "cuda") -> str | None:
         reason = driver_missing()
         return None if reason is None else f"{reason}; CUDA IPC needs an NVIDIA GPU"
 
@@ -83,7 +84,7 @@ class IpcCopy(Backend):
         """The exporter on the GPU of this local rank. Raises CudaError."""
         return CudaExporter(local_rank)
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> IpcCommunicator:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> IpcCommunicator:
         """Every rank creates its exporter, the first of each node its mailbox; then all probe CUDA
         IPC.
 

@@ -20,11 +20,12 @@ from commbench.backends.nccl_library import NcclBackend, NcclLog
 from commbench.backends.torch.cuda import DEFAULT_SM_HZ, NS_PER_MS, gpu_ordinal
 from commbench.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.config.keys import EVENT_TIMED
-from commbench.core.case import Mode, World
+from commbench.core.case import World
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Buffer, Control, RankCommunicator
 from commbench.core.terminal import first_line
+from commbench.core.variables import Device, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Lowered, UnsupportedForms
 from commbench.hardware.cuda import driver_missing, driver_too_old
@@ -54,7 +55,7 @@ class CupyNccl(NcclBackend):
     unsupported_forms: ClassVar[UnsupportedForms] = NCCL_UNSUPPORTED
     library: str = "auto"
 
-    def missing(self, device: str = "cuda") -> str | None:
+    def missing(self, device: Device = "cuda") -> str | None:
         driver = driver_missing()
         if driver is not None:
             return f"{driver}; use a machine or container with an NVIDIA GPU, or take backend=gloo"
@@ -82,7 +83,7 @@ class CupyNccl(NcclBackend):
             (reason for major in wheels if (reason := driver_too_old("cupy", major, older))), None
         )
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> CupyCommunicator:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> CupyCommunicator:
         log = NcclLog(os.environ)
         return CupyCommunicator(CupyDevice.of(world), control, log)
 

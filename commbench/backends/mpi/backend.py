@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 from commbench.backends.torch.cuda import CudaDevice, CudaMemory, cuda_missing, gpu_runner
 from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
-from commbench.core.case import Case, Mode, World
+from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator, Runner
+from commbench.core.variables import Case, Device, Engine, Mode, Staging
 from commbench.engines.lowered import Lowered, PythonRunner, skip_reason
 from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
@@ -46,8 +47,8 @@ class Mpi(Backend):
     at 8 B."""
 
     name: ClassVar[str] = "mpi"
-    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    engines: ClassVar[tuple[str, ...]] = ("native", "python")
+    devices: ClassVar[tuple[Device, ...]] = ("cpu", "cuda")
+    engines: ClassVar[tuple[Engine, ...]] = ("native", "python")
     launchers: ClassVar[str] = "starts_mpi"
     needs_torch: ClassVar[bool] = False  # but on CUDA tensors
     library: str = "auto"
@@ -59,7 +60,7 @@ class Mpi(Backend):
                 f"backend.threads={self.threads} is unknown; allowed: {', '.join(THREADS)}"
             )
 
-    def missing(self, device: str = "cpu") -> str | None:
+    def missing(self, device: Device = "cpu") -> str | None:
         if find_spec("mpi4py") is None:
             return "mpi4py is not installed; pip install mpi4py"
         if mpi_library.find(self.library) is None:
@@ -89,7 +90,7 @@ class Mpi(Backend):
             return f"this MPI library {by_files}; use staging=pinned"
         return None
 
-    def staging(self, benchmark: str) -> str:
+    def staging(self, benchmark: str) -> Staging:
         """The same for all operations. From the library's files: it is not loaded where cases are
         planned."""
         return "none" if self._cuda_aware_by_files().answer else "pinned"
@@ -113,7 +114,7 @@ class Mpi(Backend):
             exports |= dict.fromkeys(INTERFACE_NAMES, interface_name(interface))
         return exports
 
-    def open(self, world: World, control: Control, device: str = "cpu") -> MpiCommunicator:
+    def open(self, world: World, control: Control, device: Device = "cpu") -> MpiCommunicator:
         # before MPI_Init, because MVAPICH uses the GPU that is current then; the others look up
         # each address
         gpu = self.gpu(world) if device == "cuda" else None

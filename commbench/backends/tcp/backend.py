@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.buffers.memory import HostBuffer, rotation_pool
-from commbench.core.case import Case, Mode, World
+from commbench.core.case import World
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.program import BufferSpec, Message, Program
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
 from commbench.core.units import INT_MAX
+from commbench.core.variables import Case, Device, Mode
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import PeerListener, PeerStream
@@ -42,7 +43,7 @@ class Tcp(Backend):
     """
 
     name: ClassVar[str] = "tcp"
-    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    devices: ClassVar[tuple[Device, ...]] = ("cpu",)
     axes: ClassVar[tuple[str, ...]] = ("streams",)
     joins_messages: ClassVar[bool] = True  # one sendmsg
     library: str = "auto"
@@ -59,7 +60,7 @@ class Tcp(Backend):
                 f"backend.timeout_s={self.timeout_s} must be between 0.001 and 1000000 s"
             )
 
-    def missing(self, device: str = "cpu") -> str | None:
+    def missing(self, device: Device = "cpu") -> str | None:
         return None
 
     def supports(self, case: Case, size: int) -> str | None:
@@ -70,7 +71,7 @@ class Tcp(Backend):
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {INTERFACE: interface}
 
-    def open(self, world: World, control: Control, device: str = "cpu") -> TcpCommunicator:
+    def open(self, world: World, control: Control, device: Device = "cpu") -> TcpCommunicator:
         """Every rank listens; the addresses and a secret of 128 bits travel over the control plane.
 
         Raises ConfigError if a rank can't listen, WorldBroken if its first peers can't be reached.

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from commbench.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.buffers.staging import CudaPageLock, PinnedBuffer, with_staging
-from commbench.core.case import Mode, World
+from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import Program, Step, View
 from commbench.core.protocols import Buffer
 from commbench.core.terminal import first_line
+from commbench.core.variables import Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
 from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old

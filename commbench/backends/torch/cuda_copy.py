@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from commbench.buffers.memory import HostBuffer
 from commbench.buffers.staging import PinnedBuffer
 from commbench.config.keys import EVENT_TIMED
-from commbench.core.case import Case, Mode, World
+from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     DEVICE,
@@ -25,6 +25,7 @@ from commbench.core.program import (
     WaitAll,
 )
 from commbench.core.protocols import Backend, Buffer, Control, Runner
+from commbench.core.variables import Case, Device, Mode, Staging
 from commbench.engines.lowered import NO_CALL, Call
 
 from .cuda import CudaDevice, cuda_missing
@@ -40,11 +41,11 @@ class CudaCopy(Backend):
     """See Backend."""
 
     name: ClassVar[str] = "cuda_copy"
-    devices: ClassVar[tuple[str, ...]] = ("cuda",)
+    devices: ClassVar[tuple[Device, ...]] = ("cuda",)
     axes: ClassVar[tuple[str, ...]] = ("staging",)
     library: str = "auto"
 
-    def missing(self, device: str = "cuda") -> str | None:
+    def missing(self, device: Device = "cuda") -> str | None:
         return cuda_missing("take backend=simulated")
 
     def supports(self, case: Case, size: int) -> str | None:
@@ -63,10 +64,10 @@ class CudaCopy(Backend):
             )
         return None
 
-    def staging(self, benchmark: str) -> str:
+    def staging(self, benchmark: str) -> Staging:
         return "none" if benchmark == WITHIN_DEVICE else "pinned"
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> CopyCommunicator:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> CopyCommunicator:
         gpu = CudaDevice.of(world)
         return CopyCommunicator(self.name, *start_group("gloo", world, control), gpu)
 

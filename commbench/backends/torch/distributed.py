@@ -11,10 +11,11 @@ from typing import Any
 
 from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.core import program as steps
-from commbench.core.case import Mode, World
+from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import GROUP_ORDER, Buffer, Control, RankCommunicator, Runner
+from commbench.core.variables import Mode
 from commbench.engines.lowered import (
     Call,
     Lowered,

@@ -8,8 +8,9 @@ from functools import cache, partial
 from importlib.metadata import version
 from typing import ClassVar
 
-from commbench.core.case import Case, World
+from commbench.core.case import World
 from commbench.core.protocols import Backend, Control
+from commbench.core.variables import Case, Device, Staging
 from commbench.engines.lowered import reduction_missing, skip_reason
 from commbench.hardware.network import interface_name
 
@@ -46,12 +47,12 @@ class Gloo(Backend):
     """See Backend."""
 
     name: ClassVar[str] = "gloo"
-    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    devices: ClassVar[tuple[Device, ...]] = ("cpu", "cuda")
     # the caller, two workers per group, an event loop per device (ProcessGroupGloo)
     threads_per_rank: ClassVar[int] = 4
     library: str = "auto"
 
-    def missing(self, device: str = "cpu") -> str | None:
+    def missing(self, device: Device = "cpu") -> str | None:
         return None if device == "cpu" else cuda_missing("take device=cpu")
 
     def supports(self, case: Case, size: int) -> str | None:
@@ -74,7 +75,7 @@ class Gloo(Backend):
                 )
         return reason
 
-    def staging(self, benchmark: str) -> str:
+    def staging(self, benchmark: str) -> Staging:
         """Unknown operations are treated as messages."""
         if benchmark == WITHOUT_MESSAGE:
             return "none"
@@ -83,7 +84,7 @@ class Gloo(Backend):
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {"GLOO_SOCKET_IFNAME": interface_name(interface)}
 
-    def open(self, world: World, control: Control, device: str = "cpu") -> TorchCommunicator:
+    def open(self, world: World, control: Control, device: Device = "cpu") -> TorchCommunicator:
         if device == "cpu":
             return TorchCommunicator(Gloo.name, *start_group(Gloo.name, world, control))
         gpu = CudaDevice.of(world)

@@ -18,6 +18,7 @@ from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Irecv, Isend, Message, Recv, Send, Step, WaitAll
 from commbench.core.protocols import Buffer, Control
+from commbench.core.variables import Device
 from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms
 from commbench.world.exit_protocol import FOLDER
 
@@ -38,7 +39,7 @@ class Nccl(NcclBackend):
     unsupported_forms: ClassVar[UnsupportedForms] = TORCH_UNSUPPORTED
     library: str = "auto"
 
-    def missing(self, device: str = "cuda") -> str | None:
+    def missing(self, device: Device = "cuda") -> str | None:
         return cuda_missing("take backend=gloo")
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
@@ -56,7 +57,7 @@ class Nccl(NcclBackend):
         wanted |= {ERROR_HANDLING: "0"} if by_torchrun else {}
         return super().environment(cuda_ipc, interface) | defaults | wanted
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> NcclCommunicator:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> NcclCommunicator:
         """Eagerly: with a device given, NCCL connects here and not in the first call of a case.
 
         torch knows NCCL by this name only, whatever a subclass is called.

@@ -17,6 +17,7 @@ from commbench.backends.torch.nccl import Nccl, NcclCommunicator, NcclLowering
 from commbench.core.case import World
 from commbench.core.program import Step
 from commbench.core.protocols import Buffer, Control
+from commbench.core.variables import Device
 from commbench.engines.device import HOST_BOUND
 from commbench.engines.lowered import Call, now_ns
 
@@ -84,12 +85,12 @@ class HostGloo(Gloo):
     """See Backend."""
 
     name: ClassVar[str] = "host_gloo"
-    devices: ClassVar[tuple[str, ...]] = ("cuda",)
+    devices: ClassVar[tuple[Device, ...]] = ("cuda",)
 
-    def missing(self, device: str = "cuda") -> str | None:
+    def missing(self, device: Device = "cuda") -> str | None:
         return None
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> Any:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> Any:
         gpu: Any = HostGpu()
         return CudaCommunicator("gloo", *start_group("gloo", world, control), gpu)
 
@@ -100,10 +101,10 @@ class HostCopy(CudaCopy):
 
     name: ClassVar[str] = "host_copy"
 
-    def missing(self, device: str = "cuda") -> str | None:
+    def missing(self, device: Device = "cuda") -> str | None:
         return None
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> Any:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> Any:
         gpu: Any = HostGpu()
         return CopyCommunicator(self.name, *start_group("gloo", world, control), gpu)
 
@@ -138,10 +139,10 @@ class HostNccl(Nccl):
 
     name: ClassVar[str] = "host_nccl"
 
-    def missing(self, device: str = "cuda") -> str | None:
+    def missing(self, device: Device = "cuda") -> str | None:
         return None
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> Any:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> Any:
         gpu: Any = HostGpu()
         return HostNcclCommunicator(
             "nccl", *start_group("gloo", world, control), gpu, NcclLog(os.environ)

@@ -13,6 +13,7 @@ from shared_gpu import SharedNccl
 
 from commbench.core.case import World
 from commbench.core.protocols import Control
+from commbench.core.variables import Device
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,10 @@ class HostShared(SharedNccl):
 
     name: ClassVar[str] = "shared_nccl"
 
-    def missing(self, device: str = "cuda") -> str | None:
+    def missing(self, device: Device = "cuda") -> str | None:
         return None
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> Any:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> Any:
         import torch.distributed as dist
 
         start = dist.init_process_group

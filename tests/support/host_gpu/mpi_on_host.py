@@ -11,6 +11,7 @@ from host_gpu import HostGpu
 from commbench.backends.mpi.backend import Mpi, MpiCommunicator
 from commbench.core.case import World
 from commbench.core.protocols import Control
+from commbench.core.variables import Device
 from commbench.hardware.mpi_library import CudaAware
 
 
@@ -19,17 +20,17 @@ class MpiOnHost(Mpi):
     """See Backend. `aware`: what the library says of itself; `files`: what its files say."""
 
     name: ClassVar[str] = "mpi_on_host"
-    devices: ClassVar[tuple[str, ...]] = ("cuda",)
+    devices: ClassVar[tuple[Device, ...]] = ("cuda",)
     aware: bool = True
     files: bool = True
 
-    def missing(self, device: str = "cuda") -> str | None:
+    def missing(self, device: Device = "cuda") -> str | None:
         return super().missing("cpu")
 
     def gpu(self, world: World) -> Any:
         return HostGpu()
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> MpiCommunicator:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> MpiCommunicator:
         opened = super().open(world, control, device)
         opened._aware = replace(opened._aware, answer=self.aware)
         return opened

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from commbench.backends.cuda_ipc.backend import IpcCopy
 from commbench.buffers.cuda_ipc import CudaExporter
+from commbench.core.variables import Device
 from commbench.hardware.cuda import CudaError
 
 
@@ -84,11 +85,11 @@ class IpcFiles(IpcCopy):
     """See Backend."""
 
     name: ClassVar[str] = "ipc_files"
-    devices: ClassVar[tuple[str, ...]] = ("cpu",)  # no rank needs a GPU
+    devices: ClassVar[tuple[Device, ...]] = ("cpu",)  # no rank needs a GPU
     early: bool = False
     refused: str = ""
 
-    def missing(self, device: str = "cpu") -> str | None:
+    def missing(self, device: Device = "cpu") -> str | None:
         return None
 
     def exporter(self, place: int) -> CudaExporter:

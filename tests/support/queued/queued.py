@@ -18,10 +18,11 @@ from commbench.backends.torch.distributed import TorchCommunicator, TorchLowerin
 from commbench.backends.torch.gloo import Gloo
 from commbench.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.buffers.staging import with_staging
-from commbench.core.case import Case, Mode, World
+from commbench.core.case import World
 from commbench.core.payload import dtype
 from commbench.core.program import BufferSpec, Program, Step
 from commbench.core.protocols import Buffer, Control, Runner
+from commbench.core.variables import Case, Device, Mode, Staging
 from commbench.engines.device import device_runner
 from commbench.engines.lowered import Call, Lowered, now_ns
 
@@ -105,11 +106,11 @@ class Queued(Gloo):
     """See Backend. `pinned`: its library can't read the device's memory."""
 
     name: ClassVar[str] = "queued"
-    devices: ClassVar[tuple[str, ...]] = ("cuda",)
+    devices: ClassVar[tuple[Device, ...]] = ("cuda",)
     early: bool = False
     pinned: bool = False
 
-    def missing(self, device: str = "cuda") -> str | None:
+    def missing(self, device: Device = "cuda") -> str | None:
         return None
 
     def supports(self, case: Case, size: int) -> str | None:
@@ -118,10 +119,10 @@ class Queued(Gloo):
             replace(case, device="cpu", timing_mode="host", staging="none"), size
         )
 
-    def staging(self, benchmark: str) -> str:
+    def staging(self, benchmark: str) -> Staging:
         return "pinned" if self.pinned else "none"
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> Any:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> Any:
         return QueuedCommunicator(
             TorchCommunicator("gloo", *start_group("gloo", world, control)),
             QueuedDevice(self.early),

@@ -20,11 +20,11 @@ from commbench.backends.torch.cuda import CudaMemory
 from commbench.backends.torch.cuda_copy import CopyLowering, CudaCopy
 from commbench.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.config.keys import TIMING_MODES
-from commbench.core.case import Case
 from commbench.core.errors import Unsupported
 from commbench.core.payload import message
 from commbench.core.program import Barrier, BufferSpec, Copy, Icopy, Program, Send, View, WaitAll
 from commbench.core.protocols import Backend
+from commbench.core.variables import Case
 from commbench.engines.device import HostSync
 from commbench.engines.lowered import Lowered
 

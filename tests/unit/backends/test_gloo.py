@@ -18,8 +18,8 @@ import commbench
 from commbench.backends.torch import gloo
 from commbench.backends.torch.gloo import Gloo
 from commbench.config.compose import ConfigComposer
-from commbench.core.case import Case
 from commbench.core.payload import DTYPES
+from commbench.core.variables import Case
 
 EVERY_STEP = str(SUPPORT / "every_step.py")
 

@@ -18,7 +18,6 @@ from rank_threads import no_error, together
 from commbench.backends.cuda_ipc.backend import IpcCommunicator, IpcProcess
 from commbench.backends.cuda_ipc.protocol import Mailbox, create_mailbox, mailbox_bytes
 from commbench.buffers.cuda_ipc import IpcMemory
-from commbench.core.case import Mode
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     AllReduce,
@@ -34,6 +33,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
+from commbench.core.variables import Mode
 
 COUNT = 3
 POOL = 2

@@ -17,7 +17,6 @@ from shown_gpus import ask, hgx, shown
 from commbench.backends.nccl_library import NcclLog
 from commbench.backends.torch.nccl import ERROR_HANDLING, Nccl, NcclLowering
 from commbench.buffers.memory import HostBuffer
-from commbench.core.case import Case
 from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES
 from commbench.core.program import (
@@ -33,6 +32,7 @@ from commbench.core.program import (
     WaitAll,
 )
 from commbench.core.protocols import Backend
+from commbench.core.variables import Case
 from commbench.engines.lowered import Lowered
 from commbench.world.exit_protocol import FOLDER
 

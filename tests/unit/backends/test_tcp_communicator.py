@@ -20,7 +20,7 @@ from rank_threads import SOON_S, no_error, together
 
 from commbench.backends.tcp.backend import Tcp, TcpCommunicator
 from commbench.backends.tcp.lowering import barrier_partners, cut
-from commbench.core.case import Mode, World
+from commbench.core.case import World
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import (
     AllReduce,
@@ -35,6 +35,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
+from commbench.core.variables import Mode
 from commbench.world.control import StoreControl
 
 MIB = 1 << 20

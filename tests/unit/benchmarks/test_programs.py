@@ -16,7 +16,7 @@ from benchmark_trials import BenchmarkTrial, case_of
 from composed import settings_of
 
 from commbench.config.compose import ConfigComposer
-from commbench.core.case import Benchmark, Case
+from commbench.core.case import Benchmark
 from commbench.core.program import (
     PERIOD,
     AllGather,
@@ -37,6 +37,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
+from commbench.core.variables import Case
 
 BENCHMARKS = {benchmark.name: benchmark for benchmark in settings_of("benchmark=all").benchmarks}
 WORLDS = [

@@ -310,12 +310,11 @@ def test_lists_are_axes_inside_one_run() -> None:
     )
     assert chosen.layouts == (Layout(1, 1), Layout(1, 2))
     assert (chosen.dtypes, chosen.sizes) == (("int8", "float64"), ((8, 1024), (8, 1024)))
-    assert (chosen.windows, chosen.reductions, chosen.in_place) == (
-        (1, 64),
-        ("sum", "max"),
-        (True, False),
-    )
-    assert (chosen.engines, chosen.pairs) == (("python", "native"), ((0, 1), (1, 0)))
+    assert chosen.axes["window"] == (1, 64)
+    assert chosen.axes["reduction"] == ("sum", "max")
+    assert chosen.axes["in_place"] == (True, False)
+    assert chosen.axes["engine"] == ("python", "native")
+    assert chosen.pairs == ((0, 1), (1, 0))
 
 
 def test_bounds_belong_to_what_they_allow() -> None:

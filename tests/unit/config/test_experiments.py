@@ -163,14 +163,16 @@ def test_streams_are_those_of_the_note(composer: ConfigComposer) -> None:
     jobs = [job.settings for job in ask(composer, "ec2_streams").jobs]
     tcp = [settings for settings in jobs if settings.backend.name == "tcp"]
     mpi = [settings for settings in jobs if settings.backend.name == "mpi"]
-    assert [settings.streams for settings in tcp] == [(1, 4, 36)]
+    assert [settings.axes["streams"] for settings in tcp] == [(1, 4, 36)]
     links = {dict(settings.env).get("OMPI_MCA_btl_tcp_links"): settings for settings in mpi}
     assert set(links) == {"1", "36", None}
     assert (
         links[None].layouts == (Layout(2, 72),)
         and links[None].benchmarks[0].name == "p2p_multi_pair"
     )
-    assert all(list(settings.sizes[0]) == OSU and settings.windows == (64,) for settings in mpi)
+    assert all(
+        list(settings.sizes[0]) == OSU and settings.axes["window"] == (64,) for settings in mpi
+    )
 
 
 @pytest.mark.long

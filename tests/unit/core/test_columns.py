@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from commbench.core.case import Case
 from commbench.core.columns import (
     CASES,
     COUNTERS,
@@ -31,11 +30,12 @@ from commbench.core.columns import (
     grouped,
 )
 from commbench.core.errors import CommbenchError
+from commbench.core.variables import Case
 from commbench.measure import case, recorder, time_limits
 from commbench.measure.statistics import summarise
 
 UNITS = {"_s": "s", "_ns": "ns", "_gb_per_s": "GB/s", "_bytes": "B", "_per_s": "1/s"}
-PUBLIC = {  # version 2; taking one away or renaming one breaks files that people keep
+PUBLIC = {  # version 3; taking one away or renaming one breaks files that people keep
     "variable": (
         "benchmark backend engine timing_mode timing sync device dtype layout pair message_bytes"
         " elements window in_place reduction root schedule streams staging cache cuda_ipc interface"
@@ -125,12 +125,12 @@ def test_cases_are_all_three_roles() -> None:
     assert CASES == VARIABLES + IDENTITY + RESULTS
 
 
-@pytest.mark.parametrize("version", [0, 3, None, "1", 99])
+@pytest.mark.parametrize("version", [0, 1, 4, None, "2", 99])
 def test_results_of_another_version_are_refused(version: object) -> None:
     check_version(SCHEMA_VERSION, "run")
-    check_version(1, "run")
+    check_version(2, "run")
     with pytest.raises(
-        CommbenchError, match=rf"results/run has schema version {version}, .* reads 1 and 2;"
+        CommbenchError, match=rf"results/run has schema version {version}, .* reads 2 and 3;"
     ):
         check_version(version, "results/run")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from commbench.core.case import Case, World
+from commbench.core.case import World
 from commbench.core.protocols import Backend, Control
+from commbench.core.variables import Case
 
 
 @dataclass(frozen=True)

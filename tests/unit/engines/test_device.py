@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commbench.core.case import Mode
 from commbench.core.errors import CommunicationError, Unsupported
+from commbench.core.variables import Mode
 from commbench.engines.device import CALL_S, LEAST_HOLD_S, MOST_HOLD_S, EventTimed, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
 

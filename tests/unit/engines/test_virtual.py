@@ -19,7 +19,6 @@ from commbench.benchmarks.all_reduce import AllReduce as AllReduceBenchmark
 from commbench.benchmarks.memory_copy import CopyD2D, CopyD2H, CopyH2D, CopyH2DD2H
 from commbench.benchmarks.p2p_bandwidth import ACK_BYTES, P2PBandwidth
 from commbench.benchmarks.p2p_latency import P2PLatency
-from commbench.core.case import Case, Mode
 from commbench.core.errors import CommunicationError, ConfigError, Unsupported
 from commbench.core.program import (
     AllGather,
@@ -43,6 +42,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
+from commbench.core.variables import Case, Mode
 from commbench.engines.virtual import Model
 from commbench.measure.statistics import lag1
 from commbench.world.control import hosted_world

@@ -259,10 +259,11 @@ def test_memory_of_a_copy_is_where_its_buffers_are(
 ) -> None:
     size = 2**30
     words = ["sizes=[1GiB]", "layout=1x1", "device=cuda", "cache=warm", "budget.memory_share=1.0"]
+    simulation = simulated(f"benchmark={benchmark}", f"staging={staging}", *words)
     settings = replace(
-        simulated(f"benchmark={benchmark}", f"staging={staging}", *words),
+        simulation,
         backend=CudaCopy(),
-        timing_modes=("host_sync",),
+        axes={**simulation.axes, "timing_mode": ("host_sync",)},
     )
     facts = replace(FACTS, gpu_bytes=device * (size + 2**20), memory_bytes=2**40)
     world = hosted_world(1, 1)[0]

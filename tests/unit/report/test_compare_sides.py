@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import commbench
 from commbench.core.errors import ConfigError
+from commbench.core.variables import NAMES
 from commbench.report.compare import compare, key_of, variable_text
 from commbench.report.compare_sides import (
     PAYLOAD,
-    VARIABLE_NAMES,
     ComparedVariable,
     parse_by,
     read_side,
@@ -182,12 +182,10 @@ def test_a_value_has_one_text_whatever_holds_it(value: object, text: str) -> Non
 
 
 @given(
-    st.fixed_dictionaries(
-        {name: st.none() | st.integers() | st.text(max_size=5) for name in VARIABLE_NAMES}
-    )
+    st.fixed_dictionaries({name: st.none() | st.integers() | st.text(max_size=5) for name in NAMES})
 )
 def test_a_key_sees_all_variables_but_those_that_are_compared(row: dict[str, object]) -> None:
-    for name in VARIABLE_NAMES:
+    for name in NAMES:
         other = row | {name: "another value"}
         assert key_of(row, ()) != key_of(other, ())
         assert key_of(row, [name]) == key_of(other, [name])
@@ -202,7 +200,7 @@ def test_what_may_differ_is_parsed() -> None:
 @given(st.text(max_size=30))
 def test_any_other_word_is_refused(word: str) -> None:
     name = word.strip().partition("=")[0]
-    if name in set(VARIABLE_NAMES) - set(PAYLOAD) or not word.strip():
+    if name in set(NAMES) - set(PAYLOAD) or not word.strip():
         return
     with pytest.raises(ConfigError, match="--by"):
         parse_by([word])

@@ -247,7 +247,7 @@ def test_a_size_that_one_backend_has_alone_has_no_best() -> None:
 
 def test_an_unknown_variable_is_refused_with_what_is_allowed() -> None:
     with pytest.raises(
-        ConfigError, match="variable=speed can't be compared; allowed: benchmark, backend, engine"
+        ConfigError, match="variable=speed can't be compared; allowed: benchmark, backend, layout"
     ):
         crossovers(cases(lines()), "speed")
 

@@ -18,11 +18,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from generated_results import with_column
 
 import commbench
 from commbench.cli.run import resume
-from commbench.core.columns import NEW_NAMES, SINCE_2, arrow_schema
+from commbench.core.columns import arrow_schema
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.report.fit import families
 from commbench.report.load import load_run, read_rows
@@ -188,64 +187,29 @@ def test_an_empty_run_has_all_columns(killed: Path, tmp_path: Path) -> None:
     assert list(commbench.load(tmp_path).columns) == arrow_schema("cases").names
 
 
-def test_the_ranks_of_a_pair_are_known_of_earlier_rows(tmp_path: Path) -> None:
-    words = (
-        "backend=simulated",
-        "benchmark=[p2p_latency,p2p_multi_pair,all_reduce]",
-        "layout=1x4",
-        "sizes=[8]",
-    )
-    now = commbench.run(*words, *FIXED, f"output={tmp_path}")
-    rows = pq.read_table(now / "cases.parquet")
-    earlier = tmp_path / "earlier.parquet"
-    pq.write_table(rows.drop_columns(["source", "destination"]), earlier)
-    for cases in (commbench.load(now), commbench.load(earlier)):
-        single = cases[cases.benchmark == "p2p_latency"]
-        assert (
-            {"0-1", "2-3"}
-            < set(single.pair)
-            == {f"{row.source}-{row.destination}" for row in single.itertuples()}
-        )
-        assert (
-            cases[cases.benchmark != "p2p_latency"][["source", "destination"]].isna().all(axis=None)
-        )
-
-
-def test_the_version_of_the_library_is_known_of_earlier_rows(
+def test_a_variable_that_earlier_rows_lack_has_its_default_and_a_result_is_null(
     finished: Path, tmp_path: Path
 ) -> None:
-    rows = pq.read_table(finished / "cases.parquet").drop_columns(["library_version"])
+    rows = pq.read_table(finished / "cases.parquet")
     earlier = tmp_path / "earlier.parquet"
-    pq.write_table(
-        with_column(rows, "library", ["Open MPI v5.0.11", None, "commbench simulated"]), earlier
-    )
-    versions = commbench.load(earlier).library_version
-    assert versions[0] == "5.0.11" and versions[1:].isna().all()
+    pq.write_table(rows.drop_columns(["bind", "timing_mode", "env", "source"]), earlier)
+    cases = commbench.load(earlier)
+    assert set(cases["bind"]) == {"auto"}
+    assert set(cases["timing_mode"]) == {"host"}
+    assert set(cases["env"]) == {"{}"}
+    assert cases["source"].isna().all()
+    assert list(cases.columns) == list(commbench.load(finished).columns)
 
 
-def test_version_1_is_read_under_the_new_names(finished: Path, tmp_path: Path) -> None:
-    """What its rows lack is in the record of the run, which a file of cases brings with it."""
+def test_a_run_of_an_earlier_version_is_read_but_not_resumed(
+    finished: Path, tmp_path: Path
+) -> None:
     shutil.copytree(finished, tmp_path / "run")
-    record = json.loads((finished / "run.json").read_text()) | {"schema_version": 1}
+    record = json.loads((finished / "run.json").read_text()) | {"schema_version": 2}
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    new = pq.read_table(finished / "cases.parquet")
-    old = new.drop_columns(list(SINCE_2))
-    old_names = {now: then for then, now in NEW_NAMES.items()}
-    old = old.rename_columns([old_names.get(name, name) for name in old.column_names])
-    metadata = new.schema.metadata | {
-        b"schema_version": b"1",
-        b"commbench_run": json.dumps(record).encode(),
-    }
-    pq.write_table(old.replace_schema_metadata(metadata), tmp_path / "run" / "cases.parquet")
-    before = commbench.load(tmp_path / "run")
-    now = commbench.load(finished)
-    assert {"count", "flags"} <= set(old.column_names) and list(before.columns) == list(now.columns)
-    for name in ("library", "hosts", "bind", "elements"):
-        assert before[name].tolist() == now[name].tolist() and now[name].notna().all(), name
-    assert "model" in before["backend_options"][0]
-    assert before["warnings"].equals(now["warnings"])
+    assert len(commbench.load(tmp_path / "run")) == len(commbench.load(finished))
     with pytest.raises(
-        ConfigError, match="schema version 1, whose cases have other ids; start it anew"
+        ConfigError, match="schema version 2, whose cases have other ids; start it anew"
     ):
         resume([str(tmp_path / "run")])
 
@@ -336,10 +300,8 @@ def test_the_own_functions_take_both_forms(folder: Path) -> None:
     step = [commbench.step_of(1000, "float32", 4096)]
     columns = ["step_s", "low_s", "high_s"]
     assert commbench.predict(loaded, step)[columns].equals(commbench.predict(stored, step)[columns])
-    pairs = stored.assign(
-        env=[[*map(list, env.items())] for env in stored["env"]], count=stored["elements"]
-    )
-    frames = [loaded, stored, pairs.drop(columns="elements")]
+    pairs = stored.assign(env=[[*map(list, env.items())] for env in stored["env"]])
+    frames = [loaded, stored, pairs]
     first, *others = [commbench.compare(frame, folder) for frame in frames]
     assert set(first["sides"]) == {"both"} and all(first.equals(other) for other in others)
 

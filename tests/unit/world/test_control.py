@@ -16,10 +16,11 @@ from connected_ranks import client_of, connected, on_ranks
 from numpy.typing import NDArray
 from rank_threads import SOON_S, delays
 
-from commbench.core.case import Mode, World
+from commbench.core.case import World
 from commbench.core.errors import Missing
 from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer
+from commbench.core.variables import Mode
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import plan
 from commbench.measure.samples import Samples

@@ -119,7 +119,7 @@ def test_what_says_nothing_is_not_said() -> None:
         benchmark="barrier", dtype="none", message_bytes=0, schedule=None, algbw_gb_per_s=None
     )
     text = lines(barrier, row(benchmark="all_reduce", schedule=None))
-    assert title(text).endswith("dtype float32, engine python")
+    assert title(text).endswith("layout 1x8, engine python, dtype float32")
     assert "serial" not in "".join(lines(row(pair="0-1")))
     assert cells(text, "message") == ["1024", "-"]
     assert not any("algbw" in line or "p99" in line for line in text)
@@ -415,7 +415,7 @@ def test_the_foot_says_that_a_size_is_in_total_where_ranks_divide_a_message() ->
 def test_many_pairs_at_once_are_shortened() -> None:
     pairs = " ".join(f"{rank}-{rank + 32}" for rank in range(32))
     assert "pair 0-32 .. 31-63 (32 at once)" in title(lines(row(pair=pairs)))
-    assert "pair 0-2 1-3," in title(lines(row(pair="0-2 1-3")))
+    assert title(lines(row(pair="0-2 1-3"))).endswith("pair 0-2 1-3")
 
 
 def test_rows_stand_in_the_order_of_numbers() -> None:
@@ -439,7 +439,7 @@ def test_forms_of_one_size_keep_their_order() -> None:
     forms = [(flag, name) for flag in (False, True) for name in ("max", "sum")]
     rows = [row(in_place=flag, reduction=name, schedule=None) for flag, name in forms[::-1]]
     assert [tuple(line.split()[1:3]) for line in table(lines(*rows))[1:]] == [
-        (name, str(flag)) for flag, name in forms
+        (str(flag), name) for flag, name in forms
     ]
 
 
@@ -587,10 +587,10 @@ def test_clocks_are_never_in_one_table() -> None:
     )
     heads = [index for index, line in enumerate(text) if line.startswith("benchmark")]
     assert [text[index - 2].split(":")[0] for index in heads] == [
-        "timing_mode host_sync",
         "timing_mode graph",
+        "timing_mode host_sync",
     ]
-    assert [cells(text[index - 1 :], "median") for index in heads] == [["2.00", "2.00"], ["1.00"]]
+    assert [cells(text[index - 1 :], "median") for index in heads] == [["1.00"], ["2.00", "2.00"]]
     graph_text = lines(row(timing_mode="graph"))
     assert "timing_mode graph" in graph_text[0] and not any(
         line.startswith("timing_mode") for line in graph_text

@@ -17,6 +17,7 @@ from commbench.backends.cupy.backend import CupyNccl
 from commbench.backends.torch.nccl import Nccl
 from commbench.core.case import World
 from commbench.core.protocols import Control
+from commbench.core.variables import Device
 
 ONE_HOST_EACH = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0"}
 LOGS = "GPU_CHECK_LOGS"  # folder for NCCL's log of each rank
@@ -29,7 +30,7 @@ class SharedNccl(Nccl):
     name: ClassVar[str] = "shared_nccl"
     shares_gpu: ClassVar[bool] = True
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> Any:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> Any:
         claim_a_host(world.rank)
         return keep_log(super().open(world, control, device), world.rank)
 
@@ -41,7 +42,7 @@ class SharedCupy(CupyNccl):
     name: ClassVar[str] = "shared_cupy"
     shares_gpu: ClassVar[bool] = True
 
-    def open(self, world: World, control: Control, device: str = "cuda") -> Any:
+    def open(self, world: World, control: Control, device: Device = "cuda") -> Any:
         claim_a_host(world.rank)
         return keep_log(super().open(world, control, device), world.rank)
 

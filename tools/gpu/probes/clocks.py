@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from world import answer, opened, runner
 
-from commbench.core.case import Mode
+from commbench.core.variables import Mode, TimingMode
 from commbench.engines.device import device_runner
 from commbench.engines.lowered import Call, Lowered
 
@@ -54,7 +54,7 @@ def durations_us(measured: Any, samples: int) -> dict[str, float]:
     }
 
 
-def spun(device: Any, mode: str, work_us: float, samples: int) -> Any:
+def spun(device: Any, mode: TimingMode, work_us: float, samples: int) -> Any:
     steps = (Call(device.hold, (work_us * 1e-6,)),) * samples if work_us else ()
     return device_runner(
         device, Lowered(steps), 1, Mode("python", timing_mode=mode, connected=True)

@@ -6,8 +6,8 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from commbench.core.case import Mode
 from commbench.core.program import AllGather, BufferSpec, Program, View
+from commbench.core.variables import Mode, TimingMode
 from commbench.engines.device import DeviceRunner
 from commbench.world.control import hosted_world
 
@@ -35,7 +35,7 @@ def opened(library: str) -> Any:
 
 
 def runner(
-    communicator: Any, timing_mode: str, samples: int = 1, connected: bool = True
+    communicator: Any, timing_mode: TimingMode, samples: int = 1, connected: bool = True
 ) -> tuple[DeviceRunner, Any]:
     """`samples` calls of PROGRAM between two stamps, and the buffers that have to outlive it."""
     buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in PROGRAM.buffers}}

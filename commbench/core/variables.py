@@ -1,0 +1,349 @@
+"""The independent variables of a case, in one table: the fields of Case, with what the rest of
+commbench needs to know about each.
+
+Derived from it: the keys of the configuration, the axes of a plan, columns, titles and order of
+tables, case ids, what a comparison and a report set side by side. To add a variable, add its field
+here and the default of its key to conf/config.yaml.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, get_args, get_type_hints
+
+from .units import short_pairs
+
+Engine = Literal["python", "native", "virtual"]
+TimingMode = Literal["host", "host_sync", "device_event", "graph", "throughput"]
+Sync = Literal["barrier", "window", "none"]
+Device = Literal["cpu", "cuda"]
+Schedule = Literal["serial", "rounds"]
+Staging = Literal["none", "library", "pinned"]
+Cache = Literal["warm", "rotate"]
+BufferUse = Literal["own", "shared"]
+ReductionName = Literal["sum", "prod", "min", "max", "avg"]
+Ipc = Literal["auto", "on", "off"]
+Binding = Literal["auto", "core", "numa", "none"]
+Options = tuple[tuple[str, str], ...]  # names and values, sorted
+
+KINDS: dict[Any, str] = {str: "text", int: "integer", bool: "flag", Options: "map"}
+NO_DTYPE = "none"  # of an operation without a message
+SIZES = ("message_bytes", "elements")  # what the rows of a curve differ in
+INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What is known of one variable.
+
+    default: left out of case ids; MISSING for one that every case has. usual: the value, beside
+    None, that titles and tables leave out. choices: the values of its key; () for a key without a
+    list of values, None without a key. axis: a list of values makes an axis inside one run.
+    applies_to: `operation` or `backend`, whose `axes` must name it, or `all`. shown: in a run's
+    title where all rows share it, else as a column. bare: a title gives the value without the
+    name. implied_by: the variable that brings it along in a comparison. beside: runs that differ in
+    it are columns of one table.
+    """
+
+    name: str
+    kind: str  # text, integer, flag or map
+    meaning: str
+    unit: str
+    default: Any
+    usual: Any
+    choices: tuple[str, ...] | None
+    least: int
+    most: int
+    axis: bool
+    applies_to: str
+    shown: bool
+    bare: bool
+    implied_by: str | None
+    beside: bool
+
+
+def variable(
+    meaning: str,
+    *,
+    unit: str = "",
+    default: Any = dataclasses.MISSING,
+    usual: Any = None,
+    choices: tuple[str, ...] | None = None,
+    least: int = 0,
+    most: int = INT64_MAX,
+    axis: bool = False,
+    applies_to: str = "all",
+    shown: bool = True,
+    bare: bool = False,
+    implied_by: str | None = None,
+    beside: bool = False,
+) -> Any:
+    """A field of Case; the arguments are described at Variable."""
+    facts = {
+        "meaning": meaning,
+        "unit": unit,
+        "usual": default if usual is None and default is not dataclasses.MISSING else usual,
+        "choices": choices,
+        "least": least,
+        "most": most,
+        "axis": axis,
+        "applies_to": applies_to,
+        "shown": shown,
+        "bare": bare,
+        "implied_by": implied_by,
+        "beside": beside,
+    }
+    return field(default=default, metadata=facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One point of the independent variables, in the order in which tables are sorted; a variable
+    that does not apply is None."""
+
+    benchmark: str = variable("operation that was measured")
+    backend: str = variable("library that moved the bytes", shown=False, beside=True)
+    layout: str = variable("nodes x ranks per node", bare=True)
+    engine: Engine = variable(
+        "python: what a training script sees; native: what C sees; virtual: simulated",
+        choices=("auto", "python", "native"),
+        axis=True,
+        implied_by="backend",
+        beside=True,
+    )
+    dtype: str = variable("element type", default=NO_DTYPE, bare=True)
+    schedule: Schedule | None = variable(
+        "order of several pairs: serial, rounds",
+        default=None,
+        usual="serial",
+        choices=get_args(Schedule),
+    )
+    pair: str | None = variable(
+        "ranks of a point-to-point case; several pairs run at once",
+        default=None,
+        implied_by="layout",
+    )
+    root: int | None = variable(
+        "root rank of a rooted collective",
+        default=None,
+        choices=(),
+        axis=True,
+        applies_to="operation",
+    )
+    streams: int | None = variable(
+        "parallel connections of a pair",
+        default=None,
+        choices=(),
+        least=1,
+        most=64,
+        axis=True,
+        applies_to="backend",
+        implied_by="backend",
+        beside=True,
+    )
+    message_bytes: int = variable(
+        "bytes of the message; the total where a collective divides it", unit="B", shown=False
+    )
+    elements: int = variable("elements of one block", shown=False)
+    window: int | None = variable(
+        "messages in flight",
+        default=None,
+        choices=(),
+        least=1,
+        most=16384,  # each message in flight is a step of the program
+        axis=True,
+        applies_to="operation",
+    )
+    in_place: bool | None = variable(
+        "send and receive buffer are the same",
+        default=None,
+        choices=(),
+        axis=True,
+        applies_to="operation",
+    )
+    reduction: ReductionName | None = variable(
+        "operation of a reduction",
+        default=None,
+        choices=get_args(ReductionName),
+        axis=True,
+        applies_to="operation",
+        bare=True,
+    )
+    buffers: BufferUse | None = variable(
+        "own: each message of a window has its own memory; shared: all share one buffer",
+        default=None,
+        choices=get_args(BufferUse),
+        axis=True,
+        applies_to="operation",
+    )
+    staging: Staging = variable(
+        "who copies between device and host in the timed steps: none, library, pinned",
+        default="none",
+        choices=("auto", "none", "pinned"),
+    )
+    cache: Cache = variable(
+        "warm: the same buffers each time; rotate: in turn, more copies than the cache holds",
+        choices=("auto", *get_args(Cache)),
+        shown=False,
+    )
+    sync: Sync = variable(
+        "how repetitions are started together: barrier, window (an agreed instant), none",
+        choices=get_args(Sync),
+        shown=False,
+    )
+    device: Device = variable(
+        "where the buffers are: cpu, cuda",
+        default="cpu",
+        choices=("auto", *get_args(Device)),
+        beside=True,
+    )
+    timing_mode: TimingMode = variable(
+        "host on a CPU; on a GPU host_sync, device_event, graph, throughput: never compared",
+        default="host",
+        choices=("auto", *get_args(TimingMode)),
+        axis=True,
+    )
+    timing: str = variable("policy that decided the number of repetitions", shown=False, bare=True)
+    cuda_ipc: Ipc = variable(
+        "CUDA IPC as requested: auto, on, off",
+        default="auto",
+        choices=get_args(Ipc),
+        shown=False,
+        beside=True,
+    )
+    interface: str | None = variable(
+        "network interface as requested", default=None, choices=(), shown=False, beside=True
+    )
+    env: Options = variable("environment exported for this run", default=(), shown=False)
+    library: str | None = variable(
+        "library and version, as reported by the library once it was open",
+        default=None,
+        shown=False,
+        bare=True,
+        implied_by="backend",
+        beside=True,
+    )
+    bind: Binding = variable(
+        "how ranks were bound to cores, as requested: auto, core, numa, none",
+        default="auto",
+        choices=get_args(Binding),
+        shown=False,
+    )
+    backend_options: Options = variable(
+        "parameters of the backend",
+        default=(),
+        shown=False,
+        bare=True,
+        implied_by="backend",
+        beside=True,
+    )
+
+    @cached_property
+    def case_id(self) -> str:
+        """A hash of the variables that differ from their default, equal in every run that measures
+        the same point, also by a commbench with more variables."""
+        values = {
+            each.name: getattr(self, each.name)
+            for each in TABLE
+            if getattr(self, each.name) != each.default
+        }
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """`pair` as rank pairs: "0-1" is one, "0-2 1-3" are two at once."""
+        if self.pair is None:
+            return ()
+        return tuple((int(a), int(b)) for a, b in (text.split("-") for text in self.pair.split()))
+
+    @cached_property
+    def pair_by_rank(self) -> dict[int, tuple[int, int]]:
+        """The pair of each rank that has one."""
+        return {rank: pair for pair in self.pairs for rank in pair}
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(
+            engine=self.engine,
+            sync=self.sync,
+            streams=self.streams or 1,
+            timing_mode=self.timing_mode,
+            device=self.device,
+            staging=self.staging,
+        )
+
+    def __str__(self) -> str:
+        where = f" {short_pairs(self.pair)}" if self.pair else ""
+        what = f" {self.dtype} {self.message_bytes} B" if self.message_bytes else ""
+        return f"{self.benchmark} {self.layout}{where}{what}"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a program is run: what a backend must know beside the steps to lower them.
+
+    `connected`: the steps have run before, so they may be captured in a graph.
+    """
+
+    engine: Engine
+    sync: Sync = "none"
+    streams: int = 1
+    timing_mode: TimingMode = "host"
+    device: Device = "cpu"
+    staging: Staging = "none"
+    connected: bool = False
+
+
+def _table() -> tuple[Variable, ...]:
+    hints = get_type_hints(Case)
+    return tuple(
+        Variable(
+            name=each.name, kind=_kind(hints[each.name]), default=each.default, **each.metadata
+        )
+        for each in dataclasses.fields(Case)
+    )
+
+
+def _kind(hint: Any) -> str:
+    """The kind of a column with values of a type, which may also be None."""
+    if hint in KINDS:
+        return KINDS[hint]
+    choices = [choice for choice in get_args(hint) if choice is not type(None)]
+    return "text" if all(isinstance(choice, str) for choice in choices) else _kind(choices[0])
+
+
+TABLE = _table()
+BY_NAME = {each.name: each for each in TABLE}
+NAMES = tuple(BY_NAME)
+MAPS = tuple(each.name for each in TABLE if each.kind == "map")
+SHOWN = tuple(each.name for each in TABLE if each.shown)
+AXES = tuple(each.name for each in TABLE if each.axis)
+
+
+def brought_along(name: str) -> tuple[str, ...]:
+    """The variables that a choice of this one implies, as a backend its engine; with a layout come
+    its hosts, an identity."""
+    return (
+        *(each.name for each in TABLE if each.implied_by == name),
+        *(("hosts",) if name == "layout" else ()),
+    )
+
+
+def is_required(name: str) -> bool:
+    """Whether each case has a value of this variable."""
+    return name in BY_NAME and BY_NAME[name].default is dataclasses.MISSING
+
+
+def is_usual(name: str, value: Any) -> bool:
+    """Whether titles and tables leave this value of a variable out."""
+    return value is None or (name in BY_NAME and value == BY_NAME[name].usual)
+
+
+def is_number(name: str) -> bool:
+    """Whether the values of a variable are numbers, which stand on the right in a table."""
+    return name in BY_NAME and BY_NAME[name].kind == "integer"
