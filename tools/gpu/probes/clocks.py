@@ -18,7 +18,7 @@ from commbench.engines.device import device_runner
 from commbench.engines.lowered import Call, Lowered
 
 # samples between two stamps
-MODES = {"host_sync": 1, "device_event": 1, "throughput": 20, "graph": 20}
+MODES: dict[TimingMode, int] = {"host_sync": 1, "device_event": 1, "throughput": 20, "graph": 20}
 WORK_US = (0.0, 5.0, 20.0, 100.0)  # 0: nothing is enqueued, so what is left is the floor
 LONG_S = 20e-3
 REPETITIONS = 100
