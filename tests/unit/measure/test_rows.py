@@ -70,7 +70,6 @@ AROUND = Conditions(
     cache_bytes=2**20,
     evidence=TransportEvidence(transport="tcp"),
     world=World(0, 8, (tuple(range(8)),), (0,)),
-    wires=(),
 )
 OF_A_RUN = {"run_id", "sweep_id", "launch", "label", "segment"}  # the session adds them
 NUMBERS = {column.name for column in RESULTS} - {
