@@ -62,9 +62,7 @@ _PORT = re.compile(r"(?:\[\d+\] )?([^\s:/]+:\d+)(?::\d*){0,2}/(IB|RoCE)(?:/SHARP
 _INTERFACE = re.compile(r"([^\s:]+):\S+<\d+>")
 _MERGED = re.compile(r"NET/IB : Made virtual device \[(\d{1,4})\] name=(\S+\+\S+) speed=")
 _NUMBERED = re.compile(r"(?:(\w{1,40}): )?(\d{1,18}) Bytes -> Algo (\d) proto [0-2] time")
-_NAMED = re.compile(
-    r"(\w{1,40}): (\d{1,18}) Bytes -> Algo ([A-Za-z]\w{0,40}) proto [A-Za-z]\w{0,40}"
-)
+_NAMED = re.compile(r"(\w{1,40}): (\d{1,18}) Bytes -> Algo ([A-Za-z]\w{0,40}) proto \w{1,40}")
 _SYMMETRIC = re.compile(r"(\w{1,40}) \[Symmetric\]: (\d{1,18}) Bytes -> Kernel (\w{1,80})")
 _COPIES = re.compile(r"(\w{1,40}) \[(Copy Engine|Hierarchical CE)\]: (\d{1,18}) Bytes -> ")
 

@@ -60,8 +60,9 @@ class LogReader:
         # by (this rank, other rank): the ports by which this rank reaches it
         self.ports: dict[Pair, Ports] = {}
         self.algorithms: tuple[Chosen, ...] = ()
-        # the members of communicators with NVLS channels
+        # the members of communicators with NVLS channels, and of those whose network sums (SHARP)
         self.multicast: tuple[tuple[int, ...], ...] = ()
+        self.collnet: tuple[tuple[int, ...], ...] = ()
         self.available = False  # whether the backend has such a log
 
     def read(self, facts: Mapping[str, Any], members: Sequence[int]) -> None:
@@ -74,6 +75,7 @@ class LogReader:
         self._devices |= log.devices
         self.algorithms += log.algorithms
         self.multicast += (tuple(members),) if log.nvls_channels else ()
+        self.collnet += (tuple(members),) if log.collnet else ()
         ports = {
             ends: tuple(port for device in sorted(used) for port in ports_of(self._devices, device))
             for ends, used in log.net_devices.items()
@@ -101,9 +103,9 @@ def _add(known: dict[Pair, Ports], texts: Mapping[Pair, Ports], members: Sequenc
 @dataclass(frozen=True)
 class TransportEvidence:
     """What is known about data paths. `gpus` has one entry per rank, none on CPUs. `kinds` (by
-    pairs of world ranks), `ports`, `algorithms` and `multicast` come from NCCL's log, see
-    LogReader; `logged`: the library has one, `complete`: it was read to its end. `rdma_nodes` have
-    an active InfiniBand or RoCE port. By node: `rates` of interfaces and ports in Mbit/s, and
+    pairs of world ranks), `ports`, `algorithms`, `multicast` and `collnet` come from NCCL's log,
+    see LogReader; `logged`: the library has one, `complete`: it was read to its end. `rdma_nodes`
+    have an active InfiniBand or RoCE port. By node: `rates` of interfaces and ports in Mbit/s, and
     `interfaces`, what a library without a log uses."""
 
     gpus: tuple[RankGpu, ...] = ()
@@ -116,6 +118,7 @@ class TransportEvidence:
     interfaces: tuple[Limit | None, ...] = ()
     algorithms: tuple[Chosen, ...] = ()
     multicast: tuple[tuple[int, ...], ...] = ()
+    collnet: tuple[tuple[int, ...], ...] = ()
     rdma_nodes: frozenset[int] = frozenset()
     transport: str | None = None  # of all pairs, as the backend reports it
     ipc: str | None = None  # as the backend reports it
@@ -159,10 +162,13 @@ class TransportEvidence:
         """The wire of each node that carries the case's bytes to other nodes; None if unknown,
         empty if no wire does.
 
-        NCCL's log names the ports of each pair, which are not all that it lists.
+        NCCL's log names the ports of each pair, which are not all that it lists. Where the network
+        sums, a collective has no pairs between nodes, and others' ports are not its own.
         """
         if not self.logged:
             return self.interfaces
+        if not job.case.pairs and job.members in self.collnet:
+            return ()
         across = self._kinds_across(job)
         kinds = set(chain.from_iterable(across.values()))
         if not self.complete or not all(kind.startswith(NETWORK) for kind in kinds):
@@ -216,6 +222,7 @@ class TransportEvidence:
             complete=complete,
             algorithms=reader.algorithms,
             multicast=reader.multicast,
+            collnet=reader.collnet,
         )
 
     def _kinds_between(self, job: Planned) -> Kinds:

@@ -393,6 +393,18 @@ def test_a_wire_that_the_log_does_not_tell_is_unknown(evidence: TransportEvidenc
     assert limit_of(evidence, PAIR_0_8) is None
 
 
+def test_a_collective_that_the_network_sums_has_not_the_ports_of_a_pair() -> None:
+    ranks = tuple(range(16))
+    text = "h:1:2 [0] NCCL INFO CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA\n"
+    reader = read((text, ranks))
+    pair = evidence_of(both_ends(0, 8, "NET/IB/0"))
+    summed = pair.extended([], reader)
+    job = planned("all_reduce", "2x8")
+    assert limit_of(pair, job) is not None
+    assert limit_of(summed, job) is None
+    assert limit_of(summed, PAIR_0_8) == (50.0, "mlx5_0:1 400 Gb/s")
+
+
 def test_the_rate_of_different_ports_together_is_unknown() -> None:
     evidence = evidence_of(both_ends(0, 8, "NET/IB/0"))
     mixed = replace(evidence, ports={(0, 8): ("mlx5_0:1", "eth0"), (8, 0): ("mlx5_0:1",)})
