@@ -70,8 +70,9 @@ class LogReader:
         self.available = LOG_SOURCE in facts
         self._complete = not facts.get(LOG_CUT, False)
         text = facts.get(LOG_SOURCE) or ""
-        log = parse_log(text[self._length :])
-        self._length = len(text)
+        end = text.rfind("\n") + 1  # NCCL may still be writing the last line
+        log = parse_log(text[self._length : end])
+        self._length = end
         self._devices |= log.devices
         self.algorithms += log.algorithms
         self.multicast += (tuple(members),) if log.nvls_channels else ()

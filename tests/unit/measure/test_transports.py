@@ -134,6 +134,13 @@ def test_new_lines_belong_to_the_communicator_that_was_used() -> None:
     assert not read().available
 
 
+def test_a_line_that_is_being_written_is_read_when_it_is_whole() -> None:
+    line = LINE.format(0, 1, "P2P/IPC")
+    for length in range(len(line)):
+        reader = read((line[:length], (0, 1)), (line[length:], (0, 1)))
+        assert reader.kinds == {(0, 1): ("P2P/IPC",)}
+
+
 CHANNELS = (
     "h:1:2 [0] NCCL INFO 24 coll channels, 24 collnet channels, {} nvls channels, 32 p2p channels\n"
 )
@@ -193,7 +200,7 @@ def test_a_line_has_the_bytes_of_a_block() -> None:
     )
     job = planned("all_gather", "1x8")
     for logged_bytes, algorithm in ((job.case.message_bytes // 8, "RING"), (4000, None)):
-        reader = read((line.format(logged_bytes), tuple(range(8))))
+        reader = read((f"{line.format(logged_bytes)}\n", tuple(range(8))))
         assert TransportEvidence().extended([], reader).algorithm(job) == algorithm
 
 
