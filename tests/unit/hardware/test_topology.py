@@ -163,8 +163,8 @@ def test_other_nodes_are_the_network() -> None:
 def test_one_gpu_for_two_ranks_is_itself() -> None:
     job = planned("p2p_latency", "1x2")
     for index in (3, None):
-        one = RankGpu(0, index, BUS[3])
-        assert shared_link(job, [one, one], {}) == "SELF"
+        gpu = RankGpu(0, index, BUS[3])
+        assert shared_link(job, [gpu, gpu], {}) == "SELF"
     assert shared_link(job, [RankGpu(0, 0, BUS[0]), RankGpu(1, 0, BUS[0])], {}) == "NET"
 
 
