@@ -18,7 +18,7 @@ FILE = "NCCL_DEBUG_FILE"
 OWN_LOG = "COMMBENCH_NCCL_LOG"  # set where commbench, not the user, asks for a log
 # COLL, TUNING and CALL write a line per operation: not during a measurement
 LOGGED_SUBSYSTEMS = "INIT,ENV,GRAPH,P2P,SHM,NET,NVLS"
-MAX_LOG_BYTES = 1 << 20
+MAX_LOG_BYTES = 1 << 24
 
 
 class NcclBackend(Backend):
@@ -85,5 +85,8 @@ class NcclLog:
 
     def facts(self) -> dict[str, Any]:
         """Facts of a communicator on NCCL. Its transport is to be read from `nccl_log`, null where
-        it is the user's."""
-        return {"transport": None, "eager": True, "nccl_log": self.text(), "ipc_libraries": [NCCL]}
+        it is the user's; `nccl_log_cut`: it is longer."""
+        facts = {"transport": None, "eager": True, "nccl_log": self.text(), "ipc_libraries": [NCCL]}
+        if self._descriptor is not None and os.fstat(self._descriptor).st_size > MAX_LOG_BYTES:
+            facts["nccl_log_cut"] = True
+        return facts

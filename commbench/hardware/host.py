@@ -58,14 +58,27 @@ DMI_NAMES = (
     ("apple", "apple virtualization"),
 )
 CPUS = "sys/devices/system/cpu"
-# Arm's /proc/cpuinfo has part numbers instead of a name; these are server cores used with GPUs
+# Arm's /proc/cpuinfo has part numbers instead of a name; these are cores of servers and of
+# Raspberry Pis
 ARM_CORES = {
+    "0xd03": "Cortex-A53",
+    "0xd08": "Cortex-A72",
+    "0xd0b": "Cortex-A76",
     "0xd0c": "Neoverse-N1",
     "0xd40": "Neoverse-V1",
     "0xd49": "Neoverse-N2",
     "0xd4f": "Neoverse-V2",
 }
-MODEL_FIELDS = ("model name", "cpu model", "Processor", "cpu", "Hardware", "Model")
+# Model: a Raspberry Pi's, of which the other fields name an instruction set. Model Name: LoongArch.
+# uarch: RISC-V, where the device tree names it.
+MODEL_FIELDS = ("Model", "model name", "Model Name", "cpu model", "uarch", "cpu")
+# on Arm, behind the part numbers: one name for many processors (BCM2835 on every Raspberry Pi)
+FAMILY_FIELDS = ("Processor", "Hardware")
+S390 = "IBM/S390"
+# `CPU MHz` on LoongArch, `cpu MHz dynamic` on s390
+_CPU_MHZ = re.compile(
+    r"^cpu MHz(?: dynamic)?\s*: ([0-9]{1,9}\.?[0-9]{0,9})$", re.MULTILINE | re.IGNORECASE
+)
 
 
 def collect(root: Path = ROOT) -> Facts:
@@ -238,17 +251,22 @@ def virtualization_facts(root: Path) -> Facts:
 
 
 def cpu_model(cpuinfo: Mapping[str, str]) -> str | None:
-    """The model name, or the implementer and part numbers on Arm; None if /proc/cpuinfo has
-    neither."""
-    for name in MODEL_FIELDS:
-        if cpuinfo.get(name):
-            return cpuinfo[name]
+    """The model name, or the numbers by which an architecture without names tells its processors
+    apart; None if /proc/cpuinfo has neither."""
     implementer = cpuinfo.get("CPU implementer")
     part = cpuinfo.get("CPU part")
-    if not implementer or not part:
-        return None
-    name = ARM_CORES.get(part, "") if implementer == "0x41" else ""
-    return f"{name} implementer {implementer} part {part}".strip()
+    # s390: `processor 0: version = FF,  identification = 133EC7,  machine = 8561`
+    machine = re.search(r"machine = (\w+)", cpuinfo.get("processor 0", ""))
+    names = [cpuinfo.get(field) for field in MODEL_FIELDS]
+    if cpuinfo.get("vendor_id") == S390 and machine is not None:
+        names.append(f"{S390} machine {machine[1]}")
+    if implementer and part:
+        core = ARM_CORES.get(part, "") if implementer == "0x41" else ""
+        names.append(f"{core} implementer {implementer} part {part}".strip())
+    if cpuinfo.get("mvendorid") and cpuinfo.get("marchid"):
+        names.append(f"RISC-V vendor {cpuinfo['mvendorid']} architecture {cpuinfo['marchid']}")
+    names += [cpuinfo.get(field) for field in FAMILY_FIELDS]
+    return next((name for name in names if name), None)
 
 
 def hypervisor_flag(cpuinfo: Mapping[str, str]) -> bool | None:
@@ -262,10 +280,7 @@ def model_facts(root: Path) -> Facts:
     all processors."""
     text = read_text(root / "proc/cpuinfo")
     cpuinfo = parse_fields(text)
-    clocks = [
-        float(mhz)
-        for mhz in re.findall(r"^cpu MHz\s*: ([0-9]{1,9}\.?[0-9]{0,9})$", text, re.MULTILINE)
-    ]
+    clocks = [float(mhz) for mhz in _CPU_MHZ.findall(text)]
     policies = children(root / CPUS / "cpufreq", r"policy\d+")
     top_khz = [khz for policy in policies if (khz := read_int(policy / "cpuinfo_max_freq"))]
     governors = {name for policy in policies if (name := read_line(policy / "scaling_governor"))}

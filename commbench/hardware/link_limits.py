@@ -25,6 +25,7 @@ from commbench.core.columns import grouped
 from commbench.core.layout import Layout
 from commbench.core.program import DEVICE
 
+from .nvml import MAX_NVLINKS
 from .topology import SAME_GPU, RankGpu, Topology, link_between
 
 MBIT_PER_GB = 8e3
@@ -70,14 +71,16 @@ def bandwidth_limit(
     topologies: Mapping[int, Topology] | None = None,
     copy_gb_per_s: float | None = None,
     core_copy_gb_per_s: float | None = None,
+    nvlink_joins_nodes: bool = False,
 ) -> Limit | None:
     """The limit of the bus bandwidth: the lower one of the network between nodes and the links
     between GPUs.
 
     `gpus` are those of the world's ranks, empty with device=cpu; `wires` and `topologies` those of
     its nodes. `copy_gb_per_s` is the measured rate of a copy within one GPU, `core_copy_gb_per_s`
-    that of a copy by a core of as many bytes as the case touches. None if unknown, for example
-    where GPU data is staged through host memory.
+    that of a copy by a core of as many bytes as the case touches. `nvlink_joins_nodes`: the case's
+    bytes leave a node by NVLink, and no interface carries them. None if unknown, for example where
+    GPU data is staged through host memory.
     """
     if "staging" in job.benchmark.axes:
         return _host_copies_limit(job, gpus)
@@ -85,7 +88,10 @@ def bandwidth_limit(
         return network_limit(job, wires, node_of) or _core_copies_limit(
             job, node_of, core_copy_gb_per_s
         )
-    network = network_limit(job, wires, node_of, gpus)
+    if nvlink_joins_nodes:
+        network = _nvlink_fabric_limit(job, gpus)
+    else:
+        network = network_limit(job, wires, node_of, gpus)
     if not gpus or job.case.staging != "none":
         return network
     links = _gpu_links_limit(job, gpus, topologies or {}, copy_gb_per_s)
@@ -291,6 +297,15 @@ def _nvlink_limit(gpu: RankGpu, shown: int) -> Limit | None:
         return None
     count = min(shown, gpu.nvlinks or rate[1])
     return count * rate[0], f"NVLink {count} x {rate[0]:g} GB/s"
+
+
+def _nvlink_fabric_limit(job: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
+    """The limit of GPUs of several nodes on one NVLink switch (MNNVL), which each reaches with all
+    its links: as within one node."""
+    if job.bus_factor is None:
+        return None
+    members = [gpus[rank] for rank in communicating_ranks(job)]
+    return _least([_nvlink_limit(gpu, MAX_NVLINKS) for gpu in members])
 
 
 def nvlink_rate(capability: int | None) -> tuple[float, int] | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -31,6 +31,9 @@ LOOPBACK = "127.0.0.1"
 INTERFACE_NAME = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
 ANY_PORT = 9  # connecting a UDP socket sends nothing: the kernel only looks up the route
 UNKNOWN_SPEEDS = (0, -1, 2**32 - 1, 65535)  # as drivers report them
+_RATE_FACT = re.compile(
+    r"network\.interface\.(.+)\.speed_mbit_per_s|network\.rdma\.(.+:\d+)\.rate_gbit_per_s"
+)
 WORD_BYTES = 4  # InfiniBand counts payload in words of four bytes (port_xmit_data, port_rcv_data)
 # below /proc/sys/net; rmem and wmem of TCP are three numbers: minimum, default, maximum
 SYSCTLS = {
@@ -316,6 +319,28 @@ def rdma_facts(root: Path) -> Facts:
                 f"{key}:{port.name}.rate_gbit_per_s": float(rate[1]) if rate else None,
             }
     return facts
+
+
+def line_rates(facts: Mapping[str, object]) -> dict[str, float]:
+    """The rates of a node's interfaces (eth0) and RDMA ports (mlx5_0:1) in Mbit/s.
+
+    Without bonded devices (mlx5_bond_0), of which the kernel may report the rate of one port
+    (NVIDIA/nccl#1015).
+    """
+    rates: dict[str, float] = {}
+    for key, value in facts.items():
+        match = _RATE_FACT.fullmatch(key)
+        if match is not None and isinstance(value, int | float) and "_bond_" not in key:
+            rates[match[1] or match[2]] = value if match[1] else value * 1e3
+    return rates
+
+
+def has_active_rdma(facts: Mapping[str, object]) -> bool:
+    """Whether a node has an active InfiniBand or RoCE port."""
+    return any(
+        key.startswith("network.rdma.") and key.endswith(".state") and value == "ACTIVE"
+        for key, value in facts.items()
+    )
 
 
 def _numa_node(folder: Path) -> int | None:

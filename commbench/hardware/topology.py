@@ -26,6 +26,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # the header is underlined
 _AFFINITIES = re.compile("(CPU|NUMA) Affinity|GPU NUMA ID")  # the columns after the links
 # older drivers name a NIC: mlx5_0
 _DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+|[a-z][a-z0-9_]*[0-9]")
+_BUS_ID_FACT = re.compile(r"gpu\.([0-9]{1,4})\.pci_bus_id")
 _CPUS = re.compile(r"[0-9]+([-,][0-9]+)*")
 
 Topology = Mapping[str, str]  # the cells of `nvidia-smi topo -m`: NV18 of "GPU0 GPU1"
@@ -35,14 +36,15 @@ Topology = Mapping[str, str]  # the cells of `nvidia-smi topo -m`: NV18 of "GPU0
 class RankGpu:
     """The GPU of a rank; None is unknown.
 
-    `index` is NVML's, as in the GPU<index> of nvidia-smi; CUDA's order may differ. `capability` is
-    90 for 9.0, PCIe generation and width are the current ones, `nvlinks` is the number of active
-    links.
+    `index` is that in the node's topology table and facts, GPU<index> of nvidia-smi, found by the
+    PCI bus id: CUDA's order may differ, and a container counts only the GPUs that it sees.
+    `capability` is 90 for 9.0, PCIe generation and width are the current ones, `nvlinks` is the
+    number of active links.
     """
 
     node: int
     index: int | None = None
-    uuid: str | None = None
+    pci_bus_id: str | None = None
     capability: int | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
@@ -50,30 +52,51 @@ class RankGpu:
     c2c_gb_per_s: float | None = None  # NVLink-C2C to the CPU, all links in one direction
 
     @classmethod
-    def from_facts(cls, node: int, own: Mapping[str, Any], machine: Mapping[str, Any]) -> RankGpu:
-        """Made from a rank's `gpu.own.*` and its node's `gpu.<index>.*`; what they do not have is
-        unknown."""
-        index = own.get("gpu.own.index")
-        capability = machine.get(f"gpu.{index}.compute_capability")
+    def from_facts(
+        cls,
+        node: int,
+        own: Mapping[str, Any],
+        machine: Mapping[str, Any],
+        reading: Mapping[str, Any] | None = None,
+    ) -> RankGpu:
+        """Made from a rank's `gpu.own.*`, its node's `gpu.<index>.*`, and what the rank itself has
+        read of its GPU (fields of nvml.Gpu), which counts before the node's facts."""
+        bus_id = own.get("gpu.own.pci_bus_id")
+        index = _index_of(bus_id, machine)
+
+        def value(name: str) -> Any:
+            later = (reading or {}).get(name)
+            return machine.get(f"gpu.{index}.{name}") if later is None else later
+
+        capability = own.get("gpu.own.compute_capability") or value("compute_capability")
         return cls(
             node=node,
             index=index,
-            uuid=own.get("gpu.own.uuid"),
+            pci_bus_id=bus_id,
             capability=int(capability.replace(".", "")) if capability else None,
-            pcie_generation=machine.get(f"gpu.{index}.pcie_generation"),
-            pcie_width=machine.get(f"gpu.{index}.pcie_width"),
-            nvlinks=machine.get(f"gpu.{index}.nvlink_links"),
-            c2c_gb_per_s=machine.get(f"gpu.{index}.c2c_gb_per_s"),
+            pcie_generation=value("pcie_generation"),
+            pcie_width=value("pcie_width"),
+            nvlinks=value("nvlink_links"),
+            c2c_gb_per_s=value("c2c_gb_per_s"),
         )
 
     def is_same(self, other: RankGpu) -> bool:
-        """Whether both ranks use the same GPU. Parts of a GPU (MIG) have different UUIDs, but the
-        same index."""
-        if self.node != other.node:
+        """Whether both ranks use the same GPU: parts of one (MIG) have different UUIDs, but the
+        same PCI bus id."""
+        if self.node != other.node or self.pci_bus_id is None:
             return False
-        if self.index is None or other.index is None:
-            return self.uuid is not None and self.uuid == other.uuid
-        return self.index == other.index
+        return self.pci_bus_id == other.pci_bus_id
+
+
+def _index_of(pci_bus_id: str | None, machine: Mapping[str, Any]) -> int | None:
+    """The index of the GPU among those that the node's first rank sees; None if it sees another
+    set of them, as in another container."""
+    indices = (
+        int(match[1])
+        for key, value in machine.items()
+        if value == pci_bus_id and (match := _BUS_ID_FACT.fullmatch(key))
+    )
+    return None if pci_bus_id is None else next(indices, None)
 
 
 def shared_link(

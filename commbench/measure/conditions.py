@@ -27,7 +27,6 @@ from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
 from commbench.core.variables import Mode, TimingMode
 from commbench.engines.lowered import Lowered, PythonRunner, now_ns
 from commbench.hardware import resource_limits
-from commbench.hardware.link_limits import Limit
 from commbench.world.heartbeat import Progress
 
 from .case import CaseVisit
@@ -37,7 +36,7 @@ from .preflight import MEETING_S, uses_shm
 from .samples import Samples
 from .statistics import Series, median_interval
 from .time_limits import case_deadline_s
-from .transports import LogReader, TransportEvidence, carriers, gather_evidence
+from .transports import LogReader, TransportEvidence, gather_evidence
 
 CALL_REPETITIONS = 200
 COPY_REPETITIONS = 20
@@ -72,7 +71,6 @@ class Conditions:
     cache_bytes: int
     evidence: TransportEvidence
     world: World
-    wires: tuple[Limit | None, ...]  # of each node
     hosts: tuple[str, ...] = ()  # the name of each node
     disturbed: frozenset[int] = frozenset()  # passes in which the reference case moved
     joins_messages: bool = False  # see Backend
@@ -163,7 +161,6 @@ class ConditionsReader:
             cache_bytes=facts.cache_bytes,
             evidence=evidence,
             world=self._world,
-            wires=carriers(nodes, library) if self._run else (),
             joins_messages=self._settings.backend.joins_messages,
             hosts=tuple(str(node.get("host.hostname", "?")) for node in nodes),
             host_copies_gb_per_s=host_copies,
@@ -177,8 +174,8 @@ class ConditionsReader:
         if not self._log.available:
             return conditions
         self._log.read(self._communicator.facts(), job.members)
-        pairs = control.gather(self._log.pairs(), deadline_s, f"transports of {job.case}")
-        return replace(conditions, evidence=conditions.evidence.extended(pairs, self._log))
+        records = control.gather(self._log.record(), deadline_s, f"transports of {job.case}")
+        return replace(conditions, evidence=conditions.evidence.extended(records, self._log))
 
 
 def copied_bytes(job: Planned) -> int:

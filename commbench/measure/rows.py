@@ -279,12 +279,13 @@ def _rates(job: Planned, median: Estimate, conditions: Conditions) -> dict[str, 
     evidence = conditions.evidence
     limit_gb_per_s, limit_name = bandwidth_limit(
         job,
-        conditions.wires,
+        evidence.wires(job),
         conditions.world.node_of,
         evidence.gpus,
         evidence.topologies,
         evidence.copy_gb_per_s,
         conditions.core_copy_gb_per_s(copied_bytes(job)),
+        evidence.nvlink_joins_nodes(job),
     ) or (None, None)
     return {
         "algbw_gb_per_s": algbw,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from commbench.core.case import Planned, World
@@ -17,24 +18,34 @@ from commbench.hardware.link_limits import Limit, interface_limit
 from commbench.hardware.nccl_log import (
     Chosen,
     Kinds,
+    Ports,
     by_frequency,
     common_algorithm,
     effective_ipc,
     parse_log,
+    ports_of,
 )
+from commbench.hardware.network import has_active_rdma, line_rates
 from commbench.hardware.topology import RankGpu, Topology, shared_link
 
 from .preflight import MEETING_S
 
 # keys of a communicator's facts; the libraries are those of commbench.hardware.cuda
 LOG_SOURCE = "nccl_log"
+LOG_CUT = "nccl_log_cut"  # whether the log is longer than what is read of it
 IPC = "cuda_ipc_effective"
 LIBRARIES = "ipc_libraries"
-FORCED_ALGORITHM = "NCCL_ALGO"
+NETWORK = "NET/"  # the transports of a network begin with it
+NVLINK_BETWEEN_NODES = "P2P/MNNVL"
+# fields of nvml.Gpu that the rank itself reads: no other rank need see its GPU, and PCIe links that
+# were in a low-power state during preflight are active once the library has opened the GPU
+OWN_READINGS = ("pcie_generation", "pcie_width", "nvlink_links", "c2c_gb_per_s")
 SOCKETS = "NET/Socket"
 TCP_NAMES = ("tcp", "socket")  # in the name of a transport
+UNKNOWN_PORT = ("unknown",)  # of no rate
 SLOW_START_BYTES = 2**20  # messages from which on TCP's slow start matters
 THROUGH_HOST = ("library", "pinned")  # staging that copies through host memory
+LogRecord = list[Any]  # [from rank, to rank, kinds] and [rank, peer, ports] of pairs, whether all
 
 
 class LogReader:
@@ -43,45 +54,75 @@ class LogReader:
 
     def __init__(self) -> None:
         self._length = 0  # of the part that has been read
-        self.kinds: dict[Pair, tuple[str, ...]] = {}
+        self._devices: dict[str, Mapping[int, Ports]] = {}  # listed once in a process
+        self._complete = True
+        self.kinds: dict[Pair, Ports] = {}
+        # by (this rank, other rank): the ports by which this rank reaches it
+        self.ports: dict[Pair, Ports] = {}
         self.algorithms: tuple[Chosen, ...] = ()
-        # the members of communicators with NVLS channels
+        # the members of communicators with NVLS channels, and of those whose network sums (SHARP)
         self.multicast: tuple[tuple[int, ...], ...] = ()
+        self.collnet: tuple[tuple[int, ...], ...] = ()
         self.available = False  # whether the backend has such a log
 
     def read(self, facts: Mapping[str, Any], members: Sequence[int]) -> None:
         """`members` are the world ranks of the communicator, whose own ranks the log names."""
         self.available = LOG_SOURCE in facts
+        self._complete = not facts.get(LOG_CUT, False)
         text = facts.get(LOG_SOURCE) or ""
-        log = parse_log(text[self._length :])
-        self._length = len(text)
+        end = text.rfind("\n") + 1  # NCCL may still be writing the last line
+        log = parse_log(text[self._length : end])
+        self._length = end
+        self._devices |= log.devices
         self.algorithms += log.algorithms
         self.multicast += (tuple(members),) if log.nvls_channels else ()
-        for (first, second), kinds in log.kinds.items():
-            if max(first, second) < len(members):
-                pair = members[first], members[second]
-                self.kinds[pair] = tuple(dict.fromkeys((*self.kinds.get(pair, ()), *kinds)))
+        self.collnet += (tuple(members),) if log.collnet else ()
+        ports = {
+            ends: tuple(port for device in sorted(used) for port in ports_of(self._devices, device))
+            for ends, used in log.net_devices.items()
+        }
+        _add(self.kinds, log.kinds, members)
+        _add(self.ports, ports, members)
 
-    def pairs(self) -> list[list[Any]]:
-        """The pairs as JSON, to be gathered: [from rank, to rank, kinds]."""
-        return [[*pair, list(kinds)] for pair, kinds in self.kinds.items()]
+    def record(self) -> LogRecord:
+        """What is known of pairs, as JSON, to be gathered."""
+        return [
+            [[*pair, list(kinds)] for pair, kinds in self.kinds.items()],
+            [[*ends, list(ports)] for ends, ports in self.ports.items()],
+            self._complete,
+        ]
+
+
+def _add(known: dict[Pair, Ports], texts: Mapping[Pair, Ports], members: Sequence[int]) -> None:
+    """Adds the texts of a communicator's pairs to those of pairs of world ranks."""
+    for (first, second), more in texts.items():
+        if max(first, second) < len(members):
+            pair = (members[first], members[second])
+            known[pair] = tuple(dict.fromkeys((*known.get(pair, ()), *more)))
 
 
 @dataclass(frozen=True)
 class TransportEvidence:
     """What is known about data paths. `gpus` has one entry per rank, none on CPUs. `kinds` (by
-    pairs of world ranks), `algorithms` and `multicast` come from NCCL's log, see LogReader.
-    `rdma_nodes` have an active InfiniBand or RoCE port."""
+    pairs of world ranks), `ports`, `algorithms`, `multicast` and `collnet` come from NCCL's log,
+    see LogReader; `logged`: the library has one, `complete`: it was read to its end. `rdma_nodes`
+    have an active InfiniBand or RoCE port. By node: `rates` of interfaces and ports in Mbit/s, and
+    `interfaces`, what a library without a log uses."""
 
     gpus: tuple[RankGpu, ...] = ()
     topologies: Mapping[int, Topology] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=dict)
+    ports: Mapping[Pair, Ports] = field(default_factory=dict)
+    logged: bool = False
+    complete: bool = True
+    rates: tuple[Mapping[str, float], ...] = ()
+    interfaces: tuple[Limit | None, ...] = ()
     algorithms: tuple[Chosen, ...] = ()
     multicast: tuple[tuple[int, ...], ...] = ()
+    collnet: tuple[tuple[int, ...], ...] = ()
     rdma_nodes: frozenset[int] = frozenset()
     transport: str | None = None  # of all pairs, as the backend reports it
     ipc: str | None = None  # as the backend reports it
-    forced: str | None = None  # the algorithm set by NCCL_ALGO
     copy_gb_per_s: float | None = None  # within one GPU
     ignored: str | None = None  # why the setting cuda_ipc had no effect
 
@@ -112,10 +153,39 @@ class TransportEvidence:
         return any(name in transport for name in TCP_NAMES) if transport else not self.rdma_nodes
 
     def algorithm(self, job: Planned) -> str | None:
-        """The algorithm set by NCCL_ALGO or named in NCCL's log (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
-        return self.forced or common_algorithm(
-            self.algorithms, job.case.message_bytes, job.case.benchmark
+        """The algorithm in NCCL's log (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
+        block_bytes = job.case.message_bytes // max(1, job.benchmark.blocks(job.size))
+        return common_algorithm(
+            self.algorithms, job.case.benchmark, job.case.message_bytes, block_bytes
         )
+
+    def wires(self, job: Planned) -> tuple[Limit | None, ...]:
+        """The wire of each node that carries the case's bytes to other nodes; None if unknown,
+        empty if no wire does.
+
+        NCCL's log names the ports of each pair, which are not all that it lists. Where the network
+        sums, a collective has no pairs between nodes, and others' ports are not its own.
+        """
+        if not self.logged:
+            return self.interfaces
+        if not job.case.pairs and job.members in self.collnet:
+            return ()
+        across = self._kinds_across(job)
+        kinds = set(chain.from_iterable(across.values()))
+        if not self.complete or not all(kind.startswith(NETWORK) for kind in kinds):
+            return ()
+        used: list[set[str]] = [set() for _ in self.rates]
+        for first, second in across:
+            for rank, peer in ((first, second), (second, first)):
+                used[self._node_of(rank)].update(self.ports.get((rank, peer), UNKNOWN_PORT))
+        return tuple(
+            _wire(sorted(names), rates) for names, rates in zip(used, self.rates, strict=True)
+        )
+
+    def nvlink_joins_nodes(self, job: Planned) -> bool:
+        """Whether NVLink is the transport of all pairs of the case that are on different nodes."""
+        kinds = set(chain.from_iterable(self._kinds_across(job).values()))
+        return self.complete and kinds == {NVLINK_BETWEEN_NODES}
 
     @property
     def cuda_ipc(self) -> dict[str, str | None]:
@@ -134,15 +204,27 @@ class TransportEvidence:
         }
         return any(self._node_of(rank) in self.rdma_nodes for rank in on_sockets)
 
-    def extended(
-        self, pairs_by_rank: Iterable[Iterable[Sequence[Any]]], reader: LogReader
-    ) -> TransportEvidence:
-        """Adds the `pairs()` of all ranks' log readers, and the other values of this rank's
+    def extended(self, records: Iterable[LogRecord], reader: LogReader) -> TransportEvidence:
+        """Adds the `record()` of all ranks' log readers, and the other values of this rank's
         reader."""
         kinds = dict(self.kinds)
-        for first, second, texts in (line for pairs in pairs_by_rank for line in pairs):
-            kinds[first, second] = tuple(dict.fromkeys((*kinds.get((first, second), ()), *texts)))
-        return replace(self, kinds=kinds, algorithms=reader.algorithms, multicast=reader.multicast)
+        ports = dict(self.ports)
+        complete = self.complete
+        for kinds_of_rank, ports_of_rank, read_to_end in records:
+            complete &= read_to_end
+            for known, lines in ((kinds, kinds_of_rank), (ports, ports_of_rank)):
+                for first, second, texts in lines:
+                    more = (*known.get((first, second), ()), *texts)
+                    known[first, second] = tuple(dict.fromkeys(more))
+        return replace(
+            self,
+            kinds=kinds,
+            ports=ports,
+            complete=complete,
+            algorithms=reader.algorithms,
+            multicast=reader.multicast,
+            collnet=reader.collnet,
+        )
 
     def _kinds_between(self, job: Planned) -> Kinds:
         """The transports of the case's pairs; for a collective these are all pairs of its ranks."""
@@ -151,6 +233,14 @@ class TransportEvidence:
             return {pair: kinds for pair, kinds in self.kinds.items() if pair in pairs}
         members = set(job.members)  # with thousands of ranks there are too many pairs to list
         return {pair: kinds for pair, kinds in self.kinds.items() if members.issuperset(pair)}
+
+    def _kinds_across(self, job: Planned) -> Kinds:
+        """The transports of the case's pairs that are on different nodes."""
+        return {
+            (first, second): kinds
+            for (first, second), kinds in self._kinds_between(job).items()
+            if self._node_of(first) != self._node_of(second)
+        }
 
     def _node_of(self, rank: int) -> int:
         return self.gpus[rank].node if rank < len(self.gpus) else 0
@@ -165,25 +255,19 @@ def gather_evidence(
 ) -> TransportEvidence:
     """What the opened library and preflight know about data paths, on rank 0; all ranks call it."""
     gpu_run = run.get("gpus") or facts.get("gpu") or reader.available
-    # PCIe links that were in a low-power state during preflight are active now that the library has
-    # opened the GPU
-    links = (
-        [[gpu.index, [gpu.pcie_generation, gpu.pcie_width]] for gpu in nvml.gpus()]
-        if gpu_run
-        else []
-    )
-    gathered = control.gather([reader.pairs(), links], MEETING_S, "the library's transports")
+    readings = [
+        [gpu.pci_bus_id, {name: getattr(gpu, name) for name in OWN_READINGS}]
+        for gpu in (nvml.gpus() if gpu_run else ())
+    ]
+    gathered = control.gather([reader.record(), readings], MEETING_S, "the library's transports")
     if world.rank != 0:
         return TransportEvidence()
-    forced = os.environ.get(FORCED_ALGORITHM, "")
     nodes = run["provenance"]["nodes"]
     gpus = []
     for rank, own in enumerate(run.get("gpus", [])):
-        gpu = RankGpu.from_facts(world.node_of(rank), own, nodes[world.node_of(rank)])
-        generation, width = dict(gathered[rank][1]).get(gpu.index, (None, None))
-        generation = generation or gpu.pcie_generation
-        width = width or gpu.pcie_width
-        gpus.append(replace(gpu, pcie_generation=generation, pcie_width=width))
+        reading = dict(gathered[rank][1]).get(own.get("gpu.own.pci_bus_id"))
+        node = world.node_of(rank)
+        gpus.append(RankGpu.from_facts(node, own, nodes[node], reading))
     setting = run.get("cuda_ipc", {}).get("asked", "auto")
     libraries = facts.get(LIBRARIES, ())
     ignored = [cuda_ipc_without_effect(setting, library, os.environ) for library in libraries]
@@ -196,14 +280,14 @@ def gather_evidence(
         },
         transport=facts.get("transport"),
         ipc=facts[IPC] if facts.get(IPC) in CUDA_IPC_VALUES else None,
-        rdma_nodes=frozenset(
-            number for number, node in enumerate(nodes) if _has_active_infiniband(node)
-        ),
-        forced=forced if forced.isalpha() else None,
+        logged=reader.available,
+        rates=tuple(line_rates(node) for node in nodes),
+        interfaces=route_interfaces(nodes, facts),
+        rdma_nodes=frozenset(number for number, node in enumerate(nodes) if has_active_rdma(node)),
         # it had none only if it had none on every library that may carry the data
         ignored="; ".join(map(str, ignored)) if ignored and all(ignored) else None,
     )
-    return evidence.extended((pairs for pairs, _ in gathered), reader)
+    return evidence.extended((record for record, _ in gathered), reader)
 
 
 def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,39 +309,28 @@ def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
     return others | ({"nccl": nccl} if nccl else {})
 
 
-def carriers(
+def route_interfaces(
     nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
 ) -> tuple[Limit | None, ...]:
-    """The wire of each node that this library uses; None if its rate is unknown.
+    """The interface of each node on the route to the others; None if its rate is unknown.
 
-    A backend that reports its transport uses the interface on the route to the other nodes. NCCL
-    logs its InfiniBand ports. For other libraries the wire is unknown if a node has such ports.
+    A backend that reports its transport uses it. Another one may use InfiniBand ports if there are
+    any.
     """
-    log = parse_log(facts.get(LOG_SOURCE) or "")
-    wires = list[Limit | None]()
-    # such as mlx5_0:1/IB: together one wire
-    ports = [name.partition("/")[0] for name in log.interfaces]
+    interfaces = list[Limit | None]()
     for node in nodes:
         name = node.get("network.used.interface")
         speed = node.get("network.used.speed_mbit_per_s")
-        interface = None if name is None or speed is None else interface_limit(name, speed)
-        rates = {node.get(f"network.rdma.{port}.rate_gbit_per_s") for port in ports}
-        if facts.get("transport") is not None or log.network == "Socket":
-            wires.append(interface)
-        elif log.network is None:
-            wires.append(None if _has_active_infiniband(node) else interface)
+        is_used = facts.get("transport") is not None or not has_active_rdma(node)
+        if name is None or speed is None or not is_used:
+            interfaces.append(None)
         else:
-            rate = rates.pop() if len(rates) == 1 else None
-            wires.append(
-                interface_limit(ports[0], rate * 1e3, len(ports))
-                if isinstance(rate, (int, float))
-                else None
-            )
-    return tuple(wires)
+            interfaces.append(interface_limit(name, speed))
+    return tuple(interfaces)
 
 
-def _has_active_infiniband(node: Mapping[str, Any]) -> bool:
-    return any(
-        key.startswith("network.rdma.") and key.endswith(".state") and value == "ACTIVE"
-        for key, value in node.items()
-    )
+def _wire(names: Sequence[str], rates: Mapping[str, float]) -> Limit | None:
+    """The ports of a node that are used together; None if they have no rate or different ones."""
+    of_names = {rates.get(name) for name in names}
+    rate = of_names.pop() if len(of_names) == 1 else None
+    return None if rate is None else interface_limit(names[0], rate, len(names))

@@ -256,7 +256,7 @@ def recording_cost(size: int) -> dict[str, float]:
 
 
 def record(job: Planned, outcome: Samples, world: World) -> None:
-    around = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), world, ())
+    around = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), world)
     visited = CaseRecord()
     visited.add(job, outcome)
     values = row(job, visited, around, datetime.now(timezone.utc)) | {"run_id": "scale"}

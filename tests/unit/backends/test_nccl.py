@@ -225,6 +225,17 @@ def test_a_log_grows_in_memory_and_has_no_name() -> None:
     assert "(deleted)" in str(Path(environ["NCCL_DEBUG_FILE"]).readlink())
 
 
+def test_a_log_that_is_longer_than_what_is_read_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commbench.backends.nccl_library.MAX_LOG_BYTES", 40)
+    environ = dict(ASKED_FOR)
+    log = NcclLog(environ)
+    with Path(environ["NCCL_DEBUG_FILE"]).open("wb", buffering=0) as nccl:
+        nccl.write(b"x" * 40)
+        assert "nccl_log_cut" not in log.facts()
+        nccl.write(b"y")
+    assert log.facts()["nccl_log_cut"] and log.facts()["nccl_log"] == "x" * 40
+
+
 def test_no_file_no_log_on_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str) -> int:
         raise OSError(38, "Function not implemented")

@@ -111,6 +111,10 @@ def test_dmi(plant, vendor, product, kind):
         ("cpuinfo_epyc.txt", "AMD EPYC 7713 64-Core Processor", False, 2000.0, "none"),
         ("cpuinfo_grace.txt", "Neoverse-V2 implementer 0x41 part 0xd4f", None, None, None),
         ("cpuinfo_power9.txt", "POWER9, altivec supported", None, None, None),
+        ("cpuinfo_loongson.txt", "Loongson-3A5000", None, 2500.0, None),
+        ("cpuinfo_z15.txt", "IBM/S390 machine 8561", None, 5200.0, None),
+        ("cpuinfo_riscv.txt", "sifive,u74-mc", None, None, None),
+        ("cpuinfo_raspberry_pi.txt", "Raspberry Pi 4 Model B Rev 1.2", None, None, None),
     ],
 )
 def test_cpuinfo(plant, saved, name, model, flag, mhz, virtualization):
@@ -139,6 +143,23 @@ def test_the_clock_is_the_median_of_all_processors(plant):
             "processor : 0\nCPU implementer : 0xc0\nCPU part : 0xac3\n",
             "implementer 0xc0 part 0xac3",
         ),
+        # one name for all Raspberry Pis
+        (
+            "CPU implementer : 0x41\nCPU part : 0xd03\nHardware : BCM2835\n",
+            "Cortex-A53 implementer 0x41 part 0xd03",
+        ),
+        ("processor : 0\nHardware : BCM2835\n", "BCM2835"),
+        # 32 bits
+        (
+            "model name : ARMv7 Processor rev 3 (v7l)\nModel : Raspberry Pi 4 Model B Rev 1.2\n",
+            "Raspberry Pi 4 Model B Rev 1.2",
+        ),
+        # without a device tree
+        (
+            "isa : rv64imafdc\nmvendorid : 0x5b7\nmarchid : 0x0\n",
+            "RISC-V vendor 0x5b7 architecture 0x0",
+        ),
+        ("vendor_id : IBM/S390\n", None),
         ("no colon here", None),
         ("processor : 0\n", None),
     ],

@@ -24,6 +24,7 @@ from commbench.hardware.topology import RankGpu, Topology
 NICS = interface_limit("mlx5_0", 400_000.0, 8)
 SLOW = interface_limit("eth0", 1000.0)
 FAST = interface_limit("ib0", 8000.0)
+BUS = "0000:1b:00.0"
 LINE = 0.125  # GB/s of 1 Gb/s
 # the hybrid cube mesh of 8 V100: the links of a GPU go to four others
 CUBE_MESH = matrix(
@@ -53,7 +54,7 @@ def gpus(
     count: int, capability: int | None, generation: int | None = 4, width: int = 16, nodes: int = 1
 ) -> list[RankGpu]:
     return [
-        RankGpu(node, index, None, capability, generation, width)
+        RankGpu(node, index, f"0000:{index:02x}:00.0", capability, generation, width)
         for node in range(nodes)
         for index in range(count)
     ]
@@ -226,7 +227,7 @@ def test_islands_of_different_size_are_not_known() -> None:
 
 
 def test_one_gpu_for_all_ranks_is_bound_by_a_copy() -> None:
-    seen = [RankGpu(0, 0, None, 90), RankGpu(0, 0, None, 90)]
+    seen = [RankGpu(0, 0, BUS, 90), RankGpu(0, 0, BUS, 90)]
     assert limit_of("p2p_bandwidth", "1x2", seen, H100, copy=1500.0) == (
         1500.0,
         "measured device copy",
@@ -288,9 +289,9 @@ def test_a_copy_to_or_from_the_host_has_the_link_of_its_gpu(benchmark: str) -> N
     assert limit_of(benchmark, "1x1", gpus(1, 80, 4, 8), H100) == near(
         15.75, "PCIe gen4 x8 line rate"
     )
-    slow = [*gpus(1, 90, 5), replace(gpus(1, 90, 3)[0], index=1)]
+    slow = [gpus(2, 90, 5)[0], gpus(2, 90, 3)[1]]
     assert limit_of(benchmark, "1x2", slow, H100) == near(15.75, "PCIe gen3 x16 line rate")
-    both = [replace(gpu, index=0) for gpu in gpus(2, 90, 5)]
+    both = gpus(1, 90, 5) * 2
     assert limit_of(benchmark, "1x2", both, H100) == near(31.5, "PCIe gen5 x16 line rate / 2")
     grace = [replace(gpu, c2c_gb_per_s=447.0) for gpu in gpus(1, 90, None)]
     assert limit_of(benchmark, "1x1", grace, H100) == near(447.0, "C2C 447 GB/s")
@@ -312,6 +313,63 @@ def test_a_gpu_on_c2c_is_not_bound_by_its_pcie_link() -> None:
         host_link(seen[0]) == near(447.0, "C2C 447 GB/s")
         and host_link(gpus(1, 90, None)[0]) is None
     )
+
+
+def test_gpus_that_each_see_only_themselves_have_no_known_limit_but_that_of_their_own_link() -> (
+    None
+):
+    """Under a device cgroup all are index 0: not one GPU, and not the copies of eight to it."""
+    machine = {"gpu.0.pci_bus_id": "0000:00:00.0"}
+    reading = {"pcie_generation": 5, "pcie_width": 16, "nvlink_links": 18}
+    seen = []
+    for number in range(8):
+        own = {"gpu.own.index": 0, "gpu.own.pci_bus_id": f"0000:{number:02x}:00.0"}
+        seen.append(RankGpu.from_facts(0, own, machine, reading))
+    alone = matrix("X")
+    assert limit_of("p2p_bandwidth", "1x8", seen, alone, copy=1500.0) is None
+    assert limit_of("all_reduce", "1x8", seen, alone, copy=1500.0) is None
+    assert limit_of("copy_h2d", "1x8", seen, alone) == near(63.0, "PCIe gen5 x16 line rate")
+
+
+NVL72 = [replace(gpu, nvlinks=18, c2c_gb_per_s=447.0) for gpu in gpus(4, 100, 5, nodes=2)]
+# an NVLink switch within each node, and one between them
+SWITCHED = matrix("X NV18 NV18 NV18", "NV18 X NV18 NV18", "NV18 NV18 X NV18", "NV18 NV18 NV18 X")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "layout"),
+    [
+        ("p2p_bandwidth", "2x1"),
+        ("all_reduce", "2x1"),
+        ("all_reduce", "2x4"),
+        ("all_to_all", "2x4"),
+        ("broadcast", "2x4"),
+    ],
+)
+@pytest.mark.parametrize("topology", [SWITCHED, {}])
+def test_nvlink_between_nodes_is_the_limit_instead_of_their_interfaces(
+    benchmark: str, layout: str, topology: Topology
+) -> None:
+    job = planned(benchmark, layout)
+    ranks = int(layout[-1])
+    seen = [gpu for gpu in NVL72 if (gpu.index or 0) < ranks]
+    slow = (interface_limit("mlx5_0", 400_000.0),) * 2
+    tables = dict.fromkeys(range(2), topology)
+
+    def limit(nvlink: bool) -> Limit | None:
+        return bandwidth_limit(
+            job, slow, lambda rank: rank // ranks, seen, tables, nvlink_joins_nodes=nvlink
+        )
+
+    assert limit(True) == near(721.8, "NVLink 18 x 40.1 GB/s")
+    assert limit(False) == network_limit(job, slow, lambda rank: rank // ranks, seen)
+
+
+def test_nvlink_between_nodes_of_unknown_gpus_is_no_known_limit() -> None:
+    job = planned("all_reduce", "2x1")
+    seen = [NVL72[0], replace(NVL72[4], capability=None)]
+    limit = bandwidth_limit(job, (NICS, NICS), lambda rank: rank, seen, {}, nvlink_joins_nodes=True)
+    assert limit is None
 
 
 def test_unknown_links_leave_the_network_and_an_unknown_network_leaves_nothing() -> None:
@@ -353,7 +411,7 @@ def test_on_a_cpu_nothing_changes(layout: str) -> None:
         ("p2p_bandwidth", "1x2", gpus(2, 89, 1), matrix("X PIX", "PIX X"), ()),  # asleep
         ("p2p_bandwidth", "1x2", gpus(2, 90), matrix("X C2C", "C2C X"), ()),
         ("all_reduce", "1x2", gpus(2, 90), {}, ()),
-        ("all_reduce", "1x3", [RankGpu(0, 0, None, 90), *gpus(2, 90)], H100, ()),  # one GPU twice
+        ("all_reduce", "1x3", [*gpus(1, 90), *gpus(2, 90)], H100, ()),  # one GPU twice
     ],
 )
 def test_what_is_not_known_has_no_limit(
@@ -387,6 +445,8 @@ def test_rates_of_a_link(capability: int, rate: float) -> None:
 
 
 MACHINE = {
+    "gpu.0.pci_bus_id": "0000:1a:00.0",
+    "gpu.1.pci_bus_id": BUS,
     "gpu.1.compute_capability": "9.0",
     "gpu.1.pcie_generation": 5,
     "gpu.1.pcie_width": 16,
@@ -395,18 +455,32 @@ MACHINE = {
 
 
 def test_a_gpu_from_facts() -> None:
-    own = {"gpu.own.index": 1, "gpu.own.uuid": "GPU-1"}
-    assert RankGpu.from_facts(3, own, MACHINE) == RankGpu(3, 1, "GPU-1", 90, 5, 16, 18)
+    # the rank sees this GPU alone, as index 0; the node's facts are of two
+    own = {"gpu.own.index": 0, "gpu.own.pci_bus_id": BUS}
+    assert RankGpu.from_facts(3, own, MACHINE) == RankGpu(3, 1, BUS, 90, 5, 16, 18)
     assert RankGpu.from_facts(0, {}, MACHINE) == RankGpu(0)
-    assert (
-        RankGpu.from_facts(0, {"gpu.own.index": 1}, {"gpu.1.compute_capability": "12.1"}).capability
-        == 121
-    )
+    newer = own | {"gpu.own.compute_capability": "12.1"}
+    assert RankGpu.from_facts(0, newer, MACHINE).capability == 121
 
 
-@given(missing=st.sets(st.sampled_from(["gpu.own.index", "gpu.own.uuid", *MACHINE])))
+def test_what_a_rank_reads_of_its_gpu_counts_before_the_facts_of_the_node() -> None:
+    own = {"gpu.own.pci_bus_id": BUS, "gpu.own.compute_capability": "9.0"}
+    reading = {
+        "pcie_generation": 4,
+        "pcie_width": None,
+        "nvlink_links": 17,
+        "c2c_gb_per_s": 450.0,
+    }
+    read = RankGpu.from_facts(0, own, MACHINE, reading)
+    assert read == RankGpu(0, 1, BUS, 90, 4, 16, 17, 450.0)
+    # a GPU that the node's first rank does not see has only what its own rank has read
+    hidden = RankGpu.from_facts(0, own, {}, reading)
+    assert hidden == RankGpu(0, None, BUS, 90, 4, None, 17, 450.0)
+
+
+@given(missing=st.sets(st.sampled_from(["gpu.own.pci_bus_id", *MACHINE])))
 def test_missing_facts_are_unknown_and_break_nothing(missing: set[str]) -> None:
-    facts = {"gpu.own.index": 1, "gpu.own.uuid": "GPU-1"} | MACHINE
+    facts = {"gpu.own.pci_bus_id": BUS} | MACHINE
     known = {key: value for key, value in facts.items() if key not in missing}
     gpu = RankGpu.from_facts(0, known, known)
     job = planned("p2p_bandwidth", "1x2")

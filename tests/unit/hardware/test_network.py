@@ -134,3 +134,21 @@ def test_this_machine_counts_what_it_has() -> None:
     assert {
         name.split(".")[1].partition(":")[0] for name in network.byte_counters() if ":" not in name
     } <= names
+
+
+def test_line_rates_are_those_of_interfaces_and_ports_but_not_of_a_bonded_device():
+    """A bonded device (RoCE) may report the rate of one of its ports."""
+    facts = {
+        "network.interface.eth0.speed_mbit_per_s": 25_000,
+        "network.interface.eth0.100.speed_mbit_per_s": 10_000,
+        "network.interface.eth1.mtu_bytes": 1500,
+        "network.rdma.mlx5_0:1.rate_gbit_per_s": 400.0,
+        "network.rdma.mlx5_1:2.rate_gbit_per_s": None,
+        "network.rdma.mlx5_bond_0:1.rate_gbit_per_s": 100.0,
+        "network.used.speed_mbit_per_s": 25_000,
+    }
+    assert network.line_rates(facts) == {
+        "eth0": 25_000,
+        "eth0.100": 10_000,
+        "mlx5_0:1": 400_000.0,
+    }

@@ -130,8 +130,11 @@ def test_the_record_of_a_node(saved):
     )
 
 
+BUS = [f"0000:{number:02x}:00.0" for number in range(16)]
+
+
 def world(nodes: int, ranks: int) -> list[RankGpu]:
-    return [RankGpu(node, index) for node in range(nodes) for index in range(ranks)]
+    return [RankGpu(node, index, BUS[index]) for node in range(nodes) for index in range(ranks)]
 
 
 @pytest.mark.parametrize(
@@ -159,10 +162,53 @@ def test_other_nodes_are_the_network() -> None:
 
 def test_one_gpu_for_two_ranks_is_itself() -> None:
     job = planned("p2p_latency", "1x2")
-    assert shared_link(job, [RankGpu(0, 3), RankGpu(0, 3)], {}) == "SELF"
-    assert shared_link(job, [RankGpu(0, None, "GPU-a"), RankGpu(0, None, "GPU-a")], {}) == "SELF"
-    assert shared_link(job, [RankGpu(0, 0, "MIG-a"), RankGpu(0, 0, "MIG-b")], {}) == "SELF"
-    assert shared_link(job, [RankGpu(0, 0), RankGpu(1, 0)], {}) == "NET"
+    for index in (3, None):
+        gpu = RankGpu(0, index, BUS[3])
+        assert shared_link(job, [gpu, gpu], {}) == "SELF"
+    assert shared_link(job, [RankGpu(0, 0, BUS[0]), RankGpu(1, 0, BUS[0])], {}) == "NET"
+
+
+def seen_by(*numbers: int) -> dict[str, str]:
+    """The facts of a container that sees these GPUs of the machine, and counts them from 0."""
+    return {f"gpu.{index}.pci_bus_id": BUS[number] for index, number in enumerate(numbers)}
+
+
+def of_rank(number: int, machine: dict[str, str]) -> RankGpu:
+    return RankGpu.from_facts(0, {"gpu.own.index": 0, "gpu.own.pci_bus_id": BUS[number]}, machine)
+
+
+def test_gpus_that_each_see_only_themselves_are_not_the_same() -> None:
+    """Under a device cgroup (srun --gpus-per-task=1) each of them is index 0 to its rank."""
+    gpus = [of_rank(number, seen_by(0)) for number in range(8)]
+    assert [gpu.index for gpu in gpus] == [0, *[None] * 7]
+    assert not any(gpus[0].is_same(gpu) for gpu in gpus[1:])
+    single = {0: matrix("X")}
+    for job in (planned("p2p_latency", "1x2"), planned("all_reduce", "1x8")):
+        assert shared_link(job, gpus, single) is None
+
+
+def test_a_table_is_that_of_one_container() -> None:
+    """Two pods of one machine see two GPUs each: the table of the first says nothing of the others,
+    although they have the same indices."""
+    machine = seen_by(0, 1)
+    gpus = [of_rank(number, machine) for number in range(4)]
+    tables = {0: matrix("X NV4", "NV4 X")}
+    links = [link_between(gpus[0], other, tables) for other in gpus]
+    assert links == ["SELF", "NV4", None, None]
+    assert link_between(gpus[2], gpus[3], tables) is None
+
+
+def test_a_table_of_all_gpus_holds_for_a_rank_that_sees_one() -> None:
+    gpus = [of_rank(number, seen_by(*range(8))) for number in range(8)]
+    assert [gpu.index for gpu in gpus] == list(range(8))
+    assert shared_link(planned("all_reduce", "1x8"), gpus, {0: table("topo_h100x8.txt")}) == "NV18"
+
+
+def test_parts_of_a_gpu_are_one_gpu() -> None:
+    """MIG: CUDA gives each part the PCI bus id of the whole."""
+    job = planned("p2p_latency", "1x2")
+    parts = [of_rank(1, seen_by(0, 1)), of_rank(1, seen_by(0, 1))]
+    assert shared_link(job, parts, {0: matrix("X SYS", "SYS X")}) == "SELF"
 
 
 def test_a_rank_and_itself_are_one_gpu() -> None:
@@ -175,7 +221,9 @@ def test_pairs_at_once_share_one_cell_or_have_none() -> None:
     other = planned("p2p_latency", "1x4", "pairs=[[0,1]]")
     assert len(same.case.pairs) == 2
     assert shared_link(same, world(1, 4), {0: BRIDGED}) == "SYS"
-    swapped = [RankGpu(0, index) for index in (0, 2, 1, 2)]  # 0-2 is NV4 now, 1-3 one GPU
+    swapped = [
+        RankGpu(0, index, BUS[index]) for index in (0, 2, 1, 2)
+    ]  # 0-2 is NV4 now, 1-3 one GPU
     assert shared_link(same, swapped, {0: BRIDGED}) is None
     assert shared_link(other, world(1, 4), {0: BRIDGED}) == "NV4"
 
@@ -231,7 +279,7 @@ PLACE = st.builds(
     RankGpu,
     st.integers(0, 2),
     st.none() | st.integers(0, 7),
-    st.none() | st.sampled_from(["a", "b"]),
+    st.none() | st.sampled_from(BUS[:2]),
 )
 
 
@@ -241,4 +289,4 @@ def test_a_link_is_the_same_from_both_ends(first: RankGpu, second: RankGpu) -> N
     link = link_between(first, second, tables)
     assert link == link_between(second, first, tables)
     assert (link == "NET") == (first.node != second.node)
-    assert link in {None, "NET", "SELF", "NV12", "NV4", "SYS"}
+    assert link in {None, "NET", "SELF", "NV12", "NV4", "SYS", "X"}

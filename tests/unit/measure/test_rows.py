@@ -24,6 +24,7 @@ from commbench.core.columns import CASES, RESULTS, SAMPLES, VARIABLES
 from commbench.core.layout import Layout
 from commbench.engines.device import HOST_BOUND
 from commbench.hardware.link_limits import interface_limit, network_limit
+from commbench.hardware.topology import RankGpu
 from commbench.measure.case import CaseVisit
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions, empty_samples_s, host_copies_gb_per_s
@@ -70,7 +71,6 @@ AROUND = Conditions(
     cache_bytes=2**20,
     evidence=TransportEvidence(transport="tcp"),
     world=World(0, 8, (tuple(range(8)),), (0,)),
-    wires=(),
 )
 OF_A_RUN = {"run_id", "sweep_id", "launch", "label", "segment"}  # the session adds them
 NUMBERS = {column.name for column in RESULTS} - {
@@ -863,6 +863,31 @@ def test_ranks_of_a_node_are_held_against_a_copy_by_a_core() -> None:
         and "the limit was measured, and that varies" in fast["reason"]
     )
     assert row_of(job, stamps)["efficiency"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit_name"),
+    [
+        ("NET/IB/GDRDMA", "mlx5_0:1 400 Gb/s"),
+        ("P2P/MNNVL", "NVLink 18 x 40.1 GB/s"),
+        ("SHM/direct", None),
+    ],
+)
+def test_a_limit_between_nodes_is_that_of_what_carried_the_bytes(
+    kind: str, limit_name: str | None
+) -> None:
+    port = ("mlx5_0:1",)
+    evidence = TransportEvidence(
+        gpus=(RankGpu(0, 0, "0000:01:00.0", 100), RankGpu(1, 0, "0000:01:00.0", 100)),
+        logged=True,
+        kinds={(0, 1): (kind,)},
+        ports={(0, 1): port, (1, 0): port},
+        rates=({"mlx5_0:1": 400_000.0},) * 2,
+    )
+    job = gpu_planned("p2p_bandwidth", "2x1")
+    world = World(0, 2, ((0,), (1,)), (0,))
+    seen = row_of(job, samples([[100_000] * 10] * 2), evidence=evidence, world=world)
+    assert seen["limit_name"] == limit_name
 
 
 def test_efficiency_is_that_of_the_bus() -> None:

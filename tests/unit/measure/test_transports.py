@@ -10,24 +10,28 @@ import pytest
 from gpu_cases import planned, table
 from places import HARDWARE_TEXTS
 
-from commbench.core.case import World
-from commbench.hardware.link_limits import Limit, interface_limit
+from commbench.core.case import Planned, World
+from commbench.hardware import nvml
+from commbench.hardware.link_limits import Limit, interface_limit, network_limit
 from commbench.hardware.topology import TOPOLOGY_FACT, RankGpu, node_record
 from commbench.measure.transports import (
     LogReader,
     TransportEvidence,
-    carriers,
     gather_evidence,
     library_record,
+    route_interfaces,
 )
 
 H100 = {
+    "gpu.0.pci_bus_id": "0000:00:00.0",
+    "gpu.1.pci_bus_id": "0000:01:00.0",
     "gpu.0.compute_capability": "9.0",
     "gpu.0.nvlink_links": 18,
     "gpu.1.compute_capability": "9.0",
 }
 LOG = (HARDWARE_TEXTS / "nccl_2.21_shm.txt").read_text()
-EIGHT = tuple(RankGpu(0, index, capability=90) for index in range(8))
+BUS = tuple(f"0000:{number:02x}:00.0" for number in range(8))
+EIGHT = tuple(RankGpu(0, index, BUS[index], capability=90) for index in range(8))
 ON_EIGHT = TransportEvidence(gpus=EIGHT, topologies={0: table("topo_h100x8.txt")})
 PAIR = planned("p2p_latency", "1x8", "pairs=[[0,1]]")
 LINE = "h:1:2 [0] NCCL INFO Channel 00/0 : {}[0] -> {}[1] via {}\n"
@@ -121,14 +125,20 @@ def test_new_lines_belong_to_the_communicator_that_was_used() -> None:
         (LINE.format(0, 3, "SHM/direct/direct"), (0, 2)),  # no such rank: somebody else's line
         ("", (1, 3)),
     )
-    assert reader.available and sorted(reader.pairs()) == [
-        [0, 1, ["P2P/IPC"]],
-        [0, 2, ["NET/Socket"]],
-    ]
+    kinds, ports, complete = reader.record()
+    assert reader.available and complete and not ports
+    assert sorted(kinds) == [[0, 1, ["P2P/IPC"]], [0, 2, ["NET/Socket"]]]
     other = read((LINE.format(0, 1, "P2P/CUMEM"), (0, 1)))
-    merged = TransportEvidence().extended([reader.pairs(), other.pairs()], read())
+    merged = TransportEvidence().extended([reader.record(), other.record()], read())
     assert merged.kinds == {(0, 1): ("P2P/IPC", "P2P/CUMEM"), (0, 2): ("NET/Socket",)}
     assert not read().available
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole() -> None:
+    line = LINE.format(0, 1, "P2P/IPC")
+    for length in range(len(line)):
+        reader = read((line[:length], (0, 1)), (line[length:], (0, 1)))
+        assert reader.kinds == {(0, 1): ("P2P/IPC",)}
 
 
 CHANNELS = (
@@ -152,7 +162,7 @@ def test_multicast_maps_memory_of_other_processes(
         (LINE.format(0, 1, kinds) + CHANNELS.format(nvls), (0, 1)),
         (CHANNELS.format(0), (0, 1, 2, 3)),
     )
-    evidence = TransportEvidence(gpus=EIGHT).extended([reader.pairs()], reader)
+    evidence = TransportEvidence(gpus=EIGHT).extended([reader.record()], reader)
     assert evidence.of(planned("all_reduce", "1x2"))["cuda_ipc_effective"] == collective
     assert (
         evidence.of(PAIR)["cuda_ipc_effective"] == pair
@@ -174,15 +184,24 @@ def test_sockets_beside_an_active_port_are_told() -> None:
     assert not replace(first, kinds={(0, 1): ("NET/IB/GDRDMA",)}).rdma_unused(PAIR)
 
 
-def test_an_algorithm_is_the_forced_one_or_that_of_the_log() -> None:
-    job = planned("all_reduce", "1x8")
-    reader = read((TUNING, tuple(range(8))))
-    evidence = TransportEvidence().extended([], reader)
-    assert (
-        evidence.algorithm(job) == "NVLS"
-        and evidence.algorithm(planned("broadcast", "1x8")) is None
+def test_an_algorithm_is_that_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL_ALGO does not decide: NCCL ignores it where it does not apply, as for messages."""
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    evidence = TransportEvidence().extended([], read((TUNING, tuple(range(8)))))
+    assert evidence.algorithm(planned("all_reduce", "1x8")) == "NVLS"
+    for benchmark in ("broadcast", "p2p_latency", "exchange"):
+        assert evidence.algorithm(planned(benchmark, "1x8")) is None
+    assert TransportEvidence().algorithm(planned("all_reduce", "1x8")) is None
+
+
+def test_a_line_has_the_bytes_of_a_block() -> None:
+    line = (
+        "h:1:2 [0] NCCL INFO AllGather: {} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..7}}"
     )
-    assert replace(evidence, forced="Ring").algorithm(job) == "Ring"
+    job = planned("all_gather", "1x8")
+    for logged_bytes, algorithm in ((job.case.message_bytes // 8, "RING"), (4000, None)):
+        reader = read((f"{line.format(logged_bytes)}\n", tuple(range(8))))
+        assert TransportEvidence().extended([], reader).algorithm(job) == algorithm
 
 
 def test_what_goes_through_the_host_has_no_ipc_and_a_backend_may_know_better() -> None:
@@ -205,19 +224,25 @@ def test_a_log_is_recorded_as_what_it_says() -> None:
 
 
 def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    gpus = [
+        nvml.Gpu(0, pci_bus_id=BUS[0], pcie_generation=5, pcie_width=16, nvlink_links=17),
+        nvml.Gpu(1),  # has fallen off the bus
+    ]
+    monkeypatch.setattr(nvml, "gpus", lambda: gpus)
     run = {
         "provenance": {"nodes": [H100]},
         "wiring": [node_record({TOPOLOGY_FACT: (HARDWARE_TEXTS / "topo_h100x8.txt").read_text()})],
     }
-    run |= {"gpus": [{"gpu.own.index": 0}, {"gpu.own.index": 1}]}
+    run |= {"gpus": [{"gpu.own.pci_bus_id": BUS[0]}, {"gpu.own.pci_bus_id": BUS[1]}]}
     reader = read((LOG, (0, 1, 2, 3)))
     facts = {"nccl_log": LOG}
     evidence = gather_evidence(World(0, 2, ((0, 1),), (0,)), Control(2), facts, run, reader)  # type: ignore[arg-type]
-    assert evidence.gpus == (RankGpu(0, 0, capability=90, nvlinks=18), RankGpu(0, 1, capability=90))
-    assert (
-        evidence.forced == "Ring" and set(evidence.topologies) == {0} and evidence.transport is None
+    # what the rank reads itself counts before the facts of its node
+    assert evidence.gpus == (
+        RankGpu(0, 0, BUS[0], 90, pcie_generation=5, pcie_width=16, nvlinks=17),
+        RankGpu(0, 1, BUS[1], 90),
     )
+    assert set(evidence.topologies) == {0} and evidence.transport is None and evidence.logged
     assert evidence.kinds == reader.kinds != {}
     other = World(1, 2, ((0, 1),), (1,))
     assert gather_evidence(other, Control(2), {}, {}, LogReader()) == TransportEvidence()  # type: ignore[arg-type]
@@ -261,30 +286,167 @@ TWO = PORT | {
     "network.rdma.mlx5_1:1.state": "ACTIVE",
     "network.rdma.mlx5_1:1.rate_gbit_per_s": 400.0,
 }
-IB = (
-    "h:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:192.0.2.1<0>\n"
-)
-IB += "h:1:2 [0] NCCL INFO Using network IB\n"
 
 
 @pytest.mark.parametrize(
     ("node", "facts", "wire"),
     [
         (TWO, {"transport": "tcp"}, ETHERNET),
-        (TWO, {"nccl_log": IB}, interface_limit("mlx5_0:1", 400_000.0, 2)),
-        (PORT, {"nccl_log": IB}, None),  # one rate is unknown
-        (TWO, {"nccl_log": "h:1:2 [0] NCCL INFO Using network Socket\n"}, ETHERNET),
-        (TWO, {"nccl_log": "h:1:2 [0] NCCL INFO Using network AWS Libfabric\n"}, None),
         (TWO, {}, None),  # MPI may take either
         ({"network.rdma.mlx5_0:1.state": "DOWN"}, {}, ETHERNET),
         ({}, {}, ETHERNET),
     ],
 )
-def test_the_wire_is_that_of_the_library(
+def test_a_library_without_a_log_uses_the_interface_on_the_route(
     node: dict[str, Any], facts: dict[str, Any], wire: Limit | None
 ) -> None:
     node = node | {"network.used.interface": "eth0", "network.used.speed_mbit_per_s": 25_000.0}
-    assert carriers([node, node, {}], facts) == (wire, wire, None)
+    assert route_interfaces([node, node, {}], facts) == (wire, wire, None)
+
+
+# a node with eight ports for its GPUs, and two for its storage, of which NCCL lists all
+GPU_PORTS = tuple(f"mlx5_{number}" for number in (0, 3, 4, 5, 6, 9, 10, 11))
+ALL_PORTS = tuple(f"mlx5_{number}" for number in (0, 1, 3, 4, 5, 6, 7, 9, 10, 11))
+RATES = {f"{name}:1": 400_000.0 for name in ALL_PORTS} | {"eth0": 25_000.0, "eth1": 10_000.0}
+USING = "NET/IB : Using" + "".join(f" [{n}]{name}:1/IB" for n, name in enumerate(ALL_PORTS))
+SOCKETS = "NET/Socket : Using [0]eth1:192.0.2.1<0> [1]eth0:198.51.100.1<0>"
+ON_TWO = tuple(RankGpu(rank // 8, rank % 8, BUS[rank % 8], 90) for rank in range(16))
+PAIR_0_8 = planned("p2p_bandwidth", "2x8", "pairs=[[0,8]]")
+
+
+def number_of(gpu: int) -> int:
+    """The number of the device beside a GPU of this index."""
+    return ALL_PORTS.index(GPU_PORTS[gpu])
+
+
+def evidence_of(
+    channels: dict[int, list[str]], listed: str = USING, cut: bool = False
+) -> TransportEvidence:
+    """What rank 0 gathers, if these ranks of two nodes log these texts behind their device list."""
+    records = []
+    for texts in channels.values():
+        text = "".join(f"h:1:2 [0] NCCL INFO {text}\n" for text in [listed, *texts])
+        reader = LogReader()
+        facts: dict[str, Any] = {"nccl_log": text} | ({"nccl_log_cut": True} if cut else {})
+        reader.read(facts, range(16))
+        records.append(reader.record())
+    evidence = TransportEvidence(gpus=ON_TWO, rates=(RATES, RATES), logged=True)
+    return evidence.extended(records, LogReader())
+
+
+def both_ends(first: int, second: int, transport: str) -> dict[int, list[str]]:
+    """The lines of a pair's two ranks."""
+    line = f"Channel 00/0 : {first}[0] -> {second}[0] [{{}}] via {transport}"
+    return {first: [line.format("send")], second: [line.format("receive")]}
+
+
+def limit_of(evidence: TransportEvidence, job: Planned) -> Limit | None:
+    return network_limit(job, evidence.wires(job), lambda rank: rank // 8)
+
+
+def test_a_pair_has_the_port_that_it_uses_and_not_all_that_nccl_lists() -> None:
+    evidence = evidence_of(both_ends(0, 8, "NET/IB/0/GDRDMA"))
+    port = interface_limit("mlx5_0:1", 400_000.0)
+    assert evidence.wires(PAIR_0_8) == (port, port)
+    assert limit_of(evidence, PAIR_0_8) == (50.0, "mlx5_0:1 400 Gb/s")
+
+
+def test_a_collective_has_the_ports_of_its_gpus_and_not_those_of_the_storage() -> None:
+    channels: dict[int, list[str]] = {}
+    for gpu in range(8):
+        lines = both_ends(gpu, 8 + gpu, f"NET/IB/{number_of(gpu)}/GDRDMA")
+        channels |= lines
+    evidence = evidence_of(channels)
+    job = planned("broadcast", "2x8")
+    assert limit_of(evidence, job) == (400.0, "8 x mlx5_0:1 400 Gb/s")
+
+
+def test_a_pair_that_goes_through_another_gpus_port_has_that_one() -> None:
+    evidence = evidence_of(both_ends(0, 8, f"NET/IB/{number_of(3)}(3)/GDRDMA/Shared"))
+    port = interface_limit(f"{GPU_PORTS[3]}:1", 400_000.0)
+    assert evidence.wires(PAIR_0_8) == (port, port)
+
+
+def test_a_pair_on_sockets_has_its_interface_although_ports_are_listed() -> None:
+    evidence = evidence_of(
+        both_ends(0, 8, "NET/Socket/1"), listed=f"{USING}\nh:1:2 [0] NCCL INFO {SOCKETS}"
+    )
+    wire = interface_limit("eth0", 25_000.0)
+    assert evidence.wires(PAIR_0_8) == (wire, wire)
+
+
+def test_merged_ports_count_together() -> None:
+    listed = "NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [RO]; OOB eth0:192.0.2.1<0>"
+    evidence = evidence_of(both_ends(0, 8, "NET/IB/0"), listed)
+    assert limit_of(evidence, PAIR_0_8) == (100.0, "2 x mlx5_0:1 400 Gb/s")
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        evidence_of({0: both_ends(0, 8, "NET/IB/0")[0]}),  # one end alone
+        evidence_of(both_ends(0, 8, "NET/IB/77")),
+        evidence_of(both_ends(0, 8, "NET/IB/0/RAIL1")),
+        evidence_of(both_ends(0, 8, "NET/AWS Libfabric/0/GDRDMA")),
+        evidence_of(both_ends(0, 8, "NET/IB/0"), listed="NET/IB : Using [0]mlx5_99:1/IB"),
+        evidence_of(both_ends(0, 8, "NET/IB/0"), listed="NET/IB : Using 0=mlx5_0"),
+        evidence_of(both_ends(0, 8, "NET/IB/0"), cut=True),
+        evidence_of(both_ends(1, 9, "NET/IB/0")),  # another pair
+        evidence_of(both_ends(0, 8, "SHM/direct")),  # nodes that are one machine
+        evidence_of({}),
+    ],
+)
+def test_a_wire_that_the_log_does_not_tell_is_unknown(evidence: TransportEvidence) -> None:
+    assert limit_of(evidence, PAIR_0_8) is None
+
+
+def test_a_collective_that_the_network_sums_has_not_the_ports_of_a_pair() -> None:
+    ranks = tuple(range(16))
+    text = "h:1:2 [0] NCCL INFO CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA\n"
+    reader = read((text, ranks))
+    pair = evidence_of(both_ends(0, 8, "NET/IB/0"))
+    summed = pair.extended([], reader)
+    job = planned("all_reduce", "2x8")
+    assert limit_of(pair, job) is not None
+    assert limit_of(summed, job) is None
+    assert limit_of(summed, PAIR_0_8) == (50.0, "mlx5_0:1 400 Gb/s")
+
+
+def test_the_rate_of_different_ports_together_is_unknown() -> None:
+    evidence = evidence_of(both_ends(0, 8, "NET/IB/0"))
+    mixed = replace(evidence, ports={(0, 8): ("mlx5_0:1", "eth0"), (8, 0): ("mlx5_0:1",)})
+    assert limit_of(mixed, PAIR_0_8) is None
+
+
+def test_without_a_log_the_wire_is_the_interface() -> None:
+    evidence = TransportEvidence(interfaces=(ETHERNET, ETHERNET))
+    assert evidence.wires(PAIR_0_8) == (ETHERNET, ETHERNET)
+    assert evidence.extended([], LogReader()).wires(PAIR_0_8) == (ETHERNET, ETHERNET)
+
+
+@pytest.mark.parametrize(
+    ("transports", "pair_joined", "all_joined"),
+    [
+        ({(0, 8): "P2P/MNNVL", (8, 0): "P2P/MNNVL"}, True, True),
+        ({(0, 8): "P2P/MNNVL", (7, 15): "NET/IB/9"}, True, False),
+        ({(0, 8): "NET/IB/0"}, False, False),
+        ({(0, 1): "P2P/MNNVL"}, False, False),  # within a node
+        ({}, False, False),
+    ],
+)
+def test_nvlink_joins_nodes_where_all_pairs_between_them_use_it(
+    transports: dict[tuple[int, int], str], pair_joined: bool, all_joined: bool
+) -> None:
+    lines = {
+        first: [f"Channel 00/0 : {first}[0] -> {second}[0] via {transport}"]
+        for (first, second), transport in transports.items()
+    }
+    evidence = evidence_of(lines)
+    assert evidence.nvlink_joins_nodes(PAIR_0_8) is pair_joined
+    assert evidence.nvlink_joins_nodes(planned("all_reduce", "2x8")) is all_joined
+    if pair_joined:
+        assert limit_of(evidence, PAIR_0_8) is None  # no interface is its wire
+    assert not evidence_of(lines, cut=True).nvlink_joins_nodes(PAIR_0_8)
 
 
 @pytest.mark.parametrize(
