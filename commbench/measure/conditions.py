@@ -20,7 +20,7 @@ from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.buffers.cuda_ipc import CudaExporter, probe_cuda_ipc
 from commbench.buffers.memory import buffer_bytes
 from commbench.config.settings import Settings, Timing
-from commbench.core.case import Benchmark, Mode, Planned, World
+from commbench.core.case import Benchmark, CaseGroup, Mode, Planned, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
@@ -113,11 +113,13 @@ class ConditionsReader:
         facts = communicator.facts()
         self._log.read(facts, facts.get(GROUP_ORDER, range(world.size)))
 
-    def subset(self, members: tuple[int, ...]) -> Communicator | None:
-        """A communicator of these ranks; new lines of the library's log are about them."""
-        communicator = self._communicator.subset(members)
+    def open_group(self, group: CaseGroup) -> Communicator | None:
+        """Its communicator; new lines of the library's log are about its ranks."""
+        library = self._communicator
+        subset = library.for_graphs if group.captures else library.subset
+        communicator = subset(group.members)
         if self._log.available:
-            self._log.read(self._communicator.facts(), members)
+            self._log.read(library.facts(), group.members)
         return communicator
 
     def read(
@@ -334,7 +336,7 @@ class ReferenceCase:
         )
         (job,) = plan(self._settings, world, facts)
         self._job = None if job.skip else job
-        self.groups = set() if job.skip else {job.members}  # whose communicators it needs
+        self.groups = set() if job.skip else {job.group}  # whose communicators it needs
         self._source = np.ones(REFERENCE_COPY_BYTES, np.uint8)
         self._target = np.ones(REFERENCE_COPY_BYTES, np.uint8)
         self.passes: dict[int, dict[str, PassReading]] = {}
@@ -342,7 +344,7 @@ class ReferenceCase:
     def measure(
         self,
         number: int,
-        communicators: Mapping[tuple[int, ...], Communicator | None],
+        communicators: Mapping[CaseGroup, Communicator | None],
         control: Control,
         progress: Progress,
     ) -> None:
@@ -351,7 +353,7 @@ class ReferenceCase:
         readings: dict[str, PassReading] = {}
         job = self._job
         deadline_s = MEETING_S if self._job is None else case_deadline_s(self._job, self._settings)
-        if job is not None and (communicator := communicators[job.members]) is not None:
+        if job is not None and (communicator := communicators[job.group]) is not None:
             members = control.subset(job.members)
             visit = CaseVisit(
                 job,

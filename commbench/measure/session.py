@@ -18,7 +18,7 @@ from typing import Any
 
 from commbench.buffers.memory import largest_bytes, resident_bytes
 from commbench.config.settings import Settings
-from commbench.core.case import Planned, RankIdentity, World
+from commbench.core.case import CaseGroup, Planned, RankIdentity, World
 from commbench.core.errors import ConfigError, Missing, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
@@ -43,6 +43,7 @@ from .time_limits import case_deadline_s, spacing_s
 from .transports import library_record
 from .window import GlobalClocks
 
+SINGLE = CaseGroup((0,))  # of rank 0 alone
 LOCK_S = 5.0  # for a write of the main thread to end
 
 
@@ -163,11 +164,11 @@ class _Session:
             chosen = set(control.decide(unfinished, MEETING_S, "the unfinished cases"))
             self._jobs = tuple(job for job in self._jobs if job.order in chosen)
         reference = set() if self._reference is None else self._reference.groups
-        groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)} | reference)
+        groups = sorted({job.group for job in self._jobs if not job.skip} | {SINGLE} | reference)
         self._reader = ConditionsReader(
             settings, self._world, control, self._run, self._communicator
         )
-        self._communicators = {members: self._reader.subset(members) for members in groups}
+        self._communicators = {group: self._reader.open_group(group) for group in groups}
         self._progress.enter("the time before the first case")
 
     def run(self) -> int:
@@ -175,7 +176,7 @@ class _Session:
         gc.collect()
         # imported modules stay alive: collections between cases then take microseconds, not 50 ms
         gc.freeze()
-        self._conditions = self._reader.read(self._communicators[0,], self._jobs, self._facts)
+        self._conditions = self._reader.read(self._communicators[SINGLE], self._jobs, self._facts)
         if self._world.rank == 0:
             self._begin_writing()
         number = 1
@@ -278,7 +279,7 @@ class _Session:
         if self._world.rank == 0:
             mark_in_flight(self._run["folder"], job.case.case_id, str(job.case))
             self._recorder.reporter.starts(job.case)
-        communicator = self._communicators[job.members]
+        communicator = self._communicators[job.group]
         if communicator is None:
             return
         control = self._control.subset(job.members)

@@ -32,6 +32,7 @@ MESSAGES = "benchmark=[p2p_latency,p2p_bandwidth,p2p_bibandwidth,exchange]"
 COLLECTIVES = "benchmark=[broadcast,reduce,all_reduce,all_gather,reduce_scatter,all_to_all,gather,scatter,barrier]"  # noqa: E501
 FEW = (*SHORT, "timing.warmup_repetitions=2", "budget.late_s=30", "budget.restarts=1")
 LOGGED = {"GPU_CHECK_LOGS": "."}  # each check runs in its own folder
+CAPTURES_APART = "a capture in the group for graphs leaves 8 B as fast, within 10 % + 1 us"
 LIBRARIES: tuple[tuple[str, Callable[[Machine], str | None]], ...] = (
     ("nccl", nccl),
     ("cupy", cupy),
@@ -158,6 +159,7 @@ def lifetime(machine: Machine) -> Iterator[Check]:
             (
                 ends_with(0),
                 answered("20 rounds, and less than 64 MiB are lost", _rounds_leave_nothing),
+                answered(CAPTURES_APART, _captures_do_not_slow_others),
                 answered("the capture is refused, and host_sync goes on", _host_sync_goes_on),
             ),
             possible,
@@ -319,6 +321,11 @@ def _hold_helps(seen: dict[str, Any]) -> bool:
 
 def _rounds_leave_nothing(seen: dict[str, Any]) -> bool:
     return len(seen["rounds_s"]) == 20 and seen["lost_bytes"] < 64 << 20
+
+
+def _captures_do_not_slow_others(seen: dict[str, Any]) -> bool:
+    times = seen["messages_us"]
+    return bool(times["after_capture_for_graphs"] <= 1.1 * times["before"] + 1.0)
 
 
 def _host_sync_goes_on(seen: dict[str, Any]) -> bool:

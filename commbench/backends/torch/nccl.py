@@ -8,7 +8,7 @@ first would wait for each other. A batch has no order inside.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,7 +22,13 @@ from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms
 from commbench.world.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing
-from .distributed import TORCH_UNSUPPORTED, CudaCommunicator, TorchLowering, start_group
+from .distributed import (
+    TORCH_UNSUPPORTED,
+    CudaCommunicator,
+    TorchCommunicator,
+    TorchLowering,
+    start_group,
+)
 
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 TORCHRUN = "TORCHELASTIC_RUN_ID"
@@ -91,6 +97,9 @@ class NcclCommunicator(CudaCommunicator):
         self._barrier_tensor = torch.zeros(1, device=gpu.place)
         dist.all_reduce(self._barrier_tensor, group=group)
         gpu.synchronise()
+
+    def for_graphs(self, ranks: Sequence[int]) -> TorchCommunicator | None:
+        return self._new_group(tuple(self._ranks[rank] for rank in ranks))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
         return NcclLowering(self._group, buffers, self._barrier_tensor).call

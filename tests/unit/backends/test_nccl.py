@@ -411,6 +411,55 @@ def test_every_clock_runs_batches_and_their_rotation(
     assert len(run.cases) == 8
 
 
+RECORDED = """
+import os
+from dataclasses import dataclass
+import host_gpu
+
+class Recorded(host_gpu.HostNcclCommunicator):
+    def runner(self, program, buffers, mode):
+        with open(os.environ["USED_GROUPS"], "a") as file:
+            print(mode.timing_mode, self.size, self._group.group_name, file=file)
+        return super().runner(program, buffers, mode)
+
+host_gpu.HostNcclCommunicator = Recorded
+
+@dataclass(frozen=True)
+class RecordedNccl(host_gpu.HostNccl):
+    pass
+"""
+
+
+def test_graphs_are_captured_in_groups_of_their_own(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Also where the first clock is graph, which the reference case then has."""
+    (tmp_path / "recorded_groups.py").write_text(RECORDED)
+    used = tmp_path / "groups.txt"
+    run = world(
+        "commbench",
+        *PLUGIN[:2],
+        "allow=[host_gpu,recorded_groups]",
+        "backend=host_nccl",
+        "backend._target_=recorded_groups.RecordedNccl",
+        "timing=quick",
+        "budget.case_s=0.01",
+        "layout=[1x1,1x2]",
+        "benchmark=all_reduce",
+        "sizes=[8]",
+        "timing_mode=[graph,host_sync]",
+        env={**shown(tmp_path, hgx(4), tmp_path, HOST_GPU), "USED_GROUPS": str(used)},
+    )
+    assert set(run.cases.status) == {"ok"}, run.cases.reason
+    groups: dict[tuple[str, str], set[str]] = {}
+    for line in used.read_text().splitlines():
+        mode, size, name = line.split()
+        groups.setdefault((mode, size), set()).add(name)
+    assert groups.keys() == {(mode, size) for mode in ("graph", "host_sync") for size in "12"}
+    assert all(len(names) == 1 for names in groups.values()), "the same on all ranks"
+    assert len(set.union(*groups.values())) == 4
+
+
 @pytest.mark.parametrize(
     ("visible", "reason"),
     [

@@ -12,7 +12,7 @@ import pytest
 from composed import FACTS, settings_of
 
 from commbench.backends.simulated import Simulated
-from commbench.core.case import World
+from commbench.core.case import CaseGroup, World
 from commbench.core.layout import Layout
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Runner
@@ -90,10 +90,11 @@ def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout
         settings, layouts=(Layout(1, 2), Layout(1, 4)), schedule="rounds", pairs="all"
     )
     reference = ReferenceCase(settings, world, FACTS)
-    assert reference.groups == {(0, 1, 2, 3)}
+    group = CaseGroup((0, 1, 2, 3))
+    assert reference.groups == {group}
     library = settings.backend.open(world, control, "cpu")
     for number in (1, 2):
-        reference.measure(number, {(0, 1, 2, 3): library}, control, Progress())
+        reference.measure(number, {group: library}, control, Progress())
     assert reference.passes[2]["p2p_latency_s"].median_s == pytest.approx(5e-6, rel=0.01)
     assert all(
         0 < readings["copy_s"].low_s <= readings["copy_s"].median_s < 0.01
@@ -103,7 +104,7 @@ def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout
     assert [first["pass"], second["pass"]] == [1, 2] and len(first["copy_s"]) == 3  # type: ignore[arg-type]
     slow = settings_of(*WORDS, *model, "backend.model.latency_s=5e-5").backend
     assert isinstance(slow, Simulated)
-    reference.measure(3, {(0, 1, 2, 3): slow.open(world, control, "cpu")}, control, Progress())
+    reference.measure(3, {group: slow.open(world, control, "cpu")}, control, Progress())
     assert 3 in disturbed_passes(reference.passes) and reference.record()[2]["moved"] is True
 
 
