@@ -7,7 +7,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from commbench.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.buffers.staging import CudaPageLock, PinnedBuffer, with_staging
-from commbench.core.case import Mode, World
+from commbench.core.case import Case, Mode, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import Program, Step, View
 from commbench.core.protocols import Buffer
@@ -24,11 +24,19 @@ from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
 from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
-from commbench.hardware.machine_facts import torch_build
+from commbench.hardware.machine_facts import installed_version, torch_build
 from commbench.hardware.nvml import Monitor
+from commbench.world.output import print_error
 
+NO_MORE_GRAPHS = (
+    "all later cases with timing_mode=graph are skipped, because torch allows no capture after one"
+    " that failed; measure them in a run without this operation"
+)
 DEFAULT_SM_HZ = 2e9  # determines how long a kernel holds the stream where the clock rate is unknown
 NS_PER_MS = 1e6
+# before, a replay filled the seed of random numbers (pytorch/pytorch#143572), and a send or receive
+# inside a capture returned nothing to wait for (#133984)
+GRAPHS_SINCE = (2, 7)
 
 
 def cuda_missing(instead: str) -> str | None:
@@ -58,6 +66,24 @@ def cuda_missing(instead: str) -> str | None:
     return None
 
 
+@cache  # a process keeps the torch that it has imported
+def _too_old_for_graphs() -> str | None:
+    """Why this torch's graphs can't be measured; None if they can."""
+    installed = installed_version(("torch",)) or ""
+    version = re.match(r"(\d+)\.(\d+)", installed)
+    if version is None or (int(version[1]), int(version[2])) >= GRAPHS_SINCE:
+        return None
+    return (
+        f"torch {installed} runs two more kernels in each replay of a graph, and can't capture"
+        " messages; install torch 2.7 or newer, or use timing_mode=throughput"
+    )
+
+
+def graph_refusal(case: Case) -> str | None:
+    """Why this torch can't time the case by graphs; None if it can or need not."""
+    return _too_old_for_graphs() if case.timing_mode == "graph" else None
+
+
 def gpu_ordinal(world: World, visible: int) -> int:
     """CUDA's ordinal of this rank's GPU: ranks of a node take the visible GPUs in turn, and share
     them if need be."""
@@ -69,12 +95,13 @@ class CudaDevice:
     libraries' streams.
 
     `synchronise` is that of the stream: a call that returns has only been enqueued, and so has a
-    wait for its work.
+    wait for its work. `rank` is that of the world: the first one prints what all have seen.
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, rank: int = 0) -> None:
         import torch
 
+        self._rank = rank
         self._cuda: Any = torch.cuda
         self._cuda.set_device(index)
         self.place = torch.device("cuda", index)
@@ -94,7 +121,7 @@ class CudaDevice:
         """The GPU of this rank. Raises RuntimeError where CUDA can't start."""
         import torch
 
-        return cls(gpu_ordinal(world, torch.cuda.device_count()))
+        return cls(gpu_ordinal(world, torch.cuda.device_count()), world.rank)
 
     def event(self) -> Any:
         return self._cuda.Event(enable_timing=True)
@@ -131,9 +158,10 @@ class CudaDevice:
                 enqueue()
         except RuntimeError as error:
             self._failed_graphs.append(graph)  # the allocator still points at it
-            raise Unsupported(
-                f"CUDA can't capture these calls in a graph: {first_line(error)}"
-            ) from error
+            reason = f"CUDA can't capture these calls in a graph: {first_line(error)}"
+            if self._rank == 0:
+                print_error(f"{reason}; {NO_MORE_GRAPHS}")
+            raise Unsupported(reason) from error
         finally:
             # a capture that fails at its end leaves the other stream current
             self._cuda.set_stream(self._stream)

@@ -15,7 +15,7 @@ from sample_cases import GPU_CASE
 from shown_gpus import ask, hgx, shown
 
 from commbench.backends.nccl_library import NcclLog
-from commbench.backends.torch.nccl import ERROR_HANDLING, Nccl, NcclLowering
+from commbench.backends.torch.nccl import ERROR_HANDLING, NON_BLOCKING, Nccl, NcclLowering
 from commbench.buffers.memory import HostBuffer
 from commbench.core.case import Case
 from commbench.core.errors import Unsupported
@@ -39,8 +39,17 @@ from commbench.world.exit_protocol import FOLDER
 PLUGIN = ["--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]"]
 QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 MODES = "timing_mode=[host_sync,device_event,graph,throughput]"
-QUIET = {"TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false"}
-FOREIGN = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+ALWAYS = {
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
+    "TORCH_NCCL_USE_COMM_NONBLOCKING": "0",
+}
+FOREIGN = (
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_FILE",
+    "NCCL_DEBUG_SUBSYS",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    NON_BLOCKING,
+)
 ASKED_FOR = {"COMMBENCH_NCCL_LOG": "1", "NCCL_DEBUG": "INFO"}  # a log
 SEND = View("send")
 RECV = View("recv")
@@ -169,7 +178,7 @@ def test_the_environment_asks_for_a_log_and_leaves_lost_ranks_to_us(
         "NCCL_DEBUG": "INFO",
         "COMMBENCH_NCCL_LOG": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-        **QUIET,
+        **ALWAYS,
     }
 
 
@@ -179,7 +188,16 @@ def test_the_environment_asks_for_a_log_and_leaves_lost_ranks_to_us(
 def test_a_users_own_log_stays(clean: pytest.MonkeyPatch, name: str, value: str) -> None:
     clean.setenv(name, value)
     clean.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    assert Nccl().environment("auto", None) == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **QUIET}
+    assert Nccl().environment("auto", None) == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **ALWAYS}
+
+
+def test_nccl_connects_in_its_blocking_mode_unless_the_user_wants_the_other(
+    clean: pytest.MonkeyPatch,
+) -> None:
+    """torch 2.6 to 2.7.0 take the non-blocking one, which hangs now and then."""
+    assert Nccl().environment("auto", None)[NON_BLOCKING] == "0"
+    clean.setenv(NON_BLOCKING, "1")
+    assert Nccl().environment("auto", None)[NON_BLOCKING] == "1"
 
 
 @pytest.mark.parametrize(
