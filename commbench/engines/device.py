@@ -167,6 +167,7 @@ class Graph(EventTimed):
 
 def device_runner(device: Device, calls: Lowered[Call], pool: int, mode: Mode) -> DeviceRunner:
     """The runner for one of config.keys.TIMING_MODES["cuda"]."""
-    if mode.timing_mode == "graph":
+    # a rank that has no part in the case has nothing to capture
+    if mode.timing_mode == "graph" and calls.steps:
         return Graph(device, calls, pool, mode.connected)
     return (HostSync if mode.timing_mode == "host_sync" else EventTimed)(device, calls, pool)

@@ -7,6 +7,7 @@ case under test.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
 from commbench.engines.lowered import Lowered, PythonRunner, now_ns
-from commbench.hardware import resource_limits
+from commbench.hardware import nvml, resource_limits
 from commbench.hardware.link_limits import Limit
 from commbench.world.heartbeat import Progress
 
@@ -47,6 +48,8 @@ COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
 CACHED_COPY_BYTES = 16 * 2**20
 SLOW_COPY_GB_PER_S = 20.0
 HOST_COPY_BYTES = (*(4**power for power in range(6, 13)), 2**25, 2**26)  # 4 KiB to 64 MiB
+WAKE_BYTES = 16 * 2**20
+WAKE_S = 0.3  # that an idle link may take to reach its full rate
 OFF_CACHE_BYTES = 2**25  # a copy of this size is enough unless the last cache is larger
 LEAST_HOST_COPIES = 3
 HOST_COPIED_BYTES = 2**22  # of each size: at least this many copies, and this many bytes
@@ -131,6 +134,8 @@ class ConditionsReader:
         empty_s = dict[str, float]()
         overhead_s = dict[str, float]()
         host_copies = dict[int, float]()
+        if self._settings.device == "cuda" and len(self._world.hosted) == 1:
+            wake_links(self._communicator)
         evidence = gather_evidence(self._world, self._control, library, self._run, self._log)
         if self._settings.device == "cuda" and "ipc_probe" not in library:
             probed = probe_cuda_ipc(CudaExporter, self._world, self._control, MEETING_S)
@@ -210,6 +215,22 @@ def empty_samples_s(engines: Collection[str]) -> dict[str, float]:
         name: _median_elapsed_s(runners[name](EMPTY_REPETITIONS))
         for name in {*engines} & {*runners}
     }
+
+
+def wake_links(communicator: Communicator) -> None:
+    """Copy to the GPU until NVML shows its PCIe link at its full rate, for WAKE_S at most: that of
+    an idle GPU may be slower (GeForce: generation 1), and limits follow from it."""
+    if not _has_slow_link():
+        return
+    until_s = time.monotonic() + WAKE_S
+    with suppress(MemoryError):
+        buffer = communicator.allocate(BufferSpec("wake", WAKE_BYTES, "uint8"), 1)
+        while _has_slow_link() and time.monotonic() < until_s:
+            buffer.write(None)
+
+
+def _has_slow_link() -> bool:
+    return any((gpu.pcie_generation or 0) < (gpu.pcie_generation_max or 0) for gpu in nvml.gpus())
 
 
 def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dict[str, float]:

@@ -165,8 +165,7 @@ def gather_evidence(
 ) -> TransportEvidence:
     """What the opened library and preflight know about data paths, on rank 0; all ranks call it."""
     gpu_run = run.get("gpus") or facts.get("gpu") or reader.available
-    # PCIe links that were in a low-power state during preflight are active now that the library has
-    # opened the GPU
+    # PCIe links that were in a low-power state during preflight are awake now (wake_links)
     links = (
         [[gpu.index, [gpu.pcie_generation, gpu.pcie_width]] for gpu in nvml.gpus()]
         if gpu_run

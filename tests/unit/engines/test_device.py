@@ -225,3 +225,11 @@ def test_what_can_not_be_captured_is_unsupported_and_no_failure() -> None:
 
     with pytest.raises(Unsupported, match="can't capture"):
         runner(Plain(), "graph", connected=True)(1)
+
+
+def test_a_rank_without_steps_captures_nothing_and_meets_the_others_all_the_same() -> None:
+    diary = Diary()
+    idle = Lowered(before=lowered(diary).before, enter=lowered(diary).enter)
+    device_runner(diary, idle, 1, Mode("python", timing_mode="graph", connected=True))(2)
+    assert diary.captures == 0
+    assert diary.words.count("barrier") == 2
