@@ -141,6 +141,8 @@ class CaseVisit:
         self._run(runner, 1, "connect")
         self._check("start")
         self.connected = True
+        if self.job.case.timing_mode == "graph":  # the first call was not captured
+            runner = self._prepare(1)
         block_k, n = self._warm_up(runner)
         if self.slow_counters:  # the reading before the measured repetitions
             self._read_counters("warmup")

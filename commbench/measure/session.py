@@ -128,6 +128,7 @@ class _Session:
         self._current: tuple[CaseVisit, datetime] | None = None
         # set when the run has ended and only the library has to be closed
         self._closing_status: int | None = None
+        self._graph_was_refused = False
         self._signalled = False
         self._lost_ranks = ""  # a text about the ranks that had ended when the first signal came
         self._request = request
@@ -304,7 +305,16 @@ class _Session:
             self._current = None
             raise
         self._current = None
+        self._print_refused_graph(job, outcome)
         self._record(job, outcome, started)
+
+    def _print_refused_graph(self, job: Planned, outcome: Outcome) -> None:
+        """Say the first time on rank 0 that a capture failed: no later one may be possible."""
+        if job.case.timing_mode != "graph" or not isinstance(outcome, Refused):
+            return
+        if self._world.rank == 0 and not self._graph_was_refused:
+            print_error(f"{job.case} with timing_mode=graph: {outcome.reason}")
+        self._graph_was_refused = True
 
     def _budget_spent(self, later_s: float = 0.0) -> str | None:
         total_s = self._settings.budget.total_s

@@ -26,11 +26,10 @@ from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
 from commbench.hardware.machine_facts import installed_version, torch_build
 from commbench.hardware.nvml import Monitor
-from commbench.world.output import print_error
 
 NO_MORE_GRAPHS = (
-    "all later cases with timing_mode=graph are skipped, because torch allows no capture after one"
-    " that failed; measure them in a run without this operation"
+    "torch captures nothing after that in this process, so other cases with timing_mode=graph need"
+    " a run without this operation"
 )
 DEFAULT_SM_HZ = 2e9  # determines how long a kernel holds the stream where the clock rate is unknown
 NS_PER_MS = 1e6
@@ -95,13 +94,12 @@ class CudaDevice:
     libraries' streams.
 
     `synchronise` is that of the stream: a call that returns has only been enqueued, and so has a
-    wait for its work. `rank` is that of the world: the first one prints what all have seen.
+    wait for its work.
     """
 
-    def __init__(self, index: int, rank: int = 0) -> None:
+    def __init__(self, index: int) -> None:
         import torch
 
-        self._rank = rank
         self._cuda: Any = torch.cuda
         self._cuda.set_device(index)
         self.place = torch.device("cuda", index)
@@ -121,7 +119,7 @@ class CudaDevice:
         """The GPU of this rank. Raises RuntimeError where CUDA can't start."""
         import torch
 
-        return cls(gpu_ordinal(world, torch.cuda.device_count()), world.rank)
+        return cls(gpu_ordinal(world, torch.cuda.device_count()))
 
     def event(self) -> Any:
         return self._cuda.Event(enable_timing=True)
@@ -156,12 +154,11 @@ class CudaDevice:
         try:
             with self._cuda.graph(graph, capture_error_mode="thread_local"):
                 enqueue()
-        except RuntimeError as error:
+        except Exception as error:  # whatever it was, the capture was ended
             self._failed_graphs.append(graph)  # the allocator still points at it
-            reason = f"CUDA can't capture these calls in a graph: {first_line(error)}"
-            if self._rank == 0:
-                print_error(f"{reason}; {NO_MORE_GRAPHS}")
-            raise Unsupported(reason) from error
+            raise Unsupported(
+                f"CUDA can't capture these calls in a graph: {first_line(error)}; {NO_MORE_GRAPHS}"
+            ) from error
         finally:
             # a capture that fails at its end leaves the other stream current
             self._cuda.set_stream(self._stream)

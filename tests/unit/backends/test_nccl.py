@@ -478,6 +478,52 @@ def test_graphs_are_captured_in_groups_of_their_own(
     assert len(set.union(*groups.values())) == 4
 
 
+FAILING = """
+from dataclasses import dataclass
+import host_gpu
+import torch.distributed as dist
+from commbench.core.errors import Unsupported
+
+class Failing(host_gpu.HostGpu):
+    def capture(self, enqueue):
+        if dist.get_rank() == 1:
+            raise Unsupported("CUDA can't capture these calls in a graph: rank 1")
+        return super().capture(enqueue)
+
+host_gpu.HostGpu = Failing
+
+@dataclass(frozen=True)
+class FailingNccl(host_gpu.HostNccl):
+    pass
+"""
+
+
+def test_a_capture_that_fails_on_one_rank_is_a_skip_on_all(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The others must not wait for it in the first replay."""
+    (tmp_path / "failing_captures.py").write_text(FAILING)
+    run = world(
+        "commbench",
+        *PLUGIN[:2],
+        "allow=[host_gpu,failing_captures]",
+        *QUICK,
+        "backend=host_nccl",
+        "backend._target_=failing_captures.FailingNccl",
+        "layout=1x2",
+        "benchmark=all_reduce",
+        "sizes=[8,64]",
+        "timing_mode=[graph,host_sync]",
+        env=shown(tmp_path, hgx(4), tmp_path, HOST_GPU),
+    )
+    statuses = run.cases.groupby("timing_mode").status.agg(list).to_dict()
+    assert statuses == {"graph": ["skipped"] * 2, "host_sync": ["ok"] * 2}
+    reasons = run.cases[run.cases.timing_mode == "graph"].reason
+    assert all(reason.endswith("in a graph: rank 1") for reason in reasons)
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("commbench:")]
+    assert "with timing_mode=graph: CUDA can't capture" in line
+
+
 @pytest.mark.parametrize(
     ("visible", "reason"),
     [
