@@ -11,6 +11,8 @@ import pytest
 from composed import settings_of
 from numpy.typing import NDArray
 
+from commbench.backends.simulated import SimulatedCommunicator
+from commbench.core.case import Mode
 from commbench.engines.virtual import VirtualRunner
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import PlanFacts, plan
@@ -250,3 +252,19 @@ def test_a_warm_up_at_its_limit_was_not_steady(library: Library) -> None:
     """The times of each call, of one repetition, are a tenth longer than those before."""
     library.stretch = lambda phase, number: 1.1**number if phase == "warmup" else 1.0
     assert not library.visit(*QUICK, "timing.case_s=0.05", "timing.warmup_repetitions=1").steady
+
+
+def test_calls_that_have_run_once_are_prepared_again_for_graphs(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the warm-up: a graph is captured when its runner is made."""
+    prepared: list[tuple[int, bool]] = []
+    real = SimulatedCommunicator.prepare
+
+    def prepare(self: Any, programs: Any, buffers: Any, mode: Mode) -> Any:
+        prepared.append((len(library.calls), mode.connected))
+        return real(self, programs, buffers, mode)
+
+    monkeypatch.setattr(SimulatedCommunicator, "prepare", prepare)
+    library.visit(*FIXED, "device=cuda", "timing_mode=graph")
+    assert prepared[:2] == [(0, False), (1, True)]
