@@ -312,9 +312,10 @@ class _Session:
         """Say the first time on rank 0 that a capture failed: no later one may be possible."""
         if job.case.timing_mode != "graph" or not isinstance(outcome, Refused):
             return
-        if self._world.rank == 0 and not self._graph_was_refused:
+        first = outcome.unsupported and not self._graph_was_refused
+        if first and self._world.rank == 0:
             print_error(f"{job.case} with timing_mode=graph: {outcome.reason}")
-        self._graph_was_refused = True
+        self._graph_was_refused |= outcome.unsupported
 
     def _budget_spent(self, later_s: float = 0.0) -> str | None:
         total_s = self._settings.budget.total_s

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from commbench.backends.simulated import SimulatedCommunicator
 from commbench.core.case import Mode
+from commbench.core.errors import Unsupported
 from commbench.engines.virtual import VirtualRunner
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import PlanFacts, plan
-from commbench.measure.samples import Samples, Timer
+from commbench.measure.samples import Outcome, Refused, Samples, Timer
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
 
@@ -65,15 +66,20 @@ class Library(Progress):
         self.calls.append((current, repetitions))
         return current, number
 
-    def visit(
+    def visit(self, *words: str, **given: Any) -> Samples:
+        outcome = self.outcome(*words, **given)
+        assert isinstance(outcome, Samples)
+        return outcome
+
+    def outcome(
         self, *words: str, number: int = 1, block_k: int | None = None, cache_bytes: int = 1
-    ) -> Samples:
+    ) -> Outcome:
         settings = settings_of(*MODEL, *words)
         world, control = hosted_world(1, 2)
         (job,) = plan(settings, world, PlanFacts(2**40, cache_bytes, 8))
         communicator = settings.backend.open(world, control)
         self.calls.clear()
-        outcome = CaseVisit(
+        return CaseVisit(
             job,
             communicator,
             control,
@@ -84,8 +90,6 @@ class Library(Progress):
             number=number,
             first_block_k=block_k,
         ).measure()
-        assert isinstance(outcome, Samples)
-        return outcome
 
 
 @pytest.fixture
@@ -268,3 +272,26 @@ def test_calls_that_have_run_once_are_prepared_again_for_graphs(
     monkeypatch.setattr(SimulatedCommunicator, "prepare", prepare)
     library.visit(*FIXED, "device=cuda", "timing_mode=graph")
     assert prepared[:2] == [(0, False), (1, True)]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "unsupported"),
+    [("allocate", MemoryError("full"), False), ("prepare", Unsupported("no capture"), True)],
+)
+def test_a_refusal_says_whether_it_is_the_librarys(
+    library: Library,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    error: Exception,
+    unsupported: bool,
+) -> None:
+    """Only that of a capture is printed: too little memory for one case refuses no other."""
+
+    def refuse(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(SimulatedCommunicator, call, refuse)
+    outcome = library.outcome(*FIXED)
+    assert isinstance(outcome, Refused)
+    assert str(error) in outcome.reason
+    assert outcome.unsupported is unsupported
