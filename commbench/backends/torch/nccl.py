@@ -34,7 +34,7 @@ ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 TORCHRUN = "TORCHELASTIC_RUN_ID"
 # torch 2.6 to 2.7.0 open NCCL's communicators in its non-blocking mode where a device is given, in
 # which NCCL 2.26 hangs now and then (pytorch/pytorch#153960); later ones do not
-NON_BLOCKING = "TORCH_NCCL_USE_COMM_NONBLOCKING"
+NON_BLOCKING_MODE = "TORCH_NCCL_USE_COMM_NONBLOCKING"
 # blocking messages are in order anyway
 EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"
 
@@ -56,7 +56,7 @@ class Nccl(NcclBackend):
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         # 0: torch's watchdog does not end this process when another rank is lost; commbench does,
         # after saving
-        defaults = {ERROR_HANDLING: "0", EAGER_WARNING: "false", NON_BLOCKING: "0"}
+        defaults = {ERROR_HANDLING: "0", EAGER_WARNING: "false", NON_BLOCKING_MODE: "0"}
         # torchrun exports 1 to the ranks of a world that the user starts, whether the user wants it
         # or not
         by_torchrun = (

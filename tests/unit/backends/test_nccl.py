@@ -15,7 +15,7 @@ from sample_cases import GPU_CASE
 from shown_gpus import ask, hgx, shown
 
 from commbench.backends.nccl_library import NcclLog
-from commbench.backends.torch.nccl import ERROR_HANDLING, NON_BLOCKING, Nccl, NcclLowering
+from commbench.backends.torch.nccl import ERROR_HANDLING, NON_BLOCKING_MODE, Nccl, NcclLowering
 from commbench.buffers.memory import HostBuffer
 from commbench.core.case import Case
 from commbench.core.errors import Unsupported
@@ -48,7 +48,7 @@ FOREIGN = (
     "NCCL_DEBUG_FILE",
     "NCCL_DEBUG_SUBSYS",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-    NON_BLOCKING,
+    NON_BLOCKING_MODE,
 )
 ASKED_FOR = {"COMMBENCH_NCCL_LOG": "1", "NCCL_DEBUG": "INFO"}  # a log
 SEND = View("send")
@@ -195,9 +195,9 @@ def test_nccl_connects_in_its_blocking_mode_unless_the_user_wants_the_other(
     clean: pytest.MonkeyPatch,
 ) -> None:
     """torch 2.6 to 2.7.0 take the non-blocking one, which hangs now and then."""
-    assert Nccl().environment("auto", None)[NON_BLOCKING] == "0"
-    clean.setenv(NON_BLOCKING, "1")
-    assert Nccl().environment("auto", None)[NON_BLOCKING] == "1"
+    assert Nccl().environment("auto", None)[NON_BLOCKING_MODE] == "0"
+    clean.setenv(NON_BLOCKING_MODE, "1")
+    assert Nccl().environment("auto", None)[NON_BLOCKING_MODE] == "1"
 
 
 @pytest.mark.parametrize(
