@@ -47,12 +47,15 @@ faults: $(VENV)/test ## every fault in every world and phase, about a quarter of
 mutations: $(VENV)/test ## changes of one token that `make test` must notice, about six minutes; rewrites docs/testing.md
 	$(BIN)/python tools/mutations
 
-# uses the installed Python, torch and CUDA: PYTHON=... chooses one, OUT=... the folder
+# only from make's command line: variables of these names in the environment mean something else
+given = $(if $(filter command,$(origin $(1))),$($(1)))
+
+# uses the installed Python, torch and CUDA: PYTHON=... chooses one, GPU_CHECK_DIR=... the folder
 gpu-check: ## checks that need a GPU: STEP=1 to 8 or all, at most 10 minutes each, evidence in gpu-check/ (docs/gpu.md)
-	@$(PYTHON) tools/gpu --step $(or $(STEP),1) $(or $(OUT),gpu-check)
+	@$(PYTHON) tools/gpu --step $(or $(call given,STEP),1) $(or $(call given,GPU_CHECK_DIR),gpu-check)
 
 gpu-wheels: ## wheels in gpu-wheels/ for a GPU machine without a network: WHEELS_PYTHON=3.12, WHEELS_MACHINE=aarch64 there (docs/gpu.md)
-	tools/gpu/wheels.sh gpu-wheels $(or $(WHEELS_PYTHON),3.12) $(PYTHON) $(or $(WHEELS_MACHINE),x86_64)
+	tools/gpu/wheels.sh gpu-wheels $(or $(call given,WHEELS_PYTHON),3.12) $(PYTHON) $(or $(call given,WHEELS_MACHINE),x86_64)
 
 image-test: ## build the image with docker, podman or buildah, run the main job in it, end one with SIGTERM
 	tools/image/image_test.sh

@@ -1,4 +1,9 @@
-"""NCCL as torch and CuPy both use it: what it lacks, its environment variables, and its log."""
+"""NCCL as torch and CuPy both use it: what it lacks, its environment variables, and its log.
+
+After the first call of a communicator that was captured in a graph, each call that is not captured
+waits for an event and records one (everCaptured in src/misc/strongstream.cc, 2.28 to 2.30). So the
+communicators have groups of their own `for_graphs`.
+"""
 
 from __future__ import annotations
 

@@ -123,6 +123,14 @@ class Benchmark(Protocol):
         checked."""
 
 
+@dataclass(frozen=True, order=True)
+class CaseGroup:
+    """Cases that share a communicator: its ranks, and whether its calls are captured in graphs."""
+
+    members: tuple[int, ...]
+    captures: bool = False
+
+
 @dataclass(frozen=True)
 class Planned:
     """A case in its world. `members` are world ranks in the order of the layout's ranks; `skip` is
@@ -139,6 +147,10 @@ class Planned:
     @property
     def size(self) -> int:
         return len(self.members)
+
+    @property
+    def group(self) -> CaseGroup:
+        return CaseGroup(self.members, self.case.timing_mode == "graph")
 
     def program(self, rank: int) -> Program:
         """The program of a rank of the layout. Built once and kept with this object, not with

@@ -130,6 +130,11 @@ class Communicator(Protocol):
         groups that the process has created. Each call opens a new group, except for all ranks.
         """
 
+    def for_graphs(self, ranks: Sequence[int]) -> Communicator | None:
+        """Like `subset`, for the cases whose calls are captured in graphs: a new group, also of all
+        ranks, where a capture changes later calls of its group."""
+        return self.subset(ranks)
+
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         """Raises MemoryError."""
 

@@ -12,6 +12,7 @@ for different times, so these modes have their barrier (measure/plan.py) after t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -135,31 +136,26 @@ def _bounded_hold_s(seconds: float) -> float:
 
 
 class Graph(EventTimed):
-    """The first repetition runs without a graph and shows the cost of a first call; the next one is
-    captured.
+    """Replays steps that have run before: libraries allocate and connect in a first use, which must
+    not happen inside a capture.
 
-    Libraries allocate and connect in a first use, which must not happen inside a capture.
-    `connected` says that the steps have run before, so that the very first repetition is a replay.
+    They are captured here, not in a repetition, so that all ranks can agree whether that succeeded
+    before one of them waits for another. Raises Unsupported.
     """
 
-    def __init__(self, device: Device, calls: Lowered[Call], pool: int, connected: bool) -> None:
+    def __init__(self, device: Device, calls: Lowered[Call], pool: int) -> None:
         super().__init__(device, calls, pool)
-        self._connected = connected
-        self._graphs: dict[int, Callable[[], None]] = {}
+        device.synchronise()
+        with measured_calls():
+            self._graphs = [device.capture(partial(self._steps, copy)) for copy in range(pool)]
+        self._uploaded: set[int] = set()
 
     def _enqueue(self, copy: int) -> None:
-        if copy in self._graphs:
-            self._graphs[copy]()
-        else:
-            self._steps(copy)
+        self._graphs[copy]()
 
     def _repetition(self, copy: int) -> tuple[int, int]:
-        if not self._connected:
-            self._connected = True
-        elif copy not in self._graphs:
-            self._device.synchronise()
-            self._graphs[copy] = self._device.capture(lambda: self._steps(copy))
-            # the first launch uploads it, and ranks end their captures at different times
+        if copy not in self._uploaded:  # the first launch does that
+            self._uploaded.add(copy)
             self._graphs[copy]()
             self._device.synchronise()
         return super()._repetition(copy)
@@ -167,6 +163,7 @@ class Graph(EventTimed):
 
 def device_runner(device: Device, calls: Lowered[Call], pool: int, mode: Mode) -> DeviceRunner:
     """The runner for one of config.keys.TIMING_MODES["cuda"]."""
-    if mode.timing_mode == "graph":
-        return Graph(device, calls, pool, mode.connected)
+    # a rank that has no part in the case has nothing to capture
+    if mode.timing_mode == "graph" and mode.connected and calls.steps:
+        return Graph(device, calls, pool)
     return (HostSync if mode.timing_mode == "host_sync" else EventTimed)(device, calls, pool)

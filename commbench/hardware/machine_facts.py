@@ -260,8 +260,9 @@ COLLECTORS: dict[str, Callable[[], Facts]] = {
     "versions": version_facts,
     "environment": environment_facts,
     "network": network.collect,
-    "topology": topology.collect,
+    # first: it opens NVML, and without persistence mode a GPU that nobody has open takes seconds
     "gpu": gpu.collect,
+    "topology": topology.collect,
     "peer_access": gpu.collect_peer_access,
     "ipc": cuda.collect_ipc,
 }

@@ -209,9 +209,12 @@ class Monitor:
 
 
 def _value_member(answer: Any) -> str:
-    """The member of the union that holds the value; empty if there is none."""
-    known = answer.nvmlReturn == 0 and 0 <= answer.valueType < len(VALUE_MEMBERS)
-    return VALUE_MEMBERS[answer.valueType] if known else ""
+    """The member of the union that holds the value; empty if there is none, or if this nvidia-ml-py
+    does not have it (12.535 to 12.560 lack usVal)."""
+    if answer.nvmlReturn != 0 or not 0 <= answer.valueType < len(VALUE_MEMBERS):
+        return ""
+    member = VALUE_MEMBERS[answer.valueType]
+    return member if hasattr(answer.value, member) else ""
 
 
 @cache

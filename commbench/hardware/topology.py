@@ -17,7 +17,7 @@ from .sources import Facts, fact_text, run_command
 
 COMMAND = "nvidia-smi"
 TOPOLOGY_FACT = "topology.nvidia_smi_topo_m"
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0  # without its persistence daemon the driver initialises one GPU after the other
 NOT_AVAILABLE = "N/A"
 SAME_GPU = "SELF"
 OTHER_NODE = "NET"  # links that are not in that table

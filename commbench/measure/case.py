@@ -141,6 +141,8 @@ class CaseVisit:
         self._run(runner, 1, "connect")
         self._check("start")
         self.connected = True
+        if self.job.case.timing_mode == "graph":  # the first call was not captured
+            runner = self._prepare(1)
         block_k, n = self._warm_up(runner)
         if self.slow_counters:  # the reading before the measured repetitions
             self._read_counters("warmup")
@@ -189,15 +191,16 @@ class CaseVisit:
             runner = self.communicator.prepare(programs, self.payload.buffers, mode)
         except Unsupported as error:
             problem = str(error)
-        self._agree(problem)
+        self._agree(problem, unsupported=True)
         assert runner is not None
         return runner
 
-    def _agree(self, problem: str | None) -> None:
-        """Skip the case on all ranks if any of them has a problem."""
+    def _agree(self, problem: str | None, unsupported: bool = False) -> None:
+        """Skip the case on all ranks if any of them has a problem; `unsupported` is that of
+        Refused."""
         agreed = self.control.agree(problem, self.deadline_s, f"preparing {self.job.case}")
         if agreed is not None:
-            raise _Stopped(Refused(agreed))
+            raise _Stopped(Refused(agreed, unsupported))
 
     def _warm_up(self, runner: Runner) -> tuple[int, int]:
         """Repeat until steady; returns block_k and the number of repetitions of the first measured
@@ -354,7 +357,7 @@ class CaseVisit:
                 raise WorldBroken(
                     f"{self.job.case}: {reason}, on {failed} of {self.control.size} ranks"
                 )
-            raise _Stopped(Refused(reason) if self.unsupported else Failure(reason))
+            raise _Stopped(Refused(reason, True) if self.unsupported else Failure(reason))
         if self.wrong:
             self.timeline.close()
             raise _Stopped(self._samples("wrong_payload"))

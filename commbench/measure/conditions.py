@@ -7,6 +7,7 @@ case under test.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,13 +21,13 @@ from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.buffers.cuda_ipc import CudaExporter, probe_cuda_ipc
 from commbench.buffers.memory import buffer_bytes
 from commbench.config.settings import Settings, Timing
-from commbench.core.case import Benchmark, Planned, World
+from commbench.core.case import Benchmark, CaseGroup, Planned, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
 from commbench.core.variables import Mode, TimingMode
 from commbench.engines.lowered import Lowered, PythonRunner, now_ns
-from commbench.hardware import resource_limits
+from commbench.hardware import nvml, resource_limits
 from commbench.world.heartbeat import Progress
 
 from .case import CaseVisit
@@ -47,6 +48,8 @@ COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
 CACHED_COPY_BYTES = 16 * 2**20
 SLOW_COPY_GB_PER_S = 20.0
 HOST_COPY_BYTES = (*(4**power for power in range(6, 13)), 2**25, 2**26)  # 4 KiB to 64 MiB
+WAKE_BYTES = 16 * 2**20
+WAKE_S = 0.3  # that an idle link may take to reach its full rate
 OFF_CACHE_BYTES = 2**25  # a copy of this size is enough unless the last cache is larger
 LEAST_HOST_COPIES = 3
 HOST_COPIED_BYTES = 2**22  # of each size: at least this many copies, and this many bytes
@@ -112,11 +115,13 @@ class ConditionsReader:
         facts = communicator.facts()
         self._log.read(facts, facts.get(GROUP_ORDER, range(world.size)))
 
-    def subset(self, members: tuple[int, ...]) -> Communicator | None:
-        """A communicator of these ranks; new lines of the library's log are about them."""
-        communicator = self._communicator.subset(members)
+    def open_group(self, group: CaseGroup) -> Communicator | None:
+        """Its communicator; new lines of the library's log are about its ranks."""
+        library = self._communicator
+        subset = library.for_graphs if group.captures else library.subset
+        communicator = subset(group.members)
         if self._log.available:
-            self._log.read(self._communicator.facts(), members)
+            self._log.read(library.facts(), group.members)
         return communicator
 
     def read(
@@ -128,6 +133,8 @@ class ConditionsReader:
         empty_s = dict[str, float]()
         overhead_s = dict[str, float]()
         host_copies = dict[int, float]()
+        if self._settings.device == "cuda" and len(self._world.hosted) == 1:
+            wake_links(self._communicator)
         evidence = gather_evidence(self._world, self._control, library, self._run, self._log)
         if self._settings.device == "cuda" and "ipc_probe" not in library:
             probed = probe_cuda_ipc(CudaExporter, self._world, self._control, MEETING_S)
@@ -206,6 +213,22 @@ def empty_samples_s(engines: Collection[str]) -> dict[str, float]:
         name: _median_elapsed_s(runners[name](EMPTY_REPETITIONS))
         for name in {*engines} & {*runners}
     }
+
+
+def wake_links(communicator: Communicator) -> None:
+    """Copy to the GPU until NVML shows its PCIe link at its full rate, for WAKE_S at most: that of
+    an idle GPU may be slower (GeForce: generation 1), and limits follow from it."""
+    if not _has_slow_link():
+        return
+    until_s = time.monotonic() + WAKE_S
+    with suppress(MemoryError):
+        buffer = communicator.allocate(BufferSpec("wake", WAKE_BYTES, "uint8"), 1)
+        while _has_slow_link() and time.monotonic() < until_s:
+            buffer.write(None)
+
+
+def _has_slow_link() -> bool:
+    return any((gpu.pcie_generation or 0) < (gpu.pcie_generation_max or 0) for gpu in nvml.gpus())
 
 
 def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dict[str, float]:
@@ -330,7 +353,7 @@ class ReferenceCase:
         )
         (job,) = plan(self._settings, world, facts)
         self._job = None if job.skip else job
-        self.groups = set() if job.skip else {job.members}  # whose communicators it needs
+        self.groups = set() if job.skip else {job.group}  # whose communicators it needs
         self._source = np.ones(REFERENCE_COPY_BYTES, np.uint8)
         self._target = np.ones(REFERENCE_COPY_BYTES, np.uint8)
         self.passes: dict[int, dict[str, PassReading]] = {}
@@ -338,7 +361,7 @@ class ReferenceCase:
     def measure(
         self,
         number: int,
-        communicators: Mapping[tuple[int, ...], Communicator | None],
+        communicators: Mapping[CaseGroup, Communicator | None],
         control: Control,
         progress: Progress,
     ) -> None:
@@ -347,7 +370,7 @@ class ReferenceCase:
         readings: dict[str, PassReading] = {}
         job = self._job
         deadline_s = MEETING_S if self._job is None else case_deadline_s(self._job, self._settings)
-        if job is not None and (communicator := communicators[job.members]) is not None:
+        if job is not None and (communicator := communicators[job.group]) is not None:
             members = control.subset(job.members)
             visit = CaseVisit(
                 job,

@@ -123,9 +123,13 @@ class Samples:
 
 @dataclass(frozen=True)
 class Refused:
-    """All ranks agree that the case can't be measured here; it is skipped."""
+    """All ranks agree that the case can't be measured here; it is skipped.
+
+    `unsupported`: the library refused its calls, or their capture.
+    """
 
     reason: str
+    unsupported: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from commbench.buffers.memory import largest_bytes, resident_bytes
 from commbench.config.settings import Settings
-from commbench.core.case import Planned, RankIdentity, World
+from commbench.core.case import CaseGroup, Planned, RankIdentity, World
 from commbench.core.errors import ConfigError, Missing, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
@@ -43,6 +43,7 @@ from .time_limits import case_deadline_s, spacing_s
 from .transports import library_record
 from .window import GlobalClocks
 
+SINGLE = CaseGroup((0,))  # of rank 0 alone
 LOCK_S = 5.0  # for a write of the main thread to end
 
 
@@ -127,6 +128,7 @@ class _Session:
         self._current: tuple[CaseVisit, datetime] | None = None
         # set when the run has ended and only the library has to be closed
         self._closing_status: int | None = None
+        self._graph_was_refused = False
         self._signalled = False
         self._lost_ranks = ""  # a text about the ranks that had ended when the first signal came
         self._request = request
@@ -163,11 +165,11 @@ class _Session:
             chosen = set(control.decide(unfinished, MEETING_S, "the unfinished cases"))
             self._jobs = tuple(job for job in self._jobs if job.order in chosen)
         reference = set() if self._reference is None else self._reference.groups
-        groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)} | reference)
+        groups = sorted({job.group for job in self._jobs if not job.skip} | {SINGLE} | reference)
         self._reader = ConditionsReader(
             settings, self._world, control, self._run, self._communicator
         )
-        self._communicators = {members: self._reader.subset(members) for members in groups}
+        self._communicators = {group: self._reader.open_group(group) for group in groups}
         self._progress.enter("the time before the first case")
 
     def run(self) -> int:
@@ -175,7 +177,7 @@ class _Session:
         gc.collect()
         # imported modules stay alive: collections between cases then take microseconds, not 50 ms
         gc.freeze()
-        self._conditions = self._reader.read(self._communicators[0,], self._jobs, self._facts)
+        self._conditions = self._reader.read(self._communicators[SINGLE], self._jobs, self._facts)
         if self._world.rank == 0:
             self._begin_writing()
         number = 1
@@ -278,7 +280,7 @@ class _Session:
         if self._world.rank == 0:
             mark_in_flight(self._run["folder"], job.case.case_id, str(job.case))
             self._recorder.reporter.starts(job.case)
-        communicator = self._communicators[job.members]
+        communicator = self._communicators[job.group]
         if communicator is None:
             return
         control = self._control.subset(job.members)
@@ -303,7 +305,17 @@ class _Session:
             self._current = None
             raise
         self._current = None
+        self._print_refused_graph(job, outcome)
         self._record(job, outcome, started)
+
+    def _print_refused_graph(self, job: Planned, outcome: Outcome) -> None:
+        """Say the first time on rank 0 that a capture failed: no later one may be possible."""
+        if job.case.timing_mode != "graph" or not isinstance(outcome, Refused):
+            return
+        first = outcome.unsupported and not self._graph_was_refused
+        if first and self._world.rank == 0:
+            print_error(f"{job.case} with timing_mode=graph: {outcome.reason}")
+        self._graph_was_refused |= outcome.unsupported
 
     def _budget_spent(self, later_s: float = 0.0) -> str | None:
         total_s = self._settings.budget.total_s

@@ -255,6 +255,7 @@ def gather_evidence(
 ) -> TransportEvidence:
     """What the opened library and preflight know about data paths, on rank 0; all ranks call it."""
     gpu_run = run.get("gpus") or facts.get("gpu") or reader.available
+    # PCIe links that were in a low-power state during preflight are awake now (wake_links)
     readings = [
         [gpu.pci_bus_id, {name: getattr(gpu, name) for name in OWN_READINGS}]
         for gpu in (nvml.gpus() if gpu_run else ())

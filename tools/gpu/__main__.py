@@ -23,7 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from check import Check, run
-from machine import REFERENCE, ROOT, Machine, answer, environment, gpu_count, importable, look
+from machine import (
+    REFERENCE,
+    ROOT,
+    Machine,
+    answer,
+    environment,
+    gpu_count,
+    importable,
+    look,
+    removed,
+)
 from steps import STEPS
 
 LEAST_S = 15.0  # a check does not start with less time left
@@ -95,6 +105,7 @@ def evidence(machine: Machine, env: dict[str, str]) -> dict[str, Any]:
         "machine": asdict(machine),
         "python": sys.version,
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "removed_variables": removed(),
         "copy_in_one_process": answer(REFERENCE, env) if machine.torch_cuda else None,
         "facts": facts,
         **texts,
@@ -158,6 +169,8 @@ def main(words: list[str]) -> int:
         f"{gpus} GPU(s) {', '.join(machine.names)}; torch {machine.torch}, source {ROOT}",
         flush=True,
     )
+    if removed():
+        print(f"without these variables of the environment: {', '.join(removed())}", flush=True)
     failed = 0
     for number in numbers:
         failed |= run_step(number, machine, out, env, chosen.checks, begin_s)

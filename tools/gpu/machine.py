@@ -34,6 +34,16 @@ import json, mpi4py
 from commbench.hardware.mpi_library import find
 print(json.dumps({"mpi4py": mpi4py.__version__, "mpi_library": str(find("auto"))}))
 """
+# Of the environment that the checks start in: they would change NCCL's transports, messages and
+# logs, or, in a shell of srun or torchrun, make each check a rank of that world.
+REMOVED_PREFIXES = (
+    *("NCCL_DEBUG", "NCCL_P2P_", "NCCL_SHM_", "NCCL_NVLS_", "NCCL_ALGO", "NCCL_PROTO"),
+    *("NCCL_HOSTID", "NCCL_COMM_", "NCCL_LAUNCH_", "NCCL_GRAPH_", "TORCH_NCCL_"),
+    *("MASTER_", "TORCHELASTIC_", "SLURM_", "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "FLUX_", "PALS_"),
+)
+REMOVED_NAMES = frozenset(
+    {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+)
 REFERENCE = """
 import json, torch
 size = 256 << 20
@@ -125,14 +135,17 @@ def importable(folder: Path) -> Path:
     return folder
 
 
+def removed() -> list[str]:
+    """The variables of this environment that the checks do not get."""
+    return sorted(
+        name for name in os.environ if name in REMOVED_NAMES or name.startswith(REMOVED_PREFIXES)
+    )
+
+
 def environment(folder: Path) -> dict[str, str]:
-    """The environment of all checks: commbench from this source tree, without variables of another
-    job."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("MASTER_ADDR", "MASTER_PORT")
-    }
+    """The environment of all checks: commbench from this source tree, without `removed()`."""
+    without = removed()
+    kept = {name: value for name, value in os.environ.items() if name not in without}
     path = os.pathsep.join(
         part for part in (str(folder), str(PLUGINS), kept.get("PYTHONPATH", "")) if part
     )

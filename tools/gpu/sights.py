@@ -10,6 +10,7 @@ from typing import Any
 from check import Outcome, Sight
 
 Row = dict[str, Any]
+NEAR_LINK = re.compile(r"NV\d+|PIX|PXB")  # of `nvidia-smi topo -m`
 
 
 def ends_with(status: int) -> Sight:
@@ -158,6 +159,26 @@ def answered(text: str, true: Callable[[dict[str, Any]], bool]) -> Sight:
             return f"the answer is not complete: {type(error).__name__} {error}"
 
     return Sight(text, missed)
+
+
+def off_takes_another_transport() -> Sight:
+    """cuda_ipc=off takes no P2P, and cuda_ipc=on another transport where NCCL would use P2P.
+
+    By default NCCL uses P2P over NVLink and below a PCIe host bridge (PATH_PXB in
+    src/graph/paths.cc), and only where CUDA grants peer access."""
+
+    def missed(end: Outcome) -> str | None:
+        rows = [row for row in end.rows if row["status"] == "ok"]
+        on = {str(row["transport"]) for row in rows if row["cuda_ipc"] == "on"}
+        off = {str(row["transport"]) for row in rows if row["cuda_ipc"] == "off"}
+        seen = f"on takes {', '.join(sorted(on))}, off takes {', '.join(sorted(off))}"
+        if not on or not off or any("P2P" in transport for transport in off):
+            return seen
+        near = all(NEAR_LINK.fullmatch(str(row["link"])) for row in rows)
+        granted = recorded(r'"peer\.0-1\.can_access": true').missed(end) is None
+        return seen if near and granted and on & off else None
+
+    return Sight("cuda_ipc=off takes no P2P, and on does where this machine has it", missed)
 
 
 def last_line(text: str) -> str:

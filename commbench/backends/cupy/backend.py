@@ -110,8 +110,9 @@ class CupyCommunicator(RankCommunicator):
         self._barrier_memory = CupyMemory(BARRIER_BYTES)
 
     def subset(self, ranks: Sequence[int]) -> CupyCommunicator | None:
-        if tuple(ranks) == tuple(range(self.size)):
-            return self
+        return self if tuple(ranks) == tuple(range(self.size)) else self.for_graphs(ranks)
+
+    def for_graphs(self, ranks: Sequence[int]) -> CupyCommunicator | None:
         if self.hosted[0] not in ranks:
             return None
         self._subsets.append(CupyCommunicator(self._device, self._control.subset(ranks), self._log))

@@ -7,7 +7,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,16 +20,23 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import Program, Step, View
 from commbench.core.protocols import Buffer
 from commbench.core.terminal import first_line
-from commbench.core.variables import Mode
+from commbench.core.variables import Case, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
 from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
-from commbench.hardware.machine_facts import torch_build
+from commbench.hardware.machine_facts import installed_version, torch_build
 from commbench.hardware.nvml import Monitor
 
+NO_MORE_GRAPHS = (
+    "torch captures nothing after that in this process, so other cases with timing_mode=graph need"
+    " a run without this operation"
+)
 DEFAULT_SM_HZ = 2e9  # determines how long a kernel holds the stream where the clock rate is unknown
 NS_PER_MS = 1e6
+# before, a replay filled the seed of random numbers (pytorch/pytorch#143572), and a send or receive
+# inside a capture returned nothing to wait for (#133984)
+GRAPHS_SINCE = (2, 7)
 
 
 def cuda_missing(instead: str) -> str | None:
@@ -57,6 +64,24 @@ def cuda_missing(instead: str) -> str | None:
     if visible is not None and (not visible.strip() or visible.lstrip().startswith("-")):
         return f"{VISIBLE_DEVICES}={visible!r} hides every GPU; unset it or name some, or {instead}"
     return None
+
+
+@cache  # a process keeps the torch that it has imported
+def _too_old_for_graphs() -> str | None:
+    """Why this torch's graphs can't be measured; None if they can."""
+    installed = installed_version(("torch",)) or ""
+    version = re.match(r"(\d+)\.(\d+)", installed)
+    if version is None or (int(version[1]), int(version[2])) >= GRAPHS_SINCE:
+        return None
+    return (
+        f"torch {installed} runs two more kernels in each replay of a graph, and can't capture"
+        " messages; install torch 2.7 or newer, or use timing_mode=throughput"
+    )
+
+
+def graph_refusal(case: Case) -> str | None:
+    """Why this torch can't time the case by graphs; None if it can or need not."""
+    return _too_old_for_graphs() if case.timing_mode == "graph" else None
 
 
 def gpu_ordinal(world: World, visible: int) -> int:
@@ -130,10 +155,10 @@ class CudaDevice:
         try:
             with self._cuda.graph(graph, capture_error_mode="thread_local"):
                 enqueue()
-        except RuntimeError as error:
+        except Exception as error:  # whatever it was, the capture was ended
             self._failed_graphs.append(graph)  # the allocator still points at it
             raise Unsupported(
-                f"CUDA can't capture these calls in a graph: {first_line(error)}"
+                f"CUDA can't capture these calls in a graph: {first_line(error)}; {NO_MORE_GRAPHS}"
             ) from error
         finally:
             # a capture that fails at its end leaves the other stream current

@@ -28,7 +28,7 @@ from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.core.variables import Case, Device, Mode, Staging
 from commbench.engines.lowered import NO_CALL, Call
 
-from .cuda import CudaDevice, cuda_missing
+from .cuda import CudaDevice, cuda_missing, graph_refusal
 from .distributed import CudaCommunicator, TorchLowering, start_group
 
 COPIES = ("copy_h2d", "copy_d2h", "copy_h2d_d2h", "copy_d2d")
@@ -53,7 +53,7 @@ class CudaCopy(Backend):
             return f"cuda_copy copies within a rank only; it has {', '.join(COPIES)}"
         if case.benchmark == WITHIN_DEVICE:
             return (
-                None
+                graph_refusal(case)
                 if case.staging == "none"
                 else f"{WITHIN_DEVICE} needs no host memory; use staging=auto"
             )
@@ -62,7 +62,7 @@ class CudaCopy(Backend):
                 f"the driver copies pageable memory on the host, so timing_mode={case.timing_mode}"
                 " would not time it"
             )
-        return None
+        return graph_refusal(case)
 
     def staging(self, benchmark: str) -> Staging:
         return "none" if benchmark == WITHIN_DEVICE else "pinned"

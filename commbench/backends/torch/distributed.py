@@ -92,12 +92,15 @@ class TorchCommunicator(RankCommunicator):
         self.hosted = (ranks.index(rank),)
 
     def subset(self, ranks: Sequence[int]) -> TorchCommunicator | None:
+        members = tuple(self._ranks[rank] for rank in ranks)
+        return self if members == self._ranks else self._new_group(members)
+
+    def _new_group(self, members: tuple[int, ...]) -> TorchCommunicator | None:
+        """A communicator of the ranks that torch has these numbers for; None if this is none of
+        them."""
         import torch
         import torch.distributed as dist
 
-        members = tuple(self._ranks[rank] for rank in ranks)
-        if members == self._ranks:
-            return self
         if keeps_order():
             group = dist.new_group(list(members), timeout=CALL_TIMEOUT, sort_ranks=False)
         elif list(members) == sorted(members):

@@ -8,7 +8,7 @@ first would wait for each other. A batch has no order inside.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,15 +18,24 @@ from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Irecv, Isend, Message, Recv, Send, Step, WaitAll
 from commbench.core.protocols import Buffer, Control
-from commbench.core.variables import Device
+from commbench.core.variables import Case, Device
 from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms
 from commbench.world.exit_protocol import FOLDER
 
-from .cuda import CudaDevice, cuda_missing
-from .distributed import TORCH_UNSUPPORTED, CudaCommunicator, TorchLowering, start_group
+from .cuda import CudaDevice, cuda_missing, graph_refusal
+from .distributed import (
+    TORCH_UNSUPPORTED,
+    CudaCommunicator,
+    TorchCommunicator,
+    TorchLowering,
+    start_group,
+)
 
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 TORCHRUN = "TORCHELASTIC_RUN_ID"
+# torch 2.6 to 2.7.0 open NCCL's communicators in its non-blocking mode where a device is given, in
+# which NCCL 2.26 hangs now and then (pytorch/pytorch#153960); later ones do not
+NON_BLOCKING_MODE = "TORCH_NCCL_USE_COMM_NONBLOCKING"
 # blocking messages are in order anyway
 EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"
 
@@ -42,10 +51,13 @@ class Nccl(NcclBackend):
     def missing(self, device: Device = "cuda") -> str | None:
         return cuda_missing("take backend=gloo")
 
+    def supports(self, case: Case, size: int) -> str | None:
+        return super().supports(case, size) or graph_refusal(case)
+
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         # 0: torch's watchdog does not end this process when another rank is lost; commbench does,
         # after saving
-        defaults = {ERROR_HANDLING: "0", EAGER_WARNING: "false"}
+        defaults = {ERROR_HANDLING: "0", EAGER_WARNING: "false", NON_BLOCKING_MODE: "0"}
         # torchrun exports 1 to the ranks of a world that the user starts, whether the user wants it
         # or not
         by_torchrun = (
@@ -92,6 +104,9 @@ class NcclCommunicator(CudaCommunicator):
         self._barrier_tensor = torch.zeros(1, device=gpu.place)
         dist.all_reduce(self._barrier_tensor, group=group)
         gpu.synchronise()
+
+    def for_graphs(self, ranks: Sequence[int]) -> TorchCommunicator | None:
+        return self._new_group(tuple(self._ranks[rank] for rank in ranks))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
         return NcclLowering(self._group, buffers, self._barrier_tensor).call

@@ -15,7 +15,7 @@ from sample_cases import GPU_CASE
 from shown_gpus import ask, hgx, shown
 
 from commbench.backends.nccl_library import NcclLog
-from commbench.backends.torch.nccl import ERROR_HANDLING, Nccl, NcclLowering
+from commbench.backends.torch.nccl import ERROR_HANDLING, NON_BLOCKING_MODE, Nccl, NcclLowering
 from commbench.buffers.memory import HostBuffer
 from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES
@@ -39,8 +39,17 @@ from commbench.world.exit_protocol import FOLDER
 PLUGIN = ["--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]"]
 QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 MODES = "timing_mode=[host_sync,device_event,graph,throughput]"
-QUIET = {"TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false"}
-FOREIGN = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+ALWAYS = {
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
+    "TORCH_NCCL_USE_COMM_NONBLOCKING": "0",
+}
+FOREIGN = (
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_FILE",
+    "NCCL_DEBUG_SUBSYS",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    NON_BLOCKING_MODE,
+)
 ASKED_FOR = {"COMMBENCH_NCCL_LOG": "1", "NCCL_DEBUG": "INFO"}  # a log
 SEND = View("send")
 RECV = View("recv")
@@ -169,7 +178,7 @@ def test_the_environment_asks_for_a_log_and_leaves_lost_ranks_to_us(
         "NCCL_DEBUG": "INFO",
         "COMMBENCH_NCCL_LOG": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-        **QUIET,
+        **ALWAYS,
     }
 
 
@@ -179,7 +188,16 @@ def test_the_environment_asks_for_a_log_and_leaves_lost_ranks_to_us(
 def test_a_users_own_log_stays(clean: pytest.MonkeyPatch, name: str, value: str) -> None:
     clean.setenv(name, value)
     clean.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    assert Nccl().environment("auto", None) == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **QUIET}
+    assert Nccl().environment("auto", None) == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **ALWAYS}
+
+
+def test_nccl_connects_in_its_blocking_mode_unless_the_user_wants_the_other(
+    clean: pytest.MonkeyPatch,
+) -> None:
+    """torch 2.6 to 2.7.0 take the non-blocking one, which hangs now and then."""
+    assert Nccl().environment("auto", None)[NON_BLOCKING_MODE] == "0"
+    clean.setenv(NON_BLOCKING_MODE, "1")
+    assert Nccl().environment("auto", None)[NON_BLOCKING_MODE] == "1"
 
 
 @pytest.mark.parametrize(
@@ -420,6 +438,101 @@ def test_every_clock_runs_batches_and_their_rotation(
     )
     assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
     assert len(run.cases) == 8
+
+
+RECORDED = """
+import os
+from dataclasses import dataclass
+import host_gpu
+
+class Recorded(host_gpu.HostNcclCommunicator):
+    def runner(self, program, buffers, mode):
+        with open(os.environ["USED_GROUPS"], "a") as file:
+            print(mode.timing_mode, self.size, self._group.group_name, file=file)
+        return super().runner(program, buffers, mode)
+
+host_gpu.HostNcclCommunicator = Recorded
+
+@dataclass(frozen=True)
+class RecordedNccl(host_gpu.HostNccl):
+    pass
+"""
+
+
+def test_graphs_are_captured_in_groups_of_their_own(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Also where the first clock is graph, which the reference case then has."""
+    (tmp_path / "recorded_groups.py").write_text(RECORDED)
+    used = tmp_path / "groups.txt"
+    run = world(
+        "commbench",
+        *PLUGIN[:2],
+        "allow=[host_gpu,recorded_groups]",
+        "backend=host_nccl",
+        "backend._target_=recorded_groups.RecordedNccl",
+        "timing=quick",
+        "budget.case_s=0.01",
+        "layout=[1x1,1x2]",
+        "benchmark=all_reduce",
+        "sizes=[8]",
+        "timing_mode=[graph,host_sync]",
+        env={**shown(tmp_path, hgx(4), tmp_path, HOST_GPU), "USED_GROUPS": str(used)},
+    )
+    assert set(run.cases.status) == {"ok"}, run.cases.reason
+    groups: dict[tuple[str, str], set[str]] = {}
+    for line in used.read_text().splitlines():
+        mode, size, name = line.split()
+        groups.setdefault((mode, size), set()).add(name)
+    assert groups.keys() == {(mode, size) for mode in ("graph", "host_sync") for size in "12"}
+    assert all(len(names) == 1 for names in groups.values()), "the same on all ranks"
+    assert len(set.union(*groups.values())) == 4
+
+
+FAILING = """
+from dataclasses import dataclass
+import host_gpu
+import torch.distributed as dist
+from commbench.core.errors import Unsupported
+
+class Failing(host_gpu.HostGpu):
+    def capture(self, enqueue):
+        if dist.get_rank() == 1:
+            raise Unsupported("CUDA can't capture these calls in a graph: rank 1")
+        return super().capture(enqueue)
+
+host_gpu.HostGpu = Failing
+
+@dataclass(frozen=True)
+class FailingNccl(host_gpu.HostNccl):
+    pass
+"""
+
+
+def test_a_capture_that_fails_on_one_rank_is_a_skip_on_all(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The others must not wait for it in the first replay."""
+    (tmp_path / "failing_captures.py").write_text(FAILING)
+    run = world(
+        "commbench",
+        *PLUGIN[:2],
+        "allow=[host_gpu,failing_captures]",
+        *QUICK,
+        "backend=host_nccl",
+        "backend._target_=failing_captures.FailingNccl",
+        "layout=1x2",
+        "benchmark=all_reduce",
+        "sizes=[8,64]",
+        "timing_mode=[graph,host_sync]",
+        env=shown(tmp_path, hgx(4), tmp_path, HOST_GPU),
+    )
+    statuses = run.cases.groupby("timing_mode").status.agg(list).to_dict()
+    assert statuses == {"graph": ["skipped"] * 2, "host_sync": ["ok"] * 2}
+    reasons = run.cases[run.cases.timing_mode == "graph"].reason
+    assert all(reason.endswith("in a graph: rank 1") for reason in reasons)
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("commbench:")]
+    assert "with timing_mode=graph: CUDA can't capture" in line
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ tensors."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -10,15 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sample_cases import GPU_CASE
 
+from commbench.backends.torch import cuda
 from commbench.backends.torch.cuda import (
     CudaDevice,
     CudaMemory,
     gpu_ordinal,
     view_tensors,
 )
+from commbench.backends.torch.cuda_copy import CudaCopy
+from commbench.backends.torch.nccl import Nccl
 from commbench.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.core.case import World
+from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES, dtype, message
 from commbench.core.program import BufferSpec, View
 from commbench.engines.device import HOST_BOUND
@@ -143,3 +149,43 @@ def test_events_are_torchs_and_recorded_in_the_stream_of_the_device() -> None:
     device.record(begin)
     device.record(end)
     assert device.happened(begin) and device.elapsed_ns(begin, end) == 250_000
+
+
+@pytest.mark.parametrize(
+    ("version", "is_refused"),
+    [("2.6.0+cu126", True), ("2.7.0", False), ("2.13.0", False), ("3.0.1", False), (None, False)],
+)
+def test_a_torch_whose_graphs_have_more_in_them_is_refused_for_graphs_only(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, is_refused: bool
+) -> None:
+    monkeypatch.setattr(cuda, "installed_version", lambda names: version)
+    cuda._too_old_for_graphs.cache_clear()
+    try:
+        captured = replace(GPU_CASE, timing_mode="graph")
+        copied = replace(captured, benchmark="copy_d2d", staging="none")
+        for reason in (Nccl().supports(captured, 2), CudaCopy().supports(copied, 1)):
+            assert (reason is not None) is is_refused
+            assert reason is None or "torch 2.6.0+cu126" in reason
+        assert Nccl().supports(replace(GPU_CASE, timing_mode="throughput"), 2) is None
+    finally:
+        cuda._too_old_for_graphs.cache_clear()
+
+
+def test_a_failed_capture_says_that_no_other_follows_in_this_process() -> None:
+    class Capture:
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *error: object) -> None:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    device: Any = CudaDevice.__new__(CudaDevice)
+    device._stream = "the stream"
+    device._failed_graphs = []
+    device._cuda = SimpleNamespace(
+        CUDAGraph=object, graph=lambda *_, **__: Capture(), set_stream=lambda stream: None
+    )
+    with pytest.raises(Unsupported, match=r"not permitted .*; torch captures nothing after that"):
+        device.capture(lambda: None)
+    with pytest.raises(Unsupported, match="after a capture that failed"):
+        device.capture(lambda: None)

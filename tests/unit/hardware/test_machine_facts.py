@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from shown_gpus import hgx, shown
 
 from commbench.core import secrets
 from commbench.hardware import machine_facts
@@ -47,6 +48,25 @@ def test_it_is_quick():
     if machine_facts.collect()["topology.nvidia_smi_topo_m"]:
         pytest.skip("nvidia-smi takes its own time")
     assert min(timeit.repeat(machine_facts.collect, number=1, repeat=3)) < 0.3
+
+
+def test_nvml_holds_the_gpus_open_when_nvidia_smi_is_asked(tmp_path: Path) -> None:
+    """Without persistence mode nvidia-smi would have to initialise each of them."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho GPU0 $(grep -c libnvidia-ml /proc/$PPID/maps)\n")
+    program.chmod(0o755)
+    code = (
+        "from commbench.hardware import machine_facts;"
+        "print(machine_facts.collect()['topology.nvidia_smi_topo_m'])"
+    )
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = {**os.environ, **shown(tmp_path, hgx(1)), "PATH": path}
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    name, mappings = answer.stdout.split()
+    assert name == "GPU0"
+    assert int(mappings) > 0
 
 
 def test_no_library_under_test_is_imported():

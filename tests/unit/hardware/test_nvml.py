@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -311,3 +312,15 @@ def test_a_bus_id_keeps_its_numbers(domain: int, bus: int) -> None:
     assert [int(part, 16) for part in short.split(":")[:2]] == [domain, bus] and len(
         short.split(":")[0]
     ) >= 4
+
+
+def test_a_value_that_this_pynvml_can_not_hold_is_unknown() -> None:
+    """nvidia-ml-py 12.535 to 12.560 have no usVal, which is type 6 of newer drivers."""
+
+    class OldValue(ctypes.Union):
+        _fields_ = [("dVal", ctypes.c_double), ("uiVal", ctypes.c_uint)]
+
+    answer = SimpleNamespace(nvmlReturn=0, valueType=6, value=OldValue())
+    assert nvml._value_member(answer) == ""
+    answer.valueType = 1
+    assert nvml._value_member(answer) == "uiVal"

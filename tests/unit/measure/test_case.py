@@ -11,10 +11,13 @@ import pytest
 from composed import settings_of
 from numpy.typing import NDArray
 
+from commbench.backends.simulated import SimulatedCommunicator
+from commbench.core.errors import Unsupported
+from commbench.core.variables import Mode
 from commbench.engines.virtual import VirtualRunner
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import PlanFacts, plan
-from commbench.measure.samples import Samples, Timer
+from commbench.measure.samples import Outcome, Refused, Samples, Timer
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
 
@@ -63,15 +66,20 @@ class Library(Progress):
         self.calls.append((current, repetitions))
         return current, number
 
-    def visit(
+    def visit(self, *words: str, **given: Any) -> Samples:
+        outcome = self.outcome(*words, **given)
+        assert isinstance(outcome, Samples)
+        return outcome
+
+    def outcome(
         self, *words: str, number: int = 1, block_k: int | None = None, cache_bytes: int = 1
-    ) -> Samples:
+    ) -> Outcome:
         settings = settings_of(*MODEL, *words)
         world, control = hosted_world(1, 2)
         (job,) = plan(settings, world, PlanFacts(2**40, cache_bytes, 8))
         communicator = settings.backend.open(world, control)
         self.calls.clear()
-        outcome = CaseVisit(
+        return CaseVisit(
             job,
             communicator,
             control,
@@ -82,8 +90,6 @@ class Library(Progress):
             number=number,
             first_block_k=block_k,
         ).measure()
-        assert isinstance(outcome, Samples)
-        return outcome
 
 
 @pytest.fixture
@@ -250,3 +256,42 @@ def test_a_warm_up_at_its_limit_was_not_steady(library: Library) -> None:
     """The times of each call, of one repetition, are a tenth longer than those before."""
     library.stretch = lambda phase, number: 1.1**number if phase == "warmup" else 1.0
     assert not library.visit(*QUICK, "timing.case_s=0.05", "timing.warmup_repetitions=1").steady
+
+
+def test_calls_that_have_run_once_are_prepared_again_for_graphs(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the warm-up: a graph is captured when its runner is made."""
+    prepared: list[tuple[int, bool]] = []
+    real = SimulatedCommunicator.prepare
+
+    def prepare(self: Any, programs: Any, buffers: Any, mode: Mode) -> Any:
+        prepared.append((len(library.calls), mode.connected))
+        return real(self, programs, buffers, mode)
+
+    monkeypatch.setattr(SimulatedCommunicator, "prepare", prepare)
+    library.visit(*FIXED, "device=cuda", "timing_mode=graph")
+    assert prepared[:2] == [(0, False), (1, True)]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "unsupported"),
+    [("allocate", MemoryError("full"), False), ("prepare", Unsupported("no capture"), True)],
+)
+def test_a_refusal_says_whether_it_is_the_librarys(
+    library: Library,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    error: Exception,
+    unsupported: bool,
+) -> None:
+    """Only that of a capture is printed: too little memory for one case refuses no other."""
+
+    def refuse(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(SimulatedCommunicator, call, refuse)
+    outcome = library.outcome(*FIXED)
+    assert isinstance(outcome, Refused)
+    assert str(error) in outcome.reason
+    assert outcome.unsupported is unsupported

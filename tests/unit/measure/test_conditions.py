@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,23 @@ import pytest
 from composed import FACTS, settings_of
 
 from commbench.backends.simulated import Simulated
-from commbench.core.case import World
+from commbench.core.case import CaseGroup, World
 from commbench.core.layout import Layout
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Runner
+from commbench.hardware import nvml
+from commbench.hardware.nvml import Gpu
+from commbench.measure import conditions
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import (
     REFERENCE_REPETITIONS,
     Conditions,
+    ConditionsReader,
     PassReading,
     ReferenceCase,
     copy_gb_per_s,
     disturbed_passes,
+    wake_links,
 )
 from commbench.measure.plan import plan
 from commbench.measure.recorder import FanOut, Recorder
@@ -90,10 +96,11 @@ def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout
         settings, layouts=(Layout(1, 2), Layout(1, 4)), schedule="rounds", pairs="all"
     )
     reference = ReferenceCase(settings, world, FACTS)
-    assert reference.groups == {(0, 1, 2, 3)}
+    group = CaseGroup((0, 1, 2, 3))
+    assert reference.groups == {group}
     library = settings.backend.open(world, control, "cpu")
     for number in (1, 2):
-        reference.measure(number, {(0, 1, 2, 3): library}, control, Progress())
+        reference.measure(number, {group: library}, control, Progress())
     assert reference.passes[2]["p2p_latency_s"].median_s == pytest.approx(5e-6, rel=0.01)
     assert all(
         0 < readings["copy_s"].low_s <= readings["copy_s"].median_s < 0.01
@@ -103,7 +110,7 @@ def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout
     assert [first["pass"], second["pass"]] == [1, 2] and len(first["copy_s"]) == 3  # type: ignore[arg-type]
     slow = settings_of(*WORDS, *model, "backend.model.latency_s=5e-5").backend
     assert isinstance(slow, Simulated)
-    reference.measure(3, {(0, 1, 2, 3): slow.open(world, control, "cpu")}, control, Progress())
+    reference.measure(3, {group: slow.open(world, control, "cpu")}, control, Progress())
     assert 3 in disturbed_passes(reference.passes) and reference.record()[2]["moved"] is True
 
 
@@ -215,3 +222,57 @@ def test_at_the_end_only_the_rows_whose_flag_changes_are_written_again() -> None
         before = len(writer.seen)
         recorder.flag_disturbed([job], replace(around, disturbed=frozenset(disturbed)))
         assert writer.seen[before:] == ([] if expected is None else [expected])
+
+
+def link_that_wakes_up(
+    monkeypatch: pytest.MonkeyPatch, copies: int, generation_max: int = 4
+) -> list[str]:
+    """A GPU whose PCIe link is at generation 1 until so many copies have crossed it; returns the
+    events of the calls of its communicator."""
+    events: list[str] = []
+
+    def gpus() -> list[Gpu]:
+        awake = events.count("copy") >= copies
+        generation = generation_max if awake else 1
+        return [
+            Gpu(0, pcie_generation=generation, pcie_generation_max=generation_max, pcie_width=16)
+        ]
+
+    monkeypatch.setattr(nvml, "gpus", gpus)
+    return events
+
+
+def recording(events: list[str], **facts: Any) -> Any:
+    def allocate(spec: BufferSpec, pool: int) -> Any:
+        events.append("allocate")
+        return SimpleNamespace(write=lambda pattern: events.append("copy"))
+
+    return SimpleNamespace(facts=lambda: facts, allocate=allocate)
+
+
+def test_a_link_is_woken_before_its_rate_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GeForce without work is at generation 1, from which limits would follow."""
+    events = link_that_wakes_up(monkeypatch, copies=3)
+    settings = replace(settings_of(*WORDS), device="cuda")
+    world, control = hosted_world(1, 1)
+    run = {
+        "gpus": [{"gpu.own.index": 0}],
+        "provenance": {"nodes": [{"gpu.0.pcie_generation": 1, "gpu.0.pcie_width": 16}]},
+    }
+    library = recording(events, gpu="GeForce", ipc_probe="done")
+    reader = ConditionsReader(settings, world, control, run, library)
+    (gpu,) = reader.read(None, (), FACTS).evidence.gpus
+    assert gpu.pcie_generation == 4
+    assert events == ["allocate", "copy", "copy", "copy"]
+
+
+def test_a_link_at_its_full_rate_and_one_that_stays_slow_take_little_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events = link_that_wakes_up(monkeypatch, copies=0)
+    wake_links(recording(events))
+    assert events == []
+    monkeypatch.setattr(conditions, "WAKE_S", 0.0)
+    events = link_that_wakes_up(monkeypatch, copies=10**9)
+    wake_links(recording(events))
+    assert events == ["allocate"]

@@ -2,7 +2,8 @@
 without a hold.
 
 `python clocks.py torch|cupy`. The kernel counts clock ticks; how long a tick is, one kernel of 20
-ms tells, in which events and launches are invisible.
+ms tells, in which events and launches are invisible. A shorter kernel takes 1 to 3 us more than its
+ticks.
 """
 
 from __future__ import annotations

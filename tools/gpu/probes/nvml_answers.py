@@ -35,7 +35,8 @@ def raw_fields() -> list[dict[str, Any]]:
             "scope": scope,
             "status": result.nvmlReturn,
             "type": result.valueType,
-            "value": {name: getattr(result.value, name) for name in nvml.VALUE_MEMBERS},
+            # an older nvidia-ml-py lacks some of them
+            "value": {name: getattr(result.value, name, None) for name in nvml.VALUE_MEMBERS},
             "latency_us": result.latencyUsec,
         }
         for (field, scope), result in zip(

@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from commbench.core.program import AllGather, BufferSpec, Program, View
+from commbench.core.program import AllGather, BufferSpec, Irecv, Isend, Program, View, WaitAll
 from commbench.core.variables import Mode, TimingMode
 from commbench.engines.device import DeviceRunner
 from commbench.world.control import hosted_world
@@ -15,6 +15,10 @@ LIBRARIES = ("torch", "cupy")
 # 8 B out of place: one rank alone moves nothing in place
 PROGRAM = Program((BufferSpec("send", 2, "float32"), BufferSpec("recv", 2, "float32")),
                   (AllGather(View("send"), View("recv")),))  # fmt: skip
+# 8 B to itself: for NCCL a collective of one rank is a copy, not a launch of a kernel of its own
+TO_ITSELF = Program(
+    PROGRAM.buffers, (Irecv(View("recv"), 0, 0), Isend(View("send"), 0, 1), WaitAll((0, 1)))
+)
 
 
 def opened(library: str) -> Any:
@@ -35,12 +39,16 @@ def opened(library: str) -> Any:
 
 
 def runner(
-    communicator: Any, timing_mode: TimingMode, samples: int = 1, connected: bool = True
+    communicator: Any,
+    timing_mode: TimingMode,
+    samples: int = 1,
+    connected: bool = True,
+    program: Program = PROGRAM,
 ) -> tuple[DeviceRunner, Any]:
-    """`samples` calls of PROGRAM between two stamps, and the buffers that have to outlive it."""
-    buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in PROGRAM.buffers}}
+    """`samples` runs of the program between two stamps, and the buffers that have to outlive it."""
+    buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in program.buffers}}
     mode = Mode("python", "barrier", timing_mode=timing_mode, device="cuda", connected=connected)
-    return communicator.prepare({0: PROGRAM.repeated(samples)}, buffers, mode), buffers
+    return communicator.prepare({0: program.repeated(samples)}, buffers, mode), buffers
 
 
 def answer(value: dict[str, Any]) -> None:
