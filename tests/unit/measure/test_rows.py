@@ -274,6 +274,12 @@ def test_the_clock_of_each_engine_decides_how_many_samples_lie_between_two_stamp
     assert [
         samples_per_stamp(job, 20e-9, sample_s, soak=True) for sample_s in (1e-9, 0.625e-6, 1e-3)
     ] == [256, 80, 1]
+    for sync in ("barrier", "window"):
+        behind = replace(job, case=replace(job.case, sync=sync))
+        assert samples_per_stamp(behind, 20e-9, 1e-9) == 1, "each begins at a meeting of its own"
+        assert samples_per_stamp(behind, 20e-9, 1e-9, soak=True) == 1
+    alone = replace(planned("all_reduce"), case=replace(planned("all_reduce").case, sync="none"))
+    assert samples_per_stamp(alone, 20e-9, 1e-9) == 1, "ranks that do not wait for one another"
     for engine, limited in (("native", False), ("python", True)):  # 5 % of 1 us are 50 ns
         seen = row_of(
             planned("all_reduce", engine=engine), samples([[1000] * 10] * 2), overhead_s={}

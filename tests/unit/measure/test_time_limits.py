@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,15 @@ from numpy.random import default_rng
 
 from commbench.measure.plan import plan
 from commbench.measure.statistics import Series, median_interval
-from commbench.measure.time_limits import StopRule, VisitRule, WarmUpRule, stop_rule, warm_up_rule
+from commbench.measure.time_limits import (
+    StopRule,
+    VisitRule,
+    WarmUpRule,
+    block_deadline_s,
+    case_deadline_s,
+    stop_rule,
+    warm_up_rule,
+)
 from commbench.measure.visits import Visit
 from commbench.world.control import hosted_world
 
@@ -284,6 +293,19 @@ def test_all_visits_together_know_the_median_to_the_target(words: str, visits: i
     settings = settings_of("backend=simulated", "layout=1x2", words)
     job = plan(settings, hosted_world(1, 2)[0], FACTS)[0]
     assert stop_rule(job, settings).target == pytest.approx(settings.timing.target * visits**0.5)
+
+
+def test_idle_ranks_wait_for_all_phases_of_a_case_and_longer_for_more_memory() -> None:
+    """At least for connecting, the warm-up and the measured time, each with a block that is
+    late."""
+    settings = settings_of("backend=simulated", "layout=1x2", "sizes=[8,1GiB]", "budget.late_s=60")
+    settings = replace(settings, timing=replace(settings.timing, case_s=100.0))
+    small, large = plan(settings, hosted_world(1, 2)[0], FACTS)[:2]
+    assert large.node_bytes >= 2 * 2**30
+    for job in (small, large):
+        block_s = 60 + 20 * 0.5 + 10 * job.node_bytes / 0.2e9
+        assert block_deadline_s(job, settings) == pytest.approx(block_s)
+        assert case_deadline_s(job, settings) == pytest.approx(3 * block_s + 3 * 100)
 
 
 def test_a_warm_up_takes_its_time_from_the_visit_but_at_most_half_of_it() -> None:

@@ -109,10 +109,24 @@ def test_the_row_says_what_was_compared() -> None:
     assert math.isnan(record["p99_ratio"]) and record["delta"] == 0.02
 
 
+def test_a_percentile_is_compared_over_the_launches_that_have_one() -> None:
+    base = launches(QUIET).assign(p95_s=[None, 2e-3, 3e-3, 7e-3, None], p99_s=[9e-3] * 5)
+    new = launches(QUIET).assign(p95_s=[4e-3, 6e-3, 9e-3, None, None])
+    (record,) = compare(base, new).to_dict("records")
+    assert record["p95_ratio"] == pytest.approx(6 / 3)
+    assert math.isnan(record["p99_ratio"]), "no launch of NEW has one"
+
+
+@pytest.mark.parametrize("fewer", ["base", "new"])
 @pytest.mark.parametrize(("count", "missing"), [(1, 3), (2, 2), (3, 1)])
-def test_too_few_launches_give_a_ratio_and_no_verdict(count: int, missing: int) -> None:
-    (record,) = compare(launches(QUIET), launches([2e-3] * count)).to_dict("records")
-    assert record["ratio"] == pytest.approx(2e-3 / 1.001e-3)
+def test_too_few_launches_on_one_side_give_a_ratio_and_no_verdict(
+    count: int, missing: int, fewer: str
+) -> None:
+    many_launches = launches(QUIET)
+    few_launches = launches([2e-3] * count)
+    base, new = (few_launches, many_launches) if fewer == "base" else (many_launches, few_launches)
+    (record,) = compare(base, new).to_dict("records")
+    assert record["ratio"] == pytest.approx((2e-3 / 1.001e-3) ** (-1 if fewer == "base" else 1))
     assert record["missing_launches"] == missing
     assert (
         pd.isna(record["verdict"])
@@ -146,6 +160,18 @@ def test_noise_between_equal_launches_raises_the_threshold() -> None:
     assert list(compare(launches(QUIET), new, aa=launches(QUIET)).delta) == [0.02]
     with pytest.raises(ConfigError, match="no case with 4 measured launches"):
         compare(launches(QUIET), new, aa=launches(QUIET[:3]))
+
+
+def test_a_case_without_noise_of_its_own_has_the_largest_of_the_others() -> None:
+    """A/A launches at 8, 16 and 24 B, of which those at 16 B are the loudest."""
+    shares = {8: 0.1, 16: 0.2, 24: 0.05}
+    aa = pd.concat(
+        launches([1e-3 * (1 + step * share) for step in range(5)], message_bytes=size)
+        for size, share in shares.items()
+    )
+    base = pd.concat([launches(QUIET, message_bytes=size) for size in (8, 16, 24, 32)])
+    delta = compare(base, base, aa=aa).set_index("message_bytes").delta
+    assert 0.02 < delta[24] < delta[8] < delta[16] == delta[32]
 
 
 def test_a_rigorous_run_is_several_launches_but_one_of_a_pair() -> None:
@@ -182,7 +208,9 @@ def test_pairs_of_launches_share_their_drift() -> None:
     base = launches(drift)
     new = launches([1.1 * median_s for median_s in drift])
     assert list(compare(base, new).verdict) == ["UNDECIDED"]
-    assert list(compare(base, new, paired=True).verdict) == ["SLOWER"]
+    (record,) = compare(base, new, paired=True).to_dict("records")
+    assert record["verdict"] == "SLOWER"
+    assert [record["ratio_low"], record["ratio"], record["ratio_high"]] == pytest.approx([1.1] * 3)
     (record,) = compare(base, new.iloc[1:], paired=True).to_dict("records")
     assert (record["base_launches"], record["new_launches"], record["base_unmeasured"]) == (5, 5, 1)
     assert pd.isna(record["verdict"]) and record["missing_launches"] == 1

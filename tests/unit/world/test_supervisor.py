@@ -261,6 +261,8 @@ def test_ranks_that_end_at_once_are_named_and_not_their_server(
     assert failures(3, -signal.SIGKILL) == [(1, "was killed by SIGKILL")], (
         "rank 0 ended because rank 1 was gone"
     )
+    assert failures(130, 3) == [(0, "exited with status 130")], "it was interrupted alone"
+    assert failures(143, 3) == [(1, "exited with status 3")], "it was ended by its server"
     monkeypatch.setattr(AtOnce, "seen_together", 1)
     assert failures(-signal.SIGKILL, -signal.SIGKILL) == [(0, "was killed by SIGKILL")], (
         "their server kills nobody"
