@@ -192,6 +192,9 @@ def test_one_launch_of_each_tells_of_this_run_only_and_only_what_launches_can_no
         other = Measured((factor,), factor * 0.99, factor * 1.01, run_id=run_id)
         assert differ(base, other) == differ(other, base) == expected
     assert not differ(base, Measured((9.0,), math.nan, math.nan, run_id="a"))
+    unknown = [Measured((factor,), factor * 0.99, factor * 1.01) for factor in (1.0, 1.3)]
+    assert not differ(*unknown), "two that name no run are not known to be of the same"
+    assert Measured((1.0, 2.0, 9.0), 0.9, 9.1).median_s == 2
     three = Measured((2.0, 2.1, 2.2), 1.9, 2.3)
     assert not differ(base, three), "launches enough on one side only"
     assert differ(Measured((1.0, 1.05, 1.1), 0.9, 1.2), three)
@@ -290,6 +293,13 @@ def test_the_noise_of_equal_launches_grows_with_their_effect() -> None:
     quiet, loud = (noise(1e-3 * np.exp(rng.normal(0, effect, 20)), rng) for effect in (0.01, 0.1))
     assert 0.002 < quiet < 0.03 < loud < 0.3
     assert noise(np.ones(4), rng) == 0.0
+
+
+def test_noise_is_the_ratio_of_two_halves_whichever_is_larger() -> None:
+    """Of all pairs of halves 2 in 30 are {8, 16} and {1, 2}, whose medians differ by a factor of
+    8."""
+    launches = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    assert noise(launches, np.random.default_rng(1)) == pytest.approx(math.log(8))
 
 
 # ---------------------------------------------------------------- second opinion
