@@ -13,7 +13,7 @@ from numpy.random import default_rng
 
 from commbench.core.case import Planned, World
 from commbench.core.columns import INTERRUPTED
-from commbench.measure.case_record import CaseRecord
+from commbench.measure.case_record import GPU_THROTTLE_REASONS, CaseRecord
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import plan
 from commbench.measure.rows import row, sample_table
@@ -227,7 +227,7 @@ def test_what_one_visit_has_shown_stays_in_the_warnings(job: Planned) -> None:
 
 
 @pytest.mark.parametrize("worst", [0, 1, 2])
-def test_errors_of_the_clock_late_starts_and_waits_for_the_host_are_those_of_all_visits(
+def test_errors_of_the_clock_late_starts_and_what_disturbs_a_gpu_are_those_of_all_visits(
     job: Planned, worst: int
 ) -> None:
     """The largest error, all late starts, and the largest share of a rank in a visit."""
@@ -241,11 +241,16 @@ def test_errors_of_the_clock_late_starts_and_waits_for_the_host_are_those_of_all
             visit(number, late=number + 1),
             clock_error_s=4e-6 if number == worst else 1e-6,
             repetitions=100,
-            counts=(*bound(0, 1, 7 if number == worst else 2), *bound(1, 1, 1)),
+            counts=(
+                *bound(0, 1, 7 if number == worst else 2),
+                *bound(1, 1, 1),
+                Counts(0, 9, {GPU_THROTTLE_REASONS: 4.0 if number == worst else 0.0}),
+            ),
         )
         record.add(job, samples)
     assert (record.clock_error_s, record.late_repetitions) == (4e-6, 1 + 2 + 3)
     assert record.host_bound_share == 0.07
+    assert record.throttle_masks == {0, 4}
 
 
 @pytest.mark.parametrize("thinned", [0, 1, 2])
@@ -293,4 +298,5 @@ def test_one_warm_up_at_its_limit_makes_the_case_unsteady(job: Planned, unsteady
     record = CaseRecord()
     for seed in range(3):
         record.add(job, replace(visit(seed), steady=seed != unsteady, warmup_s=0.25))
-    assert not record.steady and record.warmup_s == 0.75
+    assert not record.steady
+    assert (record.warmup_s, record.spent_s) == (3 * 0.25, 3 * (0.5 + 0.25))

@@ -23,7 +23,10 @@ from commbench.measure.time_limits import (
     WarmUpRule,
     block_deadline_s,
     case_deadline_s,
+    max_repetitions,
+    spacing_s,
     stop_rule,
+    visit_rule,
     warm_up_rule,
 )
 from commbench.measure.visits import Visit
@@ -293,6 +296,23 @@ def test_all_visits_together_know_the_median_to_the_target(words: str, visits: i
     settings = settings_of("backend=simulated", "layout=1x2", words)
     job = plan(settings, hosted_world(1, 2)[0], FACTS)[0]
     assert stop_rule(job, settings).target == pytest.approx(settings.timing.target * visits**0.5)
+
+
+def test_visits_and_launches_share_the_time_and_the_repetitions_of_a_case() -> None:
+    """3 launches of 6 visits each."""
+    settings = settings_of("backend=simulated", "layout=1x2", "timing=rigorous")
+    timing = replace(settings.timing, visits=6, launches=3, case_s=36.0, pass_s=5.0)
+    settings = replace(settings, timing=timing)
+    job = plan(settings, hosted_world(1, 2)[0], FACTS)[0]
+    one = stop_rule(job, settings)
+    most = max_repetitions(job, settings)
+    assert (one.budget_s, one.max_repetitions) == (36 / 18, math.ceil(most / 18))
+    assert one.share == pytest.approx(1 / 18)
+    rules = [visit_rule(job, settings, extra_s) for extra_s in (0.0, 4.0, 99.0)]
+    assert [rule.budget_s for rule in rules] == [12, 12 + 4, 12 + 12]
+    assert rules[0].max_repetitions == math.ceil(most / 3) and rules[0].least == 6
+    assert spacing_s(settings) == 36 / 18
+    assert spacing_s(replace(settings, timing=replace(timing, pass_s=1.0))) == 1.0
 
 
 def test_idle_ranks_wait_for_all_phases_of_a_case_and_longer_for_more_memory() -> None:
