@@ -107,6 +107,19 @@ def test_a_very_slow_case_waits_for_six_but_not_beyond_twice_the_budget(
     assert (values.size, reason) == (n, "budget")
 
 
+def test_a_visit_ends_where_another_repetition_has_no_time() -> None:
+    """And waits for its share of the six that an interval needs."""
+    rule = rule_of(target=1e-6, budget_s=10.0)
+    assert [rule.reason(NOISE[:9], spent_s) for spent_s in (8.9, 9.1)] == [None, "budget"]
+    shares = [rule_of(target=1e-6, share=share).reason(NOISE[:1], 6.0) for share in (1.0, 1 / 6)]
+    assert shares == [None, "budget"]
+
+
+def test_a_block_counts_the_time_between_its_samples() -> None:
+    """0.1 s for each of 30 samples of 1 ms: 5 more in half a second."""
+    assert rule_of().next_block(np.full(30, 1e-3), spent_s=3.0) == 5
+
+
 def test_noise_that_still_grows_is_not_stable() -> None:
     growing = 1e-3 + (NOISE - 1e-3) * np.linspace(0, 30, NOISE.size)
     assert outcome(np.abs(growing), rule_of(target=1e-5))[2] == "max_repetitions"
@@ -262,6 +275,7 @@ def test_a_warm_up_ends_when_it_is_long_enough_and_steady_or_at_its_limit(
 def test_the_first_block_of_a_warm_up() -> None:
     assert WarmUpRule(10, 0.01, 1.0).first_block(1e-3, 1e-3) == 10
     assert WarmUpRule(10, 0.01, 1.0).first_block(0.25, 1e-3) == 2, "no longer than half a second"
+    assert WarmUpRule(10**6, 0.01, 1.0).first_block(0.0, 0.0) == 10_000, "on a virtual clock"
     assert WarmUpRule(0, 0.0, 1.0).first_block(1e-3, 1e-3) == 0
     assert [
         WarmUpRule(0, 0.0, 1.0, trial=True).first_block(1e-3, call_s) for call_s in (1e-3, 1.0)
@@ -287,6 +301,13 @@ def test_a_slow_start_takes_a_second_of_the_first_visit(
     rule = warm_up_rule(settings, settings.case_s / settings.timing.visits, visit, slow_start)
     assert rule.seconds == pytest.approx(seconds)
     assert rule.limit_s >= rule.seconds
+
+
+def test_a_warm_up_takes_at_most_a_fifth_of_a_visit_and_5_s() -> None:
+    settings = settings_of("backend=simulated", "timing=default", "timing.warmup_repetitions=60")
+    limits = [warm_up_rule(settings, budget_s, 1, False).limit_s for budget_s in (10.0, 100.0)]
+    assert limits == [2.0, 5.0]
+    assert [warm_up_rule(settings, 10.0, visit, False).repetitions for visit in (1, 2)] == [60, 10]
 
 
 @pytest.mark.parametrize(

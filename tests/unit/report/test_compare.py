@@ -141,6 +141,9 @@ def test_undecided_says_how_many_launches_are_missing() -> None:
     (record,) = compare(base, new).to_dict("records")
     assert record["verdict"] == "UNDECIDED"
     assert 1 <= record["missing_launches"] <= 96
+    more = launches([0.90e-3, 0.94e-3, 0.98e-3, 1.00e-3, 1.02e-3, 1.06e-3, 1.10e-3])
+    missing = {compare(*sides).missing_launches[0] for sides in ((more, new), (new, more))}
+    assert len(missing) == 1, "counted from the side with fewer launches, whichever it is"
 
 
 def test_holm_counts_all_cases() -> None:
@@ -305,7 +308,8 @@ def test_unlike_payloads_and_clocks_are_refused() -> None:
 def test_cases_of_one_side_and_launches_without_a_number_are_kept() -> None:
     base = pd.concat([launches(QUIET[:4]), launches(QUIET, message_bytes=16)])
     new = pd.concat([launches(QUIET), launches(QUIET, message_bytes=32)])
-    failed = frame([row(7, None, status="failed", reason="a call failed"), row(8, 0.0)])
+    words = {"status": "failed", "reason": "a call failed", "algbw_gb_per_s": None}
+    failed = frame([row(7, 9e-3, **words), row(8, 0.0)])
     table = compare(pd.concat([base, failed[1:]]), pd.concat([new, failed]))
     table = table.set_index("message_bytes")
     assert (table.base_launches[8], table.base_unmeasured[8]) == (4, 1)
@@ -316,6 +320,25 @@ def test_cases_of_one_side_and_launches_without_a_number_are_kept() -> None:
         "a call failed",
     )
     assert table.ratio[[16, 32]].isna().all() and table.verdict[[16, 32]].isna().all()
+
+
+def test_of_two_attempts_of_a_run_at_a_case_the_later_counts() -> None:
+    twice = pd.concat([launches([9e-3] * 5), launches(QUIET)])
+    (record,) = compare(launches(QUIET), twice).to_dict("records")
+    assert (record["ratio"], record["new_launches"]) == (1.0, 5)
+
+
+def test_a_library_is_taken_as_upgraded_only_where_no_version_is_on_both_sides() -> None:
+    old, new = (
+        launches(QUIET, message_bytes=size, library=library)
+        for size, library in ((8, "a"), (16, "b"))
+    )
+    upgraded = [launches(QUIET, message_bytes=size, library="b") for size in (8, 16)]
+    assert set(compare(old, upgraded[0]).sides) == {"both"}
+    table = compare(pd.concat([old, new]), pd.concat(upgraded))
+    assert sorted(zip(table.message_bytes, table.sides, strict=True)) == [
+        (8, "base"), (8, "new"), (16, "both"),
+    ]  # fmt: skip
 
 
 def test_a_case_that_failed_everywhere_has_a_row_without_numbers() -> None:

@@ -279,7 +279,7 @@ def test_a_rank_waits_for_the_lowest_rank_of_its_host_that_lives(
 ) -> None:
     """Rank 2 has the processes of ranks 0 and 1 on its host, and continues those that are
     stopped."""
-    words = ["sleep", "60"]
+    words = ["sleep", "5"]
 
     def waits(timeout_s: float) -> bool:
         begun = time.monotonic()
