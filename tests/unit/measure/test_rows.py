@@ -412,6 +412,11 @@ def test_a_flag_tells_what_to_know_before_trusting_the_median(
     assert flag not in row_of(job, samples(CALM))["warnings"]
 
 
+def test_as_many_threads_as_cores_are_not_too_many() -> None:
+    job = planned("all_reduce")
+    assert row_of(job, samples(CALM), threads_per_rank=4, cores=8)["warnings"] == []
+
+
 def test_ranks_that_start_apart_are_skewed() -> None:
     apart = np.array([[0], [10**6]])  # 1 ms of 10 ms
     job = planned("all_reduce")

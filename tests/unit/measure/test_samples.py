@@ -86,6 +86,16 @@ def test_of_several_initiators_the_slowest_decides() -> None:
     assert deciding_rows(stamps, (0, 2)).tolist() == [2, 0]
 
 
+def test_a_block_far_beyond_the_bound_is_thinned_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "KEPT_REPETITIONS", 10)
+    line = Timeline(job_of("max_over_ranks", (0, 1)))
+    elapsed = noise(2, 100)
+    line.add("measure", stamps_at(elapsed[:, :85]))
+    line.add("measure", stamps_at(elapsed[:, 85:], 10**9))
+    assert line.times("measure") == pytest.approx(elapsed.max(axis=0)[::16] * 1e-9)
+    assert line.repetitions("measure") == 100
+
+
 def test_the_bound_of_what_is_kept_counts_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "RAW_STAMPS", 100)
     complete = []
