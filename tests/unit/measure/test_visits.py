@@ -96,6 +96,16 @@ def test_launches_that_differ_more_than_their_visits_are_the_interval() -> None:
     assert (seen.low_s, seen.high_s, seen.of, seen.level) == (1.005, 3.0, "launches", 0.75)
 
 
+def test_ten_visits_are_enough_for_the_interval_over_launches() -> None:
+    ten = [
+        visit
+        for segment in (0, 1)
+        for visit in visits_of(1, 1.01, 1.02, 1.03, 1.04, segment=segment)
+    ]
+    assert [estimate(visits).of for visits in (ten[:9], ten)] == ["visits", "launches"]
+    assert estimate(visits_of(*[1.0] * 10)).of == "visits", "of one launch"
+
+
 def test_launches_alike_give_the_interval_of_a_bootstrap() -> None:
     rng = default_rng(2)
     launches = [rng.normal(1.0, 0.05, 6) for _ in range(3)]
