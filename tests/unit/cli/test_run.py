@@ -1,4 +1,4 @@
-"""What the command says of a run whose worlds it starts, with worlds that break at once."""
+"""What the command says of a run whose worlds it starts, with worlds that end at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from commbench.cli.run import run
 from commbench.core.errors import WorldBroken
 from commbench.core.run_folder import write_json
 from commbench.world import launch
+from commbench.world.recovery import Resume
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -33,3 +34,32 @@ def test_a_run_that_lost_its_ranks_says_how_to_finish_it(
         hint.startswith(f"; finish it with: commbench resume {tmp_path}/") if begun else hint == ""
     )
     assert broken.value.stacks == ("rank 1: case.py:1 measure",)
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"),
+    [
+        ([("running", 0), ("running", 0), ("done", 1)], 1),
+        ([("running", 0), ("interrupted", 130)], 130),
+        ([("done", 0)], 0),
+        ([("running", 3)], 3),
+    ],
+)
+def test_launches_follow_one_another_until_a_world_ends_the_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: list[tuple[str, int]],
+    status: int,
+) -> None:
+    resumed = list[Resume | None]()
+
+    def start(spec: launch.WorldSpec) -> int:
+        text, exit_status = ends[len(resumed)]
+        resumed.append(spec.resume)
+        write_json(Path(spec.folder) / "run.json", {"status": text, "exit_status": exit_status})
+        return exit_status
+
+    monkeypatch.setattr(launch, "start", start)
+    words = ["backend=gloo", "layout=1x2", f"output={tmp_path}", "timing.launches=3"]
+    assert run(words) == status
+    assert resumed == [None, *[Resume.LAUNCH] * (len(ends) - 1)]

@@ -124,6 +124,16 @@ def test_two_slow_ranks_are_both_named() -> None:
     assert all("in 14 of 26 slow pairs" in finding.text for finding in ranks)
 
 
+def test_a_rank_with_half_of_its_links_slow_is_no_slow_rank() -> None:
+    """Of 8 directions between 5 ranks 4 are slow, then 5: more than half."""
+    slow = {(0, 1): 3.0, (1, 0): 3.0, (0, 2): 3.0, (2, 0): 3.0}
+    assert [finding.kind for finding in findings(world(5, slow))] == ["slow", "slow"]
+    more = {**slow, (0, 3): 3.0}
+    (rank, *_) = findings(world(5, more))
+    assert (rank.kind, rank.rank, rank.ratio) == ("rank", 0, pytest.approx(3.0))
+    assert "rank 0 is in all 5 slow pairs" in rank.text
+
+
 def test_a_bad_link_is_no_bad_rank() -> None:
     assert reported(world(8, {(1, 6): 3.0, (6, 1): 3.0})) == [("slow", "1-6", None)]
 

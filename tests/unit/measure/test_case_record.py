@@ -13,11 +13,17 @@ from numpy.random import default_rng
 
 from commbench.core.case import Planned, World
 from commbench.core.columns import INTERRUPTED
-from commbench.measure.case_record import CaseRecord
+from commbench.measure.case_record import GPU_THROTTLE_REASONS, CaseRecord
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import plan
 from commbench.measure.rows import row, sample_table
-from commbench.measure.samples import Block, Counts, MeasuredCounters, Samples
+from commbench.measure.samples import (
+    MEASURED_HOST_BOUND,
+    Block,
+    Counts,
+    MeasuredCounters,
+    Samples,
+)
 from commbench.measure.time_limits import VisitRule
 from commbench.measure.transports import TransportEvidence
 from commbench.world.control import hosted_world
@@ -220,9 +226,77 @@ def test_what_one_visit_has_shown_stays_in_the_warnings(job: Planned) -> None:
     assert {"throttled", "thinned"} <= set(warnings) and "multimodal" not in warnings
 
 
+@pytest.mark.parametrize("worst", [0, 1, 2])
+def test_errors_of_the_clock_late_starts_and_what_disturbs_a_gpu_are_those_of_all_visits(
+    job: Planned, worst: int
+) -> None:
+    """The largest error, all late starts, and the largest share of a rank in a visit."""
+
+    def bound(rank: int, *totals: float) -> list[Counts]:
+        return [Counts(rank, at, {MEASURED_HOST_BOUND: total}) for at, total in enumerate(totals)]
+
+    record = CaseRecord()
+    for number in range(3):
+        samples = replace(
+            visit(number, late=number + 1),
+            clock_error_s=4e-6 if number == worst else 1e-6,
+            repetitions=100,
+            counts=(
+                *bound(0, 1, 7 if number == worst else 2),
+                *bound(1, 1, 1),
+                Counts(0, 9, {GPU_THROTTLE_REASONS: 4.0 if number == worst else 0.0}),
+            ),
+        )
+        record.add(job, samples)
+    assert (record.clock_error_s, record.late_repetitions) == (4e-6, 1 + 2 + 3)
+    assert record.host_bound_share == 0.07
+    assert record.throttle_masks == {0, 4}
+
+
+@pytest.mark.parametrize("thinned", [0, 1, 2])
+def test_a_visit_of_which_only_some_times_were_kept_counts_all_its_repetitions(
+    job: Planned, thinned: int
+) -> None:
+    record = CaseRecord()
+    for number in range(3):
+        record.add(job, replace(visit(number), repetitions=400 if number == thinned else 100))
+    values = row(job, record, AROUND, STARTED)
+    assert (values["repetitions"], record.repetitions) == (600, 600)
+    assert "thinned" in values["warnings"]
+    whole = row(job, recorded(job, 1, 2)[0], AROUND, STARTED)
+    assert whole["repetitions"] == 200 and "thinned" not in whole["warnings"]
+
+
+@pytest.mark.parametrize("long", [0, 1, 2])
+def test_of_a_visit_that_is_too_long_evenly_spaced_times_are_kept(job: Planned, long: int) -> None:
+    record = CaseRecord(kept=60)
+    for number in range(3):
+        blocks = visit(number).blocks
+        record.add(job, replace(visit(number), blocks=blocks if number == long else blocks[:3]))
+    assert [len(times) for times in record.times] == [
+        50 if number == long else 60 for number in range(3)
+    ]
+    assert record.thinned and record.repetitions == 100 + 60 + 60
+
+
+@pytest.mark.parametrize(
+    ("passes", "disturbed"),
+    [((), False), ((1,), False), ((1, 4), True), ((1, 5), False), ((5, 6, 7), False)],
+)
+def test_a_case_is_disturbed_if_half_of_its_visits_in_this_start_were(
+    job: Planned, passes: tuple[int, ...], disturbed: bool
+) -> None:
+    """Three visits of an earlier start, then four in passes 1 to 4 of this one."""
+    record = CaseRecord()
+    for number in range(7):
+        record.add(job, visit(number), segment=int(number >= 3))
+    assert record.disturbed(frozenset(passes)) is disturbed
+
+
 @pytest.mark.parametrize("unsteady", [0, 1, 2])
 def test_one_warm_up_at_its_limit_makes_the_case_unsteady(job: Planned, unsteady: int) -> None:
     record = CaseRecord()
     for seed in range(3):
         record.add(job, replace(visit(seed), steady=seed != unsteady, warmup_s=0.25))
-    assert not record.steady and record.warmup_s == 0.75
+    assert not record.steady
+    assert (record.warmup_s, record.spent_s) == (3 * 0.25, 3 * (0.5 + 0.25))

@@ -49,19 +49,19 @@ class Run:
         self.settings = replace(settings_of("backend=simulated", *own, *words), writers=())
         jobs = plan(self.settings, hosted_world(1, 2)[0], FACTS)
         self.jobs = tuple(replace(job, case=replace(job.case, engine="python")) for job in jobs)
-        run = {
+        self.run: dict[str, Any] = {
             "run_id": "r",
             "sweep_id": "s",
             "launches": {"planned": 1, "began": [0], "spent_s": 0.0},
         }
-        self.recorder = Recorder(self.settings, run, cases)
+        self.recorder = Recorder(self.settings, self.run, cases)
         self.recorder.writers = FanOut([])
 
-    def visit(self, job: Planned, median_s: float, spent_s: float) -> None:
+    def visit(self, job: Planned, median_s: float, spent_s: float, wrong: int = 0) -> None:
         elapsed = np.full(20, round(1e9 * median_s), np.int64)
         stamps = np.stack([np.zeros((2, 20), np.int64), np.tile(elapsed, (2, 1))], axis=2)
         blocks = Block("connect", 0, stamps[:, :1]), Block("measure", 1, stamps)
-        samples = Samples((0, 1), blocks, 1, "ci", 0, spent_s=spent_s)
+        samples = Samples((0, 1), blocks, 1, "ci", wrong, spent_s=spent_s)
         self.recorder.record(job, samples, AROUND, datetime.now(timezone.utc))
 
     def passes(self, visit: Any, wait_s: float = 0.0) -> dict[int, int]:
@@ -118,6 +118,18 @@ def test_a_case_that_more_time_would_not_help_does_not_get_it() -> None:
     assert set(run.passes(visit).values()) == {6}
     reasons = {row["message_bytes"]: row["stop_reason"] for row in run.recorder.rows.values()}
     assert reasons[8] == "noise_stable" and reasons[16] == "ci"
+
+
+@pytest.mark.parametrize(("wrong", "further"), [((), True), ((0,), True), ((0, 1), False)])
+def test_another_launch_follows_while_some_case_has_a_number(
+    wrong: tuple[int, ...], further: bool
+) -> None:
+    run = Run("timing.launches=2", cases=2)
+    for job in run.jobs:
+        run.visit(job, 1e-3, 0.1, wrong=3 if job.order in wrong else 0)
+    assert not run.recorder.more_launches, "there is one launch"
+    run.run["launches"]["planned"] = 2
+    assert run.recorder.more_launches is further
 
 
 def test_the_wait_between_passes_is_a_part_of_the_time_of_the_cases_that_wait() -> None:

@@ -31,7 +31,7 @@ from commbench.measure.conditions import Conditions, empty_samples_s, host_copie
 from commbench.measure.plan import plan
 from commbench.measure.rows import impossible_reason, row, sample_table, wire_gb_per_s
 from commbench.measure.samples import Block, Counts, Failure, MeasuredCounters, Refused, Samples
-from commbench.measure.time_limits import samples_per_stamp
+from commbench.measure.time_limits import max_repetitions, samples_per_stamp
 from commbench.measure.transports import TransportEvidence
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
@@ -274,6 +274,15 @@ def test_the_clock_of_each_engine_decides_how_many_samples_lie_between_two_stamp
     assert [
         samples_per_stamp(job, 20e-9, sample_s, soak=True) for sample_s in (1e-9, 0.625e-6, 1e-3)
     ] == [256, 80, 1]
+    for sync in ("barrier", "window"):
+        behind = replace(job, case=replace(job.case, sync=sync))
+        assert samples_per_stamp(behind, 20e-9, 1e-9) == 1, "each begins at a meeting of its own"
+        assert samples_per_stamp(behind, 20e-9, 1e-9, soak=True) == 1
+    alone = replace(planned("all_reduce"), case=replace(planned("all_reduce").case, sync="none"))
+    assert samples_per_stamp(alone, 20e-9, 1e-9) == 1, "ranks that do not wait for one another"
+    batched = replace(job, case=replace(job.case, timing_mode="throughput"))
+    batches = [samples_per_stamp(batched, 0.0, sample_s) for sample_s in (0, 1e-3, 0.1, 1.0)]
+    assert batches == [20, 20, 5, 1], "no longer than half a second"
     for engine, limited in (("native", False), ("python", True)):  # 5 % of 1 us are 50 ns
         seen = row_of(
             planned("all_reduce", engine=engine), samples([[1000] * 10] * 2), overhead_s={}
@@ -290,6 +299,10 @@ def test_a_window_is_counted_message_by_message() -> None:
     assert seen["message_rate_per_s"] == 1000
     assert seen["algbw_gb_per_s"] == pytest.approx(60_000 / 1e-3 / 1e9)
     assert seen["first_call_s"] == 1
+    settings = settings_for("p2p_bandwidth")
+    alone = replace(job, case=replace(job.case, window=1))
+    most = [max_repetitions(each, settings) for each in (alone, job)]
+    assert most == [10_000, 200], "messages of a window are not repetitions"
 
 
 def test_several_samples_between_two_stamps_are_divided_out_and_the_first_call_is_whole() -> None:
@@ -397,6 +410,11 @@ def test_a_flag_tells_what_to_know_before_trusting_the_median(
     job = planned(benchmark)
     assert flag in row_of(job, samples(elapsed), **changed)["warnings"]
     assert flag not in row_of(job, samples(CALM))["warnings"]
+
+
+def test_as_many_threads_as_cores_are_not_too_many() -> None:
+    job = planned("all_reduce")
+    assert row_of(job, samples(CALM), threads_per_rank=4, cores=8)["warnings"] == []
 
 
 def test_ranks_that_start_apart_are_skewed() -> None:

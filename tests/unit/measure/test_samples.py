@@ -82,6 +82,28 @@ def test_a_straggler_shows_in_the_tail_and_not_in_the_mean_of_ranks() -> None:
 def test_of_several_initiators_the_slowest_decides() -> None:
     stamps = stamps_of([[10, 50], [99, 99], [30, 40]])
     assert deciding_rows(stamps, (0, 2)).tolist() == [2, 0]
+    stamps[2] += 1_000  # a rank that ends last need not have taken longest
+    assert deciding_rows(stamps, (0, 2)).tolist() == [2, 0]
+
+
+def test_a_block_far_beyond_the_bound_is_thinned_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "KEPT_REPETITIONS", 10)
+    line = Timeline(job_of("max_over_ranks", (0, 1)))
+    elapsed = noise(2, 100)
+    line.add("measure", stamps_at(elapsed[:, :85]))
+    line.add("measure", stamps_at(elapsed[:, 85:], 10**9))
+    assert line.times("measure") == pytest.approx(elapsed.max(axis=0)[::16] * 1e-9)
+    assert line.repetitions("measure") == 100
+
+
+def test_the_bound_of_what_is_kept_counts_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "RAW_STAMPS", 100)
+    complete = []
+    for repetitions in (33, 34):  # of three ranks
+        line = Timeline(job_of("max_over_ranks", (0, 1, 2)))
+        line.add("measure", stamps_at(noise(3, repetitions)))
+        complete.append(line.complete)
+    assert complete == [True, False]
 
 
 MS = 10**6

@@ -27,6 +27,7 @@ from commbench.measure.statistics import (
     percentile,
     steady,
     summarise,
+    tukey_outliers,
 )
 from commbench.measure.visits import Visit, estimate, flags
 
@@ -149,6 +150,12 @@ def test_a_series_that_only_wanders_has_no_better_interval_than_its_range() -> N
     assert median_interval(np.linspace(1.0, 2.0, 50)) == (1.0, 2.0)
 
 
+def test_fewer_than_six_independent_repetitions_have_their_range() -> None:
+    values = np.arange(100.0)
+    assert median_interval(values, effective=5.9) == (0.0, 99.0)
+    assert median_interval(values, effective=6.0) == (8.0, 91.0)
+
+
 def test_constant_series() -> None:
     values = np.full(40, 0.1)
     assert (effective_size(values), lag1(values), half_width(values)) == (40, 0.0, 0.0)
@@ -258,6 +265,21 @@ def test_ordinary_noise_raises_no_flag() -> None:
     )
 
 
+@pytest.mark.parametrize(("share", "ratio"), [(0.005, 3.0), (0.05, 1.5)])
+def test_a_few_slow_repetitions_are_no_mode(share: float, ratio: float) -> None:
+    """They lie apart, but move the mean by less than 20 %, or are less than 5 % of the central
+    96 %."""
+    slow = np.arange(2000) % round(1 / share) == 0
+    calm = default_rng(5).lognormal(0, 0.01, 2000)
+    assert "multimodal" not in flags_of(np.where(slow, ratio, 1.0) * calm)
+    assert "multimodal" in flags_of(np.where(slow, 50 * ratio, 1.0) * calm)
+
+
+def test_halves_of_fewer_than_six_do_not_drift() -> None:
+    assert not drifting(np.repeat([1.0, 2.0], [5, 6]))
+    assert drifting(np.repeat([1.0, 2.0], [6, 6]))
+
+
 def test_one_straggler_is_neither_drift_nor_mode() -> None:
     values = NOISE[:100].copy()
     values[70] *= 100
@@ -278,3 +300,11 @@ def test_mser_finds_the_transient() -> None:
 def test_a_summary_of_1_to_100() -> None:
     assert list(summarise(alternating(100)).values()) == [1.0, 50.5, 90.0, 95.0, None, None, 100.0]
     assert list(summarise(np.array([2.0])).values()) == [2.0, 2.0, None, None, None, None, 2.0]
+    straggler = np.where(alternating(100) == 100, 1000.0, alternating(100))
+    assert summarise(straggler)["mean_s"] == 59.5, "not the median, which stays 50.5"
+
+
+def test_outliers_lie_beyond_either_fence() -> None:
+    """The quartiles are 3 and 7, so the fences are -3 and 13."""
+    for low, high, outliers in [(-3.0, 13.0, 0), (-3.1, 13.0, 1), (-3.0, 13.1, 1), (-9, 19, 2)]:
+        assert tukey_outliers(np.array([low, 2, 3, 4, 5, 6, 7, 8, high])) == outliers

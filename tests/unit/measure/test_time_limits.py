@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,18 @@ from numpy.random import default_rng
 
 from commbench.measure.plan import plan
 from commbench.measure.statistics import Series, median_interval
-from commbench.measure.time_limits import StopRule, VisitRule, WarmUpRule, stop_rule, warm_up_rule
+from commbench.measure.time_limits import (
+    StopRule,
+    VisitRule,
+    WarmUpRule,
+    block_deadline_s,
+    case_deadline_s,
+    max_repetitions,
+    spacing_s,
+    stop_rule,
+    visit_rule,
+    warm_up_rule,
+)
 from commbench.measure.visits import Visit
 from commbench.world.control import hosted_world
 
@@ -93,6 +105,19 @@ def test_a_very_slow_case_waits_for_six_but_not_beyond_twice_the_budget(
     times = sample_s * NOISE[:9] / np.median(NOISE)
     values, _, reason = outcome(times, rule_of(target=1e-6, budget_s=10.0), hint_s=sample_s)
     assert (values.size, reason) == (n, "budget")
+
+
+def test_a_visit_ends_where_another_repetition_has_no_time() -> None:
+    """And waits for its share of the six that an interval needs."""
+    rule = rule_of(target=1e-6, budget_s=10.0)
+    assert [rule.reason(NOISE[:9], spent_s) for spent_s in (8.9, 9.1)] == [None, "budget"]
+    shares = [rule_of(target=1e-6, share=share).reason(NOISE[:1], 6.0) for share in (1.0, 1 / 6)]
+    assert shares == [None, "budget"]
+
+
+def test_a_block_counts_the_time_between_its_samples() -> None:
+    """0.1 s for each of 30 samples of 1 ms: 5 more in half a second."""
+    assert rule_of().next_block(np.full(30, 1e-3), spent_s=3.0) == 5
 
 
 def test_noise_that_still_grows_is_not_stable() -> None:
@@ -250,6 +275,7 @@ def test_a_warm_up_ends_when_it_is_long_enough_and_steady_or_at_its_limit(
 def test_the_first_block_of_a_warm_up() -> None:
     assert WarmUpRule(10, 0.01, 1.0).first_block(1e-3, 1e-3) == 10
     assert WarmUpRule(10, 0.01, 1.0).first_block(0.25, 1e-3) == 2, "no longer than half a second"
+    assert WarmUpRule(10**6, 0.01, 1.0).first_block(0.0, 0.0) == 10_000, "on a virtual clock"
     assert WarmUpRule(0, 0.0, 1.0).first_block(1e-3, 1e-3) == 0
     assert [
         WarmUpRule(0, 0.0, 1.0, trial=True).first_block(1e-3, call_s) for call_s in (1e-3, 1.0)
@@ -277,6 +303,13 @@ def test_a_slow_start_takes_a_second_of_the_first_visit(
     assert rule.limit_s >= rule.seconds
 
 
+def test_a_warm_up_takes_at_most_a_fifth_of_a_visit_and_5_s() -> None:
+    settings = settings_of("backend=simulated", "timing=default", "timing.warmup_repetitions=60")
+    limits = [warm_up_rule(settings, budget_s, 1, False).limit_s for budget_s in (10.0, 100.0)]
+    assert limits == [2.0, 5.0]
+    assert [warm_up_rule(settings, 10.0, visit, False).repetitions for visit in (1, 2)] == [60, 10]
+
+
 @pytest.mark.parametrize(
     ("words", "visits"), [("timing=default", 6), ("timing=rigorous", 18), ("timing=fixed", 1)]
 )
@@ -284,6 +317,36 @@ def test_all_visits_together_know_the_median_to_the_target(words: str, visits: i
     settings = settings_of("backend=simulated", "layout=1x2", words)
     job = plan(settings, hosted_world(1, 2)[0], FACTS)[0]
     assert stop_rule(job, settings).target == pytest.approx(settings.timing.target * visits**0.5)
+
+
+def test_visits_and_launches_share_the_time_and_the_repetitions_of_a_case() -> None:
+    """3 launches of 6 visits each."""
+    settings = settings_of("backend=simulated", "layout=1x2", "timing=rigorous")
+    timing = replace(settings.timing, visits=6, launches=3, case_s=36.0, pass_s=5.0)
+    settings = replace(settings, timing=timing)
+    job = plan(settings, hosted_world(1, 2)[0], FACTS)[0]
+    one = stop_rule(job, settings)
+    most = max_repetitions(job, settings)
+    assert (one.budget_s, one.max_repetitions) == (36 / 18, math.ceil(most / 18))
+    assert one.share == pytest.approx(1 / 18)
+    rules = [visit_rule(job, settings, extra_s) for extra_s in (0.0, 4.0, 99.0)]
+    assert [rule.budget_s for rule in rules] == [12, 12 + 4, 12 + 12]
+    assert rules[0].max_repetitions == math.ceil(most / 3) and rules[0].least == 6
+    assert spacing_s(settings) == 36 / 18
+    assert spacing_s(replace(settings, timing=replace(timing, pass_s=1.0))) == 1.0
+
+
+def test_idle_ranks_wait_for_all_phases_of_a_case_and_longer_for_more_memory() -> None:
+    """At least for connecting, the warm-up and the measured time, each with a block that is
+    late."""
+    settings = settings_of("backend=simulated", "layout=1x2", "sizes=[8,1GiB]", "budget.late_s=60")
+    settings = replace(settings, timing=replace(settings.timing, case_s=100.0))
+    small, large = plan(settings, hosted_world(1, 2)[0], FACTS)[:2]
+    assert large.node_bytes >= 2 * 2**30
+    for job in (small, large):
+        block_s = 60 + 20 * 0.5 + 10 * job.node_bytes / 0.2e9
+        assert block_deadline_s(job, settings) == pytest.approx(block_s)
+        assert case_deadline_s(job, settings) == pytest.approx(3 * block_s + 3 * 100)
 
 
 def test_a_warm_up_takes_its_time_from_the_visit_but_at_most_half_of_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -95,6 +96,16 @@ def test_launches_that_differ_more_than_their_visits_are_the_interval() -> None:
     assert (seen.low_s, seen.high_s, seen.of, seen.level) == (1.005, 3.0, "launches", 0.75)
 
 
+def test_ten_visits_are_enough_for_the_interval_over_launches() -> None:
+    ten = [
+        visit
+        for segment in (0, 1)
+        for visit in visits_of(1, 1.01, 1.02, 1.03, 1.04, segment=segment)
+    ]
+    assert [estimate(visits).of for visits in (ten[:9], ten)] == ["visits", "launches"]
+    assert estimate(visits_of(*[1.0] * 10)).of == "visits", "of one launch"
+
+
 def test_launches_alike_give_the_interval_of_a_bootstrap() -> None:
     rng = default_rng(2)
     launches = [rng.normal(1.0, 0.05, 6) for _ in range(3)]
@@ -168,6 +179,31 @@ def test_visits_that_their_repetitions_explain_are_not_unstable() -> None:
     assert spread([Visit.of(each) for each in wide]) > 1.2
     few = [np.array([1.0, 1.1]), np.array([2.0, 2.1])]  # too few repetitions to explain anything
     assert "unstable" not in flags_of(*few)
+
+
+def test_levels_are_told_by_the_interval_for_all_pairs_of_visits() -> None:
+    """Intervals at 95 % of a visit's repetitions are disjoint, those for 15 pairs overlap."""
+
+    def visit(median: float, wide: float) -> Visit:
+        near = (median * 0.97, median * 1.03)
+        return Visit(0, median, 100, near, (median * (1 - wide), median * (1 + wide)))
+
+    assert len(levels([visit(1.0, 0.06), visit(1.08, 0.06)])) == 1
+    assert levels([visit(1.08, 0.03), visit(1.0, 0.03)]) == [(1.0, 1), (1.08, 1)]
+    times = default_rng(5).lognormal(0, 0.1, 200)
+    low, high = Visit.of(times).interval_s or (math.nan, math.nan)
+    widest_low, widest_high = Visit.of(times).widest_s or (math.nan, math.nan)
+    assert widest_low < low < high < widest_high
+
+
+def test_neighbouring_visits_make_one_level_and_one_without_an_interval_starts_none() -> None:
+    steps = visits_of(1.12, 1.0, 1.04, 1.08)
+    assert levels(steps) == [(1.06, 4)], "each is within 5 % of the next"
+    assert levels(visits_of(2.0, 1.0, 2.02)) == [(1.0, 1), (2.01, 2)]
+    for without in (0, 1):
+        apart = visits_of(1.0, 2.0)
+        apart[without] = replace(apart[without], widest_s=None)
+        assert len(levels(apart)) == 1
 
 
 def test_equal_visits_raise_no_flag_in_at_least_95_of_100_cases() -> None:

@@ -109,10 +109,24 @@ def test_the_row_says_what_was_compared() -> None:
     assert math.isnan(record["p99_ratio"]) and record["delta"] == 0.02
 
 
+def test_a_percentile_is_compared_over_the_launches_that_have_one() -> None:
+    base = launches(QUIET).assign(p95_s=[None, 2e-3, 3e-3, 7e-3, None], p99_s=[9e-3] * 5)
+    new = launches(QUIET).assign(p95_s=[4e-3, 6e-3, 9e-3, None, None])
+    (record,) = compare(base, new).to_dict("records")
+    assert record["p95_ratio"] == pytest.approx(6 / 3)
+    assert math.isnan(record["p99_ratio"]), "no launch of NEW has one"
+
+
+@pytest.mark.parametrize("fewer", ["base", "new"])
 @pytest.mark.parametrize(("count", "missing"), [(1, 3), (2, 2), (3, 1)])
-def test_too_few_launches_give_a_ratio_and_no_verdict(count: int, missing: int) -> None:
-    (record,) = compare(launches(QUIET), launches([2e-3] * count)).to_dict("records")
-    assert record["ratio"] == pytest.approx(2e-3 / 1.001e-3)
+def test_too_few_launches_on_one_side_give_a_ratio_and_no_verdict(
+    count: int, missing: int, fewer: str
+) -> None:
+    many_launches = launches(QUIET)
+    few_launches = launches([2e-3] * count)
+    base, new = (few_launches, many_launches) if fewer == "base" else (many_launches, few_launches)
+    (record,) = compare(base, new).to_dict("records")
+    assert record["ratio"] == pytest.approx((2e-3 / 1.001e-3) ** (-1 if fewer == "base" else 1))
     assert record["missing_launches"] == missing
     assert (
         pd.isna(record["verdict"])
@@ -127,6 +141,9 @@ def test_undecided_says_how_many_launches_are_missing() -> None:
     (record,) = compare(base, new).to_dict("records")
     assert record["verdict"] == "UNDECIDED"
     assert 1 <= record["missing_launches"] <= 96
+    more = launches([0.90e-3, 0.94e-3, 0.98e-3, 1.00e-3, 1.02e-3, 1.06e-3, 1.10e-3])
+    missing = {compare(*sides).missing_launches[0] for sides in ((more, new), (new, more))}
+    assert len(missing) == 1, "counted from the side with fewer launches, whichever it is"
 
 
 def test_holm_counts_all_cases() -> None:
@@ -143,9 +160,28 @@ def test_noise_between_equal_launches_raises_the_threshold() -> None:
     assert list(compare(launches(QUIET), new).verdict) == ["SLOWER"]
     (record,) = compare(launches(QUIET), new, aa=loud).to_dict("records")
     assert record["delta"] > 0.11 and record["verdict"] == "SAME"
-    assert list(compare(launches(QUIET), new, aa=launches(QUIET)).delta) == [0.02]
+    assert list(compare(launches(QUIET), new, aa=launches(QUIET[:4])).delta) == [0.02]
     with pytest.raises(ConfigError, match="no case with 4 measured launches"):
         compare(launches(QUIET), new, aa=launches(QUIET[:3]))
+
+
+def test_a_case_without_noise_of_its_own_has_the_largest_of_the_others() -> None:
+    """A/A launches at 8, 16 and 24 B, of which those at 16 B are the loudest."""
+    shares = {8: 0.1, 16: 0.2, 24: 0.05}
+    aa = pd.concat(
+        launches([1e-3 * (1 + step * share) for step in range(5)], message_bytes=size)
+        for size, share in shares.items()
+    )
+    base = pd.concat([launches(QUIET, message_bytes=size) for size in (8, 16, 24, 32)])
+    delta = compare(base, base, aa=aa).set_index("message_bytes").delta
+    assert 0.02 < delta[24] < delta[8] < delta[16] == delta[32]
+    of_two = [aa, launches([1e-3] * 4, message_bytes=16, engine="virtual")]
+    for parts in (of_two, of_two[::-1]):  # the louder side of what is compared
+        (record,) = compare(
+            launches(QUIET, message_bytes=16), launches(QUIET, message_bytes=16, engine="native"),
+            by="engine", aa=pd.concat(parts),
+        ).to_dict("records")  # fmt: skip
+        assert record["delta"] == pytest.approx(delta[16])
 
 
 def test_a_rigorous_run_is_several_launches_but_one_of_a_pair() -> None:
@@ -182,7 +218,9 @@ def test_pairs_of_launches_share_their_drift() -> None:
     base = launches(drift)
     new = launches([1.1 * median_s for median_s in drift])
     assert list(compare(base, new).verdict) == ["UNDECIDED"]
-    assert list(compare(base, new, paired=True).verdict) == ["SLOWER"]
+    (record,) = compare(base, new, paired=True).to_dict("records")
+    assert record["verdict"] == "SLOWER"
+    assert [record["ratio_low"], record["ratio"], record["ratio_high"]] == pytest.approx([1.1] * 3)
     (record,) = compare(base, new.iloc[1:], paired=True).to_dict("records")
     assert (record["base_launches"], record["new_launches"], record["base_unmeasured"]) == (5, 5, 1)
     assert pd.isna(record["verdict"]) and record["missing_launches"] == 1
@@ -268,10 +306,13 @@ def test_unlike_payloads_and_clocks_are_refused() -> None:
 
 
 def test_cases_of_one_side_and_launches_without_a_number_are_kept() -> None:
-    base = pd.concat([launches(QUIET), launches(QUIET, message_bytes=16)])
+    base = pd.concat([launches(QUIET[:4]), launches(QUIET, message_bytes=16)])
     new = pd.concat([launches(QUIET), launches(QUIET, message_bytes=32)])
-    failed = frame([row(7, None, status="failed", reason="a call failed"), row(8, 0.0)])
-    table = compare(base, pd.concat([new, failed])).set_index("message_bytes")
+    words = {"status": "failed", "reason": "a call failed", "algbw_gb_per_s": None}
+    failed = frame([row(7, 9e-3, **words), row(8, 0.0)])
+    table = compare(pd.concat([base, failed[1:]]), pd.concat([new, failed]))
+    table = table.set_index("message_bytes")
+    assert (table.base_launches[8], table.base_unmeasured[8]) == (4, 1)
     assert dict(table.sides) == {8: "both", 16: "base", 32: "new"}
     assert (table.new_launches[8], table.new_unmeasured[8], table.reason[8]) == (
         5,
@@ -279,6 +320,25 @@ def test_cases_of_one_side_and_launches_without_a_number_are_kept() -> None:
         "a call failed",
     )
     assert table.ratio[[16, 32]].isna().all() and table.verdict[[16, 32]].isna().all()
+
+
+def test_of_two_attempts_of_a_run_at_a_case_the_later_counts() -> None:
+    twice = pd.concat([launches([9e-3] * 5), launches(QUIET)])
+    (record,) = compare(launches(QUIET), twice).to_dict("records")
+    assert (record["ratio"], record["new_launches"]) == (1.0, 5)
+
+
+def test_a_library_is_taken_as_upgraded_only_where_no_version_is_on_both_sides() -> None:
+    old, new = (
+        launches(QUIET, message_bytes=size, library=library)
+        for size, library in ((8, "a"), (16, "b"))
+    )
+    upgraded = [launches(QUIET, message_bytes=size, library="b") for size in (8, 16)]
+    assert set(compare(old, upgraded[0]).sides) == {"both"}
+    table = compare(pd.concat([old, new]), pd.concat(upgraded))
+    assert sorted(zip(table.message_bytes, table.sides, strict=True)) == [
+        (8, "base"), (8, "new"), (16, "both"),
+    ]  # fmt: skip
 
 
 def test_a_case_that_failed_everywhere_has_a_row_without_numbers() -> None:

@@ -125,6 +125,23 @@ def test_launches_decide_and_a_single_one_speaks_of_this_run_only() -> None:
     assert text == "all_reduce: mpi is faster than gloo (2 sizes, 8 B .. 16 B)"
 
 
+@pytest.mark.parametrize(("mpi", "gloo"), [(4, 2), (2, 4)])
+def test_the_fastest_is_that_of_this_run_where_one_side_has_few_launches(
+    mpi: int, gloo: int
+) -> None:
+    times = {"mpi": [1.0, 2.0], "gloo": [3.0, 6.0]}
+    counts = {"mpi": mpi, "gloo": gloo}
+    frame = pd.concat(
+        cases({name: times[name]}, [8, 16]).assign(run_id=f"{name} {launch}")
+        for name, count in counts.items()
+        for launch in range(count)
+    )
+    assert best(frame)[["best", "launches"]].to_numpy().tolist() == [["mpi", 2]] * 2
+    assert sentences(frame) == [
+        "all_reduce: in this run mpi is faster than gloo (2 sizes, 8 B .. 16 B)"
+    ]
+
+
 @pytest.mark.parametrize(
     ("mpi", "gloo", "half", "words"),
     [

@@ -192,7 +192,11 @@ def test_one_launch_of_each_tells_of_this_run_only_and_only_what_launches_can_no
         other = Measured((factor,), factor * 0.99, factor * 1.01, run_id=run_id)
         assert differ(base, other) == differ(other, base) == expected
     assert not differ(base, Measured((9.0,), math.nan, math.nan, run_id="a"))
+    unknown = [Measured((factor,), factor * 0.99, factor * 1.01) for factor in (1.0, 1.3)]
+    assert not differ(*unknown), "two that name no run are not known to be of the same"
+    assert Measured((1.0, 2.0, 9.0), 0.9, 9.1).median_s == 2
     three = Measured((2.0, 2.1, 2.2), 1.9, 2.3)
+    assert not differ(base, three), "launches enough on one side only"
     assert differ(Measured((1.0, 1.05, 1.1), 0.9, 1.2), three)
 
 
@@ -236,6 +240,20 @@ def test_exchanged_sides_have_the_reciprocal_interval(
     assert (base.low, base.high) == (pytest.approx(1 / other.high), pytest.approx(1 / other.low))
 
 
+def test_the_ratio_of_pairs_is_the_median_of_new_over_base_and_its_interval_their_range() -> None:
+    """Of 6 pairs all are needed for 95 %. The ratio of the sides' medians is 1.2, that of BASE over
+    NEW 0.74."""
+    base = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
+    seen = ratio_interval(base, base * np.array([1.6, 1.5, 1.2, 1.2, 1.4, 1.3]), paired=True)
+    assert (seen.low, seen.value, seen.high) == pytest.approx((1.2, 1.35, 1.6))
+
+
+def test_the_interval_of_four_launches_against_four_is_the_range_of_all_ratios() -> None:
+    base = np.array([1.0, 1.25, 1.5, 2.0])
+    seen = ratio_interval(base, np.array([3.0, 4.0, 6.0, 9.0]))
+    assert (seen.low, seen.value, seen.high) == pytest.approx((3 / 2, 5 / 1.375, 9 / 1))
+
+
 def test_pairs_take_away_what_both_sides_share() -> None:
     rng = np.random.default_rng(3)
     drift = np.exp(np.linspace(0, 0.5, 10))
@@ -275,6 +293,13 @@ def test_the_noise_of_equal_launches_grows_with_their_effect() -> None:
     quiet, loud = (noise(1e-3 * np.exp(rng.normal(0, effect, 20)), rng) for effect in (0.01, 0.1))
     assert 0.002 < quiet < 0.03 < loud < 0.3
     assert noise(np.ones(4), rng) == 0.0
+
+
+def test_noise_is_the_ratio_of_two_halves_whichever_is_larger() -> None:
+    """Of all pairs of halves 2 in 30 are {8, 16} and {1, 2}, whose medians differ by a factor of
+    8."""
+    launches = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    assert noise(launches, np.random.default_rng(1)) == pytest.approx(math.log(8))
 
 
 # ---------------------------------------------------------------- second opinion

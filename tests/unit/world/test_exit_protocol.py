@@ -22,6 +22,7 @@ from commbench.world.exit_protocol import (
     WorldEnd,
     end_interrupted,
     exit_text,
+    has_launches_left,
     leave_status,
     report_raised,
     report_reason,
@@ -235,6 +236,31 @@ def test_a_world_that_leaves_nothing_is_broken(tmp_path: Path) -> None:
         run_status(tmp_path, tmp_path / "reason", ENDED)
     with pytest.raises(WorldBroken, match="is gone"):
         run_status(tmp_path, tmp_path / "reason", ENDED)
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_status", "further"),
+    [
+        ("running", 0, True),
+        ("running", None, False),
+        ("running", 1, False),
+        ("done", 0, False),
+        ("interrupted", 130, False),
+        ("broken", 3, False),
+    ],
+)
+def test_another_launch_follows_only_a_world_that_ended_well_in_a_run_that_goes_on(
+    tmp_path: Path, status: str, exit_status: int | None, further: bool
+) -> None:
+    run = {"status": status, "exit_status": exit_status}
+    assert has_launches_left(run) is further
+    write_run(tmp_path, **run)
+    assert end_interrupted(tmp_path, 130)
+    ended = json.loads((tmp_path / "run.json").read_text())
+    incomplete = further or exit_status is None
+    assert ended == ({"status": "interrupted", "exit_status": 130} if incomplete else run), (
+        "a signal between two launches interrupts the run"
+    )
 
 
 @pytest.mark.parametrize("run", [{}, RUNNING, INTERRUPTED])

@@ -55,6 +55,8 @@ def test_a_phase_is_told_with_the_repetition_and_the_call() -> None:
     assert progress.text() == "starting"
     progress.enter("measure of a case", Runner(16, 1, "MPI_Send", "MPI_Recv"))
     assert progress.text() == "repetition 17, call 2 of 2 (MPI_Recv) of measure of a case"
+    progress.enter("measure of a case", Runner(16, 0, "MPI_Send", "MPI_Recv"))
+    assert progress.text() == "repetition 17, call 1 of 2 (MPI_Send) of measure of a case"
     progress.enter("measure of a case", Runner(16, -1))
     assert progress.text() == "repetition 17 of measure of a case"
     progress.enter("the check")
@@ -160,7 +162,8 @@ def beating(
 
 
 def test_who_beats_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    with beating(3, monkeypatch) as (_, _, reports):
+    with beating(3, monkeypatch) as (_, progress, reports):
+        progress[1].enter("a call", limit_s=0.1)  # only rank 0 waits for all and may be late
         time.sleep(2 * SILENCE_S)
         assert reports == [[], [], []]
 
@@ -206,6 +209,103 @@ def test_a_call_that_takes_too_long_ends_the_world_with_every_place(
         ((reason, _),) = reports[0]
         assert reason.startswith("no end after ")
         assert "last seen in the library's call" in reason and "last seen in a hang" in reason
+
+
+def test_only_processes_of_the_same_kernel_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same number means another process on another host; where the kernel is unknown, none is
+    known."""
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    kernels = iter(["one", "two", ""])
+    monkeypatch.setattr(Host, "here", lambda: Host("vm", gone.pid, next(kernels)))
+    with beating(3, monkeypatch) as (heartbeats, progress, _):
+        for each in heartbeats:
+            kernel = each.hosts[each.rank].kernel
+            assert each.dead_here() == ([each.rank] if kernel else [])
+            for rank in range(3):
+                text = f"rank {rank} on vm (pid {gone.pid})"
+                has_ended = " has ended" if kernel and rank == each.rank else ""
+                assert each.describe([rank]) == f"{text}{has_ended}, last seen in starting"
+        progress[0].enter("the end of a case, RuntimeError: Connection closed")
+        lost = heartbeats[0].describe_lost([1])
+        assert lost == f"rank 1 on vm (pid {gone.pid}) while rank 0 was in the end of a case"
+
+
+class Ticks:
+    """An event that is never set, and that ends the loop of a thread after some pauses."""
+
+    def __init__(self, *pauses_s: float) -> None:
+        self.now = 0.0
+        self._pauses_s = list(pauses_s)
+
+    def wait(self, timeout_s: float) -> bool:
+        self.now += self._pauses_s.pop(0) if self._pauses_s else 0.0
+        return not self._pauses_s
+
+    def is_set(self) -> bool:
+        return False
+
+    def set(self) -> None:
+        self._pauses_s.clear()
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("pauses_s", "told"),
+    [([1.0] * 8, 0), ([1.0] * 11, 1), ([1.0, 100.0, 1.0, 1.0], 0), ([1.0, 100.0, *[1.0] * 9], 1)],
+)
+def test_a_store_is_silent_only_while_this_process_runs(
+    monkeypatch: pytest.MonkeyPatch, pauses_s: list[float], told: int
+) -> None:
+    """The watch looks every second; a pause of 100 s is one of this process."""
+    with beating(1, monkeypatch) as (heartbeats, _, reports):
+        (watch,) = heartbeats
+    ticks: Any = Ticks(*pauses_s)
+    monkeypatch.setattr(heartbeat, "PERIOD_S", 2.0)
+    monkeypatch.setattr(heartbeat, "time", ticks)
+    watch._ended = ticks
+    watch._silence_s = 8.0
+    watch._answered_at = 0.0
+    watch._watch_store()
+    assert len(reports[0]) == told
+
+
+def test_a_rank_waits_for_the_lowest_rank_of_its_host_that_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 2 has the processes of ranks 0 and 1 on its host, and continues those that are
+    stopped."""
+    words = ["sleep", "5"]
+
+    def waits(timeout_s: float) -> bool:
+        begun = time.monotonic()
+        last.wait_for_first_rank(timeout_s)
+        return time.monotonic() - begun >= timeout_s
+
+    with (
+        beating(3, monkeypatch) as (heartbeats, _, _),
+        subprocess.Popen(words) as first,
+        subprocess.Popen(words) as second,
+    ):
+        last = heartbeats[2]
+        kernel = Host.here().kernel
+        pids = {0: first.pid, 1: second.pid, 2: os.getpid()}
+        last._here = {rank: Host("here", pid, kernel) for rank, pid in pids.items()}
+        assert last.dead_here() == [] and waits(0.1)
+        second.send_signal(signal.SIGSTOP)
+        until(lambda: last._here[1].state() == "is stopped by a signal", 5)
+        last.continue_stopped()
+        until(lambda: last._here[1].state() is None, 5)
+        first.kill()
+        until(lambda: last.dead_here() == [0], 5)
+        assert waits(0.1), "for rank 1"
+        second.kill()
+        until(lambda: last.dead_here() == [0, 1], 5)
+        assert not waits(5.0), "it is the lowest that lives"
 
 
 OWNER = """

@@ -135,6 +135,24 @@ def test_a_killed_rank_is_one_line_with_rank_and_signal(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_interrupted_alone_breaks_the_world_and_is_named(
+    tmp_path: Path, warm_executable: Path, rank: int
+) -> None:
+    """As by `kill -INT`: the run is not interrupted, though that rank saves and ends as if it
+    were."""
+    with running(tmp_path, warm_executable) as (process, server, ranks):
+        measuring(tmp_path)
+        ranks[rank].send_signal(signal.SIGINT)
+        status, _, (line,) = ended(process)
+        name = f"rank {rank} on {os.uname().nodename} (pid {ranks[rank].pid})"
+        assert status == 3
+        assert line.startswith(f"commbench: {name} exited with status 130 while ")
+        assert "finish it with: commbench resume" in line
+        assert_all_gone([server, *ranks])
+
+
+@pytest.mark.long
 def test_a_rank_that_is_stopped_before_its_first_heartbeat_is_named(
     tmp_path: Path, warm_executable: Path
 ) -> None:

@@ -12,15 +12,19 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from commbench.core.errors import WorldBroken
-from commbench.world import exit_protocol
+from commbench.world import exit_protocol, supervisor
 from commbench.world.exit_protocol import WorldEnd
 from commbench.world.output import LOG, Output
+from commbench.world.signals import SAVE_S
 from commbench.world.supervisor import (
+    BROKEN_TERMINATE_S,
+    TERMINATE_S,
     LaunchedWorld,
     RunningWorld,
     _Supervisor,
@@ -169,6 +173,7 @@ def test_a_stopped_rank_and_a_stopped_launcher_are_named(tmp_path: Path) -> None
         and end.cause.startswith("fake (pid ")
         and end.cause.endswith("is stopped by a signal")
     )
+    assert end.status == -signal.SIGTERM, "it is continued, so that it can end by itself"
 
 
 def test_a_launcher_that_is_killed_is_the_cause(tmp_path: Path) -> None:
@@ -261,10 +266,188 @@ def test_ranks_that_end_at_once_are_named_and_not_their_server(
     assert failures(3, -signal.SIGKILL) == [(1, "was killed by SIGKILL")], (
         "rank 0 ended because rank 1 was gone"
     )
+    assert failures(0, -signal.SIGSEGV) == [(1, "was killed by SIGSEGV")]
+    assert failures(130, 3) == [(0, "exited with status 130")], "it was interrupted alone"
+    assert failures(143, 3) == [(1, "exited with status 3")], "it was ended by its server"
     monkeypatch.setattr(AtOnce, "seen_together", 1)
     assert failures(-signal.SIGKILL, -signal.SIGKILL) == [(0, "was killed by SIGKILL")], (
         "their server kills nobody"
     )
+
+
+class Seen(RunningWorld):
+    """Two ranks of which nothing is real: those in `ends` end at the first look, and the launcher
+    after `looks` of them."""
+
+    pid = 5
+    name = "the launcher"
+
+    def __init__(self, ends: Mapping[int, int], looks: int = 10**6, status: int = 0) -> None:
+        super().__init__()
+        self.ranks = {100: 0, 101: 1}
+        self._ends = dict(ends)
+        self._looks = looks
+        self._last_status = status
+        self.patience_s = list[float]()  # of each call that ends it
+        self.signals = list[int]()
+        self.waited_s = list[float]()
+
+    def wait(self, timeout_s: float) -> list[int]:
+        time.sleep(0.01)
+        ended = [pid for pid in self._ends if pid not in self.codes]
+        self.codes |= self._ends
+        self._looks -= 1
+        self.status = self._last_status if self._looks <= 0 else self.status
+        return ended
+
+    def end(self, patience_s: float) -> None:
+        self.patience_s.append(patience_s)
+        self.status = -signal.SIGTERM
+
+    def signal_ranks(self, number: int) -> bool:
+        self.signals.append(number)
+        return True
+
+    def wait_for_end(self, timeout_s: float) -> None:
+        self.waited_s.append(timeout_s)
+
+
+def supervisor_of(world: RunningWorld, folder: Path, closing_s: float = 60.0) -> _Supervisor:
+    return _Supervisor(world, folder, folder / "reason", 8.0, closing_s)
+
+
+def test_a_world_that_goes_on_is_left_alone(tmp_path: Path) -> None:
+    """Its run has not ended, so nothing is overdue."""
+    world = Seen({}, looks=10)
+    supervisor_of(world, tmp_path, closing_s=0.0).wait()
+    assert (world.patience_s, world.status) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "broken", "is_cause"),
+    [
+        (143, False, True),
+        (143, True, False),
+        (-15, True, True),
+        (-9, False, True),
+        (1, False, False),
+    ],
+)
+def test_a_launcher_that_a_signal_ended_is_the_cause_unless_it_tells_of_its_ranks(
+    tmp_path: Path, status: int, broken: bool, is_cause: bool
+) -> None:
+    if broken:
+        (tmp_path / "reason").write_text("rank 1 is silent")
+    world = Seen({}, looks=1, status=status)
+    supervising = supervisor_of(world, tmp_path)
+    supervising.wait()
+    assert (supervising.end().cause is not None) is is_cause
+    assert world.patience_s == ([] if status == 1 else [BROKEN_TERMINATE_S])
+
+
+@pytest.mark.parametrize(("code", "broken"), [(0, False), (0, True), (3, False)])
+def test_a_world_of_which_a_rank_has_ended_is_ended_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, broken: bool
+) -> None:
+    """At once where a rank has found it broken."""
+    monkeypatch.setattr(supervisor, "EARLY_S", 0.3)
+    if broken:
+        (tmp_path / "reason").write_text("rank 1 is silent")
+    world = Seen({100: code})
+    begun = time.monotonic()
+    supervising = supervisor_of(world, tmp_path)
+    supervising.wait()
+    assert world.patience_s == [BROKEN_TERMINATE_S if broken else TERMINATE_S]
+    assert (time.monotonic() - begun < 0.3) is broken
+    assert [failure.rank for failure in supervising.end().failures] == [0]
+
+
+def test_a_rank_that_lives_after_the_end_of_its_run_is_given_the_time_to_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "EARLY_S", 0.0)
+    (tmp_path / "run.json").write_text(json.dumps({"status": "done", "exit_status": 0}))
+    world = Seen({100: 0})
+    begun = time.monotonic()
+    supervising = supervisor_of(world, tmp_path, closing_s=0.3)
+    supervising.wait()
+    assert time.monotonic() - begun >= 0.3 and world.patience_s == [BROKEN_TERMINATE_S]
+    unclosed = supervising.end().unclosed or ""
+    assert unclosed.startswith("rank 1 on ") and "rank 0" not in unclosed
+
+
+@pytest.mark.parametrize(
+    ("stop", "number"), [(KeyboardInterrupt(), signal.SIGINT), (SystemExit(143), signal.SIGTERM)]
+)
+def test_ranks_hear_of_a_signal_and_may_save_where_there_is_a_run(
+    tmp_path: Path, stop: KeyboardInterrupt | SystemExit, number: int
+) -> None:
+    world = Seen({})
+    supervisor_of(world, tmp_path).interrupt(stop)
+    assert (world.signals, world.patience_s) == ([], []), "nothing to save"
+    (tmp_path / "run.json").write_text("{}")
+    supervisor_of(world, tmp_path).interrupt(stop)
+    assert (world.signals, world.waited_s) == ([number], [SAVE_S])
+    assert world.patience_s == [TERMINATE_S], "what is left after that"
+
+
+@pytest.mark.parametrize("status", [None, 0])
+def test_nothing_is_left_of_a_world_that_is_closed(tmp_path: Path, status: int | None) -> None:
+    world = Seen({})
+    world.status = status
+    supervising = supervisor_of(world, tmp_path)
+    file = tmp_path / "mpich_shm_1"
+    file.touch()
+    supervising._shared_memory = {file}
+    supervising.close()
+    assert world.patience_s == ([0.0] if status is None else [])
+    assert not file.exists()
+
+
+def test_rank_0_hears_of_a_signal_first_and_ranks_that_have_ended_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed = list[tuple[int, int]]()
+    monkeypatch.setattr(os, "kill", lambda *words: killed.append(words))
+    world = Stuck()
+    world.ranks = {101: 2, 102: 0, 103: 1}
+    world.codes = {103: 0}
+    assert world.signal_ranks(signal.SIGTERM)
+    assert killed == [(102, signal.SIGTERM), (101, signal.SIGTERM)] and not world.killed_here
+    world.codes |= {101: 0, 102: 0}
+    assert not world.signal_ranks(signal.SIGKILL)
+
+
+def test_a_process_is_stopped_after_its_time_and_while_its_parent_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = dict[int, str]()
+    now = [100.0]
+    monkeypatch.setattr(supervisor, "_how_stopped", stopped.get)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    world = Seen({})
+    supervising = supervisor_of(world, tmp_path)
+
+    def found_after(*steps_s: float) -> bool:
+        for step_s in steps_s[:-1]:
+            now[0] += step_s
+            assert not supervising._find_stopped()
+        now[0] += steps_s[-1]
+        return supervising._find_stopped()
+
+    stopped[101] = "is stopped by a signal"
+    assert not found_after(*[1.5] * 6), "8 s count from the first look, 7.5 s ago"
+    stopped.clear()
+    assert not found_after(1.5, 1.5), "it runs again"
+    stopped[101] = "is stopped by a signal"
+    assert not found_after(*[1.5] * 5, 100.0, *[1.5] * 5), "the parent was stopped as well"
+    world.codes[101] = 0
+    assert not found_after(1.5), "it has ended"
+    del world.codes[101]
+    assert not found_after(0.9) and not found_after(0.9), "it looks once a second"
+    assert found_after(*[1.5] * 6)
+    world.status = 0
+    assert [failure.rank for failure in supervising.end().failures] == [1]
 
 
 # ---------------------------------------------------------------- shared memory
