@@ -15,6 +15,10 @@ Source = Callable[[Path], Mapping[str, Any]]
 ROOT = Path("/")
 
 
+class Unreadable(Exception):
+    """Raised by a source that can't be read, with one line that says why."""
+
+
 def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
     """The facts of all sources except those that are None; exceptions are recorded in
     `noun.error`."""
@@ -23,6 +27,8 @@ def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
     for source in sources:
         try:
             facts |= {key: value for key, value in source(root).items() if value is not None}
+        except Unreadable as error:
+            errors.append(fact_text(str(error)))
         except Exception as error:  # an unusual machine must not end the run
             errors.append(f"{source.__name__}: {fact_text(repr(error))}")
     return facts | ({f"{noun}.error": "; ".join(errors)} if errors else {})

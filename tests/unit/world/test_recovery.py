@@ -224,6 +224,20 @@ def test_resume_says_what_has_changed(tmp_path: Path, warm_executable: Path) -> 
     assert done.returncode == 2 and "begun with other seed" in done.stderr
 
 
+def test_a_fact_that_could_not_be_read_then_has_not_changed(tmp_path: Path) -> None:
+    folder = commbench.run(
+        "backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED
+    )
+    record = load_run(folder)
+    (node,) = record["provenance"]["nodes"]
+    node.pop("versions.git_dirty", None)
+    node["versions.error"] = "git status did not answer within 2 s"
+    del node["host.cpu_model"]
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "cases.parquet").unlink()
+    assert resume([str(folder)]) == 0
+
+
 # ---------------------------------------------------------------- disks that take nothing
 
 
