@@ -381,7 +381,9 @@ def _change_problem(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | Non
 def _continued_record(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[str, Any]:
     """run.json of a resumed run: with the time of its first start, and a list of all its starts."""
     kept = {
-        key: earlier.run[key] for key in ("started_at", "sweep_id", "broken") if key in earlier.run
+        key: earlier.run[key]
+        for key in ("started_at", "sweep_id", "broken", "broken_reasons")
+        if key in earlier.run
     }
     last = {
         key: earlier.run.get(key)

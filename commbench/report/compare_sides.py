@@ -57,6 +57,7 @@ IGNORED = {
     "config.expect",
     "config.writers",
     "reference",
+    "broken_reasons",
 }
 IGNORED_SUFFIXES = ("_namespace", "._target_")
 NODES = "provenance.nodes"

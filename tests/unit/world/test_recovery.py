@@ -82,6 +82,12 @@ def test_what_is_left_of_a_run() -> None:
         without_row.given_up("twice")
         == "broke the world 2 times; it is not tried again; rank 1 was killed"
     )
+    known = run | {"broken_reasons": {"twice": "rank 1 was killed by SIGKILL"}}
+    by_parent = EarlierStarts(Resume.REST, known, {}, {"twice": "rank 1 has ended"})
+    assert (
+        by_parent.given_up("twice")
+        == "broke the world 2 times; it is not tried again; rank 1 was killed by SIGKILL"
+    )
     again = EarlierStarts(Resume.RETRY, recorded=recorded)
     assert [case for case in recorded if again.unfinished(case, [case])] == [
         "bad",
@@ -107,12 +113,14 @@ def test_a_case_that_broke_the_world_twice_is_given_up_unless_the_user_asks() ->
 
 
 def test_the_case_in_flight_is_blamed_once(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"schema_version": 1}))
+    run = {"schema_version": 1, "reason": "rank 1 was killed"}
+    (tmp_path / "run.json").write_text(json.dumps(run))
     assert count_suspect(str(tmp_path)) is None
     mark_in_flight(str(tmp_path), "abc", "all_reduce 8 B")
     assert count_suspect(str(tmp_path)) == "all_reduce 8 B"
     assert count_suspect(str(tmp_path)) is None
-    assert json.loads((tmp_path / "run.json").read_text())["broken"] == {"abc": 1}
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert (run["broken"], run["broken_reasons"]) == ({"abc": 1}, {"abc": "rank 1 was killed"})
     mark_in_flight(str(tmp_path), "abc", "all_reduce 8 B")
     clear_in_flight(str(tmp_path))
     assert not (tmp_path / IN_FLIGHT).exists()

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from commbench.core.errors import WorldBroken
+from commbench.hardware import resource_limits
 from commbench.world import exit_protocol
 from commbench.world.exit_protocol import WorldEnd
 from commbench.world.output import LOG, Output
@@ -91,6 +92,29 @@ def supervised(
             assert time.monotonic() < until
             time.sleep(0.05)
     return end
+
+
+@pytest.mark.parametrize(
+    ("act", "kills", "how"),
+    [
+        ("ranks[1].kill()", (0, 1), "was killed by SIGKILL, because memory was short,"),
+        ("ranks[1].kill()", (5, 5), "was killed by SIGKILL"),
+        ("ranks[1].send_signal(11)", (0, 1), "was killed by SIGSEGV"),
+    ],
+)
+def test_a_rank_that_the_kernel_has_killed_was_short_of_memory(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    act: str,
+    kills: tuple[int, int],
+    how: str,
+) -> None:
+    counts = iter(kills)
+    monkeypatch.setattr(resource_limits, "oom_kills", lambda: next(counts))
+    end = supervised(
+        tmp_path, f"{act}; os.wait(); time.sleep(0.7); end_all(); print('log'); sys.exit(7)"
+    )
+    assert [(failure.rank, failure.how) for failure in end.failures] == [(1, how)]
 
 
 @pytest.mark.parametrize(
