@@ -12,6 +12,7 @@ from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import GROUPS, TIMING_MODES, construct
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
+from commbench.core.terminal import first_line
 from commbench.hardware import host, machine_facts, resource_limits
 from commbench.hardware.sources import ROOT, fact_text, run_command
 from commbench.measure.plan import PlanFacts, plan
@@ -87,6 +88,8 @@ def machine_text(config_dir: str | None = None) -> str:
             )
         except ConfigError as error:
             reason = str(error)
+        except Exception as error:  # one library that fails must not hide the others
+            reason = f"{type(error).__name__}: {first_line(error)}"
         lines.append(f"  {name:<24} {reason or 'can run here'}")
     return "\n".join(lines)
 

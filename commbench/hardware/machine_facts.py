@@ -259,7 +259,8 @@ def _git_output(tree: Path, *arguments: str) -> str:
     if finished is None:
         raise Unreadable(f"{name} did not answer within {GIT_TIMEOUT_S:g} s")
     if finished.returncode != 0:
-        raise Unreadable(f"{name} failed: {first_line(finished.stderr)}")
+        message = first_line(finished.stderr) or f"status {finished.returncode}"
+        raise Unreadable(f"{name} failed: {message}")
     return fact_text(finished.stdout)
 
 

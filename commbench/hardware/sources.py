@@ -13,6 +13,7 @@ from typing import Any
 Facts = dict[str, Any]
 Source = Callable[[Path], Mapping[str, Any]]
 ROOT = Path("/")
+LONGEST_OUTPUT = 1 << 24  # characters of a command that are kept
 
 
 class Unreadable(Exception):
@@ -124,4 +125,5 @@ def run_command(
             if pipe:
                 pipe.close()
         return None
-    return CompletedProcess(command, child.returncode, out, err)
+    # of a program that prints without end the beginning is enough
+    return CompletedProcess(command, child.returncode, out[:LONGEST_OUTPUT], err[:LONGEST_OUTPUT])

@@ -277,12 +277,15 @@ def host_copies_gb_per_s(copied_bytes: int) -> dict[int, float]:
     at most 64 MiB.
 
     Beyond the caches the rate no longer changes, and touching the memory for the first time takes
-    longer than copying.
+    longer than copying. Empty where there is no memory for it.
     """
     largest = next((size for size in HOST_COPY_BYTES if size >= copied_bytes), HOST_COPY_BYTES[-1])
-    source = np.ones(largest, np.uint8)
-    target = np.empty(largest, np.uint8)
     rates = dict[int, float]()
+    try:
+        source = np.ones(largest, np.uint8)
+        target = np.empty(largest, np.uint8)
+    except MemoryError:
+        return rates
     for size in HOST_COPY_BYTES[: HOST_COPY_BYTES.index(largest) + 1]:
         times = copy_times(
             target[:size], source[:size], max(LEAST_HOST_COPIES, HOST_COPIED_BYTES // size)

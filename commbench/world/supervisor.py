@@ -477,7 +477,8 @@ def mapped_shared_memory(pids: Iterable[int]) -> set[Path]:
     files: set[Path] = set()
     for pid in pids:
         with suppress(OSError):  # it has ended, or belongs to another user
-            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            text = Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape")
+            lines = text.splitlines()
             matches = (
                 MPI_SHARED_MEMORY.search(line) for line in lines if not line.endswith("(deleted)")
             )

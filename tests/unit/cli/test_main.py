@@ -179,6 +179,16 @@ def test_doctor_tells_what_could_not_be_read_or_loaded(
     )
 
 
+def test_a_library_that_fails_hides_no_other_from_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object, device: str) -> None:
+        raise RuntimeError("libmpi is cut")
+
+    monkeypatch.setattr("commbench.backends.mpi.backend.Mpi.missing", fail)
+    monkeypatch.setattr("commbench.cli.doctor.native_engine_problem", lambda: None)
+    text = machine_text()
+    assert "RuntimeError: libmpi is cut" in text and "gloo                     can run" in text
+
+
 def test_doctor_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "conf" / "backend"
     folder.mkdir(parents=True)

@@ -3,8 +3,10 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
+from commbench.core.errors import ConfigError
 from commbench.hardware import network
 
 
@@ -134,3 +136,26 @@ def test_this_machine_counts_what_it_has() -> None:
     assert {
         name.split(".")[1].partition(":")[0] for name in network.byte_counters() if ":" not in name
     } <= names
+
+
+@pytest.mark.parametrize("name", ["a" * 64, "a..b", "\udcff"], ids=ascii)
+def test_a_host_name_that_dns_can_not_take_is_no_address(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert network.own_address(name) is None
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    try:
+        assert not network.is_loopback(network.outer_address(name))
+    except ConfigError as error:
+        assert "only loopback addresses" in str(error)
+
+
+def test_a_sandbox_that_lists_no_interfaces_leaves_the_route_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(psutil, "net_if_addrs", refuse)
+    assert network.outgoing_facts("eth0", ()) == {}
+    assert "PermissionError" in network.collect()["network.error"]

@@ -24,6 +24,7 @@ from commbench.measure.conditions import (
     ReferenceCase,
     copy_gb_per_s,
     disturbed_passes,
+    host_copies_gb_per_s,
 )
 from commbench.measure.plan import plan
 from commbench.measure.recorder import FanOut, Recorder
@@ -215,3 +216,13 @@ def test_at_the_end_only_the_rows_whose_flag_changes_are_written_again() -> None
         before = len(writer.seen)
         recorder.flag_disturbed([job], replace(around, disturbed=frozenset(disturbed)))
         assert writer.seen[before:] == ([] if expected is None else [expected])
+
+
+def test_copies_are_not_timed_where_there_is_no_memory_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "ones", refuse)
+    assert host_copies_gb_per_s(8) == {}

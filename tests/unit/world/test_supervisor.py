@@ -20,6 +20,7 @@ from commbench.core.errors import WorldBroken
 from commbench.hardware import resource_limits
 from commbench.world import exit_protocol
 from commbench.world.exit_protocol import WorldEnd
+from commbench.world.heartbeat import stat_fields
 from commbench.world.output import LOG, Output
 from commbench.world.supervisor import (
     LaunchedWorld,
@@ -354,3 +355,26 @@ def test_a_rank_that_the_parent_had_to_kill_is_not_the_one_that_failed(tmp_path:
         world.codes[process.pid] = process.wait()
     assert world.codes[process.pid] == -signal.SIGKILL
     assert _Supervisor(world, tmp_path, tmp_path / "reason", 8.0, 60.0)._first_to_fail() == [1]
+
+
+MISNAMED = r"""
+import mmap, os, sys, time
+open("/proc/self/comm", "wb").write(b"fourteen_lette\xc3\xa9")
+file = open(os.path.join(os.fsencode(sys.argv[1]), b"\xff"), "w+b")
+file.truncate(4096)
+held = mmap.mmap(file.fileno(), 0)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_process_and_its_files_may_have_any_name(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MISNAMED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"\n"
+            assert stat_fields(process.pid)[0] in "RSD"
+            assert mapped_shared_memory([process.pid]) == set()
+        finally:
+            process.kill()
