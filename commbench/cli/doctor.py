@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,14 @@ from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import GROUPS, TIMING_MODES, construct
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
+from commbench.core.terminal import first_line
 from commbench.hardware import host, machine_facts, resource_limits
-from commbench.hardware.sources import ROOT
+from commbench.hardware.sources import ROOT, fact_text, run_command
 from commbench.measure.plan import PlanFacts, plan
 from commbench.world.control import hosted_world
 
+ENGINE_CODE = "from commbench.engines import native; print(native.cache_problem or '')"
+ENGINE_TIMEOUT_S = 60.0
 KEYED_GROUPS = ("backend", "timing", "launcher")  # whose files have keys that people set
 # by the values of in_place that an operation supports; None: in_place does not apply to it
 FORM_NAMES = {
@@ -39,7 +43,9 @@ def facts_here() -> PlanFacts:
 
 def machine_text(config_dir: str | None = None) -> str:
     """What this machine has, and which backends can run."""
-    facts = machine_facts.collect()
+    with ThreadPoolExecutor(1) as pool:
+        engine_problem = pool.submit(native_engine_problem)
+        facts = machine_facts.collect()
     lines = ["machine"]
     for key in (
         "host.hostname",
@@ -56,7 +62,9 @@ def machine_text(config_dir: str | None = None) -> str:
     shm_bytes = facts.get("limits.shm_total_bytes")
     size = "no /dev/shm" if shm_bytes is None else f"{shm_bytes / 2**30:.1f} GiB in /dev/shm"
     lines.append(f"  {'shared memory':<24} {resource_limits.small_shm(facts) or size}")
-    lines += [f"  {'note':<24} {line}" for line in folder_problems()]
+    notes = [*folder_problems(), engine_problem.result()]
+    notes += [str(facts[key]) for key in sorted(facts) if key.endswith(".error")]
+    lines += [f"  {'note':<24} {line}" for line in notes if line is not None]
     lines += [
         "libraries",
         *(f"  {key[9:]:<24} {facts[key]}" for key in sorted(facts) if key.startswith("versions.")),
@@ -80,8 +88,22 @@ def machine_text(config_dir: str | None = None) -> str:
             )
         except ConfigError as error:
             reason = str(error)
+        except Exception as error:  # one library that fails must not hide the others
+            reason = f"{type(error).__name__}: {first_line(error)}"
         lines.append(f"  {name:<24} {reason or 'can run here'}")
     return "\n".join(lines)
+
+
+def native_engine_problem() -> str | None:
+    """One line if engine=native can't run or is compiled at each start. A process of its own asks:
+    numba takes 0.4 s to import, and no other command of this kind needs it."""
+    done = run_command([sys.executable, "-c", ENGINE_CODE], ENGINE_TIMEOUT_S)
+    if done is None:
+        return f"engine=native did not load within {ENGINE_TIMEOUT_S:g} s"
+    if done.returncode != 0:
+        error = done.stderr.strip().rpartition("\n")[2]
+        return f"engine=native can't be loaded, use engine=python: {fact_text(error)}"
+    return fact_text(done.stdout) or None
 
 
 def folder_problems() -> list[str]:

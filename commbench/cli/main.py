@@ -15,6 +15,7 @@ from tempfile import gettempdir
 import commbench
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.run_folder import is_utf8
 from commbench.launchers.registry import detect, likely_launcher
 from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
 from commbench.world.output import drop_unread_output, mark_output
@@ -115,6 +116,9 @@ def _identity() -> RankIdentity | None:
 
 def _run_command(words: list[str]) -> int:
     """Run a command, which is imported only now; returns the exit status."""
+    foreign = [word for word in words if not is_utf8(word)]
+    if foreign:
+        raise ConfigError(f"{foreign[0]} is not UTF-8; write it in UTF-8, or rename the folder")
     if words[:1] == ["help"] and len(words) == 2 and words[1] in (*COMMANDS, *OTHER_COMMANDS):
         words = [words[1], "--help"]
     if words[:1] and words[0] in COMMANDS:

@@ -18,13 +18,20 @@ restarts  `equal` if a resumed run must have the same value (unless --force is g
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import Any
 
 MISSING = "missing"  # in place of a value; not a JSON text
+# every rank has these: where one is missing, it could not be read
+NEVER_ABSENT = ("host.", "gpu.own.")
 _TABLE = """
     # fact                                | ranks   | restarts | runs   | record
+    # why others could not be read
+    *.error                               | record  | any      | ignore | yes
+    *.reason                              | record  | any      | ignore | yes
     # Open MPI's mpirun exports these differently on its own node and on the others
     environment.LD_LIBRARY_PATH*          | record  | any      | show   | yes
     environment.OMPI_MCA_plm*             | record  | any      | show   | yes
@@ -97,3 +104,14 @@ FACT_SCOPES = tuple(
 @lru_cache(maxsize=4096)
 def scope_of(fact: str) -> FactScope:
     return next(scope for scope in FACT_SCOPES if fnmatchcase(fact, scope.pattern))
+
+
+def is_unknown(fact: str, facts: Mapping[str, Any]) -> bool:
+    """Whether a rank could not read a fact, which is then no difference to ranks and runs that
+    could. A variable or a package that is missing is known to be absent, unless a reading of the
+    same kind failed."""
+    if facts.get(fact) is not None:
+        return False
+    noun = fact.partition(".")[0]
+    failed = f"{noun}.error" in facts or f"{noun}.reason" in facts
+    return failed or fact in facts or fact.startswith(NEVER_ABSENT)

@@ -19,10 +19,24 @@ DISK_PROBE_BYTES = 4096
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # file systems without fsync of folders
 
 
+def is_utf8(text: str) -> bool:
+    """Whether an argument or a path came in UTF-8: Python keeps other bytes as surrogates, which no
+    file format takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def new_folder(output: str) -> str:
     """Create the folder of a run; its name sorts by time. Raises ConfigError if it can't be written
     to."""
     parent = Path(output).absolute()
+    if not is_utf8(str(parent)):  # neither parquet files nor run.json can be written there
+        raise ConfigError(
+            f"the name of the folder {parent} is not UTF-8; choose another with output=FOLDER"
+        )
     try:
         while True:
             stamp = datetime.now(timezone.utc).strftime(TIMESTAMP)

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import int32, int64, njit
+from numba import config, int32, int64, njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommunicationError
+from commbench.core.terminal import first_line
 
 from .lowered import Lowered, NativeCall, sleep_until
 
@@ -32,6 +33,12 @@ CHECKED = 1
 WIDE = 2
 ARGS = 3  # columns of a row of the call table; arguments follow from ARGS on
 ROW = ARGS + MAX_ARGS
+SIGNATURE = (
+    "void(int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1], int64[::1], int64[:,::1],"
+    " int64[::1], int64[::1])"
+)
+if config.DISABLE_JIT:
+    raise ImportError("NUMBA_DISABLE_JIT is set")
 
 
 class NativeRunner:
@@ -132,13 +139,7 @@ def _call(row: Any) -> Any:
     )  # fmt: skip
 
 
-@njit(
-    "void(int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1], int64[::1], int64[:,::1],"
-    " int64[::1], int64[::1])",
-    nogil=True,
-    cache=True,
-)
-def run_table(
+def _run_table(
     before: Any,
     timed: Any,
     clock: int,
@@ -178,3 +179,22 @@ def run_table(
                 failed[1] = code
                 return
         stamps[repetition, 1] = _read(clock, clock_id, timespec)
+
+
+def compiled(loop: Callable[..., None]) -> tuple[Any, str | None]:
+    """The loop as machine code, and one line if numba's cache on disk could not be used.
+
+    Its folder may not be writable, its disk may be full, and a file in it may be cut.
+    """
+    try:
+        return njit(SIGNATURE, nogil=True, cache=True)(loop), None
+    except Exception as error:  # unpickling a damaged file may raise anything
+        problem = (
+            "numba's cache can't be used, so engine=native is compiled at each start, about 1 s"
+            f" ({first_line(f'{type(error).__name__}: {error}')}); set NUMBA_CACHE_DIR to an empty"
+            " folder that can be written to"
+        )
+    return njit(SIGNATURE, nogil=True)(loop), problem
+
+
+run_table, cache_problem = compiled(_run_table)

@@ -20,6 +20,7 @@ from .sources import (
     ROOT,
     Facts,
     children,
+    fact_text,
     gather,
     parse_fields,
     parse_int,
@@ -114,7 +115,7 @@ def identity_facts(root: Path) -> Facts:
     """Host name, boot id, kernel, distribution and architecture."""
     release = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release")
     return {
-        "host.hostname": platform.node() or None,
+        "host.hostname": fact_text(platform.node()) or None,
         "host.boot_id": read_line(root / "proc/sys/kernel/random/boot_id"),
         "host.kernel": platform.release() or None,
         "host.os": parse_fields(release, "=").get("PRETTY_NAME", "").strip("\"'") or None,

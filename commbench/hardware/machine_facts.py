@@ -24,11 +24,12 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
-from commbench.core.fact_scopes import MISSING, scope_of
+from commbench.core.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.core.secrets import MASK, is_secret, mask
+from commbench.core.terminal import first_line
 
 from . import cuda, gpu, host, network, resource_limits, topology
-from .sources import Facts, fact_text, gather, key_part, run_command
+from .sources import Facts, Unreadable, fact_text, gather, key_part, run_command
 
 NODE = "host.boot_id"  # the same in all containers of a machine
 SOURCE_TREE = Path(__file__).resolve().parents[2]
@@ -82,7 +83,7 @@ def collect() -> Facts:
 
 def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksByValue]:
     """For each fact that should be equal but differs: the JSON texts of its values, each with the
-    ranks that have it.
+    ranks that have it. Ranks that could not read a fact do not count.
 
     Masked values that differ are numbered.
     """
@@ -91,18 +92,23 @@ def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksBy
         scope = scope_of(key).ranks
         if scope == "ignore":
             continue
-        texts = [
-            json.dumps(facts[key], sort_keys=True, default=str) if key in facts else MISSING
-            for facts in facts_by_rank
-        ]
-        # a fact of a node has to agree on the ranks of this node only; ranks of unknown nodes count
-        # as one node
-        nodes = [facts.get(NODE) if scope == "node" else None for facts in facts_by_rank]
-        if len(set(zip(nodes, texts, strict=True))) == len(set(nodes)):
-            continue
         by_value: RanksByValue = defaultdict(list)
-        for rank, text in enumerate(texts):
+        values = set[tuple[str | None, str]]()
+        nodes = set[str | None]()
+        for rank, facts in enumerate(facts_by_rank):
+            if is_unknown(key, facts):
+                continue
+            text = MISSING
+            if key in facts:
+                text = json.dumps(facts[key], sort_keys=True, default=str)
+            # a fact of a node has to agree on the ranks of this node only; ranks of unknown nodes
+            # count as one node
+            node = facts.get(NODE) if scope == "node" else None
             by_value[text].append(rank)
+            values.add((node, text))
+            nodes.add(node)
+        if len(values) == len(nodes):
+            continue
         shown = [without_digests(text) for text in by_value]
         differing[key] = {
             text if shown.count(text) == 1 else f"{text} ({shown[:index].count(text) + 1})": ranks
@@ -223,46 +229,51 @@ def torch_facts(_: Path) -> Facts:
     }
 
 
-def git_facts(tree: Path) -> Facts:
-    """The commit of commbench's checkout, and whether its code has changed since; empty if it is
-    not a checkout."""
-    if not (tree / ".git").exists() or not (
-        commit := _git_output(tree, "rev-parse", "--verify", "HEAD")
-    ):
+def git_commit_facts(tree: Path) -> Facts:
+    """The commit of commbench's checkout; empty if it is not a checkout."""
+    if not (tree / ".git").exists():
         return {}
-    # only of the code: a folder of results beside it is not a change; None if a slow filesystem
-    # takes too long
+    return {"versions.git_commit": _git_output(tree, "rev-parse", "--verify", "HEAD")}
+
+
+def git_change_facts(tree: Path) -> Facts:
+    """Whether the code of the checkout has changed since its commit; empty if it is none."""
+    if not (tree / ".git").exists():
+        return {}
+    # only of the code: a folder of results beside it is not a change
     changed = _git_output(tree, "status", "--porcelain", "--", "commbench", "conf")
-    return {
-        "versions.git_commit": commit,
-        "versions.git_dirty": None if changed is None else changed != "",
-    }
+    return {"versions.git_dirty": changed != ""}
 
 
-def _git_output(tree: Path, *arguments: str) -> str | None:
-    """The output of git; None if it is not installed, refuses (the folder has another owner) or
-    times out."""
+def _git_output(tree: Path, *arguments: str) -> str:
+    """The output of git. Raises Unreadable if it is not installed, refuses (the folder has another
+    owner) or takes too long (a slow file system)."""
     # a git hook's GIT_DIR would name another repository; locks would disturb the user's own git
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(tree), *arguments]
+    name = f"git {arguments[0]}"
     try:
-        finished = run_command(
-            ["git", "--no-optional-locks", "-C", str(tree), *arguments], GIT_TIMEOUT_S, environ
-        )
-    except OSError:
-        return None
-    return fact_text(finished.stdout) if finished and finished.returncode == 0 else None
+        finished = run_command(command, GIT_TIMEOUT_S, environ)
+    except OSError as error:
+        raise Unreadable(f"{name} can't be started: {error.strerror}") from error
+    if finished is None:
+        raise Unreadable(f"{name} did not answer within {GIT_TIMEOUT_S:g} s")
+    if finished.returncode != 0:
+        message = first_line(finished.stderr) or f"status {finished.returncode}"
+        raise Unreadable(f"{name} failed: {message}")
+    return fact_text(finished.stdout)
 
 
-VERSION_SOURCES = (package_facts, torch_facts, git_facts)
+VERSION_SOURCES = (package_facts, torch_facts, git_commit_facts, git_change_facts)
 COLLECTORS: dict[str, Callable[[], Facts]] = {
     "host": host.collect,
-    "resource_limits": resource_limits.collect,
+    "limits": resource_limits.collect,
     "versions": version_facts,
     "environment": environment_facts,
     "network": network.collect,
     # first: it opens NVML, and without persistence mode a GPU that nobody has open takes seconds
     "gpu": gpu.collect,
     "topology": topology.collect,
-    "peer_access": gpu.collect_peer_access,
+    "peer": gpu.collect_peer_access,
     "ipc": cuda.collect_ipc,
 }

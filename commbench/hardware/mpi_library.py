@@ -14,7 +14,6 @@ import mmap
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +25,7 @@ from typing import Any
 from commbench.core.errors import CommbenchError, ConfigError
 
 from .cuda import NO, includes_any
-from .sources import fact_text
+from .sources import fact_text, read_text, run_command
 
 SONAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
 ALL_SONAMES = (*SONAMES["openmpi"], *SONAMES["mpich"])
@@ -56,7 +55,8 @@ BUILT_WITH_CUDA = re.compile(
 # an MPICH built for CUDA is linked with one of them
 CUDA_LIBRARIES = (b"libcudart.so", b"libcuda.so")
 UCX_TRANSPORTS = ("all", "cuda", "cuda_copy")  # those that can read device memory
-OMPI_INFO_TIMEOUT_S = 10
+OMPI_INFO_TIMEOUT_S = 10.0
+LDCONFIG_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -210,12 +210,10 @@ def _library_folders() -> Iterator[Path]:
     yield from (
         Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder
     )
-    try:
-        listing = subprocess.run(
-            ["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=5
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        listing = ""
+    listing = ""
+    with suppress(OSError):
+        done = run_command(["/sbin/ldconfig", "-p"], LDCONFIG_TIMEOUT_S)
+        listing = "" if done is None else done.stdout
     yield from (
         Path(line.split()[-1]).parent
         for line in listing.splitlines()
@@ -230,7 +228,8 @@ def loaded_library() -> ctypes.CDLL:
     Raises CommbenchError. Cached, because with torch loaded the memory map takes milliseconds to
     read.
     """
-    lines = Path("/proc/self/maps").read_text().splitlines()
+    # a library's folder may have any name, which CDLL needs byte by byte
+    lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
     paths = sorted(
         {line.split()[-1] for line in lines if re.search(r"/libmpi(ch|_cray)?\.so", line)}
     )
@@ -291,11 +290,12 @@ def _open_mpi_by_files(library: MpiLibrary) -> CudaAware:
         return CudaAware(None, f"neither {COMPONENT} nor ompi_info beside {library.path}")
     command = [program, "--parsable", "--all"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=OMPI_INFO_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(command, OMPI_INFO_TIMEOUT_S)
+    except OSError as error:
         return CudaAware(None, f"{program}: {type(error).__name__}")
-    # folders may have any name
-    match = BUILT_WITH_CUDA.search(done.stdout.decode(errors="replace"))
+    if done is None:
+        return CudaAware(None, f"{program} did not answer within {OMPI_INFO_TIMEOUT_S:g} s")
+    match = BUILT_WITH_CUDA.search(done.stdout)
     answer = None if match is None else match[1] == "true"
     return CudaAware(answer, f"{Path(program).name}: built_with_cuda_support")
 
@@ -331,7 +331,7 @@ def cuda_aware_by_query() -> CudaAware:
         )
     if library.MPIX_Query_cuda_support() != 1:
         return CudaAware(False, "MPIX_Query_cuda_support")
-    problem = ucx_problem(Path("/proc/self/maps").read_text(), os.environ)
+    problem = ucx_problem(read_text(Path("/proc/self/maps")), os.environ)
     if problem is not None:
         return CudaAware(False, f"MPIX_Query_cuda_support says yes, but {problem}")
     return CudaAware(True, "MPIX_Query_cuda_support")

@@ -137,14 +137,14 @@ def outer_address(*peers: str) -> str:
     It is that on the route to a peer, else that of the host name, else that of any interface.
     """
     for peer in peers:
-        with suppress(OSError):
+        with suppress(OSError, UnicodeError):  # a label of a name may be too long for DNS
             family, _, _, _, target = socket.getaddrinfo(peer, ANY_PORT, type=socket.SOCK_DGRAM)[0]
             with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
                 probe.connect(target)
                 address = str(probe.getsockname()[0])
             if not is_loopback(address):
                 return address
-    with suppress(OSError):
+    with suppress(OSError, UnicodeError):
         address = socket.gethostbyname(socket.gethostname())
         if not is_loopback(address):
             return address
@@ -168,7 +168,7 @@ def own_address(host: str) -> str | None:
             address = str(socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)[0][4][0])
             with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
                 probe.bind((address, 0))
-        except OSError:
+        except (OSError, UnicodeError):
             continue
         return address
     return None
@@ -197,7 +197,7 @@ def outgoing_facts(interface: str | None, peers: Sequence[str]) -> Facts:
             name = next(
                 (name for name, addresses in _addresses().items() if address in addresses), ""
             )
-    except ConfigError:
+    except (ConfigError, OSError):  # a sandbox may refuse to list interfaces
         return {}
     speed = known_speed(read_int(ROOT / "sys/class/net" / name / "speed")) if name else None
     facts = {"interface": name or None, "address": address, "speed_mbit_per_s": speed}

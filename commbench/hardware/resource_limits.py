@@ -53,6 +53,13 @@ class Group(NamedTuple):
                 )
         return min(rooms, default=None)
 
+    def oom_kills(self) -> int | None:
+        """How many processes of the group the kernel has killed because memory was short; None if
+        nobody counts them."""
+        file = "memory.events" if self.version == 2 else "memory.oom_control"
+        counts = (parse_fields(read_text(folder / file), " ") for folder in self.folders)
+        return next((parse_int(count["oom_kill"]) for count in counts if "oom_kill" in count), None)
+
     def _folder_limit_bytes(self, folder: Path) -> int | None:
         limit = read_int(folder / ("memory.max" if self.version == 2 else "memory.limit_in_bytes"))
         return limit if limit is not None and 0 <= limit < NO_LIMIT_BYTES else None
@@ -118,6 +125,15 @@ def allocatable_bytes(root: Path = ROOT) -> int | None:
     """The bytes that can be allocated now without swapping or being killed; None if unknown."""
     available = parse_meminfo(read_text(root / "proc/meminfo")).get("MemAvailable")
     return _smallest((find_group(root, "memory").memory_room_bytes(), available))
+
+
+def oom_kills(root: Path = ROOT) -> int:
+    """How many processes the kernel has killed because memory was short: of this process's control
+    group, else of the whole host; 0 if unknown."""
+    kills = find_group(root, "memory").oom_kills()
+    if kills is None:
+        kills = parse_int(parse_fields(read_text(root / "proc/vmstat"), " ").get("oom_kill", ""))
+    return kills or 0
 
 
 def cpu_limit_cores(root: Path = ROOT) -> float:

@@ -13,6 +13,11 @@ from typing import Any
 Facts = dict[str, Any]
 Source = Callable[[Path], Mapping[str, Any]]
 ROOT = Path("/")
+LONGEST_OUTPUT = 1 << 24  # characters of a command that are kept
+
+
+class Unreadable(Exception):
+    """Raised by a source that can't be read, with one line that says why."""
 
 
 def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
@@ -23,6 +28,8 @@ def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
     for source in sources:
         try:
             facts |= {key: value for key, value in source(root).items() if value is not None}
+        except Unreadable as error:
+            errors.append(fact_text(str(error)))
         except Exception as error:  # an unusual machine must not end the run
             errors.append(f"{source.__name__}: {fact_text(repr(error))}")
     return facts | ({f"{noun}.error": "; ".join(errors)} if errors else {})
@@ -118,4 +125,5 @@ def run_command(
             if pipe:
                 pipe.close()
         return None
-    return CompletedProcess(command, child.returncode, out, err)
+    # of a program that prints without end the beginning is enough
+    return CompletedProcess(command, child.returncode, out[:LONGEST_OUTPUT], err[:LONGEST_OUTPUT])

@@ -18,6 +18,7 @@ from .sources import Facts, fact_text, run_command
 COMMAND = "nvidia-smi"
 TOPOLOGY_FACT = "topology.nvidia_smi_topo_m"
 TIMEOUT_S = 30.0  # without its persistence daemon the driver initialises one GPU after the other
+LONGEST_MESSAGE = 200  # characters
 NOT_AVAILABLE = "N/A"
 SAME_GPU = "SELF"
 OTHER_NODE = "NET"  # links that are not in that table
@@ -149,7 +150,8 @@ def collect(timeout_s: float = TIMEOUT_S) -> Facts:
         return absent(f"failed: {fact_text(str(error))}")
     if finished is None:
         return absent(f"did not answer within {timeout_s:g} s")
-    message = fact_text(first_line(finished.stdout) or first_line(finished.stderr)) or "no message"
+    first = first_line(finished.stdout) or first_line(finished.stderr)
+    message = fact_text(first)[:LONGEST_MESSAGE] or "no message"
     if finished.returncode != 0:
         return absent(f"failed: {message}")
     # also a table that parse_topo can't read is kept for the reader

@@ -132,7 +132,7 @@ class CaseVisit:
         try:
             self.payload.allocate(self.communicator, self.programs)
         except MemoryError as error:
-            problem = f"out of memory on rank {self.control.rank}: {error}"
+            problem = f"out of memory on rank {self.control.rank} at that moment: {error}"
         self._agree(problem)
         if self.job.case.sync == "window":
             self._open_window()

@@ -22,13 +22,15 @@ from commbench.buffers.cuda_ipc import CudaExporter, probe_cuda_ipc
 from commbench.buffers.memory import buffer_bytes
 from commbench.config.settings import Settings, Timing
 from commbench.core.case import Benchmark, CaseGroup, Planned, World
-from commbench.core.errors import Unsupported
+from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
+from commbench.core.terminal import first_line
 from commbench.core.variables import Mode, TimingMode
 from commbench.engines.lowered import Lowered, PythonRunner, now_ns
 from commbench.hardware import nvml, resource_limits
 from commbench.world.heartbeat import Progress
+from commbench.world.output import print_error
 
 from .case import CaseVisit
 from .case_record import measured_times
@@ -141,9 +143,7 @@ class ConditionsReader:
             self._run |= {"ipc_probe": probed} if self._run else {}
         engines = {job.case.engine for job in jobs if not job.skip}
         if "native" in engines and len(self._world.hosted) == 1:
-            # takes 0.3 s: on all ranks at the same time, so that rank 0 does not wait for the
-            # others later
-            import_module("commbench.engines.native")
+            self._load_native_engine()
         if single is not None and len(self._world.hosted) == 1:
             empty_s = empty_samples_s(engines)
             overhead_s = call_overheads_s(single, jobs)
@@ -172,6 +172,22 @@ class ConditionsReader:
             hosts=tuple(str(node.get("host.hostname", "?")) for node in nodes),
             host_copies_gb_per_s=host_copies,
         )
+
+    def _load_native_engine(self) -> None:
+        """Takes 0.3 s: on all ranks at the same time, so that rank 0 does not wait for the others
+        later. Raises ConfigError on all ranks where one can't."""
+        missing = None
+        cache_problem = None
+        try:
+            cache_problem = import_module("commbench.engines.native").cache_problem
+        except ImportError as error:  # this numba and this numpy may not fit
+            missing = f"engine=native needs numba: {first_line(error)}; use engine=python"
+        missing = self._control.agree(missing, MEETING_S, "loading the engine")
+        if missing is not None:
+            raise ConfigError(missing, shared=True)
+        cache_problem = self._control.agree(cache_problem, MEETING_S, "loading the engine")
+        if cache_problem is not None and self._world.rank == 0:
+            print_error(cache_problem)
 
     def after(
         self, conditions: Conditions, job: Planned, control: Control, deadline_s: float
@@ -282,12 +298,15 @@ def host_copies_gb_per_s(copied_bytes: int) -> dict[int, float]:
     at most 64 MiB.
 
     Beyond the caches the rate no longer changes, and touching the memory for the first time takes
-    longer than copying.
+    longer than copying. Empty where there is no memory for it.
     """
     largest = next((size for size in HOST_COPY_BYTES if size >= copied_bytes), HOST_COPY_BYTES[-1])
-    source = np.ones(largest, np.uint8)
-    target = np.empty(largest, np.uint8)
     rates = dict[int, float]()
+    try:
+        source = np.ones(largest, np.uint8)
+        target = np.empty(largest, np.uint8)
+    except MemoryError:
+        return rates
     for size in HOST_COPY_BYTES[: HOST_COPY_BYTES.index(largest) + 1]:
         times = copy_times(
             target[:size], source[:size], max(LEAST_HOST_COPIES, HOST_COPIED_BYTES // size)

@@ -258,7 +258,7 @@ def _too_large(settings: Settings, where: str, needed: int, free: int) -> str | 
         return None
     return (
         f"needs {needed} B on {where}, allowed are {int(free * share)} B"
-        f" (budget.memory_share={share})"
+        f" (budget.memory_share={share} of the {free} B that were free when this world started)"
     )
 
 

@@ -21,7 +21,7 @@ from commbench.config.settings import Job, Settings
 from commbench.core.case import World
 from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import ConfigError
-from commbench.core.fact_scopes import scope_of
+from commbench.core.fact_scopes import is_unknown, scope_of
 from commbench.core.protocols import Control
 from commbench.core.run_folder import new_folder
 from commbench.core.secrets import recorded_override
@@ -362,7 +362,8 @@ def _change_problem(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | Non
     lines = [f"  nodes: {len(before)} then, {len(now)} now"] if len(before) != len(now) else []
     for number, (old, new) in enumerate(zip(before, now, strict=False)):
         keys = {key for key in {*old, *new} if scope_of(key).restarts == "equal"}
-        changed = sorted(key for key in keys if old.get(key) != new.get(key))
+        known = [key for key in keys if not is_unknown(key, old) and not is_unknown(key, new)]
+        changed = sorted(key for key in known if old.get(key) != new.get(key))
         lines += [
             f"  node {number}, {key}: {old.get(key)} then, {new.get(key)} now" for key in changed
         ]
@@ -380,7 +381,9 @@ def _change_problem(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | Non
 def _continued_record(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[str, Any]:
     """run.json of a resumed run: with the time of its first start, and a list of all its starts."""
     kept = {
-        key: earlier.run[key] for key in ("started_at", "sweep_id", "broken") if key in earlier.run
+        key: earlier.run[key]
+        for key in ("started_at", "sweep_id", "broken", "broken_reasons")
+        if key in earlier.run
     }
     last = {
         key: earlier.run.get(key)

@@ -49,6 +49,7 @@ class Recorder:
         self._records: dict[str, CaseRecord] = {}  # by case_id
         self._started: dict[str, datetime] = {}
         self._kept_times = max(LEAST_KEPT_TIMES, KEPT_TIMES // max(cases, 1))  # per case
+        self._left_out = set[str]()  # rows of cases that this world does not visit again
         self._ended = False  # whether there is no time for further visits
         self._left_s = 0.0  # that finished cases have not used of their time in this launch
         self.rows: dict[str, dict[str, Any]] = {}  # by case_id, the newest
@@ -66,12 +67,15 @@ class Recorder:
     def record(
         self, job: Planned, outcome: Outcome, conditions: Conditions, started: datetime
     ) -> None:
-        """A row for the case, or for each pair of a round."""
+        """A row for the case, or for each pair of a round. One that is refused in a later visit
+        keeps its visits."""
         with self.lock:
             for single, part in split_rounds(job, outcome):
                 if isinstance(part, Samples):
                     self._add_visit(single, part, conditions, started)
-                else:
+                elif not isinstance(part, Refused) or not self._keep_visits(
+                    single, part.reason, conditions, started
+                ):
                     self._records.pop(single.case.case_id, None)
                     self._write_row(single, part, conditions, started)
 
@@ -81,19 +85,10 @@ class Recorder:
         """Record that the world broke in a visit: the row has the results of earlier visits, as
         after an interruption. Without any, and in a soak, the case has failed."""
         with self.lock:
-            for single, record in self._rows_of(job):
-                if (
-                    record is None
-                    or not record.visits
-                    or record.wrong_elements
-                    or self._settings.timing.is_soak
-                ):
+            for single, _ in self._rows_of(job):
+                if not self._keep_visits(single, reason, conditions, started):
                     self._records.pop(single.case.case_id, None)
                     self._write_row(single, Failure(reason), conditions, started)
-                else:
-                    record.stop_reason = INTERRUPTED
-                    record.broken = reason
-                    self._write_row(single, record, conditions, started)
 
     def continue_visits(self, jobs: Iterable[Planned], visits: Mapping[str, EarlierVisits]) -> None:
         """Continue these cases with the visits of earlier starts of the run."""
@@ -115,7 +110,11 @@ class Recorder:
         """
         if self._ended or self.stopped:
             return []
-        visited = [(job, records) for job in jobs if (records := self._visited(job))]
+        visited = [
+            (job, records)
+            for job in jobs
+            if self._left_out.isdisjoint(row_ids(job)) and (records := self._visited(job))
+        ]
         own_s = self._settings.case_s / self._settings.timing.launches
         wanted, ended = _split(visited, (INTERRUPTED, "budget", "noise_stable"))
         while True:
@@ -142,6 +141,8 @@ class Recorder:
         self._ended = True
         for single, record in self._rows_of(job):
             values = self.rows.get(single.case.case_id, {})
+            if single.case.case_id in self._left_out:
+                continue
             if record and record.visits and values.get("stop_reason", INTERRUPTED) == INTERRUPTED:
                 record.stop_reason = "budget" if self.stopped is None else "stopped"
                 self._write_row(single, record, conditions, started)
@@ -155,6 +156,12 @@ class Recorder:
     def more_launches(self) -> bool:
         """Whether another launch is to visit the cases again."""
         return self._launches_left > 0 and any(record.visits for record in self._records.values())
+
+    @property
+    def has_left_out(self) -> bool:
+        """Whether a case has fewer visits than it needs, because it broke the world or memory was
+        short."""
+        return bool(self._left_out)
 
     def flag_disturbed(self, jobs: Iterable[Planned], conditions: Conditions) -> None:
         """Write those rows again whose flag `disturbed` changes now that all passes are known."""
@@ -234,6 +241,22 @@ class Recorder:
         self.writers.case(values, samples, counters)
         # done, as far as this launch goes
         self.reporter.finished({**values, "stop_reason": reason})
+
+    def _keep_visits(
+        self, job: Planned, reason: str, conditions: Conditions, started: datetime
+    ) -> bool:
+        """Whether the row has results of earlier visits. Then it keeps them, as after an
+        interruption, with the reason why this world makes no more."""
+        record = self._records.get(job.case.case_id)
+        if record is None or not record.visits or record.wrong_elements:
+            return False
+        if self._settings.timing.is_soak:
+            return False
+        record.stop_reason = INTERRUPTED
+        record.broken = reason
+        self._left_out.add(job.case.case_id)
+        self._write_row(job, record, conditions, started)
+        return True
 
     def _rows_of(self, job: Planned) -> list[tuple[Planned, CaseRecord | None]]:
         """A job for each row of the case, with the record of its visits."""

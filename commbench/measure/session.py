@@ -38,7 +38,7 @@ from .plan import PlanFacts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
 from .rows import missed_expectations, row_ids
-from .samples import Failure, Outcome, Refused
+from .samples import Outcome, Refused
 from .time_limits import case_deadline_s, spacing_s
 from .transports import library_record
 from .window import GlobalClocks
@@ -270,12 +270,10 @@ class _Session:
         self._deadline_s = case_deadline_s(job, self._settings)
         started = datetime.now(timezone.utc)
         if skip is not None:
-            if (
-                given_up
-                or job.skip
-                or not self._recorder.end_visits(job, self._conditions, started)
-            ):
-                self._record(job, Failure(skip) if given_up else Refused(skip), started)
+            if given_up and self._world.rank == 0:
+                self._recorder.break_off(job, skip, self._conditions, started)
+            elif job.skip or not self._recorder.end_visits(job, self._conditions, started):
+                self._record(job, Refused(skip), started)
             return
         if self._world.rank == 0:
             mark_in_flight(self._run["folder"], job.case.case_id, str(job.case))
@@ -352,7 +350,8 @@ class _Session:
             **self._earlier.recorded,
             **{case_id: values["status"] for case_id, values in rows.items()},
         }
-        status = 1 if missed or set(BAD).intersection(statuses.values()) else 0
+        bad = set(BAD).intersection(statuses.values())
+        status = 1 if missed or bad or self._recorder.has_left_out else 0
         self._close("done", status, "; ".join(missed) or None)
         for line in missed:
             print(line, file=sys.stderr)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.core.columns import SCHEMA_VERSION, arrow_schema
 from commbench.core.errors import ConfigError
-from commbench.core.fact_scopes import MISSING, scope_of
+from commbench.core.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.core.run_folder import publish
 from commbench.core.terminal import first_line
 from commbench.core.units import plural
@@ -57,6 +57,7 @@ IGNORED = {
     "config.expect",
     "config.writers",
     "reference",
+    "broken_reasons",
 }
 IGNORED_SUFFIXES = ("_namespace", "._target_")
 NODES = "provenance.nodes"
@@ -249,14 +250,24 @@ def _values_text(values: Sequence[str]) -> str:
 def differing_facts(
     base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
 ) -> list[DifferingFact]:
-    """Facts of run.json whose values differ between the sides."""
-    sides = [[compared_facts(run) for run in runs] for runs in (base, new)]
+    """Facts of run.json whose values differ between the sides. Runs that could not read a fact do
+    not count."""
+    facts_of_run = {id(run): compared_facts(run) for run in (*base, *new)}
     differing = []
-    for key in sorted({key for runs in sides for facts in runs for key in facts}):
-        values = [tuple(sorted({facts.get(key, MISSING) for facts in runs})) for runs in sides]
-        if values[0] != values[1]:
+    for key in sorted({key for facts in facts_of_run.values() for key in facts}):
+        values = []
+        for runs in (base, new):
+            known = [run for run in runs if not _is_unread(key, run, facts_of_run[id(run)])]
+            texts = {facts_of_run[id(run)].get(key, MISSING) for run in known}
+            values.append(tuple(sorted(texts)))
+        if all(values) and values[0] != values[1]:
             differing.append(DifferingFact(key, *values))
     return differing
+
+
+def _is_unread(key: str, run: Mapping[str, Any], facts: Mapping[str, str]) -> bool:
+    """Whether no node of the run has the fact, and one of them could not read it."""
+    return key not in facts and any(is_unknown(key, node) for node in nodes_of(run))
 
 
 def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
@@ -267,6 +278,8 @@ def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
     by_key: dict[str, set[str]] = {}
     for node in nodes_of(run):
         for key, value in node.items():
+            if value is None:
+                continue
             by_key.setdefault(key, set()).add(_json_text(value))
     compared = {}
     for key, texts in (values | by_key).items():

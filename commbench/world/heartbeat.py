@@ -25,6 +25,7 @@ from traceback import extract_stack
 
 from commbench.core.errors import MAX_NAMED_RANKS
 from commbench.core.protocols import Control, Runner
+from commbench.hardware.sources import read_line, read_link
 
 from .exit_protocol import process_text
 
@@ -93,7 +94,8 @@ def main_stack() -> list[str]:
 def stat_fields(pid: int) -> list[str]:
     """The fields of /proc/PID/stat after the name, see proc(5): the first is the state, a letter.
     Raises OSError."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    # the name before may end within a letter: the kernel cuts it at 15 bytes
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 @dataclass(frozen=True)
@@ -107,14 +109,10 @@ class Host:
 
     @classmethod
     def here(cls) -> Host:
-        boot = Path("/proc/sys/kernel/random/boot_id")
-        namespace = Path("/proc/self/ns/pid")
-        parts = (
-            [boot.read_text().strip(), str(namespace.readlink())]
-            if boot.exists() and namespace.exists()
-            else []
-        )
-        return cls(socket.gethostname(), os.getpid(), " ".join(parts))
+        boot_id = read_line(Path("/proc/sys/kernel/random/boot_id"))
+        namespace = read_link(Path("/proc/self/ns/pid"))
+        kernel = f"{boot_id} {namespace}" if boot_id and namespace else ""
+        return cls(socket.gethostname(), os.getpid(), kernel)
 
     def state(self) -> str | None:
         """What has happened to the process, which must be of this `kernel`; None while it runs."""

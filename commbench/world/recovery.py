@@ -79,12 +79,14 @@ class EarlierStarts:
         """Why a case is not tried again; None if it is."""
         times = self.run.get("broken", {}).get(case_id, 0)
         last_start: Mapping[str, str] = (self.run.get("segments") or [{}])[-1]
-        # where rank 0 has written no row of the case
-        why = self.reasons.get(case_id) or last_start.get("reason")
+        # the parent knows more than the row of rank 0, which is missing where rank 0 was lost
+        why = (
+            self.run.get("broken_reasons", {}).get(case_id)
+            or self.reasons.get(case_id)
+            or last_start.get("reason")
+        )
         if times < MAX_BREAKS or self.resume.by_user:
             return None
-        if why is not None and why.startswith(GIVEN_UP):  # recorded by an earlier start
-            return why
         return f"{GIVEN_UP} {times} times; it is not tried again" + (f"; {why}" if why else "")
 
 
@@ -132,8 +134,9 @@ def count_suspect(folder: str) -> str | None:
     clear_in_flight(folder)
     broken = dict(run.get("broken", {}))
     broken[case_id] = broken.get(case_id, 0) + 1
+    reasons = {**run.get("broken_reasons", {}), case_id: run.get("reason")}
     try:
-        write_json(Path(folder) / "run.json", run | {"broken": broken})
+        write_json(Path(folder) / "run.json", run | {"broken": broken, "broken_reasons": reasons})
     except OSError:
         return None
     return text

@@ -23,6 +23,7 @@ from commbench.core.protocols import Backend, Control
 from commbench.core.units import format_ranges, parse_ranges
 from commbench.hardware.mpi_library import launcher_mismatch, load_mpi
 from commbench.hardware.network import is_loopback, meeting_address, own_address
+from commbench.hardware.sources import read_line, read_link, read_text
 
 from .peer_listener import BACKLOG, socket_family
 from .store import KeyValueStore, hosted_store
@@ -64,10 +65,9 @@ def exported_identity(
 def host_identity() -> str:
     """Equal for processes that share a kernel, a host name and a network namespace: those are one
     node."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    network = Path("/proc/self/ns/net")
-    parts = [socket.gethostname(), boot.read_text().strip() if boot.exists() else ""]
-    return "|".join([*parts, str(network.readlink()) if network.exists() else ""])
+    boot_id = read_line(Path("/proc/sys/kernel/random/boot_id"))
+    network = read_link(Path("/proc/self/ns/net"))
+    return "|".join([socket.gethostname(), boot_id or "", network or ""])
 
 
 def assemble(identity: RankIdentity, control: Control) -> World:
@@ -224,7 +224,7 @@ def bind_process(mode: str, local_rank: int, ranks_here: int, threads_per_rank: 
     groups: dict[tuple[int, ...], list[int]] = {}
     for core in cores:
         file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-        siblings = tuple(parse_ranges(file.read_text()) if file.exists() else ()) or (core,)
+        siblings = tuple(parse_ranges(read_text(file))) or (core,)
         groups.setdefault(siblings, []).append(core)
     physical_cores = list(groups.values())
     share = len(physical_cores) // ranks_here
@@ -245,7 +245,7 @@ def bind_process(mode: str, local_rank: int, ranks_here: int, threads_per_rank: 
 def _bind_to_numa_node(local_rank: int, ranks_here: int, cores: list[int]) -> str:
     nodes = []
     for path in sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")):
-        usable = set(parse_ranges(path.read_text())) & set(cores)
+        usable = set(parse_ranges(read_text(path))) & set(cores)
         if usable:
             nodes.append((path.parent.name, usable))
     if not nodes:

@@ -26,6 +26,7 @@ import psutil
 
 from commbench.core.errors import WorldBroken
 from commbench.core.run_folder import read_record
+from commbench.hardware import resource_limits
 
 from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, process_text
 from .heartbeat import STOPPED, stat_fields
@@ -298,6 +299,7 @@ class _Supervisor:
         self._failure: RankFailure | None = None
         self._cause: str | None = None  # what happened to the launcher
         self._states_at = time.monotonic()
+        self._oom_kills = resource_limits.oom_kills()
 
     def wait(self) -> None:
         """Wait until the launcher has ended, or the world is broken and has been ended."""
@@ -357,12 +359,19 @@ class _Supervisor:
     def end(self) -> WorldEnd:
         world = self._world
         first = [] if self._failure else self._first_to_fail()
-        failures = [
-            RankFailure(world.ranks[pid], pid, exit_text(world.codes.get(pid))) for pid in first
-        ]
+        failures = [RankFailure(world.ranks[pid], pid, self._how_ended(pid)) for pid in first]
         failures += [self._failure] if self._failure else []
         assert world.status is not None
         return WorldEnd(world.status, str(world), tuple(failures), self._cause, self._unclosed)
+
+    def _how_ended(self, pid: int) -> str:
+        """How a rank has ended. SIGKILL is the kernel's where it has killed a process of this
+        control group meanwhile."""
+        code = self._world.codes.get(pid)
+        by_kernel = resource_limits.oom_kills() > self._oom_kills
+        if code == -signal.SIGKILL and pid not in self._world.killed_here and by_kernel:
+            return f"{exit_text(code)}, because memory was short,"
+        return exit_text(code)
 
     def _first_to_fail(self) -> list[int]:
         """The process ids of the ranks that failed first.
@@ -468,7 +477,8 @@ def mapped_shared_memory(pids: Iterable[int]) -> set[Path]:
     files: set[Path] = set()
     for pid in pids:
         with suppress(OSError):  # it has ended, or belongs to another user
-            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            text = Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape")
+            lines = text.splitlines()
             matches = (
                 MPI_SHARED_MEMORY.search(line) for line in lines if not line.endswith("(deleted)")
             )

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+import commbench
 from commbench.__main__ import main
+from commbench.core.errors import ConfigError
 from commbench.hardware import mpi_library, nvml
 from commbench.world import exit_protocol, launch
 
@@ -288,6 +290,31 @@ ONE_LINE = {
     "-m seed=interval(0,1)": "does not support sweep type",
     "-m 'layout=glob(*)'": "this sweep has no jobs",
 }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("label=\udcff", "output=/tmp/\udcff", "env.X=\udcff", "--config-dir \udcff"),
+        *("report \udcff", "compare results \udcff", "resume \udcff", "doctor \udcff"),
+    ],
+    ids=ascii,
+)
+def test_an_argument_that_is_not_utf_8_is_refused(line: str, refused: Refused) -> None:
+    (message,) = refused(line)
+    assert "\\udcff is not UTF-8; write it in UTF-8, or rename the folder" in message
+
+
+def test_a_folder_that_is_not_utf_8_is_refused(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = tmp_path / "\udcff"
+    foreign.mkdir()
+    monkeypatch.chdir(foreign)
+    (message,) = refused("backend=simulated")
+    assert "/\\udcff/results is not UTF-8; choose another with output=FOLDER" in message
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        commbench.run("backend=simulated")
 
 
 @pytest.mark.parametrize(("line", "message"), ONE_LINE.items(), ids=ONE_LINE)

@@ -6,11 +6,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import until
+
+from commbench.hardware import resource_limits
 
 MIB = 1 << 20
 FIXED = (
@@ -53,6 +56,70 @@ class Rss:
         self.out.close()
 """
 
+GREEDY = """\
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from commbench.benchmarks.all_reduce import AllReduce
+
+@dataclass(frozen=True)
+class Greedy(AllReduce):
+    name = "greedy"
+
+    def fill(self, case, rank, size, name, salt):
+        written = list(Path(os.environ["COMMBENCH_FOLDER"], "parts").glob("*.cases.parquet"))
+        if case.message_bytes == 16 and rank == 1 and len(written) >= 2:
+            held = [bytearray(b"x") * (1 << 26) for _ in range(1000)]
+        return super().fill(case, rank, size, name, salt)
+"""
+LIMIT_BYTES = 3 << 30
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A memory control group of 3 GiB below that of this process."""
+    group = resource_limits.find_group(Path("/"), "memory")
+    if not group.folders:
+        pytest.skip("no control group of memory here")
+    folder = group.folders[0] / f"commbench-test-{os.getpid()}"
+    limit = folder / ("memory.max" if group.version == 2 else "memory.limit_in_bytes")
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        if not limit.exists():
+            pytest.skip("the parent group does not hand on the memory controller")
+        limit.write_text(str(LIMIT_BYTES))
+        yield folder
+    finally:
+        until(lambda: (folder / "cgroup.procs").read_text() == "")
+        folder.rmdir()
+
+
+@pytest.mark.long
+def test_a_case_keeps_its_visits_where_the_kernel_kills_a_rank_for_memory(
+    started_world: Callable[..., Any], small_group: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "greedy.py").write_text(GREEDY)
+    (tmp_path / "conf" / "benchmark").mkdir(parents=True)
+    (tmp_path / "conf" / "benchmark" / "greedy.yaml").write_text(
+        "# @package benchmarks.greedy\n_target_: greedy.Greedy\n"
+    )
+    enter = f'echo $$ > {small_group}/cgroup.procs; exec commbench "$@"'
+    run = started_world(
+        *("sh", "-c", enter, "sh", "--config-dir", str(tmp_path / "conf"), "allow=[greedy]"),
+        *("benchmark=greedy", "sizes=[8,16]", "timing=quick", "timing.visits=3"),
+        env={"PYTHONPATH": str(tmp_path)},
+        status=1,
+    )
+    cases = run.cases.set_index("message_bytes")
+    assert cases.status.to_dict() == {8: "ok", 16: "ok"}, run.explain()
+    assert cases.visits[16] >= 1 and cases.stop_reason[16] == "interrupted"
+    assert "broke the world 2 times" in cases.reason[16]
+    assert "was killed by SIGKILL, because memory was short, while" in cases.reason[16]
+    assert run.stderr.count("was killed by SIGKILL, because memory was short, while") == 2
+
 
 @pytest.mark.long
 def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(
@@ -72,7 +139,8 @@ def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(
     run = world(*command, env={"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"})
     cases = run.cases.set_index("message_bytes")
     assert cases.status.to_dict() == {8: "ok", 16: "ok", 768 * MIB: "skipped"}, run.explain()
-    assert "out of memory on rank 1: 805310464 B for buffer" in cases.reason[768 * MIB]
+    reason = cases.reason[768 * MIB]
+    assert "out of memory on rank 1 at that moment: 805310464 B for buffer" in reason
     assert int(cases.loc[16, "order"]) > 0
 
 

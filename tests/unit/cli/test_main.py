@@ -165,6 +165,30 @@ def test_doctor_tells_a_small_shared_memory(monkeypatch: pytest.MonkeyPatch) -> 
     assert "/dev/shm has 64 KiB" in line and "--shm-size=8g" in line
 
 
+def test_doctor_tells_what_could_not_be_read_or_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slow = "git status did not answer within 2 s"
+    monkeypatch.setattr(machine_facts, "collect", lambda: {"versions.error": slow})
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 1')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    notes = [line.split(maxsplit=1)[1] for line in machine_text().splitlines() if " note " in line]
+    assert slow in notes
+    assert "engine=native can't be loaded, use engine=python: ImportError: Numba needs NumPy 1" in (
+        notes
+    )
+
+
+def test_a_library_that_fails_hides_no_other_from_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object, device: str) -> None:
+        raise RuntimeError("libmpi is cut")
+
+    monkeypatch.setattr("commbench.backends.mpi.backend.Mpi.missing", fail)
+    monkeypatch.setattr("commbench.cli.doctor.native_engine_problem", lambda: None)
+    text = machine_text()
+    assert "RuntimeError: libmpi is cut" in text and "gloo                     can run" in text
+
+
 def test_doctor_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "conf" / "backend"
     folder.mkdir(parents=True)

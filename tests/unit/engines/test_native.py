@@ -8,10 +8,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
+from numba.core import caching
+from small_disk import small_disk
 
 from commbench.core.errors import CommunicationError
 from commbench.engines.lowered import Lowered, NativeCall, now_ns
@@ -25,6 +30,7 @@ from commbench.engines.native import (
     WIDE,
     NativeRunner,
     call_table,
+    compiled,
 )
 
 LIBC = ctypes.CDLL(None)
@@ -219,3 +225,76 @@ def test_a_row_of_the_table_holds_a_call_for_each_copy(count: int) -> None:
     assert table[:, 0, ARGS : ARGS + count].tolist() == [
         [-1 - column for column in range(count)], [2**62 + column for column in range(count)]
     ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- numba's cache on disk
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own, and no other where that one can't be used."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [caching.UserProvidedCacheLocator])
+    return tmp_path / "cache"
+
+
+def call_nothing() -> None:
+    """Compiled in a moment, and cached like the loop itself."""
+
+
+@pytest.fixture
+def compiled_to_cache(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str | None]:
+    """Compile that function: why the cache could not be used, once it is seen to run."""
+    monkeypatch.setattr("commbench.engines.native.SIGNATURE", "void()")
+
+    def compile_it() -> str | None:
+        function, problem = compiled(call_nothing)
+        function()
+        return problem
+
+    return compile_it
+
+
+def test_the_loop_comes_from_the_cache(
+    cache: Path, compiled_to_cache: Callable[[], str | None]
+) -> None:
+    assert compiled_to_cache() is None
+    files = sorted(cache.rglob("*.nb*"))
+    assert [file.suffix for file in files] == [".nbc", ".nbi"]
+    before = [file.stat().st_mtime_ns for file in files]
+    assert compiled_to_cache() is None
+    assert [file.stat().st_mtime_ns for file in files] == before
+
+
+@pytest.mark.parametrize("suffix", ["nbc", "nbi"])
+@pytest.mark.parametrize("kept_bytes", [0, 100])
+def test_a_cut_file_in_the_cache_is_one_line_and_the_loop_is_compiled(
+    suffix: str, kept_bytes: int, cache: Path, compiled_to_cache: Callable[[], str | None]
+) -> None:
+    assert compiled_to_cache() is None
+    (file,) = cache.rglob(f"*.{suffix}")
+    os.truncate(file, kept_bytes)
+    problem = compiled_to_cache()
+    assert problem is not None and len(problem.splitlines()) == 1
+    assert "can't be used" in problem and "set NUMBA_CACHE_DIR to an empty folder" in problem
+
+
+def test_a_cache_that_can_not_be_written_is_one_line_and_the_loop_is_compiled(
+    cache: Path, compiled_to_cache: Callable[[], str | None]
+) -> None:
+    cache.write_text("a file where the folder would be")
+    problem = compiled_to_cache()
+    assert problem is not None and "no locator available" in problem
+
+
+def test_a_full_disk_below_the_cache_is_one_line_and_the_loop_is_compiled(
+    cache: Path, compiled_to_cache: Callable[[], str | None]
+) -> None:
+    with ExitStack() as stack:
+        try:
+            disk = stack.enter_context(small_disk(cache))
+        except RuntimeError as error:
+            pytest.skip(str(error))
+        disk.fill()
+        problem = compiled_to_cache()
+    assert problem is not None and "No space left on device" in problem

@@ -17,6 +17,7 @@ from shown_gpus import hgx, shown
 from commbench.core import secrets
 from commbench.hardware import machine_facts
 from commbench.hardware.machine_facts import differences, facts_by_node
+from commbench.hardware.sources import gather
 
 KEY = re.compile(r"[a-z0-9_]+(\.[A-Za-z0-9_\-:@]+)+")
 MULTI_LINE = {"topology.nvidia_smi_topo_m"}
@@ -110,9 +111,42 @@ def test_a_different_value_and_a_missing_one():
     }
 
 
-def test_null_true_and_one_are_different_values():
-    differing = differences(ranks({"a.b": None}, {"a.b": True}, {"a.b": 1}, {"a.b": "missing"}))
-    assert differing == {"a.b": {"null": [0], "true": [1], "1": [2], '"missing"': [3]}}
+def test_true_and_one_and_the_word_missing_are_different_values():
+    differing = differences(ranks({}, {"a.b": True}, {"a.b": 1}, {"a.b": "missing"}))
+    assert differing == {"a.b": {"missing": [0], "true": [1], "1": [2], '"missing"': [3]}}
+
+
+def test_what_a_rank_could_not_read_is_no_difference():
+    slow = {"versions.git_commit": "a", "versions.error": "git status did not answer within 2 s"}
+    quick = {"versions.git_commit": "a", "versions.git_dirty": False}
+    assert set(differences(ranks(slow, quick))) == {"versions.error"}
+    changed = quick | {"versions.git_dirty": True}
+    assert differences(ranks(slow, quick, changed))["versions.git_dirty"] == {
+        "false": [1],
+        "true": [2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("fact", "rest"),
+    [
+        ("versions.torch", {"versions.error": "OSError()"}),
+        ("gpu.driver_version", {"gpu.reason": "NVML: driver not loaded"}),
+        ("gpu.own.driver_version", {}),
+        ("host.cpu_model", {}),
+        ("a.b", {"a.b": None}),
+    ],
+)
+def test_unknown_is_no_difference(fact, rest):
+    assert fact not in differences(ranks({fact: "1"}, rest))
+
+
+@pytest.mark.parametrize("fact", ["environment.NCCL_ALGO", "versions.numba", "run.bind"])
+def test_what_is_known_to_be_absent_is_a_difference(fact):
+    assert differences(ranks({fact: "1"}, {"host.error": "OSError()"}))[fact] == {
+        '"1"': [0],
+        "missing": [1],
+    }
 
 
 @pytest.mark.parametrize(
@@ -200,19 +234,24 @@ def test_what_torch_was_built_for_is_read_without_importing_it(monkeypatch, tmp_
     }
 
 
+def git_facts(tree: Path) -> dict[str, object]:
+    sources = (machine_facts.git_commit_facts, machine_facts.git_change_facts)
+    return gather("versions", sources, tree)
+
+
 def test_a_clean_and_a_changed_checkout(checkout):
-    clean = machine_facts.git_facts(checkout)
+    clean = git_facts(checkout)
     assert len(clean["versions.git_commit"]) == 40
     assert clean["versions.git_dirty"] is False
     (checkout / "results").write_text("not code")
-    assert machine_facts.git_facts(checkout)["versions.git_dirty"] is False
+    assert git_facts(checkout)["versions.git_dirty"] is False
     (checkout / "commbench/new.py").write_text("2\n")
-    assert machine_facts.git_facts(checkout)["versions.git_dirty"] is True
+    assert git_facts(checkout)["versions.git_dirty"] is True
 
 
 def test_a_git_hook_does_not_point_elsewhere(checkout, monkeypatch):
     monkeypatch.setenv("GIT_DIR", "/nowhere")
-    assert machine_facts.git_facts(checkout)["versions.git_commit"]
+    assert git_facts(checkout)["versions.git_commit"]
 
 
 def test_the_commit_is_known_where_looking_for_changes_takes_too_long(
@@ -224,20 +263,25 @@ def test_the_commit_is_known_where_looking_for_changes_takes_too_long(
     )
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert len(git_facts(checkout)["versions.git_commit"]) == 40
     monkeypatch.setattr(machine_facts, "GIT_TIMEOUT_S", 0.2)
-    facts = machine_facts.git_facts(checkout)
-    assert len(facts["versions.git_commit"]) == 40 and facts["versions.git_dirty"] is None
+    facts = gather("versions", [machine_facts.git_change_facts], checkout)
+    assert facts == {"versions.error": "git status did not answer within 0.2 s"}
 
 
 def test_no_commit_yet(tmp_path):
     git(tmp_path, "init", "-q")
-    assert not any(machine_facts.git_facts(tmp_path).values())
+    facts = gather("versions", [machine_facts.git_commit_facts], tmp_path)
+    assert facts == {"versions.error": "git rev-parse failed: fatal: Needed a single revision"}
 
 
 def test_not_a_checkout_or_no_git(tmp_path, checkout, monkeypatch):
-    assert machine_facts.git_facts(tmp_path / "elsewhere") == {}
+    assert git_facts(tmp_path / "elsewhere") == {}
     monkeypatch.setenv("PATH", "/nowhere")
-    assert not any(machine_facts.git_facts(checkout).values())
+    assert git_facts(checkout) == {
+        "versions.error": "git rev-parse can't be started: No such file or directory; "
+        "git status can't be started: No such file or directory"
+    }
 
 
 def test_only_variables_that_matter():

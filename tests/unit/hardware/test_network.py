@@ -3,8 +3,10 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
+from commbench.core.errors import ConfigError
 from commbench.hardware import network
 
 
@@ -152,3 +154,26 @@ def test_line_rates_are_those_of_interfaces_and_ports_but_not_of_a_bonded_device
         "eth0.100": 10_000,
         "mlx5_0:1": 400_000.0,
     }
+
+
+@pytest.mark.parametrize("name", ["a" * 64, "a..b", "\udcff"], ids=ascii)
+def test_a_host_name_that_dns_can_not_take_is_no_address(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert network.own_address(name) is None
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    try:
+        assert not network.is_loopback(network.outer_address(name))
+    except ConfigError as error:
+        assert "only loopback addresses" in str(error)
+
+
+def test_a_sandbox_that_lists_no_interfaces_leaves_the_route_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(psutil, "net_if_addrs", refuse)
+    assert network.outgoing_facts("eth0", ()) == {}
+    assert "PermissionError" in network.collect()["network.error"]

@@ -195,3 +195,24 @@ def test_this_machine():
 def test_small_shared_memory_is_told_with_advice(total: int | None, warned: bool) -> None:
     text = resource_limits.small_shm({} if total is None else {"limits.shm_total_bytes": total})
     assert (text is not None and "--shm-size" in text) == warned
+
+
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [
+        (v2_tree(job_memory_events="low 0\noom 2\noom_kill 3\n"), 3),
+        (v2_tree(job_memory_events="oom_kill") | {"proc/vmstat": "oom_kill 9\n"}, 9),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/job\n",
+                "proc/self/mountinfo": V1_MOUNTS,
+                "sys/fs/cgroup/memory/job/memory.oom_control": "under_oom 0\noom_kill 4\n",
+            },
+            4,
+        ),
+        ({"proc/vmstat": "nr_free_pages 5\noom_kill 7\n"}, 7),
+        ({}, 0),
+    ],
+)
+def test_processes_that_the_kernel_has_killed_for_memory(plant, files, kills):
+    assert resource_limits.oom_kills(plant(files)) == kills

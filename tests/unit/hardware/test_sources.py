@@ -50,3 +50,14 @@ def test_a_command_that_runs(tmp_path):
     ended = sources.run_command(["sh", "-c", "echo a; echo b >&2; exit 3"], 5)
     assert ended is not None
     assert (ended.returncode, ended.stdout, ended.stderr) == (3, "a\n", "b\n")
+
+
+def test_of_a_command_that_prints_too_much_the_beginning_is_kept(monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST_OUTPUT", 10)
+    ended = sources.run_command(["sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x"], 5)
+    assert ended is not None and ended.stdout == 10 * "x"
+
+
+def test_what_a_command_prints_may_be_no_text():
+    ended = sources.run_command(["printf", r"a\377b"], 5)
+    assert ended is not None and ended.stdout == "a\ufffdb"

@@ -4,6 +4,7 @@ machines."""
 from __future__ import annotations
 
 import json
+import os
 from itertools import product
 from pathlib import Path
 
@@ -290,3 +291,14 @@ def test_a_link_is_the_same_from_both_ends(first: RankGpu, second: RankGpu) -> N
     assert link == link_between(second, first, tables)
     assert (link == "NET") == (first.node != second.node)
     assert link in {None, "NET", "SELF", "NV12", "NV4", "SYS", "X"}
+
+
+def test_of_a_long_message_the_beginning_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nhead -c 5000 /dev/zero | tr '\\0' x\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    reason = topology.collect()["topology.reason"]
+    assert reason.startswith("nvidia-smi shows no GPU: xxx") and len(reason) < 300

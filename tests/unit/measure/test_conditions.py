@@ -29,6 +29,7 @@ from commbench.measure.conditions import (
     ReferenceCase,
     copy_gb_per_s,
     disturbed_passes,
+    host_copies_gb_per_s,
     wake_links,
 )
 from commbench.measure.plan import plan
@@ -276,3 +277,13 @@ def test_a_link_at_its_full_rate_and_one_that_stays_slow_take_little_time(
     events = link_that_wakes_up(monkeypatch, copies=10**9)
     wake_links(recording(events))
     assert events == ["allocate"]
+
+
+def test_copies_are_not_timed_where_there_is_no_memory_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "ones", refuse)
+    assert host_copies_gb_per_s(8) == {}

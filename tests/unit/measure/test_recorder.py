@@ -22,7 +22,7 @@ from commbench.core.errors import Unsaved, WorldBroken
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import plan
 from commbench.measure.recorder import FanOut, Recorder
-from commbench.measure.samples import Block, Samples
+from commbench.measure.samples import Block, Refused, Samples
 from commbench.measure.time_limits import spacing_s
 from commbench.measure.transports import TransportEvidence
 from commbench.report.load import load_run
@@ -186,6 +186,25 @@ def test_a_world_that_breaks_keeps_the_earlier_visits_of_its_case() -> None:
         "rank 1 was killed",
         None,
     )
+
+
+def test_a_case_that_is_refused_in_a_later_visit_keeps_its_visits() -> None:
+    run = Run(cases=2)
+    visited, _ = run.jobs
+    started = datetime.now(timezone.utc)
+    for number in range(5):
+        run.visit(visited, swaying(number, 0.3), 0.01)
+    assert run.recorder.next_pass(run.jobs) == [visited.order], "it needs more visits"
+    for job in run.jobs:
+        run.recorder.record(job, Refused("out of memory at that moment"), AROUND, started)
+    kept, skipped = (run.recorder.rows[job.case.case_id] for job in run.jobs)
+    assert (kept["status"], kept["stop_reason"], kept["visits"]) == ("ok", "interrupted", 5)
+    assert "out of memory at that moment" in kept["reason"]
+    assert (skipped["status"], skipped["reason"]) == ("skipped", "out of memory at that moment")
+    assert run.recorder.next_pass(run.jobs) == [], "this world does not try it again"
+    assert run.recorder.end_visits(visited, AROUND, started)
+    assert run.recorder.rows[visited.case.case_id]["stop_reason"] == "interrupted"
+    assert run.recorder.has_left_out
 
 
 def test_a_soak_in_which_the_world_breaks_has_failed() -> None:

@@ -262,6 +262,16 @@ def test_versions_environment_and_configuration_are_told() -> None:
     assert all(fact.apart for fact in facts)
 
 
+def test_what_a_side_could_not_read_does_not_differ() -> None:
+    unread = run(node={"versions.error": "git status did not answer", "a.b": None})
+    read = run(node={"versions.git_dirty": False, "host.numa_nodes": 2, "a.b": 1})
+    assert differing_facts([unread], [read]) == []
+    changed = run(node={"versions.git_dirty": True, "a.b": 1})
+    assert [str(fact) for fact in differing_facts([unread, read], [changed])] == [
+        "versions.git_dirty: false -> true"
+    ]
+
+
 def test_what_varies_within_a_side_is_not_apart() -> None:
     facts = differing_facts([run("1", seed=1), run("2", seed=2)], [run("3", seed=2)])
     assert [(fact.key, fact.apart) for fact in facts] == [("config.seed", False)]

@@ -82,6 +82,12 @@ def test_what_is_left_of_a_run() -> None:
         without_row.given_up("twice")
         == "broke the world 2 times; it is not tried again; rank 1 was killed"
     )
+    known = run | {"broken_reasons": {"twice": "rank 1 was killed by SIGKILL"}}
+    by_parent = EarlierStarts(Resume.REST, known, {}, {"twice": "rank 1 has ended"})
+    assert (
+        by_parent.given_up("twice")
+        == "broke the world 2 times; it is not tried again; rank 1 was killed by SIGKILL"
+    )
     again = EarlierStarts(Resume.RETRY, recorded=recorded)
     assert [case for case in recorded if again.unfinished(case, [case])] == [
         "bad",
@@ -107,12 +113,14 @@ def test_a_case_that_broke_the_world_twice_is_given_up_unless_the_user_asks() ->
 
 
 def test_the_case_in_flight_is_blamed_once(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"schema_version": 1}))
+    run = {"schema_version": 1, "reason": "rank 1 was killed"}
+    (tmp_path / "run.json").write_text(json.dumps(run))
     assert count_suspect(str(tmp_path)) is None
     mark_in_flight(str(tmp_path), "abc", "all_reduce 8 B")
     assert count_suspect(str(tmp_path)) == "all_reduce 8 B"
     assert count_suspect(str(tmp_path)) is None
-    assert json.loads((tmp_path / "run.json").read_text())["broken"] == {"abc": 1}
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert (run["broken"], run["broken_reasons"]) == ({"abc": 1}, {"abc": "rank 1 was killed"})
     mark_in_flight(str(tmp_path), "abc", "all_reduce 8 B")
     clear_in_flight(str(tmp_path))
     assert not (tmp_path / IN_FLIGHT).exists()
@@ -222,6 +230,20 @@ def test_resume_says_what_has_changed(tmp_path: Path, warm_executable: Path) -> 
     (folder / "cases.parquet").unlink()
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "begun with other seed" in done.stderr
+
+
+def test_a_fact_that_could_not_be_read_then_has_not_changed(tmp_path: Path) -> None:
+    folder = commbench.run(
+        "backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED
+    )
+    record = load_run(folder)
+    (node,) = record["provenance"]["nodes"]
+    node.pop("versions.git_dirty", None)
+    node["versions.error"] = "git status did not answer within 2 s"
+    del node["host.cpu_model"]
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "cases.parquet").unlink()
+    assert resume([str(folder)]) == 0
 
 
 # ---------------------------------------------------------------- disks that take nothing

@@ -18,8 +18,10 @@ import psutil
 import pytest
 
 from commbench.core.errors import WorldBroken
+from commbench.hardware import resource_limits
 from commbench.world import exit_protocol, supervisor
 from commbench.world.exit_protocol import WorldEnd
+from commbench.world.heartbeat import stat_fields
 from commbench.world.output import LOG, Output
 from commbench.world.signals import SAVE_S
 from commbench.world.supervisor import (
@@ -95,6 +97,29 @@ def supervised(
             assert time.monotonic() < until
             time.sleep(0.05)
     return end
+
+
+@pytest.mark.parametrize(
+    ("act", "kills", "how"),
+    [
+        ("ranks[1].kill()", (0, 1), "was killed by SIGKILL, because memory was short,"),
+        ("ranks[1].kill()", (5, 5), "was killed by SIGKILL"),
+        ("ranks[1].send_signal(11)", (0, 1), "was killed by SIGSEGV"),
+    ],
+)
+def test_a_rank_that_the_kernel_has_killed_was_short_of_memory(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    act: str,
+    kills: tuple[int, int],
+    how: str,
+) -> None:
+    counts = iter(kills)
+    monkeypatch.setattr(resource_limits, "oom_kills", lambda: next(counts))
+    end = supervised(
+        tmp_path, f"{act}; os.wait(); time.sleep(0.7); end_all(); print('log'); sys.exit(7)"
+    )
+    assert [(failure.rank, failure.how) for failure in end.failures] == [(1, how)]
 
 
 @pytest.mark.parametrize(
@@ -513,3 +538,26 @@ def test_a_rank_that_the_parent_had_to_kill_is_not_the_one_that_failed(tmp_path:
         world.codes[process.pid] = process.wait()
     assert world.codes[process.pid] == -signal.SIGKILL
     assert _Supervisor(world, tmp_path, tmp_path / "reason", 8.0, 60.0)._first_to_fail() == [1]
+
+
+MISNAMED = r"""
+import mmap, os, sys, time
+open("/proc/self/comm", "wb").write(b"fourteen_lette\xc3\xa9")
+file = open(os.path.join(os.fsencode(sys.argv[1]), b"\xff"), "w+b")
+file.truncate(4096)
+held = mmap.mmap(file.fileno(), 0)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_process_and_its_files_may_have_any_name(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MISNAMED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"\n"
+            assert stat_fields(process.pid)[0] in "RSD"
+            assert mapped_shared_memory([process.pid]) == set()
+        finally:
+            process.kill()
