@@ -8,7 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -20,7 +20,8 @@ from .units import short_pairs
 class RankIdentity:
     """The rank that a process is, as its launcher exports it.
 
-    `node_id`: the launcher's number or name of the node, where it exports one.
+    `node_id`: the launcher's number or name of the node, where it exports one. `variables`: those
+    that hold the rank and the size.
     """
 
     launcher: str
@@ -28,6 +29,7 @@ class RankIdentity:
     size: int
     local_rank: int
     node_id: str | None = None
+    variables: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from commbench.hardware.mpi_library import (
 )
 from commbench.world.rendezvous import exported_identity, store_at, store_over_mpi
 
+from .given_world import FLUX_RANK
 from .srun import is_step
 
 # With more ranks than cores a spinning rank keeps its peer off the core for a time slice of the
@@ -81,13 +82,14 @@ class Mpirun(Launcher):
         return len(self._hosts()) or 1
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
-        """Open MPI, or PMI, which MPICH's hydra exports; `srun --mpi=pmi2` does so too, and its
-        ranks are srun's."""
+        """Open MPI, or PMI, which MPICH's hydra, PALS and Flux export; `srun --mpi=pmi2` does so
+        too, and its ranks are srun's."""
         kind = launcher_kind(environ)
         if kind == "openmpi":
             others = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"
             return exported_identity("mpirun", environ, OPEN_MPI_RANK, *others)
-        if kind is None or (HYDRA_LOCAL_RANK not in environ and is_step(environ)):
+        is_other = not {HYDRA_LOCAL_RANK, FLUX_RANK} & set(environ) and is_step(environ)
+        if kind is None or is_other:
             return None
         return exported_identity("mpirun", environ, PMI_RANK, "PMI_SIZE", HYDRA_LOCAL_RANK)
 

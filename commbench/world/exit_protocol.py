@@ -34,6 +34,7 @@ other than 0 leaves its line in RAISED_FILE, and the parent prints one line for 
     no world, or rank 0       in run.json, which the parent reads    nothing
     no world, or rank 0       any other                              the line, at once
     another rank, MPI loaded  raised by all ranks (shared)           nothing: MPI's end waits for rank 0
+    another rank              raised by all ranks (shared)           nothing; ends after RANK_0_FIRST_S
     another rank              Missing, or no WorldBroken: rank 0     the line with its rank and host, if it still
                               says the same                          lives after RANK_0_FIRST_S
     another rank              any other WorldBroken                  the line with its rank and host, at once
@@ -142,6 +143,7 @@ class Print(Enum):
 
     NOW = "now"
     AFTER_RANK_0 = "after rank 0"
+    BY_RANK_0 = "by rank 0 alone"
     NEVER = "never"
 
 
@@ -160,8 +162,8 @@ def who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_loaded:
     """The second table; `identity` is None outside of a world, and where the rank is unknown."""
     if identity is None or identity.rank == 0:
         return Print.NEVER if isinstance(error, WorldBroken) and error.recorded else Print.NOW
-    if mpi_loaded and getattr(error, "shared", False):
-        return Print.NEVER
+    if getattr(error, "shared", False):
+        return Print.NEVER if mpi_loaded else Print.BY_RANK_0
     same_on_rank_0 = isinstance(error, Missing) or not isinstance(error, WorldBroken)
     return Print.AFTER_RANK_0 if same_on_rank_0 else Print.NOW
 
@@ -192,9 +194,9 @@ def end_with_error(error: CommbenchError, identity: RankIdentity | None) -> int:
     if FOLDER in os.environ and (identity is None or identity.rank == 0):
         leave_status(os.environ[FOLDER], error.exit_status, resumed=RESUME in os.environ)
     printing = who_prints(error, identity, "mpi4py.MPI" in sys.modules)
-    if printing is Print.AFTER_RANK_0:
+    if printing in (Print.AFTER_RANK_0, Print.BY_RANK_0):
         time.sleep(RANK_0_FIRST_S)
-    if printing is not Print.NEVER:
+    if printing in (Print.NOW, Print.AFTER_RANK_0):
         if identity is None or identity.rank == 0:
             print_error(str(error), error.stacks if isinstance(error, WorldBroken) else ())
         elif not report_raised(error, process_text(identity.rank)):

@@ -50,7 +50,7 @@ def recorded() -> WorldBroken:
         (WorldBroken("x"), RANK_0, False, Print.NOW),
         (recorded(), RANK_0, False, Print.NEVER),
         (ConfigError("x", shared=True), RANK_1, True, Print.NEVER),
-        (ConfigError("x", shared=True), RANK_1, False, Print.AFTER_RANK_0),
+        (ConfigError("x", shared=True), RANK_1, False, Print.BY_RANK_0),
         (ConfigError("x"), RANK_1, True, Print.AFTER_RANK_0),
         (Missing([0], "gather", 1.0), RANK_1, False, Print.AFTER_RANK_0),
         (WorldBroken("x"), RANK_1, False, Print.NOW),
