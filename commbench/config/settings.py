@@ -25,7 +25,15 @@ from commbench.core.secrets import recorded
 from commbench.core.terminal import one_line
 from commbench.hardware.network import check_interface
 
-from .keys import TIMING_MODES, TO_MEMORY, ConfigReader, construct, list_refusal, sizes_bytes
+from .keys import (
+    TIMING_MODES,
+    TO_MEMORY,
+    ConfigReader,
+    check_text,
+    construct,
+    list_refusal,
+    sizes_bytes,
+)
 
 MAX_DURATION_S = 1e8  # three years: a clock, a deadline and a store's timeout can still hold it
 MAX_TIMING_REPETITIONS = 10**12
@@ -302,6 +310,7 @@ def _checked_pairs(value: Any, layouts: Sequence[Layout], sizes: int) -> Pairs:
 
 def _checked_env(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     for name, value in values.items():
+        check_text(f"env.{name}", value)
         if isinstance(value, list):
             raise list_refusal(f"env.{name}", value)
         if isinstance(value, dict) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

@@ -59,6 +59,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -74,6 +75,7 @@ from typing import Any
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, Missing, WorldBroken
 from commbench.core.run_folder import read_record, write_json
+from commbench.core.terminal import one_line
 from commbench.hardware.mpi_library import give_up
 
 from .output import LOG, print_error
@@ -95,6 +97,8 @@ RAISED_FILE = "raised"
 # the first rank that exits ends the world: torchrun and mpirun kill the others, rank 0 perhaps
 # before it has printed
 RANK_0_FIRST_S = 10.0
+EXITED = "exited"
+HELP_TOPIC = re.compile(r"supposed to get help about:\s*(\S.*)")
 
 
 def process_text(rank: int, host: str | None = None, pid: int | None = None) -> str:
@@ -317,7 +321,10 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
         end, reported, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised]
     )
     kept = [f"finished cases are in {folder}"] if run else []
-    kept += [f"the launcher's own messages are in {log}"] if log.exists() else []
+    if log.exists():
+        # it knows more than a status where no rank could say anything
+        unknown = reported is None and not raised and not any(map(_by_signal, end.failures))
+        kept.append(f"the launcher's own messages are in {log}{_telling(log) if unknown else ''}")
     stacks = {
         **run.get("stacks", {}),
         **{process.split(" on ")[0]: stack for process, _, stack in raised},
@@ -336,6 +343,20 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
     if with_stacks:
         error.stacks = tuple(f"{rank}: {call}" for rank, calls in stacks.items() for call in calls)
     raise error
+
+
+def _by_signal(failure: RankFailure) -> bool:
+    return not failure.how.startswith(EXITED)
+
+
+def _telling(log: Path) -> str:
+    """The last line of the log that has words; where Open MPI lacks its help files, the first topic
+    that it names."""
+    text = log.read_text(errors="replace")
+    if (topic := HELP_TOPIC.search(text)) is not None:
+        return f", the first one: {one_line(topic[1])}"
+    lines = [line for line in text.splitlines() if re.search(r"[^\W\d_]{2}", line)]
+    return f", the last one: {one_line(lines[-1].strip())}" if lines else ""
 
 
 def _read_raised(folder: Path) -> list[tuple[str, str, list[str]]]:
@@ -402,7 +423,7 @@ def exit_text(code: int | None) -> str:
     if code == -signal.SIGBUS:
         return "was killed by SIGBUS, as if /dev/shm were full,"
     if code >= 0:
-        return f"exited with status {code}"
+        return f"{EXITED} with status {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:  # a real-time signal has no name
