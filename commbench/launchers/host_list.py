@@ -86,11 +86,11 @@ def _expanded(word: str) -> Iterator[str]:
         if ranges is None:
             yield part
             continue
-        for number in _numbers(ranges[1], word):
+        for number in _numbers_of_range(ranges[1], word):
             yield from _expanded(f"{part[: ranges.start()]}{number}{part[ranges.end() :]}")
 
 
-def _numbers(text: str, word: str) -> Iterator[str]:
+def _numbers_of_range(text: str, word: str) -> Iterator[str]:
     """03 04 05 9 of 03-05,9; they keep their zeros."""
     for span in text.split(","):
         first, _, last = span.partition("-")

@@ -91,9 +91,9 @@ def check_layouts(layouts: Sequence[Layout], world: World) -> None:
     """Raises ConfigError where no layout fits into this world."""
     misfits = [layout.misfit(world) for layout in layouts]
     if all(misfits):
-        started = "" if world.launcher == "none" else f", which {world.launcher} has started"
+        taken = "" if world.launcher == "none" else f", taken from {world.launcher}'s variables"
         raise ConfigError(
-            f"{misfits[0]}{started}; start more ranks or choose a smaller layout", shared=True
+            f"{misfits[0]}{taken}; start more ranks or choose a smaller layout", shared=True
         )
 
 

@@ -161,7 +161,7 @@ def test_a_misfit_is_an_error_that_rank_0_prints_for_all() -> None:
         return str(caught.value), caught.value.shared
 
     text = (
-        "layout 1x8 does not fit into this world of 1 node(s) with 3 rank(s), which torchrun has"
-        " started; start more ranks or choose a smaller layout"
+        "layout 1x8 does not fit into this world of 1 node(s) with 3 rank(s), taken from torchrun's"
+        " variables; start more ranks or choose a smaller layout"
     )
     assert on_ranks(3, misfit) == [(text, True)] * 3
