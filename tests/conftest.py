@@ -30,6 +30,8 @@ RANK_VARIABLES = (
     "OMPI_",
     "PMI",
     "SLURM_",
+    "FLUX_",
+    "PALS_",
     "COMMBENCH_",
     "MPI4PY_",
     "RANK",

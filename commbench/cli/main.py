@@ -16,9 +16,9 @@ import commbench
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.run_folder import is_utf8
-from commbench.launchers.registry import detect, likely_launcher
+from commbench.launchers.registry import detect, likely_launcher, settle_world
 from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
-from commbench.world.output import drop_unread_output, mark_output
+from commbench.world.output import drop_unread_output, mark_output, print_error
 
 from .options import CommandParser, write_stdout
 
@@ -50,6 +50,7 @@ COMMANDS = {  # command with its own options -> module, function
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
 }
+MEASURING_COMMANDS = ("resume", "ab")
 OTHER_COMMANDS = ("run", "doctor", "help")
 
 
@@ -114,6 +115,13 @@ def _identity() -> RankIdentity | None:
         return None
 
 
+def _announce_world() -> None:
+    """Print which world this command takes for its own, or why none, where a user may doubt it."""
+    note = settle_world(os.environ)
+    if note is not None:
+        print_error(note)
+
+
 def _run_command(words: list[str]) -> int:
     """Run a command, which is imported only now; returns the exit status."""
     foreign = [word for word in words if not is_utf8(word)]
@@ -122,6 +130,8 @@ def _run_command(words: list[str]) -> int:
     if words[:1] == ["help"] and len(words) == 2 and words[1] in (*COMMANDS, *OTHER_COMMANDS):
         words = [words[1], "--help"]
     if words[:1] and words[0] in COMMANDS:
+        if words[0] in MEASURING_COMMANDS:
+            _announce_world()
         module, function = COMMANDS[words[0]]
         status: int = getattr(import_module(module), function)(words[1:])
         return status
@@ -158,6 +168,7 @@ def _run_command(words: list[str]) -> int:
         )
         write_stdout(f"{text(options.config_dir)}\n")
     else:
+        _announce_world()
         _start_rank_server(options.words)
         from commbench.cli.run import run
 

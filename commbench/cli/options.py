@@ -13,6 +13,7 @@ from commbench.core.errors import ConfigError
 from commbench.world.output import drop_unread_output
 
 LARGEST_NUMBER = 10**18 - 1
+LAUNCH_OPTION = re.compile(r"--local[-_]rank=\d+")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -22,6 +23,11 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         setting = re.search(r"arguments: --(\w[\w.]*=\S*)", message)
         hint = f"settings have no dashes: {setting[1]}; " if setting else ""
+        if LAUNCH_OPTION.search(message):
+            hint = (
+                "python -m torch.distributed.launch adds it; start with torchrun instead:"
+                " torchrun --nproc-per-node N -m commbench; "
+            )
         raise ConfigError(f"{message}; {hint}see {self.prog} --help")
 
 

@@ -76,7 +76,8 @@ def run_rank(
             or "none: it hosts all ranks itself, start it without a launcher"
         )
         raise ConfigError(
-            f"backend={backend.name} can't run under {identity.launcher}; allowed: {names}"
+            f"backend={backend.name} can't run under {identity.launcher}; allowed: {names}",
+            shared=True,
         )
     reason = backend.missing(job.settings.device)
     if reason is not None:

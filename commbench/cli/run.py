@@ -53,6 +53,8 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
     with exported(folder), ConfigComposer(os.environ.get(CONFIG_DIR)) as composer:
         requested = requested_jobs(composer, overrides, multirun)
         jobs = requested.jobs
+        for line in composer.swept_env(overrides) if multirun else ():
+            print_error(line)
         if identity is not None:
             if requested.fresh_worlds and not jobs:
                 raise ConfigError("; ".join(requested.refused))

@@ -39,6 +39,7 @@ from .keys import (
     Kind,
     check_file_override,
     check_file_settings,
+    is_text,
     list_refusal,
     unknown_key,
 )
@@ -49,6 +50,13 @@ ENV_RESOLVER = "oc.env"
 COMPOSED_GROUPS = (*GROUPS, "experiment")
 EXPERIMENT = "experiment="
 CPU = "cpu"
+# quoted texts, and the words between commas and brackets, in a value and in a map of values
+WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]'"]+""")
+MAPPED_WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,:{}\[\]'"]+""")
+# what Hydra reads as a number or a truth value
+NOT_A_TEXT = re.compile(
+    r"[+-]?(?=[._]*\d)[\d_]*\.?[\d_]*(?:e[+-]?[\d_]+)?|[+-]?(?:inf|nan)|true|false", re.IGNORECASE
+)
 
 
 class ConfigComposer:
@@ -95,7 +103,7 @@ class ConfigComposer:
 
         parsed = self._parsed(overrides)
         try:
-            self._check(parsed, multirun)
+            self._check(overrides, multirun)
             # all combinations of a sweep, by Hydra's grammar
             given = [override.input_line or "" for override in parsed]
             batches = (
@@ -166,7 +174,7 @@ class ConfigComposer:
     def plain(self, overrides: Sequence[str]) -> list[str]:
         """The overrides that all jobs of a sweep share."""
         parsed = self._parsed(overrides)
-        self._check(parsed, multirun=True)
+        self._check(overrides, multirun=True)
         shared = [
             override.input_line or "" for override in parsed if not override.is_sweep_override()
         ]
@@ -196,17 +204,25 @@ class ConfigComposer:
                 self._overrides[override] = parsed
         return [self._overrides[override] for override in overrides]
 
-    def _check(self, parsed: Sequence[Override], multirun: bool) -> None:
+    def swept_env(self, overrides: Sequence[str]) -> list[str]:
+        """A line for each environment variable with commas, which may be one value."""
+        pairs = zip(overrides, self._parsed(overrides), strict=True)
+        return [
+            _comma_text(override, parsed.key_or_group)
+            for override, parsed in pairs
+            if parsed.key_or_group.startswith("env.")
+            and parsed.is_sweep_override()
+            and not set(override) & set("'\"(")
+        ]
+
+    def _check(self, overrides: Sequence[str], multirun: bool) -> None:
         """Raises ConfigError for mistakes that Hydra reports in four lines or not at all."""
-        for override in parsed:
+        for text, override in zip(overrides, self._parsed(overrides), strict=True):
             name = override.key_or_group
             value = override.value()
             key = OVERRIDES.get(name)
             if override.is_sweep_override() and not multirun:
-                raw = (override.input_line or "").partition("=")[2]
-                inside = f"in one world: {name}=[{raw}]; " if key is not None and key.axis else ""
-                outside = f"in fresh worlds: commbench -m {name}={raw}; as text: \"{name}='{raw}'\""
-                raise ConfigError(f"{name}={raw} has commas: {inside}{outside}")
+                raise ConfigError(_comma_text(text, name))
             takes_list = name != "experiment" and (
                 key is None or key.axis or key.kind is Kind.OTHER
             )
@@ -279,12 +295,22 @@ def _normalized(override: str) -> str:
         and not set(value) & set("',(")
     ):
         return f"++{key}='{value}'"  # 1e3 stays 1e3
-    if override.startswith(("env.", "env={")):
-        return f"++{override}"
+    if name == "env" or key.lstrip("+").startswith("env."):
+        pattern = MAPPED_WORDS if value[:1] == "{" else WORDS
+        sign = "++" if override.startswith(("env.", "env={")) else ""
+        return f"{sign}{key}={pattern.sub(_text_word, value)}"
+    if is_text(name):
+        return f"{key}={WORDS.sub(_text_word, value)}"
     if key == "expect" and set(value) & set("<>") and not set(value) & set("'\""):
         texts = [f"'{text.strip()}'" for text in value.strip("[]").split(",")]
         return f"expect=[{','.join(texts)}]" if value.startswith("[") else f"expect='{value}'"
     return override
+
+
+def _text_word(match: re.Match[str]) -> str:
+    """A word of a value as text: 1.10 is neither 1.1 nor a number."""
+    word = match[0].strip()
+    return f"'{word}'" if NOT_A_TEXT.fullmatch(word) else match[0]
 
 
 def _quoted(text: str) -> str:
@@ -331,7 +357,7 @@ def _value_text(key: str, value: Any) -> str:
     if isinstance(value, (str, Path)):
         text = str(value)
         plain = re.fullmatch(r"[\w./:*+%@-]+|[\[{].*[\]}]", text, re.ASCII)
-        return text if plain else _quoted(text)
+        return text if plain and text.lower() != "null" else _quoted(text)
     if (
         isinstance(value, (int, float))
         or hasattr(value, "__index__")
@@ -367,6 +393,15 @@ def in_run_order(jobs: list[Job]) -> list[Job]:
         random.Random(f"{group[0].settings.seed}/{launch}").shuffle(group)
         ordered += group
     return ordered
+
+
+def _comma_text(override: str, name: str) -> str:
+    """What a value with commas may mean."""
+    raw = override.partition("=")[2]
+    key = OVERRIDES.get(name)
+    inside = f"in one world: {name}=[{raw}]; " if key is not None and key.axis else ""
+    outside = f"in fresh worlds: commbench -m {name}={raw}; as text: \"{name}='{raw}'\""
+    return f"{name}={raw} has commas: {inside}{outside}"
 
 
 def _unreadable(override: str) -> str:

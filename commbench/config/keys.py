@@ -142,7 +142,31 @@ KEY_TABLE = (
 )
 KEYS = {key.name: key for key in KEY_TABLE}
 OVERRIDES = {key.override: key for key in KEY_TABLE}
+# keys inside of a group that are texts, or lists of them
+INNER_TEXTS = (
+    "backend.library",
+    "launcher.hosts",
+    "launcher.hostfile",
+    "launcher.agent",
+    "launcher.options",
+)
+TEXT_FIELDS = ("str", "str | None", "tuple[str, ...]")  # of the dataclasses of groups
 GROUPS = {key.override: key for key in KEY_TABLE if key.kind is Kind.GROUP}
+
+
+def is_text(name: str) -> bool:
+    """Whether the key of an override takes text, which is kept as it was typed."""
+    return name in INNER_TEXTS or (name in OVERRIDES and OVERRIDES[name].kind is Kind.TEXT)
+
+
+def check_text(name: str, value: Any) -> None:
+    """Raises ConfigError for a number or truth value in a file, whose spelling YAML has not
+    kept."""
+    if isinstance(value, bool | int | float):
+        raise ConfigError(
+            f"{name}={value} is a {type(value).__name__} in its file, not a text; quote it there:"
+            f" {name.rpartition('.')[2]}: 'TEXT'"
+        )
 
 
 def list_refusal(key: str, values: list[Any]) -> ConfigError:
@@ -210,6 +234,7 @@ def _checked(key: Key, value: Any) -> Any:
         case Kind.TEXT:
             if isinstance(value, dict):
                 raise ConfigError(f"{key.name}={value} is not a text")
+            check_text(key.name, value)
             return None if value is None else str(value)
         case Kind.FLAG:
             if key.axis and value == "auto":
@@ -376,6 +401,10 @@ def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
     kind = _dataclass_of(target, where, group, allow)
     try:
         given = {key: value for key, value in node.items() if key != "_target_"}
+        for name in (field.name for field in fields(kind) if field.type in TEXT_FIELDS):
+            value = given.get(name)
+            for entry in value if isinstance(value, list) else [value]:
+                check_text(f"{where}.{name}", entry)
         built = OmegaConf.to_object(OmegaConf.merge(_typed_node(kind), given))
     except (OmegaConfBaseException, OverflowError, TypeError, AttributeError, ValueError) as error:
         known = ", ".join(field.name for field in fields(kind)) or "none"

@@ -42,6 +42,7 @@ from .keys import (
     TO_MEMORY,
     ConfigReader,
     Kind,
+    check_text,
     construct,
     list_refusal,
     sizes_bytes,
@@ -317,6 +318,7 @@ def _checked_pairs(value: Any, layouts: Sequence[Layout], sizes: int) -> Pairs:
 
 def _checked_env(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     for name, value in values.items():
+        check_text(f"env.{name}", value)
         if isinstance(value, list):
             raise list_refusal(f"env.{name}", value)
         if isinstance(value, dict) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,7 +18,8 @@ from .variables import Cache, Case
 class RankIdentity:
     """The rank that a process is, as its launcher exports it.
 
-    `node_id`: the launcher's number or name of the node, where it exports one.
+    `node_id`: the launcher's number or name of the node, where it exports one. `variables`: those
+    that hold the rank and the size.
     """
 
     launcher: str
@@ -26,6 +27,7 @@ class RankIdentity:
     size: int
     local_rank: int
     node_id: str | None = None
+    variables: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

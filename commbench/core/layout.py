@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from .case import World
 from .errors import ConfigError
+from .units import format_ranges
 
 MAX_RANKS = 2**17
+MAX_NAMED_MEMBERS = 16
 
 Pair = tuple[int, int]
 
@@ -46,6 +48,11 @@ class Layout:
             max(layout.ranks_per_node for layout in layouts),
         )
 
+    @classmethod
+    def of_all(cls, world: World) -> Layout:
+        """The largest layout that has all nodes of the world."""
+        return cls(len(world.nodes), min(len(ranks) for ranks in world.nodes))
+
     @property
     def size(self) -> int:
         return self.nodes * self.ranks_per_node
@@ -68,8 +75,38 @@ class Layout:
     def members(self, world: World) -> tuple[int, ...]:
         """The world ranks of the layout: the first ranks of the first nodes that are large enough,
         node by node."""
-        large = [ranks for ranks in world.nodes if len(ranks) >= self.ranks_per_node]
+        return self.members_of(world.nodes)
+
+    def members_of(self, nodes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """The same for the world ranks of each node."""
+        large = [ranks for ranks in nodes if len(ranks) >= self.ranks_per_node]
         return tuple(rank for ranks in large[: self.nodes] for rank in ranks[: self.ranks_per_node])
+
+    def idle_text(self, world: World) -> str | None:
+        """Which ranks of the world have no place in the layout, and why; None if all have one."""
+        idle = sorted(set(range(world.size)) - set(self.members(world)))
+        if not idle:
+            return None
+        ranks_by_node = " + ".join(str(len(ranks)) for ranks in world.nodes)
+        ranks = "rank" if len(idle) == 1 else "ranks"
+        verb = "is" if len(idle) == 1 else "are"
+        return (
+            f"layout {self} uses {self.size} of {world.size} ranks, {ranks} {format_ranges(idle)}"
+            f" {verb} idle: a layout has as many ranks on each node, here are {ranks_by_node}"
+        )
+
+    def numbering_text(self, nodes: Sequence[Sequence[int]]) -> str | None:
+        """Which ranks of the world the pairs of the layout name; None where they have the same
+        numbers."""
+        members = self.members_of(nodes)
+        if members == tuple(range(self.size)) or len(members) < self.size:
+            return None
+        named = ", ".join(map(str, members[:MAX_NAMED_MEMBERS]))
+        rest = ", ..." if self.size > MAX_NAMED_MEMBERS else ""
+        return (
+            f"layout {self}: ranks 0 to {self.size - 1} of its pairs are ranks {named}{rest} of the"
+            " world"
+        )
 
 
 def pairs_text(pairs: Iterable[Pair]) -> str:

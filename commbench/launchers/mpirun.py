@@ -4,7 +4,6 @@ MPI library."""
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,8 @@ from commbench.hardware.mpi_library import (
 )
 from commbench.world.rendezvous import exported_identity, store_at, store_over_mpi
 
+from .given_world import FLUX_RANK
+from .host_list import hosts_of_file, hosts_of_words
 from .srun import is_step
 
 # With more ranks than cores a spinning rank keeps its peer off the core for a time slice of the
@@ -36,15 +37,14 @@ YIELDING = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "16",
 }
-HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class Mpirun(Launcher):
     """See Launcher. Ranks bind themselves (key `bind`), so mpirun must not.
 
-    `hosts` are names or addresses, `hostfile` has one per line; `agent` is what logs in, ssh by
-    default. `options` go to mpirun as they are.
+    `hosts` are names or addresses, `hostfile` has a list of them (host_list.py); `agent` is what
+    logs in, ssh by default. `options` go to mpirun as they are.
     """
 
     name: ClassVar[str] = "mpirun"
@@ -65,12 +65,13 @@ class Mpirun(Launcher):
                 f"launcher.hostfile={self.hostfile} is not a file; give a file with one host per"
                 " line"
             )
-        wrong = [host for host in self._hosts() if not HOST_NAME.fullmatch(host)]
-        if wrong:
-            raise ConfigError(
-                f"launcher.hosts: {wrong[0]!r} is not a host; write names or addresses, without"
-                " slots"
-            )
+        where = "launcher.hosts" if self.hostfile is None else f"launcher.hostfile={self.hostfile}"
+        try:
+            hosts = self._hosts()
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        if self.hostfile is not None and not hosts:
+            raise ConfigError(f"{where} names no host; give a file with one host per line")
 
     @property
     def is_local(self) -> bool:
@@ -81,13 +82,14 @@ class Mpirun(Launcher):
         return len(self._hosts()) or 1
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
-        """Open MPI, or PMI, which MPICH's hydra exports; `srun --mpi=pmi2` does so too, and its
-        ranks are srun's."""
+        """Open MPI, or PMI, which MPICH's hydra, PALS and Flux export; `srun --mpi=pmi2` does so
+        too, and its ranks are srun's."""
         kind = launcher_kind(environ)
         if kind == "openmpi":
             others = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"
             return exported_identity("mpirun", environ, OPEN_MPI_RANK, *others)
-        if kind is None or (HYDRA_LOCAL_RANK not in environ and is_step(environ)):
+        is_other = not {HYDRA_LOCAL_RANK, FLUX_RANK} & set(environ) and is_step(environ)
+        if kind is None or is_other:
             return None
         return exported_identity("mpirun", environ, PMI_RANK, "PMI_SIZE", HYDRA_LOCAL_RANK)
 
@@ -140,11 +142,8 @@ class Mpirun(Launcher):
 
     def _hosts(self) -> tuple[str, ...]:
         if self.hostfile is None:
-            return self.hosts
-        lines = (
-            line.partition("#")[0].split() for line in Path(self.hostfile).read_text().splitlines()
-        )
-        return tuple(words[0].partition(":")[0] for words in lines if words)
+            return hosts_of_words(self.hosts)
+        return hosts_of_file(Path(self.hostfile).read_text(errors="replace"))
 
 
 def _open_mpi(

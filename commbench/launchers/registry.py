@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -18,7 +18,17 @@ from commbench.core.protocols import Backend, Control, Launcher
 from commbench.core.run_folder import check_output
 from commbench.hardware.gpu import VISIBLE_DEVICES, visible_count
 from commbench.world.control import StoreControl, by_node, hosted_world
-from commbench.world.rendezvous import assemble
+from commbench.world.exit_protocol import FOLDER
+from commbench.world.rendezvous import assemble, server_store
+
+from .given_world import (
+    ENV,
+    ENV_VARIABLES,
+    TORCHRUN_ID,
+    env_identity,
+    why_foreign,
+    world_note,
+)
 
 if TYPE_CHECKING:  # a rank and the start of a command don't wait for Hydra
     from commbench.config.compose import RequestedJobs
@@ -46,12 +56,37 @@ def launchers() -> tuple[Launcher, ...]:
 
 
 def detect(environ: Mapping[str, str]) -> RankIdentity | None:
-    """Which rank of which world this process is; None outside of a world. Raises ConfigError.
+    """Which rank of which world this process is; None outside of a world. Raises ConfigError."""
+    identity = _exported(environ)
+    return identity if identity is None or _foreign(identity, environ) is None else None
 
-    The launcher that is closest to the process wins: torchrun inside of mpirun or srun is torchrun.
+
+def settle_world(environ: MutableMapping[str, str]) -> str | None:
+    """The line about the world that a command finds itself in, None if there is nothing to say.
+
+    Left-over variables by which fresh ranks would take themselves for torchrun's are removed.
+    Raises ConfigError.
     """
+    identity = _exported(environ)
+    foreign = None if identity is None else _foreign(identity, environ)
+    note = None if FOLDER in environ else world_note(identity, foreign, environ)
+    if foreign is not None and identity is not None and identity.launcher == ENV:
+        for name in (*ENV_VARIABLES, TORCHRUN_ID):
+            environ.pop(name, None)
+    return note
+
+
+def _exported(environ: Mapping[str, str]) -> RankIdentity | None:
+    """What the variables say. The launcher that is closest to the process wins: torchrun inside of
+    mpirun or srun is torchrun."""
     identities = (launcher.detect(environ) for launcher in launchers())
-    return next((identity for identity in identities if identity is not None), None)
+    identity = next((identity for identity in identities if identity is not None), None)
+    return identity or env_identity(environ)
+
+
+def _foreign(identity: RankIdentity, environ: Mapping[str, str]) -> str | None:
+    """Ranks that a parent has started are in their own world, wherever that parent is."""
+    return None if FOLDER in environ else why_foreign(identity, environ)
 
 
 def allowed(backend: Backend) -> list[str]:
@@ -227,7 +262,10 @@ def connect(
     """The control plane of this rank's world. Raises ConfigError or WorldBroken."""
     launcher = next(launcher for launcher in launchers() if launcher.name == identity.launcher)
     try:
-        store = launcher.open_store(identity, environ, backend, interface)
+        if identity.size == 1:  # the exported port may be in use by an earlier command
+            store = server_store("127.0.0.1", 0, "127.0.0.1", backend.needs_torch)
+        else:
+            store = launcher.open_store(identity, environ, backend, interface)
     except (RuntimeError, KeyError, ValueError, OSError, OverflowError) as error:
         raise WorldBroken(f"rank {identity.rank} found no control plane: {error}") from error
     return StoreControl(store, identity.rank, identity.size)

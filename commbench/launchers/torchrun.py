@@ -13,6 +13,8 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Launcher
 from commbench.world.rendezvous import exported_identity, store_at
 
+from .given_world import TORCHRUN_ID
+
 
 @dataclass(frozen=True)
 class Torchrun(Launcher):
@@ -22,7 +24,7 @@ class Torchrun(Launcher):
     precedence: ClassVar[int] = 10
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
-        if "TORCHELASTIC_RUN_ID" not in environ or "RANK" not in environ:
+        if TORCHRUN_ID not in environ or "RANK" not in environ:
             return None
         return exported_identity(
             "torchrun", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK"

@@ -59,10 +59,12 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
     binding = bind_rank(settings.bind, world, settings.backend.threads_per_rank)
     if not request.has_parent:  # nobody is there to start another world
         settings = replace(settings, timing=replace(settings.timing, launches=1))
-    layouts = settings.layouts or (
-        Layout(len(world.nodes), min(len(node) for node in world.nodes)),
-    )
-    settings = replace(settings, layouts=layouts)
+    if not settings.layouts:
+        layout = Layout.of_all(world)
+        idle = layout.idle_text(world)
+        if idle is not None and world.rank == 0:
+            print_error(f"layout=auto: {idle}")
+        settings = replace(settings, layouts=(layout,))
     check_layouts(settings.layouts, world)
     mine = machine_facts.collect() | {"run.digest": request.job.digest, "run.bind": binding}
     facts, run = preflight(settings, request, world, control, mine, cores[: max(1, int(quota))])

@@ -34,6 +34,7 @@ other than 0 leaves its line in RAISED_FILE, and the parent prints one line for 
     no world, or rank 0       in run.json, which the parent reads    nothing
     no world, or rank 0       any other                              the line, at once
     another rank, MPI loaded  raised by all ranks (shared)           nothing: MPI's end waits for rank 0
+    another rank              raised by all ranks (shared)           nothing; ends after RANK_0_FIRST_S
     another rank              Missing, or no WorldBroken: rank 0     the line with its rank and host, if it still
                               says the same                          lives after RANK_0_FIRST_S
     another rank              any other WorldBroken                  the line with its rank and host, at once
@@ -58,6 +59,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -73,6 +75,7 @@ from typing import Any
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, Missing, WorldBroken
 from commbench.core.run_folder import read_record, write_json
+from commbench.core.terminal import one_line
 from commbench.hardware.mpi_library import give_up
 
 from .output import LOG, print_error
@@ -94,6 +97,8 @@ RAISED_FILE = "raised"
 # the first rank that exits ends the world: torchrun and mpirun kill the others, rank 0 perhaps
 # before it has printed
 RANK_0_FIRST_S = 10.0
+EXITED = "exited"
+HELP_TOPIC = re.compile(r"supposed to get help about:\s*(\S.*)")
 
 
 def process_text(rank: int, host: str | None = None, pid: int | None = None) -> str:
@@ -142,6 +147,7 @@ class Print(Enum):
 
     NOW = "now"
     AFTER_RANK_0 = "after rank 0"
+    BY_RANK_0 = "by rank 0 alone"
     NEVER = "never"
 
 
@@ -160,8 +166,8 @@ def who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_loaded:
     """The second table; `identity` is None outside of a world, and where the rank is unknown."""
     if identity is None or identity.rank == 0:
         return Print.NEVER if isinstance(error, WorldBroken) and error.recorded else Print.NOW
-    if mpi_loaded and getattr(error, "shared", False):
-        return Print.NEVER
+    if getattr(error, "shared", False):
+        return Print.NEVER if mpi_loaded else Print.BY_RANK_0
     same_on_rank_0 = isinstance(error, Missing) or not isinstance(error, WorldBroken)
     return Print.AFTER_RANK_0 if same_on_rank_0 else Print.NOW
 
@@ -192,9 +198,9 @@ def end_with_error(error: CommbenchError, identity: RankIdentity | None) -> int:
     if FOLDER in os.environ and (identity is None or identity.rank == 0):
         leave_status(os.environ[FOLDER], error.exit_status, resumed=RESUME in os.environ)
     printing = who_prints(error, identity, "mpi4py.MPI" in sys.modules)
-    if printing is Print.AFTER_RANK_0:
+    if printing in (Print.AFTER_RANK_0, Print.BY_RANK_0):
         time.sleep(RANK_0_FIRST_S)
-    if printing is not Print.NEVER:
+    if printing in (Print.NOW, Print.AFTER_RANK_0):
         if identity is None or identity.rank == 0:
             print_error(str(error), error.stacks if isinstance(error, WorldBroken) else ())
         elif not report_raised(error, process_text(identity.rank)):
@@ -315,7 +321,10 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
         end, reported, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised]
     )
     kept = [f"finished cases are in {folder}"] if run else []
-    kept += [f"the launcher's own messages are in {log}"] if log.exists() else []
+    if log.exists():
+        # it knows more than a status where no rank could say anything
+        unknown = reported is None and not raised and not any(map(_by_signal, end.failures))
+        kept.append(f"the launcher's own messages are in {log}{_telling(log) if unknown else ''}")
     stacks = {
         **run.get("stacks", {}),
         **{process.split(" on ")[0]: stack for process, _, stack in raised},
@@ -334,6 +343,20 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
     if with_stacks:
         error.stacks = tuple(f"{rank}: {call}" for rank, calls in stacks.items() for call in calls)
     raise error
+
+
+def _by_signal(failure: RankFailure) -> bool:
+    return not failure.how.startswith(EXITED)
+
+
+def _telling(log: Path) -> str:
+    """The last line of the log that has words; where Open MPI lacks its help files, the first topic
+    that it names."""
+    text = log.read_text(errors="replace")
+    if (topic := HELP_TOPIC.search(text)) is not None:
+        return f", the first one: {one_line(topic[1])}"
+    lines = [line for line in text.splitlines() if re.search(r"[^\W\d_]{2}", line)]
+    return f", the last one: {one_line(lines[-1].strip())}" if lines else ""
 
 
 def _read_raised(folder: Path) -> list[tuple[str, str, list[str]]]:
@@ -400,7 +423,7 @@ def exit_text(code: int | None) -> str:
     if code == -signal.SIGBUS:
         return "was killed by SIGBUS, as if /dev/shm were full,"
     if code >= 0:
-        return f"exited with status {code}"
+        return f"{EXITED} with status {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:  # a real-time signal has no name

@@ -57,9 +57,8 @@ def exported_identity(
         raise ConfigError(
             f"{launcher} exported no usable world: {seen}; start again with {launcher}"
         ) from error
-    return RankIdentity(
-        launcher, values[0], values[1], values[2], None if node_id is None else environ.get(node_id)
-    )
+    node = None if node_id is None else environ.get(node_id)
+    return RankIdentity(launcher, values[0], values[1], values[2], node, (rank, size))
 
 
 def host_identity() -> str:
@@ -92,7 +91,10 @@ def check_layouts(layouts: Sequence[Layout], world: World) -> None:
     """Raises ConfigError where no layout fits into this world."""
     misfits = [layout.misfit(world) for layout in layouts]
     if all(misfits):
-        raise ConfigError(f"{misfits[0]}; start more ranks or choose a smaller layout")
+        taken = "" if world.launcher == "none" else f", taken from {world.launcher}'s variables"
+        raise ConfigError(
+            f"{misfits[0]}{taken}; start more ranks or choose a smaller layout", shared=True
+        )
 
 
 # ---------------------------------------------------------------- the store
@@ -139,7 +141,7 @@ def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | No
             problem = f"rank 0 can't host the rendezvous: {error}"
     host, port, problem = world.bcast((host, port, problem))
     if problem is not None:
-        raise ConfigError(problem)
+        raise ConfigError(problem, shared=True)
     return store or client_store(host, port, backend.needs_torch)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from commbench.core.columns import INTERRUPTED, UNFINISHED, Row, case_text, interval_texts
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
+from commbench.core.layout import Layout
 from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_bytes, format_number, format_seconds, plural, short_pairs
@@ -166,7 +167,10 @@ def run_text(
     missing = _unfinished_texts(run, series)
     meaning = _column_meanings(rows, "interval" in "".join(parts))
     parts.append(
-        paragraphs([*_reason_texts(series, terminal), *missing, *flags, *meaning], terminal)
+        paragraphs(
+            [*_reason_texts(series, terminal), *missing, *flags, *meaning, *_numberings(run, rows)],
+            terminal,
+        )
     )
     for case_id, line in (time_lines or {}).items():
         title = next((case_text(row) for row in rows if row["case_id"] == case_id), case_id)
@@ -314,6 +318,14 @@ def flags_of(row: Row) -> list[str]:
 
 def flags_in(rows: Iterable[Row]) -> set[str]:
     return {flag for row in rows for flag in flags_of(row)}
+
+
+def _numberings(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    """A line for each layout whose pairs are not numbered as the ranks of the world."""
+    nodes = run["world"].get("ranks")
+    paired = dict.fromkeys(row["layout"] for row in rows if row["pair"])
+    texts = (Layout.parse(name).numbering_text(nodes) for name in paired if nodes)
+    return [text for text in texts if text is not None]
 
 
 def flag_text(name: str) -> str:

@@ -75,6 +75,9 @@ ONE_LINE = {
         "'p2p_latency' is neither KEY=VALUE nor a command; did you mean benchmark=p2p_latency?"
     ),
     "--backend=mpi": "unrecognized arguments: --backend=mpi; settings have no dashes: backend=mpi",
+    # python -m torch.distributed.launch
+    "--local-rank=0": "start with torchrun instead: torchrun --nproc-per-node N -m commbench; see",
+    "--local_rank=1 sizes=[8]": "python -m torch.distributed.launch adds it; start with torchrun",
     "benchmark=[all,p2p_latency]": "benchmark=all is unknown",
     "timing=foo": "timing=foo is unknown; allowed: default, fixed, quick, rigorous",
     "timing=[quick,default]": (
@@ -547,7 +550,7 @@ def test_rank_0_of_a_world_says_why(
     assert message in refused(line)[0]
 
 
-@pytest.mark.parametrize("line", ["layout=2y4", "backend=mpi", "-m backend=gloo,mpi", "--foo"])
+@pytest.mark.parametrize("line", ["layout=2y4", "-m backend=gloo,mpi", "--foo"])
 def test_other_ranks_let_rank_0_speak_first(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -558,6 +561,18 @@ def test_other_ranks_let_rank_0_speak_first(
     assert time.monotonic() - begin > 0.1
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("commbench: rank 1 on ") and "Traceback" not in err
+
+
+def test_what_all_ranks_refuse_is_printed_by_rank_0_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("commbench.world.exit_protocol.RANK_0_FIRST_S", 0.1)
+    texts = []
+    for variables in (TORCHRUN_0, TORCHRUN_1):
+        enter(variables, monkeypatch)
+        assert main(["backend=mpi"]) == 2
+        texts.append(capsys.readouterr().err)
+    assert "backend=mpi can't run under torchrun" in texts[0] and texts[1] == ""
 
 
 def test_rank_0_tells_the_parent_that_started_it(

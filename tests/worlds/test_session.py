@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -658,3 +659,30 @@ def test_each_pass_has_the_reference_case_and_each_visit_its_context_switches(
         assert ("disturbed" in case.warnings) == (
             2 * len([n for n in disturbed if n <= case.visits]) >= case.visits
         )
+
+
+@pytest.mark.long
+def test_a_world_of_unequal_nodes_says_once_which_ranks_are_idle(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Three ranks on one host and one on another, which torch's env:// brings together."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "4"}
+
+    def rank(number: int, *words: str, status: int = 0) -> Any:
+        command = "python -m commbench " + " ".join(words)
+        host = f"hostname worlds{number // 3}; exec {command}"
+        return world(
+            "unshare", "--uts", "sh", "-c", host, env=meeting | {"RANK": str(number)}, status=status
+        )
+
+    words = ("benchmark=p2p_latency", "pairs=all", "sizes=[8]", *FIXED)
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda number: rank(number, *words), range(4)))
+    stderr = "".join(run.stderr for run in runs)
+    assert stderr.count("layout=auto: layout 2x1 uses 2 of 4 ranks, ranks 1-2 are idle") == 1
+    assert stderr.count("this is rank 0 of a world of 4, by torch's env:// at 127.0.0.1:") == 1
+    assert "ranks 0 to 1 of its pairs are ranks 0, 3 of the world" in runs[0].stdout
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda number: rank(number, "layout=2x2", status=2), range(4)))
+    refusals = [run.stderr.count("does not fit into this world of 2 node(s) with") for run in runs]
+    assert refusals == [1, 0, 0, 0]

@@ -14,6 +14,7 @@ from load import Burden
 from verdict import SHORT, Verdict
 
 FILE = Path(__file__).parents[2] / "docs" / "faults.md"
+WHOSE = "\n## Whose world\n"
 LOAD = "\n## Load\n"
 FILES = re.compile(r"/\S+/(?=\w+\.py)")  # the folder of this checkout is not published
 HEAD = f"""# Faults
@@ -69,27 +70,43 @@ def write_faults(verdicts: Sequence[Verdict], skipped: Sequence[str], seconds: f
         f" finished cases, **{lost} lost**; {wrong} lines with something wrong; {seconds:.0f} s.\n"
     )
     notes = "".join(f"\nNot played: {entry}." for entry in skipped)
-    load = LOAD + _old()[1]
-    FILE.write_text(HEAD + result + notes + "\n" + _table(COLUMNS, rows) + load)
+    _, whose, load = _old()
+    FILE.write_text(HEAD + result + notes + "\n" + _table(COLUMNS, rows) + whose + load)
+
+
+def write_whose(burdens: Sequence[Burden]) -> None:
+    text = (
+        "\n`python tools/faults whose` plays these: worlds that somebody else has started, and"
+        " variables\nthat are left over from one; the line that a user reads is below *result*."
+        f"\nMeasured on {_machine()}:\n\n"
+    )
+    faults, _, load = _old()
+    FILE.write_text(faults + WHOSE + text + _burden_table(burdens) + load)
 
 
 def write_load(burdens: Sequence[Burden]) -> None:
-    rows = [
-        (burden.name, f"{burden.seconds:.0f} s", burden.result, burden.wrong or "-")
-        for burden in burdens
-    ]
     text = (
         "\n`python tools/faults load [SECONDS]` plays these; SECONDS is the length of the soak.\n"
         f"Measured on {_machine()}:\n\n"
     )
-    FILE.write_text(_old()[0] + LOAD + text + _table(("what", "took", "result", "wrong"), rows))
+    faults, whose, _ = _old()
+    FILE.write_text(faults + whose + LOAD + text + _burden_table(burdens))
 
 
-def _old() -> tuple[str, str]:
-    """The two sections as they are in the file; empty if they are missing."""
+def _burden_table(burdens: Sequence[Burden]) -> str:
+    rows = [
+        (burden.name, f"{burden.seconds:.0f} s", burden.result, burden.wrong or "-")
+        for burden in burdens
+    ]
+    return _table(("what", "took", "result", "wrong"), rows)
+
+
+def _old() -> tuple[str, str, str]:
+    """The three sections as they are in the file, with their titles; empty if they are missing."""
     text = FILE.read_text() if FILE.exists() else HEAD
-    faults, _, load = text.partition(LOAD)
-    return faults, load
+    before, load_title, load = text.partition(LOAD)
+    faults, whose_title, whose = before.partition(WHOSE)
+    return faults, whose_title + whose, load_title + load
 
 
 def played(document: str, combination: Combination) -> bool:

@@ -104,7 +104,7 @@ class IpcCopy(Backend):
         if exporter is None or reason is not None:
             if path is not None:
                 path.unlink(missing_ok=True)
-            raise ConfigError(str(reason))
+            raise ConfigError(str(reason), shared=True)
         mailbox = _open_mailbox(Path(states[node_ranks[0]][1]), world, control)
         created = exporter
         results = probe_cuda_ipc(lambda _: created, world, control, DEADLINE_S)

@@ -92,7 +92,7 @@ class Tcp(Backend):
         if listener is None or reason is not None:
             if listener is not None:
                 listener.close()
-            raise ConfigError(str(reason))
+            raise ConfigError(str(reason), shared=True)
         options = SocketOptions(self.buffer_bytes, self.no_delay, float(self.timeout_s))
         addresses = [(str(host), int(port)) for _, host, port in states]
         endpoint = Endpoint(world.rank, listener, bytes.fromhex(secret), addresses, options)

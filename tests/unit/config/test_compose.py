@@ -4,6 +4,7 @@ settings that hold."""
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +27,13 @@ from commbench.config.settings import (
     Settings,
     from_config,
     parse_expectation,
+    received,
 )
 from commbench.core.columns import CASES
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.payload import DTYPES
+from commbench.launchers.mpirun import Mpirun
 
 CONF = Path(commbench.__file__).parents[1] / "conf"
 
@@ -268,6 +271,72 @@ def test_environment_variables_arrive_as_they_were_typed(
 def test_environment_variables_can_be_swept() -> None:
     jobs = swept("env.A=x,y", "env.B=z")
     assert {job.settings.env for job in jobs} == {(("A", value), ("B", "z")) for value in "xy"}
+
+
+# Hydra reads each of them as a number or a truth value
+TEXTS = ("61e9540", "1.10", "1e3", "true", "False", "007", "1_000", "+7", "nan", "-inf", ".5", "7")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_is_kept_as_it_was_typed(text: str) -> None:
+    settings = single(f"label={text}", f"output={text}", "launcher=mpirun", f"env.A={text}")
+    assert (settings.label, settings.output, settings.env) == (text, text, (("A", text),))
+    assert single(f"env={{A:{text}}}").env == (("A", text),)
+    assert single(f"++label={text}").label == text
+    if not text.startswith(("+", "-", ".")):
+        launcher = single("launcher=mpirun", f"launcher.hosts=[{text},b]").launcher
+        assert isinstance(launcher, Mpirun) and list(launcher.hosts) == [text, "b"]
+    assert single("backend=mpi", f"backend.library={text}").backend.library == text
+    [python] = override_texts({"label": text})
+    assert single(python).label == text
+
+
+def test_texts_in_a_sweep_and_its_records_stay_apart() -> None:
+    jobs = swept("label=1.10,1.1", "env.A=1e3,1000.0")
+    chosen = {(job.settings.label, job.settings.env[0][1]) for job in jobs}
+    assert chosen == set(itertools.product(("1.10", "1.1"), ("1e3", "1000.0")))
+    for job in jobs:
+        again = received(job.text())
+        assert again.settings.label == job.settings.label == job.config["label"]
+        assert single(*job.overrides).label == job.settings.label, "a resumed run"
+
+
+def test_null_stays_the_absence_of_a_text_and_quotes_stay_quotes() -> None:
+    settings = single("label=null", "interface=null", "output='1.10'")
+    assert (settings.label, settings.interface, settings.output) == ("", None, "1.10")
+    assert single(*override_texts({"label": "null"})).label == "null"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "label: 1.10",
+            "label=1.1 is a float in its file, not a text; quote it there: label: 'TEXT'",
+        ),
+        ("output: true", "output=True is a bool in its file"),
+        ("env: {A: 1e3}", "env.A=1000.0 is a float in its file, not a text; quote it there: A:"),
+    ],
+)
+def test_a_number_in_a_file_is_refused_where_a_text_is_meant(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    file = tmp_path / "experiment" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text(f"# @package _global_\n{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        single("experiment=mine", config_dir=str(tmp_path))
+    assert message in str(caught.value)
+
+
+def test_a_swept_environment_variable_is_said_to_be_swept() -> None:
+    words = ["env.OMPI_MCA_btl=self,tcp", "env.A=1", "env.B='x,y'", "label=a,b"]
+    with ConfigComposer() as composer:
+        lines = composer.swept_env(words)
+    assert lines == [
+        "env.OMPI_MCA_btl=self,tcp has commas: in fresh worlds: commbench -m"
+        " env.OMPI_MCA_btl=self,tcp; as text: \"env.OMPI_MCA_btl='self,tcp'\""
+    ]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,48 @@ def test_a_layout_fits_if_rank_zeros_node_and_enough_others_are_wide(
 pairs = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=60)
 
 
+@pytest.mark.parametrize(
+    ("widths", "text"),
+    [
+        ([2, 2], None),
+        (
+            [3, 1],
+            "layout 2x1 uses 2 of 4 ranks, ranks 1-2 are idle: a layout has as many ranks on each"
+            " node, here are 3 + 1",
+        ),
+        (
+            [1, 2],
+            "layout 2x1 uses 2 of 3 ranks, rank 2 is idle: a layout has as many ranks on each node,"
+            " here are 1 + 2",
+        ),
+    ],
+)
+def test_ranks_without_a_place_in_the_layout_of_a_world_are_named(
+    widths: list[int], text: str | None
+) -> None:
+    world = world_of(widths)
+    assert Layout.of_all(world).idle_text(world) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "numbers"),
+    [
+        ("2x2", ((0, 1), (2, 3)), None),
+        ("1x2", ((0, 1), (2, 3)), None),
+        ("2x1", ((0, 1), (2, 3)), "0, 2"),
+        ("2x2", ((0, 2), (1, 3)), "0, 2, 1, 3"),  # dealt out node by node
+        ("2x1", ((0, 1, 2), (3,)), "0, 3"),
+        ("1x8", ((0, 1), (2, 3)), None),  # does not fit
+    ],
+)
+def test_pairs_say_which_ranks_of_the_world_they_are(
+    text: str, nodes: tuple[tuple[int, ...], ...], numbers: str | None
+) -> None:
+    numbering = Layout.parse(text).numbering_text(nodes)
+    ends = f"of its pairs are ranks {numbers} of the world"
+    assert numbering is None if numbers is None else str(numbering).endswith(ends)
+
+
 @pytest.mark.parametrize("size", range(1, 18))
 def test_the_full_matrix_has_as_few_rounds_as_there_can_be(size: int) -> None:
     matrix = all_pairs(size)

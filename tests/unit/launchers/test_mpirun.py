@@ -70,7 +70,9 @@ def test_a_hostfile_says_the_same_as_a_list(tmp_path: Path) -> None:
     [
         (("a",), "a", "say the same; give one of them"),
         ((), None, "is not a file; give a file with one host per line"),
-        ((), "a;rm\n", "'a;rm' is not a host; write names or addresses, without slots"),
+        ((), "a;rm\n", "'a;rm' is not a host; write names or addresses, a line each, with or"),
+        ((), "# nothing\n", "names no host; give a file with one host per line"),
+        (("fd00:1::1",), "", "launcher.hosts: fd00:1::1 is an IPv6 address"),
         (("a:2",), "", "'a:2' is not a host"),
         (("-x",), "", "'-x' is not a host"),
     ],

@@ -51,7 +51,7 @@ def recorded() -> WorldBroken:
         (WorldBroken("x"), RANK_0, False, Print.NOW),
         (recorded(), RANK_0, False, Print.NEVER),
         (ConfigError("x", shared=True), RANK_1, True, Print.NEVER),
-        (ConfigError("x", shared=True), RANK_1, False, Print.AFTER_RANK_0),
+        (ConfigError("x", shared=True), RANK_1, False, Print.BY_RANK_0),
         (ConfigError("x"), RANK_1, True, Print.AFTER_RANK_0),
         (Missing([0], "gather", 1.0), RANK_1, False, Print.AFTER_RANK_0),
         (WorldBroken("x"), RANK_1, False, Print.NOW),
@@ -186,6 +186,29 @@ def test_the_reason_of_a_broken_world_says_who_how_and_when(
         in str(broken.value)
     )
     assert not (tmp_path / "reason").exists()
+
+
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        ("No protocol specified\n------\n  \n", ", the last one: No protocol specified"),
+        ("  one\n two words\x1b[1m\n", ", the last one: two words\\x1b[1m"),
+        ("", ""),
+        (
+            "Sorry!  You were supposed to get help about:\n    unreachable proc\nfrom the file:\n",
+            ", the first one: unreachable proc",
+        ),
+    ],
+)
+def test_a_world_that_died_without_a_word_of_its_ranks_has_the_launchers(
+    tmp_path: Path, log: str, shown: str
+) -> None:
+    failed = RankFailure(1, 7, "exited with status 14")
+    for end, more in ((WorldEnd(14, "x", (failed,)), shown), (WorldEnd(9, "x", (KILLED,)), "")):
+        (tmp_path / LOG).write_text(log)
+        with pytest.raises(WorldBroken) as broken:
+            run_status(tmp_path, tmp_path / "reason", end)
+        assert str(broken.value).endswith(f"own messages are in {tmp_path / LOG}{more}")
 
 
 RAISED = RankFailure(1, 7, "exited with status 3")

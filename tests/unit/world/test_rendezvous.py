@@ -47,6 +47,9 @@ def saved(name: str) -> list[Environment]:
         ("mpich_hydra", "mpirun", [0, 1], [None, None]),
         ("srun_step", "srun", [0, 1, 0, 1], ["0", "0", "1", "1"]),
         ("srun_step_pmi2", "srun", [0, 1, 0, 1], ["0", "0", "1", "1"]),
+        ("flux_run", "mpirun", [0, 0], [None, None]),
+        ("pals", "mpirun", [0, 0], [None, None]),
+        ("env_pytorchjob", "torchrun", [0, 0], [None, None]),
     ],
 )
 def test_every_rank_of_a_launcher_knows_its_place(
@@ -60,7 +63,15 @@ def test_every_rank_of_a_launcher_knows_its_place(
 
 
 @pytest.mark.parametrize(
-    "name", ["none", "sbatch_script", "salloc_shell", "salloc_interactive_step"]
+    "name",
+    [
+        "none",
+        "sbatch_script",
+        "salloc_shell",
+        "salloc_interactive_step",
+        "srun_pty",
+        "flux_instance_in_srun",
+    ],
 )
 def test_what_is_no_world_is_none(name: str) -> None:
     assert [detect(environ) for environ in saved(name)] == [None]
@@ -82,15 +93,28 @@ def test_every_saved_environment_is_tested() -> None:
         "sbatch_script",
         "salloc_shell",
         "salloc_interactive_step",
+        "srun_pty",
+        "flux_run",
+        "flux_instance_in_srun",
+        "pals",
+        "env_pytorchjob",
     }
     assert {file.stem for file in ENVIRONMENTS.glob("*.json")} == tested
     assert all(name in (ENVIRONMENTS / "README.md").read_text() for name in tested)
 
 
 @pytest.mark.parametrize(
-    "outer", ["sbatch_script", "salloc_shell", "salloc_interactive_step", "srun_step"]
+    "outer",
+    [
+        "sbatch_script",
+        "salloc_shell",
+        "salloc_interactive_step",
+        "srun_step",
+        "srun_pty",
+        "env_pytorchjob",
+    ],
 )
-@pytest.mark.parametrize("inner", ["torchrun", "openmpi5", "openmpi4", "mpich_hydra"])
+@pytest.mark.parametrize("inner", ["torchrun", "openmpi5", "openmpi4", "mpich_hydra", "flux_run"])
 def test_the_inner_launcher_wins(outer: str, inner: str) -> None:
     assert [detect(saved(outer)[0] | environ) for environ in saved(inner)] == [
         detect(environ) for environ in saved(inner)
@@ -102,8 +126,17 @@ def test_torchrun_inside_mpirun_is_torchrun() -> None:
     assert place == RankIdentity("torchrun", 0, 2, 0, "0")
 
 
-def test_a_script_that_exports_rank_itself_is_no_torchrun_world() -> None:
-    assert detect({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}) is None
+@pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
+def test_a_world_by_env_is_taken_only_where_it_is_complete(missing: str) -> None:
+    environ = saved("env_pytorchjob")[1]
+    assert detect({name: value for name, value in environ.items() if name != missing}) is None
+    assert detect(environ | {missing: ""}) is None
+
+
+def test_a_scheduler_knows_more_of_a_rank_than_variables_that_its_script_exports() -> None:
+    environ = saved("srun_step")[2] | {"RANK": "2", "WORLD_SIZE": "4"}
+    place = detect(environ | {"MASTER_ADDR": "host1", "MASTER_PORT": "29500"})
+    assert place == RankIdentity("srun", 2, 4, 0, "1")
 
 
 @pytest.mark.parametrize(

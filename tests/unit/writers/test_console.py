@@ -461,6 +461,14 @@ def test_all_pairs_of_up_to_16_ranks_are_a_matrix_that_fits(size: int) -> None:
     assert not any(line.startswith("benchmark") for line in text)
 
 
+def test_pairs_on_unequal_nodes_are_said_to_be_ranks_of_the_layout() -> None:
+    world = RUN["world"] | {"ranks": [[0, 1, 2], [3]]}
+    rows = [row(pair="0-1", layout="2x1", case_id="0"), row(pair=None, layout="1x3", case_id="1")]
+    text = run_text(RUN | {"world": world}, rows, Terminal(WIDTH))
+    assert "layout 2x1: ranks 0 to 1 of its pairs are ranks 0, 3 of the world\n" in text
+    assert "of its pairs" not in run_text(RUN, rows, Terminal(WIDTH))
+
+
 def test_beyond_16_ranks_only_the_classes_are_printed() -> None:
     text = lines(*matrix(17))
     assert text[1:4] == [
