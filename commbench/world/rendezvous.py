@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench.core.case import RankIdentity, World
-from commbench.core.errors import ConfigError
+from commbench.core.errors import ConfigError, Missing, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control
 from commbench.core.units import format_ranges, parse_ranges
@@ -82,7 +82,10 @@ def assemble(identity: RankIdentity, control: Control) -> World:
     """Agree on the nodes: ranks with the same host identity and the same node id of their launcher
     share one."""
     # a store that is not rank 0's (torchrun's agent has one) may be there without rank 0
-    control.decide(None, FIRST_MEETING_S / PATIENCE, "the first meeting")
+    try:
+        control.decide(None, FIRST_MEETING_S / PATIENCE, "the first meeting")
+    except Missing as missing:  # rank 0 will not say it
+        raise WorldBroken(f"{missing}; start rank 0 as well") from missing
     host = f"{identity.node_id or ''}|{host_identity()}"
     hosts = control.gather(host, FIRST_MEETING_S, "the first meeting")
     ranks_by_host: dict[str, list[int]] = {}

@@ -12,7 +12,8 @@ from commbench.core.case import RankIdentity
 from commbench.core.errors import Unconnected
 from commbench.hardware.network import network_advice
 
-from .exit_protocol import end_with_error
+from .exit_protocol import end_with_error, process_text
+from .supervisor import mapped_shared_memory, remove_shared_memory
 
 MARGIN_S = 10.0  # beyond the limits of the calls inside, which name who is missing
 MEETINGS_AT_MOST = 3  # of the deadline, for meetings one after another
@@ -30,8 +31,11 @@ def ends_within(
     """
 
     def end() -> None:
-        error = Unconnected(f"no end of {what} after {limit_s:g} s: {advice()}")
+        # of other ranks the command line adds it
+        name = f"{process_text(0)}: " if identity.rank == 0 else ""
+        error = Unconnected(f"{name}no end of {what} after {limit_s:g} s: {advice()}")
         try:
+            remove_shared_memory(mapped_shared_memory([os.getpid()]))  # the library can't any more
             end_with_error(error, identity)
         finally:
             os._exit(error.exit_status)

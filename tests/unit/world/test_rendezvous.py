@@ -21,12 +21,13 @@ from rank_threads import no_error, together
 from commbench.backends.mpi.backend import Mpi
 from commbench.backends.torch.gloo import Gloo
 from commbench.core.case import RankIdentity, World
-from commbench.core.errors import ConfigError, Missing, WorldBroken
+from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.protocols import Backend
 from commbench.hardware.network import meeting_address
 from commbench.launchers.registry import connect, detect
 from commbench.launchers.srun import step_address
 from commbench.world.control import SingleProcessControl, StoreControl, hosted_world
+from commbench.world.exit_protocol import Print, who_prints
 from commbench.world.rendezvous import address_for_peers, assemble, host_identity
 
 ENVIRONMENTS = DATA / "environments"
@@ -200,10 +201,11 @@ def test_a_store_that_was_there_before_rank_0_does_not_stand_for_it(
     """torchrun's agent has one."""
     monkeypatch.setattr("commbench.world.rendezvous.FIRST_MEETING_S", 0.5)
     _, alone = connected(2)
-    with pytest.raises(
-        Missing, match=r"rank 0 did not arrive at 'the first meeting' within 0\.5 s"
-    ):
-        assemble(RankIdentity("torchrun", 1, 2, 1), alone)
+    place = RankIdentity("torchrun", 1, 2, 1)
+    late = r"rank 0 did not arrive at 'the first meeting' within 0\.5 s"
+    with pytest.raises(WorldBroken, match=late) as caught:
+        assemble(place, alone)
+    assert who_prints(caught.value, place, False) is Print.NOW, "rank 0 can't"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
