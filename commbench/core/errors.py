@@ -59,6 +59,21 @@ class Missing(WorldBroken):
         super().__init__(f"{text}: {progress}" if progress else text)
 
 
+class StoreLost(Missing):
+    """Raised at a meeting point where the store itself is gone or gives no answer; `ranks` has the
+    rank that hosts it."""
+
+    def __init__(self, owner: int, meeting: str, waited_s: float, cause: str) -> None:
+        super().__init__([owner], meeting, waited_s)
+        lost = f"the store on rank {owner} was lost at {meeting!r} after {waited_s:.1f} s"
+        self.args = (f"{lost}: {cause}",)
+
+
+class Unconnected(WorldBroken):
+    """Raised when the ranks do not reach each other in the beginning: all of them notice it, so
+    rank 0 says it."""
+
+
 class CommunicationError(CommbenchError):
     """Raised when a call of the measured library returns an error; the case is `failed`."""
 

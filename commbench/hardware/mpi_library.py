@@ -141,10 +141,29 @@ def load_mpi(library: str, threads: str) -> Any:
                 f" this rank; start with {LAUNCHERS[chosen.kind][0]}, or set backend.library={kind}"
             )
         os.environ["MPI4PY_LIBMPI"] = chosen.path
-    mpi4py.rc.thread_level = threads
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = True
     from mpi4py import MPI
 
+    if not MPI.Is_initialized():
+        _initialise(MPI, getattr(MPI, f"THREAD_{threads.upper()}"))
     return MPI
+
+
+def _initialise(mpi: Any, thread_level: int) -> None:
+    """MPI_Init_thread without Python's lock, which mpi4py's own call keeps: other threads must run
+    while it waits for ranks that do not come."""
+    try:
+        library = loaded_library()
+    except CommbenchError:  # under a name that is not known
+        mpi.Init_thread(thread_level)
+        return
+    provided = ctypes.c_int()
+    status = library.MPI_Init_thread(None, None, thread_level, ctypes.byref(provided))
+    if status != mpi.SUCCESS:
+        raise RuntimeError(f"MPI_Init_thread returned {status}")
+    for communicator in (mpi.COMM_SELF, mpi.COMM_WORLD):  # as mpi4py does: exceptions, no abort
+        communicator.Set_errhandler(mpi.ERRORS_RETURN)
 
 
 def give_up(status: int) -> None:

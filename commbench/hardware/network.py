@@ -93,6 +93,11 @@ def _find_interface(interface: str) -> tuple[str, str]:
     return interface, addresses[interface][0]
 
 
+def interface_at(address: str) -> str:
+    """The interface with this address; empty if there is none."""
+    return next((name for name, addresses in _addresses().items() if address in addresses), "")
+
+
 def _addresses() -> dict[str, list[str]]:
     """The addresses of each interface, IPv4 first, without link-local ones, which need a scope to
     be reached."""
@@ -161,6 +166,26 @@ def outer_address(*peers: str) -> str:
     )
 
 
+def network_advice(reason: str) -> str:
+    """How to choose the network between the hosts, for ranks that do not reach each other.
+
+    An interface that each host has for itself (docker0) often has the same address on all.
+    """
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    own = {
+        name: addresses[0]
+        for name, addresses in sorted(_addresses().items())
+        if name in up and addresses and not is_loopback(addresses[0])
+    }
+    if not own:
+        return f"{reason}; this host has only loopback addresses"
+    bridges = [name for name in own if (ROOT / "sys/class/net" / name / "bridge").exists()]
+    example = next((name for name in own if name not in bridges), next(iter(own)))
+    listed = ", ".join(f"{name} {address}" for name, address in own.items())
+    doubt = f"; {bridges[0]} may be a bridge inside of each" if bridges else ""
+    return f"{reason}: choose the network with interface={example} (here: {listed}{doubt})"
+
+
 def own_address(host: str) -> str | None:
     """The address of a host name, IPv4 first; None if it is not an address of this machine."""
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -194,9 +219,7 @@ def outgoing_facts(interface: str | None, peers: Sequence[str]) -> Facts:
             name, address = _find_interface(interface)
         else:
             address = outer_address(*peers)
-            name = next(
-                (name for name, addresses in _addresses().items() if address in addresses), ""
-            )
+            name = interface_at(address)
     except (ConfigError, OSError):  # a sandbox may refuse to list interfaces
         return {}
     speed = known_speed(read_int(ROOT / "sys/class/net" / name / "speed")) if name else None

@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,11 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control, Launcher
 from commbench.core.run_folder import check_output
 from commbench.hardware.gpu import VISIBLE_DEVICES, visible_count
+from commbench.hardware.network import network_advice
 from commbench.world.control import StoreControl, by_node, hosted_world
 from commbench.world.exit_protocol import FOLDER
-from commbench.world.rendezvous import assemble, server_store
+from commbench.world.rendezvous import CONNECT_S, FIRST_MEETING_S, assemble, server_store
+from commbench.world.start_limit import MARGIN_S, NO_ANSWER, ends_within, meetings_end
 
 from .given_world import (
     ENV,
@@ -261,10 +263,17 @@ def connect(
 ) -> StoreControl:
     """The control plane of this rank's world. Raises ConfigError or WorldBroken."""
     launcher = next(launcher for launcher in launchers() if launcher.name == identity.launcher)
+    # MPI_Init and the two exchanges behind it have limits of their own
+    waits = 4 if launcher.meets_over_mpi else 1
+    limit_s = waits * CONNECT_S + MARGIN_S
+    what = "the connection to rank 0's store"
+    if backend.needs_torch:  # before the limit begins: slow imports are no fault
+        importlib.import_module("torch.distributed")
     try:
         if identity.size == 1:  # the exported port may be in use by an earlier command
             store = server_store("127.0.0.1", 0, "127.0.0.1", backend.needs_torch)
-        else:
+            return StoreControl(store, identity.rank, identity.size)
+        with ends_within(limit_s, what, partial(network_advice, NO_ANSWER), identity):
             store = launcher.open_store(identity, environ, backend, interface)
     except (RuntimeError, KeyError, ValueError, OSError, OverflowError) as error:
         raise WorldBroken(f"rank {identity.rank} found no control plane: {error}") from error
@@ -277,5 +286,6 @@ def join_world(settings: Settings, identity: RankIdentity | None) -> tuple[World
         around = Layout.around(settings.layouts)
         return hosted_world(around.nodes, around.ranks_per_node)
     control = connect(identity, settings.backend, settings.interface)
-    world = assemble(identity, control)
-    return world, by_node(world, control)
+    with meetings_end(FIRST_MEETING_S, "the first meeting", identity):
+        world = assemble(identity, control)
+        return world, by_node(world, control)

@@ -6,7 +6,6 @@ Rank 0 gathers the facts of all ranks; `commbench.core.fact_scopes` says which o
 
 from __future__ import annotations
 
-import os
 import sys
 import textwrap
 import time
@@ -32,6 +31,7 @@ from commbench.hardware.gpu import own_gpu
 from commbench.hardware.machine_facts import RanksByValue
 from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, Resume
+from commbench.world.rendezvous import meeting_host
 
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
 GPU_UUID = "gpu.own.uuid"
@@ -76,10 +76,9 @@ def preflight(
     Raises ConfigError on all ranks if they differ in what changes a measurement, have no GPU, or
     would share one.
     """
-    # the route to MASTER_ADDR is that to the other nodes
+    # the route to rank 0 is that to the other nodes
     if len(world.nodes) > 1 and len(world.hosted) == 1:
-        meeting_hosts = [os.environ["MASTER_ADDR"]] if "MASTER_ADDR" in os.environ else []
-        mine |= network.outgoing_facts(settings.interface, meeting_hosts)
+        mine |= network.outgoing_facts(settings.interface, [meeting_host(control.store)])
     if _ranks_have_gpus(settings, world):  # the n-th rank of a node takes the n-th GPU that it sees
         mine |= own_gpu(world.local_rank)
     cache_bytes = mine.get("gpu.own.l2_bytes") or mine.get("host.cpu_llc_bytes") or 0

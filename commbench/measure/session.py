@@ -19,10 +19,11 @@ from typing import Any
 from commbench.buffers.memory import largest_bytes, resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import CaseGroup, Planned, RankIdentity, World
-from commbench.core.errors import ConfigError, Missing, WorldBroken
+from commbench.core.errors import ConfigError, Missing, StoreLost, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
+from commbench.hardware.network import network_advice
 from commbench.launchers.registry import join_world
 from commbench.world.exit_protocol import Notify, process_text, report_reason, whom_to_notify
 from commbench.world.heartbeat import VERDICT_S, Heartbeat, Progress
@@ -30,6 +31,7 @@ from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
 from commbench.world.rendezvous import bind_rank, check_layouts
 from commbench.world.signals import SAVE_S, SIGNAL_STATUS, RunEnder
+from commbench.world.start_limit import meetings_end
 from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
 
 from .case import CaseVisit
@@ -67,14 +69,15 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
         settings = replace(settings, layouts=(layout,))
     check_layouts(settings.layouts, world)
     mine = machine_facts.collect() | {"run.digest": request.job.digest, "run.bind": binding}
-    facts, run = preflight(settings, request, world, control, mine, cores[: max(1, int(quota))])
+    with meetings_end(MEETING_S, "preflight", identity):
+        facts, run = preflight(settings, request, world, control, mine, cores[: max(1, int(quota))])
     if settings.plan:
         control.farewell(MEETING_S)
         return 0
     session = _Session(settings, world, control, PlanFacts(*facts), run, request)
     with RunEnder(session.save_after_signal, session.find_lost_ranks) as ender:
         try:
-            session.open(ender)
+            session.open(ender, identity)
             status = session.run()
         # finished cases, and a soak's part, are kept
         except (KeyboardInterrupt, SystemExit) as stop:
@@ -136,20 +139,23 @@ class _Session:
         self._request = request
         self._earlier = request.earlier or EarlierStarts()
 
-    def open(self, ender: RunEnder) -> None:
+    def open(self, ender: RunEnder, identity: RankIdentity | None) -> None:
         """Start the heartbeat, open the library, and create the communicators of all cases."""
         settings = self._settings
         control = self._control
         # first: a rank may also be lost while the library opens
         if len(self._world.hosted) < self._world.size:
-            self._heartbeat = Heartbeat(
-                control,
-                self._progress,
-                settings.budget.silence_s,
-                partial(self._end_from_heartbeat, ender),
-                MEETING_S,
-            )
-        self._progress.enter("the opening of the library", limit_s=MEETING_S)
+            with meetings_end(MEETING_S, "the first heartbeat", identity):
+                self._heartbeat = Heartbeat(
+                    control,
+                    self._progress,
+                    settings.budget.silence_s,
+                    partial(self._end_from_heartbeat, ender),
+                    MEETING_S,
+                )
+        several_nodes = len(self._world.nodes) > 1
+        advice = network_advice("the hosts may not reach each other") if several_nodes else ""
+        self._progress.enter("the opening of the library", limit_s=MEETING_S, advice=advice)
         self._communicator = settings.backend.open(self._world, control, settings.device)
         self._opened = True
         library = self._communicator.facts().get("library")
@@ -375,6 +381,8 @@ class _Session:
     def located(self, error: Exception) -> WorldBroken:
         """The error as one that ends the world; on rank 0 it says which process raised it, or where
         missing ranks were last seen."""
+        if isinstance(error, StoreLost):
+            return error
         if isinstance(error, Missing) and self._world.rank == 0 and self._heartbeat is not None:
             return Missing(
                 error.ranks, error.meeting, error.deadline_s, self._heartbeat.describe(error.ranks)

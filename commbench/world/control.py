@@ -19,14 +19,13 @@ from datetime import timedelta
 from typing import Any
 
 from commbench.core.case import World
-from commbench.core.errors import Missing
+from commbench.core.errors import Missing, StoreLost
 from commbench.core.protocols import Control
 from commbench.hardware.network import LOOPBACK
 
-from .rendezvous import CONNECT_S, client_store, server_store
+from .rendezvous import CONNECT_S, PATIENCE, client_store, server_store
 from .store import KeyValueStore, packed, unpacked
 
-PATIENCE = 1.5  # times the deadline: rank 0 must first find out who is missing, and record it
 REPORTS_PER_WAIT = 8
 MIN_WAIT_S = 0.05  # to find out who else is late when the deadline has passed already
 FLAT_RANKS = 64  # up to this many, rank 0's store takes less than 0.1 s of CPU time per case
@@ -70,7 +69,7 @@ class StoreControl(Control):
         on_waiting: OnWaiting | None = None,
     ) -> Any:
         key = self._next("decision")
-        with self.blames_owner(meeting, deadline_s):
+        with self.blames_owner(meeting):
             if self.rank == 0:
                 if self.size > 1:
                     self.store.set(key, json.dumps(value))
@@ -97,7 +96,7 @@ class StoreControl(Control):
         self, payload: bytes, deadline_s: float, meeting: str, on_waiting: OnWaiting | None = None
     ) -> list[bytes]:
         base = self._next("gather")
-        with self.blames_owner(meeting, deadline_s):
+        with self.blames_owner(meeting):
             if self.rank != 0:
                 self.store.set(f"{base}/{self.rank}", payload)
                 self._contributions.append(f"{base}/{self.rank}")
@@ -155,12 +154,15 @@ class StoreControl(Control):
         return f"{self._scope}/{self._sequence}/{kind}"
 
     @contextmanager
-    def blames_owner(self, meeting: str, deadline_s: float) -> Iterator[None]:
-        """Report the owner of the store as Missing where the store is gone."""
+    def blames_owner(self, meeting: str) -> Iterator[None]:
+        """Report the store of its owner as lost where it is gone."""
+        begun_s = time.monotonic()
         try:
             yield
         except RuntimeError as error:
-            raise Missing([self._owner], meeting, deadline_s) from error
+            waited_s = time.monotonic() - begun_s
+            cause = str(error).partition("\n")[0]
+            raise StoreLost(self._owner, meeting, waited_s, cause) from error
 
 
 # ---------------------------------------------------------------- two levels
@@ -251,7 +253,7 @@ class NodeControl(Control):
     def _report(self, late: list[int]) -> None:
         """Write to the wide store which ranks this leader waits for, or remove that."""
         key = _report_key(self._wide.rank)
-        with self._wide.blames_owner("a report of late ranks", 0.0):
+        with self._wide.blames_owner("a report of late ranks"):
             if late:
                 self.store.set(key, json.dumps(late))
             elif self._reported:
@@ -273,15 +275,16 @@ class NodeControl(Control):
     def _names_late_ranks(self, meeting: str, waited_s: float) -> Iterator[None]:
         """Name the ranks that a leader waits for instead of the leader: it may have died because of
         them."""
+        begun_s = time.monotonic()
         try:
             yield
         except Missing as missing:
             if self._wide.gone():
-                late = [0]
-            elif self._node.gone():
-                late = list(missing.ranks)
-            else:
-                late = [rank for leader in missing.ranks for rank in self._late_behind(leader)]
+                spent_s = time.monotonic() - begun_s
+                raise StoreLost(0, meeting, spent_s, "it gives no answer") from missing
+            if self._node.gone():
+                raise
+            late = [rank for leader in missing.ranks for rank in self._late_behind(leader)]
             raise Missing(sorted(late), meeting, waited_s) from missing
 
 
@@ -323,7 +326,7 @@ def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> Control:
     is_torchs = not isinstance(wide.store, KeyValueStore)
     store = None
     problem = None
-    with wide.blames_owner("opening the nodes' stores", deadline_s):
+    with wide.blames_owner("opening the nodes' stores"):
         try:
             if is_leader:  # at an address that only this node can reach
                 store = server_store(LOOPBACK, 0, LOOPBACK, is_torchs)
@@ -337,7 +340,7 @@ def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> Control:
                 wide.store.set(key, "none")
     failure = wide.agree(problem, deadline_s, "opening the nodes' stores")
     if is_leader:
-        with wide.blames_owner("opening the nodes' stores", deadline_s):
+        with wide.blames_owner("opening the nodes' stores"):
             wide.store.delete_key(key)
     if failure is not None:
         return wide

@@ -35,8 +35,8 @@ other than 0 leaves its line in RAISED_FILE, and the parent prints one line for 
     no world, or rank 0       any other                              the line, at once
     another rank, MPI loaded  raised by all ranks (shared)           nothing: MPI's end waits for rank 0
     another rank              raised by all ranks (shared)           nothing; ends after RANK_0_FIRST_S
-    another rank              Missing, or no WorldBroken: rank 0     the line with its rank and host, if it still
-                              says the same                          lives after RANK_0_FIRST_S
+    another rank              Missing, Unconnected, no WorldBroken:  the line with its rank and host, if it still
+                              rank 0 says the same                   lives after RANK_0_FIRST_S
     another rank              any other WorldBroken                  the line with its rank and host, at once
 
 Whom a rank notifies that the world is broken (whom_to_notify); rank 0 saves then, too:
@@ -73,7 +73,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench.core.case import RankIdentity
-from commbench.core.errors import CommbenchError, Missing, WorldBroken
+from commbench.core.errors import CommbenchError, Missing, Unconnected, WorldBroken
 from commbench.core.run_folder import read_record, write_json
 from commbench.core.terminal import one_line
 from commbench.hardware.mpi_library import give_up
@@ -168,7 +168,7 @@ def who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_loaded:
         return Print.NEVER if isinstance(error, WorldBroken) and error.recorded else Print.NOW
     if getattr(error, "shared", False):
         return Print.NEVER if mpi_loaded else Print.BY_RANK_0
-    same_on_rank_0 = isinstance(error, Missing) or not isinstance(error, WorldBroken)
+    same_on_rank_0 = isinstance(error, Missing | Unconnected) or not isinstance(error, WorldBroken)
     return Print.AFTER_RANK_0 if same_on_rank_0 else Print.NOW
 
 

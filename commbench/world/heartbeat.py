@@ -50,11 +50,19 @@ class Progress:
     runner: Runner | None = None
     begun: float = 0.0
     limit_s: float | None = None  # of this phase; None where a meeting has a deadline of its own
+    advice: str = ""  # what to do if it takes longer
 
-    def enter(self, phase: str, runner: Runner | None = None, limit_s: float | None = None) -> None:
+    def enter(
+        self,
+        phase: str,
+        runner: Runner | None = None,
+        limit_s: float | None = None,
+        advice: str = "",
+    ) -> None:
         self.runner = None
         self.limit_s = None  # a reader between these lines must not join old and new
         self.phase = phase
+        self.advice = advice
         self.begun = time.monotonic()
         self.runner = runner
         self.limit_s = limit_s
@@ -348,6 +356,7 @@ class Heartbeat:
             )
         elif late_s is not None:  # inside a call of the library
             reason = f"no end after {late_s:.0f} s: {self.describe(range(self.size))}"
+            reason += f"; {self._progress.advice}" if self._progress.advice else ""
         if reason is not None and self.rank == 0:
             self._verdict = reason
             self._send()

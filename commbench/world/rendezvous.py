@@ -13,23 +13,31 @@ import resource
 import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from commbench.core.case import RankIdentity, World
-from commbench.core.errors import ConfigError
+from commbench.core.errors import ConfigError, Missing, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control
 from commbench.core.units import format_ranges, parse_ranges
 from commbench.hardware.mpi_library import launcher_mismatch, load_mpi
-from commbench.hardware.network import is_loopback, meeting_address, own_address
+from commbench.hardware.network import (
+    is_loopback,
+    meeting_address,
+    network_advice,
+    own_address,
+)
 from commbench.hardware.sources import read_line, read_link, read_text
 
 from .peer_listener import BACKLOG, socket_family
-from .store import KeyValueStore, hosted_store
+from .start_limit import ends_within
+from .store import KeyValueStore, connected, hosted_store
 
 # the slowest rank may still import from a network file system
 CONNECT_S = FIRST_MEETING_S = 120.0
+PATIENCE = 1.5  # times the deadline: rank 0 must first find out who is missing, and record it
 
 
 # ---------------------------------------------------------------- ranks and nodes
@@ -72,6 +80,11 @@ def host_identity() -> str:
 def assemble(identity: RankIdentity, control: Control) -> World:
     """Agree on the nodes: ranks with the same host identity and the same node id of their launcher
     share one."""
+    # a store that is not rank 0's (torchrun's agent has one) may be there without rank 0
+    try:
+        control.decide(None, FIRST_MEETING_S / PATIENCE, "the first meeting")
+    except Missing as missing:  # rank 0 will not say it
+        raise WorldBroken(f"{missing}; start rank 0 as well") from missing
     host = f"{identity.node_id or ''}|{host_identity()}"
     hosts = control.gather(host, FIRST_MEETING_S, "the first meeting")
     ranks_by_host: dict[str, list[int]] = {}
@@ -122,11 +135,14 @@ def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | No
 
     Raises ConfigError on all ranks if rank 0 can't open it.
     """
-    mpi = load_mpi(backend.library or "auto", backend.threads)
+    advice = partial(network_advice, "a rank has not started, or the hosts do not reach each other")
+    with ends_within(CONNECT_S, "MPI_Init", advice, identity):
+        mpi = load_mpi(backend.library or "auto", backend.threads)
     world = mpi.COMM_WORLD
     if world.size != identity.size:
         raise ConfigError(launcher_mismatch(identity.size, mpi))
-    identities = world.allgather(host_identity())
+    with ends_within(CONNECT_S, "the first exchange over MPI", advice, identity):
+        identities = world.allgather(host_identity())
     store = None
     host = ""
     port = 0
@@ -139,7 +155,8 @@ def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | No
         # the other ranks must not wait for an address
         except (ConfigError, OSError, RuntimeError) as error:
             problem = f"rank 0 can't host the rendezvous: {error}"
-    host, port, problem = world.bcast((host, port, problem))
+    with ends_within(CONNECT_S, "the first exchange over MPI", advice, identity):
+        host, port, problem = world.bcast((host, port, problem))
     if problem is not None:
         raise ConfigError(problem, shared=True)
     return store or client_store(host, port, backend.needs_torch)
@@ -159,13 +176,33 @@ def rendezvous_address(identities: list[str], interface: str | None) -> str:
     return meeting_address(interface, *others)
 
 
+def meeting_host(store: Any) -> str:
+    """The host of rank 0, as this rank reaches it over the store."""
+    # of torch's prefix stores only the innermost one has the host
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return os.environ.get("MASTER_ADDR") or str(getattr(store, "host", socket.gethostname()))
+
+
+def address_for_peers(interface: str | None, world: World, store: Any) -> str:
+    """The address of the chosen interface; else loopback on one node; else that of the route to the
+    meeting point. Raises ConfigError if there is none."""
+    return meeting_address(interface, *([meeting_host(store)] if len(world.nodes) > 1 else []))
+
+
 def client_store(host: str, port: int, torch: bool, timeout_s: float | None = None) -> Any:
-    """The store that another rank hosts."""
+    """The store that another rank hosts.
+
+    torch's own client takes more than twice the timeout, and prints a stack: it must find a port
+    that is open. Raises RuntimeError.
+    """
+    timeout_s = timeout_s or CONNECT_S
     if not torch:
-        return KeyValueStore(host, port, timeout_s or CONNECT_S)
+        return KeyValueStore(host, port, timeout_s)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    timeout = timedelta(seconds=timeout_s or CONNECT_S)
+    timeout = timedelta(seconds=timeout_s)
+    connected(host, port, timeout_s).close()
     return TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
 
 
@@ -193,6 +230,7 @@ def inherited_store(host: str, port: int, listening_fd: int, torch: bool = True)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     timeout = timedelta(seconds=CONNECT_S)
+    connected(host, port, CONNECT_S).close()  # as in client_store: it connects to itself
     return TCPStore(
         host,
         port,

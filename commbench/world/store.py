@@ -9,6 +9,7 @@ request's first names the operation.
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
@@ -24,6 +25,7 @@ from itertools import accumulate, pairwise
 
 ANSWER_S = 120.0  # for answers that wait for no other rank
 CONNECT_RETRY_S = 0.05  # between two attempts to connect
+CONNECT_ATTEMPT_S = 5.0  # of one attempt, where nothing answers
 HEAD = struct.Struct("!QQ")  # bytes that follow, number of the request
 SET = b"set"
 GET = b"get"
@@ -69,6 +71,39 @@ def frame(number: int, parts: Sequence[bytes]) -> bytes:
     return HEAD.pack(len(body), number) + body
 
 
+def connected(host: str, port: int, timeout_s: float) -> socket.socket:
+    """A connection to a store, as soon as rank 0 has opened it. Raises RuntimeError if it does not
+    in this time, and at once where no host can be reached."""
+    until = time.monotonic() + timeout_s
+    while True:
+        left_s = max(CONNECT_RETRY_S, until - time.monotonic())
+        try:
+            opened = socket.create_connection((host, port), min(CONNECT_ATTEMPT_S, left_s))
+            if opened.getsockname() != opened.getpeername():
+                return opened
+            # the kernel has given this end the port that nobody listens at yet
+            opened.close()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        except OSError as error:  # rank 0 may not have opened it yet
+            is_local = host in ("127.0.0.1", "::1", "localhost")
+            if is_local and error.errno in (errno.ENETUNREACH, errno.EADDRNOTAVAIL):
+                raise RuntimeError(
+                    f"no store at ({host}, {port}): {error}; the loopback interface is down: ip"
+                    " link set lo up"
+                ) from error
+            if time.monotonic() > until:
+                seen = f"no store at ({host}, {port}) within {timeout_s:g} s: {error}"
+                raise RuntimeError(f"{seen}; {_start_advice(error)}") from error
+        time.sleep(CONNECT_RETRY_S)
+
+
+def _start_advice(error: OSError) -> str:
+    """What to do where rank 0's store can't be reached."""
+    if error.errno == errno.ECONNREFUSED:
+        return "that host answers, but rank 0 has not started there: start it, or name its host"
+    return "start rank 0, check that host for a firewall, or name another address of it"
+
+
 class KeyValueStore:
     """A connection to the server, with those methods of torch's TCPStore that the control plane
     uses.
@@ -79,22 +114,15 @@ class KeyValueStore:
     def __init__(
         self, host: str, port: int, timeout_s: float, server: subprocess.Popen[bytes] | None = None
     ) -> None:
-        self._host = host
+        self.host = host
         self.port = port
         self._timeout_s = timeout_s
         self._server = server
         self._number = 0
         self._frames = Frames()
         self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        until = time.monotonic() + timeout_s
-        while self._socket is None:
-            try:
-                self._socket = socket.create_connection((host, port), timeout_s)
-            except OSError as error:  # rank 0 may not have opened it yet
-                if time.monotonic() > until:
-                    raise RuntimeError(f"no store at ({host}, {port}): {error}") from error
-                time.sleep(CONNECT_RETRY_S)
+        self._socket: socket.socket | None = None  # for __del__
+        self._socket = connected(host, port, timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __del__(self) -> None:
@@ -107,7 +135,7 @@ class KeyValueStore:
 
     def clone(self) -> KeyValueStore:
         """The same store over a connection of its own."""
-        return KeyValueStore(self._host, self.port, ANSWER_S)
+        return KeyValueStore(self.host, self.port, ANSWER_S)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """How long `get` and `multi_get` wait."""

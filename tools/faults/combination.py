@@ -36,7 +36,7 @@ CAUSES = {  # what the line says of a process that has failed
     "exit 0": "status 0",
     "exit 1": "status 1",
     "raise": "planted",
-    "hang": "no end after",
+    "hang": "no end (of .+ )?after",
     "hang with GIL": "no heartbeat",
     FULL_SHM: "SIGBUS",
     "launcher SIGKILL": "was killed by SIGKILL",
@@ -46,6 +46,7 @@ CAUSES = {  # what the line says of a process that has failed
 }
 SIGNALS = {"SIGINT": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
 LATE_S = 3.0  # budget.late_s of the combinations that reach it
+START_S = 10.0  # for what ranks wait 120 s for before their first heartbeat
 DEATH_S = 20.0  # 10 s until the heartbeat is missed, and the end of the world
 STOPPED_S = 10.0  # a parent sees the state of its ranks
 SIGNAL_S = 3.0  # 1 s for a library call to return (world/signals.py), and the end of mpirun
@@ -92,6 +93,8 @@ class Combination:
             return SIGNAL_S
         if self.own and self.fault == "stop":
             return STOPPED_S
+        if self.waits and self.phase == "starting":  # the other rank may still import
+            return START_S + DEATH_S + STOPPED_S
         return LATE_S + 25.0 if self.waits else DEATH_S
 
     @property
@@ -141,6 +144,7 @@ def table() -> Iterator[Combination]:
         *_launchers(),
         *_given(),
         *_links(),
+        *_starts(),
     ):
         if combination not in seen:
             seen.add(combination)
@@ -247,6 +251,14 @@ def _given() -> Iterator[Combination]:
     for world in ("torchrun", "mpirun openmpi", "mpirun mpich"):
         yield Combination("stop", "in a call", 1, world)
     yield Combination("hang", "at the start", 1, "torchrun")
+
+
+def _starts() -> Iterator[Combination]:
+    """A rank that never comes to where the ranks meet."""
+    yield Combination("hang", "starting", 0, "torchrun")
+    for world in ("mpirun openmpi", "mpirun openmpi 4", "mpirun mpich"):
+        yield Combination("hang", "starting", 1, world)
+    yield Combination("hang", "starting", 1, "openmpi", restarts=0)
 
 
 def _links() -> Iterator[Combination]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from combination import LATE_S, Combination
+from combination import DEATH_S, LATE_S, START_S, STOPPED_S, Combination
 from load import Burden
 from verdict import SHORT, Verdict
 
@@ -23,7 +23,8 @@ HEAD = f"""# Faults
 case is missing from the results, if a process, a file in /dev/shm or a listening port is left behind, if the exit
 status is not the documented one, or if the world takes longer to end than allowed: 20 s after a death (8 s without a
 heartbeat, then the end of the world), 10 s for a rank that is stopped, 3 s for a signal, and budget.late_s + 25 s for a
-rank that hangs (here with budget.late_s={LATE_S:g}).
+rank that hangs (here with budget.late_s={LATE_S:g}). What ranks wait 120 s for before their first heartbeat is shortened to
+{START_S:g} s here; with the imports of the other rank, such a world may take {START_S + DEATH_S + STOPPED_S:g} s to end.
 
 Each world has two ranks and five cases: three short ones, one in which the fault happens, and one that is left to
 measure.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from combination import FULL_SHM, LAUNCHER, PARENT, SIGNALS
+from combination import FULL_SHM, LAUNCHER, PARENT, SIGNALS, START_S
 from numpy.typing import NDArray
 
 from commbench.backends.mpi.backend import Mpi
@@ -34,6 +34,7 @@ from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Control
 from commbench.core.variables import Case, Device, Mode
 from commbench.launchers.registry import detect
+from commbench.world import rendezvous
 
 PLAN = "COMMBENCH_FAULT"
 DELAY_S = 0.5  # until a fault inside a library's call begins
@@ -135,6 +136,14 @@ SENT = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segfault": signal.SIGSE
 
 
 # ---------------------------------------------------------------- where the faults happen
+
+
+def shorten_start() -> None:
+    """Called in every rank: those that wait for one that never starts wait START_S."""
+    plan = Plan.here()
+    if plan is not None and (plan.fault, plan.phase) == ("hang", "starting"):
+        rendezvous.CONNECT_S = START_S
+        rendezvous.FIRST_MEETING_S = START_S
 
 
 class Opened:
@@ -268,4 +277,5 @@ class PlantedTcp(_Opening, Tcp):
     pass
 
 
+shorten_start()
 reach("starting")

@@ -18,8 +18,8 @@ from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
 from commbench.core.units import INT_MAX
 from commbench.core.variables import Case, Device, Mode
 from commbench.engines.lowered import Lowered, PythonRunner
-from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import PeerListener, PeerStream
+from commbench.world.rendezvous import address_for_peers
 
 from .lowering import (
     BARRIER,
@@ -79,7 +79,8 @@ class Tcp(Backend):
         listener = None
         problem = None
         try:
-            address = listening_address(world, control.store)
+            interface = os.environ.get(INTERFACE) or None
+            address = address_for_peers(interface, world, control.store)
             listener = PeerListener("tcp", address, self.buffer_bytes)
         except (OSError, ConfigError) as error:
             problem = f"rank {world.rank} can't listen: {error}"
@@ -101,21 +102,6 @@ class Tcp(Backend):
         except WorldBroken:
             endpoint.close()
             raise
-
-
-def listening_address(world: World, store: Any) -> str:
-    """The address of the chosen interface; else loopback on one node; else that of the route to the
-    meeting point.
-
-    Raises ConfigError if there is none.
-    """
-    # of torch's prefix stores only the innermost one has the host
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    host = os.environ.get("MASTER_ADDR") or str(getattr(store, "host", socket.gethostname()))
-    return meeting_address(
-        os.environ.get(INTERFACE) or None, *([host] if len(world.nodes) > 1 else [])
-    )
 
 
 class TcpCommunicator(RankCommunicator):

@@ -11,6 +11,7 @@ same bytes). A blocking message alone is one system call per stream.
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -139,9 +140,7 @@ class Endpoint:
         except OSError as error:
             connected.close()
             reason = f"rank {self.rank} can't reach rank {peer} at {host} port {port}: {error}"
-            raise WorldBroken(
-                f"{reason}; check for a firewall, or choose another interface=NAME"
-            ) from error
+            raise WorldBroken(f"{reason}; {_port_advice(error)}") from error
         return connected
 
     def _admit(self, peer: int, stream: int, accepted: socket.socket) -> bool:
@@ -154,6 +153,14 @@ class Endpoint:
     def _set_no_delay(self, connection: socket.socket, stream: int) -> None:
         no_delay = self._options.no_delay or stream == BARRIER
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(no_delay))
+
+
+def _port_advice(error: OSError) -> str:
+    """What to do where a connection can't be made."""
+    if error.errno != errno.EADDRNOTAVAIL:
+        return "check for a firewall, or choose another interface=NAME"
+    ports = "net.ipv4.ip_local_port_range"
+    return f"no local port is free: use fewer streams, or widen sysctl {ports}"
 
 
 # ---------------------------------------------------------------- steps

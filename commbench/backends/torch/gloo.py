@@ -3,16 +3,20 @@ memory."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from typing import ClassVar
 
 from commbench.core.case import World
+from commbench.core.errors import ConfigError, Unconnected
 from commbench.core.protocols import Backend, Control
 from commbench.core.variables import Case, Device, Staging
 from commbench.engines.lowered import reduction_missing, skip_reason
-from commbench.hardware.network import interface_name
+from commbench.hardware.network import interface_at, interface_name, network_advice
+from commbench.world.rendezvous import address_for_peers
 
 from .cuda import CudaDevice, cuda_missing
 from .distributed import TORCH_UNSUPPORTED, CudaCommunicator, TorchCommunicator, start_group
@@ -39,6 +43,7 @@ COPIED_BY_GLOO = frozenset(
     )
 )
 WITHOUT_MESSAGE = "barrier"
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 torch_version = cache(partial(version, "torch"))
 
 
@@ -82,10 +87,30 @@ class Gloo(Backend):
         return "library" if benchmark in COPIED_BY_GLOO else "pinned"
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
-        return {} if interface is None else {"GLOO_SOCKET_IFNAME": interface_name(interface)}
+        return {} if interface is None else {GLOO_INTERFACE: interface_name(interface)}
 
     def open(self, world: World, control: Control, device: Device = "cpu") -> TorchCommunicator:
-        if device == "cpu":
-            return TorchCommunicator(Gloo.name, *start_group(Gloo.name, world, control))
-        gpu = CudaDevice.of(world)
-        return CudaCommunicator(Gloo.name, *start_group(Gloo.name, world, control), gpu)
+        """Raises Unconnected where gloo can't connect the ranks."""
+        gpu = None if device == "cpu" else CudaDevice.of(world)
+        choose_interface(world, control)
+        try:
+            group = start_group(Gloo.name, world, control)
+        except RuntimeError as error:
+            seen = f"gloo can't connect rank {world.rank} to the others"
+            first_line = str(error).partition("\n")[0]
+            raise Unconnected(network_advice(f"{seen} ({first_line})")) from error
+        if gpu is None:
+            return TorchCommunicator(Gloo.name, *group)
+        return CudaCommunicator(Gloo.name, *group, gpu)
+
+
+def choose_interface(world: World, control: Control) -> None:
+    """Give gloo the interface on the route to the other hosts, unless the user has chosen one.
+
+    By itself it takes the address of the host's name, which is 127.0.1.1 on many hosts.
+    """
+    if len(world.nodes) == 1 or os.environ.get(GLOO_INTERFACE):
+        return
+    with suppress(ConfigError, OSError):  # then gloo may still know better
+        name = interface_at(address_for_peers(None, world, control.store))
+        os.environ.update({GLOO_INTERFACE: name} if name else {})

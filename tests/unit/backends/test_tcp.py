@@ -3,18 +3,14 @@ collective."""
 
 from __future__ import annotations
 
-import ipaddress
-import socket
+import os
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import pytest
 
-from commbench.backends.tcp.backend import INTERFACE, Tcp, listening_address
-from commbench.core.case import World
+from commbench.backends.tcp.backend import Tcp
 from commbench.core.errors import ConfigError
-from commbench.hardware.network import meeting_address
 
 FIXED = (
     "timing=fixed",
@@ -111,71 +107,13 @@ def test_the_interface_is_exported_only_where_one_was_chosen() -> None:
     assert Tcp().environment("auto", "eth7") == {"COMMBENCH_TCP_INTERFACE": "eth7"}
 
 
-# ---------------------------------------------------------------- addresses of this machine's real
-# interfaces
-
-ONE_NODE = World(0, 2, ((0, 1),), (0,))
-TWO_NODES = World(0, 2, ((0,), (1,)), (0,))
-
-
-@pytest.fixture
-def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (INTERFACE, "MASTER_ADDR"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def outer_addresses() -> set[str]:
-    ipv4 = [
-        entry.address
-        for addresses in psutil.net_if_addrs().values()
-        for entry in addresses
-        if entry.family == socket.AF_INET
-    ]
-    return {address for address in ipv4 if not ipaddress.ip_address(address).is_loopback}
-
-
-@pytest.mark.usefixtures("nothing_chosen")
-def test_one_node_talks_over_loopback() -> None:
-    assert listening_address(ONE_NODE, None) == "127.0.0.1"
-
-
-@pytest.mark.usefixtures("nothing_chosen")
-def test_a_chosen_interface_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(INTERFACE, "lo")
-    assert listening_address(TWO_NODES, None) == "127.0.0.1"
-
-
-def test_an_unknown_interface_names_those_that_exist() -> None:
-    with pytest.raises(
-        ConfigError, match=r"interface=nosuch0 does not exist on this host; it has: .*lo"
-    ):
-        meeting_address("nosuch0")
-
-
-@pytest.mark.usefixtures("nothing_chosen")
-@pytest.mark.skipif(not outer_addresses(), reason="no address but loopback")
-@pytest.mark.parametrize(
-    "meeting", ["127.0.0.1", "localhost", "no-such-host.invalid", *sorted(outer_addresses())[:1]]
-)
-def test_several_nodes_never_talk_over_loopback(
-    monkeypatch: pytest.MonkeyPatch, meeting: str
-) -> None:
-    """Also on the meeting point's own host, whose name may be a loopback address there."""
-    monkeypatch.setenv("MASTER_ADDR", meeting)
-    assert listening_address(TWO_NODES, None) in outer_addresses()
-
-
-@pytest.mark.usefixtures("nothing_chosen")
-def test_the_route_to_the_stores_host_is_asked_where_no_address_was_exported() -> None:
-    class Store:
-        host = "127.0.0.1"
-
-    class Prefixed:
-        underlying_store = Store()
-
-    own = outer_addresses()
-    if own:
-        assert listening_address(TWO_NODES, Prefixed()) in own
-    else:
-        with pytest.raises(ConfigError, match="interface=NAME"):
-            listening_address(TWO_NODES, Prefixed())
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
+def test_without_a_free_local_port_the_line_says_so(world: Callable[..., Any]) -> None:
+    """32 ports for 65 connections, in a network of its own."""
+    ports = "echo 40000 40031 > /proc/sys/net/ipv4/ip_local_port_range"
+    prepare = f'ip link set lo up; {ports}; exec "$@"'
+    words = ("benchmark=p2p_latency", "sizes=[8]", "streams=64", "budget.restarts=0")
+    inside = ("unshare", "--net", "sh", "-ec", prepare, "sh", "commbench", "backend=tcp")
+    run = world(*inside, *words, *FIXED, status=3)
+    assert "no local port is free: use fewer streams, or widen sysctl" in run.stderr
+    assert "firewall" not in run.stderr

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rank_threads import SOON_S, delays
 
 from commbench.core.case import World
-from commbench.core.errors import Missing
+from commbench.core.errors import Missing, StoreLost
 from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer
 from commbench.core.variables import Mode
@@ -162,7 +162,8 @@ def test_a_store_that_is_gone_took_rank_0_with_it(tmp_path: Path, warm_executabl
         owner.kill()
         owner.wait(10)
     begin = time.monotonic()
-    with pytest.raises(Missing, match="rank 0 did not arrive at 'the end'"):
+    lost = r"the store on rank 0 was lost at 'the end' after \d\.\d s: "
+    with pytest.raises(StoreLost, match=lost):
         control.decide(None, SOON_S, "the end")
     for call in (control.gather, control.decide, control.agree):
         with pytest.raises(Missing, match="rank 0"):

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from commbench.core.case import RankIdentity
-from commbench.core.errors import CommbenchError, ConfigError, Missing, WorldBroken
+from commbench.core.errors import (
+    CommbenchError,
+    ConfigError,
+    Missing,
+    Unconnected,
+    WorldBroken,
+)
 from commbench.world.exit_protocol import (
     FOLDER,
     RAISED_FILE,
@@ -54,6 +60,7 @@ def recorded() -> WorldBroken:
         (ConfigError("x", shared=True), RANK_1, False, Print.BY_RANK_0),
         (ConfigError("x"), RANK_1, True, Print.AFTER_RANK_0),
         (Missing([0], "gather", 1.0), RANK_1, False, Print.AFTER_RANK_0),
+        (Unconnected("no end"), RANK_1, False, Print.AFTER_RANK_0),
         (WorldBroken("x"), RANK_1, False, Print.NOW),
     ],
 )

@@ -204,10 +204,10 @@ def test_a_call_that_takes_too_long_ends_the_world_with_every_place(
 ) -> None:
     with beating(2, monkeypatch) as (_, progress, reports):
         progress[1].enter("a hang")
-        progress[0].enter("the library's call", limit_s=0.5)
+        progress[0].enter("the library's call", limit_s=0.5, advice="choose another interface")
         until(lambda: reports[0])
         ((reason, _),) = reports[0]
-        assert reason.startswith("no end after ")
+        assert reason.startswith("no end after ") and reason.endswith("; choose another interface")
         assert "last seen in the library's call" in reason and "last seen in a hang" in reason
 
 

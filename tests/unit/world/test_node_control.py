@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rank_threads import SOON_S, delays, no_error, together
 
 from commbench.core.case import World
-from commbench.core.errors import Missing
+from commbench.core.errors import Missing, StoreLost
 from commbench.core.protocols import Control
 from commbench.world.control import NodeControl, StoreControl, by_node, join_nodes
 from commbench.world.store import packed, unpacked
@@ -277,7 +277,7 @@ def test_a_leader_that_is_gone_is_named_by_rank_0_and_by_those_it_led(
         leader.kill()
         leader.wait(10)
     begin = time.monotonic()
-    with pytest.raises(Missing, match="rank 2 did not arrive at 'the end'"):
+    with pytest.raises(StoreLost, match="the store on rank 2 was lost at 'the end'"):
         controls[2].decide(None, SOON_S, "the end")
     assert time.monotonic() - begin < 2.0
     controls[1].gather(None, 1.0)

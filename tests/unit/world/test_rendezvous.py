@@ -3,12 +3,17 @@ store."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import os
+import socket
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
-from connected_ranks import on_ranks
+from connected_ranks import connected, on_ranks
 from places import DATA
 from processes import free_port
 from rank_threads import no_error, together
@@ -18,10 +23,12 @@ from commbench.backends.torch.gloo import Gloo
 from commbench.core.case import RankIdentity, World
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.protocols import Backend
+from commbench.hardware.network import meeting_address
 from commbench.launchers.registry import connect, detect
 from commbench.launchers.srun import step_address
 from commbench.world.control import SingleProcessControl, StoreControl, hosted_world
-from commbench.world.rendezvous import assemble, host_identity
+from commbench.world.exit_protocol import Print, who_prints
+from commbench.world.rendezvous import address_for_peers, assemble, host_identity
 
 ENVIRONMENTS = DATA / "environments"
 Environment = dict[str, str]
@@ -208,6 +215,40 @@ def test_ranks_that_slurms_pmi_started_meet_without_mpi(monkeypatch: pytest.Monk
         connect(place, Gloo(), environ=environ)
 
 
+def test_where_rank_0_never_comes_the_wait_is_as_long_as_it_says_and_torch_is_silent(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client_store_s = 1.0
+    monkeypatch.setattr("commbench.world.rendezvous.CONNECT_S", client_store_s)
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    begin_s = time.monotonic()
+    with pytest.raises(WorldBroken, match=r"within 1 s: .*refused; .*rank 0 has not started"):
+        connect(RankIdentity("srun", 1, 2, 1), Gloo(), environ=meeting)
+    assert time.monotonic() - begin_s < 2 * client_store_s
+    assert capfd.readouterr().err == ""
+
+
+def test_a_store_that_was_there_before_rank_0_does_not_stand_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torchrun's agent has one."""
+    monkeypatch.setattr("commbench.world.rendezvous.FIRST_MEETING_S", 0.5)
+    _, alone = connected(2)
+    place = RankIdentity("torchrun", 1, 2, 1)
+    late = r"rank 0 did not arrive at 'the first meeting' within 0\.5 s"
+    with pytest.raises(WorldBroken, match=late) as caught:
+        assemble(place, alone)
+    assert who_prints(caught.value, place, False) is Print.NOW, "rank 0 can't"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
+def test_a_loopback_interface_that_is_down_is_named_at_once() -> None:
+    program = "from commbench.world.store import connected; connected('127.0.0.1', 29500, 60.0)"
+    command = ["unshare", "--net", sys.executable, "-c", program]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert child.stderr.splitlines()[-1].endswith("is down: ip link set lo up")
+
+
 @pytest.mark.parametrize("broken", [{"MASTER_PORT": "abc"}, {"MASTER_PORT": "1"}])
 def test_an_unreachable_meeting_point_is_a_broken_world(
     broken: Environment, monkeypatch: pytest.MonkeyPatch
@@ -290,3 +331,71 @@ def test_a_hosted_world_lives_in_one_process() -> None:
     world, control = hosted_world(2, 3)
     assert world == World(0, 6, ((0, 1, 2), (3, 4, 5)), (0, 1, 2, 3, 4, 5))
     assert isinstance(control, SingleProcessControl)
+
+
+# ---------------------------------------------------------------- addresses of this machine's real
+# interfaces
+
+ONE_NODE = World(0, 2, ((0, 1),), (0,))
+TWO_NODES = World(0, 2, ((0,), (1,)), (0,))
+
+
+@pytest.fixture
+def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+
+
+def outer_addresses() -> set[str]:
+    ipv4 = [
+        entry.address
+        for addresses in psutil.net_if_addrs().values()
+        for entry in addresses
+        if entry.family == socket.AF_INET
+    ]
+    return {address for address in ipv4 if not ipaddress.ip_address(address).is_loopback}
+
+
+@pytest.mark.usefixtures("nothing_chosen")
+def test_one_node_talks_over_loopback() -> None:
+    assert address_for_peers(None, ONE_NODE, None) == "127.0.0.1"
+
+
+@pytest.mark.usefixtures("nothing_chosen")
+def test_a_chosen_interface_comes_first() -> None:
+    assert address_for_peers("lo", TWO_NODES, None) == "127.0.0.1"
+
+
+def test_an_unknown_interface_names_those_that_exist() -> None:
+    with pytest.raises(
+        ConfigError, match=r"interface=nosuch0 does not exist on this host; it has: .*lo"
+    ):
+        meeting_address("nosuch0")
+
+
+@pytest.mark.usefixtures("nothing_chosen")
+@pytest.mark.skipif(not outer_addresses(), reason="no address but loopback")
+@pytest.mark.parametrize(
+    "meeting", ["127.0.0.1", "localhost", "no-such-host.invalid", *sorted(outer_addresses())[:1]]
+)
+def test_several_nodes_never_talk_over_loopback(
+    monkeypatch: pytest.MonkeyPatch, meeting: str
+) -> None:
+    """Also on the meeting point's own host, whose name may be a loopback address there."""
+    monkeypatch.setenv("MASTER_ADDR", meeting)
+    assert address_for_peers(None, TWO_NODES, None) in outer_addresses()
+
+
+@pytest.mark.usefixtures("nothing_chosen")
+def test_the_route_to_the_stores_host_is_asked_where_no_address_was_exported() -> None:
+    class Store:
+        host = "127.0.0.1"
+
+    class Prefixed:
+        underlying_store = Store()
+
+    own = outer_addresses()
+    if own:
+        assert address_for_peers(None, TWO_NODES, Prefixed()) in own
+    else:
+        with pytest.raises(ConfigError, match="interface=NAME"):
+            address_for_peers(None, TWO_NODES, Prefixed())

@@ -18,7 +18,7 @@ import pytest
 from rank_threads import SOON_S, together
 
 from commbench.core.case import World
-from commbench.core.errors import Missing
+from commbench.core.errors import Missing, StoreLost
 from commbench.world.control import NodeControl, StoreControl, join_nodes
 from commbench.world.store import KeyValueStore, frame, hosted_store
 
@@ -167,9 +167,9 @@ def test_its_process_ends_with_rank_0_and_then_all_calls_fail(
     owner.send_signal(end)
     server.wait(SOON_S)
     assert control.gone()
-    with pytest.raises(Missing) as missing:
+    with pytest.raises(StoreLost, match="the store on rank 0 was lost at 'a meeting'") as lost:
         control.decide(None, SOON_S, "a meeting")
-    assert list(missing.value.ranks) == [0]
+    assert list(lost.value.ranks) == [0]
 
 
 def test_a_signal_to_the_process_group_of_rank_0_does_not_reach_it(
