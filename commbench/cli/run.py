@@ -33,6 +33,7 @@ from commbench.launchers.registry import (
 from commbench.report.load import load_run, read_rows
 from commbench.world import launch
 from commbench.world.exit_protocol import end_interrupted, has_launches_left
+from commbench.world.folder_lock import locked
 from commbench.world.launch import CONFIG_DIR, SWEEP, exported
 from commbench.world.output import print_error
 from commbench.world.rank_server import rest_rank_server, stop_rank_server
@@ -229,8 +230,13 @@ def _comparable(value: Any) -> Any:
 def _run_in_worlds(job: Job, folder: str | None = None, resume: Resume | None = None) -> int:
     """Run one job in its own world, then in fresh ones for the cases that a broken world has left
     and for further launches; returns the exit status of the run."""
+    folder = folder or new_folder(job.settings.output)
+    with locked(folder):
+        return _run_locked(job, folder, resume)
+
+
+def _run_locked(job: Job, folder: str, resume: Resume | None) -> int:
     settings = job.settings
-    folder = folder or new_folder(settings.output)
     if settings.backend.launchers == "none":
         rest_rank_server()
         with _naming_the_rest(folder):
