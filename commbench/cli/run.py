@@ -21,7 +21,7 @@ from commbench.config.settings import Job, job_of
 from commbench.core.columns import SCHEMA_VERSION, UNFINISHED
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
-from commbench.core.run_folder import new_folder, read_record
+from commbench.core.run_folder import how_to_finish, new_folder, read_record
 from commbench.core.terminal import Terminal
 from commbench.launchers.registry import (
     check_experiment,
@@ -259,7 +259,7 @@ def _run_locked(job: Job, folder: str, resume: Resume | None) -> int:
             suspect = count_suspect(folder)
             if suspect is None or restarts_left == 0 or settings.on_error == "stop":
                 if read_record(folder):
-                    error.args = (f"{error}; finish it with: commbench resume {folder}",)
+                    error.args = (f"{error}; {how_to_finish(folder)}",)
                 raise
             print_error(
                 f"{error}; it happened in {suspect}; fresh ranks measure the remaining cases",
@@ -275,10 +275,7 @@ def _naming_the_rest(folder: str) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        begun = end_interrupted(Path(folder), interrupted_status(stop))
-        print_error(
-            f"finish it with: commbench resume {folder}"
-            if begun
-            else "interrupted before anything was measured"
-        )
+        text = how_to_finish(folder) or "interrupted before anything was measured"
+        end_interrupted(Path(folder), interrupted_status(stop))
+        print_error(text)
         raise

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from commbench.buffers.memory import largest_bytes, resident_bytes
@@ -22,6 +21,7 @@ from commbench.core.case import Planned, RankIdentity, World
 from commbench.core.errors import ConfigError, Missing, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
+from commbench.core.run_folder import how_to_finish, read_record
 from commbench.hardware import machine_facts, resource_limits
 from commbench.launchers.registry import join_world
 from commbench.world.exit_protocol import Notify, process_text, report_reason, whom_to_notify
@@ -325,7 +325,7 @@ class _Session:
             for job in self._jobs:
                 self._recorder.end_visits(job, self._conditions, datetime.now(timezone.utc))
         clear_in_flight(self._run["folder"])
-        if self._recorder.more_launches and (Path(self._run["folder"]) / "run.json").exists():
+        if self._recorder.more_launches and read_record(self._run["folder"]):
             self._run["launches"]["spent_s"] = time.monotonic() - self._begun_s
             self._close("running", 0)
             return int(self._run["exit_status"])
@@ -476,5 +476,5 @@ class _Session:
         self._recorder.reporter.end()
         if reason is not None:
             print_error(reason)
-        if self._recorder.writers.begun:
-            print_error(f"finish it with: commbench resume {self._run['folder']}")
+        if self._recorder.writers.begun and (text := how_to_finish(self._run["folder"])):
+            print_error(text)
