@@ -73,9 +73,12 @@ def check_output(output: str) -> None:
                 folder.rmdir()
 
 
-def publish(temporary: Path, target: Path) -> None:
-    """Rename a file so that it appears whole or not at all, also after a power failure. Raises
-    OSError."""
+def publish(temporary: Path, target: Path, sync: bool = True) -> None:
+    """Rename a file so that it appears whole or not at all; with `sync` also after a power failure.
+    Raises OSError."""
+    if not sync:
+        temporary.replace(target)
+        return
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(target)
@@ -163,12 +166,13 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     replace_file(path, json_text(value).encode())
 
 
-def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Write a whole file, which may exist. Raises OSError, and keeps the old file then."""
+def replace_file(path: Path, content: bytes | memoryview, sync: bool = True) -> None:
+    """Write a whole file, which may exist, see `publish`. Raises OSError, and keeps the old file
+    then."""
     temporary = path.with_suffix(".tmp")
     try:
         temporary.write_bytes(content)
-        publish(temporary, path)
+        publish(temporary, path, sync)
     except OSError:
         with suppress(OSError):
             temporary.unlink()
