@@ -277,7 +277,7 @@ class _Session:
             return
         if self._world.rank == 0:
             mark_in_flight(self._run["folder"], job.case.case_id, str(job.case))
-            self._recorder.reporter.starts(job.case)
+            self._recorder.begin_visit(job)
         communicator = self._communicators[job.members]
         if communicator is None:
             return
