@@ -21,7 +21,7 @@ from commbench.config.settings import Job, job_of
 from commbench.core.columns import SCHEMA_VERSION, UNFINISHED
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
-from commbench.core.run_folder import how_to_finish, new_folder, read_record
+from commbench.core.run_folder import exists, how_to_finish, new_folder, read_record
 from commbench.core.terminal import Terminal
 from commbench.launchers.registry import (
     check_experiment,
@@ -139,7 +139,7 @@ def resume(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     folder = Path(options.run).absolute()
     force = bool(options.force)
-    if not (folder / "run.json").is_file():
+    if not exists(folder / "run.json"):
         raise ConfigError(
             f"{folder} is not a run: it has no run.json; give the folder that the run printed as"
             " results"

@@ -29,8 +29,9 @@ from commbench.core.columns import (
     check_version,
     current_names,
 )
-from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.errors import CommbenchError, ConfigError, Unreadable
 from commbench.core.layout import ends_of_pair
+from commbench.core.run_folder import file_bytes
 from commbench.core.terminal import first_line
 
 from .machines import nodes_of
@@ -66,7 +67,7 @@ Columns = tuple[str, ...] | None  # None: all
 Paths = str | Path | Sequence["Paths"]
 
 
-class Damaged(CommbenchError):
+class Damaged(Unreadable):
     """Raised for a file that can't be read, in one line that names it."""
 
 
@@ -130,7 +131,7 @@ def read_rows(
 
     def leave_out(error: Damaged) -> None:
         if not skip_damaged:
-            raise CommbenchError(
+            raise Unreadable(
                 f"{error}; move it away, or use the rest with load(..., skip_damaged=True)"
             ) from error
         warnings.warn(f"{error}; it is left out", stacklevel=5)
@@ -191,7 +192,7 @@ def load_run(path: str | Path) -> dict[str, Any]:
     version."""
     file = Path(path) / "run.json"
     try:
-        run = json.loads(file.read_text())
+        run = json.loads(file_bytes(file))
     except (OSError, ValueError, RecursionError) as error:
         raise Damaged(f"{file} can't be read: {first_line(error)}") from error
     if not isinstance(run, dict):
