@@ -27,7 +27,7 @@ PAUSE_S = 0.5
 SYNC_ALLOWANCE_S = 1.0
 SYNC_SHARE = 0.1  # of the time of the run, in addition
 SLOW_SYNC_S = 0.5  # of one small file, from which on the folder is called slow
-SMALL_BYTES = 1 << 20
+SMALL_FILE_BYTES = 1 << 20
 
 _called_slow = set[Path]()
 
@@ -183,7 +183,7 @@ class DurableFiles:
         _write(self.folder, name, item, sync)
         took_s = time.monotonic() - begun_s
         self._syncs_s += took_s if sync else 0.0
-        is_slow = took_s > SLOW_SYNC_S and item.content.nbytes < SMALL_BYTES
+        is_slow = took_s > SLOW_SYNC_S and item.content.nbytes < SMALL_FILE_BYTES
         if is_slow and self.folder not in _called_slow:
             _called_slow.add(self.folder)
             print_error(
