@@ -20,6 +20,7 @@ from commbench.measure.statistics import Series
 from commbench.report.cold_start import counting_ranks
 from commbench.report.load import frame_of, load_run, read_rows, run_tables
 from commbench.world.exit_protocol import FOLDER, JOB, RESUME, leave_status
+from commbench.world.folder_lock import lock_folder, unlock_all
 from commbench.world.launch import CONFIG_DIR, SWEEP
 from commbench.world.rank_server import QUIET
 from commbench.world.recovery import FINISHED, EarlierStarts, EarlierVisits, Resume
@@ -112,22 +113,40 @@ def run_session(
     from commbench.measure.preflight import Request
     from commbench.measure.session import run_in_world
 
-    earlier = (
-        None if resume is None or folder is None else _earlier_starts(job, folder, resume, identity)
-    )
-    sweep = os.environ.get(SWEEP) or None
-    config_dir = os.environ.get(CONFIG_DIR)
     has_parent = FOLDER in os.environ
-    request = Request(job, sweep, folder, earlier, config_dir, abnormal, has_parent, problem)
-    return run_in_world(request, identity)
+    earlier = None
+    try:
+        if resume is not None and folder is not None:
+            problem = problem or _locking_problem(folder, identity, has_parent)
+            first = identity is None or identity.rank == 0
+            earlier = (
+                _earlier_starts(job, folder, resume)
+                if first and problem is None
+                else EarlierStarts(resume)
+            )
+        sweep = os.environ.get(SWEEP) or None
+        config_dir = os.environ.get(CONFIG_DIR)
+        request = Request(job, sweep, folder, earlier, config_dir, abnormal, has_parent, problem)
+        return run_in_world(request, identity)
+    finally:
+        if identity is not None:  # else the caller holds the lock
+            unlock_all()
 
 
-def _earlier_starts(
-    job: Job, folder: str, resume: Resume, identity: RankIdentity | None
-) -> EarlierStarts:
+def _locking_problem(folder: str, identity: RankIdentity | None, has_parent: bool) -> str | None:
+    """Lock the folder for a world without a parent, on rank 0; why that is impossible, for the
+    other ranks to know."""
+    if has_parent or identity is None or identity.rank != 0:
+        return None
+    try:
+        lock_folder(folder)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
     """What rank 0 reads in the folder, which other ranks may not have."""
-    if identity is not None and identity.rank != 0:
-        return EarlierStarts(resume)
     run = load_run(folder)
     cases = read_rows([folder])
     unfinished = cases.stop_reason.isin(UNFINISHED)

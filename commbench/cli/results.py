@@ -17,8 +17,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from commbench.core.columns import TABLES, Row, hashable
-from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.flags import DOUBTFUL, warnings_of
+from commbench.core.run_folder import resume_command
 from commbench.core.terminal import (
     GAP,
     UNLIMITED_WIDTH,
@@ -96,8 +97,15 @@ def show(words: list[str]) -> int:
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
-    """The newest row of each case of a run, as its writers got it."""
+    """The newest row of each case of a run, as its writers got it. Raises Unreadable where a run
+    that was finished has none."""
     rows = [row for table in run_tables(run, "cases") for row in plain_rows(table)]
+    record = load_run(run)
+    if not rows and record.get("status") == "done" and record.get("cases"):
+        raise Unreadable(
+            f"{run} has no cases: its cases.parquet is gone; measure them again with:"
+            f" {resume_command(run)}"
+        )
     return list({row["case_id"]: row for row in rows}.values())
 
 
@@ -106,7 +114,7 @@ def shown_text(run: Path, rows: Sequence[Row], form: str, terminal: Terminal) ->
     record = load_run(run)
     strange = [key for key in ("backend", "world") if not isinstance(record.get(key, {}), dict)]
     if strange:
-        raise CommbenchError(
+        raise Unreadable(
             f"{run}/run.json is not as commbench writes it: {strange[0]} is not a mapping"
         )
     if "backend" not in record:

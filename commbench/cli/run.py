@@ -21,7 +21,7 @@ from commbench.config.settings import Job, job_of
 from commbench.core.columns import SCHEMA_VERSION, UNFINISHED
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
-from commbench.core.run_folder import new_folder, read_record
+from commbench.core.run_folder import exists, how_to_finish, new_folder, read_record
 from commbench.core.terminal import Terminal
 from commbench.launchers.registry import (
     check_experiment,
@@ -33,6 +33,7 @@ from commbench.launchers.registry import (
 from commbench.report.load import load_run, read_rows
 from commbench.world import launch
 from commbench.world.exit_protocol import end_interrupted, has_launches_left
+from commbench.world.folder_lock import locked
 from commbench.world.launch import CONFIG_DIR, SWEEP, exported
 from commbench.world.output import print_error
 from commbench.world.rank_server import rest_rank_server, stop_rank_server
@@ -140,7 +141,7 @@ def resume(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     folder = Path(options.run).absolute()
     force = bool(options.force)
-    if not (folder / "run.json").is_file():
+    if not exists(folder / "run.json"):
         raise ConfigError(
             f"{folder} is not a run: it has no run.json; give the folder that the run printed as"
             " results"
@@ -231,8 +232,13 @@ def _comparable(value: Any) -> Any:
 def _run_in_worlds(job: Job, folder: str | None = None, resume: Resume | None = None) -> int:
     """Run one job in its own world, then in fresh ones for the cases that a broken world has left
     and for further launches; returns the exit status of the run."""
+    folder = folder or new_folder(job.settings.output)
+    with locked(folder):
+        return _run_locked(job, folder, resume)
+
+
+def _run_locked(job: Job, folder: str, resume: Resume | None) -> int:
     settings = job.settings
-    folder = folder or new_folder(settings.output)
     if settings.backend.launchers == "none":
         rest_rank_server()
         with _naming_the_rest(folder):
@@ -255,7 +261,7 @@ def _run_in_worlds(job: Job, folder: str | None = None, resume: Resume | None = 
             suspect = count_suspect(folder)
             if suspect is None or restarts_left == 0 or settings.on_error == "stop":
                 if read_record(folder):
-                    error.args = (f"{error}; finish it with: commbench resume {folder}",)
+                    error.args = (f"{error}; {how_to_finish(folder)}",)
                 raise
             print_error(
                 f"{error}; it happened in {suspect}; fresh ranks measure the remaining cases",
@@ -271,10 +277,7 @@ def _naming_the_rest(folder: str) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        begun = end_interrupted(Path(folder), interrupted_status(stop))
-        print_error(
-            f"finish it with: commbench resume {folder}"
-            if begun
-            else "interrupted before anything was measured"
-        )
+        text = how_to_finish(folder) or "interrupted before anything was measured"
+        end_interrupted(Path(folder), interrupted_status(stop))
+        print_error(text)
         raise

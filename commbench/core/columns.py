@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from .errors import CommbenchError
+from .errors import Unreadable
 from .units import format_bytes, format_number, short_pairs
 from .variables import BY_NAME, TABLE, is_required
 
@@ -107,7 +107,7 @@ RESULTS = _columns(
     interval_level         | number  |      | confidence level of the interval, such as 0.95, or 0.75 for 3 visits
     visits                 | integer |      | measurements of the case across the run; median_s is their median
     visit_spread           | number  |      | largest over smallest median of the visits
-    visits_s               | number  | s    | from the start of the first visit to the end of the last
+    visits_s               | number  | s    | from the start of the first visit to the end of the last, without the time between starts of a run
     visit_medians_s        | numbers | s    | median of each visit, in chronological order
     visit_segments         | numbers |      | segment of each visit
     mean_s                 | number  | s    | mean operation
@@ -254,9 +254,9 @@ def grouped(
 
 
 def check_version(version: object, where: str) -> None:
-    """Raise CommbenchError for results that this version can't read."""
+    """Raise Unreadable for results that this version can't read."""
     if version not in READ_VERSIONS:
-        raise CommbenchError(
+        raise Unreadable(
             f"{where} has schema version {version}, this commbench reads"
             f" {' and '.join(map(str, READ_VERSIONS))}; read it with the commbench that wrote it"
             " (run.json names the version)"

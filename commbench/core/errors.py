@@ -27,6 +27,12 @@ class ConfigError(CommbenchError):
         self.shared = shared
 
 
+class Unreadable(CommbenchError):
+    """Raised for stored results that can't be read, by every command that reads them."""
+
+    exit_status = 2
+
+
 class WorldBroken(CommbenchError):
     """Raised when ranks are lost or stuck and the world can't continue; finished cases are kept.
 

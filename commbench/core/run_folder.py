@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import secrets
+import shlex
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -15,6 +17,8 @@ from typing import Any
 from .errors import ConfigError
 
 TIMESTAMP = "%Y%m%dT%H%M%S.%f"  # names sort by time
+RECORD = "run.json"
+PARTS = "parts"  # the folder of what is not merged yet
 DISK_PROBE_BYTES = 4096
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # file systems without fsync of folders
 
@@ -83,9 +87,12 @@ def check_output(output: str) -> None:
                 folder.rmdir()
 
 
-def publish(temporary: Path, target: Path) -> None:
-    """Rename a file so that it appears whole or not at all, also after a power failure. Raises
-    OSError."""
+def publish(temporary: Path, target: Path, sync: bool = True) -> None:
+    """Rename a file so that it appears whole or not at all; with `sync` also after a power failure.
+    Raises OSError."""
+    if not sync:
+        temporary.replace(target)
+        return
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(target)
@@ -105,10 +112,62 @@ def publish(temporary: Path, target: Path) -> None:
 def read_record(folder: str | Path) -> dict[str, Any]:
     """The contents of run.json; empty if it is absent or damaged."""
     try:
-        run = json.loads((Path(folder) / "run.json").read_text())
-    except (OSError, ValueError):
+        run = json.loads(file_bytes(Path(folder) / RECORD))
+    except (OSError, ValueError, RecursionError):
         return {}
     return run if isinstance(run, dict) else {}
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file; False where its disk can't tell."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
+
+
+def file_bytes(path: Path) -> bytes:
+    """The content of a plain file; opening anything else, such as a FIFO, could wait forever.
+    Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        return file.read()
+
+
+def record_problem(folder: str | Path) -> str | None:
+    """Why run.json of a run that was begun can't be read; None where it can, or where nothing was
+    begun."""
+    path = Path(folder)
+    try:
+        names = [entry.name for entry in path.iterdir()]
+    except FileNotFoundError:
+        return f"{path} is gone: it was removed or renamed"
+    except OSError as error:
+        return f"{path} can't be read: {error.strerror}"
+    if RECORD not in names:
+        begun = PARTS in names or any(name.endswith(".parquet") for name in names)
+        return f"{path / RECORD} is gone: it was removed or renamed" if begun else None
+    try:
+        file_bytes(path / RECORD)
+    except OSError as error:
+        return f"{path / RECORD} can't be read: {error.strerror}"
+    return None if read_record(path) else f"{path / RECORD} is damaged"
+
+
+def resume_command(folder: str | Path) -> str:
+    """The command that finishes a run, for a shell."""
+    return f"commbench resume {shlex.quote(str(folder))}"
+
+
+def how_to_finish(folder: str | Path) -> str | None:
+    """How a run that ended early is finished, or why that is impossible; None where nothing was
+    begun."""
+    if read_record(folder):
+        return f"finish it with: {resume_command(folder)}"
+    return record_problem(folder)
 
 
 def json_text(value: Mapping[str, Any]) -> str:
@@ -121,12 +180,13 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     replace_file(path, json_text(value).encode())
 
 
-def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Write a whole file, which may exist. Raises OSError, and keeps the old file then."""
+def replace_file(path: Path, content: bytes | memoryview, sync: bool = True) -> None:
+    """Write a whole file, which may exist, see `publish`. Raises OSError, and keeps the old file
+    then."""
     temporary = path.with_suffix(".tmp")
     try:
         temporary.write_bytes(content)
-        publish(temporary, path)
+        publish(temporary, path, sync)
     except OSError:
         with suppress(OSError):
             temporary.unlink()

@@ -54,8 +54,10 @@ class CaseRecord:
         self.unmeasured_s: float | None = None  # of a soak
         # by visit and rank; of earlier starts together at (0, 0)
         self.retransmits_of: dict[tuple[int, int], float] = {}
-        # from the start of the first visit to the end of the last
+        # from the start of the first visit to the end of the last, without the time between two
+        # starts of the run
         self.visits_s: float | None = None
+        self.earlier_visits_s = 0.0  # of earlier starts
         self.last_visit = 0  # its number in samples.parquet
         self.earlier: EarlierVisits | None = None  # of earlier starts of the run, if they count
         self._repetitions: dict[str, int] = {}  # by phase, of the visits so far
@@ -82,6 +84,7 @@ class CaseRecord:
         self.late_repetitions = row["late_repetitions"]
         self.clock_error_s = row["clock_error_s"]
         self.visits_s = row.get("visits_s")
+        self.earlier_visits_s = self.visits_s or 0.0
         self.skews_s += [] if row.get("skew_s") is None else [row["skew_s"]] * len(self.visits)
         self.retransmits_of = {} if row.get("retransmits") is None else {(0, 0): row["retransmits"]}
         self.thinned |= "thinned" in row["warnings"]

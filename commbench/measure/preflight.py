@@ -29,6 +29,7 @@ from commbench.core.units import format_ranges
 from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
 from commbench.hardware.machine_facts import RanksByValue
+from commbench.world.folder_lock import lock_folder
 from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, Resume
 from commbench.world.rendezvous import meeting_host
@@ -107,10 +108,11 @@ def preflight(
                 print_error(text)
             run["clock_skew_s"] = max(times_s) - min(times_s)
     if world.rank == 0 and not settings.plan:
-        run["run_id"] = Path(request.folder or new_folder(settings.output)).name
-        run["folder"] = str(
-            Path(request.folder or Path(settings.output).absolute() / run["run_id"])
-        )
+        folder = request.folder or new_folder(settings.output)
+        if request.folder is None:  # else whoever has made it holds the lock
+            lock_folder(folder)
+        run["run_id"] = Path(folder).name
+        run["folder"] = str(Path(folder))
     return agreed, run
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -48,6 +49,7 @@ class Recorder:
         self._run = run
         self._records: dict[str, CaseRecord] = {}  # by case_id
         self._started: dict[str, datetime] = {}
+        self._begun_s: dict[str, float] = {}  # by case_id: when its first visit of this start began
         self._kept_times = max(LEAST_KEPT_TIMES, KEPT_TIMES // max(cases, 1))  # per case
         self._left_out = set[str]()  # rows of cases that this world does not visit again
         self._ended = False  # whether there is no time for further visits
@@ -63,6 +65,12 @@ class Recorder:
         vain."""
         self.writers.begin(self._run)
         self.reporter.begin(self._run)
+
+    def begin_visit(self, job: Planned) -> None:
+        """A visit of the case begins."""
+        for single in single_jobs(job):
+            self._begun_s.setdefault(single.case.case_id, time.monotonic())
+        self.reporter.starts(job.case)
 
     def record(
         self, job: Planned, outcome: Outcome, conditions: Conditions, started: datetime
@@ -200,9 +208,8 @@ class Recorder:
             record.throttle_masks |= earlier.throttle_masks
             record.retransmits_of |= earlier.retransmits_of
         samples = record.add(job, samples, self._segment)
-        record.visits_s = (
-            datetime.now(timezone.utc) - self._started.get(case_id, started)
-        ).total_seconds()
+        now_s = time.monotonic()  # the wall clock may be set during the run
+        record.visits_s = record.earlier_visits_s + now_s - self._begun_s.setdefault(case_id, now_s)
         if samples.wrong_elements:
             record.stop_reason = samples.stop_reason
         else:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from commbench.buffers.memory import largest_bytes, resident_bytes
@@ -22,6 +21,7 @@ from commbench.core.case import CaseGroup, Planned, RankIdentity, World
 from commbench.core.errors import ConfigError, Missing, StoreLost, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
+from commbench.core.run_folder import how_to_finish, read_record
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
 from commbench.launchers.registry import join_world
@@ -285,7 +285,7 @@ class _Session:
             return
         if self._world.rank == 0:
             mark_in_flight(self._run["folder"], job.case.case_id, str(job.case))
-            self._recorder.reporter.starts(job.case)
+            self._recorder.begin_visit(job)
         communicator = self._communicators[job.group]
         if communicator is None:
             return
@@ -343,7 +343,7 @@ class _Session:
             for job in self._jobs:
                 self._recorder.end_visits(job, self._conditions, datetime.now(timezone.utc))
         clear_in_flight(self._run["folder"])
-        if self._recorder.more_launches and (Path(self._run["folder"]) / "run.json").exists():
+        if self._recorder.more_launches and read_record(self._run["folder"]):
             self._run["launches"]["spent_s"] = time.monotonic() - self._begun_s
             self._close("running", 0)
             return int(self._run["exit_status"])
@@ -497,5 +497,5 @@ class _Session:
         self._recorder.reporter.end()
         if reason is not None:
             print_error(reason)
-        if self._recorder.writers.begun:
-            print_error(f"finish it with: commbench resume {self._run['folder']}")
+        if self._recorder.writers.begun and (text := how_to_finish(self._run["folder"])):
+            print_error(text)

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commbench.core.columns import TABLES, arrow_schema, check_version, default_values
-from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.errors import CommbenchError, ConfigError, Unreadable
+from commbench.core.run_folder import file_bytes
 from commbench.core.terminal import first_line
 from commbench.core.variables import NAMES, is_required
 
@@ -56,7 +57,7 @@ Columns = tuple[str, ...] | None  # None: all
 Paths = str | Path | Sequence["Paths"]
 
 
-class Damaged(CommbenchError):
+class Damaged(Unreadable):
     """Raised for a file that can't be read, in one line that names it."""
 
 
@@ -120,7 +121,7 @@ def read_rows(
 
     def leave_out(error: Damaged) -> None:
         if not skip_damaged:
-            raise CommbenchError(
+            raise Unreadable(
                 f"{error}; move it away, or use the rest with load(..., skip_damaged=True)"
             ) from error
         warnings.warn(f"{error}; it is left out", stacklevel=5)
@@ -181,7 +182,7 @@ def load_run(path: str | Path) -> dict[str, Any]:
     version."""
     file = Path(path) / "run.json"
     try:
-        run = json.loads(file.read_text())
+        run = json.loads(file_bytes(file))
     except (OSError, ValueError, RecursionError) as error:
         raise Damaged(f"{file} can't be read: {first_line(error)}") from error
     if not isinstance(run, dict):

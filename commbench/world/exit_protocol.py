@@ -74,7 +74,7 @@ from typing import Any
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, Missing, Unconnected, WorldBroken
-from commbench.core.run_folder import read_record, write_json
+from commbench.core.run_folder import exists, read_record, record_problem, write_json
 from commbench.core.terminal import one_line
 from commbench.hardware.mpi_library import give_up
 
@@ -136,6 +136,16 @@ class WorldEnd:
     failures: tuple[RankFailure, ...] = ()
     cause: str | None = None
     unclosed: str | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all ranks have ended by themselves and without an error."""
+        ended = self.status == 0 or bool(self.failures)  # else only the launcher's end is known
+        return (
+            ended
+            and self.cause is None
+            and all(failure.how == exit_text(0) for failure in self.failures)
+        )
 
     def __str__(self) -> str:
         failed = "; ".join(str(failure) for failure in self.failures)
@@ -234,7 +244,7 @@ def leave_status(folder: str, status: int, resumed: bool = False) -> None:
     A resumed run has one of an earlier world. If it breaks again, no status is left: the next fresh
     world continues.
     """
-    if (resumed and status != WorldBroken.exit_status) or not (Path(folder) / "run.json").exists():
+    if (resumed and status != WorldBroken.exit_status) or not exists(Path(folder) / "run.json"):
         with suppress(OSError):
             (Path(folder) / STATUS_FILE).write_text(str(status))
 
@@ -271,21 +281,28 @@ def report_raised(
 
 def reopen(folder: Path) -> None:
     """Prepare run.json for a world that continues a run: if it ends early, the end of the last
-    world must not count."""
-    run = json.loads((folder / "run.json").read_text())
+    world must not count. Raises WorldBroken."""
+    run = read_record(folder)
+    if not run:
+        raise WorldBroken(record_problem(folder) or f"{folder} has no run.json")
     run.pop("stacks", None)
-    write_json(folder / "run.json", run | {"exit_status": None})
+    try:
+        write_json(folder / "run.json", run | {"exit_status": None})
+    except OSError as error:
+        raise WorldBroken(
+            f"{folder / 'run.json'} can't be written: {error.strerror}; make room on its disk"
+        ) from error
     _remove(folder, RAISED_FILE)
 
 
 def has_ended(folder: Path, run: Mapping[str, Any]) -> bool:
     """Whether the run has an end, good or bad; `run` is its run.json."""
-    return (folder / STATUS_FILE).exists() or run.get("exit_status") is not None
+    return exists(folder / STATUS_FILE) or run.get("exit_status") is not None
 
 
 def is_broken(reason_file: Path, run: Mapping[str, Any]) -> bool:
     """Whether a rank has found the world broken; `run` is its run.json."""
-    return reason_file.exists() or (
+    return exists(reason_file) or (
         run.get("status") == "broken" and run.get("exit_status") is not None
     )
 
@@ -301,11 +318,11 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
     status_file = folder / STATUS_FILE
     record = folder / "run.json"
     log = folder / LOG
-    if status_file.exists():
+    if exists(status_file):
         # on a full disk the file may be empty
         status = int(status_file.read_text() or WorldBroken.exit_status)
         # rank 0 has said why
-        _remove(folder, STATUS_FILE, RAISED_FILE, *([] if record.exists() else [LOG]))
+        _remove(folder, STATUS_FILE, RAISED_FILE, *([] if exists(record) else [LOG]))
         return status
     run = read_record(folder)
     ended_by_rank_0 = run.get("exit_status") is not None
@@ -317,11 +334,14 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
     reported = run.get("reason") if ended_by_rank_0 else None
     with suppress(OSError):
         reported = reported or reason_file.read_text()
+    problem = record_problem(folder)
+    if problem is not None and reported is None and not raised and end.is_good:
+        raise WorldBroken(problem)  # no rank is to blame
     reason = broken_reason(
         end, reported, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised]
     )
     kept = [f"finished cases are in {folder}"] if run else []
-    if log.exists():
+    if exists(log):
         # it knows more than a status where no rank could say anything
         unknown = reported is None and not raised and not any(map(_by_signal, end.failures))
         kept.append(f"the launcher's own messages are in {log}{_telling(log) if unknown else ''}")
@@ -394,23 +414,22 @@ def broken_reason(
 
 
 def _when(folder: Path, run: Mapping[str, Any]) -> str:
-    if not folder.exists():
-        return f"and {folder} is gone"
+    problem = record_problem(folder)
+    if problem is not None:
+        return f"and {problem}"
     if not run:
         return "while starting, before anything was measured"
     case = case_in_flight(folder)
     return "before the first case" if case is None else f"while measuring {case[1]}"
 
 
-def end_interrupted(folder: Path, status: int) -> bool:
-    """Complete run.json after a signal to the parent, if no rank could; returns whether there is a
-    run to resume."""
+def end_interrupted(folder: Path, status: int) -> None:
+    """Complete run.json after a signal to the parent, if no rank could."""
     run = read_record(folder)
     if run and (run.get("exit_status") is None or has_launches_left(run)):
         with suppress(OSError):
             write_json(folder / "run.json", run | {"status": "interrupted", "exit_status": status})
     _remove(folder, RAISED_FILE, *([] if run else [LOG]))
-    return bool(run)
 
 
 def exit_text(code: int | None) -> str:

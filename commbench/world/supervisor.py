@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import psutil
 
 from commbench.core.errors import WorldBroken
-from commbench.core.run_folder import read_record
+from commbench.core.run_folder import exists, read_record
 from commbench.hardware import resource_limits
 
 from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, process_text
@@ -300,6 +300,7 @@ class _Supervisor:
         self._cause: str | None = None  # what happened to the launcher
         self._states_at = time.monotonic()
         self._oom_kills = resource_limits.oom_kills()
+        self._has_record = False  # whether run.json was ever there: the folder may vanish
 
     def wait(self) -> None:
         """Wait until the launcher has ended, or the world is broken and has been ended."""
@@ -324,6 +325,7 @@ class _Supervisor:
             if (ended or self._first) and (stopped := _how_stopped(world.pid)):  # the ranks miss it
                 self._cause = f"{world} {stopped}"
             run = read_record(folder)
+            self._has_record |= bool(run)
             if not has_processes:  # ranks that are not recorded yet may be killed, too
                 self._shared_memory |= mapped_shared_memory(world.ranks)
                 has_processes = not {str(pid) for pid in world.ranks}.isdisjoint(
@@ -343,7 +345,7 @@ class _Supervisor:
     def interrupt(self, stop: KeyboardInterrupt | SystemExit) -> None:
         """Let the ranks save what is finished; `close` ends a world that has measured nothing."""
         number = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
-        if (self._folder / "run.json").exists():
+        if self._has_record or exists(self._folder / "run.json"):
             if self._world.signal_ranks(number):
                 self._world.wait_for_end(SAVE_S)
             if self._world.status is None:

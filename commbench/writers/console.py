@@ -3,6 +3,7 @@ and notes."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from commbench.core.columns import INTERRUPTED, UNFINISHED, Row, case_text, interval_texts
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.layout import Layout
+from commbench.core.run_folder import PARTS, RECORD, exists, record_problem, resume_command
 from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_bytes, format_number, format_seconds, plural, short_pairs
@@ -114,11 +116,16 @@ class Console:
         terminal = Terminal.of(sys.stdout)
         print(run_text(run, list(self._rows.values()), terminal, self._time_lines))
         folder = printable(str(run["folder"]))
-        if (Path(run["folder"]) / "run.json").exists():
+        quoted = printable(shlex.quote(str(run["folder"])))
+        problem = record_problem(run["folder"])
+        # parquet, which ends after this writer, writes a run.json that was removed again
+        if exists(Path(run["folder"]) / RECORD) or exists(Path(run["folder"]) / PARTS):
             print(
-                f"results: {folder}\nopen:    commbench report {folder} --html report.html",
+                f"results: {folder}\nopen:    commbench report {quoted} --html report.html",
                 flush=True,
             )
+        elif problem is not None:
+            print(problem, flush=True)
         else:
             print(
                 "nothing is stored by writer=console alone; writer=[parquet,console] keeps the"
@@ -418,7 +425,7 @@ def _unfinished_texts(run: Mapping[str, Any], series: Mapping[str, Sequence[Row]
     )
     text = "; ".join(filter(None, [begun if any(unfinished.values()) else "", rest]))
     return (
-        [f"{NOT_FINISHED}: {text}: commbench resume {run['folder']} measures what is missing"]
+        [f"{NOT_FINISHED}: {text}: {resume_command(run['folder'])} measures what is missing"]
         if text
         else []
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from commbench.core.errors import WorldBroken
 from commbench.core.run_folder import replace_file
-from commbench.core.units import format_bytes
+from commbench.core.units import format_bytes, format_seconds
 from commbench.world.output import print_error
 
 BOUND_BYTES = 256 << 20  # of what waits in memory
@@ -23,6 +23,13 @@ END_S = 5.0
 # of retries at the end of a run; an interrupted one must not keep its user waiting
 INTERRUPTED_S = 1.0
 PAUSE_S = 0.5
+# of writing files through to the disk, which only a power failure makes necessary before the end
+SYNC_ALLOWANCE_S = 1.0
+SYNC_SHARE = 0.1  # of the time of the run, in addition
+SLOW_SYNC_S = 0.5  # of one small file, from which on the folder is called slow
+SMALL_FILE_BYTES = 1 << 20
+
+_called_slow = set[Path]()
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,8 @@ class DurableFiles:
         self.error = ""
         self._published: set[str] = set()
         self._failing = False
+        self._begun_s = time.monotonic()
+        self._syncs_s = 0.0  # spent on writing files through to the disk
         self._bound = format_bytes(bound_bytes)
 
     def put(self, name: str, content: bytes | memoryview, keep: bool = True) -> None:
@@ -144,7 +153,7 @@ class DurableFiles:
     def _write_waiting(self, end: float) -> bool:
         for name in self._by_worth():
             try:
-                _write(self.folder, name, self.waiting[name])
+                self._write_in_time(name, self.waiting[name])
             except OSError as error:
                 self.error = error_text(error)
                 if not self._failing:
@@ -164,6 +173,24 @@ class DurableFiles:
             but = f", but for {len(self.dropped)} files that are lost" if self.dropped else ""
             print_error(f"{self.folder} can be written again; all that waited is saved{but}")
         return not self.waiting
+
+    def _write_in_time(self, name: str, item: Item) -> None:
+        """Write a file, and through to the disk as long as that takes little of the run's time.
+        Raises OSError."""
+        begun_s = time.monotonic()
+        allowed_s = SYNC_ALLOWANCE_S + SYNC_SHARE * (begun_s - self._begun_s)
+        sync = self._syncs_s < allowed_s
+        _write(self.folder, name, item, sync)
+        took_s = time.monotonic() - begun_s
+        self._syncs_s += took_s if sync else 0.0
+        is_slow = took_s > SLOW_SYNC_S and item.content.nbytes < SMALL_FILE_BYTES
+        if is_slow and self.folder not in _called_slow:
+            _called_slow.add(self.folder)
+            print_error(
+                f"{self.folder} is slow: a file took {format_seconds(took_s)}; files are written"
+                f" through to its disk only in {SYNC_SHARE:.0%} of the time, and at the end;"
+                " output=FOLDER chooses a faster one"
+            )
 
 
 @contextmanager
@@ -194,18 +221,18 @@ def error_text(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _write(folder: Path, name: str, item: Item) -> None:
+def _write(folder: Path, name: str, item: Item, sync: bool = True) -> None:
     target = folder / name
     if target.parent != folder:
         # never its parents: under a lost mount lies another disk
         target.parent.mkdir(exist_ok=True)
     if item.append:
-        _extend(target, item.content)
+        _extend(target, item.content, sync)
         return
-    replace_file(target, item.content)
+    replace_file(target, item.content, sync)
 
 
-def _extend(target: Path, content: memoryview) -> None:
+def _extend(target: Path, content: memoryview, sync: bool) -> None:
     """Append everything or nothing: an incomplete write to a full disk is undone."""
     file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
@@ -213,7 +240,8 @@ def _extend(target: Path, content: memoryview) -> None:
         try:
             while content:
                 content = content[os.write(file, content) :]
-            os.fsync(file)
+            if sync:
+                os.fsync(file)
         except OSError:
             with suppress(OSError):
                 os.ftruncate(file, size)

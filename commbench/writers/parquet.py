@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from commbench.core.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_current_columns
 from commbench.core.errors import Unsaved
-from commbench.core.run_folder import json_text, publish, write_json
+from commbench.core.run_folder import PARTS, RECORD, exists, json_text, publish, write_json
 from commbench.core.terminal import first_line
 from commbench.world.output import print_error
 
 from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_s
 
-RECORD = "run.json"
 GROUP_ROWS = 100_000  # of a merged file
 FEW_ROWS = 10  # of a part
 
@@ -36,7 +35,7 @@ class Parquet:
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         """Raises WorldBroken where nothing can be written."""
         self._files = DurableFiles(Path(folder))
-        parts = self._files.folder / "parts"
+        parts = self._files.folder / PARTS
         self._metadata = {"schema_version": str(SCHEMA_VERSION), "commbench_run": json.dumps(run)}
         with opening(self._files.folder):
             parts.mkdir(parents=True, exist_ok=True)
@@ -154,10 +153,10 @@ class Parquet:
         )
         if refuge is not None:
             rest = f", but for {len(files.waiting)} files that did not fit" if files.waiting else ""
-            where = (
-                f"they are in {refuge}{rest}: commbench.load('{files.folder}', '{refuge}') reads"
-                " both"
-            )
+            folders = [str(folder) for folder in (files.folder, refuge) if exists(folder)]
+            call = f"commbench.load({', '.join(map(repr, folders))})"
+            reads = "reads both" if len(folders) > 1 else "reads them"
+            where = f"they are in {refuge}{rest}: {call} {reads}"
         return f"{', '.join(parts)}{why}; {where}"
 
     def _merge(self, folder: Path, table: str) -> None:

@@ -28,6 +28,7 @@ LAUNCHER = ("launcher SIGKILL", "launcher SIGTERM", "launcher SIGSTOP")
 # commbench itself; the second one goes on after PAUSE_S
 PARENT = ("parent SIGKILL", "parent SIGSTOP")
 PAUSE_S = 4.0
+RENAMED = "folder renamed"  # the run's, while it is measured
 FULL_SHM = "/dev/shm full"
 CAUSES = {  # what the line says of a process that has failed
     "kill": "SIGKILL",
@@ -106,6 +107,8 @@ class Combination:
             return (-9,)
         if self.fault in ("no memory", "parent SIGSTOP"):
             return (0,)
+        if self.fault == RENAMED:
+            return (3,)
         if self.phase == "closing":  # everything is measured, but the world broke
             return (0, 3)
         if not self.own:
@@ -130,7 +133,7 @@ class Combination:
     @property
     def silent(self) -> bool:
         """Whether nobody has failed, or nobody is left to say so."""
-        return self.fault in ("no memory", *SIGNALS, *PARENT) or self.phase == "closing"
+        return self.fault in ("no memory", RENAMED, *SIGNALS, *PARENT) or self.phase == "closing"
 
 
 def table() -> Iterator[Combination]:
@@ -145,6 +148,7 @@ def table() -> Iterator[Combination]:
         *_given(),
         *_links(),
         *_starts(),
+        *_folders(),
     ):
         if combination not in seen:
             seen.add(combination)
@@ -264,3 +268,8 @@ def _starts() -> Iterator[Combination]:
 def _links() -> Iterator[Combination]:
     for world in HOSTS:
         yield Combination("link down", "in a call", 1, world)
+
+
+def _folders() -> Iterator[Combination]:
+    for world in ("gloo", "openmpi"):
+        yield Combination(RENAMED, "at the start", 0, world)

@@ -44,7 +44,8 @@ in /dev/shm; the same happens with every MPI launcher if commbench itself is kil
 
 A world that commbench has started must end with one line per fault, which names the rank or launcher that failed and
 how, and with the folder of the results; after a signal, that line says how to resume. stderr has nothing else but the
-progress.
+progress. If the folder of the run is renamed while it is measured, the lines say instead that it can't be written, where
+the results are, and that it is gone.
 """  # noqa: E501
 COLUMNS = (
     "fault",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from combination import FULL_SHM, LAUNCHER, PARENT, SIGNALS, START_S
+from combination import FULL_SHM, LAUNCHER, PARENT, RENAMED, SIGNALS, START_S
 from numpy.typing import NDArray
 
 from commbench.backends.mpi.backend import Mpi
@@ -40,6 +40,7 @@ PLAN = "COMMBENCH_FAULT"
 DELAY_S = 0.5  # until a fault inside a library's call begins
 LONG_S = 3600.0
 WAIT_S = 20.0  # for a fault from outside to happen
+RENAME_S = 2.0  # for the folder to be renamed
 BLOCK = 10  # repetitions of a measured block; connect and warm-up have fewer
 CALLS = {"gloo": 50_000, "mpi": 10_000_000, "tcp": 250_000}  # calls of a few bytes for some seconds
 
@@ -129,8 +130,9 @@ FAULTS: dict[str, Any] = {
     "hang with GIL": _hold,
     FULL_SHM: lambda: None,  # it has been full from the start
 }
-OUTSIDE = (*SIGNALS, *LAUNCHER, *PARENT, "link down")
+OUTSIDE = (*SIGNALS, *LAUNCHER, *PARENT, RENAMED, "link down")
 FAULTS |= dict.fromkeys(OUTSIDE, lambda: time.sleep(WAIT_S))
+FAULTS[RENAMED] = lambda: time.sleep(RENAME_S)  # then the run goes on
 # by another rank
 SENT = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segfault": signal.SIGSEGV}
 

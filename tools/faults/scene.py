@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-from combination import FINISHED, FULL_SHM, HOSTS, LATE_S, PAUSE_S, Combination
+from combination import FINISHED, FULL_SHM, HOSTS, LATE_S, PAUSE_S, RENAMED, Combination
 from planted import PLAN, Plan
 from sizes import as_given, in_order
 from stack import STACKS, command, commands_on_hosts
@@ -102,7 +102,7 @@ def play(combination: Combination, folder: Path) -> Scene:
                 scene,
                 processes,
                 traces,
-                _act(combination, hosts, ends),
+                _act(scene, hosts, ends),
                 _remaining_host(combination, hosts),
             )
             _end_launcher(scene, traces)
@@ -128,6 +128,8 @@ def _environment(scene: Scene, token: str) -> dict[str, str]:
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     environment["RES_OPTIONS"] = "timeout:1 attempts:1"  # torch asks DNS for the name of 127.0.0.1
+    if combination.fault == RENAMED:  # where the run leaves what it can't store
+        environment["TMPDIR"] = str(scene.folder)
     if os.geteuid() == 0:
         environment |= {
             f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1"
@@ -161,9 +163,10 @@ def _start(
 # ---------------------------------------------------------------- faults from outside
 
 
-def _act(combination: Combination, hosts: VirtualHosts | None, ends: list[int]) -> Act | None:
+def _act(scene: Scene, hosts: VirtualHosts | None, ends: list[int]) -> Act | None:
     """What this process does when the rank reaches the planned moment; None if the rank breaks by
     itself."""
+    combination = scene.combination
     acts: dict[str, Act] = {
         "SIGINT": lambda process: process.send_signal(signal.SIGINT),
         "SIGTERM": lambda process: process.send_signal(signal.SIGTERM),
@@ -175,6 +178,7 @@ def _act(combination: Combination, hosts: VirtualHosts | None, ends: list[int]) 
         for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
     }
     acts |= {"parent SIGKILL": lambda process: process.kill(), "parent SIGSTOP": _pause}
+    acts[RENAMED] = lambda process: _rename(scene.output)
     if hosts is not None:
         down = ["ip", "-n", hosts.hosts[combination.rank].name, "link", "set", "eth0", "down"]
         acts["link down"] = lambda process: subprocess.run(down, check=True, timeout=10)
@@ -184,6 +188,11 @@ def _act(combination: Combination, hosts: VirtualHosts | None, ends: list[int]) 
 def _signal_launcher(number: int, process: subprocess.Popen[bytes]) -> None:
     """To what commbench has started: the rank server, torchrun or mpirun."""
     psutil.Process(process.pid).children()[0].send_signal(number)
+
+
+def _rename(output: Path) -> None:
+    (folder,) = output.iterdir()
+    folder.rename(output / "elsewhere")
 
 
 def _pause(process: subprocess.Popen[bytes]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from combination import CAUSES, FINISHED, PARENT, SIGNALS, Combination
+from combination import CAUSES, FINISHED, PARENT, RENAMED, SIGNALS, Combination
 from scene import Scene
 
 from commbench.core.errors import CommbenchError
@@ -130,7 +130,8 @@ def _wrong_end(scene: Scene, seconds: float) -> list[str]:
             f" {combination.statuses[-1]}"
         )
     # the case goes on
-    if seconds > combination.bound_s and combination.fault not in ("no memory", "parent SIGSTOP"):
+    goes_on = combination.fault in ("no memory", "parent SIGSTOP", RENAMED)
+    if seconds > combination.bound_s and not goes_on:
         wrong.append(f"took {seconds:.1f} s, allowed {combination.bound_s:g} s")
     return wrong
 
@@ -180,6 +181,10 @@ def _wrong_lines(scene: Scene) -> list[str]:
             for line in messages
         ):
             wrong.append("no line says how to resume")
+    elif combination.fault == RENAMED:
+        expected = 3  # it can't be written, where the results are, it is gone
+        if not any("is gone: it was removed or renamed" in line for line in messages):
+            wrong.append("no line says that the folder is gone")
     else:
         expected = 0 if combination.fault == "no memory" else combination.times
     closes = combination.phase == "closing"  # the run may be over, then there is nothing to say

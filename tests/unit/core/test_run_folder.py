@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,13 @@ from small_disk import small_disk
 
 from commbench.core import run_folder as folders
 from commbench.core.errors import ConfigError
-from commbench.core.run_folder import check_output, new_folder, write_json
+from commbench.core.run_folder import (
+    check_output,
+    how_to_finish,
+    new_folder,
+    read_record,
+    write_json,
+)
 
 STARTS = 20
 
@@ -91,3 +98,35 @@ def test_json_is_the_old_or_the_new_one(tmp_path: Path) -> None:
             assert sorted(path.name for path in disk.path.iterdir()) == ["ballast", "run.json"]
     except RuntimeError as error:
         pytest.skip(f"no disk to fill: {error}")
+
+
+def test_the_command_that_finishes_a_run_is_one_for_a_shell(tmp_path: Path) -> None:
+    folder = tmp_path / "it's my $HOME; run"
+    folder.mkdir()
+    write_json(folder / "run.json", {"status": "interrupted"})
+    text = how_to_finish(folder)
+    assert text is not None
+    words = shlex.split(text.removeprefix("finish it with: "))
+    assert words == ["commbench", "resume", str(folder)]
+
+
+def test_a_run_that_can_not_be_finished_says_what_its_folder_lacks(tmp_path: Path) -> None:
+    record = tmp_path / "run.json"
+    assert how_to_finish(tmp_path) is None, "nothing was begun"
+    (tmp_path / "parts").mkdir()
+    assert how_to_finish(tmp_path) == f"{record} is gone: it was removed or renamed"
+    record.write_text("{")
+    assert how_to_finish(tmp_path) == f"{record} is damaged"
+    gone = tmp_path / "gone"
+    assert how_to_finish(gone) == f"{gone} is gone: it was removed or renamed"
+
+
+def test_a_record_that_can_not_be_read_is_none_at_once(tmp_path: Path) -> None:
+    record = tmp_path / "run.json"
+    os.mkfifo(record)
+    assert read_record(tmp_path) == {}
+    assert how_to_finish(tmp_path) == f"{record} can't be read: it is not a plain file"
+    record.unlink()
+    record.symlink_to("/proc/self/mem")  # a read of address 0 fails
+    assert read_record(tmp_path) == {}
+    assert how_to_finish(tmp_path) == f"{record} can't be read: Input/output error"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from composed import FACTS, settings_of
 import commbench
 from commbench.core.case import Planned, World
 from commbench.core.errors import Unsaved, WorldBroken
+from commbench.measure import recorder
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import plan
 from commbench.measure.recorder import FanOut, Recorder
@@ -156,17 +158,20 @@ def test_passes_are_apart_but_fit_into_the_time_of_a_case(
     assert spacing_s(settings_of("backend=simulated", *words)) == pytest.approx(expected_s)
 
 
-def test_a_row_tells_over_what_time_its_visits_are_spread() -> None:
+def test_a_row_tells_over_what_time_its_visits_are_spread_whatever_the_wall_clock_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = Run(cases=1)
     (job,) = run.jobs
-    run.visit(job, 1e-3, 0.01)
-    run.recorder._started[job.case.case_id] = datetime(2020, 1, 1, tzinfo=timezone.utc)
-    run.visit(job, 1e-3, 0.01)
+    readings_s = iter([99.5, 100.0, 104.0, 104.5])  # at begin and end of two visits
+    monkeypatch.setattr(recorder, "time", SimpleNamespace(monotonic=lambda: next(readings_s)))
+    for _ in range(2):
+        run.recorder.begin_visit(job)
+        run.visit(job, 1e-3, 0.01)
+        # as if the clock had been set to an earlier year
+        run.recorder._started[job.case.case_id] = datetime(2099, 1, 1, tzinfo=timezone.utc)
     (row,) = run.recorder.rows.values()
-    years_s = (
-        datetime.now(timezone.utc) - datetime(2020, 1, 1, tzinfo=timezone.utc)
-    ).total_seconds()
-    assert row["visits_s"] == pytest.approx(years_s, rel=1e-6)
+    assert row["visits_s"] == pytest.approx(5.0)
 
 
 def test_a_world_that_breaks_keeps_the_earlier_visits_of_its_case() -> None:

@@ -293,12 +293,29 @@ def test_another_launch_follows_only_a_world_that_ended_well_in_a_run_that_goes_
     )
 
 
+def test_a_run_whose_record_is_removed_was_begun_nevertheless(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    with pytest.raises(WorldBroken) as broken:
+        run_status(tmp_path, tmp_path / "reason", WorldEnd(1, "x", (KILLED,)))
+    problem = f"{tmp_path / 'run.json'} is gone: it was removed or renamed"
+    assert str(broken.value) == f"{KILLED} and {problem}"
+
+
+def test_a_rank_that_ended_well_is_not_blamed_for_a_folder_that_is_gone(tmp_path: Path) -> None:
+    well = RankFailure(1, 7, "exited with status 0")
+    gone = tmp_path / "gone"
+    for end in (WorldEnd(0, "x"), WorldEnd(0, "x", (well,)), WorldEnd(-15, "x", (well,))):
+        with pytest.raises(WorldBroken) as broken:
+            run_status(gone, tmp_path / "reason", end)
+        assert str(broken.value) == f"{gone} is gone: it was removed or renamed"
+
+
 @pytest.mark.parametrize("run", [{}, RUNNING, INTERRUPTED])
 def test_an_interrupted_run_is_complete_or_gone(tmp_path: Path, run: dict[str, object]) -> None:
     (tmp_path / LOG).write_text("Abort is in progress")
     if run:
         write_run(tmp_path, **run)
-    assert end_interrupted(tmp_path, 130) is bool(run)
+    end_interrupted(tmp_path, 130)
     if run:
         record = json.loads((tmp_path / "run.json").read_text())
         assert record == {"status": "interrupted", "exit_status": run["exit_status"] or 130}

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from small_disk import Disk
 
 from commbench.core.errors import WorldBroken
 from commbench.core.run_folder import replace_file
+from commbench.writers import durable_files
 from commbench.writers.durable_files import DurableFiles, clear_torn, opening, retry_s
 
 BIG = bytes(200_000)
@@ -212,6 +214,40 @@ def test_who_can_not_begin_says_so_in_one_line(disk: Disk) -> None:
         seen.value
     )
     assert "\n" not in str(seen.value)
+
+
+@pytest.mark.parametrize(("sync_s", "most"), [(0.001, 180), (1.5, 12)])
+def test_a_slow_folder_is_synced_rarely_and_named_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sync_s: float,
+    most: int,
+) -> None:
+    """60 visits of 0.1 s, each with a new file (two syncs) and a line of another one (one)."""
+    now_s = 0.0
+    syncs = 0
+
+    def fsync(_: int) -> None:
+        nonlocal now_s, syncs
+        now_s += sync_s
+        syncs += 1
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(durable_files, "time", SimpleNamespace(monotonic=lambda: now_s))
+    (tmp_path / "run").mkdir()
+    shelf = DurableFiles(tmp_path / "run")
+    lines = DurableFiles(tmp_path / "run")  # of another writer
+    for visit in range(60):
+        now_s += 0.1
+        shelf.put(f"parts/{visit:06d}.cases.parquet", b"row")
+        lines.append("cases.jsonl", b"row\n")
+    assert len(files(tmp_path / "run")) == 61
+    assert 2 <= syncs <= most
+    assert sync_s > 1 or syncs == most
+    messages = capsys.readouterr().err.splitlines()
+    assert len(messages) == (1 if sync_s > 1 else 0)
+    assert all(f"{tmp_path / 'run'} is slow: a file took 3.00 s" in text for text in messages)
 
 
 def test_torn_files_are_cleared(tmp_path: Path) -> None:

@@ -291,16 +291,9 @@ def test_a_disk_that_is_freed_during_the_run_has_everything(
 
 @pytest.mark.long
 def test_a_disk_that_gets_read_only(disk: Disk, tmp_path: Path, warm_executable: Path) -> None:
-    def lock() -> None:
-        for _ in range(50):  # the run may have a file open at this moment
-            try:
-                return disk.read_only(True)
-            except RuntimeError:
-                time.sleep(0.01)
-        disk.read_only(True)
-
     status, lines = ended(
-        started(warm_executable, disk.path / "results", tmp_path / "refuge"), case_seen(5, lock)
+        started(warm_executable, disk.path / "results", tmp_path / "refuge"),
+        case_seen(5, lambda: disk.read_only(True)),
     )
     assert status == 3
     assert (

@@ -1,0 +1,117 @@
+"""One process at a time measures into the folder of a run.
+
+It holds a POSIX record lock (fcntl) on a file in the folder. NFS passes these locks on to the
+server, so they hold between hosts; the kernel releases them however the process ends, and forks do
+not inherit them. A process loses its lock when it closes any descriptor of the file, so nothing
+else in the process may open it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from commbench.core.errors import ConfigError
+
+from .output import print_error
+
+LOCK_FILE = "lock"  # names the host and process id of its holder
+HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
+LONGEST_HOLDER_BYTES = 300
+
+_descriptors = dict[Path, int]()  # of the locks of this process, by folder
+
+
+@contextmanager
+def locked(folder: str | Path) -> Iterator[None]:
+    """Hold the lock of a folder; see `lock_folder`. A folder that is empty then is removed."""
+    lock_folder(folder)
+    try:
+        yield
+    finally:
+        unlock_folder(folder)
+
+
+def lock_folder(folder: str | Path) -> None:
+    """Take the lock of a folder. Raises ConfigError where another process holds it, or where
+    nothing can be written.
+
+    On a file system without locks it says so, and goes on.
+    """
+    path = Path(folder).resolve()
+    if path in _descriptors:
+        raise ConfigError(_refusal(path, f"{socket.gethostname()} {os.getpid()}"))
+    descriptor = _opened(path)
+    while not _take(path, descriptor):
+        os.close(descriptor)
+        descriptor = _opened(path)
+    _descriptors[path] = descriptor
+    with suppress(OSError):  # a full disk: the lock holds, a refusal names nobody
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{socket.gethostname()} {os.getpid()}\n".encode(), 0)
+
+
+def unlock_folder(folder: str | Path) -> None:
+    """Release the lock of a folder, if this process holds it, and remove the folder if it is
+    empty."""
+    path = Path(folder).resolve()
+    descriptor = _descriptors.pop(path, None)
+    if descriptor is None:
+        return
+    with suppress(OSError):  # the folder may be gone
+        if _is_current(path, descriptor):
+            (path / LOCK_FILE).unlink()
+    os.close(descriptor)
+    with suppress(OSError):
+        path.rmdir()
+
+
+def unlock_all() -> None:
+    """Release all locks of this process."""
+    for folder in list(_descriptors):
+        unlock_folder(folder)
+
+
+def _opened(folder: Path) -> int:
+    try:
+        return os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} can't be written: {error.strerror}; nothing can be measured into it"
+        ) from error
+
+
+def _take(folder: Path, descriptor: int) -> bool:
+    """Lock the file; False where its holder has removed it meanwhile. Raises ConfigError."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in HELD_ELSEWHERE:
+            holder = os.pread(descriptor, LONGEST_HOLDER_BYTES, 0).decode(errors="replace")
+            os.close(descriptor)
+            raise ConfigError(_refusal(folder, holder)) from error
+        print_error(
+            f"{folder} is on a file system without locks ({error.strerror}): make sure that no"
+            " other process measures into it"
+        )
+        return True
+    return _is_current(folder, descriptor)
+
+
+def _is_current(folder: Path, descriptor: int) -> bool:
+    """Whether the open file is still the one in the folder."""
+    try:
+        return os.path.samestat((folder / LOCK_FILE).stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _refusal(folder: Path, holder: str) -> str:
+    host, _, pid = holder.strip().rpartition(" ")
+    name = f"process {pid} on {host}" if host else "another process"
+    return f"{name} is measuring into {folder}; wait for its end, or end it, then resume the run"
