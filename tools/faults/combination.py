@@ -44,7 +44,11 @@ CAUSES = {  # what the line says of a process that has failed
     # mpirun ends its ranks, and exits with 1
     "launcher SIGTERM": "was ended by SIGTERM|exited with status",
 }
-SIGNALS = {"SIGINT": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
+# what happens to the command's stdout: nobody may notice it in the results
+FULL_STDOUT = "stdout full"
+OUTPUT = (FULL_STDOUT, "stdout closed", "reader gone")
+CTRL_S = "SIGTERM after Ctrl-S"
+SIGNALS = {"SIGINT": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129, CTRL_S: 143}
 LATE_S = 3.0  # budget.late_s of the combinations that reach it
 DEATH_S = 20.0  # 10 s until the heartbeat is missed, and the end of the world
 STOPPED_S = 10.0  # a parent sees the state of its ranks
@@ -101,7 +105,9 @@ class Combination:
             return (SIGNALS[self.fault], -1) if self.fault == "SIGHUP" else (SIGNALS[self.fault],)
         if self.fault == "parent SIGKILL":
             return (-9,)
-        if self.fault in ("no memory", "parent SIGSTOP"):
+        if self.fault == FULL_STDOUT:
+            return (4,) if self.own else (1, 4)
+        if not self.ends_world:
             return (0,)
         if self.phase == "closing":  # everything is measured, but the world broke
             return (0, 3)
@@ -120,14 +126,21 @@ class Combination:
         return nobody and left.startswith(("/dev/shm/mpich_shm_", "/dev/shm/sm_segment."))
 
     @property
+    def ends_world(self) -> bool:
+        """Whether the world ends of it, at once or after some time."""
+        return self.fault not in ("no memory", "parent SIGSTOP", *OUTPUT)
+
+    @property
     def complete(self) -> bool:
         """Whether all other cases must be measured in the end."""
-        return (self.statuses[0] in (0, 1) and self.own) or self.fault == "no memory"
+        fresh = self.statuses[0] in (0, 1) and self.own
+        return fresh or self.fault in ("no memory", *OUTPUT)
 
     @property
     def silent(self) -> bool:
         """Whether nobody has failed, or nobody is left to say so."""
-        return self.fault in ("no memory", *SIGNALS, *PARENT) or self.phase == "closing"
+        quiet = ("no memory", *SIGNALS, *PARENT, *OUTPUT)
+        return self.fault in quiet or self.phase == "closing"
 
 
 def table() -> Iterator[Combination]:
@@ -141,6 +154,7 @@ def table() -> Iterator[Combination]:
         *_launchers(),
         *_given(),
         *_links(),
+        *_output(),
     ):
         if combination not in seen:
             seen.add(combination)
@@ -252,3 +266,11 @@ def _given() -> Iterator[Combination]:
 def _links() -> Iterator[Combination]:
     for world in HOSTS:
         yield Combination("link down", "in a call", 1, world)
+
+
+def _output() -> Iterator[Combination]:
+    """Text that can't be written, that nobody reads, or that a stopped terminal does not take."""
+    for fault, world in product(OUTPUT, ("gloo", "openmpi", "torchrun")):
+        yield Combination(fault, "at the start", 0, world)
+    for world in ("gloo", "openmpi"):
+        yield Combination(CTRL_S, "at the start", 0, world)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from combination import FULL_SHM, LAUNCHER, PARENT, SIGNALS
+from combination import FULL_SHM, LAUNCHER, OUTPUT, PARENT, SIGNALS
 from numpy.typing import NDArray
 
 from commbench.backends.mpi.backend import Mpi
@@ -127,6 +127,7 @@ FAULTS: dict[str, Any] = {
     "hang with GIL": _hold,
     FULL_SHM: lambda: None,  # it has been full from the start
 }
+FAULTS |= dict.fromkeys(OUTPUT, lambda: None)  # it concerns what the command prints
 OUTSIDE = (*SIGNALS, *LAUNCHER, *PARENT, "link down")
 FAULTS |= dict.fromkeys(OUTSIDE, lambda: time.sleep(WAIT_S))
 # by another rank
