@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from commbench.world.printing import LAST_TEXT_S
+
 OWN = ("gloo", "openmpi", "mpich", "tcp", "own torchrun")  # worlds that commbench starts
 # started by hand: gloo, then mpi
 GIVEN = ("torchrun", "mpirun openmpi", "mpirun openmpi 4", "mpirun mpich")
@@ -92,6 +94,8 @@ class Combination:
     @property
     def bound_s(self) -> float:
         """Seconds allowed from the fault until the world is gone."""
+        if self.fault == CTRL_S:
+            return SIGNAL_S + LAST_TEXT_S
         if self.fault in SIGNALS or self.fault == "parent SIGKILL":
             return SIGNAL_S
         if self.own and self.fault == "stop":
