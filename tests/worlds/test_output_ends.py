@@ -188,7 +188,7 @@ def test_a_run_whose_text_is_not_read_ends_by_a_signal_after_all_is_stored(tmp_p
     with full_pipe() as output:
         process = subprocess.Popen([*SIMULATED, f"output={tmp_path}"], stdout=output, stderr=output)
         try:
-            until(lambda: [*tmp_path.glob("*/cases.parquet")])
+            until(lambda: [*tmp_path.glob("*/cases.parquet")], seconds=120)
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) in (-signal.SIGTERM, 128 + signal.SIGTERM)
         finally:
