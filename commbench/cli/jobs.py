@@ -216,8 +216,7 @@ def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task:
     try:
         status = max(_launch_jobs(config, lines, 0, sweep.run))
     except (KeyboardInterrupt, SystemExit):
-        with suppress(OSError):  # the terminal may be gone
-            sweep.print_table()
+        sweep.print_table()
         raise
     sweep.print_table()
     return status

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
-from io import TextIOWrapper
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -18,9 +18,11 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.run_folder import is_utf8
 from commbench.launchers.registry import detect, likely_launcher, settle_world
 from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
-from commbench.world.output import drop_unread_output, mark_output, print_error
+from commbench.world.output import print_error, relay_marks
+from commbench.world.printing import print_safely
+from commbench.world.signals import SIGNAL_STATUS
 
-from .options import CommandParser, write_stdout
+from .options import CommandParser
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: by default gloo on this machine with 2 ranks
 commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
@@ -55,34 +57,25 @@ OTHER_COMMANDS = ("run", "doctor", "help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0 all ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the
-    world broke.
+    """The exit status, by the list in world.exit_protocol.
 
-    A rank of a world does not always return: world.exit_protocol says how each process ends.
+    A rank of a world does not always return: the same module says how each process ends.
     """
-    mark_output()
-    for stream in (sys.stdout, sys.stderr):  # a locale without a letter must not end a run
-        if isinstance(stream, TextIOWrapper):
-            with suppress(OSError):
-                stream.reconfigure(errors="backslashreplace")
-    try:
-        if argv is None:
-            _shield_children()
-        status = _run_command(sys.argv[1:] if argv is None else list(argv))
-        if "mpi4py" not in sys.modules:  # MPI is finalized only at Python's own end
-            exit_rank(status, _identity())
-        return status
-    except CommbenchError as error:
-        return end_with_error(error, _identity())
-    except KeyboardInterrupt:
-        exit_rank(130, _identity())
-        return 130
-    except SystemExit as stop:
-        if isinstance(stop.code, int):
-            exit_rank(stop.code, _identity())
-        raise
-    finally:
-        drop_unread_output()
+    with print_safely(relay_marks()):
+        try:
+            if argv is None:
+                _shield_children()
+            status = _run_command(sys.argv[1:] if argv is None else list(argv))
+            # MPI is finalized only at Python's own end
+            return exit_rank(status, None if "mpi4py" in sys.modules else _identity())
+        except CommbenchError as error:
+            return end_with_error(error, _identity())
+        except KeyboardInterrupt:
+            return exit_rank(SIGNAL_STATUS + signal.SIGINT, _identity())
+        except SystemExit as stop:
+            if not isinstance(stop.code, int):
+                raise
+            raise SystemExit(exit_rank(stop.code, _identity())) from None
 
 
 def _shield_children() -> None:
@@ -166,7 +159,7 @@ def _run_command(words: list[str]) -> int:
         text = (
             keys_text if options.keys else operations_text if options.operations else machine_text
         )
-        write_stdout(f"{text(options.config_dir)}\n")
+        print(text(options.config_dir))
     else:
         _announce_world()
         _start_rank_server(options.words)

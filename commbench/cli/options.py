@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from commbench.core.errors import ConfigError
-from commbench.world.output import drop_unread_output
 
 LARGEST_NUMBER = 10**18 - 1
 LAUNCH_OPTION = re.compile(r"--local[-_]rank=\d+")
@@ -72,11 +70,3 @@ def write_file(option: str, name: str, text: str, replace: bool = True) -> None:
         raise ConfigError(
             f"{option} {name} can't be written: {error.strerror}; choose another file"
         ) from error
-
-
-def write_stdout(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough, as `head` does
-        drop_unread_output()

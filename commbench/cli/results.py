@@ -39,7 +39,7 @@ from commbench.writers.osu import Osu
 from commbench.writers.parquet import plain_rows
 from commbench.writers.table import TimeLine
 
-from .options import CommandParser, check_file, whole_number, write_file, write_stdout
+from .options import CommandParser, check_file, whole_number, write_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,16 +81,16 @@ def show(words: list[str]) -> int:
             f"no run.json below {', '.join(options.paths)}; give the folder of a run or of several"
         )
     if options.form == CSV:
-        write_stdout(csv_text(read_rows(runs), "cases"))
+        sys.stdout.write(csv_text(read_rows(runs), "cases"))
         return 0
     terminal = Terminal.of(sys.stdout)
     rows = {run: rows_of(run) for run in runs}
     every = [row for run_rows in rows.values() for row in run_rows]
     if options.form == CONSOLE and len({row["backend"] for row in every}) > 1:
-        write_stdout(f"{pivot_text(every, terminal)}\n")
+        sys.stdout.write(f"{pivot_text(every, terminal)}\n")
         return 0
     for run, run_rows in rows.items():
-        write_stdout(
+        sys.stdout.write(
             f"{shown_text(run, run_rows, options.form, terminal)}\n{printable(f'results: {run}')}\n\n"  # noqa: E501
         )
     return 0
@@ -299,8 +299,8 @@ def report(words: list[str]) -> int:
     for folder in runs if alone else ():
         rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
         if rows or options.benchmark is None:
-            write_stdout(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
-    write_stdout(
+            sys.stdout.write(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
+    sys.stdout.write(
         summary_text(summary, options.top)
         + (f"\npage: {options.html}\n" if options.html is not None else "")
     )
@@ -339,7 +339,7 @@ def export(words: list[str]) -> int:
     frame = read_rows(options.paths, options.table)[columns]
     text = csv_text(frame, options.table)
     if options.csv == STDOUT:
-        write_stdout(printable(text) if sys.stdout.isatty() else text)
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         return 0
     write_file("--csv", options.csv, text, replace=options.force)
     print(f"{len(frame)} rows of {options.table}: {options.csv}")

@@ -36,6 +36,7 @@ from commbench.world.exit_protocol import end_interrupted, has_launches_left
 from commbench.world.folder_lock import locked
 from commbench.world.launch import CONFIG_DIR, SWEEP, exported
 from commbench.world.output import print_error
+from commbench.world.printing import print_safely
 from commbench.world.rank_server import rest_rank_server, stop_rank_server
 from commbench.world.recovery import FINISHED, Resume, count_suspect
 
@@ -114,12 +115,12 @@ def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
         check_startable(job)
         folder = new_folder(job.settings.output)
         try:
-            if _run_in_worlds(job, folder) == WorldBroken.exit_status:
-                raise WorldBroken(
-                    f"results are not complete in {folder}; stderr says what was lost"
-                )
+            with print_safely():
+                status = _run_in_worlds(job, folder)
         finally:
             stop_rank_server()
+        if status == WorldBroken.exit_status:
+            raise WorldBroken(f"results are not complete in {folder}; stderr says what was lost")
     return Path(folder)
 
 
@@ -200,11 +201,12 @@ def task(config: DictConfig, folder: str | None = None) -> int:
     """Run one job of a sweep, wherever Hydra's launcher starts it; returns the exit status."""
     job = job_of(resolved(config), HydraConfig.get().overrides.task)
     identity = identity_here()
-    try:
-        return _run_in_worlds(job, folder) if identity is None else run_rank(job, identity)
-    except CommbenchError as error:  # the other jobs of the sweep continue
-        print_error(str(error), error.stacks if isinstance(error, WorldBroken) else ())
-        return error.exit_status
+    with print_safely():
+        try:
+            return _run_in_worlds(job, folder) if identity is None else run_rank(job, identity)
+        except CommbenchError as error:  # the other jobs of the sweep continue
+            print_error(str(error), error.stacks if isinstance(error, WorldBroken) else ())
+            return error.exit_status
 
 
 def _recorded_texts(run: Mapping[str, Any], key: str, folder: Path) -> list[str]:

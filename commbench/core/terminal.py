@@ -70,7 +70,7 @@ class Terminal:
         if not stream.isatty():
             return cls()
         given = environ.get("COLUMNS", "")
-        width = int(given) if given.isdecimal() else os.get_terminal_size(stream.fileno()).columns
+        width = int(given) if given.isdecimal() else _terminal_columns(stream)
         color = not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
         return cls(width, color) if width else cls()
 
@@ -91,6 +91,14 @@ class Terminal:
         return textwrap.fill(
             text, max(self.width, 2 * LEAST_TEXT), subsequent_indent=indent, break_on_hyphens=False
         )
+
+
+def _terminal_columns(stream: TextIO) -> int:
+    """The columns of the terminal behind a stream; 0 where it has none, or is gone."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        return 0
 
 
 @dataclass(frozen=True)

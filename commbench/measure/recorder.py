@@ -337,8 +337,10 @@ class FanOut:
 
     def end(self, run: dict[str, Any]) -> None:
         """End the writers, and report on stderr what could not be saved."""
-        # tables first: after a signal there may be no time to merge the samples
-        for writer in reversed(self.begun):
+        # results first: a launcher that can't print a table kills its ranks. After a signal the
+        # table is first: there may be no time to merge the samples
+        interrupted = run.get("status") == "interrupted"
+        for writer in reversed(self.begun) if interrupted else self.begun:
             self._guarded(partial(writer.end, run))
         if self.begun and self._names_folder:
             print(f"results: {run['folder']}", file=sys.stderr, flush=True)

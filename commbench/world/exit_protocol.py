@@ -1,7 +1,7 @@
 """How a world ends: which process prints the reason, and with which status each of them exits.
 
 Exit statuses: 0 all cases ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world
-broke, 128 + signal.
+broke, 4 in place of 0 where text could not be printed (printing.py), 128 + signal.
 
 The ranks of a world were started by a parent (`commbench` outside of any world, which exports
 FOLDER), or by the user's own launcher. A parent can't rely on its launcher for the status of the
@@ -79,6 +79,7 @@ from commbench.core.terminal import one_line
 from commbench.hardware.mpi_library import give_up
 
 from .output import LOG, print_error
+from .printing import LAST_TEXT_S, finish_printing
 from .recovery import case_in_flight
 from .signals import SIGNAL_STATUS
 
@@ -217,22 +218,22 @@ def end_with_error(error: CommbenchError, identity: RankIdentity | None) -> int:
             print_error(f"{process_text(identity.rank)}: {error}")
     if FOLDER not in os.environ:  # else the parent ends the other ranks
         give_up(error.exit_status)
-    if isinstance(error, WorldBroken):
-        exit_rank(error.exit_status, identity)
-    return error.exit_status
+    return exit_rank(error.exit_status, identity if isinstance(error, WorldBroken) else None)
 
 
-def exit_rank(status: int, identity: RankIdentity | None) -> None:
-    """End a rank at once: Python's own end would abort in gloo's last worker thread, or wait for
-    ranks that are gone.
+def exit_rank(status: int, identity: RankIdentity | None) -> int:
+    """Wait until all text is read, and end a rank at once: Python's own end would abort in gloo's
+    last worker thread, or wait for ranks that are gone.
 
-    Returns outside of a world.
+    Outside of a world it returns the exit status.
     """
+    try:
+        status = finish_printing(status, LAST_TEXT_S if status > SIGNAL_STATUS else None)
+    except KeyboardInterrupt:
+        status = SIGNAL_STATUS + signal.SIGINT
     if identity is not None:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):  # nobody reads it any more
-                stream.flush()
         os._exit(status)
+    return status
 
 
 # ---------------------------------------------------------------- from the ranks to their parent

@@ -10,14 +10,12 @@ draws the bar itself where it has no parent.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import select
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -28,6 +26,8 @@ from commbench.core.columns import UNFINISHED, case_text
 from commbench.core.terminal import TERMINAL, Terminal, printable
 from commbench.core.units import format_seconds
 from commbench.core.variables import Case
+
+from .printing import SafeStream
 
 RELAYED = "COMMBENCH_RELAYED"  # exported by a parent that reads the output of its ranks
 PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itself
@@ -40,42 +40,12 @@ BAR_WIDTH = 10
 ERASE = "\r\x1b[2K"
 
 
-class MarkedLines(io.TextIOBase):
-    """A text stream of a rank, whose lines are written whole and with a mark, in UTF-8 whatever the
-    locale is."""
-
-    def __init__(self, stream: TextIO, kind: str) -> None:
-        self._stream = stream
-        self._mark = MARK + LINE_KINDS[kind]
-        self._begun = ""
-
-    def write(self, text: str) -> int:
-        *lines, self._begun = (self._begun + text).split("\n")
-        if lines:
-            marked = (self._mark + line.encode(errors="replace") + b"\n" for line in lines)
-            self._stream.buffer.write(b"".join(marked))
-            self._stream.flush()
-        return len(text)
-
-    def flush(self) -> None:
-        if self._begun:
-            self.write("\n")
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-
-def mark_output() -> None:
-    """Mark what a rank prints whose parent reads its output; a traceback stays without a mark."""
+def relay_marks() -> tuple[bytes, bytes]:
+    """The marks of what this process prints on stdout and stderr; empty ones unless a parent reads
+    its output."""
     if os.environ.pop(RELAYED, None) is None:
-        return
-    plain = sys.stderr
-    streams: dict[str, Any] = {
-        name: MarkedLines(getattr(sys, name), name) for name in ("stdout", "stderr")
-    }
-    sys.stdout = streams["stdout"]
-    sys.stderr = streams["stderr"]
-    sys.excepthook = lambda *error: traceback.print_exception(*error, file=plain)
+        return b"", b""
+    return MARK + LINE_KINDS["stdout"], MARK + LINE_KINDS["stderr"]
 
 
 @dataclass
@@ -120,6 +90,9 @@ class Bar:
         self._begun_s = time.monotonic()
 
     def draw(self, state: State) -> None:
+        """Draw it, unless the terminal is stopped."""
+        if isinstance(sys.stderr, SafeStream) and sys.stderr.is_behind:
+            return
         # what is left is estimated from the cases, without the start
         if state.cases and self._starting:
             self._starting = False
@@ -135,8 +108,8 @@ class Bar:
             self._drawn = ""
 
     def _write(self, text: str) -> None:
-        with suppress(OSError):
-            os.write(2, text.encode(errors="replace"))
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def bar_or_none() -> Bar | None:
@@ -149,23 +122,9 @@ def bar_or_none() -> Bar | None:
 
 
 def print_error(text: str, below: Sequence[str] = ()) -> None:
-    """Print a line on stderr as commbench's own, and what belongs below it; the terminal may be
-    gone."""
-    with suppress(OSError):
-        lines = [f"commbench: {printable(text)}", *(f"  {printable(line)}" for line in below)]
-        print("\n".join(lines), file=sys.stderr, flush=True)
-
-
-def drop_unread_output() -> None:
-    """Flush before the interpreter ends: output that nobody reads any more must not change the exit
-    status."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            nobody = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nobody, stream.fileno())
-            os.close(nobody)
+    """Print a line on stderr as commbench's own, and what belongs below it."""
+    lines = [f"commbench: {printable(text)}", *(f"  {printable(line)}" for line in below)]
+    print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 # ---------------------------------------------------------------- on rank 0
@@ -226,9 +185,9 @@ class Reporter:
 
     def _send(self, state: Mapping[str, Any] | None) -> None:
         """Send it to the parent that shows the bar, if there is one."""
-        if self._has_parent:
-            with suppress(OSError):
-                os.write(2, MARK + LINE_KINDS["progress"] + json.dumps(state).encode() + b"\n")
+        if self._has_parent and isinstance(sys.stderr, SafeStream):
+            line = json.dumps(state).encode()
+            sys.stderr.write_bytes(MARK + LINE_KINDS["progress"] + line + b"\n")
 
 
 # ---------------------------------------------------------------- in the parent

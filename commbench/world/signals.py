@@ -18,6 +18,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from .printing import LAST_TEXT_S, finish_printing
+
 UNWIND_S = 1.0  # for the main thread to return from C by itself
 SAVE_S = 10.0  # for saving results at the end; a file system may be what hangs
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -85,6 +87,7 @@ class RunEnder:
         threading.Timer(SAVE_S, os._exit, [status]).start()
         try:
             save()
+            status = finish_printing(status, LAST_TEXT_S)
         finally:
             os._exit(status)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from commbench.world.printing import LAST_TEXT_S
+
 OWN = ("gloo", "openmpi", "mpich", "tcp", "own torchrun")  # worlds that commbench starts
 # started by hand: gloo, then mpi
 GIVEN = ("torchrun", "mpirun openmpi", "mpirun openmpi 4", "mpirun mpich")
@@ -45,7 +47,11 @@ CAUSES = {  # what the line says of a process that has failed
     # mpirun ends its ranks, and exits with 1
     "launcher SIGTERM": "was ended by SIGTERM|exited with status",
 }
-SIGNALS = {"SIGINT": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
+# what happens to the command's stdout: nobody may notice it in the results
+FULL_STDOUT = "stdout full"
+OUTPUT = (FULL_STDOUT, "stdout closed", "reader gone")
+CTRL_S = "SIGTERM after Ctrl-S"
+SIGNALS = {"SIGINT": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129, CTRL_S: 143}
 LATE_S = 3.0  # budget.late_s of the combinations that reach it
 START_S = 10.0  # for what ranks wait 120 s for before their first heartbeat
 DEATH_S = 20.0  # 10 s until the heartbeat is missed, and the end of the world
@@ -90,6 +96,8 @@ class Combination:
     @property
     def bound_s(self) -> float:
         """Seconds allowed from the fault until the world is gone."""
+        if self.fault == CTRL_S:
+            return SIGNAL_S + LAST_TEXT_S
         if self.fault in SIGNALS or self.fault == "parent SIGKILL":
             return SIGNAL_S
         if self.own and self.fault == "stop":
@@ -105,7 +113,9 @@ class Combination:
             return (SIGNALS[self.fault], -1) if self.fault == "SIGHUP" else (SIGNALS[self.fault],)
         if self.fault == "parent SIGKILL":
             return (-9,)
-        if self.fault in ("no memory", "parent SIGSTOP"):
+        if self.fault == FULL_STDOUT:
+            return (4,) if self.own else (1, 4)
+        if not self.ends_world:
             return (0,)
         if self.fault == RENAMED:
             return (3,)
@@ -126,14 +136,21 @@ class Combination:
         return nobody and left.startswith(("/dev/shm/mpich_shm_", "/dev/shm/sm_segment."))
 
     @property
+    def ends_world(self) -> bool:
+        """Whether the world ends of it, at once or after some time."""
+        return self.fault not in ("no memory", "parent SIGSTOP", *OUTPUT)
+
+    @property
     def complete(self) -> bool:
         """Whether all other cases must be measured in the end."""
-        return (self.statuses[0] in (0, 1) and self.own) or self.fault == "no memory"
+        fresh = self.statuses[0] in (0, 1) and self.own
+        return fresh or self.fault in ("no memory", *OUTPUT)
 
     @property
     def silent(self) -> bool:
         """Whether nobody has failed, or nobody is left to say so."""
-        return self.fault in ("no memory", RENAMED, *SIGNALS, *PARENT) or self.phase == "closing"
+        quiet = ("no memory", RENAMED, *SIGNALS, *PARENT, *OUTPUT)
+        return self.fault in quiet or self.phase == "closing"
 
 
 def table() -> Iterator[Combination]:
@@ -149,6 +166,7 @@ def table() -> Iterator[Combination]:
         *_links(),
         *_starts(),
         *_folders(),
+        *_output(),
     ):
         if combination not in seen:
             seen.add(combination)
@@ -273,3 +291,11 @@ def _links() -> Iterator[Combination]:
 def _folders() -> Iterator[Combination]:
     for world in ("gloo", "openmpi"):
         yield Combination(RENAMED, "at the start", 0, world)
+
+
+def _output() -> Iterator[Combination]:
+    """Text that can't be written, that nobody reads, or that a stopped terminal does not take."""
+    for fault, world in product(OUTPUT, ("gloo", "openmpi", "torchrun")):
+        yield Combination(fault, "at the start", 0, world)
+    for world in ("gloo", "openmpi"):
+        yield Combination(CTRL_S, "at the start", 0, world)

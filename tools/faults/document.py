@@ -42,6 +42,10 @@ broke two worlds), unless restarts are disabled (`budget.restarts=0`: 3). Launch
 a status of their own. If a rank dies, hydra (MPICH) kills all ranks at once, so no rank is left to remove their segment
 in /dev/shm; the same happens with every MPI launcher if commbench itself is killed (parent SIGKILL).
 
+Three faults concern what the command prints: its stdout is /dev/full or closed from the start, or the pipe that it is
+has no reader any more (*reader gone*). Everything is measured; only a full disk is said, and the exit status is 4. SIGTERM
+ends a run also while its terminal is stopped (*SIGTERM after Ctrl-S*): its text is given 0.5 s more.
+
 A world that commbench has started must end with one line per fault, which names the rank or launcher that failed and
 how, and with the folder of the results; after a signal, that line says how to resume. stderr has nothing else but the
 progress. If the folder of the run is renamed while it is measured, the lines say instead that it can't be written, where

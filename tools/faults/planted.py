@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from combination import FULL_SHM, LAUNCHER, PARENT, RENAMED, SIGNALS, START_S
+from combination import FULL_SHM, LAUNCHER, OUTPUT, PARENT, RENAMED, SIGNALS, START_S
 from numpy.typing import NDArray
 
 from commbench.backends.mpi.backend import Mpi
@@ -130,6 +130,7 @@ FAULTS: dict[str, Any] = {
     "hang with GIL": _hold,
     FULL_SHM: lambda: None,  # it has been full from the start
 }
+FAULTS |= dict.fromkeys(OUTPUT, lambda: None)  # it concerns what the command prints
 OUTSIDE = (*SIGNALS, *LAUNCHER, *PARENT, RENAMED, "link down")
 FAULTS |= dict.fromkeys(OUTSIDE, lambda: time.sleep(WAIT_S))
 FAULTS[RENAMED] = lambda: time.sleep(RENAME_S)  # then the run goes on

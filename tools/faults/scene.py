@@ -20,13 +20,24 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-from combination import FINISHED, FULL_SHM, HOSTS, LATE_S, PAUSE_S, RENAMED, Combination
+from combination import (
+    CTRL_S,
+    FINISHED,
+    FULL_SHM,
+    FULL_STDOUT,
+    HOSTS,
+    LATE_S,
+    PAUSE_S,
+    RENAMED,
+    Combination,
+)
 from planted import PLAN, Plan
 from sizes import as_given, in_order
 from stack import STACKS, command, commands_on_hosts
 from traces import TOKEN, Traces, command_of
 from virtual_hosts import Host, VirtualHosts, virtual_hosts
 
+TERMINALS = ("SIGHUP", CTRL_S)  # faults that need one
 NOISE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\0")  # prterun ends its own messages with a zero byte
 LIMIT_S = 120.0  # of a combination; a run that has not ended by then hangs
 TICK_S = 0.05
@@ -82,7 +93,7 @@ def play(combination: Combination, folder: Path) -> Scene:
     traces = Traces(secrets.token_hex(8))
     environment = _environment(scene, traces.token)
     where = virtual_hosts(2, folder / "hosts") if combination.world in HOSTS else nullcontext()
-    with where as hosts, _terminal(combination) as ends:
+    with where as hosts, _ends(combination) as ends:
         budget = [
             f"budget.restarts={combination.restarts}",
             f"budget.late_s={LATE_S if combination.waits else 60.0:g}",
@@ -142,21 +153,25 @@ def _environment(scene: Scene, token: str) -> dict[str, str]:
 def _start(
     scene: Scene, number: int, line: list[str], environment: dict[str, str], ends: list[int]
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, on the terminal if there is one."""
+    """Start a command in a session of its own, on the terminal or with the pipe if there is one."""
     scene.begun = time.time()
+    fault = scene.combination.fault
+    on_terminal = fault in TERMINALS
+    before = _take_terminal if on_terminal else _listen
+    stdout = Path("/dev/full") if fault == FULL_STDOUT else scene.folder / f"out-{number}"
     with (
-        (scene.folder / f"out-{number}").open("wb") as out,
+        stdout.open("wb") as out,
         (scene.folder / f"err-{number}").open("wb") as err,
     ):
         return subprocess.Popen(
             line,
             env=environment,
             cwd=scene.folder,
-            stdin=ends[1] if ends else subprocess.DEVNULL,
+            stdin=ends[1] if on_terminal else subprocess.DEVNULL,
             stdout=ends[1] if ends else out,
             stderr=err,
             start_new_session=True,
-            preexec_fn=_take_terminal if ends else _listen,
+            preexec_fn=_close_stdout if fault == "stdout closed" else before,
         )
 
 
@@ -172,6 +187,8 @@ def _act(scene: Scene, hosts: VirtualHosts | None, ends: list[int]) -> Act | Non
         "SIGTERM": lambda process: process.send_signal(signal.SIGTERM),
         "Ctrl-C": lambda process: os.killpg(process.pid, signal.SIGINT),
         "SIGHUP": lambda process: os.close(ends.pop(0)),
+        "reader gone": lambda process: os.close(ends.pop(0)),
+        CTRL_S: partial(_stop_terminal, ends),
     }
     acts |= {
         f"launcher {signal.Signals(number).name}": partial(_signal_launcher, number)
@@ -200,10 +217,21 @@ def _pause(process: subprocess.Popen[bytes]) -> None:
     threading.Timer(PAUSE_S, process.send_signal, [signal.SIGCONT]).start()
 
 
+def _stop_terminal(ends: list[int], process: subprocess.Popen[bytes]) -> None:
+    """Stop the terminal as Ctrl-S does, and end the command."""
+    termios.tcflow(ends[1], termios.TCOOFF)
+    process.send_signal(signal.SIGTERM)
+
+
 @contextmanager
-def _terminal(combination: Combination) -> Iterator[list[int]]:
-    """Both ends of a terminal, the one to close and the one to run on; empty if none is needed."""
-    ends = list(os.openpty()) if combination.fault == "SIGHUP" else []
+def _ends(combination: Combination) -> Iterator[list[int]]:
+    """Both ends of a terminal or pipe, the one to close and the one to print to; empty if none is
+    needed."""
+    ends = list[int]()
+    if combination.fault in TERMINALS:
+        ends += os.openpty()
+    elif combination.fault == "reader gone":
+        ends += os.pipe()
     try:
         yield ends
     finally:
@@ -216,6 +244,11 @@ def _listen() -> None:
     (nohup: SIGHUP)."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+def _close_stdout() -> None:
+    _listen()
+    os.close(1)
 
 
 def _take_terminal() -> None:

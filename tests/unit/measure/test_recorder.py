@@ -268,6 +268,24 @@ def test_all_writers_hear_everything_and_nothing_is_said(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(("status", "order"), [("done", [0, 1]), ("interrupted", [1, 0])])
+def test_results_are_stored_before_a_table_is_printed_but_not_after_a_signal(
+    tmp_path: Path, status: str, order: list[int]
+) -> None:
+    ended: list[int] = []
+
+    class Ending(Notes):
+        def end(self, run: Mapping[str, Any]) -> None:
+            ended.append(writers.index(self))
+
+    writers = [Ending(), Ending()]
+    fan_out = FanOut(writers)
+    run = {"folder": str(tmp_path), "exit_status": 0, "status": status}
+    fan_out.begin(run)
+    fan_out.end(run)
+    assert ended == order
+
+
 def test_one_that_fails_does_not_stop_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
