@@ -184,9 +184,12 @@ def test_a_signal_ends_a_run_whose_output_is_blocked(
     assert set(commbench.load(folder).status) == {"ok"}
 
 
-def test_a_run_whose_text_is_not_read_ends_by_a_signal_after_all_is_stored(tmp_path: Path) -> None:
+def test_a_run_whose_text_is_not_read_ends_by_a_signal_after_all_is_stored(
+    warm_executable: Path, tmp_path: Path
+) -> None:
+    command = [str(warm_executable), "-m", *SIMULATED, f"output={tmp_path}"]
     with full_pipe() as output:
-        process = subprocess.Popen([*SIMULATED, f"output={tmp_path}"], stdout=output, stderr=output)
+        process = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             until(lambda: [*tmp_path.glob("*/cases.parquet")], seconds=120)
             process.send_signal(signal.SIGTERM)
