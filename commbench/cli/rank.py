@@ -226,7 +226,7 @@ def _visit_times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series,
     if row["status"] != "ok" or recorded_s is None:
         return ()
     measured = samples[samples["phase"] == "measure"]
-    deciding = measured[counting_ranks(row, measured["rank"].to_numpy())[0]]
+    deciding = measured[counting_ranks(row, measured["rank"].to_numpy())]
     slowest_ns = (
         deciding.groupby(["visit", "repetition"])["elapsed_ns"].max().groupby(level="visit")
     )

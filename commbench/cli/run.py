@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from commbench.config.compose import ConfigComposer, override_texts, requested_jobs, resolved
 from commbench.config.settings import Job, job_of
-from commbench.core.columns import SCHEMA_VERSION, UNFINISHED
+from commbench.core.columns import UNFINISHED
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.run_folder import exists, how_to_finish, new_folder, read_record
@@ -148,11 +148,6 @@ def resume(words: Sequence[str]) -> int:
             " results"
         )
     run = load_run(folder)
-    if run["schema_version"] != SCHEMA_VERSION:
-        raise ConfigError(
-            f"{folder} has schema version {run['schema_version']}, whose cases have other ids;"
-            " start it anew"
-        )
     overrides = _recorded_texts(run, "overrides", folder)
     if not any(word.startswith("layout=") for word in overrides):  # its world decided
         overrides.append(f"layout=[{','.join(_recorded_texts(run, 'layouts', folder))}]")

@@ -264,7 +264,17 @@ def resolved(config: DictConfig) -> dict[str, Any]:
             one_line(f"the configuration has a broken reference: {first_line(error)}")
         ) from error
     assert isinstance(raw, dict)
+    _write_references(config, raw, filter(is_text, config))
+    if isinstance(config.get("env"), DictConfig):
+        _write_references(config["env"], raw["env"], config["env"])
     return {str(key): value for key, value in raw.items()}
+
+
+def _write_references(config: DictConfig, raw: dict[Any, Any], names: Iterable[Any]) -> None:
+    """Texts that refer to a number, as env.NAME=${timing.duration_s}, are that number as text."""
+    for name in names:
+        if OmegaConf.is_interpolation(config, name) and isinstance(raw[name], bool | int | float):
+            raw[name] = str(raw[name])
 
 
 def _resolved_env(name: str, default: str | None = "\0") -> Any:

@@ -254,7 +254,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         **{name: read(name) for name in UNCHANGED},
         sizes_to_memory=f"..{TO_MEMORY}" in str(raw.get("sizes")),
         pairs=_checked_pairs(raw.get("pairs"), layouts, sum(map(len, sizes))),
-        axes={name: _values(read, name, device) for name in AXIS_KEYS},
+        axes={name: _axis_values(read, name, device) for name in AXIS_KEYS},
         device=device,
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
         env=_checked_env(read("env")),
@@ -273,7 +273,7 @@ AXIS_KEYS = tuple(
 )
 
 
-def _values(read: Callable[[str], Any], name: str, device: Device) -> tuple[Any, ...]:
+def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple[Any, ...]:
     """The values of an axis; one for a key that takes no list. Raises ConfigError."""
     values = read(name)
     if name == "timing_mode":

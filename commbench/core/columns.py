@@ -2,8 +2,8 @@
 
 SCHEMA_VERSION history:
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
-     changes no id of an earlier run; variables in the order of tables. Rows of version 2 are read;
-     their ids are others, so such a run can't be resumed
+     changes no id of an earlier run; variables in the order of tables. Earlier versions are not
+     read
 
 Results and variables may be added within a version, with a date: they are null, or the default of
 the variable, in the rows of earlier runs. Any other change of a variable, identity, unit or meaning
@@ -30,7 +30,6 @@ INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
 STOP_REASONS = ("ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped")
 UNFINISHED = ("running", INTERRUPTED)  # "running": a soak that is written while it runs
 SCHEMA_VERSION = 3
-READ_VERSIONS = (2, 3)
 
 
 @dataclass(frozen=True)
@@ -255,11 +254,10 @@ def grouped(
 
 def check_version(version: object, where: str) -> None:
     """Raise Unreadable for results that this version can't read."""
-    if version not in READ_VERSIONS:
+    if version != SCHEMA_VERSION:
         raise Unreadable(
-            f"{where} has schema version {version}, this commbench reads"
-            f" {' and '.join(map(str, READ_VERSIONS))}; read it with the commbench that wrote it"
-            " (run.json names the version)"
+            f"{where} has schema version {version}, this commbench reads {SCHEMA_VERSION}; read it"
+            " with the commbench that wrote it (run.json names the version)"
         )
 
 

@@ -30,7 +30,7 @@ Ipc = Literal["auto", "on", "off"]
 Binding = Literal["auto", "core", "numa", "none"]
 Options = tuple[tuple[str, str], ...]  # names and values, sorted
 
-KINDS: dict[Any, str] = {str: "text", int: "integer", bool: "flag", Options: "map"}
+KIND_OF_TYPE: dict[Any, str] = {str: "text", int: "integer", bool: "flag", Options: "map"}
 NO_DTYPE = "none"  # of an operation without a message
 SIZES = ("message_bytes", "elements")  # what the rows of a curve differ in
 INT64_MAX = 2**63 - 1
@@ -311,8 +311,8 @@ def _table() -> tuple[Variable, ...]:
 
 def _kind(hint: Any) -> str:
     """The kind of a column with values of a type, which may also be None."""
-    if hint in KINDS:
-        return KINDS[hint]
+    if hint in KIND_OF_TYPE:
+        return KIND_OF_TYPE[hint]
     choices = [choice for choice in get_args(hint) if choice is not type(None)]
     return "text" if all(isinstance(choice, str) for choice in choices) else _kind(choices[0])
 

@@ -26,11 +26,11 @@ LEAST_HOLD_S = 50e-6
 MOST_HOLD_S = 20e-3
 CALL_S = 50e-6  # to enqueue a call, until a repetition has been timed
 HOLD_FACTOR = 2.0  # x the time to enqueue the last repetition
-# the name of Device.host_bound among a communicator's counters
+# the name of GpuStream.host_bound among a communicator's counters
 HOST_BOUND = "gpu.host_bound_repetitions"
 
 
-class Device(Protocol):
+class GpuStream(Protocol):
     """A GPU's stream, as the engines need it.
 
     `host_bound` counts the repetitions timed by events whose begin had happened before the host had
@@ -68,7 +68,7 @@ class DeviceRunner:
 
     calls: tuple[str, ...] = ()
 
-    def __init__(self, device: Device, calls: Lowered[Call], pool: int) -> None:
+    def __init__(self, device: GpuStream, calls: Lowered[Call], pool: int) -> None:
         self.progress = np.array([0, -1], dtype=np.int64)
         self._device = device
         self._pool = pool
@@ -104,7 +104,7 @@ class HostSync(DeviceRunner):
 class EventTimed(DeviceRunner):
     """device_event and throughput, which differ in how many samples are between two events."""
 
-    def __init__(self, device: Device, calls: Lowered[Call], pool: int) -> None:
+    def __init__(self, device: GpuStream, calls: Lowered[Call], pool: int) -> None:
         super().__init__(device, calls, pool)
         self._begin = device.event()
         self._end = device.event()
@@ -143,7 +143,7 @@ class Graph(EventTimed):
     before one of them waits for another. Raises Unsupported.
     """
 
-    def __init__(self, device: Device, calls: Lowered[Call], pool: int) -> None:
+    def __init__(self, device: GpuStream, calls: Lowered[Call], pool: int) -> None:
         super().__init__(device, calls, pool)
         device.synchronise()
         with measured_calls():
@@ -161,7 +161,7 @@ class Graph(EventTimed):
         return super()._repetition(copy)
 
 
-def device_runner(device: Device, calls: Lowered[Call], pool: int, mode: Mode) -> DeviceRunner:
+def device_runner(device: GpuStream, calls: Lowered[Call], pool: int, mode: Mode) -> DeviceRunner:
     """The runner for one of config.keys.TIMING_MODES["cuda"]."""
     # a rank that has no part in the case has nothing to capture
     if mode.timing_mode == "graph" and mode.connected and calls.steps:

@@ -29,7 +29,7 @@ from commbench.core.secrets import MASK, is_secret, mask
 from commbench.core.terminal import first_line
 
 from . import cuda, gpu, host, network, resource_limits, topology
-from .sources import Facts, Unreadable, fact_text, gather, key_part, run_command
+from .sources import Facts, NoReading, fact_text, gather, key_part, run_command
 
 NODE = "host.boot_id"  # the same in all containers of a machine
 SOURCE_TREE = Path(__file__).resolve().parents[2]
@@ -246,7 +246,7 @@ def git_change_facts(tree: Path) -> Facts:
 
 
 def _git_output(tree: Path, *arguments: str) -> str:
-    """The output of git. Raises Unreadable if it is not installed, refuses (the folder has another
+    """The output of git. Raises NoReading if it is not installed, refuses (the folder has another
     owner) or takes too long (a slow file system)."""
     # a git hook's GIT_DIR would name another repository; locks would disturb the user's own git
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
@@ -255,12 +255,12 @@ def _git_output(tree: Path, *arguments: str) -> str:
     try:
         finished = run_command(command, GIT_TIMEOUT_S, environ)
     except OSError as error:
-        raise Unreadable(f"{name} can't be started: {error.strerror}") from error
+        raise NoReading(f"{name} can't be started: {error.strerror}") from error
     if finished is None:
-        raise Unreadable(f"{name} did not answer within {GIT_TIMEOUT_S:g} s")
+        raise NoReading(f"{name} did not answer within {GIT_TIMEOUT_S:g} s")
     if finished.returncode != 0:
         message = first_line(finished.stderr) or f"status {finished.returncode}"
-        raise Unreadable(f"{name} failed: {message}")
+        raise NoReading(f"{name} failed: {message}")
     return fact_text(finished.stdout)
 
 

@@ -16,7 +16,7 @@ ROOT = Path("/")
 LONGEST_OUTPUT = 1 << 24  # characters of a command that are kept
 
 
-class Unreadable(Exception):
+class NoReading(Exception):
     """Raised by a source that can't be read, with one line that says why."""
 
 
@@ -28,7 +28,7 @@ def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
     for source in sources:
         try:
             facts |= {key: value for key, value in source(root).items() if value is not None}
-        except Unreadable as error:
+        except NoReading as error:
             errors.append(fact_text(str(error)))
         except Exception as error:  # an unusual machine must not end the run
             errors.append(f"{source.__name__}: {fact_text(repr(error))}")

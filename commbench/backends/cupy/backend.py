@@ -168,8 +168,8 @@ def nccl_version(number: int) -> str:
 
 
 class CupyDevice:
-    """See engines.device.Device. All work is on one stream, in order, and does not wait for other
-    streams."""
+    """See engines.device.GpuStream. All work is on one stream, in order, and does not wait for
+    other streams."""
 
     def __init__(self, index: int) -> None:
         import cupy

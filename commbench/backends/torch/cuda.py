@@ -91,7 +91,7 @@ def gpu_ordinal(world: World, visible: int) -> int:
 
 
 class CudaDevice:
-    """See engines.device.Device. Its stream is the current one, which torch makes wait for its
+    """See engines.device.GpuStream. Its stream is the current one, which torch makes wait for its
     libraries' streams.
 
     `synchronise` is that of the stream: a call that returns has only been enqueued, and so has a

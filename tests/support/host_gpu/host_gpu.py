@@ -27,7 +27,7 @@ class HostEvent:
 
 
 class HostGpu:
-    """See engines.device.Device: nothing is put off, so there is nothing to wait for."""
+    """See engines.device.GpuStream: nothing is put off, so there is nothing to wait for."""
 
     name = "host"
 

@@ -37,7 +37,7 @@ class Instant:
 
 
 class QueuedDevice:
-    """See engines.device.Device. `early`: it says that work is done which is not."""
+    """See engines.device.GpuStream. `early`: it says that work is done which is not."""
 
     def __init__(self, early: bool = False) -> None:
         self._early = early
@@ -144,6 +144,8 @@ class QueuedCommunicator:
     def subset(self, ranks: Sequence[int]) -> QueuedCommunicator | None:
         inner = self._inner.subset(ranks)
         return None if inner is None else QueuedCommunicator(inner, self._device)
+
+    for_graphs = subset
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return QueuedBuffer(spec, pool, Memory)

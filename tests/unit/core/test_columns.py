@@ -125,12 +125,11 @@ def test_cases_are_all_three_roles() -> None:
     assert CASES == VARIABLES + IDENTITY + RESULTS
 
 
-@pytest.mark.parametrize("version", [0, 1, 4, None, "2", 99])
+@pytest.mark.parametrize("version", [0, 2, 4, None, "3", 99])
 def test_results_of_another_version_are_refused(version: object) -> None:
     check_version(SCHEMA_VERSION, "run")
-    check_version(2, "run")
     with pytest.raises(
-        CommbenchError, match=rf"results/run has schema version {version}, .* reads 2 and 3;"
+        CommbenchError, match=rf"results/run has schema version {version}, .* reads 3;"
     ):
         check_version(version, "results/run")
 

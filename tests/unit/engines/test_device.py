@@ -20,7 +20,7 @@ MICROSECOND = 1000
 
 
 class Diary:
-    """See engines.device.Device: a stream with a clock of its own, which moves on as work is
+    """See engines.device.GpuStream: a stream with a clock of its own, which moves on as work is
     done."""
 
     def __init__(self) -> None:
