@@ -142,6 +142,7 @@ class WriteQueue:
         self._waiting = deque[tuple[SafeStream, bytes]]()
         self._waiting_bytes = 0
         self._closed = False
+        self._is_unread = False
         self._thread: threading.Thread | None = None
 
     def put(self, stream: SafeStream, data: bytes) -> bool:
@@ -164,10 +165,17 @@ class WriteQueue:
             return True
 
     def wait(self, until_s: float | None) -> None:
-        """Wait until all is written, or until this time (time.monotonic)."""
+        """Wait until all is written, or until this time (time.monotonic). A wait that ended before
+        all was written is the last: nobody reads."""
         timeout_s = None if until_s is None else max(0.0, until_s - time.monotonic())
         with self.changed:
-            self.changed.wait_for(self._is_empty, timeout_s)
+            if self._is_unread:
+                return
+            try:
+                self._is_unread = not self.changed.wait_for(self._is_empty, timeout_s)
+            except KeyboardInterrupt:
+                self._is_unread = True
+                raise
 
     def close(self) -> None:
         with self.changed:

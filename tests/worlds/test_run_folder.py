@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from processes import until
 import commbench
 from commbench.report.load import find_runs
 from commbench.world.folder_lock import LOCK_FILE
+from commbench.world.supervisor import UNRECORDED_POLL_S
 
 LONG = (
     "benchmark=all_reduce",
@@ -61,6 +63,7 @@ def test_closing_lines_name_the_folder_that_is_gone_and_blame_no_rank(
     ) as process:
         until(lambda: list((tmp_path / "results").glob("*/parts/*.cases.parquet")))
         (folder,) = find_runs(tmp_path / "results")
+        time.sleep(10 * UNRECORDED_POLL_S)  # until the parent has seen run.json
         folder.rename(tmp_path / "elsewhere")
         if ending != "removed":
             process.terminate()
