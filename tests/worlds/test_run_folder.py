@@ -63,7 +63,7 @@ def test_closing_lines_name_the_folder_that_is_gone_and_blame_no_rank(
     ) as process:
         until(lambda: list((tmp_path / "results").glob("*/parts/*.cases.parquet")))
         (folder,) = find_runs(tmp_path / "results")
-        time.sleep(10 * UNRECORDED_POLL_S)  # until the parent has seen run.json
+        time.sleep(2 * UNRECORDED_POLL_S)  # until the parent has seen run.json
         folder.rename(tmp_path / "elsewhere")
         if ending != "removed":
             process.terminate()
