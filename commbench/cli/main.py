@@ -14,7 +14,7 @@ from tempfile import gettempdir
 
 import commbench
 from commbench.core.case import RankIdentity
-from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.errors import CommbenchError, ConfigError, process_limit
 from commbench.core.run_folder import is_utf8
 from commbench.launchers.registry import detect, likely_launcher, settle_world
 from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
@@ -72,6 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return end_with_error(error, _identity())
         except KeyboardInterrupt:
             return exit_rank(SIGNAL_STATUS + signal.SIGINT, _identity())
+        except (RuntimeError, BlockingIOError) as error:
+            limit = process_limit(error)
+            if limit is None:
+                raise
+            return end_with_error(limit, _identity())
         except SystemExit as stop:
             if not isinstance(stop.code, int):
                 raise

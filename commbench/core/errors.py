@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 from collections.abc import Iterable
 
 MAX_NAMED_RANKS = 8  # in a message
@@ -25,6 +28,28 @@ class ConfigError(CommbenchError):
     def __init__(self, text: str, shared: bool = False) -> None:
         super().__init__(text)
         self.shared = shared
+
+
+class NoProcess(CommbenchError):
+    """Raised where the system starts no more threads or processes for this user."""
+
+    exit_status = 3
+
+
+def process_limit(error: BaseException) -> NoProcess | None:
+    """The error for a thread or process that the system refused to start; None for any other.
+
+    Python, fork and gloo say it in different words.
+    """
+    words = ("can't start new thread", os.strerror(errno.EAGAIN))
+    if not any(word in str(error) for word in words):
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    limit = "no limit" if most == resource.RLIM_INFINITY else str(most)
+    return NoProcess(
+        f"no more threads or processes can be started ({error}): raise the limit of this user"
+        f" (ulimit -u, here {limit}) or of its control group (pids.max)"
+    )
 
 
 class Unreadable(CommbenchError):

@@ -152,17 +152,26 @@ class WriteQueue:
                 return True
             if self._waiting_bytes >= MOST_WAITING_BYTES:
                 return False
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._write_all, name="commbench-print", daemon=True
-                )
-                self._thread.start()
+            if not self._has_thread():
+                stream.write_now(data)
+                return True
             self._waiting.append((stream, data))
             self._waiting_bytes += len(data)
             self.changed.notify_all()
             if not self.is_behind:
                 self.is_behind = not self.changed.wait_for(self._is_empty, READ_S)
             return True
+
+    def _has_thread(self) -> bool:
+        """Start the thread, once; False where the system starts no more threads."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._write_all, name="commbench-print", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
+            self._thread = thread
+        return True
 
     def wait(self, until_s: float | None) -> None:
         """Wait until all is written, or until this time (time.monotonic). A wait that ended before

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import ClassVar
 
 from commbench.core.case import World
-from commbench.core.errors import ConfigError, Unconnected
+from commbench.core.errors import ConfigError, Unconnected, process_limit
 from commbench.core.protocols import Backend, Control
 from commbench.core.variables import Case, Device, Staging
 from commbench.engines.lowered import reduction_missing, skip_reason
@@ -96,6 +96,8 @@ class Gloo(Backend):
         try:
             group = start_group(Gloo.name, world, control)
         except RuntimeError as error:
+            if (limit := process_limit(error)) is not None:
+                raise limit from error
             seen = f"gloo can't connect rank {world.rank} to the others"
             first_line = str(error).partition("\n")[0]
             raise Unconnected(network_advice(f"{seen} ({first_line})")) from error
