@@ -174,3 +174,18 @@ def test_a_terminal_that_has_gone_has_no_reader(monkeypatch: pytest.MonkeyPatch)
                 os.write(theirs, b"x")
             print("line")
             assert finish_printing(0) == 0
+
+
+def test_text_is_written_where_no_thread_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with (tmp_path / "out").open("w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        with print_safely():
+            monkeypatch.setattr(threading.Thread, "start", refuse)
+            print("a line")
+            assert finish_printing(0) == 0
+    assert (tmp_path / "out").read_text() == "a line\n"

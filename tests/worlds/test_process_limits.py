@@ -1,0 +1,51 @@
+"""A user who may start few processes gets one line, and no empty folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+USER = 54_321  # the limit counts the processes of a user: nobody else has this number
+CAPABILITIES = "+dac_override,+dac_read_search"  # to read this checkout, whose owner is root
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="needs root and setpriv to become a user without processes",
+)
+@pytest.mark.parametrize("words", [("doctor",), ("backend=gloo", "layout=1x2", "sizes=[8]")])
+def test_a_limit_on_processes_is_one_line_and_leaves_no_folder(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    command = [
+        "setpriv",
+        f"--reuid={USER}",
+        f"--regid={USER}",
+        "--clear-groups",
+        f"--inh-caps={CAPABILITIES}",
+        f"--ambient-caps={CAPABILITIES}",
+        "bash",
+        "-c",
+        'ulimit -u 2; exec "$@"',
+        "limited",
+        sys.executable,
+        "-m",
+        "commbench",
+        *words,
+    ]
+    # OpenBLAS, which numpy loads, must not fail before commbench begins
+    environment = os.environ | {"HOME": str(tmp_path), "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.startswith("commbench: no more threads or processes can be started ("), (
+        done.stderr
+    )
+    assert "(ulimit -u, here 2)" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "results").exists() or not list((tmp_path / "results").iterdir())
