@@ -30,7 +30,7 @@ from commbench.hardware import resource_limits
 
 from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, process_text
 from .heartbeat import STOPPED, stat_fields
-from .output import LOG, Output
+from .output import LOG, Output, print_error
 from .signals import SAVE_S, SIGNAL_STATUS, die_with_parent
 
 # pidfd_info of linux/pidfd.h (Linux 6.15): how a process ended, also for those that are not its
@@ -39,6 +39,7 @@ PIDFD_GET_INFO = 0xC040FF0B
 PIDFD_INFO_EXIT = 1 << 3
 PIDFD_INFO = "QQ11Ii"
 UNRECORDED_POLL_S = 0.5
+NO_RANK_S = 180.0  # ranks that have started end by limits of their own before
 POLL_S = 1.0
 STATES_S = 1.0  # between two readings of the states of all processes
 AT_ONCE_S = 0.2  # between the ends of ranks that one process has killed
@@ -301,6 +302,7 @@ class _Supervisor:
         self._states_at = time.monotonic()
         self._oom_kills = resource_limits.oom_kills()
         self._has_record = False  # whether run.json was ever there: the folder may vanish
+        self._no_rank_at: float | None = time.monotonic() + NO_RANK_S  # None: it has been said
 
     def wait(self) -> None:
         """Wait until the launcher has ended, or the world is broken and has been ended."""
@@ -331,6 +333,7 @@ class _Supervisor:
                 has_processes = not {str(pid) for pid in world.ranks}.isdisjoint(
                     run.get("processes") or ()
                 )
+                self._report_missing_ranks()
             gone_s = 0.0 if self._ended_at is None else time.monotonic() - self._ended_at
             overdue = has_ended(folder, run) and self._is_overdue()
             # launchers may wait forever for a stopped rank
@@ -341,6 +344,19 @@ class _Supervisor:
                 world.end(TERMINATE_S)
             elif self._find_stopped():
                 world.end(BROKEN_TERMINATE_S)
+
+    def _report_missing_ranks(self) -> None:
+        """Say once that no rank has reported. The launcher may rightly wait, for an allocation, so
+        this ends nothing."""
+        if self._no_rank_at is None or time.monotonic() < self._no_rank_at:
+            return
+        self._no_rank_at = None
+        if not self._world.ranks and not self._has_record:
+            print_error(
+                f"{self._world}: no rank has reported for {NO_RANK_S:g} s; it may wait for a host"
+                f" (ssh) or for an allocation; its own messages are in {self._folder / LOG};"
+                " Ctrl-C ends it"
+            )
 
     def interrupt(self, stop: KeyboardInterrupt | SystemExit) -> None:
         """Let the ranks save what is finished; `close` ends a world that has measured nothing."""

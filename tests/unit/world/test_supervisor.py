@@ -122,6 +122,23 @@ def test_a_rank_that_the_kernel_has_killed_was_short_of_memory(
     assert [(failure.rank, failure.how) for failure in end.failures] == [(1, how)]
 
 
+def test_a_launcher_that_starts_no_rank_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "NO_RANK_S", 0.1)
+    monkeypatch.setattr(supervisor, "UNRECORDED_POLL_S", 0.1)
+    output = Output("starting", tmp_path / LOG)
+
+    def start() -> LaunchedWorld:
+        words = ["sleep", "0.5"]
+        return LaunchedWorld("fake", words, os.environ, output.write_end, rank_of, 2)
+
+    supervise(start, output, tmp_path, tmp_path / "reason", 8.0, 60.0)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ": no rank has reported for 0.1 s; it may wait for a host (ssh)" in line
+    assert str(tmp_path / LOG) in line
+
+
 @pytest.mark.parametrize(
     ("act", "how"),
     [
