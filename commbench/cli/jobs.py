@@ -48,7 +48,7 @@ STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
 # a Hydra launcher with these starts a task for each rank
 SLURM_KEYS = ("nodes", "tasks_per_node", "partition")
-IN_EVERY_PLAN = ("benchmark", "layout", "pair", "dtype")  # in every plan
+IN_EVERY_PLAN = ("benchmark", "layout", "pair", "dtype")
 PLAN_COLUMNS = (
     TableColumn("message", right=True),
     TableColumn("memory / node", right=True, priority=2),
@@ -311,14 +311,10 @@ def print_plans(jobs: Sequence[Job], ranks: int = 2) -> None:
 
 def _plan_text(settings: Settings, planned: Sequence[Planned]) -> str:
     """The cases as a table, in a sorted order; they run in a shuffled one."""
-    jobs = sorted(planned, key=lambda job: (row_order(vars(job.case)), job.case.timing_mode))
+    jobs = sorted(planned, key=lambda job: row_order(vars(job.case)))
     names = [
         *IN_EVERY_PLAN,
-        *(
-            name
-            for name in (*AXES, "schedule")
-            if len({getattr(job.case, name) for job in jobs} - {None}) > 1
-        ),
+        *(name for name in AXES if len({getattr(job.case, name) for job in jobs} - {None}) > 1),
     ]
     columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS]
     rows = []

@@ -265,11 +265,10 @@ def from_config(config: Mapping[str, Any]) -> Settings:
     )
 
 
+OWN_FIELDS = {field.name for field in fields(Settings)}
 # the variables of Settings.axes
 AXIS_KEYS = tuple(
-    each.name
-    for each in TABLE
-    if each.choices is not None and each.name not in {field.name for field in fields(Settings)}
+    each.name for each in TABLE if each.choices is not None and each.name not in OWN_FIELDS
 )
 
 

@@ -197,7 +197,6 @@ def with_current_columns(rows: Any, table: str) -> Any:
 
     Raises ValueError for unknown columns and where another one is missing.
     """
-
     schema = arrow_schema(table)
     if rows.schema.equals(schema):
         return rows

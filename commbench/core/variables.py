@@ -34,70 +34,45 @@ KIND_OF_TYPE: dict[Any, str] = {str: "text", int: "integer", bool: "flag", Optio
 NO_DTYPE = "none"  # of an operation without a message
 SIZES = ("message_bytes", "elements")  # what the rows of a curve differ in
 INT64_MAX = 2**63 - 1
+REQUIRED = object()  # no default
 
 
 @dataclass(frozen=True)
 class Variable:
-    """What is known of one variable.
+    """What is known of one variable; its name and kind (text, integer, flag or map) are those of
+    the field of Case.
 
-    default: left out of case ids; MISSING for one that every case has. usual: the value, beside
-    None, that titles and tables leave out. choices: the values of its key; () for a key without a
-    list of values, None without a key. axis: a list of values makes an axis inside one run.
-    applies_to: `operation` or `backend`, whose `axes` must name it, or `all`. shown: in a run's
-    title where all rows share it, else as a column. bare: a title gives the value without the
+    default: left out of case ids, titles and tables; REQUIRED for one that every case has. usual:
+    another value that titles and tables leave out. choices: the values of its key; () for a key
+    without a list of values, None without a key. axis: a list of values makes an axis inside one
+    run. applies_to: `operation` or `backend`, whose `axes` must name it, or `all`. shown: in a
+    run's title where all rows share it, else as a column. bare: a title gives the value without the
     name. implied_by: the variable that brings it along in a comparison. beside: runs that differ in
     it are columns of one table.
     """
 
-    name: str
-    kind: str  # text, integer, flag or map
     meaning: str
-    unit: str
-    default: Any
-    usual: Any
-    choices: tuple[str, ...] | None
-    least: int
-    most: int
-    axis: bool
-    applies_to: str
-    shown: bool
-    bare: bool
-    implied_by: str | None
-    beside: bool
+    name: str = ""
+    kind: str = ""
+    unit: str = ""
+    default: Any = REQUIRED
+    usual: Any = None
+    choices: tuple[str, ...] | None = None
+    least: int = 0
+    most: int = INT64_MAX
+    axis: bool = False
+    applies_to: str = "all"
+    shown: bool = True
+    bare: bool = False
+    implied_by: str | None = None
+    beside: bool = False
 
 
-def variable(
-    meaning: str,
-    *,
-    unit: str = "",
-    default: Any = dataclasses.MISSING,
-    usual: Any = None,
-    choices: tuple[str, ...] | None = None,
-    least: int = 0,
-    most: int = INT64_MAX,
-    axis: bool = False,
-    applies_to: str = "all",
-    shown: bool = True,
-    bare: bool = False,
-    implied_by: str | None = None,
-    beside: bool = False,
-) -> Any:
-    """A field of Case; the arguments are described at Variable."""
-    facts = {
-        "meaning": meaning,
-        "unit": unit,
-        "usual": default if usual is None and default is not dataclasses.MISSING else usual,
-        "choices": choices,
-        "least": least,
-        "most": most,
-        "axis": axis,
-        "applies_to": applies_to,
-        "shown": shown,
-        "bare": bare,
-        "implied_by": implied_by,
-        "beside": beside,
-    }
-    return field(default=default, metadata=facts)
+def variable(meaning: str, **facts: Any) -> Any:
+    """A field of Case; `facts` are fields of Variable."""
+    known = Variable(meaning, **facts)
+    default = dataclasses.MISSING if known.default is REQUIRED else known.default
+    return field(default=default, metadata={"variable": known})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,9 +277,7 @@ class Mode:
 def _table() -> tuple[Variable, ...]:
     hints = get_type_hints(Case)
     return tuple(
-        Variable(
-            name=each.name, kind=_kind(hints[each.name]), default=each.default, **each.metadata
-        )
+        dataclasses.replace(each.metadata["variable"], name=each.name, kind=_kind(hints[each.name]))
         for each in dataclasses.fields(Case)
     )
 
@@ -336,12 +309,14 @@ def brought_along(name: str) -> tuple[str, ...]:
 
 def is_required(name: str) -> bool:
     """Whether each case has a value of this variable."""
-    return name in BY_NAME and BY_NAME[name].default is dataclasses.MISSING
+    return name in BY_NAME and BY_NAME[name].default is REQUIRED
 
 
 def is_usual(name: str, value: Any) -> bool:
-    """Whether titles and tables leave this value of a variable out."""
-    return value is None or (name in BY_NAME and value == BY_NAME[name].usual)
+    """Whether titles and tables leave this value of a column out."""
+    if value is None or name not in BY_NAME:
+        return value is None
+    return value in (BY_NAME[name].default, BY_NAME[name].usual)
 
 
 def is_number(name: str) -> bool:

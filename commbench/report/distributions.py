@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# between a case's median and that of its samples, where it is not known whose clock counted
 MOST_DISTRIBUTIONS = 120
 MOST_DRAWN_LAUNCHES = 6
 MOST_SOAKS = 12

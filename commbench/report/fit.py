@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from commbench.core.columns import Row, grouped, hashable
 from commbench.core.errors import CommbenchError
-from commbench.core.variables import MAPS, NAMES, SIZES, TABLE
+from commbench.core.variables import MAPS, NAMES, SHOWN, SIZES, brought_along
 
 from .difference import FEW_LAUNCHES, Measured
 from .load import row_dicts
@@ -37,7 +37,7 @@ Times = NDArray[np.float64]
 FAMILY_VARIABLES = (*(name for name in NAMES if name not in SIZES), "label", "hosts")
 WHOSE = ("library", "label", "hosts")  # part of a case's name only where they differ
 # of one backend, not chosen beside it
-OF_BACKEND = tuple(each.name for each in TABLE if each.implied_by == "backend" and not each.shown)
+OF_BACKEND = tuple(name for name in brought_along("backend") if name not in SHOWN)
 FAMILY_COLUMNS = ("benchmark", "status", "message_bytes", "median_s", "ci_low_s", "ci_high_s")
 OPTIONAL_COLUMNS = (
     "run_id",

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from commbench.core.columns import Row, grouped
 from commbench.core.units import format_number, format_seconds, plural, value_text
-from commbench.core.variables import TABLE
+from commbench.core.variables import SHOWN, brought_along
 
 from .distributions import Launches
 from .figures import (
@@ -53,10 +53,7 @@ STACKS = (  # backend and engine, each on top of the one before it
 )
 STACK_OF = {layer: number for number, stack in enumerate(STACKS) for layer in stack}
 # what differs between the layers of a stack, and what a figure's title names anyway
-OF_LAYERS = (
-    "backend",
-    *(each.name for each in TABLE if each.implied_by == "backend" and each.shown),
-)
+OF_LAYERS = ("backend", *(name for name in brought_along("backend") if name in SHOWN))
 IN_TITLE = ("benchmark", "layout", "pair", "timing_mode", *OF_LAYERS)
 LABEL_WIDTH = 178.0
 BAR_STEP = 34.0  # of the waterfall, in SVG units

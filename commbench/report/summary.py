@@ -21,7 +21,7 @@ from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from .compare_text import AbResult, comparison_table, microseconds_text, read_ab_results
 from .crossover import UNDECIDED
 from .headline import trust
-from .load import Paths, frame_of, read_cases, row_dicts
+from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, machines_of, rank_differences, run_groups
 from .recommend import INTERVAL_COLUMNS, Choice, best_text, choice_of, interval_text, size_text
 from .reference import FAR, NORMAL, Judged, is_own, judge, references
@@ -30,11 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REPORT_COLUMNS = (  # those of cases.parquet that a report reads
-    *NAMES,
-    "run_id",
-    "case_id",
-    "status",
-    "median_s",
+    *dict.fromkeys((*NAMES, *NEEDED["cases"])),
     "hosts",
     "launch",
     "ranks_per_node",

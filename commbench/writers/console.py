@@ -28,9 +28,7 @@ from .table import OWN_BUFFERS, TimeLine, has_own_buffers, is_matrix, matrix_tex
 
 CONSTANT = (*(name for name in SHOWN if name != "benchmark"), "link")
 # columns: a run has one device, and a table one timing mode
-SHOWN_VARIABLES = tuple(
-    name for name in ("benchmark", *CONSTANT) if name not in ("device", "timing_mode")
-)
+SHOWN_VARIABLES = tuple(name for name in (*SHOWN, "link") if name not in ("device", "timing_mode"))
 # a narrow terminal drops the highest priorities first; _rows_table fills them in this order
 NUMBER_COLUMNS = (
     TableColumn("message\nB", right=True),
