@@ -6,8 +6,11 @@ launcher has started hands them to every command that is typed into it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from commbench.core.case import RankIdentity
 from commbench.world.rendezvous import exported_identity
@@ -52,14 +55,14 @@ def why_foreign(identity: RankIdentity, environ: Mapping[str, str]) -> str | Non
     shell = _shell_with(identity, environ)
     if shell is not None and (identity.size == 1 or SLURM_TERMINAL in environ):
         return f"they are of the shell that this command was typed into ({shell})"
-    if identity.size == 1 and is_from_env(environ) and identity.launcher == ENV:
+    if identity.size == 1 and is_from_env(identity, environ):
         return "no launcher has started this process, and the world has no other rank"
     return None
 
 
-def is_from_env(environ: Mapping[str, str]) -> bool:
+def is_from_env(identity: RankIdentity, environ: Mapping[str, str]) -> bool:
     """Whether nothing but RANK and its companions says that there is a torchrun."""
-    return TORCHRUN_ID not in environ
+    return identity.launcher == ENV and TORCHRUN_ID not in environ
 
 
 def world_note(
@@ -74,7 +77,7 @@ def world_note(
     seen = ", ".join(f"{name}={environ.get(name)}" for name in identity.variables)
     if foreign is not None:
         return f"{seen} are not taken for a world: {foreign}; this command starts its own ranks"
-    from_env = identity.launcher == ENV and is_from_env(environ)
+    from_env = is_from_env(identity, environ)
     shell = _shell_with(identity, environ)
     if identity.rank != 0 or not (from_env or identity.size == 1 or shell):
         return None
@@ -105,37 +108,18 @@ def _shell_with(identity: RankIdentity, environ: Mapping[str, str]) -> str | Non
     """The nearest interactive shell above this process that was started with the same world."""
     names = (*identity.variables, *WORLD_VARIABLES)
     mine = [environ.get(name) for name in names]
-    for pid in _ancestors():
-        if not _is_interactive(_words(pid, "cmdline")):
-            continue
-        pairs = (word.partition("=") for word in _words(pid, "environ"))
-        theirs = {name: value for name, _, value in pairs}
-        if [theirs.get(name) for name in names] == mine:
-            return f"{Path(_words(pid, 'cmdline')[0]).name}, pid {pid}"
+    ancestors: list[psutil.Process] = []
+    with suppress(psutil.Error, OSError):  # /proc may hide them
+        ancestors = psutil.Process().parents()
+    for process in ancestors:
+        with suppress(psutil.Error, OSError):  # it is gone, or another user's
+            words = process.cmdline()
+            if not _is_interactive(words):
+                continue
+            theirs = process.environ()
+            if [theirs.get(name) for name in names] == mine:
+                return f"{Path(words[0]).name}, pid {process.pid}"
     return None
-
-
-def _ancestors() -> Iterator[int]:
-    pid = "self"
-    while True:
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            return
-        parent = int(text.rpartition(")")[2].split()[1])
-        if parent < 1:
-            return
-        yield parent
-        pid = str(parent)
-
-
-def _words(pid: int, file: str) -> list[str]:
-    """The words of /proc/PID/cmdline or environ; none of a process that is gone or foreign."""
-    try:
-        text = Path(f"/proc/{pid}/{file}").read_bytes().decode(errors="surrogateescape")
-    except OSError:
-        return []
-    return text.rstrip("\0").split("\0")
 
 
 def _is_interactive(words: list[str]) -> bool:

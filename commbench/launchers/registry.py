@@ -17,7 +17,7 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control, Launcher
 from commbench.core.run_folder import check_output
 from commbench.hardware.gpu import VISIBLE_DEVICES, visible_count
-from commbench.hardware.network import network_advice
+from commbench.hardware.network import LOOPBACK, network_advice
 from commbench.world.control import StoreControl, by_node, hosted_world
 from commbench.world.exit_protocol import FOLDER
 from commbench.world.rendezvous import CONNECT_S, FIRST_MEETING_S, assemble, server_store
@@ -271,10 +271,10 @@ def connect(
         importlib.import_module("torch.distributed")
     try:
         if identity.size == 1:  # the exported port may be in use by an earlier command
-            store = server_store("127.0.0.1", 0, "127.0.0.1", backend.needs_torch)
-            return StoreControl(store, identity.rank, identity.size)
-        with ends_within(limit_s, what, partial(network_advice, NO_ANSWER), identity):
-            store = launcher.open_store(identity, environ, backend, interface)
+            store = server_store(LOOPBACK, 0, LOOPBACK, backend.needs_torch)
+        else:
+            with ends_within(limit_s, what, partial(network_advice, NO_ANSWER), identity):
+                store = launcher.open_store(identity, environ, backend, interface)
     except (RuntimeError, KeyError, ValueError, OSError, OverflowError) as error:
         raise WorldBroken(f"rank {identity.rank} found no control plane: {error}") from error
     return StoreControl(store, identity.rank, identity.size)
