@@ -18,7 +18,7 @@ from typing import Any
 from commbench.buffers.memory import largest_bytes, resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import CaseGroup, Planned, RankIdentity, World
-from commbench.core.errors import ConfigError, Missing, StoreLost, WorldBroken
+from commbench.core.errors import ConfigError, Missing, StoreLost, WorldBroken, process_limit
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
 from commbench.core.run_folder import how_to_finish, read_record
@@ -391,7 +391,8 @@ class _Session:
             return error
         # of other ranks the command line adds it
         name = f"{process_text(0)}: " if self._world.rank == 0 else ""
-        return WorldBroken(f"{name}{type(error).__name__}: {error}")
+        text = process_limit(error) or f"{type(error).__name__}: {error}"
+        return WorldBroken(f"{name}{text}")
 
     def save_after_signal(self, status: int) -> None:
         """Save the results so far after a signal from a user, or from a launcher that has lost

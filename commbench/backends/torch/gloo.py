@@ -96,8 +96,8 @@ class Gloo(Backend):
         try:
             group = start_group(Gloo.name, world, control)
         except RuntimeError as error:
-            if (limit := process_limit(error)) is not None:
-                raise limit from error
+            if process_limit(error) is not None:  # the network is not to blame
+                raise
             seen = f"gloo can't connect rank {world.rank} to the others"
             first_line = str(error).partition("\n")[0]
             raise Unconnected(network_advice(f"{seen} ({first_line})")) from error
