@@ -271,7 +271,7 @@ COLLECTORS: dict[str, Callable[[], Facts]] = {
     "versions": version_facts,
     "environment": environment_facts,
     "network": network.collect,
-    # first: it opens NVML, and without persistence mode a GPU that nobody has open takes seconds
+    # opens NVML for what follows: without persistence mode a GPU that nobody has open takes seconds
     "gpu": gpu.collect,
     "topology": topology.collect,
     "peer": gpu.collect_peer_access,

@@ -68,8 +68,8 @@ class Recorder:
 
     def begin_visit(self, job: Planned) -> None:
         """A visit of the case begins."""
-        for single in single_jobs(job):
-            self._begun_s.setdefault(single.case.case_id, time.monotonic())
+        for case_id in row_ids(job):
+            self._begun_s.setdefault(case_id, time.monotonic())
         self.reporter.starts(job.case)
 
     def record(

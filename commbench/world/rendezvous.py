@@ -141,7 +141,8 @@ def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | No
     world = mpi.COMM_WORLD
     if world.size != identity.size:
         raise ConfigError(launcher_mismatch(identity.size, mpi))
-    with ends_within(CONNECT_S, "the first exchange over MPI", advice, identity):
+    exchange_ends = partial(ends_within, CONNECT_S, "the first exchange over MPI", advice, identity)
+    with exchange_ends():
         identities = world.allgather(host_identity())
     store = None
     host = ""
@@ -155,7 +156,7 @@ def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | No
         # the other ranks must not wait for an address
         except (ConfigError, OSError, RuntimeError) as error:
             problem = f"rank 0 can't host the rendezvous: {error}"
-    with ends_within(CONNECT_S, "the first exchange over MPI", advice, identity):
+    with exchange_ends():
         host, port, problem = world.bcast((host, port, problem))
     if problem is not None:
         raise ConfigError(problem, shared=True)
