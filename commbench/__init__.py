@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from commbench.report.compare import compare
     from commbench.report.crossover import crossovers
     from commbench.report.links import slow_pairs
-    from commbench.report.load import load
     from commbench.report.predict import predict, step_of
+    from commbench.results.load import load
 
     __version__: str
 
@@ -35,7 +35,7 @@ _PLACES = {  # public name -> its module, where `run` has the name run_one
     "compare": "commbench.report.compare",
     "crossovers": "commbench.report.crossover",
     "launch_overhead": "commbench.report.cold_start",
-    "load": "commbench.report.load",
+    "load": "commbench.results.load",
     "predict": "commbench.report.predict",
     "run": "commbench.cli.run",
     "slow_pairs": "commbench.report.links",

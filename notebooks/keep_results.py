@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from commbench.core.columns import arrow_schema
-from commbench.report.load import find_runs, load_run, read_rows
+from commbench.results.columns import arrow_schema
+from commbench.results.load import find_runs, load_run, read_rows
 
 MACHINE = "2-core x86-64 cloud VM"
 PRIVATE = re.compile(

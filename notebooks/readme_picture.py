@@ -11,8 +11,8 @@ from pathlib import Path
 import matplotlib as mpl
 
 from commbench.report.figures import Colours, curves, figure
-from commbench.report.load import read_rows
 from commbench.report.svg import SETTINGS
+from commbench.results.load import read_rows
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "data" / "quickstart"

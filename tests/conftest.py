@@ -21,7 +21,7 @@ from processes import AS_ROOT
 from warm_python import warm_python
 
 import commbench
-from commbench.report.load import load_run
+from commbench.results.load import load_run
 
 BIN = Path(sys.executable).parent
 WORLD_S = 120

@@ -16,7 +16,6 @@ from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.config.settings import Job
 from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError
-from commbench.core.run_folder import new_folder, write_json
 from commbench.core.units import format_seconds, plural
 from commbench.core.variables import Case
 from commbench.launchers.registry import check_experiment, check_startable, detect
@@ -24,6 +23,7 @@ from commbench.measure.plan import duration_s
 from commbench.report.compare_sides import PAYLOAD
 from commbench.report.compare_text import AB_FILE, AB_SIDES
 from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
+from commbench.results.run_folder import new_folder, write_json
 from commbench.world.output import print_error
 
 from . import run

@@ -22,7 +22,6 @@ from commbench.config.settings import Job, Settings
 from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
-from commbench.core.run_folder import new_folder, read_record
 from commbench.core.terminal import (
     TableColumn,
     Terminal,
@@ -36,7 +35,8 @@ from commbench.core.variables import AXES, is_usual
 from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import duration_s, plan
-from commbench.report.load import run_tables
+from commbench.results.load import run_tables
+from commbench.results.run_folder import new_folder, read_record
 from commbench.world.control import hosted_world
 from commbench.writers.console import row_order
 

@@ -15,8 +15,8 @@ from tempfile import gettempdir
 import commbench
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError, process_limit
-from commbench.core.run_folder import is_utf8
 from commbench.launchers.registry import detect, likely_launcher, settle_world
+from commbench.results.run_folder import is_utf8
 from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
 from commbench.world.output import print_error, relay_marks
 from commbench.world.printing import print_safely
@@ -44,11 +44,11 @@ Every key with its values:          commbench --keys
 What would run, without running:    plan=true"""  # noqa: E501
 
 COMMANDS = {  # command with its own options -> module, function
-    "report": ("commbench.cli.results", "report"),
-    "show": ("commbench.cli.results", "show"),
+    "report": ("commbench.cli.report", "report"),
+    "show": ("commbench.cli.show", "show"),
     "compare": ("commbench.cli.compare", "compare_command"),
     "predict": ("commbench.cli.predict", "predict_command"),
-    "export": ("commbench.cli.results", "export"),
+    "export": ("commbench.cli.export", "export"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
 }

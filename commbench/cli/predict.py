@@ -10,7 +10,6 @@ from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.columns import grouped, interval_texts
 from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
@@ -26,8 +25,9 @@ from commbench.core.units import (
 from commbench.report.crossover import THIS_RUN, UNDECIDED
 from commbench.report.difference import FEW_LAUNCHES, Measured, differ
 from commbench.report.fit import answerable, families, ignored, varying
-from commbench.report.load import read_rows, row_dicts
 from commbench.report.predict import OPERATION, TrainingStep, predict, step_of
+from commbench.results.columns import grouped, interval_texts
+from commbench.results.load import read_rows, row_dicts
 from commbench.writers.table import natural_key
 
 from .options import CommandParser

@@ -13,12 +13,11 @@ import numpy as np
 
 from commbench.config.settings import Job, received
 from commbench.core.case import RankIdentity
-from commbench.core.columns import UNFINISHED
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.launchers.registry import allowed, detect
 from commbench.measure.statistics import Series
-from commbench.report.cold_start import counting_ranks
-from commbench.report.load import frame_of, load_run, read_rows, run_tables
+from commbench.results.columns import UNFINISHED
+from commbench.results.load import counting_ranks, frame_of, load_run, read_rows, run_tables
 from commbench.world.exit_protocol import FOLDER, JOB, RESUME, leave_status
 from commbench.world.folder_lock import lock_folder, unlock_all
 from commbench.world.launch import CONFIG_DIR, SWEEP

@@ -18,10 +18,8 @@ from omegaconf import DictConfig
 
 from commbench.config.compose import ConfigComposer, override_texts, requested_jobs, resolved
 from commbench.config.settings import Job, job_of
-from commbench.core.columns import UNFINISHED
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
-from commbench.core.run_folder import exists, how_to_finish, new_folder, read_record
 from commbench.core.terminal import Terminal
 from commbench.launchers.registry import (
     check_experiment,
@@ -30,7 +28,9 @@ from commbench.launchers.registry import (
     mpi_library,
     own_variables,
 )
-from commbench.report.load import load_run, read_rows
+from commbench.results.columns import UNFINISHED
+from commbench.results.load import load_run, read_rows
+from commbench.results.run_folder import exists, how_to_finish, new_folder, read_record
 from commbench.world import launch
 from commbench.world.exit_protocol import end_interrupted, has_launches_left
 from commbench.world.folder_lock import locked
@@ -173,7 +173,7 @@ def resume(words: Sequence[str]) -> int:
             )
         if identity is None:
             if _is_finished(run, folder):
-                from .results import CONSOLE, rows_of, shown_text
+                from .show import CONSOLE, rows_of, shown_text
 
                 print(shown_text(folder, rows_of(folder), CONSOLE, Terminal.of(sys.stdout)))
                 print(f"{folder} is finished: no case is missing or failed, nothing was measured")

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from commbench.core.case import Benchmark
-from commbench.core.columns import CASES
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.payload import dtype
@@ -35,6 +34,7 @@ from commbench.core.variables import (
     Sync,
 )
 from commbench.hardware.network import check_interface
+from commbench.results.columns import CASES
 
 from .keys import (
     KEY_TABLE,
@@ -390,11 +390,19 @@ def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
     """Check a composed configuration; raises ConfigError, in one line."""
     try:
         settings = from_config(whole)
+        _check_part(whole["scale"], whole["part"], whole["parts"])
     except ConfigError as error:
         raise ConfigError(one_line(str(error))) from error
-    scale = whole["scale"]
-    part = whole["part"]
-    parts = whole["parts"]
+    text = json.dumps(
+        {key: value for key, value in whole.items() if key != "output"}, sort_keys=True
+    )
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    config = {key: recorded(key, value) for key, value in whole.items()}
+    return Job(tuple(overrides), settings, config, digest, dict(whole))
+
+
+def _check_part(scale: Any, part: Any, parts: Any) -> None:
+    """Raise ConfigError for a scale or a part that the experiment does not have."""
     scales = list(parts) if isinstance(parts, dict) else []
     elsewhere = "it belongs to an experiment: experiment=NAME"
     if scale != FULL and scale not in scales:
@@ -405,12 +413,6 @@ def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
         raise ConfigError(
             f"part={part} is unknown; {f'scale={scale} has 1 to {count}' if count else elsewhere}"
         )
-    text = json.dumps(
-        {key: value for key, value in whole.items() if key != "output"}, sort_keys=True
-    )
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    config = {key: recorded(key, value) for key, value in whole.items()}
-    return Job(tuple(overrides), settings, config, digest, dict(whole))
 
 
 def received(text: str) -> Job:

@@ -21,9 +21,9 @@ from itertools import combinations
 
 from commbench.core import program as steps
 from commbench.core.case import Planned
-from commbench.core.columns import grouped
 from commbench.core.layout import Layout
 from commbench.core.program import DEVICE
+from commbench.results.columns import grouped
 
 from .nvml import MAX_NVLINKS
 from .topology import SAME_GPU, RankGpu, Topology, link_between

@@ -24,9 +24,9 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
-from commbench.core.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.core.secrets import MASK, is_secret, mask
 from commbench.core.terminal import first_line
+from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 
 from . import cuda, gpu, host, network, resource_limits, topology
 from .sources import Facts, NoReading, fact_text, gather, key_part, run_command

@@ -15,9 +15,9 @@ from commbench.core.case import RankIdentity, World
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control, Launcher
-from commbench.core.run_folder import check_output
 from commbench.hardware.gpu import VISIBLE_DEVICES, visible_count
 from commbench.hardware.network import LOOPBACK, network_advice
+from commbench.results.run_folder import check_output
 from commbench.world.control import StoreControl, by_node, hosted_world
 from commbench.world.exit_protocol import FOLDER
 from commbench.world.rendezvous import CONNECT_S, FIRST_MEETING_S, assemble, server_store

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from commbench.buffers.memory import CheckedBuffers
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
-from commbench.core.columns import INTERRUPTED
 from commbench.core.errors import CommunicationError, Unsupported, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control, Runner
 from commbench.engines.lowered import now_ns
 from commbench.hardware.host import interference_counters
 from commbench.hardware.network import byte_counters
+from commbench.results.columns import INTERRUPTED
 from commbench.world.heartbeat import Progress
 
 from .samples import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from commbench.core.case import Planned
-from commbench.core.columns import INTERRUPTED
+from commbench.results.columns import INTERRUPTED
 from commbench.world.recovery import EarlierVisits
 
 from .samples import (

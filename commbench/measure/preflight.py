@@ -1,7 +1,7 @@
 """Checks before the measurements: whether the ranks' machines agree and what they offer; the record
 of the run.
 
-Rank 0 gathers the facts of all ranks; `commbench.core.fact_scopes` says which of them may differ.
+Rank 0 gathers the facts of all ranks; `results/fact_scopes.py` says which of them may differ.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 
 from commbench.config.settings import Job, Settings
 from commbench.core.case import World
-from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import ConfigError
-from commbench.core.fact_scopes import is_unknown, scope_of
 from commbench.core.protocols import Control
-from commbench.core.run_folder import new_folder
 from commbench.core.secrets import recorded_override
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import format_ranges
 from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
 from commbench.hardware.machine_facts import RanksByValue
+from commbench.results.columns import SCHEMA_VERSION
+from commbench.results.fact_scopes import is_unknown, scope_of
+from commbench.results.run_folder import new_folder
 from commbench.world.folder_lock import lock_folder
 from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, Resume

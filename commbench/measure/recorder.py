@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from commbench.buffers.memory import resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
-from commbench.core.columns import CASES, INTERRUPTED
 from commbench.core.errors import Unsaved
 from commbench.core.protocols import Writer
-from commbench.core.run_folder import write_json
+from commbench.results.columns import CASES, INTERRUPTED
+from commbench.results.run_folder import write_json
 from commbench.world.output import Reporter, print_error
 from commbench.world.recovery import EarlierVisits
 from commbench.writers.console import Console

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import Expectation
 from commbench.core.case import Planned, version_of
-from commbench.core.columns import CASES, VARIABLES
 from commbench.core.layout import Layout, ends_of_pair, pairs_text
 from commbench.core.program import AllReduce
 from commbench.hardware.link_limits import COPY, HOST_COPY, bandwidth_limit
 from commbench.hardware.nvml import throttled
+from commbench.results.columns import CASES, VARIABLES
 
 from .case_record import CaseRecord
 from .conditions import Conditions, copied_bytes

@@ -21,10 +21,10 @@ from commbench.core.case import CaseGroup, Planned, RankIdentity, World
 from commbench.core.errors import ConfigError, Missing, StoreLost, WorldBroken, process_limit
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
-from commbench.core.run_folder import how_to_finish, read_record
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
 from commbench.launchers.registry import join_world
+from commbench.results.run_folder import how_to_finish, read_record
 from commbench.world.exit_protocol import Notify, process_text, report_reason, whom_to_notify
 from commbench.world.heartbeat import VERDICT_S, Heartbeat, Progress
 from commbench.world.output import print_error

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import VARIABLES, hashable
 from commbench.core.units import format_bytes, format_seconds
 from commbench.core.variables import MAPS
 from commbench.measure.samples import PHASES
+from commbench.results.columns import VARIABLES, hashable
+from commbench.results.load import Paths, counting_ranks, read_rows, row_dicts
 
 from .fit import WHOSE, Times
-from .load import Paths, read_rows, row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,14 +149,6 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
         "ramp_s": float(sample_s[:at].sum()),
         "ramp_wall_s": float(wall_s),
     }
-
-
-def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """A mask of the ranks [n] whose clocks count, by the column `headline`: a repetition takes as
-    long as the slowest of them measured."""
-    if case["headline"] == "max_over_ranks":
-        return np.full(ranks.size, True)
-    return np.isin(ranks, [int(pair.split("-")[0]) for pair in case["pair"].split()])
 
 
 def counted_times(case: Mapping[Any, Any], elapsed_s: Times, ranks: NDArray[np.int64]) -> Times:

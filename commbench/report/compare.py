@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.core.columns import VARIABLES, Row, case_text
 from commbench.core.errors import ConfigError
 from commbench.core.units import value_text
 from commbench.core.variables import NAMES, SIZES, brought_along
 from commbench.measure.statistics import Series
+from commbench.results.columns import VARIABLES, Row, case_text
+from commbench.results.load import plain, row_dicts
 
 from . import difference
 from .compare_sides import ComparedVariable, Side, parse_by, read_side, sources_of
 from .difference import LEAST_LAUNCHES, LEAST_PAIRS
 from .fit import OF_BACKEND, launch_medians
-from .load import plain, row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.columns import SCHEMA_VERSION, arrow_schema
 from commbench.core.errors import ConfigError
-from commbench.core.fact_scopes import MISSING, is_unknown, scope_of
-from commbench.core.run_folder import publish
 from commbench.core.terminal import first_line
 from commbench.core.units import plural
 from commbench.core.variables import NAMES, SIZES
+from commbench.results.columns import SCHEMA_VERSION, arrow_schema
+from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
+from commbench.results.load import RUNS, Damaged, find_runs, frame_of, read_cases, table_of
+from commbench.results.run_folder import publish
 
 from .fit import launch_medians
-from .load import RUNS, Damaged, find_runs, frame_of, read_cases, table_of
 from .machines import nodes_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ PAYLOAD = ("benchmark", "dtype", *SIZES)
 LONGEST_LIST = 20
 LONGEST_FACT = 60  # characters
 # Facts of the run itself, or derived from what is compared anyway; facts of machines:
-# commbench/core/fact_scopes.py
+# commbench/results/fact_scopes.py
 IGNORED = {
     "run_id",
     "folder",

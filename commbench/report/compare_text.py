@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commbench.core.columns import Row, case_text
 from commbench.core.errors import CommbenchError
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import format_factor, format_number, plural
 from commbench.core.variables import NAMES, SIZES
+from commbench.results.columns import Row, case_text
+from commbench.results.load import Paths, flat_paths, row_dicts
 
 from .compare import DELTA, Rules, compare_sides, variable_text
 from .compare_sides import LONGEST_LIST, parse_by, read_side
 from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
-from .load import Paths, flat_paths, row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import Row, grouped
 from commbench.core.errors import ConfigError
 from commbench.core.units import about_bytes, format_bytes, value_text
 from commbench.core.variables import brought_along
+from commbench.results.columns import Row, grouped
 
 from .difference import FEW_LAUNCHES, differ
 from .fit import FAMILY_VARIABLES, Family, answerable, families, key, varying

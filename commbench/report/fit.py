@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import Row, grouped, hashable
 from commbench.core.errors import CommbenchError
 from commbench.core.variables import MAPS, NAMES, SHOWN, SIZES, brought_along
+from commbench.results.columns import Row, grouped, hashable
+from commbench.results.load import row_dicts
 
 from .difference import FEW_LAUNCHES, Measured
-from .load import row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd

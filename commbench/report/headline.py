@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from commbench.core.columns import Row
-from commbench.core.flags import DOUBTFUL, FLAGS, warnings_of
 from commbench.core.units import format_number, format_seconds, plural
+from commbench.results.columns import Row
+from commbench.results.flags import DOUBTFUL, FLAGS, warnings_of
+from commbench.results.load import row_dicts
 
-from .load import row_dicts
 from .recommend import Choice, size_text
 
 if TYPE_CHECKING:

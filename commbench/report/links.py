@@ -10,12 +10,12 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from commbench.core.layout import Pair
-from commbench.core.slow_pairs import CLASSES, Finding, Matrix, findings
 from commbench.core.units import format_bytes, format_number, format_seconds
 from commbench.hardware.topology import parse_topo
+from commbench.results.load import Paths, read_rows, row_dicts
+from commbench.results.slow_pairs import CLASSES, Finding, Matrix, findings
 
 from .figures import ramp
-from .load import Paths, read_rows, row_dicts
 from .recommend import interval_text
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def slow_pairs(*paths: Paths) -> pd.DataFrame:
         commbench.slow_pairs("results").query("kind == 'slow'")
 
     Columns: kind (rank, slow, asymmetric), run_id, benchmark, message_bytes, pair, rank, ratio,
-    text. The rule is in commbench/core/slow_pairs.py.
+    text. The rule is in commbench/results/slow_pairs.py.
     """
     import pandas as pd
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from commbench.core.columns import grouped
 from commbench.core.units import about_bytes, plural
 from commbench.hardware.topology import TOPOLOGY_FACT
+from commbench.results.columns import grouped
 
 SHOWN_FACTS = (  # of each machine where they are known
     ("CPU", "host.cpu_model"),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from commbench.core.slow_pairs import matrices
 from commbench.core.units import format_number, format_seconds
+from commbench.results.load import row_dicts
+from commbench.results.slow_pairs import matrices
 
 from . import page_parts
 from .cold_start import LAUNCH_HEADS
@@ -19,7 +20,6 @@ from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
 from .headline import headline, trust
 from .links import pairs_table, wiring_table
-from .load import row_dicts
 from .recommend import interval_text, size_text
 from .reference import NORMAL
 from .summary import (

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from commbench.core.columns import Row, grouped
 from commbench.core.units import format_number, format_seconds, plural, value_text
 from commbench.core.variables import SHOWN, brought_along
+from commbench.results.columns import Row, grouped
 
 from .distributions import Launches
 from .figures import (

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.core.columns import grouped
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.payload import dtype as dtype_of
 from commbench.core.units import format_bytes
+from commbench.results.columns import grouped
 
 from .fit import GOOD_FIT, Family, Times, answerable, families, key, pieces
 

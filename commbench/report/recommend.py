@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.core.columns import Row, grouped
 from commbench.core.units import (
     about_bytes,
     format_bytes,
@@ -24,6 +23,8 @@ from commbench.core.units import (
     value_text,
 )
 from commbench.core.variables import MAPS, TABLE
+from commbench.results.columns import Row, grouped
+from commbench.results.load import row_dicts
 
 from .crossover import NO_VALUE, THIS_RUN, UNDECIDED, best_rows, sentences
 from .difference import FEW_LAUNCHES
@@ -37,7 +38,6 @@ from .fit import (
     pieces,
     varying,
 )
-from .load import row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from commbench.core.columns import Row
 from commbench.core.errors import ConfigError
-from commbench.core.flags import warnings_of
-from commbench.core.slow_pairs import UNUSABLE
 from commbench.core.units import format_bytes, format_number, format_seconds
+from commbench.results.columns import Row
+from commbench.results.flags import warnings_of
+from commbench.results.load import row_dicts
+from commbench.results.slow_pairs import UNUSABLE
 
 from .fit import WHOSE
-from .load import row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.core.columns import grouped, interval_texts
 from commbench.core.errors import ConfigError
-from commbench.core.flags import FLAGS, UNKNOWN_FLAG, warnings_of
-from commbench.core.slow_pairs import UNUSABLE, Finding, findings
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
+from commbench.results.columns import grouped, interval_texts
+from commbench.results.flags import FLAGS, UNKNOWN_FLAG, warnings_of
+from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dicts
+from commbench.results.slow_pairs import UNUSABLE, Finding, findings
 
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from .compare_text import AbResult, comparison_table, microseconds_text, read_ab_results
 from .crossover import UNDECIDED
 from .headline import trust
-from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, machines_of, rank_differences, run_groups
 from .recommend import INTERVAL_COLUMNS, Choice, best_text, choice_of, interval_text, size_text
 from .reference import FAR, NORMAL, Judged, is_own, judge, references

@@ -74,9 +74,9 @@ from typing import Any
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, Missing, Unconnected, WorldBroken
-from commbench.core.run_folder import exists, read_record, record_problem, write_json
 from commbench.core.terminal import one_line
 from commbench.hardware.mpi_library import give_up
+from commbench.results.run_folder import exists, read_record, record_problem, write_json
 
 from .output import LOG, print_error
 from .printing import LAST_TEXT_S, finish_printing

@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.core.run_folder import read_record, write_json
+from commbench.results.run_folder import read_record, write_json
 
 MAX_BREAKS = 2  # a case that broke the world this often is not tried again
 GIVEN_UP = "broke the world"

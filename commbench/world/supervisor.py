@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 import psutil
 
 from commbench.core.errors import WorldBroken
-from commbench.core.run_folder import exists, read_record
 from commbench.hardware import resource_limits
+from commbench.results.run_folder import exists, read_record
 
 from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, process_text
 from .heartbeat import STOPPED, stat_fields

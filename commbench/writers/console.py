@@ -14,14 +14,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.core.columns import INTERRUPTED, UNFINISHED, Row, case_text, interval_texts
-from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.layout import Layout
-from commbench.core.run_folder import PARTS, RECORD, exists, record_problem, resume_command
-from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_bytes, format_number, format_seconds, plural, short_pairs
 from commbench.core.variables import NAMES, SHOWN, is_number, is_usual
+from commbench.results.columns import INTERRUPTED, UNFINISHED, Row, case_text, interval_texts
+from commbench.results.flags import FLAGS, UNKNOWN_FLAG
+from commbench.results.run_folder import PARTS, RECORD, exists, record_problem, resume_command
+from commbench.results.slow_pairs import FACTOR, SPREADS, findings, matrices
 
 from .parquet import recorded_rows
 from .table import OWN_BUFFERS, TimeLine, has_own_buffers, is_matrix, matrix_text, natural_key

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commbench.core.errors import WorldBroken
-from commbench.core.run_folder import replace_file
 from commbench.core.units import format_bytes, format_seconds
+from commbench.results.run_folder import replace_file
 from commbench.world.output import print_error
 
 BOUND_BYTES = 256 << 20  # of what waits in memory

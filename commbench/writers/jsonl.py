@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import Unsaved
 from commbench.core.variables import MAPS
+from commbench.results.columns import SCHEMA_VERSION
 
 from .durable_files import DurableFiles, opening, retry_s
 

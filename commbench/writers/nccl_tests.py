@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from commbench.core.columns import Row
+from commbench.results.columns import Row
 
 from .table import Listing, comment, flag_lines, number, status_line
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench.core.columns import Row
+from commbench.results.columns import Row
 
 from .table import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.core.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_current_columns
 from commbench.core.errors import Unsaved
-from commbench.core.run_folder import PARTS, RECORD, exists, json_text, publish, write_json
 from commbench.core.terminal import first_line
+from commbench.results.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_current_columns
+from commbench.results.run_folder import PARTS, RECORD, exists, json_text, publish, write_json
 from commbench.world.output import print_error
 
 from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_s

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import VARIABLES, Row, grouped
 from commbench.core.layout import Pair, pairs_text
-from commbench.core.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
 from commbench.core.units import format_bytes, format_number, format_seconds, value_text
 from commbench.core.variables import SIZES
+from commbench.results.columns import VARIABLES, Row, grouped
+from commbench.results.slow_pairs import MATRIX_VARIABLES, Matrix
 
 # so that a table is complete when it is cut out
 IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")

@@ -14,9 +14,9 @@ import pytest
 from composed import settings_of
 
 from commbench.config.compose import ConfigComposer
-from commbench.core.columns import CASES, SAMPLES
 from commbench.core.payload import DTYPES
 from commbench.hardware.mpi_library import find
+from commbench.results.columns import CASES, SAMPLES
 
 DEBIAN_OPENMPI = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
 QUICK = (

@@ -13,8 +13,8 @@ from sample_cases import case_row
 import commbench
 from commbench.config.compose import ConfigComposer
 from commbench.config.keys import construct
-from commbench.core.columns import CASES, SCHEMA_VERSION
-from commbench.core.run_folder import write_json
+from commbench.results.columns import CASES, SCHEMA_VERSION
+from commbench.results.run_folder import write_json
 
 
 def writers() -> list[str]:

@@ -22,7 +22,7 @@ PACKAGE = Path(commbench.__file__).parent
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "misc"}
 LIBRARIES = {"torch", "mpi4py", "cupy", "numba", "llvmlite", "pynvml"}  # measured or slow to import
 PURE = {"__future__", "collections", "dataclasses", "functools", "itertools", "math", "typing"}
-REPORT_READS = {"core", "measure", "report"}
+REPORT_READS = {"core", "results", "measure", "report"}
 TOPOLOGY = "commbench.hardware.topology"  # reads the table that a run has stored
 COMPILED = "commbench.engines.native"
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sample_cases import CASE, case_row
 
-from commbench.core.columns import SCHEMA_VERSION, arrow_schema
+from commbench.results.columns import SCHEMA_VERSION, arrow_schema
 
 SIZES = [8 * 4**step for step in range(10)]
 WAYS = (

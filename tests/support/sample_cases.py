@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from commbench.core.columns import CASES
 from commbench.core.variables import Case
+from commbench.results.columns import CASES
 
 CASE = Case(
     benchmark="p2p_latency",

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import commbench
-from commbench.report.load import ROW_KEYS, find_runs, load_run
+from commbench.results.load import ROW_KEYS, find_runs, load_run
 
 TIMING = ("timing=quick", "timing.launches=2", "timing.warmup_s=0")
 WORDS = ("benchmark=all_reduce", "sizes=[8]", *TIMING)

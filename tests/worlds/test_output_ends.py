@@ -19,7 +19,7 @@ import pytest
 from processes import until
 
 import commbench
-from commbench.report.load import load_run
+from commbench.results.load import load_run
 from commbench.world.printing import INCOMPLETE_TEXT
 
 QUICK = (

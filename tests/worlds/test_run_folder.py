@@ -13,7 +13,7 @@ import pytest
 from processes import until
 
 import commbench
-from commbench.report.load import find_runs
+from commbench.results.load import find_runs
 from commbench.world.folder_lock import LOCK_FILE
 from commbench.world.supervisor import UNRECORDED_POLL_S
 

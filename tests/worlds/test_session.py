@@ -21,10 +21,10 @@ from generated_results import with_column
 from processes import free_port, until
 
 import commbench
-from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.measure.recorder import Recorder
-from commbench.report.load import find_runs, load_run
+from commbench.results.columns import SCHEMA_VERSION
+from commbench.results.load import find_runs, load_run
 from commbench.writers.parquet import Parquet
 
 FIXED = (

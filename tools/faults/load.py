@@ -17,7 +17,7 @@ import pandas as pd
 from scene import TIMING
 from traces import TOKEN, Traces
 
-from commbench.report.load import find_runs, load_run, read_rows
+from commbench.results.load import find_runs, load_run, read_rows
 
 LIMIT_S = 1200.0  # of a section, plus the soak's own time
 SOAK_S = 300.0

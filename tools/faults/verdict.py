@@ -9,7 +9,7 @@ from combination import CAUSES, FINISHED, FULL_STDOUT, OUTPUT, PARENT, RENAMED, 
 from scene import Scene
 
 from commbench.core.errors import CommbenchError
-from commbench.report.load import find_runs, read_rows
+from commbench.results.load import find_runs, read_rows
 
 PREFIX = "commbench: "
 PROGRESS = re.compile(r"(launch \d+ of \d+: )?\d+ cases?, at most |\[\d+/\d+\] ")

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 from processes import free_port
 
-from commbench.report.load import load_run
+from commbench.results.load import load_run
 
 LIMIT_S = 300.0
 COMMBENCH = f"{sys.executable} -m commbench"

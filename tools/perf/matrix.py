@@ -9,7 +9,7 @@ import time
 
 from claim import Claim, run
 
-from commbench.report.load import read_rows
+from commbench.results.load import read_rows
 
 BACKENDS = ("gloo", "mpi")
 WORDS = ("benchmark=all", "layout=1x2", "sizes=octaves", "timing=quick")

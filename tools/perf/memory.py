@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 
-from commbench.report.load import find_runs, load_run
+from commbench.results.load import find_runs, load_run
 
 
 def main(backend: str, benchmark: str) -> None:

@@ -21,7 +21,7 @@ SECONDS = 10.0
 GIB = 1.0
 CODE = """
 import resource, sys
-from commbench.cli.results import report as command
+from commbench.cli.report import report as command
 command(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """

@@ -16,10 +16,10 @@ from generated_results import with_column
 
 import commbench
 from commbench.cli.compare import compare_command
-from commbench.core.columns import arrow_schema
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import TERMINAL
 from commbench.report.compare import compare
+from commbench.results.columns import arrow_schema
 
 FIXED = (
     "timing=fixed",

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from sample_cases import case_row
 
 import commbench
-from commbench.cli.results import QUOTE, RUN_BY_SPREADSHEETS, csv_text
-from commbench.cli.results import export as command
-from commbench.core.columns import CASES, COUNTERS, SAMPLES, SCHEMA_VERSION
+from commbench.cli.export import QUOTE, RUN_BY_SPREADSHEETS, csv_text
+from commbench.cli.export import export as command
 from commbench.core.errors import CommbenchError, ConfigError
+from commbench.results.columns import CASES, COUNTERS, SAMPLES, SCHEMA_VERSION
 from commbench.writers.parquet import Parquet
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc)

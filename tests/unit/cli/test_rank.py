@@ -14,8 +14,8 @@ import pytest
 
 import commbench
 from commbench.cli.rank import earlier_visits
-from commbench.core.columns import arrow_schema
-from commbench.report.load import read_rows
+from commbench.results.columns import arrow_schema
+from commbench.results.load import read_rows
 
 WORDS = (
     "backend=simulated",

@@ -17,10 +17,10 @@ import pytest
 from generated_results import run_of, with_column
 
 import commbench
-from commbench.cli.results import report as command
+from commbench.cli.report import report as command
 from commbench.core.errors import ConfigError
-from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.report.summary import count_flags
+from commbench.results.flags import FLAGS, UNKNOWN_FLAG
 
 WORDS = ("backend=simulated", "timing=quick", "timing.warmup_s=0", "writer=parquet")
 RUNS = (30, 150)  # enough to tell what one more run takes
@@ -243,7 +243,7 @@ import sys, time
 import jinja2, matplotlib.backends.backend_svg, matplotlib.figure, pandas, pyarrow.parquet  # not counted
 import commbench.report.page
 from commbench.buffers.memory import resident_bytes
-from commbench.cli.results import report as command
+from commbench.cli.report import report as command
 print(time.process_time(), resident_bytes(peak=True), file=sys.stderr)
 for folder in sys.argv[1:]:
     command([folder, "--benchmark", "all_reduce", "--html", f"{folder}.html"])

@@ -8,7 +8,7 @@ import pytest
 
 from commbench.cli.run import run
 from commbench.core.errors import WorldBroken
-from commbench.core.run_folder import write_json
+from commbench.results.run_folder import write_json
 from commbench.world import launch
 from commbench.world.recovery import Resume
 

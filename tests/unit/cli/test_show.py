@@ -16,7 +16,7 @@ from sample_cases import case_row
 import commbench
 from commbench.cli.jobs import job_titles
 from commbench.cli.main import main
-from commbench.cli.results import pivot_text
+from commbench.cli.show import pivot_text
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.core.terminal import TERMINAL, Terminal
 

@@ -29,11 +29,11 @@ from commbench.config.settings import (
     parse_expectation,
     received,
 )
-from commbench.core.columns import CASES
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.payload import DTYPES
 from commbench.launchers.mpirun import Mpirun
+from commbench.results.columns import CASES
 
 CONF = Path(commbench.__file__).parents[1] / "conf"
 

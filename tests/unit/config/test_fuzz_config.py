@@ -139,6 +139,13 @@ def test_any_value_of_any_key_is_a_job_or_a_refusal(
     assert time.process_time() - begin < LONGEST_S
 
 
+@pytest.mark.parametrize("key", ["part", "scale"])
+def test_a_long_value_is_refused_in_a_short_line(key: str, configs: list[dict[str, Any]]) -> None:
+    with pytest.raises(ConfigError, match=r"is unknown|belongs to an experiment") as refusal:
+        job_of(replaced(configs[0], (key,), "x" * 3000), ())
+    check_refusal(refusal.value)
+
+
 NAMES = (
     *KEYS,
     "benchmark",

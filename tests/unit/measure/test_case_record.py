@@ -12,7 +12,6 @@ from composed import FACTS, settings_of
 from numpy.random import default_rng
 
 from commbench.core.case import Planned, World
-from commbench.core.columns import INTERRUPTED
 from commbench.measure.case_record import GPU_THROTTLE_REASONS, CaseRecord
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import plan
@@ -26,6 +25,7 @@ from commbench.measure.samples import (
 )
 from commbench.measure.time_limits import VisitRule
 from commbench.measure.transports import TransportEvidence
+from commbench.results.columns import INTERRUPTED
 from commbench.world.control import hosted_world
 from commbench.world.recovery import EarlierVisits
 

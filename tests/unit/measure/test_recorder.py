@@ -27,8 +27,8 @@ from commbench.measure.recorder import FanOut, Recorder
 from commbench.measure.samples import Block, Refused, Samples
 from commbench.measure.time_limits import spacing_s
 from commbench.measure.transports import TransportEvidence
-from commbench.report.load import load_run
 from commbench.report.summary import read_results
+from commbench.results.load import load_run
 from commbench.world.control import hosted_world
 
 WORLD = World(0, 2, ((0, 1),), (0,))

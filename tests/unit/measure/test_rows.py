@@ -20,7 +20,6 @@ from commbench.buffers.memory import slot_bytes
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
-from commbench.core.columns import CASES, RESULTS, SAMPLES, VARIABLES
 from commbench.core.layout import Layout
 from commbench.engines.device import HOST_BOUND
 from commbench.hardware.link_limits import interface_limit, network_limit
@@ -33,6 +32,7 @@ from commbench.measure.rows import impossible_reason, row, sample_table, wire_gb
 from commbench.measure.samples import Block, Counts, Failure, MeasuredCounters, Refused, Samples
 from commbench.measure.time_limits import max_repetitions, samples_per_stamp
 from commbench.measure.transports import TransportEvidence
+from commbench.results.columns import CASES, RESULTS, SAMPLES, VARIABLES
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
 

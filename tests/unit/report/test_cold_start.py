@@ -13,8 +13,6 @@ from generated_results import row, run_of
 from sample_cases import case_row
 
 import commbench
-from commbench.core.columns import CASES, SCHEMA_VERSION
-from commbench.core.run_folder import write_json
 from commbench.report.cold_start import (
     SOAK_INTERVAL,
     full_speed,
@@ -22,6 +20,8 @@ from commbench.report.cold_start import (
     overhead_cells,
     soak_intervals,
 )
+from commbench.results.columns import CASES, SCHEMA_VERSION
+from commbench.results.run_folder import write_json
 from commbench.writers.parquet import Parquet
 
 # of the first call and the warm-up, in steady times; the rest is 1

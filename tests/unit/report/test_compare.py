@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_cases import case_row
 
-from commbench.core.columns import CASES, VARIABLES
 from commbench.core.errors import ConfigError
 from commbench.report.compare import COMPARISON_COLUMNS, compare
+from commbench.results.columns import CASES, VARIABLES
 
 VALUES: dict[str, Any] = {
     "benchmark": "all_reduce",

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from commbench.core.columns import CASES
 from commbench.report.compare import compare
 from commbench.report.crossover import UNDECIDED, comparisons
 from commbench.report.difference import (
@@ -33,6 +32,7 @@ from commbench.report.difference import (
     verdict,
 )
 from commbench.report.recommend import choice_of
+from commbench.results.columns import CASES
 
 Series = NDArray[np.float64]
 

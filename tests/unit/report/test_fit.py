@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from sample_cases import case_row
 
 import commbench
-from commbench.core.columns import CASES
 from commbench.core.errors import CommbenchError
 from commbench.report.fit import answerable, families, ignored, pieces
 from commbench.report.recommend import choice_of
+from commbench.results.columns import CASES
 
 Series = NDArray[Any]
 OCTAVES = 2 ** np.arange(3, 25)

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
 import commbench
-from commbench.cli.results import report as command
+from commbench.cli.report import report as command
 from commbench.report import page_parts
 from commbench.report.distributions import read_raw_data
 from commbench.report.figures import Colours
 from commbench.report.headline import headline
-from commbench.report.load import find_runs
 from commbench.report.page import environment
 from commbench.report.page import page as whole_page
 from commbench.report.page_parts import (
@@ -36,6 +35,7 @@ from commbench.report.page_parts import (
 )
 from commbench.report.summary import read_results, summarise_results
 from commbench.report.svg import Chart, clean
+from commbench.results.load import find_runs
 
 pytestmark = pytest.mark.long  # its runs take half a minute
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import commbench
 from commbench.cli.predict import predict_command, prediction_text
-from commbench.core.columns import CASES
 from commbench.core.errors import CommbenchError
 from commbench.report.predict import TrainingStep, predict, step_of
 from commbench.report.recommend import choice_of
+from commbench.results.columns import CASES
 
 MIB = 2**20
 FIXED = (

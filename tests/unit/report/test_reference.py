@@ -13,7 +13,6 @@ import pytest
 from generated_results import row, run_of
 
 from commbench.cli.rank import abnormal
-from commbench.core.columns import CASES, arrow_schema
 from commbench.core.errors import ConfigError
 from commbench.report.reference import (
     FAST,
@@ -25,6 +24,7 @@ from commbench.report.reference import (
     published,
     references,
 )
+from commbench.results.columns import CASES, arrow_schema
 
 COLUMNS = {column.name: column for column in CASES}
 

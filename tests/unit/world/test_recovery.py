@@ -18,7 +18,7 @@ from small_disk import small_disk
 import commbench
 from commbench.cli.run import resume
 from commbench.core.errors import ConfigError
-from commbench.report.load import find_runs, load_run
+from commbench.results.load import find_runs, load_run
 from commbench.world.recovery import (
     IN_FLIGHT,
     EarlierStarts,

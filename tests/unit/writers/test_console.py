@@ -12,9 +12,9 @@ from places import ROOT
 from sample_cases import case_row
 
 import commbench
-from commbench.cli.results import rows_of
+from commbench.cli.show import rows_of
 from commbench.core.terminal import Terminal
-from commbench.report.load import find_runs, load_run
+from commbench.results.load import find_runs, load_run
 from commbench.writers.console import DIVIDED, Console, run_text
 
 WIDTH = 100

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from small_disk import Disk
 
 from commbench.core.errors import WorldBroken
-from commbench.core.run_folder import replace_file
+from commbench.results.run_folder import replace_file
 from commbench.writers import durable_files
 from commbench.writers.durable_files import DurableFiles, clear_torn, opening, retry_s
 

@@ -21,8 +21,8 @@ from sample_cases import case_row
 from small_disk import Disk
 
 import commbench
-from commbench.core.columns import CASES, SCHEMA_VERSION
 from commbench.core.errors import Unsaved
+from commbench.results.columns import CASES, SCHEMA_VERSION
 from commbench.writers.jsonl import CASES_JSONL, Jsonl, line
 
 RUN = {"run_id": "r", "backend": {"name": "gloo", "library": "x 1.2"}}

@@ -10,7 +10,7 @@ import pytest
 from sample_cases import RUN, measured_row
 
 import commbench
-from commbench.report.load import read_rows
+from commbench.results.load import read_rows
 from commbench.writers.nccl_tests import NCCL_TESTS_PROGRAMS, NcclTests
 
 CELLS = 13

@@ -22,9 +22,9 @@ from sample_cases import case_row
 from small_disk import Disk
 
 import commbench
-from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import Unsaved
-from commbench.report.load import load_run
+from commbench.results.columns import SCHEMA_VERSION
+from commbench.results.load import load_run
 from commbench.writers.parquet import Parquet
 
 COUNT = 24  # cases of a run
@@ -269,8 +269,9 @@ def test_a_disk_that_is_freed_during_the_run_has_everything(
         if line.startswith("[3/"):
             disk.fill()
         if line.startswith("[9/"):
-            disk.free()
+            # more room before the freed one, which the run could fill meanwhile
             subprocess.run(["mount", "-o", "remount,size=32m", str(disk.path)], check=True)
+            disk.free()
 
     status, lines = ended(
         started(warm_executable, disk.path / "results", tmp_path / "refuge"), full_and_free

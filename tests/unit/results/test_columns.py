@@ -13,7 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from commbench.core.columns import (
+from commbench.core.errors import CommbenchError
+from commbench.core.variables import Case
+from commbench.measure import case, recorder, time_limits
+from commbench.measure.statistics import summarise
+from commbench.results.columns import (
     CASES,
     COUNTERS,
     IDENTITY,
@@ -29,10 +33,6 @@ from commbench.core.columns import (
     check_version,
     grouped,
 )
-from commbench.core.errors import CommbenchError
-from commbench.core.variables import Case
-from commbench.measure import case, recorder, time_limits
-from commbench.measure.statistics import summarise
 
 UNITS = {"_s": "s", "_ns": "ns", "_gb_per_s": "GB/s", "_bytes": "B", "_per_s": "1/s"}
 PUBLIC = {  # version 3; taking one away or renaming one breaks files that people keep

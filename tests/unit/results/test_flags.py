@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import commbench
-from commbench.core.flags import FLAGS
+from commbench.results.flags import FLAGS
 
 PACKAGE = Path(commbench.__file__).parent
 DOCUMENT = PACKAGE.parent / "docs" / "report.md"

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .errors import ConfigError
+from commbench.core.errors import ConfigError
 
 TIMESTAMP = "%Y%m%dT%H%M%S.%f"  # names sort by time
 RECORD = "run.json"

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from commbench.core.columns import TABLES, arrow_schema, check_version, default_values
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable
-from commbench.core.run_folder import file_bytes
 from commbench.core.terminal import first_line
 from commbench.core.variables import NAMES, is_required
+
+from .columns import TABLES, arrow_schema, check_version, default_values
+from .run_folder import file_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +71,7 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
         samples = commbench.load("results/a", ["results/b", "results/c"], table="samples", skip_damaged=True)
 
     Paths: folders with runs, parquet files of that table, lists of them; the folder `results`
-    without any. Columns and units: commbench/core/columns.py. `warnings` is a text ("noisy skewed",
+    without any. Columns and units: commbench/results/columns.py. `warnings` is a text ("noisy skewed",
     "" for none), `env` and `backend_options` are JSON, lists of numbers are tuples; integers and
     booleans beside nulls are Int64 and boolean. Samples have `operation_s` too, the seconds of one
     operation on that rank's clock.
@@ -444,6 +446,14 @@ def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
         maps_as_pydicts="strict", split_blocks=True, self_destruct=True
     )
     return frame.drop_duplicates(ROW_KEYS[table], keep="last", ignore_index=True)
+
+
+def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """A mask of the ranks [n] whose clocks count, by the column `headline`: a repetition takes as
+    long as the slowest of them measured."""
+    if case["headline"] == "max_over_ranks":
+        return np.full(ranks.size, True)
+    return np.isin(ranks, [int(pair.split("-")[0]) for pair in case["pair"].split()])
 
 
 def row_dicts(frame: pd.DataFrame) -> list[dict[str, Any]]:

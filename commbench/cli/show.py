@@ -1,25 +1,15 @@
-"""The commands that read stored results.
-
-`show RUN...`: the table of a run again, or several backends side by side. `report PATH...`: what
-the results say, with --html as one page. `export PATH...`: tables as CSV, for spreadsheets and
-other programs.
-"""
+"""`commbench show RUN...`: the table of a run again, or several backends side by side."""
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from commbench.core.columns import TABLES, Row, hashable
 from commbench.core.errors import ConfigError, Unreadable
-from commbench.core.flags import DOUBTFUL, warnings_of
-from commbench.core.run_folder import resume_command
 from commbench.core.terminal import (
     GAP,
     UNLIMITED_WIDTH,
@@ -31,18 +21,18 @@ from commbench.core.terminal import (
 from commbench.core.units import format_number, plural, value_text
 from commbench.core.variables import TABLE
 from commbench.report.fit import FAMILY_VARIABLES, OF_BACKEND, by_window, varying
-from commbench.report.load import find_runs, load_run, read_rows, run_tables
-from commbench.report.summary import read_results, summarise_results, summary_text
+from commbench.results.columns import Row, hashable
+from commbench.results.flags import DOUBTFUL, warnings_of
+from commbench.results.load import find_runs, load_run, read_rows, run_tables
+from commbench.results.run_folder import resume_command
 from commbench.writers.console import row_order, run_text
 from commbench.writers.nccl_tests import NcclTests
 from commbench.writers.osu import Osu
 from commbench.writers.parquet import plain_rows
 from commbench.writers.table import TimeLine
 
-from .options import CommandParser, check_file, whole_number, write_file
-
-if TYPE_CHECKING:
-    import pandas as pd
+from .export import csv_text
+from .options import CommandParser
 
 CONSOLE = "console"
 OSU = "osu"
@@ -52,13 +42,6 @@ CSV = "csv"
 BESIDE = (*(each.name for each in TABLE if each.beside), "label")
 # tables of their own
 APART = tuple(name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window", "pair"))
-MOST_TABLE_ROWS = 30
-MOST_TABLES = 3  # of single runs, in a report
-STDOUT = "-"
-RUN_BY_SPREADSHEETS = ("=", "+", "-", "@", "\t", "\n")
-LINE_BREAK = re.compile("\r\n?")
-QUOTE = "'"
-TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 def show(words: list[str]) -> int:
@@ -257,135 +240,3 @@ def _pivot_cell(rows: Sequence[Row], rate: bool) -> str:
         return "-  "
     value = median(row["algbw_gb_per_s"] if rate else 1e6 * row["median_s"] for row in rows)
     return f"{format_number(value)} {'!' if any(map(_is_doubtful, rows)) else ' '}"
-
-
-# ---------------------------------------------------------------- report
-
-
-def report(words: list[str]) -> int:
-    """Print the answers and write the page; returns 0.
-
-    Raises ConfigError where there is nothing to report or the file can't be written.
-    """
-    parser = CommandParser(
-        prog="commbench report",
-        description="What the results say: tables here, figures with --html.",
-    )
-    add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="folders with runs, or parquet files of cases")
-    add("--html", metavar="FILE", help="write one page with figures; it needs no network")
-    add("--benchmark", metavar="NAME", help="only this benchmark")
-    add(
-        "--top",
-        type=whole_number(1),
-        default=MOST_TABLE_ROWS,
-        help=f"rows of a table on the terminal (default {MOST_TABLE_ROWS})",
-    )
-    options = parser.parse_args(words)
-    if options.html is not None:
-        check_file("--html", options.html)
-    summary = summarise_results(read_results(options.paths, options.benchmark))
-    for line in summary.results.problems:
-        print(printable(f"left out: {line}"), file=sys.stderr)
-    if options.html is not None:
-        from commbench.report.distributions import read_raw_data
-        from commbench.report.page import page
-
-        write_file("--html", options.html, page(summary, read_raw_data(summary.results)))
-    runs = [run for path in options.paths if Path(path).is_dir() for run in find_runs(path)]
-    # a few runs of one backend: there is nothing to choose between, and their own tables are the
-    # result
-    alone = summary.results.cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES
-    for folder in runs if alone else ():
-        rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
-        if rows or options.benchmark is None:
-            sys.stdout.write(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
-    sys.stdout.write(
-        summary_text(summary, options.top)
-        + (f"\npage: {options.html}\n" if options.html is not None else "")
-    )
-    return 0
-
-
-# ---------------------------------------------------------------- export
-
-
-def export(words: list[str]) -> int:
-    """Write one table of all runs below the paths; returns 0.
-
-    Raises ConfigError for wrong options and a file that can't be written, CommbenchError like load.
-    """
-    parser = CommandParser(prog="commbench export", description="Write a table of results as CSV.")
-    add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="folder of a run, or of several")
-    add("--csv", required=True, metavar="FILE", help="the file to write; - is stdout")
-    add("--table", default="cases", choices=tuple(TABLES), help="default: cases")
-    add("--columns", metavar="A,B,C", help="these columns in this order (default: all)")
-    add("--force", action="store_true", help="replace FILE where it exists")
-    options = parser.parse_args(words)
-    allowed = columns = [column.name for column in TABLES[options.table]]
-    if options.columns is not None:
-        columns = list(dict.fromkeys(name.strip() for name in options.columns.split(",")))
-    if unknown := ", ".join(repr(name) for name in columns if name not in allowed):
-        raise ConfigError(
-            f"--columns: {unknown} is not in {options.table}; allowed: {', '.join(allowed)}"
-        )
-    if options.csv != STDOUT:
-        check_file("--csv", options.csv)
-        if Path(options.csv).exists() and not options.force:
-            raise ConfigError(
-                f"--csv {options.csv} exists; choose another file, or add --force to replace it"
-            )
-    frame = read_rows(options.paths, options.table)[columns]
-    text = csv_text(frame, options.table)
-    if options.csv == STDOUT:
-        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
-        return 0
-    write_file("--csv", options.csv, text, replace=options.force)
-    print(f"{len(frame)} rows of {options.table}: {options.csv}")
-    return 0
-
-
-def csv_text(frame: pd.DataFrame, table: str) -> str:
-    """The rows as CSV.
-
-    Integers stay integers, null is an empty cell, a list is joined by spaces, a map is JSON, times
-    are UTC, line breaks are newlines. A text that a spreadsheet would take for a formula gets a
-    single quote before it, and so does one that begins with that quote: removing one leading quote
-    restores every text.
-    """
-    kinds = {column.name: column.kind for column in TABLES[table]}
-    written = frame.copy()
-    for name in map(str, frame.columns):
-        column = frame[name]
-        kind = kinds[name]
-        if kind == "integer":
-            written[name] = column.astype("Int64")  # beside a null pandas holds them as floats
-        elif kind == "time":
-            written[name] = column.dt.strftime(TIME_FORMAT)
-        elif kind == "text":
-            written[name] = column.map(
-                {value: _harmless(value) for value in column.dropna().unique()}
-            )
-        elif kind == "texts":
-            written[name] = column.map(
-                lambda values: _harmless(" ".join(values)), na_action="ignore"
-            )
-        elif kind == "map":
-            written[name] = column.map(
-                lambda values: json.dumps(values, sort_keys=True), na_action="ignore"
-            )
-    return written.to_csv(index=False, lineterminator="\n")
-
-
-def _harmless(text: str) -> str:
-    """The text of a cell that no spreadsheet runs as a formula.
-
-    Line breaks become newlines: CSV writers do not quote a lone carriage return, and readers end
-    the line there.
-    """
-    text = LINE_BREAK.sub("\n", text)
-    risky = text.startswith((*RUN_BY_SPREADSHEETS, QUOTE)) or text.lstrip().startswith(
-        RUN_BY_SPREADSHEETS
-    )
-    return f"{QUOTE}{text}" if risky else text

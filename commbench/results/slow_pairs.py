@@ -24,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from commbench.core.layout import Layout, Pair, pairs_text
+from commbench.core.units import format_bytes, format_factor, format_seconds, value_text
+from commbench.core.variables import SIZES
+
 from .columns import VARIABLES, Row, hashable
 from .flags import warnings_of
-from .layout import Layout, Pair, pairs_text
-from .units import format_bytes, format_factor, format_seconds, value_text
-from .variables import SIZES
 
 FACTOR = 1.2
 UNCERTAIN_FACTOR = 2.0

@@ -21,11 +21,11 @@ import pytest
 
 import commbench
 from commbench.cli.run import resume
-from commbench.core.columns import arrow_schema
 from commbench.core.errors import CommbenchError
 from commbench.report.fit import families
-from commbench.report.load import load_run, read_rows
 from commbench.report.summary import read_results
+from commbench.results.columns import arrow_schema
+from commbench.results.load import load_run, read_rows
 
 FIXED = ("timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0")
 CASES = 3

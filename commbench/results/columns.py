@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from .errors import Unreadable
-from .units import format_bytes, format_number, short_pairs
-from .variables import BY_NAME, TABLE, is_required
+from commbench.core.errors import Unreadable
+from commbench.core.units import format_bytes, format_number, short_pairs
+from commbench.core.variables import BY_NAME, TABLE, is_required
 
 Row = Mapping[str, Any]  # of a table, by column
 GroupItem = TypeVar("GroupItem")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from commbench.core.fact_scopes import FACT_SCOPES, scope_of
+from commbench.results.fact_scopes import FACT_SCOPES, scope_of
 
 WORDS = {
     "ranks": {"error", "network", "record", "node", "ignore"},

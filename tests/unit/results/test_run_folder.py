@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from small_disk import small_disk
 
-from commbench.core import run_folder as folders
 from commbench.core.errors import ConfigError
-from commbench.core.run_folder import (
+from commbench.results import run_folder as folders
+from commbench.results.run_folder import (
     check_output,
     how_to_finish,
     new_folder,

@@ -1,0 +1,108 @@
+"""`commbench export PATH...`: a table of results as CSV, for spreadsheets and other programs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commbench.core.errors import ConfigError
+from commbench.core.terminal import (
+    printable,
+)
+from commbench.results.columns import TABLES
+from commbench.results.load import read_rows
+
+from .options import CommandParser, check_file, write_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STDOUT = "-"
+RUN_BY_SPREADSHEETS = ("=", "+", "-", "@", "\t", "\n")
+LINE_BREAK = re.compile("\r\n?")
+QUOTE = "'"
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+def export(words: list[str]) -> int:
+    """Write one table of all runs below the paths; returns 0.
+
+    Raises ConfigError for wrong options and a file that can't be written, CommbenchError like load.
+    """
+    parser = CommandParser(prog="commbench export", description="Write a table of results as CSV.")
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="folder of a run, or of several")
+    add("--csv", required=True, metavar="FILE", help="the file to write; - is stdout")
+    add("--table", default="cases", choices=tuple(TABLES), help="default: cases")
+    add("--columns", metavar="A,B,C", help="these columns in this order (default: all)")
+    add("--force", action="store_true", help="replace FILE where it exists")
+    options = parser.parse_args(words)
+    allowed = columns = [column.name for column in TABLES[options.table]]
+    if options.columns is not None:
+        columns = list(dict.fromkeys(name.strip() for name in options.columns.split(",")))
+    if unknown := ", ".join(repr(name) for name in columns if name not in allowed):
+        raise ConfigError(
+            f"--columns: {unknown} is not in {options.table}; allowed: {', '.join(allowed)}"
+        )
+    if options.csv != STDOUT:
+        check_file("--csv", options.csv)
+        if Path(options.csv).exists() and not options.force:
+            raise ConfigError(
+                f"--csv {options.csv} exists; choose another file, or add --force to replace it"
+            )
+    frame = read_rows(options.paths, options.table)[columns]
+    text = csv_text(frame, options.table)
+    if options.csv == STDOUT:
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+        return 0
+    write_file("--csv", options.csv, text, replace=options.force)
+    print(f"{len(frame)} rows of {options.table}: {options.csv}")
+    return 0
+
+
+def csv_text(frame: pd.DataFrame, table: str) -> str:
+    """The rows as CSV.
+
+    Integers stay integers, null is an empty cell, a list is joined by spaces, a map is JSON, times
+    are UTC, line breaks are newlines. A text that a spreadsheet would take for a formula gets a
+    single quote before it, and so does one that begins with that quote: removing one leading quote
+    restores every text.
+    """
+    kinds = {column.name: column.kind for column in TABLES[table]}
+    written = frame.copy()
+    for name in map(str, frame.columns):
+        column = frame[name]
+        kind = kinds[name]
+        if kind == "integer":
+            written[name] = column.astype("Int64")  # beside a null pandas holds them as floats
+        elif kind == "time":
+            written[name] = column.dt.strftime(TIME_FORMAT)
+        elif kind == "text":
+            written[name] = column.map(
+                {value: _harmless(value) for value in column.dropna().unique()}
+            )
+        elif kind == "texts":
+            written[name] = column.map(
+                lambda values: _harmless(" ".join(values)), na_action="ignore"
+            )
+        elif kind == "map":
+            written[name] = column.map(
+                lambda values: json.dumps(values, sort_keys=True), na_action="ignore"
+            )
+    return written.to_csv(index=False, lineterminator="\n")
+
+
+def _harmless(text: str) -> str:
+    """The text of a cell that no spreadsheet runs as a formula.
+
+    Line breaks become newlines: CSV writers do not quote a lone carriage return, and readers end
+    the line there.
+    """
+    text = LINE_BREAK.sub("\n", text)
+    risky = text.startswith((*RUN_BY_SPREADSHEETS, QUOTE)) or text.lstrip().startswith(
+        RUN_BY_SPREADSHEETS
+    )
+    return f"{QUOTE}{text}" if risky else text

@@ -1,0 +1,68 @@
+"""`commbench report PATH...`: what the results say, with --html as one page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commbench.core.terminal import (
+    Terminal,
+    printable,
+)
+from commbench.report.summary import read_results, summarise_results, summary_text
+from commbench.results.load import find_runs
+
+from .options import CommandParser, check_file, whole_number, write_file
+from .show import CONSOLE, rows_of, shown_text
+
+if TYPE_CHECKING:
+    pass
+
+MOST_TABLE_ROWS = 30
+MOST_TABLES = 3  # of single runs
+
+
+def report(words: list[str]) -> int:
+    """Print the answers and write the page; returns 0.
+
+    Raises ConfigError where there is nothing to report or the file can't be written.
+    """
+    parser = CommandParser(
+        prog="commbench report",
+        description="What the results say: tables here, figures with --html.",
+    )
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="folders with runs, or parquet files of cases")
+    add("--html", metavar="FILE", help="write one page with figures; it needs no network")
+    add("--benchmark", metavar="NAME", help="only this benchmark")
+    add(
+        "--top",
+        type=whole_number(1),
+        default=MOST_TABLE_ROWS,
+        help=f"rows of a table on the terminal (default {MOST_TABLE_ROWS})",
+    )
+    options = parser.parse_args(words)
+    if options.html is not None:
+        check_file("--html", options.html)
+    summary = summarise_results(read_results(options.paths, options.benchmark))
+    for line in summary.results.problems:
+        print(printable(f"left out: {line}"), file=sys.stderr)
+    if options.html is not None:
+        from commbench.report.distributions import read_raw_data
+        from commbench.report.page import page
+
+        write_file("--html", options.html, page(summary, read_raw_data(summary.results)))
+    runs = [run for path in options.paths if Path(path).is_dir() for run in find_runs(path)]
+    # a few runs of one backend: there is nothing to choose between, and their own tables are the
+    # result
+    alone = summary.results.cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES
+    for folder in runs if alone else ():
+        rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
+        if rows or options.benchmark is None:
+            sys.stdout.write(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
+    sys.stdout.write(
+        summary_text(summary, options.top)
+        + (f"\npage: {options.html}\n" if options.html is not None else "")
+    )
+    return 0
