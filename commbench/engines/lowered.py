@@ -7,7 +7,6 @@ B ping-pong, a loop over a tuple of bound calls 9 %.
 
 from __future__ import annotations
 
-import gc
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommunicationError, Unsupported
+from commbench.core.garbage_collection import collection_paused
 from commbench.core.payload import dtype
 from commbench.core.program import Barrier, Program, Step, View
 from commbench.core.variables import Case
@@ -157,17 +157,13 @@ class PythonRunner:
 def measured_calls() -> Iterator[None]:
     """Switch garbage collection off, as timeit does. Raises any error but Unsupported as a
     CommunicationError."""
-    enabled = gc.isenabled()
-    gc.disable()
     try:
-        yield
+        with collection_paused():
+            yield
     except Unsupported:
         raise
     except Exception as error:
         raise CommunicationError(f"{type(error).__name__}: {error}") from error
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def sleep_until(instant_ns: int) -> None:

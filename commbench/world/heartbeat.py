@@ -24,6 +24,7 @@ from pathlib import Path
 from traceback import extract_stack
 
 from commbench.core.errors import MAX_NAMED_RANKS
+from commbench.core.garbage_collection import collection_paused
 from commbench.core.protocols import Control, Runner
 from commbench.hardware.sources import read_line, read_link
 
@@ -92,7 +93,10 @@ class Progress:
 def main_stack() -> list[str]:
     """The stack of this process's main thread, innermost call last: "file:line function"."""
     main = threading.main_thread().ident
-    frame = sys._current_frames().get(-1 if main is None else main)
+    # in Python 3.10 to 3.12 a collection inside this call may wait forever: for a thread that
+    # waits for the lock of the call (python/cpython#106883)
+    with collection_paused():
+        frame = sys._current_frames().get(-1 if main is None else main)
     if frame is None:
         return []
     calls = extract_stack(frame)[-MAX_FRAMES:]

@@ -269,6 +269,8 @@ class _ForkServer:
     def _start(
         self, size: int, words: Sequence[str], environment: Mapping[str, str], output: int
     ) -> None:
+        # a rank that gets SIGTERM before it has a handler of its own is ended by it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listener:
             for rank in range(size):
                 own = rank_environment(rank, size, listener.getsockname()[1])
@@ -279,6 +281,7 @@ class _ForkServer:
                         listener.close()
                     self._become_rank({**environment, **own}, words, output)
                 self._ranks[pid] = rank
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.close(output)
         self._answer(self._ranks)
 
@@ -292,6 +295,7 @@ class _ForkServer:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             self._parent.close()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             for descriptor in (1, 2):

@@ -88,6 +88,42 @@ def test_another_thread_sees_where_the_main_thread_is() -> None:
     )
 
 
+LOOKING = """
+import gc, threading, time
+from commbench.world.heartbeat import main_stack
+
+class Garbage:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        time.sleep(0)  # another thread runs
+
+def come_and_go():
+    while time.monotonic() < until_s:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+
+def look():
+    while time.monotonic() < until_s:
+        Garbage()
+        main_stack()
+
+gc.set_threshold(1)
+until_s = time.monotonic() + 1.0
+threads = [threading.Thread(target=work) for work in (come_and_go, come_and_go, look, look)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_looking_at_the_stack_waits_for_no_other_thread() -> None:
+    """Garbage is collected often, and lets other threads begin and end meanwhile."""
+    subprocess.run([sys.executable, "-c", LOOKING], timeout=30, check=True)
+
+
 # ---------------------------------------------------------------- who is silent
 
 

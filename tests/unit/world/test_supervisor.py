@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from processes import until
 
 from commbench.core.errors import WorldBroken
 from commbench.hardware import resource_limits
@@ -92,11 +93,12 @@ def supervised(
     end = supervise(start, output, folder, folder / "reason", stopped_s, closing_s)
     assert time.monotonic() - begun < 20
     for pid in worlds[0].ranks:
-        until = time.monotonic() + 5
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        until(lambda pid=pid: has_ended(pid), 5)
     return end
+
+
+def has_ended(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize(
@@ -223,19 +225,27 @@ def test_a_launcher_that_is_killed_is_the_cause(tmp_path: Path) -> None:
     assert end.cause is not None and end.cause.endswith("was killed by SIGKILL")
 
 
+@pytest.fixture
+def wakes_at_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent reads run.json once a process has ended, and not before."""
+    for name in ("POLL_S", "UNRECORDED_POLL_S"):
+        monkeypatch.setattr(supervisor, name, 15.0)
+
+
+@pytest.mark.usefixtures("wakes_at_an_end")
 def test_a_launcher_with_the_status_of_ranks_that_it_ended_is_not_the_cause(tmp_path: Path) -> None:
     """srun ends the tasks of a world that rank 0 has found broken, and exits with their 143."""
     broken = (
         "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status': 3,"
         " 'reason': 'silent'}))"
     )
-    # before its parent can read that and end it
-    end = supervised(tmp_path, f"{broken}; os._exit(143)")
+    end = supervised(tmp_path, f"time.sleep(0.5); {broken}; os._exit(143)")
     assert end.cause is None
     with pytest.raises(WorldBroken, match=r"^silent; finished cases are in"):
         exit_protocol.run_status(tmp_path, tmp_path / "reason", end)
 
 
+@pytest.mark.usefixtures("wakes_at_an_end")
 def test_a_launcher_that_is_killed_is_the_cause_also_where_a_rank_notices_it_first(
     tmp_path: Path,
 ) -> None:
@@ -244,7 +254,7 @@ def test_a_launcher_that_is_killed_is_the_cause_also_where_a_rank_notices_it_fir
     broken = (
         "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status': 3}))"
     )
-    end = supervised(tmp_path, f"{broken}; os.kill(os.getpid(), signal.SIGKILL)")
+    end = supervised(tmp_path, f"time.sleep(0.5); {broken}; os.kill(os.getpid(), signal.SIGKILL)")
     assert end.cause is not None and end.cause.endswith("was killed by SIGKILL")
 
 
