@@ -38,9 +38,11 @@ from commbench.measure.plan import duration_s, plan
 from commbench.results.load import run_tables
 from commbench.results.run_folder import new_folder, read_record
 from commbench.world.control import hosted_world
+from commbench.world.launch import SIDE_BY_SIDE, exported
 from commbench.writers.console import row_order
 
 from .doctor import facts_here
+from .show import pivot_text, rows_of
 
 # runs the jobs one after the other in this process
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -118,6 +120,21 @@ class Sweep:
         self._ended[number] = Ended(status, _with_record(folder))
         print(flush=True)
         return status
+
+    def print_side_by_side(self) -> None:
+        """The backends side by side, and the table of jobs only where one did not end well."""
+        folders = [ended.folder for ended in self._ended.values() if ended.folder is not None]
+        rows = []
+        for folder in folders:
+            with suppress(CommbenchError):
+                rows += rows_of(folder)
+        if any(row["status"] == "ok" for row in rows):
+            print(pivot_text(rows, Terminal.of(sys.stdout)), flush=True)
+        if len(self._ended) < len(self._jobs) or any(
+            ended.status for ended in self._ended.values()
+        ):
+            print()
+            self.print_table()
 
     def print_table(self) -> None:
         """All jobs with their cases and folders; below the table why some failed."""
@@ -202,7 +219,7 @@ def _why(ended: Ended) -> str:
 
 def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Task) -> int:
     """Run all jobs with the Hydra launcher of `config`, and print a table where they ran in this
-    process.
+    process: of several backends one of all their results.
 
     Returns the worst exit status. Raises ConfigError where there is no Slurm, WorldBroken where a
     job was refused or lost.
@@ -213,12 +230,15 @@ def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task:
     if config.hydra.launcher.get("_target_") != HERE:
         return max(_launch_jobs(config, lines, 0, task))
     sweep = Sweep(jobs, task)
-    try:
-        status = max(_launch_jobs(config, lines, 0, sweep.run))
-    except (KeyboardInterrupt, SystemExit):
-        sweep.print_table()
-        raise
-    sweep.print_table()
+    side_by_side = len({job.settings.backend.name for job in jobs}) > 1
+    show = sweep.print_side_by_side if side_by_side else sweep.print_table
+    with exported({SIDE_BY_SIDE: "1"} if side_by_side else {}):
+        try:
+            status = max(_launch_jobs(config, lines, 0, sweep.run))
+        except (KeyboardInterrupt, SystemExit):
+            show()
+            raise
+    show()
     return status
 
 

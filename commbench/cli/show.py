@@ -22,7 +22,7 @@ from commbench.core.units import format_number, plural, value_text
 from commbench.core.variables import TABLE
 from commbench.report.fit import FAMILY_VARIABLES, OF_BACKEND, by_window, varying
 from commbench.results.columns import Row, hashable
-from commbench.results.flags import DOUBTFUL, warnings_of
+from commbench.results.flags import doubts_of
 from commbench.results.load import find_runs, load_run, read_rows, run_tables
 from commbench.results.run_folder import resume_command
 from commbench.writers.console import row_order, run_text
@@ -57,6 +57,11 @@ def show(words: list[str]) -> int:
     parser.add_argument(
         "--as", dest="form", choices=forms, default=CONSOLE, help="default: console"
     )
+    parser.add_argument(
+        "--flags",
+        action="store_true",
+        help="one table a run, and below it each flag with its sizes, meaning and advice",
+    )
     options = parser.parse_args(words)
     runs = [run for path in options.paths for run in find_runs(path)]
     if not runs:
@@ -69,12 +74,13 @@ def show(words: list[str]) -> int:
     terminal = Terminal.of(sys.stdout)
     rows = {run: rows_of(run) for run in runs}
     every = [row for run_rows in rows.values() for row in run_rows]
-    if options.form == CONSOLE and len({row["backend"] for row in every}) > 1:
+    several = len({row["backend"] for row in every}) > 1
+    if options.form == CONSOLE and several and not options.flags:
         sys.stdout.write(f"{pivot_text(every, terminal)}\n")
         return 0
     for run, run_rows in rows.items():
         sys.stdout.write(
-            f"{shown_text(run, run_rows, options.form, terminal)}\n{printable(f'results: {run}')}\n\n"  # noqa: E501
+            f"{shown_text(run, run_rows, options.form, terminal, options.flags)}\n{printable(f'results: {run}')}\n\n"  # noqa: E501
         )
     return 0
 
@@ -92,9 +98,11 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
     return list({row["case_id"]: row for row in rows}.values())
 
 
-def shown_text(run: Path, rows: Sequence[Row], form: str, terminal: Terminal) -> str:
+def shown_text(
+    run: Path, rows: Sequence[Row], form: str, terminal: Terminal, flags: bool = False
+) -> str:
     """The tables of one run."""
-    record = load_run(run)
+    record = load_run(run) | {"folder": str(run)}  # it may have been moved
     strange = [key for key in ("backend", "world") if not isinstance(record.get(key, {}), dict)]
     if strange:
         raise Unreadable(
@@ -108,7 +116,7 @@ def shown_text(run: Path, rows: Sequence[Row], form: str, terminal: Terminal) ->
     for case_id, line in soaks.items():
         for table in run_tables(run, "counters", where=[("case_id", "=", case_id)]):
             line.add(table.to_pydict())
-    return run_text(record, list(rows), terminal, soaks)
+    return run_text(record, list(rows), terminal, soaks, flags=flags)
 
 
 def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
@@ -133,19 +141,14 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
         values = [
             f"{name} {value_text(point[name])}" for name in named if point[name] not in (None, ())
         ]
-        head = (
-            f"{', '.join([point['benchmark'], *values])}:"
-            f" {'algbw in GB/s' if rate else 'median in us'}"
-        )
+        unit = "algbw in GB/s" if rate else f"median in us{_meaning(listed)}"
+        head = f"{', '.join([point['benchmark'], *values])}: {unit}"
         head = terminal.styled(terminal.paragraph(head), "bold")
         parts.append(f"{head}\n{_pivot(listed, headings, rate, terminal)}\n")
-    doubted = sum(map(_is_doubtful, measured))
+    doubted = sum(bool(doubts_of(row)) for row in measured)
     lost = len(rows) - len(measured)
     notes = (
-        [
-            f"!: {doubted} of {plural(len(measured), 'number', 'numbers')} from cases with a"
-            " warning that casts doubt on them; intervals and warnings: commbench show of one run"
-        ]
+        [f"!: {doubted} of {len(measured)} doubtful: commbench show RUN --flags says why"]
         if doubted
         else []
     )
@@ -155,6 +158,12 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
         else []
     )
     return "\n".join([*parts, *map(terminal.paragraph, notes)])
+
+
+def _meaning(rows: Sequence[Row]) -> str:
+    """` of half a round trip`: what the times are of, where that is not the operation itself."""
+    kinds = {row["median_of"] for row in rows} - {None, "collective"}
+    return f" of {kinds.pop()}" if len(kinds) == 1 else ""
 
 
 def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
@@ -177,10 +186,6 @@ def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
 
 def _column_of(row: Row) -> tuple[Any, ...]:
     return tuple(hashable(row[name]) for name in BESIDE)
-
-
-def _is_doubtful(row: Row) -> bool:
-    return bool(warnings_of(row) & DOUBTFUL)
 
 
 def _differs(points: Iterable[Mapping[str, Any]], point: Mapping[str, Any], name: str) -> bool:
@@ -239,4 +244,4 @@ def _pivot_cell(rows: Sequence[Row], rate: bool) -> str:
     if not rows:
         return "-  "
     value = median(row["algbw_gb_per_s"] if rate else 1e6 * row["median_s"] for row in rows)
-    return f"{format_number(value)} {'!' if any(map(_is_doubtful, rows)) else ' '}"
+    return f"{format_number(value)} {'!' if any(map(doubts_of, rows)) else ' '}"

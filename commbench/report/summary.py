@@ -335,7 +335,10 @@ def count_flags(cases: pd.DataFrame) -> list[tuple[str, int, str, str]]:
     lists = cases.loc[cases["status"] == "ok", "warnings"]
     counts = Counter(str(flag) for flags in lists if flags is not None for flag in flags)
     flags = {name: FLAGS.get(name, UNKNOWN_FLAG) for name in counts}
-    return [(name, count, *flags[name]) for name, count in counts.most_common()]
+    return [
+        (name, count, flags[name].meaning, flags[name].advice)
+        for name, count in counts.most_common()
+    ]
 
 
 def reference_note(judged: Sequence[Judged]) -> str:

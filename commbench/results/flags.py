@@ -8,10 +8,15 @@ from typing import Any, NamedTuple
 
 
 class Flag(NamedTuple):
-    """`meaning` completes "this case has the flag because"; `advice` says what to do."""
+    """`meaning` completes "this case has the flag because"; `advice` says what to do.
+
+    With `is_doubt` the number may differ if the case is measured again, or on a quieter machine:
+    do not quote it. Other flags are notes, on what the number is.
+    """
 
     meaning: str
     advice: str
+    is_doubt: bool = True
 
 
 FLAGS = {
@@ -51,16 +56,19 @@ FLAGS = {
     "timer_limited": Flag(
         "reading the clock takes more than 5 % of a sample",
         "read the time as an upper bound; larger messages are not affected",
+        is_doubt=False,
     ),
     "python_bound": Flag(
         "the call itself, measured on a group of one rank, takes more than a tenth of the time;"
         " with GPU events: more than one repetition in 20 began before the host had enqueued all"
         " of it",
         "use engine=native where the backend has it; Python programs do pay this time",
+        is_doubt=False,
     ),
     "in_cache": Flag(
         "the buffers of this size stay in the last-level cache although they rotate",
         "take the rate as that of the cache; larger messages show the memory",
+        is_doubt=False,
     ),
     "skewed": Flag(
         "ranks began a repetition at times that differ by more than 5 % of it (column skew_s)",
@@ -70,6 +78,7 @@ FLAGS = {
         "ranks began behind a barrier, and no common clock shows how far apart",
         "small messages of collectives on CPUs: repeat with sync=window, where ranks start at"
         " agreed instants",
+        is_doubt=False,
     ),
     "clock_limited": Flag(
         "sync=window: the ranks' clocks are uncertain by more than 5 % of a repetition (column"
@@ -106,11 +115,13 @@ FLAGS = {
         " checked",
         "compare it with osu_bw; use buffers=own to give each message its own memory and to check"
         " all of them",
+        is_doubt=False,
     ),
     "zero_payload": Flag(
         "in-place sums that nothing resets between two time stamps moved zeros; the payload was"
         " checked separately",
         "nothing: zeros take as long as other numbers unless the network compresses",
+        is_doubt=False,
     ),
     "impossible": Flag(
         "the bus bandwidth is above its limit (column limit_gb_per_s), so one of the two is wrong",
@@ -120,27 +131,10 @@ FLAGS = {
     "thinned": Flag(
         "there were too many repetitions to store, so only every 2nd, 4th, ... one was kept",
         "nothing: enough remain for the median and the quantiles",
+        is_doubt=False,
     ),
 }
-# the number may differ if the case is measured again, or on a quieter machine
-DOUBTFUL = frozenset(
-    {
-        "noisy",
-        "drifting",
-        "multimodal",
-        "unstable",
-        "unsteady",
-        "disturbed",
-        "oversubscribed",
-        "timer_limited",
-        "skewed",
-        "clock_limited",
-        "late_starts",
-        "gaps",
-        "throttled",
-        "impossible",
-    }
-)
+DOUBTFUL = frozenset(name for name, flag in FLAGS.items() if flag.is_doubt)
 UNKNOWN_FLAG = Flag(
     "a flag of another version of commbench", "see that version's documentation (run.json names it)"
 )
@@ -154,3 +148,8 @@ def warnings_of(row: Mapping[str, Any]) -> frozenset[str]:
         if flags is None
         else frozenset(flags.split() if isinstance(flags, str) else flags)
     )
+
+
+def doubts_of(row: Mapping[str, Any]) -> frozenset[str]:
+    """The flags of a case that cast doubt on its number."""
+    return warnings_of(row) & DOUBTFUL

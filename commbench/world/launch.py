@@ -22,12 +22,22 @@ from .recovery import Resume
 from .supervisor import LaunchedWorld, RunningWorld, supervise
 
 SWEEP = "COMMBENCH_SWEEP"  # shared by the jobs of one command
+# exported where a command ends with one table of all its jobs, which then print none of their own
+SIDE_BY_SIDE = "COMMBENCH_SIDE_BY_SIDE"
 CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
 LONGEST_VARIABLE = 100_000  # bytes; Linux refuses 128 KiB
 # of budget.silence_s: a stopped rank on this host is named before its heartbeats are missed
 STOPPED_SHARE = 0.75
 # ranks on other hosts need these as they are here
-FORWARDED = (SWEEP, CONFIG_DIR, "PYTHONPATH", "LD_LIBRARY_PATH", "PATH", "PYTHONSAFEPATH")
+FORWARDED = (
+    SWEEP,
+    SIDE_BY_SIDE,
+    CONFIG_DIR,
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "PATH",
+    "PYTHONSAFEPATH",
+)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ RELAYED = "COMMBENCH_RELAYED"  # exported by a parent that reads the output of i
 PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itself
 LOG = "launcher.log"
 MARK = b"\x1e"  # record separator: no text holds it (core.terminal.printable)
-LINE_KINDS = {"stdout": b"o", "stderr": b"e", "progress": b"p"}  # what follows MARK
+# what follows MARK
+LINE_KINDS = {"stdout": b"o", "stderr": b"e", "progress": b"p", "draft": b"d"}
 PIPE_BYTES = 65536  # that a pipe holds
 REDRAW_S = 0.25
 BAR_WIDTH = 10
@@ -50,27 +51,42 @@ def relay_marks() -> tuple[bytes, bytes]:
 
 @dataclass
 class State:
-    """Cases of a run, how many are finished, which is being measured, and what the last one took.
+    """How far a run is: it makes passes over its cases, and visits those that are not finished.
 
-    `share` of the run is done: a case is measured several times, and finished after its last visit.
+    `done` of the `cases` are visited in this pass or finished; `passes` are planned, and more may
+    follow. `share` of the run is done.
     """
 
     cases: int = 0
     done: int = 0
+    number: int = 1  # of this pass
+    passes: int = 1
     share: float = 0.0
     current: str = "starting"
     last: str = ""
 
     def line(self, elapsed_s: float, width: int) -> str:
-        """One line of less than `width` characters."""
+        """One line of less than `width` characters; where it is too long, the current case goes
+        first."""
         if not self.cases:
             return printable(f"{self.current}  {_clock(elapsed_s)}")[: width - 1]
         bar = "#" * int(BAR_WIDTH * self.share)
         left_s = elapsed_s / self.share - elapsed_s if self.share else 0
-        time_text = _clock(elapsed_s) + (f" + {_clock(left_s)}" if left_s else "")
-        parts = [f"[{bar:-<{BAR_WIDTH}}] {self.done}/{self.cases}", time_text, self.current]
-        parts += [f"last: {self.last}"] if self.last else []
-        return printable("  ".join(parts))[: width - 1]
+        begin = [
+            f"[{bar:-<{BAR_WIDTH}}] {self.pass_text()}{self.done}/{self.cases}",
+            _clock(elapsed_s) + (f" + {_clock(left_s)}" if left_s else ""),
+        ]
+        end = [f"last: {self.last}"] if self.last else []
+        whole = printable("  ".join([*begin, self.current, *end]))
+        if len(whole) >= width and end:
+            whole = printable("  ".join([*begin, *end]))
+        return whole[: width - 1]
+
+    def pass_text(self) -> str:
+        """`pass 2 of 3, `; empty where one is planned."""
+        if self.passes == 1:
+            return ""
+        return f"pass {self.number}{f' of {self.passes}' if self.number <= self.passes else ''}, "
 
 
 def _clock(seconds: float) -> str:
@@ -107,6 +123,17 @@ class Bar:
             self._write(ERASE)
             self._drawn = ""
 
+    def erase_above(self, lines: int) -> None:
+        """Erase so many lines above, and what is below them."""
+        self._write(f"\x1b[{lines}A\r\x1b[J")
+
+    def height(self) -> int:
+        """The lines of the terminal; 0 where it has gone."""
+        try:
+            return os.get_terminal_size(sys.stderr.fileno()).lines
+        except OSError:
+            return 0
+
     def _write(self, text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -130,18 +157,30 @@ def print_error(text: str, below: Sequence[str] = ()) -> None:
 # ---------------------------------------------------------------- on rank 0
 
 
+def print_draft(text: str) -> None:
+    """Have the parent show lines that it erases once this rank prints its results; nothing where no
+    parent shows a bar."""
+    if PROGRESS in os.environ and isinstance(sys.stderr, SafeStream):
+        lines = json.dumps(text.split("\n")).encode()
+        sys.stderr.write_bytes(MARK + LINE_KINDS["draft"] + lines + b"\n")
+
+
 class Reporter:
     """Reports how far the run is: to a parent that shows the bar, else in its own bar, else in a
-    line per case."""
+    line per case and one per pass."""
 
     def __init__(self) -> None:
         self._state = State()
-        self._shares = dict[str, float]()  # by case: how much of it is done
+        self._visits = dict[str, int]()  # of each case that has been begun
+        self._finished = set[str]()
         self._has_parent = PROGRESS in os.environ
         self._bar: Bar | None = None
+        self._pass_begun_s = time.monotonic()
 
     def begin(self, run: Mapping[str, Any]) -> None:
         self._state.cases = int(run.get("cases") or 0)
+        timing = run.get("config", {}).get("timing", {})
+        self._state.passes = int(timing.get("visits") or 1)
         bound = format_seconds(run.get("at_most_s"))
         cases = f"{self._state.cases} case{'' if self._state.cases == 1 else 's'}"
         launches = run.get("launches", {})
@@ -149,6 +188,7 @@ class Reporter:
             cases = f"launch {len(launches['began'])} of {launches['planned']}: {cases}"
         print(printable(f"{cases}, at most {bound}: {run['folder']}"), file=sys.stderr, flush=True)
         self._bar = None if self._has_parent else bar_or_none()
+        self._pass_begun_s = time.monotonic()
         self._show()
 
     def starts(self, case: Case) -> None:
@@ -157,20 +197,49 @@ class Reporter:
 
     def finished(self, row: Mapping[str, Any]) -> None:
         """A visit of a case has ended."""
-        finished = row["stop_reason"] not in UNFINISHED
-        visits = row.get("visits") or 1
-        again = self._shares.get(row["case_id"]) == 1.0  # written with another warning
-        self._shares[row["case_id"]] = 1.0 if finished else visits / (visits + 1)
+        case_id = row["case_id"]
+        again = case_id in self._finished  # written with another warning
+        self._visits[case_id] = row.get("visits") or 1
+        if row["stop_reason"] not in UNFINISHED:
+            self._finished.add(case_id)
         text = case_text(row)
         ok = row["status"] == "ok"
-        self._state.done = sum(share == 1.0 for share in self._shares.values())
-        self._state.share = sum(self._shares.values()) / max(self._state.cases, len(self._shares))
         self._state.last = f"{text} {format_seconds(row['median_s']) if ok else row['status']}"
-        if not self._has_parent and self._bar is None and finished and not again:
+        self._count()
+        if not self._has_parent and self._bar is None and case_id in self._finished and not again:
             result = format_seconds(row["median_s"]) if ok else f"{row['status']}: {row['reason']}"
-            line = f"[{self._state.done}/{self._state.cases}] {text}: {result}"
+            line = f"[{len(self._finished)}/{self._state.cases}] {text}: {result}"
             print(printable(line).replace("\n", " "), file=sys.stderr, flush=True)
         self._show()
+
+    def _count(self) -> None:
+        """Find which pass this is, and how many cases it has visited."""
+        state = self._state
+        cases = max(state.cases, len(self._visits))
+        left = [visits for name, visits in self._visits.items() if name not in self._finished]
+        shares = [visits / (visits + 1) for visits in left]
+        state.share = (len(self._finished) + sum(shares)) / max(cases, 1)
+        not_begun = cases - len(self._visits)
+        before = state.number
+        # a case that is in no pass any more is finished
+        state.number = 1 if not_begun else min(left, default=before - 1) + 1
+        state.done = cases - (not_begun or left.count(state.number - 1))
+        if state.number > before and left and state.passes > 1:
+            self._print_pass(before)
+
+    def _print_pass(self, number: int) -> None:
+        """In a file, say that a pass is over."""
+        now_s = time.monotonic()
+        if not self._has_parent and self._bar is None:
+            of_all = f" of {self._state.passes}" if number <= self._state.passes else ""
+            spent = format_seconds(now_s - self._pass_begun_s)
+            left = len(self._visits) - len(self._finished)
+            print(
+                f"pass {number}{of_all} took {spent}; {left} of {len(self._visits)} cases go on",
+                file=sys.stderr,
+                flush=True,
+            )
+        self._pass_begun_s = now_s
 
     def end(self) -> None:
         """Remove the bar before anything else is printed."""
@@ -205,6 +274,7 @@ class Output:
         self._log = log
         self._ended = threading.Event()
         self._state: State | None = State(current=starting)  # None while rank 0 prints results
+        self._draft_lines = 0  # of a draft that nothing has been printed below
         self._read_end, self.write_end = os.pipe()
         self._thread = threading.Thread(target=self._copy, name="commbench-output", daemon=True)
 
@@ -263,8 +333,25 @@ class Output:
             with suppress(ValueError, TypeError):  # of a rank that was killed while it wrote
                 values = json.loads(text)
                 self._state = None if values is None else State(**values)
+        elif kind == LINE_KINDS["draft"]:
+            with suppress(ValueError, TypeError):
+                self._show_draft(json.loads(text))
         elif mark:
             self._print(sys.stdout if kind == LINE_KINDS["stdout"] else sys.stderr, text)
+
+    def _show_draft(self, lines: Sequence[str]) -> None:
+        """Print lines that can be erased: where the terminal has room for all of them."""
+        if self._bar is None or len(lines) >= self._bar.height():
+            return
+        for line in lines:
+            self._print(sys.stderr, line.encode())
+        self._draft_lines = len(lines)
+
+    def _erase_draft(self) -> None:
+        """Erase a draft that the results replace; one with other text below it stays."""
+        if self._bar is not None and self._draft_lines and self._state is None:
+            self._bar.erase_above(self._draft_lines)
+        self._draft_lines = 0
 
     def _keep(self, line: bytes) -> None:
         if self._log is None:
@@ -276,6 +363,7 @@ class Output:
     def _print(self, stream: TextIO, line: bytes) -> None:
         if self._bar is not None:
             self._bar.erase()
+        self._erase_draft()
         # nobody reads the terminal any more, or its encoding lacks a letter
         with suppress(OSError, ValueError):
             stream.write(line.decode(errors="replace") + "\n")

@@ -235,7 +235,8 @@ def test_flags_are_counted_over_the_measured_cases() -> None:
         {"status": ["ok", "ok", "failed"], "warnings": [["noisy"], ["noisy", "new"], ["noisy"]]}
     )
     counted = count_flags(frame)
-    assert counted == [("noisy", 2, *FLAGS["noisy"]), ("new", 1, *UNKNOWN_FLAG)]
+    texts = [(flag.meaning, flag.advice) for flag in (FLAGS["noisy"], UNKNOWN_FLAG)]
+    assert counted == [("noisy", 2, *texts[0]), ("new", 1, *texts[1])]
 
 
 MEASURE = """

@@ -11,14 +11,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from generated_results import with_column
+from places import ROOT
 from sample_cases import case_row
 
 import commbench
 from commbench.cli.jobs import job_titles
 from commbench.cli.main import main
-from commbench.cli.show import pivot_text
+from commbench.cli.show import pivot_text, rows_of
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.core.terminal import TERMINAL, Terminal
+from commbench.results.load import find_runs
 
 FIXED = (
     "timing=fixed",
@@ -226,7 +228,7 @@ def test_a_doubtful_number_is_marked_and_counted() -> None:
     ]
     *lines, note = pivot_text(rows, Terminal()).splitlines()
     assert lines[3].split() == ["8", "1.00", "!", "2.00"]
-    assert note.startswith("!: 1 of 2 numbers from cases with a warning that casts doubt")
+    assert note == "!: 1 of 2 doubtful: commbench show RUN --flags says why"
 
 
 def test_launches_are_merged_to_their_median() -> None:
@@ -351,3 +353,11 @@ def test_a_sweep_names_its_jobs_and_ends_with_a_table(
         )
         == 2
     )
+
+
+def test_the_readme_shows_the_backends_side_by_side() -> None:
+    """Of the runs beside the notebooks, some sizes."""
+    folders = find_runs(ROOT / "notebooks" / "data" / "quickstart")
+    rows = [row for folder in folders for row in rows_of(folder)]
+    some = [row for row in rows if row["message_bytes"] in (40, 40_000, 40_000_000)]
+    assert f"```\n{pivot_text(some, Terminal(100))}\n```" in (ROOT / "README.md").read_text()

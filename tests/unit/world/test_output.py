@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,24 @@ def visible(text: str) -> list[str]:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_line_says_how_far_and_fits(width: int) -> None:
-    line = State(4, 2, 0.5, "all_reduce 1x2 1 MiB", "p2p_latency 1x2 0-1 8 B 52.5 us").line(
-        75.0, width
+    state = State(
+        cases=4,
+        done=2,
+        share=0.5,
+        current="all_reduce 1x2 1 MiB",
+        last="p2p_latency 1x2 0-1 8 B 52.5 us",
     )
-    assert line.startswith(f"{BAR}  1:15 + 1:15  all_")
+    line = state.line(75.0, width)
+    assert line.startswith(f"{BAR}  1:15 + 1:15  ")
     assert len(line) < width
-    assert line.endswith("last: p2p_latency 1x2 0-1 8 B 52.5 us") == (width > 80)
+    assert ("all_reduce" in line) == (width > 80), "the middle goes first"
+    assert line.endswith("last: p2p_latency 1x2 0-1 8 B 52.5 us") == (width > 60)
+
+
+def test_a_line_counts_the_cases_of_each_pass() -> None:
+    state = State(cases=4, done=1, number=2, passes=3)
+    assert "] pass 2 of 3, 1/4  0:00" in state.line(0.0, 80)
+    assert "] pass 4, 1/4  0:00" in replace(state, number=4).line(0.0, 80), "more than planned"
 
 
 def test_before_the_first_case_it_says_what_is_started() -> None:
@@ -187,3 +200,59 @@ def test_a_case_is_finished_after_its_last_visit(
         reporter.finished({**row, "median_s": 2e-6, "visits": visits, "stop_reason": reason})
     lines = capsys.readouterr().err.splitlines()
     assert lines == [f"1 case, at most 2.00 s: {tmp_path}", "[1/1] barrier 1x2: 2.00 us"]
+
+
+def test_passes_and_their_cases_are_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two cases, three passes: the second case is finished after two."""
+    monkeypatch.delenv(PROGRESS, raising=False)
+    monkeypatch.setattr("commbench.world.output.time.monotonic", lambda: 0.0)
+    reporter = Reporter()
+    timing = {"timing": {"visits": 3}}
+    reporter.begin({"cases": 2, "at_most_s": 2.0, "folder": str(tmp_path), "config": timing})
+    shown = []
+    visits = [("a", 1, ""), ("b", 1, ""), ("b", 2, "ci"), ("a", 2, ""), ("a", 3, "ci")]
+    for case_id, number, reason in visits:
+        row = {"case_id": case_id, "benchmark": case_id, "layout": "1x2", "pair": None}
+        row |= {"message_bytes": 8, "status": "ok", "median_s": 2e-6, "visits": number}
+        reporter.finished(row | {"stop_reason": reason or "interrupted"})
+        state = reporter._state
+        shown.append((state.number, state.done))
+    assert shown == [(1, 1), (2, 0), (2, 1), (3, 1), (3, 2)]
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "pass 1 of 3 took 0 ns; 2 of 2 cases go on",
+        "[1/2] b 1x2 8 B: 2.00 us",
+        "pass 2 of 3 took 0 ns; 1 of 2 cases go on",
+        "[2/2] a 1x2 8 B: 2.00 us",
+    ]
+
+
+DRAFT = r"""
+import sys, time
+from commbench.world.output import Reporter, print_draft, relay_marks
+from commbench.world.printing import print_safely
+safely = print_safely(relay_marks())
+safely.__enter__()
+reporter = Reporter()
+reporter.begin({"cases": 1, "at_most_s": 2.0, "folder": "/results"})
+print_draft("a draft\nof two lines")
+if sys.argv[1:]:
+    print("a warning", file=sys.stderr)
+reporter.end()
+print("the table")
+safely.__exit__(None, None, None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "erased"), [(DRAFT, True), (DRAFT.replace("sys.argv[1:]", "True"), False)]
+)
+def test_a_draft_is_replaced_by_the_results_unless_other_text_stands_below_it(
+    script: str, erased: bool
+) -> None:
+    parent = PARENT.replace("{log!r}", "''").replace("{child!r}", repr(script))
+    text = on_a_terminal(parent)
+    assert "a draft\nof two lines\n" in text.replace(ERASE, "")
+    assert ("\x1b[2A\r\x1b[J" in text) is erased
+    assert visible(text)[-3:-1] == ["the table", "after"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ import commbench
 from commbench.cli.show import rows_of
 from commbench.core.terminal import Terminal
 from commbench.results.load import find_runs, load_run
-from commbench.writers.console import DIVIDED, Console, run_text
+from commbench.writers.console import Console, run_text
+from commbench.writers.footnotes import DIVIDED
 
 WIDTH = 100
 RUN = {
@@ -56,9 +56,9 @@ def matrix(size: int, planted: dict[str, Any] | None = None, **more: Any) -> lis
     return [row(pair=pair, **(more | (planted or {}).get(pair, {}))) for pair in pairs]
 
 
-def lines(*rows: dict[str, Any], width: int | None = WIDTH) -> list[str]:
+def lines(*rows: dict[str, Any], width: int | None = WIDTH, flags: bool = False) -> list[str]:
     numbered = [{**row, "case_id": str(number)} for number, row in enumerate(rows)]
-    return run_text(RUN, numbered, Terminal(width)).splitlines()
+    return run_text(RUN, numbered, Terminal(width), flags=flags).splitlines()
 
 
 def title(text: list[str]) -> str:
@@ -114,7 +114,7 @@ def test_a_variable_is_in_the_title_where_it_is_one_and_a_column_where_it_varies
     ] == [True, True]
 
 
-def test_what_says_nothing_is_not_said() -> None:
+def test_a_column_without_a_value_is_left_out() -> None:
     barrier = row(
         benchmark="barrier", dtype="none", message_bytes=0, schedule=None, algbw_gb_per_s=None
     )
@@ -138,8 +138,10 @@ def test_a_terminal_has_one_line_for_a_size(width: int) -> None:
             ci_high_s=1.3e-6 * size,
             p99_s=2e-6 * size,
             algbw_gb_per_s=9.76e-5,
-            busbw_gb_per_s=9.76e-5,
+            busbw_gb_per_s=9.76e-5 if name != "all_reduce" else 8e-5,
             message_rate_per_s=2170.0 / size,
+            messages_per_call=64 if name == "p2p_bandwidth" else 1,
+            repetitions=size,
             in_place=None,
         )
         for name in ("all_reduce", "p2p_bandwidth", "p2p_latency")
@@ -151,7 +153,7 @@ def test_a_terminal_has_one_line_for_a_size(width: int) -> None:
     assert cells(text, "message")[:3] == ["8", "1024", "40000000"]
     assert cells(text, "median")[:3] == ["9.88", "1264", "49380000"]
     if width > 60:
-        assert cells(text, "busbw")[0] == "0.0000976"
+        assert cells(text, "busbw")[0] == "0.0000800"
     shown = [
         name
         for name in ("interval", "p99", "algbw", "messages")
@@ -159,12 +161,25 @@ def test_a_terminal_has_one_line_for_a_size(width: int) -> None:
     ]
     assert shown == {
         60: ["interval"],
-        80: ["interval", "p99"],
+        80: ["interval", "algbw"],
         100: ["interval", "p99", "algbw"],
     }.get(width, ["interval", "p99", "algbw", "messages"])
 
 
-def test_a_file_has_all_columns_the_flags_and_the_whole_reason() -> None:
+def test_columns_that_say_nothing_are_left_out() -> None:
+    rates = {"algbw_gb_per_s": 2.0, "busbw_gb_per_s": 2.0, "message_rate_per_s": 5.0}
+    same = [row(message_bytes=size, efficiency=0.003, **rates) for size in (8, 16)]
+    heads = " ".join(lines(*same, width=None)[1:3])
+    assert "algbw" in heads
+    assert not any(name in heads for name in ("busbw", "of limit", "messages", " n"))
+    first = row(
+        message_bytes=8, efficiency=0.02, messages_per_call=64, **rates | {"busbw_gb_per_s": 1.5}
+    )
+    heads = " ".join(lines(first, row(repetitions=7, **rates), width=None)[1:3])
+    assert all(name in heads for name in ("algbw", "busbw", "of limit", "messages", " n"))
+
+
+def test_a_file_has_all_columns_and_the_whole_reason() -> None:
     reason = "it failed\n" + "\n".join(f"at frame {number}" for number in range(50))
     text = lines(
         row(warnings=["noisy", "skewed"]),
@@ -174,30 +189,19 @@ def test_a_file_has_all_columns_the_flags_and_the_whole_reason() -> None:
     )
     rows = [line for line in text if line.startswith("p2p_latency")]
     assert [line.split()[1] for line in rows] == ["8", "16", "1024"]
-    assert "failed: it failed at frame 0" in rows[1] and rows[1].endswith("at frame 49")
-    assert rows[2].endswith("  noisy,skewed")
+    assert rows[1].split()[2] == "failed" and rows[2].split()[3] == "!"
+    (failed,) = [line for line in text if line.startswith("failed: ")]
+    assert failed.startswith("failed: 16 B: it failed at frame 0") and failed.endswith("frame 49")
 
 
 def recorded() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The run of mpi beside the notebooks, of whose sizes the README shows the smallest and the
-    largest."""
+    """The run of mpi beside the notebooks: its smallest and its largest size."""
     folders = find_runs(ROOT / "notebooks" / "data" / "quickstart")
     folder, run = next(
         (path, load_run(path)) for path in folders if load_run(path)["backend"]["name"] == "mpi"
     )
     rows = [row for row in rows_of(folder) if row["message_bytes"] in (40, 40_000_000)]
     return run | {"folder": f"results/{folder.name}"}, rows
-
-
-OMITTED_FLAGS = ("multimodal", "skewed", "unstable", "unsteady")  # the README says that some are
-
-
-def test_the_readme_shows_what_a_terminal_of_100_columns_shows() -> None:
-    run, rows = recorded()
-    paragraphs = re.split(r"\n(?! {4})", run_text(run, rows, Terminal(100)))
-    shown = [text for text in paragraphs if text.partition(": ")[0] not in OMITTED_FLAGS]
-    printed = "\n".join([*shown, f"results: {run['folder']}"])
-    assert f"```\n{printed}\n```" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -217,39 +221,44 @@ def flagged(flags: dict[int, list[str]], **more: Any) -> list[dict[str, Any]]:
 def notes(text: list[str], name: str) -> str:
     """The line of a flag or status below the table, without line breaks."""
     at = next(index for index, line in enumerate(text) if line.startswith(f"{name}: "))
-    end = next(index for index in range(at + 1, len(text)) if not text[index].startswith("    "))
+    below = range(at + 1, len(text))
+    end = next((index for index in below if not text[index].startswith("    ")), len(text))
     return " ".join(line.strip() for line in text[at:end])
 
 
-def test_flags_are_grouped_below_the_table_by_their_sizes() -> None:
-    text = lines(*flagged({8: ["in_cache"], 1024: [], 2048: [], 4096: ["noisy"], 8192: ["noisy"]}))
-    assert notes(text, "noisy").startswith("noisy: 4 KiB, 8 KiB: the interval reaches")
-    assert notes(text, "in_cache").startswith("in_cache: 8 B: the buffers")
-    assert [line.endswith("!") for line in table(text)[1:]] == [True, False, False, True, True]
+def marks(text: list[str]) -> list[bool]:
+    return ["!" in line.split() for line in table(text)[1:]]
 
 
-def test_a_flag_of_all_rows_is_one_line_above_and_marks_none() -> None:
-    text = lines(
-        *flagged({8: ["oversubscribed"], 16: ["oversubscribed"], 32: ["oversubscribed", "noisy"]})
+def test_numbers_in_doubt_are_marked_and_counted_in_one_line() -> None:
+    rows = flagged({8: ["in_cache"], 1024: [], 2048: ["skewed", "noisy"], 4096: ["noisy"]})
+    text = lines(*rows)
+    assert marks(text) == [False, False, True, True]
+    assert text[-1] == "! 2 of 4 doubtful: noisy 2, skewed 1: commbench show results/r --flags"
+    assert "doubtful" not in "".join(lines(*rows[:2])), "a note is no doubt"
+    many = ["noisy", "skewed", "drifting", "unstable", "unsteady", "disturbed"]
+    assert (
+        "disturbed 1, drifting 1, noisy 1, skewed 1, and 2 more: "
+        in lines(*flagged({8: many}), width=None)[-1]
     )
-    assert text.index("every row: oversubscribed") < next(
-        i for i, line in enumerate(text) if line.startswith("benchmark")
-    )
-    assert [line.endswith("!") for line in table(text)[1:]] == [False, False, True]
-    assert notes(text, "oversubscribed").startswith("oversubscribed: there are more threads")
 
 
-def test_a_flag_of_most_rows_marks_none() -> None:
-    text = lines(*flagged({8: ["noisy"], 16: ["noisy"], 32: ["noisy"], 64: []}))
-    assert notes(text, "noisy").startswith("noisy: all but 64 B: ")
-    assert not any(line.endswith("!") for line in table(text))
+def test_each_flag_is_explained_where_that_is_wanted() -> None:
+    rows = flagged({8: ["in_cache"], 1024: [], 2048: [], 4096: ["noisy"], 8192: ["noisy"]})
+    text = lines(*rows, flags=True)
+    assert notes(text, "noisy").startswith("noisy: doubt, 4 KiB, 8 KiB: the interval reaches")
+    assert notes(text, "in_cache").startswith("in_cache: note, 8 B: the buffers")
+    assert "doubtful" not in "".join(text), "they stand below"
+    assert "no case has a flag" in lines(row(), flags=True)
+    most = lines(*flagged({8: ["noisy"], 16: ["noisy"], 32: ["noisy"], 64: []}), flags=True)
+    assert notes(most, "noisy").startswith("noisy: doubt, all but 64 B: ")
 
 
 def test_series_are_named_where_there_are_several() -> None:
     all_reduce = flagged({8: ["noisy"], 16: ["noisy"]}, benchmark="all_reduce")
-    text = lines(*all_reduce, *flagged({8: [], 16: ["noisy"], 32: []}))
-    assert notes(text, "noisy").startswith("noisy: all_reduce all sizes; p2p_latency 16 B: ")
-    assert [line.endswith("!") for line in table(text)[1:]] == [False, False, False, True, False]
+    text = lines(*all_reduce, *flagged({8: [], 16: ["noisy"], 32: []}), flags=True)
+    assert notes(text, "noisy").startswith("noisy: doubt, all_reduce all sizes; p2p_latency 16 B: ")
+    assert marks(text) == [True, True, False, True, False]
 
 
 def test_reasons_are_grouped_below_and_cut_on_a_terminal() -> None:
@@ -294,7 +303,8 @@ def test_nothing_of_a_library_reaches_the_terminal_as_a_command() -> None:
 )
 def test_the_interval_says_what_it_holds(kind: Any, text: str) -> None:
     names = dict(zip(("visits", "interval_of", "interval_level"), kind, strict=False))
-    assert f"interval: {text}" in lines(row(**names, visits_s=None if len(kind) < 4 else 3.62))
+    shown = lines(row(**names, visits_s=None if len(kind) < 4 else 3.62), width=None)
+    assert shown[-1].endswith(f"interval: {text}")
 
 
 def test_the_interval_says_over_what_time_its_visits_were_spread() -> None:
@@ -319,10 +329,8 @@ def test_no_interval_is_explained_that_is_not_shown() -> None:
     rows = [row(benchmark=f"a_benchmark_of_one's_own_{name}", **wide) for name in "ab"]
     for width, shown in ((60, False), (120, True)):
         text = lines(*rows, width=width)
-        assert any("interval" in line for line in text[:3]) is any(
-            line.startswith("interval: ") for line in text
-        )
-        assert any(line.startswith("interval: ") for line in text) is shown
+        assert any("interval" in line for line in text[:3]) is shown
+        assert any("interval: " in line for line in text) is shown
 
 
 def test_the_median_says_of_what_each_operation_has_it() -> None:
@@ -332,7 +340,7 @@ def test_the_median_says_of_what_each_operation_has_it() -> None:
         "p2p_bibandwidth": "window / messages",
     }
     rows = [row(benchmark=name, median_of=kind) for name, kind in kinds.items()]
-    assert "median: half a round trip; GB/s is 10^9 B/s" in lines(rows[0])
+    assert lines(rows[0], width=None)[-1].startswith("median: half a round trip; interval: ")
     (several,) = [line for line in lines(*rows, width=None) if line.startswith("median: ")]
     assert several.startswith(
         "median: collective (all_reduce), half a round trip (p2p_latency), window / messages (p2p"
@@ -350,7 +358,7 @@ def test_the_median_says_of_what_each_operation_has_it() -> None:
 def test_messages_with_memory_of_their_own_are_told(
     window: int, buffers: str, expected: bool
 ) -> None:
-    text = lines(row(window=window, buffers=buffers), width=None)
+    text = lines(row(window=window, buffers=buffers), width=None, flags=True)
     assert any(line.startswith("buffers own: each message") for line in text) is expected
 
 
@@ -374,13 +382,8 @@ def test_rows_of_an_interrupted_run_say_that_visits_are_missing() -> None:
     note = "not finished: 1 KiB: commbench resume results/r measures what is missing"
     text = lines(*rows)
     assert notes(text, "not finished") == note
-    assert [line.endswith("!") for line in table(text)[1:]] == [False, False, True]
-    in_file = lines(*rows, width=None)
-    assert note in in_file and [line.endswith("  not finished") for line in table(in_file)[1:]] == [
-        False,
-        False,
-        True,
-    ]
+    assert marks(text) == [False, False, True]
+    assert note in lines(*rows, width=None)
     assert "not finished" not in "".join(lines(*rows[:2]))
 
 
@@ -396,17 +399,27 @@ def test_results_are_named_where_there_are_some(
     writer.case({**row(), "case_id": "c"}, {}, {})
     writer.end(run)
     printed = capsys.readouterr().out
-    assert (f"results: {tmp_path}\nopen: " in printed) is stored
+    assert (printed.splitlines()[-1] == f"results: {tmp_path}") is stored
     assert ("nothing is stored by writer=console alone" in printed) is not stored
 
 
 def test_the_foot_says_that_a_size_is_in_total_where_ranks_divide_a_message() -> None:
-    assert DIVIDED in lines(
-        row(bytes_per_rank=1024), row(benchmark="gather", bytes_per_rank=256), width=None
-    )
-    assert DIVIDED not in lines(
-        row(bytes_per_rank=1024), row(benchmark="barrier", message_bytes=0), width=None
-    )
+    whole = row(bytes_per_rank=1024)
+    gather = row(benchmark="gather", bytes_per_rank=256)
+    barrier = row(benchmark="barrier", message_bytes=0)
+    assert DIVIDED in lines(whole, gather, width=None, flags=True)
+    assert DIVIDED not in lines(whole, barrier, width=None, flags=True)
+
+
+def test_the_title_says_whether_ranks_are_bound_to_cores() -> None:
+    def title_of(**provenance: Any) -> str:
+        return run_text(RUN | {"provenance": provenance}, [row()], Terminal()).splitlines()[0]
+
+    assert title_of(differences={"run.bind": {}}).endswith(", ranks bound to cores")
+    affinity = {"host.cpu_affinity": {}}
+    assert title_of(differences=affinity).endswith(", ranks bound by the launcher")
+    assert title_of(nodes=[{"run.bind": "none"}]).endswith(", ranks not bound")
+    assert "bound" not in title_of()
 
 
 # ---------------------------------------------------------------- many rows
@@ -521,7 +534,7 @@ def test_a_hole_of_a_matrix_tells_why() -> None:
     assert [line.split()[index + 1] for index, line in enumerate(text[3:7])] == ["skip"] * 4
     assert "  flags: drifting 1, noisy 2" in text
     assert "  skipped 0-0 1-1 2-2 3-3: no [self] sends" in text
-    assert any(line.startswith("noisy: ") for line in text)
+    assert text[-1].startswith("! 2 of 12 doubtful: noisy 2, drifting 1: ")
 
 
 # ---------------------------------------------------------------- findings
@@ -552,7 +565,7 @@ def test_a_slow_rank_stands_for_its_pairs() -> None:
 
 
 def test_no_finding_is_no_line() -> None:
-    assert lines(*matrix(4))[-1].startswith("median: ")
+    assert not any(line.startswith("slow: ") for line in lines(*matrix(4)))
 
 
 def test_a_planted_slow_pair_is_found_end_to_end(
@@ -611,32 +624,28 @@ def test_the_share_of_the_limit_is_told_where_there_is_one() -> None:
     assert not any("of limit" in line for line in lines(row()))
 
 
-class Tty(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
-    ("visits", "waiting", "terminal", "shown"),
-    [(6, 2, True, True), (6, 2, False, True), (3, 2, True, False), (6, 1, True, False)],
+    ("visits", "waiting", "width", "shown"),
+    [(6, 2, 100, True), (6, 2, None, False), (3, 2, 100, False), (6, 1, 100, False)],
 )
-def test_the_first_pass_is_shown_if_the_rest_takes_long(
-    visits: int, waiting: int, terminal: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_first_pass_is_shown_on_a_terminal_if_the_rest_takes_long(
+    visits: int, waiting: int, width: int | None, shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It took 1.5 s for two cases: the rest is 7.5 s for two of them with 6 visits, 3 to 3.75 s in
     the other cases."""
     now = [0.0]
-    stderr = Tty() if terminal else io.StringIO()
+    drafts: list[str] = []
     monkeypatch.setattr("commbench.writers.console.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("commbench.writers.console.sys.stderr", stderr)
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("commbench.writers.console.print_draft", drafts.append)
+    monkeypatch.setenv("COMMBENCH_TERMINAL", str(Terminal(width)))
     writer = Console()
     writer.begin({**RUN, "cases": 2, "config": {"timing": {"visits": visits}}}, "")
     now[0] = 1.5
     for number in range(2):
         reason = "interrupted" if number < waiting else "ci"
         writer.case(row(case_id=str(number), message_bytes=8 << number, stop_reason=reason), {}, {})
-    text = stderr.getvalue()
-    assert ("further passes over 2 cases follow" in text) is shown
-    assert ("first pass: p2p_latency 1x8 8 B: 2.00 us" in text) is (shown and not terminal)
-    assert ("median" in text) is (shown and terminal)
+    assert len(drafts) == shown
+    if shown:
+        last = drafts[0].splitlines()[-1]
+        assert last == "first of 6 passes; further ones over 2 cases follow"
+        assert "median" in drafts[0] and "interval: " not in drafts[0]

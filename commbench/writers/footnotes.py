@@ -1,0 +1,165 @@
+"""Below a table: what its numbers are, which of them are in doubt, why cases have none, and what
+each flag means."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from commbench.core.terminal import Terminal
+from commbench.core.units import format_bytes, plural
+from commbench.results.columns import UNFINISHED, Row, interval_texts
+from commbench.results.flags import FLAGS, UNKNOWN_FLAG, doubts_of
+from commbench.results.run_folder import resume_command
+
+from .table import OWN_BUFFERS, has_own_buffers
+
+NOT_FINISHED = "not finished"  # cases of an interrupted run
+MOST_OPERATIONS = 3  # named per meaning of the median
+MOST_SERIES = 6  # that a line names
+MOST_DOUBTS = 4  # flags that the line of doubts names
+LONGEST_REASON = 400  # characters on a terminal: a reason can be a stack of 50 lines
+DIVIDED = (
+    "message: in total; gather, scatter, all_gather, all_to_all and reduce_scatter divide it among"
+    " the ranks"
+)
+
+Series = Mapping[str, Sequence[Row]]  # rows by the text of the variables in which they differ
+
+
+def number_texts(rows: Sequence[Row], has_intervals: bool) -> list[str]:
+    """What the numbers are, in one line. Where median has several meanings, the operations of each:
+    `collective (all_reduce)`."""
+    operations: dict[str, set[str]] = {}
+    for row in rows:
+        if row.get("median_of") is not None:
+            operations.setdefault(row["median_of"], set()).add(row["benchmark"])
+    kinds = list(operations)
+    if len(kinds) > 1:
+        kinds = []
+        for kind, names in sorted((kind, sorted(names)) for kind, names in operations.items()):
+            more = (
+                f" and {len(names) - MOST_OPERATIONS} more" if len(names) > MOST_OPERATIONS else ""
+            )
+            kinds.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
+    texts = [f"median: {', '.join(kinds)}"] if kinds else []
+    intervals = interval_texts(rows) if has_intervals else []
+    texts += [f"interval: {'; '.join(intervals)}"] if intervals else []
+    return ["; ".join(texts)] if texts else []
+
+
+def doubt_texts(rows: Iterable[Row], folder: str) -> list[str]:
+    """`! 18 of 21 doubtful: noisy 18, skewed 5: commbench show RUN --flags`, where a number is."""
+    measured = [doubts_of(row) for row in rows if row["status"] == "ok"]
+    doubted = [flags for flags in measured if flags]
+    if not doubted:
+        return []
+    counts = sorted(
+        Counter(name for flags in doubted for name in flags).items(),
+        key=lambda item: (-item[1], item[0]),
+    )
+    named = [f"{name} {count}" for name, count in counts[:MOST_DOUBTS]]
+    named += [f"and {len(counts) - MOST_DOUBTS} more"] if len(counts) > MOST_DOUBTS else []
+    command = f"commbench show {shlex.quote(folder)} --flags"
+    return [f"! {len(doubted)} of {len(measured)} doubtful: {', '.join(named)}: {command}"]
+
+
+def legend(rows: Sequence[Row], series: Series) -> list[str]:
+    """Each flag with its sizes, meaning and advice, doubts first; then what sizes and buffers
+    are."""
+    names = {flag for row in rows for flag in flags_of(row)}
+    ordered = sorted(names, key=lambda name: (not flag_named(name).is_doubt, name))
+    texts = [f"{name}: {flag_text(name, series)}" for name in ordered] or ["no case has a flag"]
+    divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
+    texts += [DIVIDED] if divided else []
+    texts += [OWN_BUFFERS] if has_own_buffers(rows) else []
+    return texts
+
+
+def flags_of(row: Row) -> list[str]:
+    """The flags of a measured row."""
+    return list(row["warnings"] or ()) if row["status"] == "ok" else []
+
+
+def flag_named(name: str) -> Any:
+    return FLAGS.get(name, UNKNOWN_FLAG)
+
+
+def flag_text(name: str, series: Series) -> str:
+    """`4 MiB, 8 MiB: meaning; advice`."""
+    flag = flag_named(name)
+    kind = "doubt" if flag.is_doubt else "note"
+    return f"{kind}, {_flag_sizes(name, series)}: {flag.meaning}; {flag.advice}"
+
+
+def _flag_sizes(flag: str, series: Series) -> str:
+    """The sizes with this flag: `4 MiB, 8 MiB`, `all but 8 B`."""
+    texts: dict[str, str] = {}
+    for name, rows in series.items():
+        measured = [row for row in rows if row["status"] == "ok"]
+        having = [row for row in measured if flag in flags_of(row)]
+        without = [row for row in measured if flag not in flags_of(row)]
+        if having and not without and len(having) > 1:
+            texts[name] = "all sizes"
+        elif having:
+            most = len(having) > max(len(without), 2) and without
+            texts[name] = f"all but {sizes_text(without)}" if most else sizes_text(having)
+    return by_series(texts)
+
+
+def reason_texts(series: Series, terminal: Terminal) -> list[str]:
+    """`failed: all_reduce 1 MiB: reason`, a line for each status and reason."""
+    rows_by_reason: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for name, rows in series.items():
+        for row in rows:
+            if row["status"] != "ok":
+                key = row["status"], row["reason"] or "no reason given"
+                rows_by_reason.setdefault(key, {}).setdefault(name, []).append(row)
+    texts = []
+    for (status, reason), groups in sorted(rows_by_reason.items()):
+        line = " ".join(reason.split())
+        if terminal.width is not None and len(line) > LONGEST_REASON:
+            line = f"{line[: LONGEST_REASON // 2]} ... {line[-LONGEST_REASON // 2 :]}"
+        sizes = {name: sizes_text(rows) for name, rows in groups.items()}
+        texts.append(f"{status}: {by_series(sizes)}: {line}")
+    return texts
+
+
+def is_unfinished(row: Row) -> bool:
+    """Whether the row has numbers, but from fewer visits than planned."""
+    return row["status"] == "ok" and row["stop_reason"] in UNFINISHED
+
+
+def unfinished_texts(run: Mapping[str, Any], series: Series) -> list[str]:
+    """`not finished: 8 B, 1 KiB; 40 of 42 cases not begun: ...` of a run that was interrupted."""
+    unfinished = {name: list(filter(is_unfinished, rows)) for name, rows in series.items()}
+    begun = by_series({name: sizes_text(rows) for name, rows in unfinished.items() if rows})
+    ended_early = run.get("status") in ("interrupted", "broken")
+    planned = run.get("cases", 0) if ended_early else 0
+    rows = sum(map(len, series.values()))
+    rest = (
+        f"{planned - rows} of {plural(planned, 'case', 'cases')} not begun"
+        if planned > rows
+        else ""
+    )
+    text = "; ".join(filter(None, [begun if any(unfinished.values()) else "", rest]))
+    return (
+        [f"{NOT_FINISHED}: {text}: {resume_command(run['folder'])} measures what is missing"]
+        if text
+        else []
+    )
+
+
+def by_series(texts: Mapping[str, str]) -> str:
+    """`p2p_latency 8 B, 1 KiB; all_reduce all sizes`."""
+    parts = [f"{name} {text}".strip() for name, text in list(texts.items())[:MOST_SERIES]]
+    more = [f"and {len(texts) - MOST_SERIES} more"] if len(texts) > MOST_SERIES else []
+    return "; ".join([*filter(None, parts), *more]) or "all"
+
+
+def sizes_text(rows: Iterable[Row]) -> str:
+    return ", ".join(
+        format_bytes(size) for size in sorted({row["message_bytes"] or 0 for row in rows}) if size
+    )
