@@ -4,7 +4,6 @@ starts measured."""
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from commbench.config.settings import Job, received
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.launchers.registry import allowed, detect
+from commbench.measure.expectations import Verdict
 from commbench.measure.statistics import Series
 from commbench.results.columns import UNFINISHED
 from commbench.results.load import counting_ranks, frame_of, load_run, read_rows, run_tables
@@ -125,7 +125,9 @@ def run_session(
             )
         sweep = os.environ.get(SWEEP) or None
         config_dir = os.environ.get(CONFIG_DIR)
-        request = Request(job, sweep, folder, earlier, config_dir, abnormal, has_parent, problem)
+        request = Request(
+            job, sweep, folder, earlier, config_dir, verdict_on_normal, has_parent, problem
+        )
         return run_in_world(request, identity)
     finally:
         if identity is not None:  # else the caller holds the lock
@@ -161,28 +163,24 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
     return EarlierStarts(resume, run, recorded, reasons, visits)
 
 
-def abnormal(folder: str) -> list[str]:
-    """A line for each case that is more than 1.5 times slower than the known values of this
-    hardware.
-
-    Where no values are known, stderr says so.
-    """
+def verdict_on_normal(folder: str) -> Verdict:
+    """Compare a run with the known values of its hardware: missed by a case that is more than 1.5
+    times slower."""
     from commbench.report.reference import SLOW
     from commbench.report.summary import read_results, summarise_results
 
     judged = summarise_results(read_results([folder])).judged
-    if not judged:
-        nothing = (
-            "no value is known for this hardware and these cases; label=HARDWARE names hardware"
-            " that was not detected"
-        )
-        print(f"expect normal: nothing to compare with: {nothing}", file=sys.stderr)
-    return [
+    missed = [
         f"expect normal: {verdict.case} has {verdict.measured}, not {verdict.expected} "
         f"({verdict.reference['hardware']}); {verdict.causes}"
         for verdict in judged
         if verdict.verdict == SLOW
     ]
+    nothing = (
+        "expect normal: nothing to compare with: no value is known for this hardware and these"
+        " cases; label=HARDWARE names hardware that was not detected"
+    )
+    return Verdict(len(judged) - len(missed), tuple(missed), () if judged else (nothing,))
 
 
 def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, EarlierVisits]:

@@ -192,6 +192,7 @@ class Settings:
     bind: Binding
     expect: tuple[Expectation, ...]
     expect_normal: bool  # no case is slower than the published values of its hardware
+    expect_missing: Literal["fail", "allow"]  # an expectation that no measured case can meet
     preflight: Literal["strict", "warn", "off"]
     on_error: Literal["continue", "stop"]
     plan: bool

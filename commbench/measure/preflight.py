@@ -34,6 +34,8 @@ from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, Resume
 from commbench.world.rendezvous import meeting_host
 
+from .expectations import Verdict
+
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
 GPU_UUID = "gpu.own.uuid"
 FACT_TITLES = {
@@ -56,8 +58,7 @@ class Request:
     folder: str | None = None  # made by the parent that started this world
     earlier: EarlierStarts | None = None  # of a run that is resumed
     config_dir: str | None = None
-    # the cases in a folder that miss expect=normal
-    judged: Callable[[str], list[str]] = lambda folder: []
+    judged: Callable[[str], Verdict] = lambda folder: Verdict()  # expect=normal, of a folder
     # a parent started this world, reports how it ended, and starts a fresh one
     has_parent: bool = False
     problem: str | None = None  # why this rank's machine can't run the job: all ranks have to know

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.config.keys import EVENT_TIMED
-from commbench.config.settings import Expectation
 from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair, pairs_text
 from commbench.core.program import AllReduce
@@ -52,7 +51,6 @@ NVLS = "NVLS"
 # the largest ratio of the line rate to the rate that NCCL plans with: PCIe 5
 LINE_RATE_RATIO = 63 / 48
 SUMMED_BY_SWITCH = (NVLS, "LDMC")  # kernels for symmetric memory: AllReduce_RSxLDMC_AGxSTMC
-COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
 
 
 def row(
@@ -426,25 +424,3 @@ def impossible_reason(
     }
     causes = ", or ".join(cause for cause, applies in possible.items() if applies)
     return f"busbw is {efficiency:.3g} x its limit ({limit_name or 'of no name'}): {causes}"
-
-
-# ---------------------------------------------------------------- what the user expects
-
-
-def missed_expectations(expected: Expectation, rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each measured case that misses the expectation, or one line if no case is
-    measured."""
-    chosen = [row for row in rows if expected.benchmark in (None, row["benchmark"])]
-    numbers = [row for row in chosen if isinstance(row[expected.column], int | float)]
-    if not numbers:
-        return [f"expect {expected.text}: no measured case has {expected.column}"]
-    missed = [
-        row
-        for row in numbers
-        if not COMPARE[expected.comparison](float(row[expected.column]), expected.bound)
-    ]
-    return [
-        f"expect {expected.text}: {row['benchmark']} {row['layout']} {row['message_bytes']} B"
-        f" has {row[expected.column]:g}"
-        for row in missed
-    ]

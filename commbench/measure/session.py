@@ -9,10 +9,12 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from commbench.buffers.memory import largest_bytes, resident_bytes
@@ -24,6 +26,7 @@ from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
 from commbench.launchers.registry import join_world
+from commbench.results.columns import Row
 from commbench.results.run_folder import how_to_finish, read_record
 from commbench.world.exit_protocol import Notify, process_text, report_reason, whom_to_notify
 from commbench.world.heartbeat import VERDICT_S, Heartbeat, Progress
@@ -33,13 +36,15 @@ from commbench.world.rendezvous import bind_rank, check_layouts
 from commbench.world.signals import SAVE_S, SIGNAL_STATUS, RunEnder
 from commbench.world.start_limit import meetings_end
 from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
+from commbench.writers.parquet import recorded_rows
 
 from .case import CaseVisit
 from .conditions import Conditions, ConditionsReader, ReferenceCase, disturbed_passes
+from .expectations import Verdict, verdict_on
 from .plan import PlanFacts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
-from .rows import missed_expectations, row_ids
+from .rows import row_ids
 from .samples import Outcome, Refused
 from .time_limits import case_deadline_s, spacing_s
 from .transports import library_record
@@ -348,22 +353,32 @@ class _Session:
             self._close("running", 0)
             return int(self._run["exit_status"])
         rows = self._recorder.rows
-        missed = [
-            line
-            for expected in self._settings.expect
-            for line in missed_expectations(expected, list(rows.values()))
-        ]
-        missed += self._request.judged(self._run["folder"]) if self._settings.expect_normal else []
+        verdict = self._verdict(rows)
         statuses = {
             **self._earlier.recorded,
             **{case_id: values["status"] for case_id, values in rows.items()},
         }
         bad = set(BAD).intersection(statuses.values())
-        status = 1 if missed or bad or self._recorder.has_left_out else 0
-        self._close("done", status, "; ".join(missed) or None)
-        for line in missed:
-            print(line, file=sys.stderr)
+        met = verdict is None or verdict.passes(self._settings.expect_missing)
+        status = 1 if bad or not met or self._recorder.has_left_out else 0
+        lines = () if verdict is None else (*verdict.missed, *verdict.not_measured)
+        self._close("done", status, "; ".join(lines) or None)
+        if verdict is not None:
+            print("\n".join([*lines, verdict.summary()]), file=sys.stderr)
         return int(self._run["exit_status"])  # 3 if results could not be saved
+
+    def _verdict(self, rows: Mapping[str, Row]) -> Verdict | None:
+        """Compare all cases of the run with the user's expectations, also those of earlier starts;
+        None without expectations."""
+        folder = self._run["folder"]
+        verdicts = []
+        if self._settings.expect:
+            earlier = recorded_rows(Path(folder)) if self._earlier.recorded else []
+            judged = {row["case_id"]: row for row in earlier} | dict(rows)
+            verdicts = [verdict_on(each, judged.values()) for each in self._settings.expect]
+        if self._settings.expect_normal:
+            verdicts.append(self._request.judged(folder))
+        return sum(verdicts[1:], verdicts[0]) if verdicts else None
 
     def end(self, status: int) -> None:
         """Close the library and leave the world after the run has ended on all ranks."""

@@ -25,7 +25,7 @@ from commbench.world.launch import SIDE_BY_SIDE
 from commbench.world.output import print_draft
 
 from .footnotes import (
-    Series,
+    RowsBySeries,
     doubt_texts,
     is_unfinished,
     legend,
@@ -54,9 +54,9 @@ NUMBER_COLUMNS = (
 )
 ALGBW = 5  # their places in NUMBER_COLUMNS
 BUSBW = 6
-REPETITIONS = 9
+NUMBER_OF_REPETITIONS = 9
 LEAST_PERCENT = 1.0  # of a limit: below, latency decides and the share says nothing
-MARK = "!"
+DOUBT_MARK = "!"
 CLOCKS = {
     "host": "the host's clock around the calls",
     "host_sync": (
@@ -228,7 +228,7 @@ def _number_cells(row: Row) -> tuple[str, ...]:
     return (
         str(row["message_bytes"] or "-"),
         median if row["status"] == "ok" else str(row["status"]),
-        MARK if row["status"] == "ok" and is_marked else "",
+        DOUBT_MARK if row["status"] == "ok" and is_marked else "",
         "-" if row["ci_low_s"] is None else f"{low} .. {high}",
         p99,
         format_number(row["algbw_gb_per_s"]),
@@ -246,8 +246,8 @@ def _silent_columns(listed: Sequence[Row], numbers: Sequence[Sequence[str]]) -> 
     silent = {index for index, texts in enumerate(columns) if not {*texts} - {"", "-"}}
     if all(row["busbw_gb_per_s"] in (None, row["algbw_gb_per_s"]) for row in listed):
         silent.add(BUSBW)
-    if len(listed) > 1 and len({*columns[REPETITIONS]}) == 1:
-        silent.add(REPETITIONS)
+    if len(listed) > 1 and len({*columns[NUMBER_OF_REPETITIONS]}) == 1:
+        silent.add(NUMBER_OF_REPETITIONS)
     return silent
 
 
@@ -294,14 +294,21 @@ def _run_title(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
 
 def _binding_text(run: Mapping[str, Any]) -> str:
     """Whether each rank has cores of its own; empty where that is not recorded."""
-    provenance = run.get("provenance") or {}
-    differing = provenance.get("differences") or {}
+    provenance = _mapping_or_empty(run.get("provenance"))
+    differing = _mapping_or_empty(provenance.get("differences"))
     if "run.bind" in differing:
         return "ranks bound to cores"
     if "host.cpu_affinity" in differing:
         return "ranks bound by the launcher"
-    bindings = {node.get("run.bind") for node in provenance.get("nodes") or ()} - {None}
+    nodes = provenance.get("nodes")
+    listed = nodes if isinstance(nodes, list) else []
+    bindings = {str(_mapping_or_empty(node).get("run.bind")) for node in listed}
     return "ranks not bound" if bindings == {"none"} else ""
+
+
+def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
+    """The value, or an empty mapping where somebody has written another type into run.json."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _value_or_none(row: Row, name: str) -> Any:
@@ -327,7 +334,7 @@ def _numberings(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     return [text for text in texts if text is not None]
 
 
-def _rows_by_series(rows: Sequence[Row], listed: list[Row]) -> Series:
+def _rows_by_series(rows: Sequence[Row], listed: list[Row]) -> RowsBySeries:
     """The listed rows by the text of the variables in which they differ, "" where all are one
     series.
 

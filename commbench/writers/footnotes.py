@@ -26,7 +26,7 @@ DIVIDED = (
     " the ranks"
 )
 
-Series = Mapping[str, Sequence[Row]]  # rows by the text of the variables in which they differ
+RowsBySeries = Mapping[str, Sequence[Row]]  # rows by the text of the variables in which they differ
 
 
 def number_texts(rows: Sequence[Row], has_intervals: bool) -> list[str]:
@@ -66,7 +66,7 @@ def doubt_texts(rows: Iterable[Row], folder: str) -> list[str]:
     return [f"! {len(doubted)} of {len(measured)} doubtful: {', '.join(named)}: {command}"]
 
 
-def legend(rows: Sequence[Row], series: Series) -> list[str]:
+def legend(rows: Sequence[Row], series: RowsBySeries) -> list[str]:
     """Each flag with its sizes, meaning and advice, doubts first; then what sizes and buffers
     are."""
     names = {flag for row in rows for flag in flags_of(row)}
@@ -87,14 +87,14 @@ def flag_named(name: str) -> Any:
     return FLAGS.get(name, UNKNOWN_FLAG)
 
 
-def flag_text(name: str, series: Series) -> str:
+def flag_text(name: str, series: RowsBySeries) -> str:
     """`4 MiB, 8 MiB: meaning; advice`."""
     flag = flag_named(name)
     kind = "doubt" if flag.is_doubt else "note"
     return f"{kind}, {_flag_sizes(name, series)}: {flag.meaning}; {flag.advice}"
 
 
-def _flag_sizes(flag: str, series: Series) -> str:
+def _flag_sizes(flag: str, series: RowsBySeries) -> str:
     """The sizes with this flag: `4 MiB, 8 MiB`, `all but 8 B`."""
     texts: dict[str, str] = {}
     for name, rows in series.items():
@@ -109,7 +109,7 @@ def _flag_sizes(flag: str, series: Series) -> str:
     return by_series(texts)
 
 
-def reason_texts(series: Series, terminal: Terminal) -> list[str]:
+def reason_texts(series: RowsBySeries, terminal: Terminal) -> list[str]:
     """`failed: all_reduce 1 MiB: reason`, a line for each status and reason."""
     rows_by_reason: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for name, rows in series.items():
@@ -132,7 +132,7 @@ def is_unfinished(row: Row) -> bool:
     return row["status"] == "ok" and row["stop_reason"] in UNFINISHED
 
 
-def unfinished_texts(run: Mapping[str, Any], series: Series) -> list[str]:
+def unfinished_texts(run: Mapping[str, Any], series: RowsBySeries) -> list[str]:
     """`not finished: 8 B, 1 KiB; 40 of 42 cases not begun: ...` of a run that was interrupted."""
     unfinished = {name: list(filter(is_unfinished, rows)) for name, rows in series.items()}
     begun = by_series({name: sizes_text(rows) for name, rows in unfinished.items() if rows})

@@ -194,10 +194,18 @@ def test_memory_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
 def test_expectations_decide_the_exit_status(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("benchmark=all_reduce", "sizes=[8]", *FIXED)
-    assert load_run(simulated(tmp_path, *words, "expect=median_s<1"))["exit_status"] == 0
-    assert load_run(simulated(tmp_path, *words, "expect=all_reduce:median_s>1"))["exit_status"] == 1
-    assert "expect all_reduce:median_s>1: all_reduce 1x2 8 B has" in capfd.readouterr().err
+    def status(*words: str) -> tuple[int, str]:
+        folder = simulated(tmp_path, "benchmark=all_reduce", *FIXED, *words)
+        return load_run(folder)["exit_status"], capfd.readouterr().err
+
+    assert status("sizes=[8]", "expect=median_s<1")[0] == 0
+    code, text = status("sizes=[8]", "expect=all_reduce:median_s>1")
+    assert code == 1 and "expect all_reduce:median_s>1: all_reduce 1x2 8 B has" in text
+    code, text = status("sizes=[8,4TiB]", "expect=median_s<1")
+    assert code == 1 and text.endswith("\nexpect: 1 of 2 met, 1 not measured\n")
+    assert status("sizes=[8,4TiB]", "expect=median_s<1", "expect_missing=allow")[0] == 0
+    code, text = status("sizes=[8]", "expect=normal")
+    assert code == 1 and "expect normal: nothing to compare with" in text
 
 
 def test_a_plan_starts_nothing(world: Callable[..., Any]) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from generated_results import row, run_of
 
-from commbench.cli.rank import abnormal
+from commbench.cli.rank import verdict_on_normal
 from commbench.core.errors import ConfigError
 from commbench.report.reference import (
     FAST,
@@ -117,7 +117,7 @@ def test_only_what_others_published_is_called_published() -> None:
 
 
 def test_expect_normal_is_judged_by_these_values(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     """A run that a published value knows: the label names the hardware."""
     way = ("tcp", "python", 2e-6, 0.4e9)
@@ -125,19 +125,18 @@ def test_expect_normal_is_judged_by_these_values(
     rng = np.random.default_rng(0)
     rows = [row(folder.name, "p2p_bandwidth", way, "2x1", 2**22, rng) | {"label": "c5n.18xlarge"}]
     pq.write_table(pa.Table.from_pylist(rows, arrow_schema("cases")), folder / "cases.parquet")
-    (message,) = abnormal(str(folder))
+    (message,) = verdict_on_normal(str(folder)).missed
     assert message.startswith("expect normal: p2p_bandwidth 4 MiB, tcp python 2x1 has ")
     assert "c5n.18xlarge" in message and "connection" in message
     fast = [rows[0] | {"algbw_gb_per_s": 1.18}]
     pq.write_table(pa.Table.from_pylist(fast, arrow_schema("cases")), folder / "cases.parquet")
-    assert abnormal(str(folder)) == [] and capsys.readouterr().err == ""
+    assert verdict_on_normal(str(folder)).summary() == "expect: 1 of 1 met"
     unknown = [rows[0] | {"label": "a machine that nobody described"}]
     pq.write_table(pa.Table.from_pylist(unknown, arrow_schema("cases")), folder / "cases.parquet")
-    assert abnormal(str(folder)) == []
-    assert (
-        "expect normal: nothing to compare with: no value is known for this hardware"
-        in capsys.readouterr().err
-    )
+    verdict = verdict_on_normal(str(folder))
+    assert verdict.summary() == "expect: 0 of 1 met, 1 not measured" and not verdict.passes("fail")
+    nothing = "expect normal: nothing to compare with: no value is known for this hardware"
+    assert verdict.not_measured[0].startswith(nothing)
 
 
 def ours(*rows: tuple[str, int | None, str, float]) -> pd.DataFrame:
