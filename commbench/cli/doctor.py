@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import GROUPS, TIMING_MODES, construct
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
 from commbench.core.terminal import first_line
+from commbench.core.units import format_bytes
 from commbench.hardware import host, machine_facts, resource_limits
 from commbench.hardware.sources import ROOT, fact_text, run_command
 from commbench.measure.plan import PlanFacts, plan
 from commbench.world.control import hosted_world
+
+from .options import CommandParser
 
 ENGINE_CODE = "from commbench.engines import native; print(native.cache_problem or '')"
 ENGINE_TIMEOUT_S = 60.0
@@ -41,57 +48,155 @@ def facts_here() -> PlanFacts:
     )
 
 
-def machine_text(config_dir: str | None = None) -> str:
-    """What this machine has, and which backends can run."""
+def doctor(words: list[str]) -> int:
+    """`commbench doctor`: print what this machine has and which backends can run; returns 0."""
+    parser = CommandParser(
+        prog="commbench doctor",
+        description="What this machine has and which backends can run; starts nothing.",
+    )
+    parser.add_argument("--json", action="store_true", help="all facts, for other programs")
+    parser.add_argument("--config-dir", help="a folder with more YAML, e.g. DIR/backend/mine.yaml")
+    options = parser.parse_args(words)
     with ThreadPoolExecutor(1) as pool:
         engine_problem = pool.submit(native_engine_problem)
         facts = machine_facts.collect()
-    lines = ["machine"]
-    for key in (
-        "host.hostname",
-        "host.cpu_model",
-        "host.kernel",
-        "limits.cpu_cores",
-        "host.cpu_affinity",
-    ):
-        if key in facts:
-            lines.append(f"  {key:<24} {facts[key]}")
-    lines.append(
-        f"  {'memory available':<24} {(resource_limits.allocatable_bytes() or 0) / 2**30:.1f} GiB"
-    )
-    shm_bytes = facts.get("limits.shm_total_bytes")
-    size = "no /dev/shm" if shm_bytes is None else f"{shm_bytes / 2**30:.1f} GiB in /dev/shm"
-    lines.append(f"  {'shared memory':<24} {resource_limits.small_shm(facts) or size}")
     notes = [*folder_problems(), engine_problem.result()]
     notes += [str(facts[key]) for key in sorted(facts) if key.endswith(".error")]
-    lines += [f"  {'note':<24} {line}" for line in notes if line is not None]
+    problems = backend_problems(options.config_dir)
+    if options.json:
+        record = {"facts": facts, "backends": problems, "notes": list(filter(None, notes))}
+        print(json.dumps(record, indent=1, default=str))
+    else:
+        print(machine_text(facts, list(filter(None, notes)), problems))
+    return 0
+
+
+def machine_text(
+    facts: Mapping[str, Any], notes: Sequence[str], problems: Mapping[str, str | None]
+) -> str:
+    """The facts that people of clusters look for first, a line each; `problems`: why a backend
+    can't run."""
+    sections = {
+        "machine": _machine_lines(facts) + [("note", note) for note in notes],
+        "network": _network_lines(facts),
+        "libraries": [
+            (key.removeprefix("versions."), str(facts[key]))
+            for key in sorted(facts)
+            if key.startswith("versions.")
+        ],
+        "GPU": _gpu_lines(facts),
+        "backends": [(name, reason or "can run here") for name, reason in problems.items()],
+    }
+    lines = []
+    for title, section in sections.items():
+        lines += [title, *(f"  {name:<24} {text}" for name, text in section)]
+    return "\n".join(lines)
+
+
+def _machine_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    names = {
+        "host.hostname": "host",
+        "host.cpu_model": "CPU",
+        "host.kernel": "kernel",
+        "limits.cpu_cores": "cores",
+        "host.cpu_affinity": "cores of this process",
+    }
+    lines = [(name, str(facts[key])) for key, name in names.items() if key in facts]
+    nodes = {
+        match[1]: cpus
+        for key, cpus in facts.items()
+        if (match := re.fullmatch(r"host\.numa_node(\d+)_cpus", key))
+    }
+    lines += [("NUMA nodes", "; ".join(f"{node}: cores {nodes[node]}" for node in sorted(nodes)))]
+    available = resource_limits.allocatable_bytes()
     lines += [
-        "libraries",
-        *(f"  {key[9:]:<24} {facts[key]}" for key in sorted(facts) if key.startswith("versions.")),
+        ("memory available", "unknown" if available is None else f"{available / 2**30:.1f} GiB")
     ]
-    lines += ["GPU", f"  {facts.get('topology.reason') or 'nvidia-smi topo -m answers'}"]
+    shm_bytes = facts.get("limits.shm_total_bytes")
+    size = "no /dev/shm" if shm_bytes is None else f"{shm_bytes / 2**30:.1f} GiB in /dev/shm"
+    lines += [("shared memory", resource_limits.small_shm(facts) or size)]
+    memlock = facts.get("host.ulimit_memlock_bytes")
+    locked = format_bytes(memlock) if isinstance(memlock, int) else str(memlock)
+    files = facts.get("host.ulimit_nofile")
+    return [*lines, ("limits", f"locked memory {locked}, open files {files}")]
+
+
+def _network_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A line for each interface but loopback, the fastest first, and for each port of an RDMA
+    device."""
+    interfaces = _by_device(facts, "network.interface.")
+    ports = _by_device(facts, "network.rdma.")
+    lines = []
+    for name, own in sorted(
+        interfaces.items(), key=lambda item: (-(item[1].get("speed_mbit_per_s") or 0), item[0])
+    ):
+        if name == "lo":
+            continue
+        rate = own.get("speed_mbit_per_s")
+        texts = [
+            own.get("state"),
+            None if rate is None else f"{rate / 1000:g} Gb/s",
+            f"MTU {own.get('mtu_bytes')}",
+            own.get("ipv4") or own.get("ipv6"),
+            own.get("driver"),
+            _numa_text(own),
+        ]
+        lines.append((name, ", ".join(str(text) for text in texts if text)))
+    for name, own in sorted(ports.items()):
+        rate = own.get("rate_gbit_per_s")
+        texts = [
+            own.get("state"),
+            None if rate is None else f"{rate:g} Gb/s",
+            own.get("link_layer"),
+            _numa_text(own),
+        ]
+        text = ", ".join(str(text) for text in texts if text)
+        lines += [(name, f"RDMA, {text}")] if ":" in name else []
+    return lines or [("none", "no interface but loopback")]
+
+
+def _by_device(facts: Mapping[str, Any], prefix: str) -> dict[str, dict[str, Any]]:
+    """The facts below a prefix, as name -> {fact: value}; a name may hold dots (eth0.100)."""
+    devices: dict[str, dict[str, Any]] = {}
+    for key, value in facts.items():
+        if key.startswith(prefix):
+            name, _, fact = key.removeprefix(prefix).rpartition(".")
+            devices.setdefault(name, {})[fact] = value
+    return devices
+
+
+def _numa_text(own: Mapping[str, Any]) -> str | None:
+    node = own.get("numa_node")
+    return None if node is None else f"NUMA node {node}"
+
+
+def _gpu_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines = [("topology", str(facts.get("topology.reason") or "nvidia-smi topo -m answers"))]
     if "gpu.driver_version" in facts:
         newest = facts.get("gpu.cuda_driver_version", "unknown")
-        lines.append(
-            f"  driver {facts['gpu.driver_version']}, CUDA {newest} at most, {facts['gpu.count']}"
-            " GPU(s)"
+        driver = (
+            f"{facts['gpu.driver_version']}, CUDA {newest} at most, {facts['gpu.count']} GPU(s)"
         )
+        lines.append(("driver", driver))
+    return lines
+
+
+def backend_problems(config_dir: str | None) -> dict[str, str | None]:
+    """Why a backend can't run here, by its name; None where it can."""
     with ConfigComposer(config_dir) as composer:
         built = backends(composer)
-    lines.append("backends")
-    for name, backend in built.items():
-        try:
-            reason = (
-                str(backend)
-                if isinstance(backend, ConfigError)
-                else backend.missing(backend.devices[0])
-            )
-        except ConfigError as error:
-            reason = str(error)
-        except Exception as error:  # one library that fails must not hide the others
-            reason = f"{type(error).__name__}: {first_line(error)}"
-        lines.append(f"  {name:<24} {reason or 'can run here'}")
-    return "\n".join(lines)
+    return {name: _problem_of(backend) for name, backend in built.items()}
+
+
+def _problem_of(backend: Backend | ConfigError) -> str | None:
+    if isinstance(backend, ConfigError):
+        return str(backend)
+    try:
+        return backend.missing(backend.devices[0])
+    except ConfigError as error:
+        return str(error)
+    except Exception as error:  # one library that fails must not hide the others
+        return f"{type(error).__name__}: {first_line(error)}"
 
 
 def native_engine_problem() -> str | None:

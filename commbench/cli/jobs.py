@@ -107,7 +107,8 @@ class Sweep:
         number = int(HydraConfig.get().job.num)
         terminal = Terminal.of(sys.stdout)
         folder = None
-        print(terminal.styled(terminal.paragraph(self._titles[number]), "bold"), flush=True)
+        if len(self._jobs) > 1:
+            print(terminal.styled(terminal.paragraph(self._titles[number]), "bold"), flush=True)
         with suppress(ConfigError):  # the task says why
             folder = new_folder(self._jobs[number].settings.output)
         try:
@@ -118,7 +119,8 @@ class Sweep:
             )
             raise
         self._ended[number] = Ended(status, _with_record(folder))
-        print(flush=True)
+        if len(self._jobs) > 1:
+            print(flush=True)
         return status
 
     def print_side_by_side(self) -> None:
@@ -137,7 +139,10 @@ class Sweep:
             self.print_table()
 
     def print_table(self) -> None:
-        """All jobs with their cases and folders; below the table why some failed."""
+        """All jobs with their cases and folders; below the table why some failed. Nothing for a
+        single one that ended well."""
+        if len(self._jobs) == 1 and not any(ended.status for ended in self._ended.values()):
+            return
         terminal = Terminal.of(sys.stdout)
         words = differing_words(self._jobs)
         keys = list(dict.fromkeys(_key(word) for overrides in words for word in overrides))

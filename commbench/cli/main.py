@@ -32,7 +32,7 @@ commbench compare BASE NEW           did it get faster: a verdict per case, with
 commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches each, then the same verdict
 commbench predict PATH... --params N the communication of a data-parallel step on what was measured
 commbench export PATH... --csv FILE  results as CSV
-commbench doctor                     what this machine has and which backends can run
+commbench doctor [--json]            what this machine has and which backends can run
 commbench help [COMMAND]             this text; the options of a command, as COMMAND --help
 torchrun|mpirun|srun ... commbench   the same as one rank of a given world
 
@@ -51,9 +51,10 @@ COMMANDS = {  # command with its own options -> module, function
     "export": ("commbench.cli.export", "export"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
+    "doctor": ("commbench.cli.doctor", "doctor"),
 }
 MEASURING_COMMANDS = ("resume", "ab")
-OTHER_COMMANDS = ("run", "doctor", "help")
+OTHER_COMMANDS = ("run", "help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -158,13 +159,15 @@ def _run_command(words: list[str]) -> int:
     _check_words(options.words)
     if options.words[:1] == ["help"]:
         parser.print_help()
-    elif options.keys or options.operations or options.words[:1] == ["doctor"]:
-        from commbench.cli.doctor import keys_text, machine_text, operations_text
+    elif options.keys or options.operations:
+        from commbench.cli.doctor import keys_text, operations_text
 
-        text = (
-            keys_text if options.keys else operations_text if options.operations else machine_text
-        )
+        text = keys_text if options.keys else operations_text
         print(text(options.config_dir))
+    elif options.multirun and not options.words:
+        raise ConfigError(
+            "-m sweeps over fresh worlds; give a key several values: -m backend=gloo,mpi"
+        )
     else:
         _announce_world()
         _start_rank_server(options.words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
@@ -186,7 +186,7 @@ def shm_facts(root: Path) -> Facts:
     }
 
 
-def small_shm(facts: Facts) -> str | None:
+def small_shm(facts: Mapping[str, object]) -> str | None:
     """A warning if /dev/shm is too small for the ranks of a node, else None."""
     total = facts.get("limits.shm_total_bytes")
     if not isinstance(total, int) or total > SMALL_SHM_BYTES:

@@ -288,7 +288,8 @@ def _run_title(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
     for name in CONSTANT:
         value = next(filter(None, (_variable_text(row, name) for row in rows)), None)
         parts += [f"{name} {value}"] if value is not None and _is_constant(rows, name) else []
-    parts += [text] if (text := _binding_text(run)) else []
+    has_processes = any(row["engine"] != "virtual" for row in rows)
+    parts += [text] if has_processes and (text := _binding_text(run)) else []
     return ", ".join([*parts, *([f"label {run['label']}"] if run["label"] else [])])
 
 

@@ -3,6 +3,7 @@ worlds of its own."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from shown_gpus import hgx, shown
 
 import commbench
 from commbench.__main__ import main
+from commbench.cli.doctor import doctor as doctor_command
 from commbench.cli.doctor import folder_problems, machine_text
 from commbench.hardware import machine_facts
 
@@ -159,45 +161,92 @@ def test_doctor_names_this_machine_and_every_backend() -> None:
     assert any(line.split(maxsplit=1) == ["gloo", "can run here"] for line in backends)
 
 
-def test_doctor_tells_a_small_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_facts, "collect", lambda: {"limits.shm_total_bytes": 2**16})
-    (line,) = [line for line in machine_text().splitlines() if line.startswith("  shared memory ")]
+def test_doctor_shows_what_people_of_clusters_look_for_first() -> None:
+    facts = {
+        "host.numa_node0_cpus": "0-3",
+        "host.numa_node1_cpus": "4-7",
+        "host.ulimit_memlock_bytes": 2**23,
+        "host.ulimit_nofile": 1024,
+        "network.interface.eth0.state": "up",
+        "network.interface.eth0.speed_mbit_per_s": 100000,
+        "network.interface.eth0.mtu_bytes": 9000,
+        "network.interface.eth0.numa_node": 1,
+        "network.interface.eth0.100.mtu_bytes": 1500,
+        "network.interface.lo.mtu_bytes": 65536,
+        "network.rdma.mlx5_0.firmware": "28.39.2048",
+        "network.rdma.mlx5_0:1.state": "ACTIVE",
+        "network.rdma.mlx5_0:1.link_layer": "InfiniBand",
+        "network.rdma.mlx5_0:1.rate_gbit_per_s": 400.0,
+    }
+    lines = [" ".join(line.split()) for line in machine_text(facts, [], {}).splitlines()]
+    assert "NUMA nodes 0: cores 0-3; 1: cores 4-7" in lines
+    assert "limits locked memory 8 MiB, open files 1024" in lines
+    at = lines.index("network")
+    assert lines[at + 1 : at + 4] == [
+        "eth0 up, 100 Gb/s, MTU 9000, NUMA node 1",
+        "eth0.100 MTU 1500",
+        "mlx5_0:1 RDMA, ACTIVE, 400 Gb/s, InfiniBand",
+    ]
+    assert "none no interface but loopback" in " ".join(machine_text({}, [], {}).split())
+
+
+def test_doctor_gives_all_facts_to_other_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor_command(["--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["facts"]["host.kernel"] == os.uname().release
+    assert record["backends"]["gloo"] is None and isinstance(record["notes"], list)
+
+
+def test_a_sweep_over_nothing_is_refused(called: Callable[..., tuple[int, str, str]]) -> None:
+    status, _, err = called("-m")
+    assert (status, err.count("\n")) == (2, 1) and "-m backend=gloo,mpi" in err
+
+
+def test_doctor_tells_a_small_shared_memory() -> None:
+    text = machine_text({"limits.shm_total_bytes": 2**16}, [], {})
+    (line,) = [line for line in text.splitlines() if line.startswith("  shared memory ")]
     assert "/dev/shm has 64 KiB" in line and "--shm-size=8g" in line
 
 
 def test_doctor_tells_what_could_not_be_read_or_loaded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = "git status did not answer within 2 s"
     monkeypatch.setattr(machine_facts, "collect", lambda: {"versions.error": slow})
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 1')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    notes = [line.split(maxsplit=1)[1] for line in machine_text().splitlines() if " note " in line]
+    assert doctor_command([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    notes = [line.split(maxsplit=1)[1] for line in lines if " note " in line]
     assert slow in notes
     assert "engine=native can't be loaded, use engine=python: ImportError: Numba needs NumPy 1" in (
         notes
     )
 
 
-def test_a_library_that_fails_hides_no_other_from_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_fails_hides_no_other_from_doctor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(self: object, device: str) -> None:
         raise RuntimeError("libmpi is cut")
 
     monkeypatch.setattr("commbench.backends.mpi.backend.Mpi.missing", fail)
     monkeypatch.setattr("commbench.cli.doctor.native_engine_problem", lambda: None)
-    text = machine_text()
+    assert doctor_command([]) == 0
+    text = capsys.readouterr().out
     assert "RuntimeError: libmpi is cut" in text and "gloo                     can run" in text
 
 
-def test_doctor_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "conf" / "backend"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("_target_: mine.Mine\n")
     monkeypatch.setenv("MPI4PY_LIBMPI", "/nowhere/libmpi.so")
-    states = {
-        line.split()[0]: line
-        for line in machine_text("conf").partition("\nbackends\n")[2].splitlines()
-    }
+    assert doctor_command(["--config-dir", "conf"]) == 0
+    backends = capsys.readouterr().out.partition("\nbackends\n")[2]
+    states = {line.split()[0]: line for line in backends.splitlines()}
     assert "MPI4PY_LIBMPI=/nowhere/libmpi.so is not a file" in states["mpi"]
     assert "permit it with allow=[mine]" in states["mine"]
     assert "can run here" in states["gloo"] and "can run here" in states["simulated"]
@@ -219,7 +268,7 @@ def test_a_driver_that_is_too_old_is_told_by_doctor_and_before_a_start(tmp_path:
         sys.executable, "-c", f"{both}sys.exit(main(['backend=nccl', 'layout=1x1']))", **old
     )
     doctor, _, started = done.stdout.partition("start\n")
-    assert "  driver 570.86.10, CUDA 12.8 at most, 1 GPU(s)\n" in doctor
+    assert "  driver                   570.86.10, CUDA 12.8 at most, 1 GPU(s)\n" in doctor
     assert [line.split()[0] for line in doctor.splitlines() if reason in line] == [
         "cuda_copy",
         "nccl",
