@@ -77,7 +77,7 @@ def machine_text(
     """The facts that people of clusters look for first, a line each; `problems`: why a backend
     can't run."""
     sections = {
-        "machine": _machine_lines(facts) + [("note", note) for note in notes],
+        "machine": _host_lines(facts) + [("note", note) for note in notes],
         "network": _network_lines(facts),
         "libraries": [
             (key.removeprefix("versions."), str(facts[key]))
@@ -93,7 +93,7 @@ def machine_text(
     return "\n".join(lines)
 
 
-def _machine_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _host_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     names = {
         "host.hostname": "host",
         "host.cpu_model": "CPU",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,9 @@ from commbench.core.errors import ConfigError
 from commbench.core.terminal import (
     printable,
 )
-from commbench.results.columns import TABLES
-from commbench.results.load import read_rows
+from commbench.core.variables import NAMES
+from commbench.results.columns import TABLES, hashable
+from commbench.results.load import in_table_order, plain, read_rows
 
 from .options import CommandParser, check_file, write_file
 
@@ -24,6 +26,22 @@ STDOUT = "-"
 RUN_BY_SPREADSHEETS = ("=", "+", "-", "@", "\t", "\n")
 LINE_BREAK = re.compile("\r\n?")
 QUOTE = "'"
+ALL = "all"
+# of cases, beside the variables in which they differ
+DEFAULT_COLUMNS = (
+    "benchmark",
+    "backend",
+    "layout",
+    "pair",
+    "message_bytes",
+    "status",
+    "median_s",
+    "ci_low_s",
+    "ci_high_s",
+    "algbw_gb_per_s",
+    "busbw_gb_per_s",
+    "warnings",
+)
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
@@ -37,15 +55,22 @@ def export(words: list[str]) -> int:
     add("paths", nargs="+", metavar="PATH", help="folder of a run, or of several")
     add("--csv", required=True, metavar="FILE", help="the file to write; - is stdout")
     add("--table", default="cases", choices=tuple(TABLES), help="default: cases")
-    add("--columns", metavar="A,B,C", help="these columns in this order (default: all)")
+    add(
+        "--columns",
+        metavar="A,B,C",
+        help="these columns in this order, or all (default: the main ones of cases, and the"
+        " variables in which they differ)",
+    )
     add("--force", action="store_true", help="replace FILE where it exists")
     options = parser.parse_args(words)
-    allowed = columns = [column.name for column in TABLES[options.table]]
+    allowed = [column.name for column in TABLES[options.table]]
+    columns = None
     if options.columns is not None:
         columns = list(dict.fromkeys(name.strip() for name in options.columns.split(",")))
-    if unknown := ", ".join(repr(name) for name in columns if name not in allowed):
+        columns = allowed if columns == [ALL] else columns
+    if unknown := ", ".join(repr(name) for name in columns or () if name not in allowed):
         raise ConfigError(
-            f"--columns: {unknown} is not in {options.table}; allowed: {', '.join(allowed)}"
+            f"--columns: {unknown} is not in {options.table}; allowed: {ALL}, {', '.join(allowed)}"
         )
     if options.csv != STDOUT:
         check_file("--csv", options.csv)
@@ -53,7 +78,7 @@ def export(words: list[str]) -> int:
             raise ConfigError(
                 f"--csv {options.csv} exists; choose another file, or add --force to replace it"
             )
-    frame = read_rows(options.paths, options.table)[columns]
+    frame = shown_frame(options.paths, options.table, columns)
     text = csv_text(frame, options.table)
     if options.csv == STDOUT:
         sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
@@ -63,18 +88,27 @@ def export(words: list[str]) -> int:
     return 0
 
 
+def shown_frame(
+    paths: Sequence[Path | str], table: str, columns: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """The rows, cases in the order of tables; without `columns` those that people look at."""
+    frame = read_rows(paths, table)
+    frame = in_table_order(frame) if table == "cases" else frame
+    return frame[list(columns or _main_columns(frame, table))]
+
+
 def csv_text(frame: pd.DataFrame, table: str) -> str:
     """The rows as CSV.
 
-    Integers stay integers, null is an empty cell, a list is joined by spaces, a map is JSON, times
-    are UTC, line breaks are newlines. A text that a spreadsheet would take for a formula gets a
-    single quote before it, and so does one that begins with that quote: removing one leading quote
-    restores every text.
+    Integers stay integers, null is an empty cell, lists and maps are JSON, times are UTC, line
+    breaks are newlines. A text that a spreadsheet would take for a formula gets a single quote
+    before it, and so does one that begins with that quote: removing one leading quote restores
+    every text.
     """
     kinds = {column.name: column.kind for column in TABLES[table]}
     written = frame.copy()
-    for name in map(str, frame.columns):
-        column = frame[name]
+    for name in map(str, written.columns):
+        column = written[name]
         kind = kinds[name]
         if kind == "integer":
             written[name] = column.astype("Int64")  # beside a null pandas holds them as floats
@@ -84,15 +118,23 @@ def csv_text(frame: pd.DataFrame, table: str) -> str:
             written[name] = column.map(
                 {value: _harmless(value) for value in column.dropna().unique()}
             )
-        elif kind == "texts":
-            written[name] = column.map(
-                lambda values: _harmless(" ".join(values)), na_action="ignore"
-            )
+        elif kind in ("texts", "numbers"):
+            written[name] = column.map(lambda values: json.dumps(list(values)), na_action="ignore")
         elif kind == "map":
             written[name] = column.map(
                 lambda values: json.dumps(values, sort_keys=True), na_action="ignore"
             )
     return written.to_csv(index=False, lineterminator="\n")
+
+
+def _main_columns(frame: pd.DataFrame, table: str) -> list[str]:
+    """DEFAULT_COLUMNS of cases and the variables in which these differ; all of another table."""
+    if table != "cases":
+        return [column.name for column in TABLES[table]]
+    differing = [name for name in NAMES if len({*map(hashable, frame[name].map(plain))}) > 1]
+    first = [name for name in DEFAULT_COLUMNS if name in NAMES]
+    rest = [name for name in DEFAULT_COLUMNS if name not in NAMES]
+    return [*first, *(name for name in differing if name not in first), *rest]
 
 
 def _harmless(text: str) -> str:

@@ -35,11 +35,11 @@ from commbench.core.variables import AXES, is_usual
 from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import duration_s, plan
+from commbench.results.columns import row_order
 from commbench.results.load import run_tables
 from commbench.results.run_folder import new_folder, read_record
 from commbench.world.control import hosted_world
 from commbench.world.launch import SIDE_BY_SIDE, exported
-from commbench.writers.console import row_order
 
 from .doctor import facts_here
 from .show import pivot_text, rows_of

@@ -19,6 +19,7 @@ from commbench.core.units import (
     format_factor,
     format_number,
     format_seconds,
+    natural_key,
     parse_bytes,
     plural,
 )
@@ -28,7 +29,6 @@ from commbench.report.fit import answerable, families, ignored, varying
 from commbench.report.predict import OPERATION, TrainingStep, predict, step_of
 from commbench.results.columns import grouped, interval_texts
 from commbench.results.load import read_rows, row_dicts
-from commbench.writers.table import natural_key
 
 from .options import CommandParser
 

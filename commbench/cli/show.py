@@ -21,17 +21,17 @@ from commbench.core.terminal import (
 from commbench.core.units import format_number, plural, value_text
 from commbench.core.variables import TABLE
 from commbench.report.fit import FAMILY_VARIABLES, OF_BACKEND, by_window, varying
-from commbench.results.columns import Row, hashable
+from commbench.results.columns import Row, hashable, row_order
 from commbench.results.flags import doubts_of
-from commbench.results.load import find_runs, load_run, read_rows, run_tables
+from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.run_folder import resume_command
-from commbench.writers.console import row_order, run_text
+from commbench.writers.console import run_text
 from commbench.writers.nccl_tests import NcclTests
 from commbench.writers.osu import Osu
 from commbench.writers.parquet import plain_rows
 from commbench.writers.table import TimeLine
 
-from .export import csv_text
+from .export import csv_text, shown_frame
 from .options import CommandParser
 
 CONSOLE = "console"
@@ -69,7 +69,7 @@ def show(words: list[str]) -> int:
             f"no run.json below {', '.join(options.paths)}; give the folder of a run or of several"
         )
     if options.form == CSV:
-        sys.stdout.write(csv_text(read_rows(runs), "cases"))
+        sys.stdout.write(csv_text(shown_frame(runs, "cases"), "cases"))
         return 0
     terminal = Terminal.of(sys.stdout)
     rows = {run: rows_of(run) for run in runs}

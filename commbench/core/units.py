@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from math import floor, isfinite, log10
+from typing import Any
 
 from .errors import ConfigError
 
@@ -135,3 +136,11 @@ def format_ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def natural_key(value: Any) -> tuple[Any, ...]:
+    """A sort key with 0-2 before 0-10, and None first."""
+    if value is None:
+        return ()
+    parts = re.split(r"(\d+)", value_text(value))
+    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))

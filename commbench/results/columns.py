@@ -18,8 +18,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 from commbench.core.errors import Unreadable
-from commbench.core.units import format_bytes, format_number, short_pairs
-from commbench.core.variables import BY_NAME, TABLE, is_required
+from commbench.core.units import format_bytes, format_number, natural_key, short_pairs
+from commbench.core.variables import BY_NAME, NAMES, TABLE, is_required
 
 Row = Mapping[str, Any]  # of a table, by column
 GroupItem = TypeVar("GroupItem")
@@ -234,6 +234,11 @@ def case_text(case: Row) -> str:
     return " ".join(
         filter(None, (case["benchmark"], case["layout"], short_pairs(case["pair"] or ""), size))
     )
+
+
+def row_order(row: Row) -> tuple[Any, ...]:
+    """Sort key of a row, or of the fields of a Case."""
+    return tuple(natural_key(row[name]) for name in NAMES)
 
 
 def hashable(value: Any) -> Any:

@@ -25,7 +25,7 @@ from commbench.core.errors import CommbenchError, ConfigError, Unreadable
 from commbench.core.terminal import first_line
 from commbench.core.variables import NAMES, is_required
 
-from .columns import TABLES, arrow_schema, check_version, default_values
+from .columns import TABLES, arrow_schema, check_version, default_values, row_order
 from .run_folder import file_bytes
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Damaged(Unreadable):
 
 def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.DataFrame:
     """All rows of a table (cases, samples, counters) of all runs below the folders; the newer one
-    of two attempts.
+    of two attempts. Cases stand in the order of tables.
 
         cases = commbench.load("results").query("status == 'ok' and not warnings.str.contains('noisy')")
         samples = commbench.load("results/a", ["results/b", "results/c"], table="samples", skip_damaged=True)
@@ -87,6 +87,8 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
             frame[column.name] = values.astype(NULLABLE[column.kind])
         elif column.kind in HASHABLE:
             frame[column.name] = values.map(HASHABLE[column.kind], na_action="ignore")
+    if table == "cases":
+        return in_table_order(frame)
     if table != "samples":
         return frame
     columns = (*ROW_KEYS["cases"], "operations_per_sample", "block_k")
@@ -454,6 +456,15 @@ def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> NDArray
     if case["headline"] == "max_over_ranks":
         return np.full(ranks.size, True)
     return np.isin(ranks, [int(pair.split("-")[0]) for pair in case["pair"].split()])
+
+
+def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:
+    """The cases run by run, each in the order of tables."""
+    rows = cases[["run_id", *NAMES]].to_dict("records")
+    plain_rows = [{str(name): plain(value) for name, value in row.items()} for row in rows]
+    keys = [(row["run_id"], row_order(row)) for row in plain_rows]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return cases.iloc[order].reset_index(drop=True)
 
 
 def row_dicts(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from commbench.core.layout import Layout
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_number, plural, short_pairs
-from commbench.core.variables import NAMES, SHOWN, is_number, is_usual
-from commbench.results.columns import INTERRUPTED, Row, case_text
+from commbench.core.variables import SHOWN, is_number, is_usual
+from commbench.results.columns import INTERRUPTED, Row, case_text, row_order
 from commbench.results.flags import doubts_of
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.results.slow_pairs import FACTOR, SPREADS, Matrix, findings, matrices
@@ -34,7 +34,7 @@ from .footnotes import (
     unfinished_texts,
 )
 from .parquet import recorded_rows
-from .table import TimeLine, is_matrix, matrix_text, natural_key
+from .table import TimeLine, is_matrix, matrix_text
 
 CONSTANT = (*(name for name in SHOWN if name != "benchmark"), "link")
 # columns: a run has one device, and a table one timing mode
@@ -268,11 +268,6 @@ def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Termin
         " size, too"
     )
     return ["", paragraphs([rule, *lines], terminal)] if lines else []
-
-
-def row_order(row: Row) -> tuple[Any, ...]:
-    """Sort key of a row, or of the fields of a Case."""
-    return tuple(natural_key(row[name]) for name in NAMES)
 
 
 # ---------------------------------------------------------------- title and meaning

@@ -4,7 +4,6 @@ a soak."""
 from __future__ import annotations
 
 import itertools
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,7 +17,13 @@ from numpy.typing import NDArray
 
 from commbench.core.layout import Pair, pairs_text
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
-from commbench.core.units import format_bytes, format_number, format_seconds, value_text
+from commbench.core.units import (
+    format_bytes,
+    format_number,
+    format_seconds,
+    natural_key,
+    value_text,
+)
 from commbench.core.variables import SIZES
 from commbench.results.columns import VARIABLES, Row, grouped
 from commbench.results.slow_pairs import MATRIX_VARIABLES, Matrix
@@ -199,14 +204,6 @@ def _first_values(rows: Sequence[Row], names: Iterable[str]) -> str:
         for name, value in first.items()
         if value not in (None, {}, ())
     )
-
-
-def natural_key(value: Any) -> tuple[Any, ...]:
-    """A sort key with 0-2 before 0-10, and None first."""
-    if value is None:
-        return ()
-    parts = re.split(r"(\d+)", value_text(value))
-    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 
 
 # ---------------------------------------------------------------- a matrix of pairs

@@ -164,7 +164,7 @@ def test_pandas_reads_what_a_run_has_written(tmp_path: Path) -> None:
         "label=007",
         f"output={tmp_path}",
     )
-    cases = commbench.load(folder)
+    cases = commbench.load(folder).sort_values("order", ignore_index=True)
     lines = pd.read_json(folder / CASES_JSONL, lines=True, dtype=False)
     latest = lines.drop_duplicates("case_id", keep="last").sort_values(
         "order", kind="stable", ignore_index=True
