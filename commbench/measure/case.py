@@ -68,7 +68,7 @@ class CaseVisit:
     reach its rate.
     """
 
-    job: Planned
+    planned: Planned
     communicator: Communicator
     control: Control
     settings: Settings
@@ -103,14 +103,16 @@ class CaseVisit:
     steady: bool = True  # whether the warm-up ended before its limit; on rank 0
 
     def __post_init__(self) -> None:
-        job = self.job
+        planned = self.planned
         timing = self.settings.timing
-        self.timeline = SoakTimeline(job, timing.interval_s) if timing.is_soak else Timeline(job)
-        self.rule = stop_rule(job, self.settings)
+        self.timeline = (
+            SoakTimeline(planned, timing.interval_s) if timing.is_soak else Timeline(planned)
+        )
+        self.rule = stop_rule(planned, self.settings)
         self.warm_up = warm_up_rule(self.settings, self.rule.budget_s, self.number, self.slow_start)
-        self.payload = CheckedBuffers(job, SALTS_OF_VISIT * self.number)
-        self.programs = {rank: job.program(rank) for rank in self.communicator.hosted}
-        self.deadline_s = block_deadline_s(job, self.settings)
+        self.payload = CheckedBuffers(planned, SALTS_OF_VISIT * self.number)
+        self.programs = {rank: planned.program(rank) for rank in self.communicator.hosted}
+        self.deadline_s = block_deadline_s(planned, self.settings)
         # with several visits, the checks at their ends are enough
         self.check_next = timing.visits == 1
 
@@ -127,21 +129,21 @@ class CaseVisit:
             self.payload.buffers.clear()
 
     def _visit(self) -> Outcome:
-        self.progress.enter(f"the preparation of {self.job.case}")
+        self.progress.enter(f"the preparation of {self.planned.case}")
         problem = None
         try:
             self.payload.allocate(self.communicator, self.programs)
         except MemoryError as error:
             problem = f"out of memory on rank {self.control.rank} at that moment: {error}"
         self._agree(problem)
-        if self.job.case.sync == "window":
+        if self.planned.case.sync == "window":
             self._open_window()
         runner = self._prepare(1)
         self.payload.fill()
         self._run(runner, 1, "connect")
         self._check("start")
         self.connected = True
-        if self.job.case.timing_mode == "graph":  # the first call was not captured
+        if self.planned.case.timing_mode == "graph":  # the first call was not captured
             runner = self._prepare(1)
         block_k, n = self._warm_up(runner)
         if self.slow_counters:  # the reading before the measured repetitions
@@ -175,19 +177,19 @@ class CaseVisit:
     def _open_window(self) -> None:
         assert self.clocks is not None
         try:
-            clock = self.clocks.of(self.job.members, self.control, self.deadline_s)
+            clock = self.clocks.of(self.planned.members, self.control, self.deadline_s)
         except Unsupported as error:  # raised on all ranks
             raise _Stopped(Refused(str(error))) from error
-        self.window = Window(clock, self.control, self.job.active, self.timeline)
+        self.window = Window(clock, self.control, self.planned.active, self.timeline)
 
     def _prepare(self, block_k: int) -> Runner:
         self.block_k = block_k
         problem = None
         runner = None
-        self.timeline.operations = self.job.shape.operations_per_sample * block_k
+        self.timeline.operations = self.planned.shape.operations_per_sample * block_k
         try:
             programs = {rank: program.repeated(block_k) for rank, program in self.programs.items()}
-            mode = replace(self.job.case.mode, connected=self.connected)
+            mode = replace(self.planned.case.mode, connected=self.connected)
             runner = self.communicator.prepare(programs, self.payload.buffers, mode)
         except Unsupported as error:
             problem = str(error)
@@ -198,7 +200,7 @@ class CaseVisit:
     def _agree(self, problem: str | None, unsupported: bool = False) -> None:
         """Skip the case on all ranks if any of them has a problem; `unsupported` is that of
         Refused."""
-        agreed = self.control.agree(problem, self.deadline_s, f"preparing {self.job.case}")
+        agreed = self.control.agree(problem, self.deadline_s, f"preparing {self.planned.case}")
         if agreed is not None:
             raise _Stopped(Refused(agreed, unsupported))
 
@@ -227,9 +229,9 @@ class CaseVisit:
             return self._bounded(more), 1, 1
         if self.settings.timing.visits > 1:  # each visit warms up anew
             self.rule = self.rule.after_warm_up(self.warmup_s)
-        empty_s = self.empty_sample_s.get(self.job.case.engine, 0.0)
+        empty_s = self.empty_sample_s.get(self.planned.case.engine, 0.0)
         fitting_k = samples_per_stamp(
-            self.job, empty_s, self.typical_s, self.settings.timing.is_soak
+            self.planned, empty_s, self.typical_s, self.settings.timing.is_soak
         )
         block_k = self.first_block_k or fitting_k
         return 0, block_k, self._next_block(np.zeros(0), 0.0, self.typical_s * block_k)
@@ -299,7 +301,7 @@ class CaseVisit:
         stamps = np.zeros((0, 0, 2), dtype=np.int64)
         starts = None
         begin_s = time.perf_counter()
-        meeting = f"{phase} of {self.job.case}"
+        meeting = f"{phase} of {self.planned.case}"
         if self.window is not None:
             self.progress.enter(f"the meeting before {meeting}")
             starts = self.window.starts(n, phase == "measure", self.deadline_s)
@@ -321,7 +323,7 @@ class CaseVisit:
         self.block_s = time.perf_counter() - begin_s
         # repetitions on a virtual clock take no time: blocks can't be made to last as long as a
         # meeting
-        self.meeting_s = 0.0 if self.job.case.engine == "virtual" else self.block_s - ran_s
+        self.meeting_s = 0.0 if self.planned.case.engine == "virtual" else self.block_s - ran_s
         self.spent_s += self.block_s
         self.last_n = n
         self.failed = sum(part.shape[1] != n for part in parts)
@@ -333,7 +335,7 @@ class CaseVisit:
 
     def _read_counters(self, phase: str) -> None:
         begin_ns = now_ns()
-        several_nodes = Layout.parse(self.job.case.layout).nodes > 1
+        several_nodes = Layout.parse(self.planned.case.layout).nodes > 1
         counters = self.communicator.counters() | (byte_counters() if several_nodes else {})
         counters |= self.measured.reading(counters, phase)
         self.readings += [(now_ns(), counters)] if counters else []
@@ -345,7 +347,7 @@ class CaseVisit:
         good = self.control.rank == 0 and not self.failed and not self.wrong
         value = [self.failed, self.wrong, decision() if good else None]
         failed, self.wrong, decided = self.control.decide(
-            value, self.deadline_s, f"{when} of {self.job.case}"
+            value, self.deadline_s, f"{when} of {self.planned.case}"
         )
         if failed:
             reason = (
@@ -355,7 +357,7 @@ class CaseVisit:
             # other ranks may have messages in flight: the library is not usable
             if failed < self.control.size:
                 raise WorldBroken(
-                    f"{self.job.case}: {reason}, on {failed} of {self.control.size} ranks"
+                    f"{self.planned.case}: {reason}, on {failed} of {self.control.size} ranks"
                 )
             raise _Stopped(Refused(reason, True) if self.unsupported else Failure(reason))
         if self.wrong:
@@ -368,7 +370,7 @@ class CaseVisit:
 
     def _bounded(self, n: int) -> int:
         most = n if self.window is None else self.window.most(n)
-        return min(n, max(1, min(most, BLOCK_STAMPS // len(self.job.active))))
+        return min(n, max(1, min(most, BLOCK_STAMPS // len(self.planned.active))))
 
     # ------------------------------------------------------------ checks and the result
 
@@ -376,7 +378,7 @@ class CaseVisit:
         """Count the wrong elements of all ranks on rank 0, and gather the readings of their
         counters there."""
         begin_s = time.monotonic()
-        self.progress.enter(f"the check at the {when} of {self.job.case}")
+        self.progress.enter(f"the check at the {when} of {self.planned.case}")
         if when == "end" and self.slow_counters:
             self._read_counters("measure")
         if (
@@ -385,12 +387,12 @@ class CaseVisit:
             and len(self.communicator.hosted) == 1
         ):
             first_of_node = (
-                self.control.rank % Layout.parse(self.job.case.layout).ranks_per_node == 0
+                self.control.rank % Layout.parse(self.planned.case.layout).ranks_per_node == 0
             )
             self.readings.append((now_ns(), interference_counters(first_of_node)))
         value = [self.payload.count_wrong(copies), self.readings]
         gathered = self.control.gather(
-            value, self.deadline_s, f"check at the {when} of {self.job.case}"
+            value, self.deadline_s, f"check at the {when} of {self.planned.case}"
         )
         self.readings = []
         for rank, (wrong, readings) in enumerate(gathered):
@@ -415,7 +417,7 @@ class CaseVisit:
         window = self.window
         connect_times = timeline.times("connect")
         return Samples(
-            ranks=self.job.active,
+            ranks=self.planned.active,
             blocks=tuple(timeline.blocks),
             block_k=self.block_k,
             stop_reason=stop_reason,

@@ -89,7 +89,7 @@ class CaseRecord:
         self.retransmits_of = {} if row.get("retransmits") is None else {(0, 0): row["retransmits"]}
         self.thinned |= "thinned" in row["warnings"]
 
-    def add(self, job: Planned, samples: Samples, segment: int = 0) -> Samples:
+    def add(self, planned: Planned, samples: Samples, segment: int = 0) -> Samples:
         """Count another visit; returns its samples with blocks and repetitions numbered across
         visits."""
         samples = replace(samples, blocks=self._renumbered(samples.blocks))
@@ -101,9 +101,9 @@ class CaseRecord:
             return samples
         # of the whole sample: what it takes to connect is not divided among its operations
         if not self.visits:
-            connect_s = repetition_times(samples.stamps("connect"), counted_rows(job), 1)
+            connect_s = repetition_times(samples.stamps("connect"), counted_rows(planned), 1)
             self.first_call_s = samples.first_call_s or next(iter(connect_s.tolist()), None)
-        times = measured_times(job, samples)
+        times = measured_times(planned, samples)
         self._count(times, segment, samples.repetitions)
         self.thinned |= times.size < (samples.repetitions or 0)
         starts = samples.stamps("measure")[:, :, 0]
@@ -176,9 +176,9 @@ class CaseRecord:
         )
 
 
-def measured_times(job: Planned, samples: Samples) -> Series:
+def measured_times(planned: Planned, samples: Samples) -> Series:
     """Seconds per operation of each measured repetition."""
-    operations = job.shape.operations_per_sample * samples.block_k
+    operations = planned.shape.operations_per_sample * samples.block_k
     if samples.series is not None:
         return samples.series / operations
-    return repetition_times(samples.stamps("measure"), counted_rows(job), operations)
+    return repetition_times(samples.stamps("measure"), counted_rows(planned), operations)

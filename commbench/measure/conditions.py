@@ -127,7 +127,7 @@ class ConditionsReader:
         return communicator
 
     def read(
-        self, single: Communicator | None, jobs: Sequence[Planned], facts: PlanFacts
+        self, single: Communicator | None, cases: Sequence[Planned], facts: PlanFacts
     ) -> Conditions:
         """`single` is the group of rank 0 alone; it is None on other ranks, where measured values
         stay empty."""
@@ -141,15 +141,17 @@ class ConditionsReader:
         if self._settings.device == "cuda" and "ipc_probe" not in library:
             probed = probe_cuda_ipc(CudaExporter, self._world, self._control, MEETING_S)
             self._run |= {"ipc_probe": probed} if self._run else {}
-        engines = {job.case.engine for job in jobs if not job.skip}
+        engines = {planned.case.engine for planned in cases if not planned.skip}
         if "native" in engines and len(self._world.hosted) == 1:
             self._load_native_engine()
         if single is not None and len(self._world.hosted) == 1:
             empty_s = empty_samples_s(engines)
-            overhead_s = call_overheads_s(single, jobs)
-            evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(single, jobs))
+            overhead_s = call_overheads_s(single, cases)
+            evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(single, cases))
             on_cpus = [
-                job for job in jobs if job.case.device == "cpu" and job.size > 1 and not job.skip
+                planned
+                for planned in cases
+                if planned.case.device == "cpu" and planned.size > 1 and not planned.skip
             ]
             if on_cpus:
                 largest = min(
@@ -190,22 +192,22 @@ class ConditionsReader:
             print_error(cache_problem)
 
     def after(
-        self, conditions: Conditions, job: Planned, control: Control, deadline_s: float
+        self, conditions: Conditions, planned: Planned, control: Control, deadline_s: float
     ) -> Conditions:
         """Adds what the library logged during a case, in which pairs may have connected. The case's
         ranks call it."""
         if not self._log.available:
             return conditions
-        self._log.read(self._communicator.facts(), job.members)
-        records = control.gather(self._log.record(), deadline_s, f"transports of {job.case}")
+        self._log.read(self._communicator.facts(), planned.members)
+        records = control.gather(self._log.record(), deadline_s, f"transports of {planned.case}")
         return replace(conditions, evidence=conditions.evidence.extended(records, self._log))
 
 
-def copied_bytes(job: Planned) -> int:
+def copied_bytes(planned: Planned) -> int:
     """The bytes of the largest buffer of any rank, with all its copies: the memory that successive
     operations use."""
-    specs = (spec for rank in job.active for spec in job.program(rank).buffers)
-    return max((buffer_bytes(spec, job.pool) for spec in specs), default=0)
+    specs = (spec for rank in planned.active for spec in planned.program(rank).buffers)
+    return max((buffer_bytes(spec, planned.pool) for spec in specs), default=0)
 
 
 # ---------------------------------------------------------------- the overhead of stamps and calls,
@@ -247,17 +249,19 @@ def _has_slow_link() -> bool:
     return any((gpu.pcie_generation or 0) < (gpu.pcie_generation_max or 0) for gpu in nvml.gpus())
 
 
-def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dict[str, float]:
+def call_overheads_s(communicator: Communicator, cases: Iterable[Planned]) -> dict[str, float]:
     """Seconds of an all_reduce on a group of one rank, by the host's clock, for each engine of the
-    jobs.
+    cases.
 
-    Without staging if a job has none.
+    Without staging if a case has none.
     """
     overheads = dict[str, float]()
     data = View("data")
     program = Program((BufferSpec("data", 1, "float32"),), (AllReduce(data, data, "sum"),))
     modes = sorted(
-        (job.case.mode for job in jobs if not job.skip), key=lambda mode: mode.staging, reverse=True
+        (planned.case.mode for planned in cases if not planned.skip),
+        key=lambda mode: mode.staging,
+        reverse=True,
     )
     for engine, mode in {mode.engine: mode for mode in modes}.items():
         timing_mode: TimingMode = "host" if mode.device == "cpu" else "host_sync"
@@ -270,10 +274,12 @@ def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dic
     return overheads
 
 
-def copy_gb_per_s(communicator: Communicator, jobs: Iterable[Planned]) -> float | None:
+def copy_gb_per_s(communicator: Communicator, cases: Iterable[Planned]) -> float | None:
     """Rate of a copy within the GPU of this rank, in 10^9 B/s; None on CPUs and if it can't be
     measured."""
-    modes = [job.case.mode for job in jobs if job.case.device == "cuda" and not job.skip]
+    modes = [
+        planned.case.mode for planned in cases if planned.case.device == "cuda" and not planned.skip
+    ]
     if not modes:
         return None
     mode = replace(modes[0], sync="none", timing_mode="host_sync", staging="none")
@@ -370,9 +376,9 @@ class ReferenceCase:
             schedule="serial",
             axes={name: values[:1] for name, values in settings.axes.items()},
         )
-        (job,) = plan(self._settings, world, facts)
-        self._job = None if job.skip else job
-        self.groups = set() if job.skip else {job.group}  # whose communicators it needs
+        (planned,) = plan(self._settings, world, facts)
+        self._planned = None if planned.skip else planned
+        self.groups = set() if planned.skip else {planned.group}  # whose communicators it needs
         self._source = np.ones(REFERENCE_COPY_BYTES, np.uint8)
         self._target = np.ones(REFERENCE_COPY_BYTES, np.uint8)
         self.passes: dict[int, dict[str, PassReading]] = {}
@@ -387,12 +393,14 @@ class ReferenceCase:
         """Measure the reference case of a pass; all ranks of the world call it. Raises
         WorldBroken."""
         readings: dict[str, PassReading] = {}
-        job = self._job
-        deadline_s = MEETING_S if self._job is None else case_deadline_s(self._job, self._settings)
-        if job is not None and (communicator := communicators[job.group]) is not None:
-            members = control.subset(job.members)
+        planned = self._planned
+        deadline_s = (
+            MEETING_S if self._planned is None else case_deadline_s(self._planned, self._settings)
+        )
+        if planned is not None and (communicator := communicators[planned.group]) is not None:
+            members = control.subset(planned.members)
             visit = CaseVisit(
-                job,
+                planned,
                 communicator,
                 members,
                 self._settings,
@@ -403,7 +411,7 @@ class ReferenceCase:
             )
             outcome = visit.measure()
             if isinstance(outcome, Samples) and not outcome.wrong_elements and control.rank == 0:
-                readings["p2p_latency_s"] = PassReading.of(measured_times(job, outcome))
+                readings["p2p_latency_s"] = PassReading.of(measured_times(planned, outcome))
         progress.enter("the reference case")
         times = copy_times(self._target, self._source, REFERENCE_COPIES)[REFERENCE_COPIES // 4 :]
         copies = control.gather(PassReading.of(times), deadline_s, "reference case")

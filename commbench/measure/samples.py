@@ -167,15 +167,19 @@ class MeasuredCounters:
 # ---------------------------------------------------------------- one time per repetition
 
 
-def counted_rows(job: Planned) -> tuple[int, ...]:
+def counted_rows(planned: Planned) -> tuple[int, ...]:
     """The rows of the stamps whose clocks count, by the headline; several initiators at once count
     as senders."""
-    headline = job.shape.headline
+    headline = planned.shape.headline
     if headline not in HEADLINES:
         raise ValueError(f"headline {headline!r} is unknown; allowed: {', '.join(HEADLINES)}")
     if headline == "max_over_ranks":
-        return tuple(range(len(job.active)))
-    return job.senders[:1] if headline == "initiator" and len(job.case.pairs) < 2 else job.senders
+        return tuple(range(len(planned.active)))
+    return (
+        planned.senders[:1]
+        if headline == "initiator" and len(planned.case.pairs) < 2
+        else planned.senders
+    )
 
 
 def deciding_rows(stamps: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.intp]:
@@ -204,14 +208,14 @@ class Timeline:
     intervals of that length.
     """
 
-    def __init__(self, job: Planned, interval_s: float | None = None) -> None:
-        self._ranks = np.asarray(job.active)
-        self._rows = counted_rows(job)
+    def __init__(self, planned: Planned, interval_s: float | None = None) -> None:
+        self._ranks = np.asarray(planned.active)
+        self._rows = counted_rows(planned)
         self.blocks: list[Block] = []
         self.counts: list[Counts] = []
         self._series: dict[str, _Thinned] = defaultdict(_Thinned)
         self._intervals = (
-            None if interval_s is None else _Intervals(next(iter(job.active), 0), interval_s)
+            None if interval_s is None else _Intervals(next(iter(planned.active), 0), interval_s)
         )
         self._next = 0
         self._raw = 0
@@ -353,8 +357,8 @@ class SoakTimeline(Timeline):
     """A timeline whose measured repetitions are added by a thread. It can be read after `close`,
     which waits for it."""
 
-    def __init__(self, job: Planned, interval_s: float) -> None:
-        super().__init__(job, interval_s)
+    def __init__(self, planned: Planned, interval_s: float) -> None:
+        super().__init__(planned, interval_s)
         self._thread = ThreadPoolExecutor(
             1, "commbench-soak", partial(sys.setswitchinterval, SWITCH_S)
         )

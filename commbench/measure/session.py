@@ -116,9 +116,11 @@ class _Session:
         self._control = control
         self._facts = facts
         self._run = run
-        self._jobs = plan(settings, world, facts)
+        self._cases = plan(settings, world, facts)
         self._clocks = GlobalClocks(world, settings.interface)
-        self._recorder = Recorder(settings, run, sum(len(row_ids(job)) for job in self._jobs))
+        self._recorder = Recorder(
+            settings, run, sum(len(row_ids(planned)) for planned in self._cases)
+        )
         several = settings.timing.visits > 1 and settings.backend.launchers != "none"
         self._reference = ReferenceCase(settings, world, facts) if several else None
         self._begun_s = time.monotonic() - run.get("launches", {}).get("spent_s", 0.0)
@@ -159,21 +161,23 @@ class _Session:
         self._communicator = settings.backend.open(self._world, control, settings.device)
         self._opened = True
         library = self._communicator.facts().get("library")
-        self._jobs = tuple(
-            replace(job, case=replace(job.case, library=library)) for job in self._jobs
+        self._cases = tuple(
+            replace(planned, case=replace(planned.case, library=library)) for planned in self._cases
         )
         if self._request.earlier is not None:
-            self._recorder.continue_visits(self._jobs, self._earlier.visits)
+            self._recorder.continue_visits(self._cases, self._earlier.visits)
             unfinished = [
-                job.order
-                for job in self._jobs
-                if self._earlier.unfinished(job.case.case_id, row_ids(job))
-                and not self._recorder.is_settled(job)
+                planned.order
+                for planned in self._cases
+                if self._earlier.unfinished(planned.case.case_id, row_ids(planned))
+                and not self._recorder.is_settled(planned)
             ]
             chosen = set(control.decide(unfinished, MEETING_S, "the unfinished cases"))
-            self._jobs = tuple(job for job in self._jobs if job.order in chosen)
+            self._cases = tuple(planned for planned in self._cases if planned.order in chosen)
         reference = set() if self._reference is None else self._reference.groups
-        groups = sorted({job.group for job in self._jobs if not job.skip} | {SINGLE} | reference)
+        groups = sorted(
+            {planned.group for planned in self._cases if not planned.skip} | {SINGLE} | reference
+        )
         self._reader = ConditionsReader(
             settings, self._world, control, self._run, self._communicator
         )
@@ -185,20 +189,20 @@ class _Session:
         gc.collect()
         # imported modules stay alive: collections between cases then take microseconds, not 50 ms
         gc.freeze()
-        self._conditions = self._reader.read(self._communicators[SINGLE], self._jobs, self._facts)
+        self._conditions = self._reader.read(self._communicators[SINGLE], self._cases, self._facts)
         if self._world.rank == 0:
             self._begin_writing()
         number = 1
-        remaining = self._jobs
+        remaining = self._cases
         while remaining:
             begun_s = time.monotonic()
-            for job in pass_order(remaining, self._settings, number):
+            for planned in pass_order(remaining, self._settings, number):
                 # a copy: the programs of all ranks are released with it
-                self._visit(replace(job), number)
+                self._visit(replace(planned), number)
             self._measure_reference(number)
             remaining = self._next_pass(remaining, begun_s)
             number = number + 1
-        self._recorder.flag_disturbed(self._jobs, self._conditions)
+        self._recorder.flag_disturbed(self._cases, self._conditions)
         status = 0
         if self._world.rank == 0:
             kinds = sorted(self._conditions.evidence.kinds.items())
@@ -223,11 +227,11 @@ class _Session:
         # empty where it hosts several ranks
         own = {os.getpid(): process_text(0)} if self._world.size == 1 else {}
         self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else own
-        self._run["cases"] = sum(len(row_ids(job)) for job in self._jobs)
-        durations_s = (duration_s(self._settings, job) for job in self._jobs)
+        self._run["cases"] = sum(len(row_ids(planned)) for planned in self._cases)
+        durations_s = (duration_s(self._settings, planned) for planned in self._cases)
         self._run["at_most_s"] = sum(durations_s) / self._settings.timing.launches
         memory = self._run["memory"] = {
-            "buffers_bytes": largest_bytes(self._jobs, self._world.rank)
+            "buffers_bytes": largest_bytes(self._cases, self._world.rank)
         }
         calibrated = ("empty_sample_s", "overhead_s", "host_copies_gb_per_s")
         self._run["calibration"] = {name: getattr(self._conditions, name) for name in calibrated}
@@ -250,7 +254,7 @@ class _Session:
         if self._world.rank == 0:
             self._run["reference"] = self._reference.record()
 
-    def _next_pass(self, jobs: tuple[Planned, ...], begun_s: float) -> tuple[Planned, ...]:
+    def _next_pass(self, cases: tuple[Planned, ...], begun_s: float) -> tuple[Planned, ...]:
         """The cases that need another visit, as rank 0 decides after each pass. All ranks wait
         until it may begin."""
         wait_s = (
@@ -260,67 +264,69 @@ class _Session:
         )
         if self._budget_spent(wait_s):
             wait_s = 0.0  # do not spend the rest of the run's time waiting
-        value = [self._recorder.next_pass(jobs, wait_s), wait_s] if self._world.rank == 0 else None
+        value = [self._recorder.next_pass(cases, wait_s), wait_s] if self._world.rank == 0 else None
         chosen, wait_s = self._control.decide(value, self._deadline_s, "the cases of the next pass")
         if chosen and wait_s > 0:
             self._progress.enter("the time between two passes")
             time.sleep(wait_s)
-        return tuple(job for job in jobs if job.order in chosen)
+        return tuple(planned for planned in cases if planned.order in chosen)
 
-    def _visit(self, job: Planned, number: int) -> None:
+    def _visit(self, planned: Planned, number: int) -> None:
         """Agree on whether to measure a case, measure it on its ranks, and record it; `number` is
         the pass."""
-        given_up = self._earlier.given_up(job.case.case_id)
-        reason = given_up or job.skip or self._recorder.stopped or self._budget_spent()
-        self._progress.enter(f"the start of {job.case}")
-        skip = self._control.decide(reason, self._deadline_s, f"start of {job.case}")
+        given_up = self._earlier.given_up(planned.case.case_id)
+        reason = given_up or planned.skip or self._recorder.stopped or self._budget_spent()
+        self._progress.enter(f"the start of {planned.case}")
+        skip = self._control.decide(reason, self._deadline_s, f"start of {planned.case}")
         # the ranks that take no part wait for the next case
-        self._deadline_s = case_deadline_s(job, self._settings)
+        self._deadline_s = case_deadline_s(planned, self._settings)
         started = datetime.now(timezone.utc)
         if skip is not None:
             if given_up and self._world.rank == 0:
-                self._recorder.break_off(job, skip, self._conditions, started)
-            elif job.skip or not self._recorder.end_visits(job, self._conditions, started):
-                self._record(job, Refused(skip), started)
+                self._recorder.break_off(planned, skip, self._conditions, started)
+            elif planned.skip or not self._recorder.end_visits(planned, self._conditions, started):
+                self._record(planned, Refused(skip), started)
             return
         if self._world.rank == 0:
-            mark_in_flight(self._run["folder"], job.case.case_id, str(job.case))
-            self._recorder.begin_visit(job)
-        communicator = self._communicators[job.group]
+            mark_in_flight(self._run["folder"], planned.case.case_id, str(planned.case))
+            self._recorder.begin_visit(planned)
+        communicator = self._communicators[planned.group]
         if communicator is None:
             return
-        control = self._control.subset(job.members)
+        control = self._control.subset(planned.members)
         visit = CaseVisit(
-            job,
+            planned,
             communicator,
             control,
             self._settings,
             self._conditions.empty_sample_s,
-            partial(self._record, job, started=started),
+            partial(self._record, planned, started=started),
             self._progress,
             self._clocks,
             number,
-            first_block_k=self._recorder.block_k(job),
-            slow_start=self._conditions.evidence.starts_slowly(job),
+            first_block_k=self._recorder.block_k(planned),
+            slow_start=self._conditions.evidence.starts_slowly(planned),
         )
         self._current = visit, started
         try:
             outcome = visit.measure()
-            self._conditions = self._reader.after(self._conditions, job, control, self._deadline_s)
+            self._conditions = self._reader.after(
+                self._conditions, planned, control, self._deadline_s
+            )
         except (KeyboardInterrupt, SystemExit):  # the finished part of a soak has been recorded
             self._current = None
             raise
         self._current = None
-        self._print_refused_graph(job, outcome)
-        self._record(job, outcome, started)
+        self._print_refused_graph(planned, outcome)
+        self._record(planned, outcome, started)
 
-    def _print_refused_graph(self, job: Planned, outcome: Outcome) -> None:
+    def _print_refused_graph(self, planned: Planned, outcome: Outcome) -> None:
         """Say the first time on rank 0 that a capture failed: no later one may be possible."""
-        if job.case.timing_mode != "graph" or not isinstance(outcome, Refused):
+        if planned.case.timing_mode != "graph" or not isinstance(outcome, Refused):
             return
         first = outcome.unsupported and not self._graph_was_refused
         if first and self._world.rank == 0:
-            print_error(f"{job.case} with timing_mode=graph: {outcome.reason}")
+            print_error(f"{planned.case} with timing_mode=graph: {outcome.reason}")
         self._graph_was_refused |= outcome.unsupported
 
     def _budget_spent(self, later_s: float = 0.0) -> str | None:
@@ -332,16 +338,16 @@ class _Session:
             else None
         )
 
-    def _record(self, job: Planned, outcome: Outcome, started: datetime) -> None:
+    def _record(self, planned: Planned, outcome: Outcome, started: datetime) -> None:
         if self._world.rank == 0:
-            self._recorder.record(job, outcome, self._conditions, started)
+            self._recorder.record(planned, outcome, self._conditions, started)
 
     def _finish(self) -> int:
         """Compare the rows with the user's expectations, and end the writers; returns the exit
         status."""
         if self._recorder.stopped or self._budget_spent():
-            for job in self._jobs:
-                self._recorder.end_visits(job, self._conditions, datetime.now(timezone.utc))
+            for planned in self._cases:
+                self._recorder.end_visits(planned, self._conditions, datetime.now(timezone.utc))
         clear_in_flight(self._run["folder"])
         if self._recorder.more_launches and read_record(self._run["folder"]):
             self._run["launches"]["spent_s"] = time.monotonic() - self._begun_s
@@ -485,7 +491,7 @@ class _Session:
         """Record on rank 0 that the world broke in the case in flight, if there is one."""
         if self._world.rank == 0 and self._current is not None:
             visit, started = self._current
-            self._recorder.break_off(visit.job, reason, self._conditions, started)
+            self._recorder.break_off(visit.planned, reason, self._conditions, started)
 
     def _clean_up_host(self) -> None:
         """Without a parent: end the stopped ranks of this host, and remove the library's shared

@@ -215,7 +215,7 @@ class VisitRule:
         )
 
 
-def stop_rule(job: Planned, settings: Settings) -> StopRule:
+def stop_rule(planned: Planned, settings: Settings) -> StopRule:
     """The rule that ends one visit, with its share of the time and of the repetitions of its case.
 
     The target is for all visits together, so that of one of n visits is sqrt(n) times as wide.
@@ -225,7 +225,7 @@ def stop_rule(job: Planned, settings: Settings) -> StopRule:
     return StopRule(
         target=timing.target * math.sqrt(visits),
         z=timing.z,
-        max_repetitions=math.ceil(max_repetitions(job, settings) / visits),
+        max_repetitions=math.ceil(max_repetitions(planned, settings) / visits),
         budget_s=settings.case_s / visits,
         fixed=timing.repetitions,
         share=1 / visits,
@@ -249,11 +249,11 @@ def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bo
     return WarmUpRule(repetitions, seconds, limit_s, timing.is_soak and not repetitions + seconds)
 
 
-def visit_rule(job: Planned, settings: Settings, extra_s: float = 0.0) -> VisitRule:
+def visit_rule(planned: Planned, settings: Settings, extra_s: float = 0.0) -> VisitRule:
     """The rule that ends the visits of a case in one launch; `extra_s` is time that other cases
     have not used."""
     timing = settings.timing
-    most = math.ceil(max_repetitions(job, settings) / timing.launches)
+    most = math.ceil(max_repetitions(planned, settings) / timing.launches)
     own_s = settings.case_s / timing.launches
     return VisitRule(timing.target, timing.z, timing.visits, most, own_s + min(extra_s, own_s))
 
@@ -265,16 +265,16 @@ def spacing_s(settings: Settings) -> float:
     return min(timing.pass_s, settings.case_s / (timing.visits * timing.launches))
 
 
-def max_repetitions(job: Planned, settings: Settings) -> int:
+def max_repetitions(planned: Planned, settings: Settings) -> int:
     """The limit for all visits of a case: as configured, else by what one repetition of the case
     is."""
-    windowed = (job.case.window or 1) > 1
-    most = MAX_WINDOW_REPETITIONS if windowed else MAX_REPETITIONS[job.shape.headline]
+    windowed = (planned.case.window or 1) > 1
+    most = MAX_WINDOW_REPETITIONS if windowed else MAX_REPETITIONS[planned.shape.headline]
     return most if settings.timing.repetitions is None else settings.timing.repetitions
 
 
 def samples_per_stamp(
-    job: Planned, empty_sample_s: float, sample_s: float, soak: bool = False
+    planned: Planned, empty_sample_s: float, sample_s: float, soak: bool = False
 ) -> int:
     """block_k: several samples between two stamps if reading the clock would be a visible part of
     one.
@@ -284,18 +284,18 @@ def samples_per_stamp(
     least_s, most = (
         (SOAK_STAMP_S, MAX_SOAK_BLOCK_K) if soak else (empty_sample_s / TIMER_SHARE, MAX_BLOCK_K)
     )
-    if job.case.timing_mode in BATCHED_MODES:
+    if planned.case.timing_mode in BATCHED_MODES:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
-    if not job.benchmark.self_synchronising or job.case.sync != "none" or sample_s <= 0:
+    if not planned.benchmark.self_synchronising or planned.case.sync != "none" or sample_s <= 0:
         return 1
     return max(1, min(most, math.ceil(least_s / sample_s)))
 
 
-def block_deadline_s(job: Planned, settings: Settings) -> float:
+def block_deadline_s(planned: Planned, settings: Settings) -> float:
     """How long a block of this case may take before absent ranks are reported as missing."""
-    return settings.budget.late_s + 20 * BLOCK_S + 10 * job.node_bytes * MEMORY_S_PER_BYTE
+    return settings.budget.late_s + 20 * BLOCK_S + 10 * planned.node_bytes * MEMORY_S_PER_BYTE
 
 
-def case_deadline_s(job: Planned, settings: Settings) -> float:
+def case_deadline_s(planned: Planned, settings: Settings) -> float:
     """How long a rank that does not take part in this case waits for the next one."""
-    return 3 * block_deadline_s(job, settings) + 3 * settings.case_s
+    return 3 * block_deadline_s(planned, settings) + 3 * settings.case_s
