@@ -11,6 +11,7 @@ from commbench.results.columns import INTERRUPTED
 from commbench.world.recovery import EarlierVisits
 
 from .samples import (
+    GPU_THROTTLE_REASONS,
     MEASURED_HOST_BOUND,
     RETRANSMITS,
     Block,
@@ -24,7 +25,6 @@ from .visits import Visit
 
 KEPT_TIMES = 16_000_000  # of all cases of a run together: 128 MB
 LEAST_KEPT_TIMES = 3_000  # of a case, however many there are: enough for a p99.9
-GPU_THROTTLE_REASONS = "gpu.throttle_reasons"
 
 
 class CaseRecord:

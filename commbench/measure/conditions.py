@@ -33,13 +33,13 @@ from commbench.world.heartbeat import Progress
 from commbench.world.output import print_error
 
 from .case import CaseVisit
-from .case_record import measured_times
 from .plan import PlanFacts, plan
 from .preflight import MEETING_S, uses_shm
 from .samples import Samples
 from .statistics import Series, median_interval
 from .time_limits import case_deadline_s
 from .transports import LogReader, TransportEvidence, gather_evidence
+from .visit_setup import VisitSetup
 
 CALL_REPETITIONS = 200
 COPY_REPETITIONS = 20
@@ -398,20 +398,19 @@ class ReferenceCase:
             MEETING_S if self._planned is None else case_deadline_s(self._planned, self._settings)
         )
         if planned is not None and (communicator := communicators[planned.group]) is not None:
-            members = control.subset(planned.members)
-            visit = CaseVisit(
+            setup = VisitSetup(
                 planned,
                 communicator,
-                members,
-                self._settings,
-                {},
-                lambda _: None,
-                progress,
+                control=control.subset(planned.members),
+                settings=self._settings,
+                empty_sample_s={},
+                sink=lambda _: None,
+                progress=progress,
                 number=number,
             )
-            outcome = visit.measure()
+            outcome = CaseVisit(setup).measure()
             if isinstance(outcome, Samples) and not outcome.wrong_elements and control.rank == 0:
-                readings["p2p_latency_s"] = PassReading.of(measured_times(planned, outcome))
+                readings["p2p_latency_s"] = PassReading.of(outcome.times(planned))
         progress.enter("the reference case")
         times = copy_times(self._target, self._source, REFERENCE_COPIES)[REFERENCE_COPIES // 4 :]
         copies = control.gather(PassReading.of(times), deadline_s, "reference case")

@@ -43,6 +43,7 @@ from .rows import missed_expectations, row_ids
 from .samples import Outcome, Refused
 from .time_limits import case_deadline_s, spacing_s
 from .transports import library_record
+from .visit_setup import VisitSetup
 from .window import GlobalClocks
 
 SINGLE = CaseGroup((0,))  # of rank 0 alone
@@ -294,19 +295,20 @@ class _Session:
         if communicator is None:
             return
         control = self._control.subset(planned.members)
-        visit = CaseVisit(
+        setup = VisitSetup(
             planned,
             communicator,
             control,
             self._settings,
             self._conditions.empty_sample_s,
-            partial(self._record, planned, started=started),
-            self._progress,
-            self._clocks,
-            number,
+            sink=partial(self._record, planned, started=started),
+            progress=self._progress,
+            clocks=self._clocks,
+            number=number,
             first_block_k=self._recorder.block_k(planned),
             slow_start=self._conditions.evidence.starts_slowly(planned),
         )
+        visit = CaseVisit(setup)
         self._current = visit, started
         try:
             outcome = visit.measure()
@@ -491,7 +493,7 @@ class _Session:
         """Record on rank 0 that the world broke in the case in flight, if there is one."""
         if self._world.rank == 0 and self._current is not None:
             visit, started = self._current
-            self._recorder.break_off(visit.planned, reason, self._conditions, started)
+            self._recorder.break_off(visit.setup.planned, reason, self._conditions, started)
 
     def _clean_up_host(self) -> None:
         """Without a parent: end the stopped ranks of this host, and remove the library's shared

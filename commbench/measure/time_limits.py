@@ -26,10 +26,8 @@ WARMUP_CAP_S = 5.0  # of a visit's time, with a maximum: some series never becom
 MAX_WARMUP_BLOCK = 10_000
 SLOW_START_S = 1.0  # of a warm-up over TCP
 SHORT_CALLS = 20
-SHORT_CALL_S = 0.01  # of a soak without a warm-up, to learn how many calls go between two stamps
+SHORT_CALL_S = 0.01  # of a trial
 MAX_BLOCK_K = 64
-SOAK_STAMP_S = 50e-6
-MAX_SOAK_BLOCK_K = 256  # of a soak: fewer stamps, as nothing is measured while they are gathered
 BATCHED_MODES = ("throughput", "graph")
 BATCH_K = 20  # timing modes with several samples per stamp; as in nccl-tests
 
@@ -246,7 +244,7 @@ def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bo
         seconds = max(seconds, min(SLOW_START_S, settings.case_s))
     limit_s = max(seconds, min(WARMUP_CAP_S, WARMUP_SHARE * budget_s))
     repetitions = math.ceil(timing.warmup_repetitions / share)
-    return WarmUpRule(repetitions, seconds, limit_s, timing.is_soak and not repetitions + seconds)
+    return WarmUpRule(repetitions, seconds, limit_s)
 
 
 def visit_rule(planned: Planned, settings: Settings, extra_s: float = 0.0) -> VisitRule:
@@ -274,16 +272,13 @@ def max_repetitions(planned: Planned, settings: Settings) -> int:
 
 
 def samples_per_stamp(
-    planned: Planned, empty_sample_s: float, sample_s: float, soak: bool = False
+    planned: Planned, sample_s: float, least_s: float, most: int = MAX_BLOCK_K
 ) -> int:
-    """block_k: several samples between two stamps if reading the clock would be a visible part of
-    one.
+    """block_k: several samples between two stamps if there would be less than `least_s` between
+    them, at most `most`.
 
     In the timing modes of BATCHED_MODES there are always several.
     """
-    least_s, most = (
-        (SOAK_STAMP_S, MAX_SOAK_BLOCK_K) if soak else (empty_sample_s / TIMER_SHARE, MAX_BLOCK_K)
-    )
     if planned.case.timing_mode in BATCHED_MODES:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
     if not planned.benchmark.self_synchronising or planned.case.sync != "none" or sample_s <= 0:

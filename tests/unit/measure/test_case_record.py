@@ -12,15 +12,16 @@ from composed import FACTS, settings_of
 from numpy.random import default_rng
 
 from commbench.core.case import Planned, World
-from commbench.measure.case_record import GPU_THROTTLE_REASONS, CaseRecord
+from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions
+from commbench.measure.counters import MeasuredCounters
 from commbench.measure.plan import plan
 from commbench.measure.rows import row, sample_table
 from commbench.measure.samples import (
+    GPU_THROTTLE_REASONS,
     MEASURED_HOST_BOUND,
     Block,
     Counts,
-    MeasuredCounters,
     Samples,
 )
 from commbench.measure.time_limits import VisitRule

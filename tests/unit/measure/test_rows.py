@@ -27,11 +27,13 @@ from commbench.hardware.topology import RankGpu
 from commbench.measure.case import CaseVisit
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions, empty_samples_s, host_copies_gb_per_s
+from commbench.measure.counters import MeasuredCounters
 from commbench.measure.plan import plan
 from commbench.measure.rows import impossible_reason, row, sample_table, wire_gb_per_s
-from commbench.measure.samples import Block, Counts, Failure, MeasuredCounters, Refused, Samples
-from commbench.measure.time_limits import max_repetitions, samples_per_stamp
+from commbench.measure.samples import Block, Counts, Failure, Refused, Samples
+from commbench.measure.time_limits import max_repetitions
 from commbench.measure.transports import TransportEvidence
+from commbench.measure.visit_setup import VisitSetup
 from commbench.results.columns import CASES, RESULTS, SAMPLES, VARIABLES
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
@@ -107,7 +109,7 @@ def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Sam
     settings = replace(settings, layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
     world, control = hosted_world(1, ranks)
     (job,) = plan(settings, world, FACTS)
-    outcome = CaseVisit(
+    setup = VisitSetup(
         job,
         settings.backend.open(world, control),
         control,
@@ -115,7 +117,8 @@ def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Sam
         AROUND.empty_sample_s,
         lambda _: None,
         Progress(),
-    ).measure()
+    )
+    outcome = CaseVisit(setup).measure()
     assert isinstance(outcome, Samples)
     return job, outcome
 
@@ -259,30 +262,9 @@ def test_the_planted_bandwidth_comes_out() -> None:
     assert row_of(job, outcome)["busbw_gb_per_s"] == pytest.approx(8, rel=1e-4)
 
 
-def test_the_clock_of_each_engine_decides_how_many_samples_lie_between_two_stamps() -> None:
-    """5 % of a sample of 260 ns are 13 ns: an empty sample of 20 ns asks for 2, of 35 ns for 3."""
+def test_a_row_has_the_empty_sample_of_its_engine_and_is_flagged_where_it_is_long() -> None:
     seen = empty_samples_s(["python", "native", "virtual"])
     assert set(seen) == {"python", "native"} and 0 < seen["native"] < seen["python"] < 2e-6
-    job = planned("p2p_latency")
-    assert [samples_per_stamp(job, empty_s, 260e-9) for empty_s in (0, 12e-9, 20e-9, 35e-9, 1)] == [
-        1,
-        1,
-        2,
-        3,
-        64,
-    ]
-    assert [
-        samples_per_stamp(job, 20e-9, sample_s, soak=True) for sample_s in (1e-9, 0.625e-6, 1e-3)
-    ] == [256, 80, 1]
-    for sync in ("barrier", "window"):
-        behind = replace(job, case=replace(job.case, sync=sync))
-        assert samples_per_stamp(behind, 20e-9, 1e-9) == 1, "each begins at a meeting of its own"
-        assert samples_per_stamp(behind, 20e-9, 1e-9, soak=True) == 1
-    alone = replace(planned("all_reduce"), case=replace(planned("all_reduce").case, sync="none"))
-    assert samples_per_stamp(alone, 20e-9, 1e-9) == 1, "ranks that do not wait for one another"
-    batched = replace(job, case=replace(job.case, timing_mode="throughput"))
-    batches = [samples_per_stamp(batched, 0.0, sample_s) for sample_s in (0, 1e-3, 0.1, 1.0)]
-    assert batches == [20, 20, 5, 1], "no longer than half a second"
     for engine, limited in (("native", False), ("python", True)):  # 5 % of 1 us are 50 ns
         seen = row_of(
             planned("all_reduce", engine=engine), samples([[1000] * 10] * 2), overhead_s={}
@@ -568,7 +550,7 @@ def test_counters_that_are_slow_are_read_at_both_ends_of_a_case_and_of_its_warm_
         def counters(self) -> dict[str, float]:
             return {"bytes": 1.0}
 
-    monkeypatch.setattr("commbench.measure.case.SLOW_COUNTERS_NS", -1 if slow else 10**12)
+    monkeypatch.setattr("commbench.measure.counters.SLOW_COUNTERS_NS", -1 if slow else 10**12)
     words = (
         "timing=fixed",
         "timing.repetitions=9",
@@ -580,9 +562,10 @@ def test_counters_that_are_slow_are_read_at_both_ends_of_a_case_and_of_its_warm_
     world, control = hosted_world(1, 2)
     (job,) = plan(settings, world, FACTS)
     communicator = Counting(cast(Simulated, settings.backend), (0, 0))
-    outcome = CaseVisit(
+    setup = VisitSetup(
         job, communicator, control, settings, AROUND.empty_sample_s, lambda _: None, Progress()
-    ).measure()
+    )
+    outcome = CaseVisit(setup).measure()
     assert isinstance(outcome, Samples)
     seen = sum(len(counts.values) for counts in outcome.counts)
     assert seen == 3 if slow else seen > 3
