@@ -28,11 +28,11 @@ from commbench.world.recovery import EarlierVisits
 from commbench.writers.console import Console
 from commbench.writers.parquet import Parquet
 
-from .case_record import KEPT_TIMES, LEAST_KEPT_TIMES, CaseRecord
 from .conditions import Conditions
 from .rows import count_table, row, row_ids, sample_table, single_cases, split_rounds
 from .samples import Failure, Outcome, Refused, Samples
 from .time_limits import visit_rule
+from .visits import KEPT_TIMES, LEAST_KEPT_TIMES, CaseRecord
 
 BAD = ("failed", "invalid")
 EMPTY_TABLE: Mapping[str, NDArray[Any]] = {}
@@ -110,7 +110,8 @@ class Recorder:
                 record.continue_after(visits[case_id], self._launch)
                 if record.visits:
                     self._started[case_id] = visits[case_id].row["started_at"]
-                record.decide(visit_rule(planned, self._settings), self._launch, "ci")
+                rule = visit_rule(planned, self._settings)
+                record.stop_reason = rule.stop_reason(record, self._launch, "ci")
 
     def next_pass(self, cases: Iterable[Planned], wait_s: float = 0.0) -> list[int]:
         """The orders of those cases of the last pass that need another visit in this launch.
@@ -132,7 +133,7 @@ class Recorder:
             for planned, records in wanted:
                 rule = visit_rule(planned, self._settings, max(0.0, self._left_s) / len(wanted))
                 for record in records:
-                    record.decide(rule, self._launch, record.stop_reason)
+                    record.stop_reason = rule.stop_reason(record, self._launch, record.stop_reason)
             wanted, ended = _split(wanted, (INTERRUPTED,))
             if not ended:
                 break
@@ -205,19 +206,20 @@ class Recorder:
     ) -> None:
         case_id = planned.case.case_id
         run_id = self._run["run_id"]
-        record = earlier = self._records.get(case_id)
-        if record is None or self._settings.timing.is_soak:  # a soak's samples hold all before them
-            record = self._records[case_id] = CaseRecord(self._kept_times, self._settings.timing.z)
-        if earlier is not None:  # a soak's readings are those since the last save
-            record.throttle_masks |= earlier.throttle_masks
-            record.retransmits_of |= earlier.retransmits_of
+        record = self._records.get(case_id)
+        if record is None:
+            record = CaseRecord(self._kept_times, self._settings.timing.z)
+        elif self._settings.timing.is_soak:
+            record = record.restarted()
+        self._records[case_id] = record
         samples = record.add(planned, samples, self._segment)
         now_s = time.monotonic()  # the wall clock may be set during the run
         record.visits_s = record.earlier_visits_s + now_s - self._begun_s.setdefault(case_id, now_s)
         if samples.wrong_elements:
             record.stop_reason = samples.stop_reason
         else:
-            record.decide(visit_rule(planned, self._settings), self._launch, samples.stop_reason)
+            rule = visit_rule(planned, self._settings)
+            record.stop_reason = rule.stop_reason(record, self._launch, samples.stop_reason)
         tables = (
             sample_table(planned, samples, run_id, record.last_visit),
             count_table(planned, samples, run_id),

@@ -21,11 +21,10 @@ from commbench.hardware.link_limits import COPY, HOST_COPY, bandwidth_limit
 from commbench.hardware.nvml import throttled
 from commbench.results.columns import CASES, VARIABLES
 
-from .case_record import CaseRecord
 from .conditions import Conditions, copied_bytes
 from .samples import Failure, Outcome, Refused, Samples
 from .statistics import summarise, tukey_outliers
-from .visits import Estimate, estimate, flags, levels_text, spread
+from .visits import CaseRecord, Estimate, estimate, flags, levels_text, spread
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
 GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
@@ -97,25 +96,7 @@ def split_rounds(planned: Planned, outcome: Outcome) -> list[tuple[Planned, Outc
     singles = single_cases(planned)
     if len(singles) == 1 or not isinstance(outcome, Samples):
         return [(single, outcome) for single in singles]
-    parts: list[tuple[Planned, Outcome]] = []
-    for single in singles:
-        rows = [outcome.ranks.index(rank) for rank in single.active]
-        blocks = tuple(
-            replace(block, stamps=block.stamps[rows])
-            for block in outcome.blocks
-            if block.decided is None
-        )
-        counts = tuple(counts for counts in outcome.counts if counts.rank in single.active)
-        own = replace(
-            outcome,
-            ranks=single.active,
-            blocks=blocks,
-            counts=counts,
-            series=None,
-            first_call_s=None,
-        )
-        parts.append((single, own))
-    return parts
+    return [(single, outcome.of_ranks(single.active)) for single in singles]
 
 
 def single_cases(planned: Planned) -> list[Planned]:

@@ -11,9 +11,10 @@ import numpy as np
 
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
+from commbench.results.columns import INTERRUPTED
 
 from .statistics import SMALLEST_INTERVAL, Series, half_width, steady
-from .visits import Visit, estimate
+from .visits import CaseRecord, Visit, estimate
 
 BLOCK_S = 0.5  # the longest time without a decision
 MEMORY_S_PER_BYTE = 1 / 0.2e9  # slow enough for a first touch on a busy machine
@@ -211,6 +212,17 @@ class VisitRule:
         return (
             "noise_stable" if width / math.sqrt(affordable) > HOPELESS_MISS * self.target else None
         )
+
+    def stop_reason(self, record: CaseRecord, launch: int, last: str) -> str:
+        """That of a case in the launch that began with segment `launch`; INTERRUPTED while it needs
+        another visit. `last` is as in `reason`."""
+        earlier = [visit for visit in record.visits if visit.segment < launch]
+        present = record.visits[len(earlier) :]
+        reason = self.reason(present, record.spent_s, last, earlier) if present else None
+        return reason or INTERRUPTED
+
+
+# ---------------------------------------------------------------- the rules of a case, by settings
 
 
 def stop_rule(planned: Planned, settings: Settings) -> StopRule:

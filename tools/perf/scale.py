@@ -37,13 +37,13 @@ from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer, Communicator, Control
 from commbench.core.variables import Mode
 from commbench.measure.case import CaseVisit
-from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import PlanFacts, plan
 from commbench.measure.rows import row, sample_table
 from commbench.measure.samples import Samples
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
+from commbench.measure.visits import CaseRecord
 from commbench.world.control import StoreControl, hosted_world, join_nodes
 from commbench.world.heartbeat import Progress
 from commbench.writers.parquet import Parquet

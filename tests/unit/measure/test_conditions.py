@@ -20,7 +20,6 @@ from commbench.core.protocols import Runner
 from commbench.hardware import nvml
 from commbench.hardware.nvml import Gpu
 from commbench.measure import conditions
-from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import (
     REFERENCE_REPETITIONS,
     Conditions,
@@ -36,7 +35,7 @@ from commbench.measure.plan import plan
 from commbench.measure.recorder import FanOut, Recorder
 from commbench.measure.samples import Block, Samples
 from commbench.measure.transports import TransportEvidence
-from commbench.measure.visits import Visit
+from commbench.measure.visits import CaseRecord, Visit
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
 

@@ -25,7 +25,6 @@ from commbench.engines.device import HOST_BOUND
 from commbench.hardware.link_limits import interface_limit, network_limit
 from commbench.hardware.topology import RankGpu
 from commbench.measure.case import CaseVisit
-from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions, empty_samples_s, host_copies_gb_per_s
 from commbench.measure.counters import MeasuredCounters
 from commbench.measure.plan import plan
@@ -34,6 +33,7 @@ from commbench.measure.samples import Block, Counts, Failure, Refused, Samples
 from commbench.measure.time_limits import max_repetitions
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
+from commbench.measure.visits import CaseRecord
 from commbench.results.columns import CASES, RESULTS, SAMPLES, VARIABLES
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
