@@ -41,9 +41,10 @@ SWITCH_S = 1e-4  # the longest time for which the thread keeps the GIL from the 
 class Soak(TimingStrategy):
     """A visit goes on for a given time. All its results so far are recorded while it runs."""
 
+    collector: SoakCollector
+
     def __init__(self, setup: VisitSetup) -> None:
-        self._collector = SoakCollector(setup.planned, setup.settings.timing.interval_s)
-        super().__init__(setup, self._collector)
+        super().__init__(setup, SoakCollector(setup.planned, setup.settings.timing.interval_s))
         # even without one, a few calls must show how many of them go between two stamps
         no_warm_up = self.warm_up.repetitions == 0 and self.warm_up.seconds == 0
         self.warm_up = replace(self.warm_up, trial=no_warm_up)
@@ -63,7 +64,7 @@ class Soak(TimingStrategy):
         left_s = self.setup.settings.case_s - (now_s - self._begun_s)
         self.unmeasured_s = max(0.0, now_s - self._begun_s - blocks.loop_s)
         if left_s > 0 and self._saves.due(now_s, FLUSH_S):
-            self._collector.later(self._save_running)
+            self.collector.later(self._save_running)
         # the last block must not take much longer
         block_s = min(SOAK_BLOCK_S, max(left_s / 2, SOAK_BLOCK_S / 10))
         n = blocks.bounded(max(1, int(block_s / max(each_s, 1e-9))))
@@ -73,18 +74,18 @@ class Soak(TimingStrategy):
 
     def save_interrupted(self) -> None:
         if self.setup.control.rank == 0:
-            self._collector.close()
-            if self._collector.repetitions("measure"):
+            self.collector.close()
+            if self.collector.repetitions("measure"):
                 self.setup.sink(self._samples(INTERRUPTED))
 
     def _save_running(self) -> None:
         """Pass the new blocks to the sink, and drop them. Called in the collector's thread."""
-        times = self._collector.times("measure")
+        times = self.collector.times("measure")
         if len(times) == 0:  # while all repetitions of a window began late
             return
         some = times[:: -(-len(times) // RUNNING_TIMES)]
         self.setup.sink(replace(self._samples("running"), series=some))
-        self._collector.forget()
+        self.collector.forget()
 
 
 class SoakCollector(SampleCollector):

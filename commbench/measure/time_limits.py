@@ -4,6 +4,7 @@ rank is late."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -220,6 +221,25 @@ class VisitRule:
         present = record.visits[len(earlier) :]
         reason = self.reason(present, record.spent_s, last, earlier) if present else None
         return reason or INTERRUPTED
+
+
+@dataclass(frozen=True)
+class TotalBudget:
+    """The time of a whole run. `begun_s` is its start by time.monotonic(), moved back by the time
+    that its earlier launches took."""
+
+    total_s: float | None
+    begun_s: float
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self.begun_s
+
+    def end_reason(self, later_s: float = 0.0) -> str | None:
+        """Why no further case is measured `later_s` from now; None while there is time."""
+        if self.total_s is None or self.spent_s + later_s <= self.total_s:
+            return None
+        return f"budget.total_s={self.total_s:g} is spent"
 
 
 # ---------------------------------------------------------------- the rules of a case, by settings

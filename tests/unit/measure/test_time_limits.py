@@ -4,6 +4,7 @@ samples per stamp."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from commbench.measure.plan import plan
 from commbench.measure.statistics import Series, median_interval
 from commbench.measure.time_limits import (
     StopRule,
+    TotalBudget,
     VisitRule,
     WarmUpRule,
     block_deadline_s,
@@ -352,3 +354,16 @@ def test_idle_ranks_wait_for_all_phases_of_a_case_and_longer_for_more_memory() -
 def test_a_warm_up_takes_its_time_from_the_visit_but_at_most_half_of_it() -> None:
     rule = StopRule(0.01, 1.96, 1000, budget_s=2.0)
     assert [rule.after_warm_up(seconds).budget_s for seconds in (0.0, 0.5, 1.5)] == [2.0, 1.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("total_s", "later_s", "ends"),
+    [(None, 1e6, False), (200.0, 0.0, False), (200.0, 150.0, True), (50.0, 0.0, True)],
+)
+def test_the_budget_of_a_run_counts_earlier_launches_and_the_wait_before_a_pass(
+    total_s: float | None, later_s: float, ends: bool
+) -> None:
+    budget = TotalBudget(total_s, time.monotonic() - 100.0)
+    assert 100.0 <= budget.spent_s < 140.0
+    reason = budget.end_reason(later_s)
+    assert reason == (f"budget.total_s={total_s:g} is spent" if ends else None)
