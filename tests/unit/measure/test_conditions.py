@@ -177,11 +177,11 @@ def test_the_copy_rate_of_a_gpu_is_that_of_its_memory_or_unknown(
     rates: dict[int, float], expected: float | None
 ) -> None:
     settings = settings_of(*WORDS, "timing=default", "layout=1x2")
-    (job,) = plan(settings, hosted_world(1, 2)[0], FACTS)
-    on_gpu = replace(job, case=replace(job.case, device="cuda"))
+    (planned,) = plan(settings, hosted_world(1, 2)[0], FACTS)
+    on_gpu = replace(planned, case=replace(planned.case, device="cuda"))
     copier: Any = Copier(rates)
     assert copy_gb_per_s(copier, [on_gpu]) == (expected and pytest.approx(expected, rel=1e-3))
-    assert copy_gb_per_s(copier, [job]) is None
+    assert copy_gb_per_s(copier, [planned]) is None
 
 
 class Collector:
@@ -203,8 +203,8 @@ def test_at_the_end_only_the_rows_whose_flag_changes_are_written_again() -> None
     world = World(0, 2, ((0, 1),), (0,))
     writer = Collector()
     settings = replace(settings_of(*WORDS, "timing=default", "layout=1x2"), writers=(writer,))
-    (job,) = plan(settings, hosted_world(1, 2)[0], FACTS)
-    job = replace(job, case=replace(job.case, engine="python"))
+    (planned,) = plan(settings, hosted_world(1, 2)[0], FACTS)
+    planned = replace(planned, case=replace(planned.case, engine="python"))
     recorder = Recorder(settings, {"run_id": "r", "sweep_id": "s", "launches": LAUNCHES}, 1)
     recorder.writers = FanOut([writer])  # without the one that stores
     around = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), world, ())
@@ -215,12 +215,12 @@ def test_at_the_end_only_the_rows_whose_flag_changes_are_written_again() -> None
         (0, 1), (Block("connect", 0, stamps[:, :1]), Block("measure", 1, stamps)), 1, "ci", 0
     )
     for _ in range(2):
-        recorder.record(job, visit, around, STARTED)
-    recorder.flag_disturbed([job], around)
+        recorder.record(planned, visit, around, STARTED)
+    recorder.flag_disturbed([planned], around)
     assert writer.seen == [[], []]
     for disturbed, expected in (({1}, ["disturbed"]), ({1, 2}, None), ({3}, [])):
         before = len(writer.seen)
-        recorder.flag_disturbed([job], replace(around, disturbed=frozenset(disturbed)))
+        recorder.flag_disturbed([planned], replace(around, disturbed=frozenset(disturbed)))
         assert writer.seen[before:] == ([] if expected is None else [expected])
 
 
