@@ -32,11 +32,12 @@ from commbench.world.signals import SIGNAL_STATUS, RunEnder
 from commbench.world.start_limit import meetings_end
 
 from .case import CaseVisit
-from .conditions import Conditions, ConditionsReader, ReferenceCase, disturbed_passes
+from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
 from .plan import PlanFacts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
+from .reference_case import ReferenceCase, disturbed_passes
 from .rows import missed_expectations, row_ids
 from .samples import Outcome, Refused
 from .time_limits import TotalBudget, case_deadline_s, spacing_s

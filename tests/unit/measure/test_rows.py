@@ -24,8 +24,9 @@ from commbench.core.layout import Layout
 from commbench.engines.device import HOST_BOUND
 from commbench.hardware.link_limits import interface_limit, network_limit
 from commbench.hardware.topology import RankGpu
+from commbench.measure.calibration import empty_samples_s, host_copies_gb_per_s
 from commbench.measure.case import CaseVisit
-from commbench.measure.conditions import Conditions, empty_samples_s, host_copies_gb_per_s
+from commbench.measure.conditions import Conditions
 from commbench.measure.counters import MeasuredCounters
 from commbench.measure.plan import plan
 from commbench.measure.rows import impossible_reason, row, sample_table, wire_gb_per_s
