@@ -23,7 +23,7 @@ from .blocks import Blocks
 from .counters import CounterReader
 from .samples import Counts, Failure, Outcome, Refused, Samples
 from .soak import Soak
-from .strategies import TimingStrategy, UntilPrecise
+from .strategies import ByStopRule, TimingStrategy
 from .visit_setup import VisitSetup
 
 SALTS_OF_VISIT = 16  # more than a visit uses, except in a soak
@@ -38,7 +38,7 @@ class CaseVisit:
     """One visit of a case, made by the ranks of its layout only."""
 
     def __init__(self, setup: VisitSetup) -> None:
-        strategy = Soak if setup.settings.timing.is_soak else UntilPrecise
+        strategy = Soak if setup.settings.timing.is_soak else ByStopRule
         self.setup = setup
         self._strategy: TimingStrategy = strategy(setup)
         self._collector = self._strategy.collector
@@ -156,7 +156,7 @@ class CaseVisit:
         """The repetitions of the first warm-up block, block_k, and the repetitions of the first
         measured block."""
         first_call_s = float(self._collector.times("connect")[0])
-        n = self._strategy.warm_up.first_block(self._blocks.last.total_s, first_call_s)
+        n = self._strategy.warm_up_rule.first_block(self._blocks.last.total_s, first_call_s)
         if n == 0:
             return 0, 1, self._strategy.first_block(self._blocks, first_call_s)
         return self._blocks.bounded(n), 1, 1
@@ -168,7 +168,7 @@ class CaseVisit:
         values = self._collector.times("warmup")
         sample_s = float(np.median(values))
         self._warmup_s = blocks.spent_s
-        more, self._steady = strategy.warm_up.next_block(
+        more, self._steady = strategy.warm_up_rule.next_block(
             values, blocks.spent_s, n, blocks.last.meeting_s
         )
         if more:
@@ -188,15 +188,15 @@ class CaseVisit:
         self._strategy.begin(self._samples)
         stop_reason = None
         while stop_reason is None:
-            next_n, check, stop_reason = self._repeat(runner, n, "measure", self._next_step)
+            next_n, check, stop_reason = self._repeat(runner, n, "measure", self._next_block)
             if check and stop_reason is None:
                 self._check("middle", copies=n)
                 self._payload.refill()
             n = next_n
         return str(stop_reason)
 
-    def _next_step(self) -> tuple[int, bool, str | None]:
-        return self._strategy.next_step(self._blocks, self._check_s)
+    def _next_block(self) -> tuple[int, bool, str | None]:
+        return self._strategy.next_block(self._blocks, self._check_s)
 
     def _repeat(self, runner: Runner, n: int, phase: str, decision: Callable[[], Any]) -> Any:
         """Run n repetitions on all ranks; returns rank 0's decision on all ranks."""

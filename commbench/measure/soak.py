@@ -46,8 +46,8 @@ class Soak(TimingStrategy):
     def __init__(self, setup: VisitSetup) -> None:
         super().__init__(setup, SoakCollector(setup.planned, setup.settings.timing.interval_s))
         # even without one, a few calls must show how many of them go between two stamps
-        no_warm_up = self.warm_up.repetitions == 0 and self.warm_up.seconds == 0
-        self.warm_up = replace(self.warm_up, trial=no_warm_up)
+        no_warm_up = self.warm_up_rule.repetitions == 0 and self.warm_up_rule.seconds == 0
+        self.warm_up_rule = replace(self.warm_up_rule, trial=no_warm_up)
 
     def samples_per_stamp(self, sample_s: float) -> int:
         return samples_per_stamp(self.setup.planned, sample_s, SOAK_STAMP_S, MAX_SOAK_BLOCK_K)
@@ -58,7 +58,7 @@ class Soak(TimingStrategy):
         self._saves = Timer(self._begun_s)
         self._checks = Timer(self._begun_s)
 
-    def next_step(self, blocks: Blocks, check_s: float) -> NextBlock:
+    def next_block(self, blocks: Blocks, check_s: float) -> NextBlock:
         now_s = time.monotonic()
         each_s = blocks.last.total_s / blocks.last.n
         left_s = self.setup.settings.case_s - (now_s - self._begun_s)

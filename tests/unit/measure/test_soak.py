@@ -131,7 +131,7 @@ def test_stamps_of_a_soak_are_50_us_apart() -> None:
 
 
 def test_a_soak_without_a_warm_up_tries_how_long_a_call_takes() -> None:
-    without = soak_of("timing.warmup_s=0", "timing.warmup_repetitions=0").warm_up
+    without = soak_of("timing.warmup_s=0", "timing.warmup_repetitions=0").warm_up_rule
     assert without.trial and without.first_block(1e-3, 1e-3) == 20
-    assert not soak_of("timing.warmup_s=0", "timing.warmup_repetitions=1").warm_up.trial
-    assert not soak_of("timing.warmup_s=0.1", "timing.warmup_repetitions=0").warm_up.trial
+    assert not soak_of("timing.warmup_s=0", "timing.warmup_repetitions=1").warm_up_rule.trial
+    assert not soak_of("timing.warmup_s=0.1", "timing.warmup_repetitions=0").warm_up_rule.trial

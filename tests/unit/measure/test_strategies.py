@@ -8,7 +8,7 @@ from composed import FACTS, settings_of
 
 from commbench.core.case import Planned
 from commbench.measure.plan import plan
-from commbench.measure.strategies import UntilPrecise
+from commbench.measure.strategies import ByStopRule
 from commbench.measure.time_limits import samples_per_stamp
 from commbench.measure.visit_setup import VisitSetup
 from commbench.world.control import hosted_world
@@ -31,7 +31,7 @@ def planned_of_pair() -> Planned:
 def test_the_clock_of_the_engine_decides_how_many_samples_lie_between_two_stamps() -> None:
     """5 % of a sample of 260 ns are 13 ns: an empty sample of 20 ns asks for 2, of 35 ns for 3."""
     block_ks = [
-        UntilPrecise(setup_of("p2p_latency", empty_s)).samples_per_stamp(260e-9)
+        ByStopRule(setup_of("p2p_latency", empty_s)).samples_per_stamp(260e-9)
         for empty_s in (0, 12e-9, 20e-9, 35e-9, 1)
     ]
     assert block_ks == [1, 1, 2, 3, 64]
