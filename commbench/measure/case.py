@@ -38,9 +38,9 @@ class CaseVisit:
     """One visit of a case, made by the ranks of its layout only."""
 
     def __init__(self, setup: VisitSetup) -> None:
-        strategy = Soak if setup.settings.timing.is_soak else ByStopRule
+        strategy_class = Soak if setup.settings.timing.is_soak else ByStopRule
         self.setup = setup
-        self._strategy: TimingStrategy = strategy(setup)
+        self._strategy: TimingStrategy = strategy_class(setup)
         self._collector = self._strategy.collector
         self._counters = CounterReader(setup)
         self._blocks = Blocks(setup, self._collector, self._counters)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from composed import FACTS, settings_of
 from gpu_cases import planned as gpu_planned
 from numpy.random import default_rng
 
-from commbench.backends.simulated import Simulated, SimulatedCommunicator
 from commbench.buffers.memory import slot_bytes
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
@@ -546,35 +545,6 @@ def test_sockets_beside_an_active_port_are_told(kind: str, flagged: bool) -> Non
     evidence = TransportEvidence(kinds={(0, 1): (kind,)}, rdma_nodes=frozenset({0}))
     seen = row_of(planned_of("p2p_latency"), samples(CALM), evidence=evidence)
     assert ("rdma_unused" in seen["warnings"]) == flagged
-
-
-@pytest.mark.parametrize("slow", [False, True])
-def test_counters_that_are_slow_are_read_at_both_ends_of_a_case_and_of_its_warm_up_only(
-    monkeypatch: pytest.MonkeyPatch, slow: bool
-) -> None:
-    class Counting(SimulatedCommunicator):
-        def counters(self) -> dict[str, float]:
-            return {"bytes": 1.0}
-
-    monkeypatch.setattr("commbench.measure.counters.SLOW_COUNTERS_NS", -1 if slow else 10**12)
-    words = (
-        "timing=fixed",
-        "timing.repetitions=9",
-        "benchmark=all_reduce",
-        "layout=1x2",
-        "sizes=[8]",
-    )
-    settings = settings_of("backend=simulated", *words)
-    world, control = hosted_world(1, 2)
-    (planned,) = plan(settings, world, FACTS)
-    communicator = Counting(cast(Simulated, settings.backend), (0, 0))
-    setup = VisitSetup(
-        planned, communicator, control, settings, AROUND.empty_sample_s, lambda _: None, Progress()
-    )
-    outcome = CaseVisit(setup).measure()
-    assert isinstance(outcome, Samples)
-    seen = sum(len(counts.values) for counts in outcome.counts)
-    assert seen == 3 if slow else seen > 3
 
 
 def test_the_cache_is_judged_by_all_copies_of_the_largest_buffer() -> None:
