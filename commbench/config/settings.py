@@ -108,8 +108,8 @@ class Timing:
     repetitions: int | None = None  # a fixed number instead of a target
     warmup_repetitions: int = 10
     warmup_s: float = 0.05
-    duration_s: float | None = None  # a soak: repeat for this long, and keep the timeline
-    interval_s: float = 0.1  # of a soak's timeline
+    duration_s: float | None = None  # a soak: repeat for this long, and keep the time line
+    interval_s: float = 0.1  # of a soak's time line
     visits: int = 6
     launches: int = 1
     pass_s: float = 0.6  # at least, between the starts of two passes

@@ -1,67 +1,35 @@
 """The conditions recorded with each case: the overhead of a call, wires and GPUs, and what the
-library reports.
-
-Also the reference case, measured in each pass: if its time changes, so has the machine, and not the
-case under test.
-"""
+library reports."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, NamedTuple, cast
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.buffers.cuda_ipc import CudaExporter, probe_cuda_ipc
 from commbench.buffers.memory import buffer_bytes
-from commbench.config.settings import Settings, Timing
-from commbench.core.case import Benchmark, CaseGroup, Planned, World
-from commbench.core.errors import ConfigError, Unsupported
-from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
-from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
+from commbench.config.settings import Settings
+from commbench.core.case import CaseGroup, Planned, World
+from commbench.core.errors import ConfigError
+from commbench.core.protocols import GROUP_ORDER, Communicator, Control
 from commbench.core.terminal import first_line
-from commbench.core.variables import Mode, TimingMode
-from commbench.engines.lowered import Lowered, PythonRunner, now_ns
-from commbench.hardware import nvml, resource_limits
-from commbench.world.heartbeat import Progress
+from commbench.hardware import resource_limits
 from commbench.world.output import print_error
 
-from .case import CaseVisit
-from .case_record import measured_times
-from .plan import PlanFacts, plan
+from .calibration import (
+    call_overheads_s,
+    copy_gb_per_s,
+    empty_samples_s,
+    host_copies_gb_per_s,
+    wake_links,
+)
+from .plan import PlanFacts
 from .preflight import MEETING_S, uses_shm
-from .samples import Samples
-from .statistics import Series, median_interval
-from .time_limits import case_deadline_s
 from .transports import LogReader, TransportEvidence, gather_evidence
 
-CALL_REPETITIONS = 200
-COPY_REPETITIONS = 20
-EMPTY_REPETITIONS = 20_000
-COPIES_PER_SAMPLE = 8  # so that waiting for them does not affect the rate
-COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
-# copied first; a device slower than any GPU would need seconds for 256 MiB
-CACHED_COPY_BYTES = 16 * 2**20
-SLOW_COPY_GB_PER_S = 20.0
-HOST_COPY_BYTES = (*(4**power for power in range(6, 13)), 2**25, 2**26)  # 4 KiB to 64 MiB
-WAKE_BYTES = 16 * 2**20
-WAKE_S = 0.3  # that an idle link may take to reach its full rate
 OFF_CACHE_BYTES = 2**25  # a copy of this size is enough unless the last cache is larger
-LEAST_HOST_COPIES = 3
-HOST_COPIED_BYTES = 2**22  # of each size: at least this many copies, and this many bytes
-# the reference case
-REFERENCE_BYTES = 8
-REFERENCE_REPETITIONS = 50
-REFERENCE_COPY_BYTES = 256 * 1024
-REFERENCE_COPIES = 40
-REFERENCE_S = 0.05  # limits its warm-up
-MOVED = 0.05  # relative to the median over passes
 
 
 @dataclass(frozen=True)
@@ -127,7 +95,7 @@ class ConditionsReader:
         return communicator
 
     def read(
-        self, single: Communicator | None, jobs: Sequence[Planned], facts: PlanFacts
+        self, single: Communicator | None, cases: Sequence[Planned], facts: PlanFacts
     ) -> Conditions:
         """`single` is the group of rank 0 alone; it is None on other ranks, where measured values
         stay empty."""
@@ -141,15 +109,17 @@ class ConditionsReader:
         if self._settings.device == "cuda" and "ipc_probe" not in library:
             probed = probe_cuda_ipc(CudaExporter, self._world, self._control, MEETING_S)
             self._run |= {"ipc_probe": probed} if self._run else {}
-        engines = {job.case.engine for job in jobs if not job.skip}
+        engines = {planned.case.engine for planned in cases if not planned.skip}
         if "native" in engines and len(self._world.hosted) == 1:
             self._load_native_engine()
         if single is not None and len(self._world.hosted) == 1:
             empty_s = empty_samples_s(engines)
-            overhead_s = call_overheads_s(single, jobs)
-            evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(single, jobs))
+            overhead_s = call_overheads_s(single, cases)
+            evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(single, cases))
             on_cpus = [
-                job for job in jobs if job.case.device == "cpu" and job.size > 1 and not job.skip
+                planned
+                for planned in cases
+                if planned.case.device == "cpu" and planned.size > 1 and not planned.skip
             ]
             if on_cpus:
                 largest = min(
@@ -190,245 +160,19 @@ class ConditionsReader:
             print_error(cache_problem)
 
     def after(
-        self, conditions: Conditions, job: Planned, control: Control, deadline_s: float
+        self, conditions: Conditions, planned: Planned, control: Control, deadline_s: float
     ) -> Conditions:
         """Adds what the library logged during a case, in which pairs may have connected. The case's
         ranks call it."""
         if not self._log.available:
             return conditions
-        self._log.read(self._communicator.facts(), job.members)
-        records = control.gather(self._log.record(), deadline_s, f"transports of {job.case}")
+        self._log.read(self._communicator.facts(), planned.members)
+        records = control.gather(self._log.record(), deadline_s, f"transports of {planned.case}")
         return replace(conditions, evidence=conditions.evidence.extended(records, self._log))
 
 
-def copied_bytes(job: Planned) -> int:
+def copied_bytes(planned: Planned) -> int:
     """The bytes of the largest buffer of any rank, with all its copies: the memory that successive
     operations use."""
-    specs = (spec for rank in job.active for spec in job.program(rank).buffers)
-    return max((buffer_bytes(spec, job.pool) for spec in specs), default=0)
-
-
-# ---------------------------------------------------------------- the overhead of stamps and calls,
-# rates of copies
-
-
-def empty_samples_s(engines: Collection[str]) -> dict[str, float]:
-    """Median seconds between the stamps of a repetition without steps, by engine, for those engines
-    that run here.
-
-    Every sample includes them; they are never subtracted (method: Hoefler & Belli 2015, timer
-    overhead).
-    """
-    nothing: Lowered[Any] = Lowered((), (), ())
-    runners: dict[str, Runner] = {"python": PythonRunner(nothing, 1)}
-    if "native" in engines:
-        from commbench.engines.native import NativeRunner
-
-        runners["native"] = NativeRunner(nothing, 1, None)
-    return {
-        name: _median_elapsed_s(runners[name](EMPTY_REPETITIONS))
-        for name in {*engines} & {*runners}
-    }
-
-
-def wake_links(communicator: Communicator) -> None:
-    """Copy to the GPU until NVML shows its PCIe link at its full rate, for WAKE_S at most: that of
-    an idle GPU may be slower (GeForce: generation 1), and limits follow from it."""
-    if not _has_slow_link():
-        return
-    until_s = time.monotonic() + WAKE_S
-    with suppress(MemoryError):
-        buffer = communicator.allocate(BufferSpec("wake", WAKE_BYTES, "uint8"), 1)
-        while _has_slow_link() and time.monotonic() < until_s:
-            buffer.write(None)
-
-
-def _has_slow_link() -> bool:
-    return any((gpu.pcie_generation or 0) < (gpu.pcie_generation_max or 0) for gpu in nvml.gpus())
-
-
-def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dict[str, float]:
-    """Seconds of an all_reduce on a group of one rank, by the host's clock, for each engine of the
-    jobs.
-
-    Without staging if a job has none.
-    """
-    overheads = dict[str, float]()
-    data = View("data")
-    program = Program((BufferSpec("data", 1, "float32"),), (AllReduce(data, data, "sum"),))
-    modes = sorted(
-        (job.case.mode for job in jobs if not job.skip), key=lambda mode: mode.staging, reverse=True
-    )
-    for engine, mode in {mode.engine: mode for mode in modes}.items():
-        timing_mode: TimingMode = "host" if mode.device == "cpu" else "host_sync"
-        with suppress(Unsupported, MemoryError):
-            buffers = {0: {"data": communicator.allocate(program.buffers[0], 1)}}
-            runner = communicator.prepare(
-                {0: program}, buffers, replace(mode, sync="none", timing_mode=timing_mode)
-            )
-            overheads[engine] = _median_elapsed_s(runner(CALL_REPETITIONS))
-    return overheads
-
-
-def copy_gb_per_s(communicator: Communicator, jobs: Iterable[Planned]) -> float | None:
-    """Rate of a copy within the GPU of this rank, in 10^9 B/s; None on CPUs and if it can't be
-    measured."""
-    modes = [job.case.mode for job in jobs if job.case.device == "cuda" and not job.skip]
-    if not modes:
-        return None
-    mode = replace(modes[0], sync="none", timing_mode="host_sync", staging="none")
-    with suppress(Unsupported, MemoryError):
-        rate = _copy_gb_per_s(communicator, mode, CACHED_COPY_BYTES)
-        return rate if rate < SLOW_COPY_GB_PER_S else _copy_gb_per_s(communicator, mode, COPY_BYTES)
-    return None
-
-
-def _copy_gb_per_s(communicator: Communicator, mode: Mode, copy_bytes: int) -> float:
-    """Raises Unsupported, MemoryError."""
-    specs = tuple(BufferSpec(name, copy_bytes, "uint8") for name in ("source", "target"))
-    program = Program(specs, (Copy(View("source"), View("target")),) * COPIES_PER_SAMPLE)
-    buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in specs}}
-    runner = communicator.prepare({0: program}, buffers, mode)
-    runner(1)
-    return COPIES_PER_SAMPLE * copy_bytes / _median_elapsed_s(runner(COPY_REPETITIONS)) / 1e9
-
-
-def host_copies_gb_per_s(copied_bytes: int) -> dict[int, float]:
-    """The best rate of some copies by this core, in 10^9 B/s, by their bytes: up to `copied_bytes`,
-    at most 64 MiB.
-
-    Beyond the caches the rate no longer changes, and touching the memory for the first time takes
-    longer than copying. Empty where there is no memory for it.
-    """
-    largest = next((size for size in HOST_COPY_BYTES if size >= copied_bytes), HOST_COPY_BYTES[-1])
-    rates = dict[int, float]()
-    try:
-        source = np.ones(largest, np.uint8)
-        target = np.empty(largest, np.uint8)
-    except MemoryError:
-        return rates
-    for size in HOST_COPY_BYTES[: HOST_COPY_BYTES.index(largest) + 1]:
-        times = copy_times(
-            target[:size], source[:size], max(LEAST_HOST_COPIES, HOST_COPIED_BYTES // size)
-        )
-        rates[size] = size / float(times.min()) / 1e9
-    return rates
-
-
-def copy_times(target: NDArray[np.uint8], source: NDArray[np.uint8], copies: int) -> Series:
-    """Seconds of each of some copies by this core; the first ones load the memory into the
-    cache."""
-    stamps = [now_ns()]
-    for _ in range(copies):
-        np.copyto(target, source)
-        stamps.append(now_ns())
-    return np.diff(np.array(stamps)) * 1e-9
-
-
-def _median_elapsed_s(stamps: NDArray[np.int64]) -> float:
-    return float(np.median(stamps[0, :, 1] - stamps[0, :, 0])) * 1e-9
-
-
-# ---------------------------------------------------------------- the reference case
-
-
-class PassReading(NamedTuple):
-    """The median of one pass with its 95 % interval, in seconds per operation."""
-
-    median_s: float
-    low_s: float
-    high_s: float
-
-    @classmethod
-    def of(cls, times: Series) -> PassReading:
-        """From seconds per operation; with fewer than 6, which have no interval, both ends are the
-        median."""
-        median = float(np.median(times))
-        return cls(median, *(median_interval(times) or (median, median)))
-
-
-class ReferenceCase:
-    """A ping-pong of 8 B between the first two ranks of the largest layout, and a copy within each
-    host's memory.
-
-    All ranks make one; on rank 0 `passes` has the readings of each pass.
-    """
-
-    def __init__(self, settings: Settings, world: World, facts: PlanFacts) -> None:
-        self._settings = replace(
-            settings,
-            benchmarks=(cast(Benchmark, P2PLatency()),),
-            timing=Timing(
-                "reference", repetitions=REFERENCE_REPETITIONS, warmup_s=0.0, case_s=REFERENCE_S
-            ),
-            budget=replace(settings.budget, case_s=None),
-            layouts=(max(settings.layouts, key=lambda layout: layout.size),),
-            dtypes=settings.dtypes[:1],
-            sizes=((REFERENCE_BYTES,),),
-            sizes_to_memory=False,
-            pairs=((0, 1),),
-            schedule="serial",
-            axes={name: values[:1] for name, values in settings.axes.items()},
-        )
-        (job,) = plan(self._settings, world, facts)
-        self._job = None if job.skip else job
-        self.groups = set() if job.skip else {job.group}  # whose communicators it needs
-        self._source = np.ones(REFERENCE_COPY_BYTES, np.uint8)
-        self._target = np.ones(REFERENCE_COPY_BYTES, np.uint8)
-        self.passes: dict[int, dict[str, PassReading]] = {}
-
-    def measure(
-        self,
-        number: int,
-        communicators: Mapping[CaseGroup, Communicator | None],
-        control: Control,
-        progress: Progress,
-    ) -> None:
-        """Measure the reference case of a pass; all ranks of the world call it. Raises
-        WorldBroken."""
-        readings: dict[str, PassReading] = {}
-        job = self._job
-        deadline_s = MEETING_S if self._job is None else case_deadline_s(self._job, self._settings)
-        if job is not None and (communicator := communicators[job.group]) is not None:
-            members = control.subset(job.members)
-            visit = CaseVisit(
-                job,
-                communicator,
-                members,
-                self._settings,
-                {},
-                lambda _: None,
-                progress,
-                number=number,
-            )
-            outcome = visit.measure()
-            if isinstance(outcome, Samples) and not outcome.wrong_elements and control.rank == 0:
-                readings["p2p_latency_s"] = PassReading.of(measured_times(job, outcome))
-        progress.enter("the reference case")
-        times = copy_times(self._target, self._source, REFERENCE_COPIES)[REFERENCE_COPIES // 4 :]
-        copies = control.gather(PassReading.of(times), deadline_s, "reference case")
-        if control.rank == 0:
-            self.passes[number] = readings | {"copy_s": max(PassReading(*copy) for copy in copies)}
-
-    def record(self) -> list[dict[str, object]]:
-        """For run.json: the readings of each pass, and whether one of them moved."""
-        disturbed = disturbed_passes(self.passes)
-        return [
-            {"pass": number, **readings, "moved": number in disturbed}
-            for number, readings in self.passes.items()
-        ]
-
-
-def disturbed_passes(passes: Mapping[int, Mapping[str, PassReading]]) -> frozenset[int]:
-    """The passes with a reading that differs from the median over all passes by more than 5 % and
-    by more than half of its own interval."""
-    moved = set()
-    for name in {name for readings in passes.values() for name in readings}:
-        known = {number: readings[name] for number, readings in passes.items() if name in readings}
-        usual_s = float(np.median([reading.median_s for reading in known.values()]))
-        for number, reading in known.items():
-            if abs(reading.median_s - usual_s) > max(
-                MOVED * usual_s, (reading.high_s - reading.low_s) / 2
-            ):
-                moved.add(number)
-    return frozenset(moved)
+    specs = (spec for rank in planned.active for spec in planned.program(rank).buffers)
+    return max((buffer_bytes(spec, planned.pool) for spec in specs), default=0)

@@ -28,11 +28,11 @@ from commbench.world.recovery import EarlierVisits
 from commbench.writers.console import Console
 from commbench.writers.parquet import Parquet
 
-from .case_record import KEPT_TIMES, LEAST_KEPT_TIMES, CaseRecord
 from .conditions import Conditions
-from .rows import count_table, row, row_ids, sample_table, single_jobs, split_rounds
+from .rows import count_table, row, row_ids, sample_table, single_cases, split_rounds
 from .samples import Failure, Outcome, Refused, Samples
 from .time_limits import visit_rule
+from .visits import KEPT_TIMES, LEAST_KEPT_TIMES, CaseRecord
 
 BAD = ("failed", "invalid")
 EMPTY_TABLE: Mapping[str, NDArray[Any]] = {}
@@ -66,19 +66,19 @@ class Recorder:
         self.writers.begin(self._run)
         self.reporter.begin(self._run)
 
-    def begin_visit(self, job: Planned) -> None:
+    def begin_visit(self, planned: Planned) -> None:
         """A visit of the case begins."""
-        for case_id in row_ids(job):
+        for case_id in row_ids(planned):
             self._begun_s.setdefault(case_id, time.monotonic())
-        self.reporter.starts(job.case)
+        self.reporter.starts(planned.case)
 
     def record(
-        self, job: Planned, outcome: Outcome, conditions: Conditions, started: datetime
+        self, planned: Planned, outcome: Outcome, conditions: Conditions, started: datetime
     ) -> None:
         """A row for the case, or for each pair of a round. One that is refused in a later visit
         keeps its visits."""
         with self.lock:
-            for single, part in split_rounds(job, outcome):
+            for single, part in split_rounds(planned, outcome):
                 if isinstance(part, Samples):
                     self._add_visit(single, part, conditions, started)
                 elif not isinstance(part, Refused) or not self._keep_visits(
@@ -88,29 +88,32 @@ class Recorder:
                     self._write_row(single, part, conditions, started)
 
     def break_off(
-        self, job: Planned, reason: str, conditions: Conditions, started: datetime
+        self, planned: Planned, reason: str, conditions: Conditions, started: datetime
     ) -> None:
         """Record that the world broke in a visit: the row has the results of earlier visits, as
         after an interruption. Without any, and in a soak, the case has failed."""
         with self.lock:
-            for single, _ in self._rows_of(job):
+            for single, _ in self._rows_of(planned):
                 if not self._keep_visits(single, reason, conditions, started):
                     self._records.pop(single.case.case_id, None)
                     self._write_row(single, Failure(reason), conditions, started)
 
-    def continue_visits(self, jobs: Iterable[Planned], visits: Mapping[str, EarlierVisits]) -> None:
+    def continue_visits(
+        self, cases: Iterable[Planned], visits: Mapping[str, EarlierVisits]
+    ) -> None:
         """Continue these cases with the visits of earlier starts of the run."""
-        for job in jobs:
-            for case_id in visits.keys() & row_ids(job):
+        for planned in cases:
+            for case_id in visits.keys() & row_ids(planned):
                 record = self._records[case_id] = CaseRecord(
                     self._kept_times, self._settings.timing.z
                 )
                 record.continue_after(visits[case_id], self._launch)
                 if record.visits:
                     self._started[case_id] = visits[case_id].row["started_at"]
-                record.decide(visit_rule(job, self._settings), self._launch, "ci")
+                rule = visit_rule(planned, self._settings)
+                record.stop_reason = rule.stop_reason(record, self._launch, "ci")
 
-    def next_pass(self, jobs: Iterable[Planned], wait_s: float = 0.0) -> list[int]:
+    def next_pass(self, cases: Iterable[Planned], wait_s: float = 0.0) -> list[int]:
         """The orders of those cases of the last pass that need another visit in this launch.
 
         Time that finished cases have not used goes to the others in equal parts; the wait before
@@ -119,46 +122,48 @@ class Recorder:
         if self._ended or self.stopped:
             return []
         visited = [
-            (job, records)
-            for job in jobs
-            if self._left_out.isdisjoint(row_ids(job)) and (records := self._visited(job))
+            (planned, records)
+            for planned in cases
+            if self._left_out.isdisjoint(row_ids(planned)) and (records := self._visited(planned))
         ]
         own_s = self._settings.case_s / self._settings.timing.launches
         wanted, ended = _split(visited, (INTERRUPTED, "budget", "noise_stable"))
         while True:
             self._left_s += sum(own_s - records[0].spent_s for _, records in ended)
-            for job, records in wanted:
-                rule = visit_rule(job, self._settings, max(0.0, self._left_s) / len(wanted))
+            for planned, records in wanted:
+                rule = visit_rule(planned, self._settings, max(0.0, self._left_s) / len(wanted))
                 for record in records:
-                    record.decide(rule, self._launch, record.stop_reason)
+                    record.stop_reason = rule.stop_reason(record, self._launch, record.stop_reason)
             wanted, ended = _split(wanted, (INTERRUPTED,))
             if not ended:
                 break
         for _, records in wanted:
             for record in records:
                 record.spent_s += wait_s / len(wanted)
-        return [job.order for job, _ in wanted]
+        return [planned.order for planned, _ in wanted]
 
-    def is_settled(self, job: Planned) -> bool:
+    def is_settled(self, planned: Planned) -> bool:
         """Whether earlier starts have made all visits that this launch needs of the case."""
-        return all(record and record.stop_reason != INTERRUPTED for _, record in self._rows_of(job))
+        return all(
+            record and record.stop_reason != INTERRUPTED for _, record in self._rows_of(planned)
+        )
 
-    def end_visits(self, job: Planned, conditions: Conditions, started: datetime) -> bool:
+    def end_visits(self, planned: Planned, conditions: Conditions, started: datetime) -> bool:
         """Make the rows of the case say that there was no time for further visits; False if it has
         not been visited."""
         self._ended = True
-        for single, record in self._rows_of(job):
+        for single, record in self._rows_of(planned):
             values = self.rows.get(single.case.case_id, {})
             if single.case.case_id in self._left_out:
                 continue
             if record and record.visits and values.get("stop_reason", INTERRUPTED) == INTERRUPTED:
                 record.stop_reason = "budget" if self.stopped is None else "stopped"
                 self._write_row(single, record, conditions, started)
-        return bool(self._visited(job))
+        return bool(self._visited(planned))
 
-    def block_k(self, job: Planned) -> int | None:
+    def block_k(self, planned: Planned) -> int | None:
         """The block_k of the first visit of the case, which all visits have; None before it."""
-        return next((record.block_k for record in self._visited(job)), None)
+        return next((record.block_k for record in self._visited(planned)), None)
 
     @property
     def more_launches(self) -> bool:
@@ -171,11 +176,11 @@ class Recorder:
         short."""
         return bool(self._left_out)
 
-    def flag_disturbed(self, jobs: Iterable[Planned], conditions: Conditions) -> None:
+    def flag_disturbed(self, cases: Iterable[Planned], conditions: Conditions) -> None:
         """Write those rows again whose flag `disturbed` changes now that all passes are known."""
-        for job in jobs:
+        for planned in cases:
             # a copy: its programs are released with it
-            for single, record in self._rows_of(replace(job)):
+            for single, record in self._rows_of(replace(planned)):
                 values = self.rows.get(single.case.case_id)
                 if record is None or values is None or values["status"] != "ok":
                     continue
@@ -197,32 +202,33 @@ class Recorder:
             self.writers.end(self._run)
 
     def _add_visit(
-        self, job: Planned, samples: Samples, conditions: Conditions, started: datetime
+        self, planned: Planned, samples: Samples, conditions: Conditions, started: datetime
     ) -> None:
-        case_id = job.case.case_id
+        case_id = planned.case.case_id
         run_id = self._run["run_id"]
-        record = earlier = self._records.get(case_id)
-        if record is None or self._settings.timing.is_soak:  # a soak's samples hold all before them
-            record = self._records[case_id] = CaseRecord(self._kept_times, self._settings.timing.z)
-        if earlier is not None:  # a soak's readings are those since the last save
-            record.throttle_masks |= earlier.throttle_masks
-            record.retransmits_of |= earlier.retransmits_of
-        samples = record.add(job, samples, self._segment)
+        record = self._records.get(case_id)
+        if record is None:
+            record = CaseRecord(self._kept_times, self._settings.timing.z)
+        elif self._settings.timing.is_soak:
+            record = record.restarted()
+        self._records[case_id] = record
+        samples = record.add(planned, samples, self._segment)
         now_s = time.monotonic()  # the wall clock may be set during the run
         record.visits_s = record.earlier_visits_s + now_s - self._begun_s.setdefault(case_id, now_s)
         if samples.wrong_elements:
             record.stop_reason = samples.stop_reason
         else:
-            record.decide(visit_rule(job, self._settings), self._launch, samples.stop_reason)
+            rule = visit_rule(planned, self._settings)
+            record.stop_reason = rule.stop_reason(record, self._launch, samples.stop_reason)
         tables = (
-            sample_table(job, samples, run_id, record.last_visit),
-            count_table(job, samples, run_id),
+            sample_table(planned, samples, run_id, record.last_visit),
+            count_table(planned, samples, run_id),
         )
-        self._write_row(job, record, conditions, started, *tables)
+        self._write_row(planned, record, conditions, started, *tables)
 
     def _write_row(
         self,
-        job: Planned,
+        planned: Planned,
         outcome: CaseRecord | Refused | Failure,
         conditions: Conditions,
         started: datetime,
@@ -236,42 +242,44 @@ class Recorder:
             "label": self._settings.label,
             "segment": self._segment,
         }
-        started = self._started.setdefault(job.case.case_id, started)  # of the first visit
-        values = row(job, outcome, conditions, started) | identity
+        started = self._started.setdefault(planned.case.case_id, started)  # of the first visit
+        values = row(planned, outcome, conditions, started) | identity
         values = {column.name: values[column.name] for column in CASES}
         reason = values["stop_reason"]
         if reason is not None and self._launches_left:
             values["stop_reason"] = INTERRUPTED
         self.rows[values["case_id"]] = values
         if values["status"] in BAD and self._settings.on_error == "stop":
-            self.stopped = self.stopped or f"on_error=stop, after {job.case}"
+            self.stopped = self.stopped or f"on_error=stop, after {planned.case}"
         self.writers.case(values, samples, counters)
         # done, as far as this launch goes
         self.reporter.finished({**values, "stop_reason": reason})
 
     def _keep_visits(
-        self, job: Planned, reason: str, conditions: Conditions, started: datetime
+        self, planned: Planned, reason: str, conditions: Conditions, started: datetime
     ) -> bool:
         """Whether the row has results of earlier visits. Then it keeps them, as after an
         interruption, with the reason why this world makes no more."""
-        record = self._records.get(job.case.case_id)
+        record = self._records.get(planned.case.case_id)
         if record is None or not record.visits or record.wrong_elements:
             return False
         if self._settings.timing.is_soak:
             return False
         record.stop_reason = INTERRUPTED
         record.broken = reason
-        self._left_out.add(job.case.case_id)
-        self._write_row(job, record, conditions, started)
+        self._left_out.add(planned.case.case_id)
+        self._write_row(planned, record, conditions, started)
         return True
 
-    def _rows_of(self, job: Planned) -> list[tuple[Planned, CaseRecord | None]]:
-        """A job for each row of the case, with the record of its visits."""
-        return [(single, self._records.get(single.case.case_id)) for single in single_jobs(job)]
+    def _rows_of(self, planned: Planned) -> list[tuple[Planned, CaseRecord | None]]:
+        """A planned case for each row of the case, with the record of its visits."""
+        return [
+            (single, self._records.get(single.case.case_id)) for single in single_cases(planned)
+        ]
 
-    def _visited(self, job: Planned) -> list[CaseRecord]:
+    def _visited(self, planned: Planned) -> list[CaseRecord]:
         """The records of those rows of the case that have been visited."""
-        return [record for _, record in self._rows_of(job) if record and record.visits]
+        return [record for _, record in self._rows_of(planned) if record and record.visits]
 
     @property
     def _launch(self) -> int:
@@ -291,8 +299,10 @@ class Recorder:
 def _split(cases: Visited, reasons: Collection[str]) -> tuple[Visited, Visited]:
     """The cases with a row of one of these stop reasons, and the other cases."""
     parts: tuple[Visited, Visited] = [], []
-    for job, records in cases:
-        parts[all(record.stop_reason not in reasons for record in records)].append((job, records))
+    for planned, records in cases:
+        parts[all(record.stop_reason not in reasons for record in records)].append(
+            (planned, records)
+        )
     return parts
 
 

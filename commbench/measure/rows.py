@@ -20,11 +20,10 @@ from commbench.hardware.link_limits import COPY, HOST_COPY, bandwidth_limit
 from commbench.hardware.nvml import throttled
 from commbench.results.columns import CASES, VARIABLES
 
-from .case_record import CaseRecord
 from .conditions import Conditions, copied_bytes
 from .samples import Failure, Outcome, Refused, Samples
 from .statistics import summarise, tukey_outliers
-from .visits import Estimate, estimate, flags, levels_text, spread
+from .visits import CaseRecord, Estimate, estimate, flags, levels_text, spread
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
 GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
@@ -54,26 +53,29 @@ SUMMED_BY_SWITCH = (NVLS, "LDMC")  # kernels for symmetric memory: AllReduce_RSx
 
 
 def row(
-    job: Planned, outcome: CaseRecord | Refused | Failure, conditions: Conditions, started: datetime
+    planned: Planned,
+    outcome: CaseRecord | Refused | Failure,
+    conditions: Conditions,
+    started: datetime,
 ) -> dict[str, Any]:
     """One row without the identity of the run; numbers are None unless the status is ok."""
-    layout = Layout.parse(job.case.layout)
-    nodes = {conditions.world.node_of(rank) for rank in job.members}
+    layout = Layout.parse(planned.case.layout)
+    nodes = {conditions.world.node_of(rank) for rank in planned.members}
     hosts = {name for node, name in enumerate(conditions.hosts) if node in nodes}
     values: dict[str, Any] = {column.name: None for column in CASES}
-    values |= {column.name: getattr(job.case, column.name) for column in VARIABLES}
+    values |= {column.name: getattr(planned.case, column.name) for column in VARIABLES}
     values |= {
-        "case_id": job.case.case_id,
-        "order": job.order,
+        "case_id": planned.case.case_id,
+        "order": planned.order,
         "started_at": started,
         "warnings": [],
         "hosts": " ".join(sorted(hosts)) or None,
         "nodes": layout.nodes,
         "ranks_per_node": layout.ranks_per_node,
         "world_size": layout.size,
-        "library_version": version_of(job.case.library),
-        **ends_of_pair(job.case.pair),
-        **({} if job.skip else conditions.evidence.of(job)),
+        "library_version": version_of(planned.case.library),
+        **ends_of_pair(planned.case.pair),
+        **({} if planned.skip else conditions.evidence.of(planned)),
     }
     match outcome:
         case Refused(reason):
@@ -83,55 +85,38 @@ def row(
         case CaseRecord(wrong_elements=wrong) if wrong:
             reason = f"{wrong} elements are not what they must be; numbers are withheld"
             return values | {"status": "invalid", "reason": reason, "wrong_elements": wrong}
-    return values | {"status": "ok", "reason": None} | _numbers(job, outcome, conditions)
+    return values | {"status": "ok", "reason": None} | _numbers(planned, outcome, conditions)
 
 
-def split_rounds(job: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]]:
+def split_rounds(planned: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]]:
     """The outcome of each pair of a round, from the stamps of its own two ranks; other cases have
     one outcome."""
-    singles = single_jobs(job)
+    singles = single_cases(planned)
     if len(singles) == 1 or not isinstance(outcome, Samples):
         return [(single, outcome) for single in singles]
-    parts: list[tuple[Planned, Outcome]] = []
-    for single in singles:
-        rows = [outcome.ranks.index(rank) for rank in single.active]
-        blocks = tuple(
-            replace(block, stamps=block.stamps[rows])
-            for block in outcome.blocks
-            if block.decided is None
-        )
-        counts = tuple(counts for counts in outcome.counts if counts.rank in single.active)
-        own = replace(
-            outcome,
-            ranks=single.active,
-            blocks=blocks,
-            counts=counts,
-            series=None,
-            first_call_s=None,
-        )
-        parts.append((single, own))
-    return parts
+    return [(single, outcome.of_ranks(single.active)) for single in singles]
 
 
-def single_jobs(job: Planned) -> list[Planned]:
-    """A job for each row of a case: a round of pairs has a row per pair."""
-    if job.case.schedule != "rounds" or len(job.case.pairs) < 2:
-        return [job]
+def single_cases(planned: Planned) -> list[Planned]:
+    """A planned case for each row of a case: a round of pairs has a row per pair."""
+    if planned.case.schedule != "rounds" or len(planned.case.pairs) < 2:
+        return [planned]
     return [
-        replace(job, case=replace(job.case, pair=pairs_text([pair]))) for pair in job.case.pairs
+        replace(planned, case=replace(planned.case, pair=pairs_text([pair])))
+        for pair in planned.case.pairs
     ]
 
 
-def row_ids(job: Planned) -> list[str]:
+def row_ids(planned: Planned) -> list[str]:
     """The case ids of the rows of a case."""
-    return [single.case.case_id for single in single_jobs(job)]
+    return [single.case.case_id for single in single_cases(planned)]
 
 
 # ---------------------------------------------------------------- raw tables
 
 
 def sample_table(
-    job: Planned, samples: Samples, run_id: str, visit: int = 1
+    planned: Planned, samples: Samples, run_id: str, visit: int = 1
 ) -> dict[str, NDArray[Any]]:
     """The columns of samples.parquet: one row per rank and repetition of a visit, in the order they
     ran."""
@@ -156,23 +141,23 @@ def sample_table(
     if len({block.phase for block in samples.blocks}) == 1:
         table["phase"] = _constant(samples.blocks[0].phase, len(elapsed))
     # events give a difference, not an instant on a host's clock
-    if job.case.timing_mode in EVENT_TIMED:
+    if planned.case.timing_mode in EVENT_TIMED:
         table |= dict.fromkeys(("start_ns", "end_ns"), _constant(None, len(elapsed)))
     identity = {
         "run_id": _constant(run_id, len(elapsed)),
-        "case_id": _constant(job.case.case_id, len(elapsed)),
+        "case_id": _constant(planned.case.case_id, len(elapsed)),
     }
     return {**identity, **table, "elapsed_ns": elapsed, "visit": np.full(len(elapsed), visit)}
 
 
-def count_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArray[Any]]:
+def count_table(planned: Planned, samples: Samples, run_id: str) -> dict[str, NDArray[Any]]:
     """The columns of counters.parquet."""
     if not samples.counts:
         return {}
     lengths = [len(counts.values) for counts in samples.counts]
     return {
         "run_id": _constant(run_id, sum(lengths)),
-        "case_id": _constant(job.case.case_id, sum(lengths)),
+        "case_id": _constant(planned.case.case_id, sum(lengths)),
         "rank": np.repeat([counts.rank for counts in samples.counts], lengths),
         "t_ns": np.repeat([counts.t_ns for counts in samples.counts], lengths),
         "name": np.array(
@@ -194,39 +179,51 @@ def _constant(value: str | None, length: int) -> NDArray[np.object_]:
 # ---------------------------------------------------------------- numbers
 
 
-def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[str, Any]:
+def _numbers(planned: Planned, record: CaseRecord, conditions: Conditions) -> dict[str, Any]:
     median = estimate(record.visits, record.z)
     visits = record.visits
     times = np.concatenate(record.times)
     summary = summarise(times)
-    if not job.shape.single or record.block_k > 1:  # a percentile of windows is not one of messages
+    if (
+        not planned.shape.single or record.block_k > 1
+    ):  # a percentile of windows is not one of messages
         summary |= dict.fromkeys(PERCENTILES)
-    rates = _rates(job, median, conditions)
-    algorithm = conditions.evidence.algorithm(job)
-    impossible = impossible_reason(job, rates["efficiency"], rates["limit_name"], algorithm)
-    by_events = job.case.timing_mode in EVENT_TIMED
+    rates = _rates(planned, median, conditions)
+    algorithm = conditions.evidence.algorithm(planned)
+    impossible = impossible_reason(planned, rates["efficiency"], rates["limit_name"], algorithm)
+    by_events = planned.case.timing_mode in EVENT_TIMED
     reasons = [
         text for text in (impossible, levels_text(visits), record.broken) if text is not None
     ]
-    posted = job.messages_per_peer
-    skew_s = _skew_s(job, record, conditions)
+    posted = planned.messages_per_peer
+    skew_s = _skew_s(planned, record, conditions)
     per_call = max(1, posted) if conditions.joins_messages else 1
     # the calibrated call is a collective by the host's clock: not comparable with a send or with
     # GPU events
-    overhead_s = None if job.case.pairs or by_events else conditions.overhead_s.get(job.case.engine)
+    overhead_s = (
+        None if planned.case.pairs or by_events else conditions.overhead_s.get(planned.case.engine)
+    )
     numbers = {
         **summary,
         **rates,
         **{name: getattr(record, name) for name in RECORD_COLUMNS},
         "reason": "; ".join(reasons) or None,
-        "headline": job.shape.headline,
-        "median_of": job.shape.median_of,
-        "bytes_per_rank": job.case.message_bytes // (job.benchmark.blocks(job.size) or 1) or None,
-        "messages_per_call": per_call if posted or job.case.pairs else None,  # None: a collective
+        "headline": planned.shape.headline,
+        "median_of": planned.shape.median_of,
+        "bytes_per_rank": planned.case.message_bytes
+        // (planned.benchmark.blocks(planned.size) or 1)
+        or None,
+        "messages_per_call": per_call
+        if posted or planned.case.pairs
+        else None,  # None: a collective
         "outliers": tukey_outliers(times),
-        "operations_per_sample": job.shape.operations_per_sample * record.block_k,
+        "operations_per_sample": planned.shape.operations_per_sample * record.block_k,
         "clock": (
-            "virtual" if job.case.engine == "virtual" else "device" if by_events else "monotonic"
+            "virtual"
+            if planned.case.engine == "virtual"
+            else "device"
+            if by_events
+            else "monotonic"
         ),
         "median_s": median.median_s,
         "ci_low_s": median.low_s,
@@ -235,55 +232,62 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
         "interval_level": median.level,
         "visits": len(visits),
         "visit_spread": spread(visits) if len(visits) > 1 else None,
-        "visits_s": None if job.case.engine == "virtual" else record.visits_s,
+        "visits_s": None if planned.case.engine == "virtual" else record.visits_s,
         "visit_medians_s": [visit.median_s for visit in visits],
         "visit_segments": [visit.segment for visit in visits],
         "effective_repetitions": sum(visit.effective_repetitions for visit in visits),
         "lag1": float(
             np.average([v.lag1 for v in visits], weights=[v.repetitions for v in visits])
         ),
-        "empty_sample_s": None if by_events else conditions.empty_sample_s.get(job.case.engine),
+        "empty_sample_s": None if by_events else conditions.empty_sample_s.get(planned.case.engine),
         "skew_s": skew_s,
         "overhead_s": overhead_s,
         "wrong_elements": 0,
     }
     series_flags = [*flags(visits, record.times, median), *(["impossible"] if impossible else [])]
-    return numbers | {"warnings": series_flags + _machine_flags(job, record, conditions, numbers)}
+    return numbers | {
+        "warnings": series_flags + _machine_flags(planned, record, conditions, numbers)
+    }
 
 
-def _skew_s(job: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
+def _skew_s(planned: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
     """The time between the starts of the first and the last rank. None if they need not start
     together, if they have no common clock (several nodes, or events of several GPUs), or if not all
     stamps were kept."""
-    nodes = {conditions.world.node_of(job.members[rank]) for rank in job.active}
-    one_clock = job.case.engine == "virtual" or (
-        len(nodes) == 1 and job.case.timing_mode not in EVENT_TIMED
+    nodes = {conditions.world.node_of(planned.members[rank]) for rank in planned.active}
+    one_clock = planned.case.engine == "virtual" or (
+        len(nodes) == 1 and planned.case.timing_mode not in EVENT_TIMED
     )
-    if job.case.sync == "none" or len(job.active) < 2 or not one_clock or not record.skews_s:
+    if (
+        planned.case.sync == "none"
+        or len(planned.active) < 2
+        or not one_clock
+        or not record.skews_s
+    ):
         return None
     return float(np.median(record.skews_s))
 
 
-def _rates(job: Planned, median: Estimate, conditions: Conditions) -> dict[str, Any]:
+def _rates(planned: Planned, median: Estimate, conditions: Conditions) -> dict[str, Any]:
     """Rates are computed from times and never averaged (Hoefler & Belli 2015, rule 3)."""
     median_s = median.median_s
-    operation_bytes = job.shape.bytes_per_sample / job.shape.operations_per_sample
-    factor = job.bus_factor
+    operation_bytes = planned.shape.bytes_per_sample / planned.shape.operations_per_sample
+    factor = planned.bus_factor
     # a collective of a single rank does not communicate: in place it moves nothing, else it is a
     # copy
-    alone = job.size == 1 and factor is None and not job.case.pairs
+    alone = planned.size == 1 and factor is None and not planned.case.pairs
     algbw = None if alone else _gb_per_s(operation_bytes, median_s)
     busbw = None if factor is None or algbw is None else factor * algbw
     evidence = conditions.evidence
     limit_gb_per_s, limit_name = bandwidth_limit(
-        job,
-        evidence.wires(job),
+        planned,
+        evidence.wires(planned),
         conditions.world.node_of,
         evidence.gpus,
         evidence.topologies,
         evidence.copy_gb_per_s,
-        conditions.core_copy_gb_per_s(copied_bytes(job)),
-        evidence.nvlink_joins_nodes(job),
+        conditions.core_copy_gb_per_s(copied_bytes(planned)),
+        evidence.nvlink_joins_nodes(planned),
     ) or (None, None)
     return {
         "algbw_gb_per_s": algbw,
@@ -294,7 +298,7 @@ def _rates(job: Planned, median: Estimate, conditions: Conditions) -> dict[str, 
             None if algbw is None else _gb_per_s(operation_bytes, median.low_s)
         ),
         "busbw_gb_per_s": busbw,
-        "wire_gb_per_s": wire_gb_per_s(job, algbw, evidence.algorithm(job)),
+        "wire_gb_per_s": wire_gb_per_s(planned, algbw, evidence.algorithm(planned)),
         "limit_gb_per_s": limit_gb_per_s,
         "limit_name": limit_name,
         "efficiency": None if busbw is None or limit_gb_per_s is None else busbw / limit_gb_per_s,
@@ -307,10 +311,10 @@ def _gb_per_s(operation_bytes: float, seconds: float | None) -> float | None:
 
 
 def _machine_flags(
-    job: Planned, record: CaseRecord, conditions: Conditions, numbers: Mapping[str, Any]
+    planned: Planned, record: CaseRecord, conditions: Conditions, numbers: Mapping[str, Any]
 ) -> list[str]:
     """Flags about the machine and not about the series of times; `numbers` are those of the row."""
-    case = job.case
+    case = planned.case
     median_s = numbers["median_s"]
     skew_s = numbers["skew_s"]
     if case.engine == "virtual":
@@ -324,7 +328,7 @@ def _machine_flags(
     threads = (
         Layout.parse(case.layout).ranks_per_node * conditions.threads_per_rank * (case.streams or 1)
     )
-    on_nodes = Counter(conditions.world.node_of(job.members[rank]) for rank in job.active)
+    on_nodes = Counter(conditions.world.node_of(planned.members[rank]) for rank in planned.active)
     late = record.late_repetitions or 0
     unmeasured_s = numbers["unmeasured_s"] or 0.0
     raised = {
@@ -337,17 +341,18 @@ def _machine_flags(
                 or record.host_bound_share > VISIBLE_SHARE
             )
         ),
-        "in_cache": case.cache == "rotate" and copied_bytes(job) < 2 * conditions.cache_bytes,
+        "in_cache": case.cache == "rotate" and copied_bytes(planned) < 2 * conditions.cache_bytes,
         "thinned": record.thinned,
-        "rdma_unused": conditions.evidence.rdma_unused(job),
+        "rdma_unused": conditions.evidence.rdma_unused(planned),
         "throttled": any(throttled(mask) for mask in record.throttle_masks),
         "small_shm": any(on_nodes[node] > 1 for node in conditions.small_shm_nodes),
         "one_buffer": case.buffers == "shared" and (case.window or 1) > 1,
-        "zero_payload": record.block_k > 1 and any(job.program(rank).reset for rank in job.active),
+        "zero_payload": record.block_k > 1
+        and any(planned.program(rank).reset for rank in planned.active),
         "unsteady": not record.steady,
         "disturbed": record.disturbed(conditions.disturbed),
         "skewed": skew_s is not None and skew_s > VISIBLE_SHARE * sample_s,
-        "skew_unknown": skew_s is None and case.sync == "barrier" and len(job.active) > 1,
+        "skew_unknown": skew_s is None and case.sync == "barrier" and len(planned.active) > 1,
         "clock_limited": (record.clock_error_s or 0.0) > VISIBLE_SHARE * sample_s,
         "gaps": unmeasured_s > GAPS_SHARE * (unmeasured_s + record.spent_s),
         "late_starts": late > VISIBLE_SHARE * (late + record.repetitions),
@@ -364,7 +369,7 @@ def _machine_flags(
 
 
 def wire_gb_per_s(
-    job: Planned, algbw_gb_per_s: float | None, algorithm: str | None
+    planned: Planned, algbw_gb_per_s: float | None, algorithm: str | None
 ) -> float | None:
     """GB/s that the busiest link of a GPU carries in one direction; None if no formula is known.
 
@@ -372,23 +377,25 @@ def wire_gb_per_s(
     (as in nccl-tests); a tree 2 S, its root half of that (a maintainer in NVIDIA/nccl#457); NVLS on
     one node S (n + 1) / n (NVIDIA/nccl-tests#239).
     """
-    factors = {RING: job.bus_factor}
-    if _is_all_reduce(job):
+    factors = {RING: planned.bus_factor}
+    if _is_all_reduce(planned):
         factors[TREE] = 2.0
         factors[NVLS] = (
-            (job.size + 1) / job.size if Layout.parse(job.case.layout).nodes == 1 else None
+            (planned.size + 1) / planned.size
+            if Layout.parse(planned.case.layout).nodes == 1
+            else None
         )
     factor = factors.get((algorithm or "").upper())
     return None if factor is None or algbw_gb_per_s is None else factor * algbw_gb_per_s
 
 
-def _is_all_reduce(job: Planned) -> bool:
-    steps = job.program(0).steps
+def _is_all_reduce(planned: Planned) -> bool:
+    steps = planned.program(0).steps
     return bool(steps) and isinstance(steps[0], AllReduce)
 
 
 def impossible_reason(
-    job: Planned,
+    planned: Planned,
     efficiency: float | None,
     limit_name: str | None = None,
     algorithm: str | None = None,
@@ -406,16 +413,16 @@ def impossible_reason(
     possible = {
         "NVLS: the switch sums, a link carries (n+1)/n of the message and not 2(n-1)/n": (
             planned_rate
-            and _is_all_reduce(job)
+            and _is_all_reduce(planned)
             and (not ran or any(word in ran for word in SUMMED_BY_SWITCH))
         ),
         "SHARP: the network sums, so fewer bytes enter and leave a node": (
             not planned_rate
-            and not job.case.pairs
+            and not planned.case.pairs
             and name not in (COPY, HOST_COPY)
             and (not ran or "COLLNET" in ran)
         ),
-        "NVLink through a third GPU instead of PCIe": bool(job.case.pairs) and "PCIe" in name,
+        "NVLink through a third GPU instead of PCIe": bool(planned.case.pairs) and "PCIe" in name,
         "the limit is the rate that NCCL plans with, below the line rate of the link": (
             planned_rate and efficiency <= LINE_RATE_RATIO
         ),

@@ -1,24 +1,15 @@
-"""The results of a visit: stamps of all ranks and one time per repetition, both in bounded memory.
-
-Stamps are raw: every statistic can be computed again from the blocks. A soak measures all the time:
-a thread adds its stamps to the timeline and saves them while the next block runs.
-"""
+"""The results of a visit: the stamps of all ranks, and what is computed from them and from
+counters."""
 
 from __future__ import annotations
 
-import sys
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.case import Planned
-from commbench.engines.device import HOST_BOUND
 
 from .statistics import Series
 
@@ -27,25 +18,10 @@ PHASES = ("connect", "warmup", "measure")
 LATE = "late"
 NS_PER_S = 1e9
 HEADLINES = ("initiator", "max_over_ranks", "max_over_senders")
-# of all ranks, 64 MB; beyond it only the deciding rank of each repetition, and quantiles
-RAW_STAMPS = 4_000_000
-# repetitions at the begin of a warm-up whose stamps are kept; short messages make over 100,000
-KEPT_WARMUP = 2_000
-# times for the statistics; beyond it every second one, then every fourth ...
-KEPT_REPETITIONS = 1_000_000
-RETRANSMITS = "measured.retransmits"
-MEASURED_HOST_BOUND = "measured.host_bound_repetitions"  # see MeasuredCounters
-# counters of a rank's own times in a block of which only the deciding rank's stamps are kept
-QUANTILES = {
-    "rank.min_s": 0.0,
-    "rank.median_s": 0.5,
-    "rank.p90_s": 0.9,
-    "rank.p99_s": 0.99,
-    "rank.max_s": 1.0,
-}
-# of a soak
-MOST_WAITING = 6  # blocks; beyond it the ranks wait for the thread, which counts as unmeasured
-SWITCH_S = 1e-4  # the longest time for which the thread keeps the GIL from the loop that measures
+# counters
+RETRANSMITS = "measured.retransmits"  # see MeasuredCounters
+MEASURED_HOST_BOUND = "measured.host_bound_repetitions"
+GPU_THROTTLE_REASONS = "gpu.throttle_reasons"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +96,53 @@ class Samples:
             if name in counts.values
         ]
 
+    def times(self, planned: Planned) -> Series:
+        """Seconds per operation of each measured repetition."""
+        operations = planned.shape.operations_per_sample * self.block_k
+        if self.series is not None:
+            return self.series / operations
+        return repetition_times(self.stamps("measure"), counted_rows(planned), operations)
+
+    def connect_s(self, planned: Planned) -> float | None:
+        """The time of the first call, of its whole sample: what it takes to connect is not divided
+        among its operations."""
+        times = repetition_times(self.stamps("connect"), counted_rows(planned), 1)
+        return self.first_call_s or next(iter(times.tolist()), None)
+
+    @property
+    def skew_s(self) -> float | None:
+        """The median difference between the ranks' starts; None if not all stamps were kept."""
+        starts = self.stamps("measure")[:, :, 0]
+        return float(np.median(np.ptp(starts, axis=0))) * 1e-9 if starts.size else None
+
+    @property
+    def throttle_masks(self) -> set[int]:
+        return {int(mask) for _, mask in self.readings(GPU_THROTTLE_REASONS)}
+
+    @property
+    def retransmits_of(self) -> dict[int, float]:
+        """TCP segments that each rank sent again while it measured."""
+        return dict(self.readings(RETRANSMITS))
+
+    @property
+    def host_bound_share(self) -> float:
+        """Of the repetitions before which a GPU waited for its host, on the worst rank."""
+        last_of_ranks = dict(self.readings(MEASURED_HOST_BOUND))
+        return max(last_of_ranks.values(), default=0.0) / max(1, self.repetitions or 0)
+
+    def of_ranks(self, ranks: tuple[int, ...]) -> Samples:
+        """The stamps and counters of some of the ranks."""
+        rows = [self.ranks.index(rank) for rank in ranks]
+        blocks = tuple(
+            replace(block, stamps=block.stamps[rows])
+            for block in self.blocks
+            if block.decided is None
+        )
+        counts = tuple(counts for counts in self.counts if counts.rank in ranks)
+        return replace(
+            self, ranks=ranks, blocks=blocks, counts=counts, series=None, first_call_s=None
+        )
+
 
 @dataclass(frozen=True)
 class Refused:
@@ -142,40 +165,22 @@ class Failure:
 Outcome = Samples | Refused | Failure
 
 
-@dataclass
-class MeasuredCounters:
-    """Counts of one rank since the measured phase began: TCP segments that it sent again, and
-    repetitions before which its GPU waited for the host. The underlying counters continue from case
-    to case."""
-
-    before: dict[str, float] = field(default_factory=dict)
-
-    def reading(self, counters: Mapping[str, float], phase: str) -> dict[str, float]:
-        """The counts as additional counters; empty for a backend without such counters."""
-        if phase == "check":
-            return {}
-        suffixes = {RETRANSMITS: ".retransmits", MEASURED_HOST_BOUND: HOST_BOUND}
-        values = {
-            name: [value for counter, value in counters.items() if counter.endswith(suffix)]
-            for name, suffix in suffixes.items()
-        }
-        sums = {name: sum(series) for name, series in values.items() if series}
-        self.before = self.before if phase == "measure" else sums
-        return {name: value - self.before.get(name, 0.0) for name, value in sums.items()}
-
-
 # ---------------------------------------------------------------- one time per repetition
 
 
-def counted_rows(job: Planned) -> tuple[int, ...]:
+def counted_rows(planned: Planned) -> tuple[int, ...]:
     """The rows of the stamps whose clocks count, by the headline; several initiators at once count
     as senders."""
-    headline = job.shape.headline
+    headline = planned.shape.headline
     if headline not in HEADLINES:
         raise ValueError(f"headline {headline!r} is unknown; allowed: {', '.join(HEADLINES)}")
     if headline == "max_over_ranks":
-        return tuple(range(len(job.active)))
-    return job.senders[:1] if headline == "initiator" and len(job.case.pairs) < 2 else job.senders
+        return tuple(range(len(planned.active)))
+    return (
+        planned.senders[:1]
+        if headline == "initiator" and len(planned.case.pairs) < 2
+        else planned.senders
+    )
 
 
 def deciding_rows(stamps: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.intp]:
@@ -194,217 +199,3 @@ def repetition_times(stamps: NDArray[np.int64], rows: Sequence[int], operations:
     """Seconds per operation of each repetition, from stamps [ranks, n, (start, end)] in ns."""
     decided = stamps[deciding_rows(stamps, rows), np.arange(stamps.shape[1])]
     return np.asarray((decided[:, 1] - decided[:, 0]) / (NS_PER_S * operations), dtype=np.float64)
-
-
-# ---------------------------------------------------------------- in bounded memory
-
-
-class Timeline:
-    """What rank 0 keeps about a visit. With `interval_s` the measured phase is also aggregated by
-    intervals of that length.
-    """
-
-    def __init__(self, job: Planned, interval_s: float | None = None) -> None:
-        self._ranks = np.asarray(job.active)
-        self._rows = counted_rows(job)
-        self.blocks: list[Block] = []
-        self.counts: list[Counts] = []
-        self._series: dict[str, _Thinned] = defaultdict(_Thinned)
-        self._intervals = (
-            None if interval_s is None else _Intervals(next(iter(job.active), 0), interval_s)
-        )
-        self._next = 0
-        self._raw = 0
-        self._condensed = 0
-        self.operations = 1  # per sample, to give the times of intervals per operation
-
-    def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
-        """Stamps [ranks, n, 2] of consecutive repetitions, in ns; `times` in s where they don't
-        follow the headline."""
-        rows = deciding_rows(stamps, self._rows)
-        decided = stamps[rows, np.arange(stamps.shape[1])]
-        times = (decided[:, 1] - decided[:, 0]) / NS_PER_S if times is None else times
-        series = self._series[phase]
-        self._keep(phase, series.total, stamps, rows, decided)
-        series.append(times)
-        if self._intervals is not None and phase == "measure":
-            self.counts += self._intervals.add(stamps[0, :, 0], times, self.operations)
-
-    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
-        """Add the stamps of the active ranks from those of all processes."""
-        self.add(phase, np.concatenate(parts)[self._ranks])
-
-    def times(self, phase: str) -> Series:
-        """Seconds of each sample by the headline rule, or of every 2^k-th sample if there are too
-        many."""
-        return self._series[phase].values
-
-    def repetitions(self, phase: str) -> int:
-        return self._series[phase].total
-
-    @property
-    def complete(self) -> bool:
-        """Whether all stamps of all ranks are kept."""
-        return self._condensed == 0 and self._next == len(self.blocks)
-
-    def count(self, counts: Counts) -> None:
-        self.counts.append(counts)
-
-    def forget(self) -> None:
-        """Drop blocks and counters, which are on disk; times and the open interval stay."""
-        self.blocks.clear()
-        self.counts.clear()
-
-    def close(self) -> None:
-        """End the last interval with the last repetition."""
-        if self._intervals is not None:
-            self.counts += self._intervals.close()
-
-    def _keep(
-        self,
-        phase: str,
-        first: int,
-        stamps: NDArray[np.int64],
-        rows: NDArray[np.intp],
-        decided: NDArray[np.int64],
-    ) -> None:
-        ranks, n, _ = stamps.shape
-        if phase == "warmup" and first >= KEPT_WARMUP:
-            return
-        index = self._next
-        self._next = self._next + 1
-        if self._raw + ranks * n <= RAW_STAMPS:
-            self._raw += ranks * n
-            self.blocks.append(Block(phase, index, stamps, first))
-            return
-        self._condensed += n
-        elapsed = (stamps[:, :, 1] - stamps[:, :, 0]) / (NS_PER_S * self.operations)
-        for rank, values in zip(
-            self._ranks, np.quantile(elapsed, list(QUANTILES.values()), axis=1).T, strict=True
-        ):
-            self.counts.append(
-                Counts(int(rank), int(stamps[0, 0, 0]), dict(zip(QUANTILES, values, strict=True)))
-            )
-        if self._condensed <= KEPT_REPETITIONS:
-            self.blocks.append(Block(phase, index, decided[np.newaxis], first, self._ranks[rows]))
-
-
-class _Thinned:
-    """A series of bounded length: evenly spaced repetitions, so that quantiles don't change."""
-
-    def __init__(self) -> None:
-        self.values: Series = np.zeros(0)
-        self.total = 0
-        self._stride = 1
-
-    def append(self, values: Series) -> None:
-        skip = -self.total % self._stride
-        self.values = np.concatenate([self.values, values[skip :: self._stride]])
-        self.total += len(values)
-        while len(self.values) > KEPT_REPETITIONS:
-            self.values = self.values[::2].copy()
-            self._stride = 2 * self._stride
-
-
-class _Intervals:
-    """Aggregates the repetitions that began in the same interval of one rank's clock."""
-
-    def __init__(self, rank: int, interval_s: float) -> None:
-        self._rank = rank
-        self._interval_ns = round(interval_s * NS_PER_S)
-        self._open = -1
-        self._times = np.zeros(0)
-        self._operations = 1
-
-    def add(self, starts: NDArray[np.int64], times: Series, operations: int) -> list[Counts]:
-        """The aggregates of the intervals that have ended; the last one stays open."""
-        self._operations = operations
-        index = starts // self._interval_ns
-        closed: list[Counts] = []
-        edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
-        for begin, end in pairwise(edges):
-            if index[begin] != self._open:
-                closed += self.close()
-                self._open = int(index[begin])
-            self._times = np.concatenate([self._times, times[begin:end]])
-        return closed
-
-    def close(self) -> list[Counts]:
-        if not len(self._times):
-            return []
-        each = self._times / self._operations
-        aggregates = {
-            "interval.repetitions": len(each),
-            # the rest of the interval is barriers and decisions
-            "interval.busy_s": self._times.sum(),
-            "interval.min_s": each.min(),
-            "interval.median_s": np.median(each),
-            "interval.max_s": each.max(),
-        }
-        self._times = np.zeros(0)
-        begin_ns = self._open * self._interval_ns
-        return [Counts(self._rank, begin_ns, aggregates)]
-
-
-# ---------------------------------------------------------------- a soak
-
-
-class SoakTimeline(Timeline):
-    """A timeline whose measured repetitions are added by a thread. It can be read after `close`,
-    which waits for it."""
-
-    def __init__(self, job: Planned, interval_s: float) -> None:
-        super().__init__(job, interval_s)
-        self._thread = ThreadPoolExecutor(
-            1, "commbench-soak", partial(sys.setswitchinterval, SWITCH_S)
-        )
-        # the calls that may not have ended, oldest first
-        self._waiting: deque[Future[None]] = deque()
-
-    def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
-        add = partial(super().add, phase, stamps, times)
-        if phase in ("measure", LATE):
-            self.later(add)
-        else:  # decisions during the warm-up need its times
-            add()
-
-    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
-        if phase == "measure":  # the thread also copies them
-            self.later(
-                lambda: super(SoakTimeline, self).add(phase, np.concatenate(parts)[self._ranks])
-            )
-        else:
-            super().add_parts(phase, parts)
-
-    def count(self, counts: Counts) -> None:
-        self.later(partial(super().count, counts))
-
-    def close(self) -> None:
-        self._wait_until_left(0)
-        super().close()
-
-    def later(self, function: Callable[[], None]) -> None:
-        """Call a function in the thread, after those before it. Raises what one of them has
-        raised."""
-        self._wait_until_left(MOST_WAITING)
-        self._waiting.append(self._thread.submit(function))
-
-    def _wait_until_left(self, most: int) -> None:
-        """Wait until at most so many functions have not ended. One that failed stays, so that each
-        call raises it."""
-        while len(self._waiting) > most or (self._waiting and self._waiting[0].done()):
-            self._waiting[0].result()
-            self._waiting.popleft()
-
-
-@dataclass
-class Timer:
-    """For something that a soak does from time to time, with times of time.monotonic()."""
-
-    last_s: float
-
-    def due(self, now_s: float, every_s: float) -> bool:
-        """Whether it is to be done now; then the time until it is due again begins."""
-        is_due = now_s - self.last_s >= every_s
-        self.last_s = now_s if is_due else self.last_s
-        return is_due

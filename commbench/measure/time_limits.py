@@ -4,6 +4,7 @@ rank is late."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,9 +12,10 @@ import numpy as np
 
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
+from commbench.results.columns import INTERRUPTED
 
 from .statistics import SMALLEST_INTERVAL, Series, half_width, steady
-from .visits import Visit, estimate
+from .visits import CaseRecord, Visit, estimate
 
 BLOCK_S = 0.5  # the longest time without a decision
 MEMORY_S_PER_BYTE = 1 / 0.2e9  # slow enough for a first touch on a busy machine
@@ -26,10 +28,8 @@ WARMUP_CAP_S = 5.0  # of a visit's time, with a maximum: some series never becom
 MAX_WARMUP_BLOCK = 10_000
 SLOW_START_S = 1.0  # of a warm-up over TCP
 SHORT_CALLS = 20
-SHORT_CALL_S = 0.01  # of a soak without a warm-up, to learn how many calls go between two stamps
+SHORT_CALL_S = 0.01  # of a trial
 MAX_BLOCK_K = 64
-SOAK_STAMP_S = 50e-6
-MAX_SOAK_BLOCK_K = 256  # of a soak: fewer stamps, as nothing is measured while they are gathered
 BATCHED_MODES = ("throughput", "graph")
 BATCH_K = 20  # timing modes with several samples per stamp; as in nccl-tests
 
@@ -214,8 +214,38 @@ class VisitRule:
             "noise_stable" if width / math.sqrt(affordable) > HOPELESS_MISS * self.target else None
         )
 
+    def stop_reason(self, record: CaseRecord, launch: int, last: str) -> str:
+        """That of a case in the launch that began with segment `launch`; INTERRUPTED while it needs
+        another visit. `last` is as in `reason`."""
+        earlier = [visit for visit in record.visits if visit.segment < launch]
+        present = record.visits[len(earlier) :]
+        reason = self.reason(present, record.spent_s, last, earlier) if present else None
+        return reason or INTERRUPTED
 
-def stop_rule(job: Planned, settings: Settings) -> StopRule:
+
+@dataclass(frozen=True)
+class TotalBudget:
+    """The time of a whole run. `begun_s` is its start by time.monotonic(), moved back by the time
+    that its earlier launches took."""
+
+    total_s: float | None
+    begun_s: float
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self.begun_s
+
+    def end_reason(self, later_s: float = 0.0) -> str | None:
+        """Why no further case is measured `later_s` from now; None while there is time."""
+        if self.total_s is None or self.spent_s + later_s <= self.total_s:
+            return None
+        return f"budget.total_s={self.total_s:g} is spent"
+
+
+# ---------------------------------------------------------------- the rules of a case, by settings
+
+
+def stop_rule(planned: Planned, settings: Settings) -> StopRule:
     """The rule that ends one visit, with its share of the time and of the repetitions of its case.
 
     The target is for all visits together, so that of one of n visits is sqrt(n) times as wide.
@@ -225,7 +255,7 @@ def stop_rule(job: Planned, settings: Settings) -> StopRule:
     return StopRule(
         target=timing.target * math.sqrt(visits),
         z=timing.z,
-        max_repetitions=math.ceil(max_repetitions(job, settings) / visits),
+        max_repetitions=math.ceil(max_repetitions(planned, settings) / visits),
         budget_s=settings.case_s / visits,
         fixed=timing.repetitions,
         share=1 / visits,
@@ -246,14 +276,14 @@ def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bo
         seconds = max(seconds, min(SLOW_START_S, settings.case_s))
     limit_s = max(seconds, min(WARMUP_CAP_S, WARMUP_SHARE * budget_s))
     repetitions = math.ceil(timing.warmup_repetitions / share)
-    return WarmUpRule(repetitions, seconds, limit_s, timing.is_soak and not repetitions + seconds)
+    return WarmUpRule(repetitions, seconds, limit_s)
 
 
-def visit_rule(job: Planned, settings: Settings, extra_s: float = 0.0) -> VisitRule:
+def visit_rule(planned: Planned, settings: Settings, extra_s: float = 0.0) -> VisitRule:
     """The rule that ends the visits of a case in one launch; `extra_s` is time that other cases
     have not used."""
     timing = settings.timing
-    most = math.ceil(max_repetitions(job, settings) / timing.launches)
+    most = math.ceil(max_repetitions(planned, settings) / timing.launches)
     own_s = settings.case_s / timing.launches
     return VisitRule(timing.target, timing.z, timing.visits, most, own_s + min(extra_s, own_s))
 
@@ -265,37 +295,34 @@ def spacing_s(settings: Settings) -> float:
     return min(timing.pass_s, settings.case_s / (timing.visits * timing.launches))
 
 
-def max_repetitions(job: Planned, settings: Settings) -> int:
+def max_repetitions(planned: Planned, settings: Settings) -> int:
     """The limit for all visits of a case: as configured, else by what one repetition of the case
     is."""
-    windowed = (job.case.window or 1) > 1
-    most = MAX_WINDOW_REPETITIONS if windowed else MAX_REPETITIONS[job.shape.headline]
+    windowed = (planned.case.window or 1) > 1
+    most = MAX_WINDOW_REPETITIONS if windowed else MAX_REPETITIONS[planned.shape.headline]
     return most if settings.timing.repetitions is None else settings.timing.repetitions
 
 
 def samples_per_stamp(
-    job: Planned, empty_sample_s: float, sample_s: float, soak: bool = False
+    planned: Planned, sample_s: float, least_s: float, most: int = MAX_BLOCK_K
 ) -> int:
-    """block_k: several samples between two stamps if reading the clock would be a visible part of
-    one.
+    """block_k: several samples between two stamps if there would be less than `least_s` between
+    them, at most `most`.
 
     In the timing modes of BATCHED_MODES there are always several.
     """
-    least_s, most = (
-        (SOAK_STAMP_S, MAX_SOAK_BLOCK_K) if soak else (empty_sample_s / TIMER_SHARE, MAX_BLOCK_K)
-    )
-    if job.case.timing_mode in BATCHED_MODES:
+    if planned.case.timing_mode in BATCHED_MODES:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
-    if not job.benchmark.self_synchronising or job.case.sync != "none" or sample_s <= 0:
+    if not planned.benchmark.self_synchronising or planned.case.sync != "none" or sample_s <= 0:
         return 1
     return max(1, min(most, math.ceil(least_s / sample_s)))
 
 
-def block_deadline_s(job: Planned, settings: Settings) -> float:
+def block_deadline_s(planned: Planned, settings: Settings) -> float:
     """How long a block of this case may take before absent ranks are reported as missing."""
-    return settings.budget.late_s + 20 * BLOCK_S + 10 * job.node_bytes * MEMORY_S_PER_BYTE
+    return settings.budget.late_s + 20 * BLOCK_S + 10 * planned.node_bytes * MEMORY_S_PER_BYTE
 
 
-def case_deadline_s(job: Planned, settings: Settings) -> float:
+def case_deadline_s(planned: Planned, settings: Settings) -> float:
     """How long a rank that does not take part in this case waits for the next one."""
-    return 3 * block_deadline_s(job, settings) + 3 * settings.case_s
+    return 3 * block_deadline_s(planned, settings) + 3 * settings.case_s

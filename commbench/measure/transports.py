@@ -126,20 +126,20 @@ class TransportEvidence:
     copy_gb_per_s: float | None = None  # within one GPU
     ignored: str | None = None  # why the setting cuda_ipc had no effect
 
-    def of(self, job: Planned) -> dict[str, str | None]:
+    def of(self, planned: Planned) -> dict[str, str | None]:
         """The columns transport, link and cuda_ipc_effective; None if nothing is known about these
         ranks."""
-        multicast = not job.case.pairs and job.members in self.multicast
-        ipc = self.ipc or effective_ipc(self._kinds_between(job), self._node_of, multicast)
-        if job.case.device == "cpu" or job.case.staging in THROUGH_HOST:
-            ipc = None if job.case.device == "cpu" else "off"
+        multicast = not planned.case.pairs and planned.members in self.multicast
+        ipc = self.ipc or effective_ipc(self._kinds_between(planned), self._node_of, multicast)
+        if planned.case.device == "cpu" or planned.case.staging in THROUGH_HOST:
+            ipc = None if planned.case.device == "cpu" else "off"
         return {
-            "transport": ", ".join(by_frequency(self._kinds_between(job))) or self.transport,
-            "link": shared_link(job, self.gpus, self.topologies) if self.gpus else None,
+            "transport": ", ".join(by_frequency(self._kinds_between(planned))) or self.transport,
+            "link": shared_link(planned, self.gpus, self.topologies) if self.gpus else None,
             IPC: ipc,
         }
 
-    def starts_slowly(self, job: Planned) -> bool:
+    def starts_slowly(self, planned: Planned) -> bool:
         """Whether TCP carries large messages of the case between nodes: its windows take a second
         to grow.
 
@@ -147,19 +147,22 @@ class TransportEvidence:
         InfiniBand or RoCE port. Within a node round trips are so short that windows grow within
         milliseconds.
         """
-        if Layout.parse(job.case.layout).nodes < 2 or job.case.message_bytes < SLOW_START_BYTES:
+        if (
+            Layout.parse(planned.case.layout).nodes < 2
+            or planned.case.message_bytes < SLOW_START_BYTES
+        ):
             return False
-        transport = (self.of(job)["transport"] or "").lower()
+        transport = (self.of(planned)["transport"] or "").lower()
         return any(name in transport for name in TCP_NAMES) if transport else not self.rdma_nodes
 
-    def algorithm(self, job: Planned) -> str | None:
+    def algorithm(self, planned: Planned) -> str | None:
         """The algorithm in NCCL's log (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
-        block_bytes = job.case.message_bytes // max(1, job.benchmark.blocks(job.size))
+        block_bytes = planned.case.message_bytes // max(1, planned.benchmark.blocks(planned.size))
         return common_algorithm(
-            self.algorithms, job.case.benchmark, job.case.message_bytes, block_bytes
+            self.algorithms, planned.case.benchmark, planned.case.message_bytes, block_bytes
         )
 
-    def wires(self, job: Planned) -> tuple[Limit | None, ...]:
+    def wires(self, planned: Planned) -> tuple[Limit | None, ...]:
         """The wire of each node that carries the case's bytes to other nodes; None if unknown,
         empty if no wire does.
 
@@ -168,9 +171,9 @@ class TransportEvidence:
         """
         if not self.logged:
             return self.interfaces
-        if not job.case.pairs and job.members in self.collnet:
+        if not planned.case.pairs and planned.members in self.collnet:
             return ()
-        across = self._kinds_across(job)
+        across = self._kinds_across(planned)
         kinds = set(chain.from_iterable(across.values()))
         if not self.complete or not all(kind.startswith(NETWORK) for kind in kinds):
             return ()
@@ -182,9 +185,9 @@ class TransportEvidence:
             _wire(sorted(names), rates) for names, rates in zip(used, self.rates, strict=True)
         )
 
-    def nvlink_joins_nodes(self, job: Planned) -> bool:
+    def nvlink_joins_nodes(self, planned: Planned) -> bool:
         """Whether NVLink is the transport of all pairs of the case that are on different nodes."""
-        kinds = set(chain.from_iterable(self._kinds_across(job).values()))
+        kinds = set(chain.from_iterable(self._kinds_across(planned).values()))
         return self.complete and kinds == {NVLINK_BETWEEN_NODES}
 
     @property
@@ -193,12 +196,12 @@ class TransportEvidence:
         effective = self.ipc or effective_ipc(self.kinds, self._node_of, bool(self.multicast))
         return {"effective": effective, "ignored": self.ignored}
 
-    def rdma_unused(self, job: Planned) -> bool:
+    def rdma_unused(self, planned: Planned) -> bool:
         """Whether NCCL used sockets between ranks of the case on a node with an active InfiniBand
         or RoCE port."""
         on_sockets = {
             rank
-            for pair, kinds in self._kinds_between(job).items()
+            for pair, kinds in self._kinds_between(planned).items()
             if SOCKETS in kinds
             for rank in pair
         }
@@ -226,19 +229,22 @@ class TransportEvidence:
             collnet=reader.collnet,
         )
 
-    def _kinds_between(self, job: Planned) -> Kinds:
+    def _kinds_between(self, planned: Planned) -> Kinds:
         """The transports of the case's pairs; for a collective these are all pairs of its ranks."""
-        if job.case.pairs:
-            pairs = {(job.members[first], job.members[second]) for first, second in job.case.pairs}
+        if planned.case.pairs:
+            pairs = {
+                (planned.members[first], planned.members[second])
+                for first, second in planned.case.pairs
+            }
             return {pair: kinds for pair, kinds in self.kinds.items() if pair in pairs}
-        members = set(job.members)  # with thousands of ranks there are too many pairs to list
+        members = set(planned.members)  # with thousands of ranks there are too many pairs to list
         return {pair: kinds for pair, kinds in self.kinds.items() if members.issuperset(pair)}
 
-    def _kinds_across(self, job: Planned) -> Kinds:
+    def _kinds_across(self, planned: Planned) -> Kinds:
         """The transports of the case's pairs that are on different nodes."""
         return {
             (first, second): kinds
-            for (first, second), kinds in self._kinds_between(job).items()
+            for (first, second), kinds in self._kinds_between(planned).items()
             if self._node_of(first) != self._node_of(second)
         }
 

@@ -29,7 +29,8 @@ from commbench.engines.lowered import now_ns
 from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import PeerListener, greet
 
-from .samples import LATE, NS_PER_S, Counts, Timeline
+from .collector import SampleCollector
+from .samples import LATE, NS_PER_S, Counts
 from .time_limits import BLOCK_S
 
 Clock = Callable[[], int]
@@ -384,12 +385,16 @@ class Window:
     """
 
     def __init__(
-        self, clock: GlobalClock, control: Control, ranks: tuple[int, ...], timeline: Timeline
+        self,
+        clock: GlobalClock,
+        control: Control,
+        ranks: tuple[int, ...],
+        collector: SampleCollector,
     ) -> None:
         self._clock = clock
         self._control = control
         self._ranks = ranks
-        self._timeline = timeline
+        self._collector = collector
         self._length_ns = 0
         self._longest_ns = 0
         self._lead_ns = LEAD_NS
@@ -422,10 +427,10 @@ class Window:
         self.add(phase, np.concatenate(parts)[list(self._ranks)])
 
     def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
-        """Add stamps [ranks, n, 2] of the last block, in ns, to the timeline; late ones as a phase
+        """Add stamps [ranks, n, 2] of the last block, in ns, to the collector; late ones as a phase
         of their own."""
         if phase != "measure":
-            self._timeline.add(phase, stamps)
+            self._collector.add(phase, stamps)
             elapsed = (stamps[:, :, 1] - stamps[:, :, 0]).max(axis=0)
             # includes untimed steps before a repetition
             between = np.diff(stamps[:, :, 0], axis=1).max(axis=0)
@@ -445,7 +450,7 @@ class Window:
         times = (stamps[:, :, 1] - agreed).max(axis=0) / NS_PER_S
         for name, chosen in ((phase, ~late), (LATE, late)):
             if chosen.any():
-                self._timeline.add(name, stamps[:, chosen], times[chosen])
+                self._collector.add(name, stamps[:, chosen], times[chosen])
         self.late += int(late.sum())
         self._late_blocks = self._late_blocks + 1 if late.all() else 0
         self.error_ns = max(
@@ -480,7 +485,7 @@ class Window:
         Such a line is recorded for the first rank of the node, with t_ns on its own clock.
         """
         length_s = float(np.diff(self._starts[:2]).sum()) * 1e-9
-        self._timeline.count(Counts(0, int(self._starts[0]), {"window.length_s": length_s}))
+        self._collector.count(Counts(0, int(self._starts[0]), {"window.length_s": length_s}))
         new_lines = self._counted_lines is not self._clock.lines
         self._counted_lines = self._clock.lines
         for rank in self._clock.leaders[1:] if new_lines else ():
@@ -490,6 +495,6 @@ class Window:
                 "slope": line.slope,
                 "error_s": line.error_ns * 1e-9,
             }
-            self._timeline.count(
+            self._collector.count(
                 Counts(rank, line.at_ns, {f"clock.{name}": value for name, value in values.items()})
             )

@@ -102,7 +102,7 @@ def test_an_error_that_ends_the_run_is_in_the_row_of_its_case(
     def fail(*_: object) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr("commbench.measure.samples.Timeline.add_parts", fail)
+    monkeypatch.setattr("commbench.measure.collector.SampleCollector.add_parts", fail)
     with pytest.raises(CommbenchError, match="planted"):
         simulated(tmp_path, "benchmark=p2p_latency", "sizes=[8,64]", *FIXED)
     cases = commbench.load(tmp_path)
@@ -509,8 +509,8 @@ def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path
 def test_a_soak_keeps_a_time_line_of_all_repetitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commbench.measure.case.FLUSH_S", 0.1)
-    monkeypatch.setattr("commbench.measure.case.BLOCK_STAMPS", 2000)
+    monkeypatch.setattr("commbench.measure.soak.FLUSH_S", 0.1)
+    monkeypatch.setattr("commbench.measure.blocks.BLOCK_STAMPS", 2000)
     real = Recorder.record
     begin = time.monotonic()
     saves = []
@@ -602,7 +602,7 @@ def test_a_soak_whose_writer_has_a_bug_is_broken_with_the_reason(
         raise ValueError("a bug in the writer")
 
     monkeypatch.setattr(Parquet, "case", broken)
-    monkeypatch.setattr("commbench.measure.case.FLUSH_S", 0.0)
+    monkeypatch.setattr("commbench.measure.soak.FLUSH_S", 0.0)
     with pytest.raises(WorldBroken, match=r"rank 0 on .*: ValueError: a bug in the writer"):
         simulated(
             tmp_path, "benchmark=p2p_latency", "sizes=[8]", "timing=soak", "timing.duration_s=1"

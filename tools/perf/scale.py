@@ -37,12 +37,13 @@ from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer, Communicator, Control
 from commbench.core.variables import Mode
 from commbench.measure.case import CaseVisit
-from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import PlanFacts, plan
 from commbench.measure.rows import row, sample_table
 from commbench.measure.samples import Samples
 from commbench.measure.transports import TransportEvidence
+from commbench.measure.visit_setup import VisitSetup
+from commbench.measure.visits import CaseRecord
 from commbench.world.control import StoreControl, hosted_world, join_nodes
 from commbench.world.heartbeat import Progress
 from commbench.writers.parquet import Parquet
@@ -116,8 +117,8 @@ class Instant:
 
 def take_part(control: Control, settings: Settings, job: Planned) -> Any:
     communicator = cast(Communicator, Instant(control.rank))
-    visit = CaseVisit(job, communicator, control, settings, {}, lambda _: None, Progress())
-    return visit.measure()
+    setup = VisitSetup(job, communicator, control, settings, {}, lambda _: None, Progress())
+    return CaseVisit(setup).measure()
 
 
 def store(port: int, owner: bool) -> Any:
@@ -239,9 +240,8 @@ def recording_cost(size: int) -> dict[str, float]:
     prepare = communicator.prepare
     communicator.prepare = lambda *words: Stopwatch(prepare(*words), watch)  # type: ignore[assignment,method-assign]
     begin = time.perf_counter()
-    outcome = CaseVisit(
-        job, communicator, control, settings, {}, lambda _: None, Progress()
-    ).measure()
+    setup = VisitSetup(job, communicator, control, settings, {}, lambda _: None, Progress())
+    outcome = CaseVisit(setup).measure()
     decide_s = time.perf_counter() - begin - watch["simulated"]
     assert isinstance(outcome, Samples)
     begin = time.perf_counter()

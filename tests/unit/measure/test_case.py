@@ -17,7 +17,9 @@ from commbench.core.variables import Mode
 from commbench.engines.virtual import VirtualRunner
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import PlanFacts, plan
-from commbench.measure.samples import Outcome, Refused, Samples, Timer
+from commbench.measure.samples import Outcome, Refused, Samples
+from commbench.measure.soak import Timer
+from commbench.measure.visit_setup import VisitSetup
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
 
@@ -76,20 +78,21 @@ class Library(Progress):
     ) -> Outcome:
         settings = settings_of(*MODEL, *words)
         world, control = hosted_world(1, 2)
-        (job,) = plan(settings, world, PlanFacts(2**40, cache_bytes, 8))
+        (planned,) = plan(settings, world, PlanFacts(2**40, cache_bytes, 8))
         communicator = settings.backend.open(world, control)
         self.calls.clear()
-        return CaseVisit(
-            job,
+        setup = VisitSetup(
+            planned,
             communicator,
             control,
             settings,
-            {},
-            lambda _: None,
-            self,
+            empty_sample_s={},
+            sink=lambda _: None,
+            progress=self,
             number=number,
             first_block_k=block_k,
-        ).measure()
+        )
+        return CaseVisit(setup).measure()
 
 
 @pytest.fixture

@@ -49,8 +49,10 @@ class Run:
             sizes,
         )
         self.settings = replace(settings_of("backend=simulated", *own, *words), writers=())
-        jobs = plan(self.settings, hosted_world(1, 2)[0], FACTS)
-        self.jobs = tuple(replace(job, case=replace(job.case, engine="python")) for job in jobs)
+        self.cases = tuple(
+            replace(planned, case=replace(planned.case, engine="python"))
+            for planned in plan(self.settings, hosted_world(1, 2)[0], FACTS)
+        )
         self.run: dict[str, Any] = {
             "run_id": "r",
             "sweep_id": "s",
@@ -59,26 +61,26 @@ class Run:
         self.recorder = Recorder(self.settings, self.run, cases)
         self.recorder.writers = FanOut([])
 
-    def visit(self, job: Planned, median_s: float, spent_s: float, wrong: int = 0) -> None:
+    def visit(self, planned: Planned, median_s: float, spent_s: float, wrong: int = 0) -> None:
         elapsed = np.full(20, round(1e9 * median_s), np.int64)
         stamps = np.stack([np.zeros((2, 20), np.int64), np.tile(elapsed, (2, 1))], axis=2)
         blocks = Block("connect", 0, stamps[:, :1]), Block("measure", 1, stamps)
         samples = Samples((0, 1), blocks, 1, "ci", wrong, spent_s=spent_s)
-        self.recorder.record(job, samples, AROUND, datetime.now(timezone.utc))
+        self.recorder.record(planned, samples, AROUND, datetime.now(timezone.utc))
 
     def passes(self, visit: Any, wait_s: float = 0.0) -> dict[int, int]:
         """The number of visits of each case, by its size; `visit` gives median and duration from
         size and number."""
-        counts = dict.fromkeys((job.case.message_bytes for job in self.jobs), 0)
-        jobs = self.jobs
+        counts = dict.fromkeys((planned.case.message_bytes for planned in self.cases), 0)
+        cases = self.cases
         number = 0
-        while jobs:
+        while cases:
             number += 1
-            for job in jobs:
-                counts[job.case.message_bytes] = number
-                self.visit(job, *visit(job.case.message_bytes, number))
-            chosen = self.recorder.next_pass(jobs, wait_s)
-            jobs = tuple(job for job in jobs if job.order in chosen)
+            for planned in cases:
+                counts[planned.case.message_bytes] = number
+                self.visit(planned, *visit(planned.case.message_bytes, number))
+            chosen = self.recorder.next_pass(cases, wait_s)
+            cases = tuple(planned for planned in cases if planned.order in chosen)
         return counts
 
 
@@ -94,7 +96,7 @@ def test_time_that_a_certain_case_leaves_goes_to_the_one_that_is_not() -> None:
     beside = Run(cases=2)
     assert alone.passes(visit) == {8: 6}
     assert beside.passes(visit) == {8: 12, 16: 6}, "at most twice its own time"
-    assert beside.recorder.rows[beside.jobs[0].case.case_id]["stop_reason"] in ("ci", "budget")
+    assert beside.recorder.rows[beside.cases[0].case.case_id]["stop_reason"] in ("ci", "budget")
 
 
 @pytest.mark.parametrize("cases", [3, 8])
@@ -127,8 +129,8 @@ def test_another_launch_follows_while_some_case_has_a_number(
     wrong: tuple[int, ...], further: bool
 ) -> None:
     run = Run("timing.launches=2", cases=2)
-    for job in run.jobs:
-        run.visit(job, 1e-3, 0.1, wrong=3 if job.order in wrong else 0)
+    for planned in run.cases:
+        run.visit(planned, 1e-3, 0.1, wrong=3 if planned.order in wrong else 0)
     assert not run.recorder.more_launches, "there is one launch"
     run.run["launches"]["planned"] = 2
     assert run.recorder.more_launches is further
@@ -162,14 +164,14 @@ def test_a_row_tells_over_what_time_its_visits_are_spread_whatever_the_wall_cloc
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Run(cases=1)
-    (job,) = run.jobs
+    (planned,) = run.cases
     readings_s = iter([99.5, 100.0, 104.0, 104.5])  # at begin and end of two visits
     monkeypatch.setattr(recorder, "time", SimpleNamespace(monotonic=lambda: next(readings_s)))
     for _ in range(2):
-        run.recorder.begin_visit(job)
-        run.visit(job, 1e-3, 0.01)
+        run.recorder.begin_visit(planned)
+        run.visit(planned, 1e-3, 0.01)
         # as if the clock had been set to an earlier year
-        run.recorder._started[job.case.case_id] = datetime(2099, 1, 1, tzinfo=timezone.utc)
+        run.recorder._started[planned.case.case_id] = datetime(2099, 1, 1, tzinfo=timezone.utc)
     (row,) = run.recorder.rows.values()
     assert row["visits_s"] == pytest.approx(5.0)
 
@@ -177,13 +179,13 @@ def test_a_row_tells_over_what_time_its_visits_are_spread_whatever_the_wall_cloc
 def test_a_world_that_breaks_keeps_the_earlier_visits_of_its_case() -> None:
     run = Run(cases=2)
     started = datetime.now(timezone.utc)
-    visited, unvisited = run.jobs
+    visited, unvisited = run.cases
     for _ in range(5):
         run.visit(visited, 1e-3, 0.01)
-    for job in run.jobs:
-        run.recorder.break_off(job, "rank 1 was killed", AROUND, started)
+    for planned in run.cases:
+        run.recorder.break_off(planned, "rank 1 was killed", AROUND, started)
     rows = run.recorder.rows
-    kept, lost = (rows[job.case.case_id] for job in (visited, unvisited))
+    kept, lost = (rows[planned.case.case_id] for planned in (visited, unvisited))
     assert (kept["status"], kept["stop_reason"], kept["visits"]) == ("ok", "interrupted", 5)
     assert kept["median_s"] == pytest.approx(1e-3) and kept["reason"] == "rank 1 was killed"
     assert (lost["status"], lost["reason"], lost["median_s"]) == (
@@ -195,18 +197,18 @@ def test_a_world_that_breaks_keeps_the_earlier_visits_of_its_case() -> None:
 
 def test_a_case_that_is_refused_in_a_later_visit_keeps_its_visits() -> None:
     run = Run(cases=2)
-    visited, _ = run.jobs
+    visited, _ = run.cases
     started = datetime.now(timezone.utc)
     for number in range(5):
         run.visit(visited, swaying(number, 0.3), 0.01)
-    assert run.recorder.next_pass(run.jobs) == [visited.order], "it needs more visits"
-    for job in run.jobs:
-        run.recorder.record(job, Refused("out of memory at that moment"), AROUND, started)
-    kept, skipped = (run.recorder.rows[job.case.case_id] for job in run.jobs)
+    assert run.recorder.next_pass(run.cases) == [visited.order], "it needs more visits"
+    for planned in run.cases:
+        run.recorder.record(planned, Refused("out of memory at that moment"), AROUND, started)
+    kept, skipped = (run.recorder.rows[planned.case.case_id] for planned in run.cases)
     assert (kept["status"], kept["stop_reason"], kept["visits"]) == ("ok", "interrupted", 5)
     assert "out of memory at that moment" in kept["reason"]
     assert (skipped["status"], skipped["reason"]) == ("skipped", "out of memory at that moment")
-    assert run.recorder.next_pass(run.jobs) == [], "this world does not try it again"
+    assert run.recorder.next_pass(run.cases) == [], "this world does not try it again"
     assert run.recorder.end_visits(visited, AROUND, started)
     assert run.recorder.rows[visited.case.case_id]["stop_reason"] == "interrupted"
     assert run.recorder.has_left_out
@@ -214,10 +216,10 @@ def test_a_case_that_is_refused_in_a_later_visit_keeps_its_visits() -> None:
 
 def test_a_soak_in_which_the_world_breaks_has_failed() -> None:
     run = Run("timing=soak", cases=1)
-    (job,) = run.jobs
-    run.visit(job, 1e-3, 0.01)
-    run.recorder.break_off(job, "rank 1 was killed", AROUND, datetime.now(timezone.utc))
-    assert run.recorder.rows[job.case.case_id]["status"] == "failed"
+    (planned,) = run.cases
+    run.visit(planned, 1e-3, 0.01)
+    run.recorder.break_off(planned, "rank 1 was killed", AROUND, datetime.now(timezone.utc))
+    assert run.recorder.rows[planned.case.case_id]["status"] == "failed"
 
 
 # ---------------------------------------------------------------- writers

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from composed import FACTS, settings_of
 from gpu_cases import planned as gpu_planned
 from numpy.random import default_rng
 
-from commbench.backends.simulated import Simulated, SimulatedCommunicator
 from commbench.buffers.memory import slot_bytes
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
@@ -24,14 +23,17 @@ from commbench.core.layout import Layout
 from commbench.engines.device import HOST_BOUND
 from commbench.hardware.link_limits import interface_limit, network_limit
 from commbench.hardware.topology import RankGpu
+from commbench.measure.calibration import empty_samples_s, host_copies_gb_per_s
 from commbench.measure.case import CaseVisit
-from commbench.measure.case_record import CaseRecord
-from commbench.measure.conditions import Conditions, empty_samples_s, host_copies_gb_per_s
+from commbench.measure.conditions import Conditions
+from commbench.measure.counters import MeasuredCounters
 from commbench.measure.plan import plan
 from commbench.measure.rows import impossible_reason, row, sample_table, wire_gb_per_s
-from commbench.measure.samples import Block, Counts, Failure, MeasuredCounters, Refused, Samples
-from commbench.measure.time_limits import max_repetitions, samples_per_stamp
+from commbench.measure.samples import Block, Counts, Failure, Refused, Samples
+from commbench.measure.time_limits import max_repetitions
 from commbench.measure.transports import TransportEvidence
+from commbench.measure.visit_setup import VisitSetup
+from commbench.measure.visits import CaseRecord
 from commbench.results.columns import CASES, RESULTS, SAMPLES, VARIABLES
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
@@ -90,34 +92,35 @@ def settings_for(benchmark: str, *overrides: str) -> Settings:
 
 
 @cache
-def planned(benchmark: str, ranks: int = 2, *overrides: str, engine: str = "python") -> Planned:
+def planned_of(benchmark: str, ranks: int = 2, *overrides: str, engine: str = "python") -> Planned:
     settings = replace(
         settings_for(benchmark, *overrides), layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),)
     )
-    (job,) = plan(settings, hosted_world(1, ranks)[0], FACTS)
-    return replace(job, case=replace(job.case, engine=engine))
+    (planned,) = plan(settings, hosted_world(1, ranks)[0], FACTS)
+    return replace(planned, case=replace(planned.case, engine=engine))
 
 
 @cache
 def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Samples]:
-    """A job measured on the virtual clock with noise."""
+    """A case measured on the virtual clock with noise."""
     settings = settings_for(
         benchmark, "backend.model.noise=0.05", "timing=fixed", "timing.repetitions=40", *overrides
     )
     settings = replace(settings, layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
     world, control = hosted_world(1, ranks)
-    (job,) = plan(settings, world, FACTS)
-    outcome = CaseVisit(
-        job,
+    (planned,) = plan(settings, world, FACTS)
+    setup = VisitSetup(
+        planned,
         settings.backend.open(world, control),
         control,
         settings,
         AROUND.empty_sample_s,
         lambda _: None,
         Progress(),
-    ).measure()
+    )
+    outcome = CaseVisit(setup).measure()
     assert isinstance(outcome, Samples)
-    return job, outcome
+    return planned, outcome
 
 
 def samples(elapsed_ns: Any, block_k: int = 1, start_ns: Any = 0, wrong: int = 0) -> Samples:
@@ -133,14 +136,16 @@ def samples(elapsed_ns: Any, block_k: int = 1, start_ns: Any = 0, wrong: int = 0
     return Samples(tuple(range(len(elapsed))), blocks, block_k, "ci", wrong)
 
 
-def row_of(job: Planned, outcome: Samples | Refused | Failure, **changed: Any) -> dict[str, Any]:
+def row_of(
+    planned: Planned, outcome: Samples | Refused | Failure, **changed: Any
+) -> dict[str, Any]:
     """The row after one visit."""
     if isinstance(outcome, Samples):
         record = CaseRecord()
-        record.add(job, outcome)
+        record.add(planned, outcome)
         record.stop_reason = outcome.stop_reason
-        return row(job, record, replace(AROUND, **changed), STARTED)
-    return row(job, outcome, replace(AROUND, **changed), STARTED)
+        return row(planned, record, replace(AROUND, **changed), STARTED)
+    return row(planned, outcome, replace(AROUND, **changed), STARTED)
 
 
 # ---------------------------------------------------------------- rates
@@ -152,28 +157,28 @@ def test_rates_follow_from_bytes_and_the_median(benchmark: str, ranks: int) -> N
     assert benchmark in BUS_FACTORS, (
         f"write the bus factor of {benchmark} down here, from method.md section 3"
     )
-    job, outcome = simulated(benchmark, ranks)
-    seen = row_of(job, outcome)
+    planned, outcome = simulated(benchmark, ranks)
+    seen = row_of(planned, outcome)
     assert seen["status"] == "ok"
     assert seen["message_rate_per_s"] == 1 / seen["median_s"]
-    algbw = rate(job, seen["median_s"])
+    algbw = rate(planned, seen["median_s"])
     factor = BUS_FACTORS[benchmark](ranks)
     assert seen["algbw_gb_per_s"] == algbw
     busbw = None if algbw is None or factor is None else pytest.approx(factor * algbw)
     assert seen["busbw_gb_per_s"] == busbw
 
 
-def rate(job: Planned, seconds: float) -> float | None:
+def rate(planned: Planned, seconds: float) -> float | None:
     """In GB/s; where no byte moves there is none, not zero."""
-    without = job.case.benchmark in WITHOUT_MESSAGE
-    assert (job.case.message_bytes, job.case.elements) == (0, 0) or not without
-    return None if without else job.case.message_bytes / seconds / 1e9
+    without = planned.case.benchmark in WITHOUT_MESSAGE
+    assert (planned.case.message_bytes, planned.case.elements) == (0, 0) or not without
+    return None if without else planned.case.message_bytes / seconds / 1e9
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 4096])
 def test_bus_factors_are_those_of_the_method(benchmark: str, n: int) -> None:
-    factor = planned(benchmark).benchmark.bus_factor(n)
+    factor = planned_of(benchmark).benchmark.bus_factor(n)
     assert factor == (
         None if BUS_FACTORS[benchmark](n) is None else pytest.approx(BUS_FACTORS[benchmark](n))
     )
@@ -187,10 +192,10 @@ def test_a_size_that_ranks_do_not_divide_counts_the_bytes_that_move(
     benchmark: str, ranks: int
 ) -> None:
     """1004 B, 251 float32: as many for each rank as fit."""
-    job, outcome = simulated(benchmark, ranks, "sizes=[1004]")
-    seen = row_of(job, outcome)
+    planned, outcome = simulated(benchmark, ranks, "sizes=[1004]")
+    seen = row_of(planned, outcome)
     moved = {2: 1000, 3: 996, 5: 1000}[ranks]
-    assert (job.case.message_bytes, job.case.elements) == (moved, moved // ranks // 4)
+    assert (planned.case.message_bytes, planned.case.elements) == (moved, moved // ranks // 4)
     assert seen["algbw_gb_per_s"] == moved / seen["median_s"] / 1e9
     assert seen["busbw_gb_per_s"] == pytest.approx(
         (ranks - 1) / ranks * moved / seen["median_s"] / 1e9
@@ -199,11 +204,11 @@ def test_a_size_that_ranks_do_not_divide_counts_the_bytes_that_move(
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_the_bounds_of_a_rate_are_those_of_the_time_swapped(benchmark: str) -> None:
-    job, outcome = simulated(benchmark, 2)
-    seen = row_of(job, outcome)
+    planned, outcome = simulated(benchmark, 2)
+    seen = row_of(planned, outcome)
     assert seen["ci_low_s"] < seen["median_s"] < seen["ci_high_s"]
-    assert seen["algbw_ci_low_gb_per_s"] == rate(job, seen["ci_high_s"])
-    assert seen["algbw_ci_high_gb_per_s"] == rate(job, seen["ci_low_s"])
+    assert seen["algbw_ci_low_gb_per_s"] == rate(planned, seen["ci_high_s"])
+    assert seen["algbw_ci_high_gb_per_s"] == rate(planned, seen["ci_low_s"])
     if benchmark not in WITHOUT_MESSAGE:
         assert (
             seen["algbw_ci_low_gb_per_s"] < seen["algbw_gb_per_s"] < seen["algbw_ci_high_gb_per_s"]
@@ -214,8 +219,8 @@ def test_the_bounds_of_a_rate_are_those_of_the_time_swapped(benchmark: str) -> N
     "benchmark", [name for name in BENCHMARKS if not name.startswith(("p2p", "copy", "exchange"))]
 )
 def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
-    job, outcome = simulated(benchmark, 1)
-    seen = row_of(job, outcome)
+    planned, outcome = simulated(benchmark, 1)
+    seen = row_of(planned, outcome)
     assert seen["status"] == "ok" and seen["median_s"] > 0
     assert seen["algbw_gb_per_s"] is None, "alone it is a copy, and in place nothing at all"
     assert seen["busbw_gb_per_s"] is None
@@ -225,9 +230,9 @@ def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
     "benchmark", ["p2p_bandwidth", "p2p_multi_pair", "copy_h2d", "copy_h2d_d2h"]
 )
 def test_a_rank_alone_has_the_rate_of_its_copies_and_of_messages_to_itself(benchmark: str) -> None:
-    job, outcome = simulated(benchmark, 1)
-    seen = row_of(job, outcome)
-    moved = job.shape.bytes_per_sample / job.shape.operations_per_sample
+    planned, outcome = simulated(benchmark, 1)
+    seen = row_of(planned, outcome)
+    moved = planned.shape.bytes_per_sample / planned.shape.operations_per_sample
     assert seen["algbw_gb_per_s"] == pytest.approx(moved / seen["median_s"] / 1e9)
 
 
@@ -235,16 +240,16 @@ def test_both_directions_of_a_pair_and_the_pairs_of_a_crowd_count_together() -> 
     """2 W S / t and P W S / t of method.md section 3, with W = 16, P = 2, S = 60 kB and t = 1
     ms."""
     stamps = [[1_000_000] * 8, [1] * 8]
-    seen = row_of(planned("p2p_bibandwidth", 2, "window=16"), samples(stamps))
+    seen = row_of(planned_of("p2p_bibandwidth", 2, "window=16"), samples(stamps))
     assert (seen["algbw_gb_per_s"], seen["busbw_gb_per_s"]) == pytest.approx((1.92, 0.96))
-    crowd = planned("p2p_multi_pair", 4, "window=16")
+    crowd = planned_of("p2p_multi_pair", 4, "window=16")
     crowd = replace(crowd, case=replace(crowd.case, pair="0-2 1-3"))
     # senders 0 and 1, receivers 2 and 3
     late = [[500_000] * 8, [1_000_000] * 8, [1] * 8, [2_000_000] * 8]
     seen = row_of(crowd, samples(late))
     assert (seen["algbw_gb_per_s"], seen["message_rate_per_s"]) == pytest.approx((1.92, 32_000))
     seen = row_of(
-        planned("exchange", 4), samples([[100_000] * 8, [1_000_000] * 8, [1] * 8, [1] * 8])
+        planned_of("exchange", 4), samples([[100_000] * 8, [1_000_000] * 8, [1] * 8, [1] * 8])
     )
     assert (seen["algbw_gb_per_s"], seen["message_rate_per_s"]) == pytest.approx((0.18, 3000))
 
@@ -255,64 +260,43 @@ def test_the_planted_bandwidth_comes_out() -> None:
         "backend.model.latency_s=0",
         "backend.model.call_s=0",
     ]
-    job, outcome = simulated("p2p_bandwidth", 2, *words, "backend.model.noise=0")
-    assert row_of(job, outcome)["busbw_gb_per_s"] == pytest.approx(8, rel=1e-4)
+    planned, outcome = simulated("p2p_bandwidth", 2, *words, "backend.model.noise=0")
+    assert row_of(planned, outcome)["busbw_gb_per_s"] == pytest.approx(8, rel=1e-4)
 
 
-def test_the_clock_of_each_engine_decides_how_many_samples_lie_between_two_stamps() -> None:
-    """5 % of a sample of 260 ns are 13 ns: an empty sample of 20 ns asks for 2, of 35 ns for 3."""
+def test_a_row_has_the_empty_sample_of_its_engine_and_is_flagged_where_it_is_long() -> None:
     seen = empty_samples_s(["python", "native", "virtual"])
     assert set(seen) == {"python", "native"} and 0 < seen["native"] < seen["python"] < 2e-6
-    job = planned("p2p_latency")
-    assert [samples_per_stamp(job, empty_s, 260e-9) for empty_s in (0, 12e-9, 20e-9, 35e-9, 1)] == [
-        1,
-        1,
-        2,
-        3,
-        64,
-    ]
-    assert [
-        samples_per_stamp(job, 20e-9, sample_s, soak=True) for sample_s in (1e-9, 0.625e-6, 1e-3)
-    ] == [256, 80, 1]
-    for sync in ("barrier", "window"):
-        behind = replace(job, case=replace(job.case, sync=sync))
-        assert samples_per_stamp(behind, 20e-9, 1e-9) == 1, "each begins at a meeting of its own"
-        assert samples_per_stamp(behind, 20e-9, 1e-9, soak=True) == 1
-    alone = replace(planned("all_reduce"), case=replace(planned("all_reduce").case, sync="none"))
-    assert samples_per_stamp(alone, 20e-9, 1e-9) == 1, "ranks that do not wait for one another"
-    batched = replace(job, case=replace(job.case, timing_mode="throughput"))
-    batches = [samples_per_stamp(batched, 0.0, sample_s) for sample_s in (0, 1e-3, 0.1, 1.0)]
-    assert batches == [20, 20, 5, 1], "no longer than half a second"
     for engine, limited in (("native", False), ("python", True)):  # 5 % of 1 us are 50 ns
         seen = row_of(
-            planned("all_reduce", engine=engine), samples([[1000] * 10] * 2), overhead_s={}
+            planned_of("all_reduce", engine=engine), samples([[1000] * 10] * 2), overhead_s={}
         )
         assert ("timer_limited" in seen["warnings"]) is limited
         assert seen["empty_sample_s"] == AROUND.empty_sample_s[engine]
 
 
 def test_a_window_is_counted_message_by_message() -> None:
-    job = planned("p2p_bandwidth", 2, "window=16")
-    seen = row_of(job, samples([[16_000_000] * 8, [1] * 8]))
+    planned = planned_of("p2p_bandwidth", 2, "window=16")
+    seen = row_of(planned, samples([[16_000_000] * 8, [1] * 8]))
     assert (seen["median_s"], seen["operations_per_sample"]) == (1e-3, 16)
-    assert seen["headline"] == job.shape.headline
+    assert seen["headline"] == planned.shape.headline
     assert seen["message_rate_per_s"] == 1000
     assert seen["algbw_gb_per_s"] == pytest.approx(60_000 / 1e-3 / 1e9)
     assert seen["first_call_s"] == 1
     settings = settings_for("p2p_bandwidth")
-    alone = replace(job, case=replace(job.case, window=1))
-    most = [max_repetitions(each, settings) for each in (alone, job)]
+    alone = replace(planned, case=replace(planned.case, window=1))
+    most = [max_repetitions(each, settings) for each in (alone, planned)]
     assert most == [10_000, 200], "messages of a window are not repetitions"
 
 
 def test_several_samples_between_two_stamps_are_divided_out_and_the_first_call_is_whole() -> None:
-    seen = row_of(planned("p2p_latency"), samples([[8_000] * 8, [1] * 8], block_k=4))
+    seen = row_of(planned_of("p2p_latency"), samples([[8_000] * 8, [1] * 8], block_k=4))
     assert (seen["median_s"], seen["block_k"], seen["operations_per_sample"]) == (1e-6, 4, 8)
     assert seen["first_call_s"] == 1
 
 
 def test_too_few_repetitions_have_a_median_and_no_interval() -> None:
-    seen = row_of(planned("all_reduce"), samples([[1000] * 5] * 2))
+    seen = row_of(planned_of("all_reduce"), samples([[1000] * 5] * 2))
     assert seen["algbw_gb_per_s"] == pytest.approx(60)
     assert (
         seen["ci_low_s"] is seen["algbw_ci_high_gb_per_s"] is seen["algbw_ci_low_gb_per_s"] is None
@@ -321,12 +305,12 @@ def test_too_few_repetitions_have_a_median_and_no_interval() -> None:
 
 def test_the_last_rank_counts_for_a_collective_and_the_sender_for_a_message() -> None:
     elapsed = [[1000, 5000, 1000] * 2, [3000, 1000, 3000] * 2]
-    assert row_of(planned("all_reduce"), samples(elapsed))["median_s"] == 3e-6
-    assert row_of(planned("p2p_latency"), samples(elapsed))["median_s"] == 0.5e-6
+    assert row_of(planned_of("all_reduce"), samples(elapsed))["median_s"] == 3e-6
+    assert row_of(planned_of("p2p_latency"), samples(elapsed))["median_s"] == 0.5e-6
 
 
 def test_a_clock_that_saw_nothing_gives_no_rate() -> None:
-    seen = row_of(planned("all_reduce"), samples([[0] * 10] * 2))
+    seen = row_of(planned_of("all_reduce"), samples([[0] * 10] * 2))
     assert seen["status"] == "ok"
     assert seen["algbw_gb_per_s"] is seen["busbw_gb_per_s"] is seen["message_rate_per_s"] is None
 
@@ -350,8 +334,8 @@ def test_a_clock_that_saw_nothing_gives_no_rate() -> None:
 def test_every_outcome_is_a_row_and_only_a_good_one_has_numbers(
     outcome: Any, status: str, reason: str | None
 ) -> None:
-    job = planned("all_reduce")
-    seen = row_of(job, outcome)
+    planned = planned_of("all_reduce")
+    seen = row_of(planned, outcome)
     assert (seen["status"], seen["reason"]) == (status, reason)
     assert set(seen) == {column.name for column in CASES}
     assert all(seen[name] is None for name in OF_A_RUN)
@@ -365,12 +349,12 @@ def test_every_outcome_is_a_row_and_only_a_good_one_has_numbers(
 
 
 def test_a_row_knows_its_case_and_its_circumstances() -> None:
-    job = planned("all_reduce", 4)
-    seen = row_of(job, samples([[1000] * 10] * 4))
-    assert all(seen[column.name] == getattr(job.case, column.name) for column in VARIABLES)
+    planned = planned_of("all_reduce", 4)
+    seen = row_of(planned, samples([[1000] * 10] * 4))
+    assert all(seen[column.name] == getattr(planned.case, column.name) for column in VARIABLES)
     assert (seen["case_id"], seen["order"], seen["started_at"]) == (
-        job.case.case_id,
-        job.order,
+        planned.case.case_id,
+        planned.order,
         STARTED,
     )
     assert (seen["nodes"], seen["ranks_per_node"], seen["world_size"]) == (1, 4, 4)
@@ -384,7 +368,7 @@ def test_a_row_knows_its_case_and_its_circumstances() -> None:
 
 
 def test_virtual_time_is_marked() -> None:
-    seen = row_of(planned("all_reduce", engine="virtual"), samples([[1000] * 10] * 2))
+    seen = row_of(planned_of("all_reduce", engine="virtual"), samples([[1000] * 10] * 2))
     assert (seen["clock"], seen["overhead_s"]) == ("virtual", None)
 
 
@@ -407,24 +391,24 @@ CALM = np.round(1e7 * default_rng(1).lognormal(0, 0.01, (2, 100))).astype(np.int
 def test_a_flag_tells_what_to_know_before_trusting_the_median(
     flag: str, benchmark: str, elapsed: Any, changed: dict[str, Any]
 ) -> None:
-    job = planned(benchmark)
-    assert flag in row_of(job, samples(elapsed), **changed)["warnings"]
-    assert flag not in row_of(job, samples(CALM))["warnings"]
+    planned = planned_of(benchmark)
+    assert flag in row_of(planned, samples(elapsed), **changed)["warnings"]
+    assert flag not in row_of(planned, samples(CALM))["warnings"]
 
 
 def test_as_many_threads_as_cores_are_not_too_many() -> None:
-    job = planned("all_reduce")
-    assert row_of(job, samples(CALM), threads_per_rank=4, cores=8)["warnings"] == []
+    planned = planned_of("all_reduce")
+    assert row_of(planned, samples(CALM), threads_per_rank=4, cores=8)["warnings"] == []
 
 
 def test_ranks_that_start_apart_are_skewed() -> None:
     apart = np.array([[0], [10**6]])  # 1 ms of 10 ms
-    job = planned("all_reduce")
-    seen = row_of(job, samples(CALM, start_ns=apart))
+    planned = planned_of("all_reduce")
+    seen = row_of(planned, samples(CALM, start_ns=apart))
     assert "skewed" in seen["warnings"] and seen["skew_s"] == 1e-3
-    seen = row_of(job, samples(CALM, start_ns=apart // 10))
+    seen = row_of(planned, samples(CALM, start_ns=apart // 10))
     assert seen["warnings"] == [] and seen["skew_s"] == 1e-4
-    seen = row_of(planned("p2p_latency"), samples(CALM, start_ns=apart))
+    seen = row_of(planned_of("p2p_latency"), samples(CALM, start_ns=apart))
     assert seen["warnings"] == [] and seen["skew_s"] is None, "the receiver waits anyway"
 
 
@@ -437,98 +421,101 @@ def test_ranks_that_share_a_node_with_little_shared_memory_are_flagged(
 ) -> None:
     settings = replace(settings_for("all_reduce"), layouts=(layout,))
     world = hosted_world(2, 2)[0]
-    (job,) = plan(settings, world, FACTS)
-    job = replace(job, case=replace(job.case, engine="python"))
-    made = row_of(job, samples(CALM), world=world, small_shm_nodes=frozenset(nodes))
+    (planned,) = plan(settings, world, FACTS)
+    planned = replace(planned, case=replace(planned.case, engine="python"))
+    made = row_of(planned, samples(CALM), world=world, small_shm_nodes=frozenset(nodes))
     assert ("small_shm" in made["warnings"]) is flagged
 
 
 def test_skew_is_held_against_the_sample_and_not_against_one_of_its_messages() -> None:
     """4 % of a window of 16 messages are 64 % of a message."""
-    job = planned("p2p_bandwidth", 2, "window=16")
-    job = replace(job, case=replace(job.case, schedule="rounds", sync="barrier"))
+    planned = planned_of("p2p_bandwidth", 2, "window=16")
+    planned = replace(planned, case=replace(planned.case, schedule="rounds", sync="barrier"))
     assert (
-        "skewed" not in row_of(job, samples(CALM, start_ns=np.array([[0], [400_000]])))["warnings"]
+        "skewed"
+        not in row_of(planned, samples(CALM, start_ns=np.array([[0], [400_000]])))["warnings"]
     )
-    assert "skewed" in row_of(job, samples(CALM, start_ns=np.array([[0], [600_000]])))["warnings"]
+    assert (
+        "skewed" in row_of(planned, samples(CALM, start_ns=np.array([[0], [600_000]])))["warnings"]
+    )
 
 
 def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
     """Clocks of nodes are seconds apart; a window has agreed starts."""
     nodes = World(0, 4, ((0, 1), (2, 3)), (0,))
     apart = np.array([[0], [0], [10**12], [10**12]])
-    job = planned("all_reduce", 4)
-    seen = row_of(job, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)
+    planned = planned_of("all_reduce", 4)
+    seen = row_of(planned, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)
     assert seen["warnings"] == ["skew_unknown"] and seen["skew_s"] is None
-    windowed = replace(job, case=replace(job.case, sync="window"))
+    windowed = replace(planned, case=replace(planned.case, sync="window"))
     assert (
         row_of(windowed, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)["warnings"] == []
     )
     pair = replace(
-        job,
-        case=replace(job.case, pair="0-1", schedule="rounds"),
-        benchmark=planned("p2p_latency").benchmark,
+        planned,
+        case=replace(planned.case, pair="0-1", schedule="rounds"),
+        benchmark=planned_of("p2p_latency").benchmark,
     )
     seen = row_of(pair, samples(CALM, start_ns=apart[:2]), world=nodes)
     assert seen["warnings"] == [] and seen["skew_s"] == 0
 
 
 def test_a_window_of_uncertain_clocks_or_late_ranks_is_told() -> None:
-    job = planned("all_reduce", 2, "sync=window")
+    planned = planned_of("all_reduce", 2, "sync=window")
     calm = samples(CALM)
     for error_s, late, expected in [
         (4e-4, 5, []), (6e-4, 5, ["clock_limited"]), (4e-4, 6, ["late_starts"]),
     ]:  # fmt: skip
         window = replace(calm, clock_error_s=error_s, late_repetitions=late)
-        assert row_of(job, window)["warnings"] == expected, (error_s, late)
+        assert row_of(planned, window)["warnings"] == expected, (error_s, late)
 
 
 def test_a_soak_with_holes_is_told() -> None:
-    job = planned("all_reduce")
+    planned = planned_of("all_reduce")
     calm = samples(CALM)
     for unmeasured_s, expected in [(0.5, []), (0.7, ["gaps"])]:
         seen = row_of(
-            job, replace(calm, stop_reason="duration", spent_s=60.0, unmeasured_s=unmeasured_s)
+            planned, replace(calm, stop_reason="duration", spent_s=60.0, unmeasured_s=unmeasured_s)
         )
         assert (seen["warnings"], seen["unmeasured_s"]) == (expected, unmeasured_s)
-    assert row_of(job, calm)["unmeasured_s"] is None
+    assert row_of(planned, calm)["unmeasured_s"] is None
 
 
 def test_visits_at_two_levels_are_named_with_their_spread() -> None:
-    job = planned("all_reduce")
+    planned = planned_of("all_reduce")
     record = CaseRecord()
     for factor in (1, 1, 3):
-        record.add(job, samples(CALM // 10 * factor))
-    seen = row(job, record, AROUND, STARTED)
+        record.add(planned, samples(CALM // 10 * factor))
+    seen = row(planned, record, AROUND, STARTED)
     assert "unstable" in seen["warnings"] and seen["status"] == "ok"
     assert seen["reason"] == "2 levels of visits: 1.00 ms x2, 3.01 ms x1"
     assert seen["visit_spread"] == pytest.approx(3, rel=1e-3)
     assert (seen["visits"], seen["interval_of"]) == (3, "visits")
-    alone = row_of(job, samples(CALM))
+    alone = row_of(planned, samples(CALM))
     assert (alone["visit_spread"], alone["reason"]) == (None, None)
 
 
 def test_a_warm_up_that_ended_at_its_limit_is_told() -> None:
     for steady in (True, False):
-        seen = row_of(planned("all_reduce"), replace(samples(CALM), steady=steady))
+        seen = row_of(planned_of("all_reduce"), replace(samples(CALM), steady=steady))
         assert (seen["warnings"], seen["steady"]) == ([] if steady else ["unsteady"], steady)
 
 
 def test_the_interval_of_one_visit_has_the_level_that_was_asked_for() -> None:
-    job = planned("all_reduce")
+    planned = planned_of("all_reduce")
     calm = samples(CALM)
     widths = {}
     for z in (1.96, 2.576):
         record = CaseRecord(z=z)
-        record.add(job, calm)
-        seen = row(job, record, AROUND, STARTED)
+        record.add(planned, calm)
+        seen = row(planned, record, AROUND, STARTED)
         widths[round(seen["interval_level"], 3)] = seen["ci_high_s"] - seen["ci_low_s"]
     assert [*widths] == [0.95, 0.99] and widths[0.99] > widths[0.95]
 
 
 @pytest.mark.parametrize("engine", ["python", "native"])
 def test_only_python_can_be_python_bound(engine: str) -> None:
-    seen = row_of(planned("all_reduce", engine=engine), samples(CALM), overhead_s={engine: 5e-3})
+    seen = row_of(planned_of("all_reduce", engine=engine), samples(CALM), overhead_s={engine: 5e-3})
     assert seen["warnings"] == (["python_bound"] if engine == "python" else [])
     assert seen["overhead_s"] == 5e-3
 
@@ -547,59 +534,31 @@ def test_events_that_began_before_the_host_was_done_are_told(bound: int, flagged
         readings.append(
             Counts(1, t_ns, {HOST_BOUND: total} | counter.reading({HOST_BOUND: total}, phase))
         )
-    job = planned("all_reduce")
+    planned = planned_of("all_reduce")
     calm = samples(CALM)
     seen = replace(calm, counts=(Counts(0, 1, {HOST_BOUND: 7.0}), *readings), repetitions=20)
-    assert ("python_bound" in row_of(job, seen)["warnings"]) == flagged
+    assert ("python_bound" in row_of(planned, seen)["warnings"]) == flagged
 
 
 @pytest.mark.parametrize(("kind", "flagged"), [("NET/Socket", True), ("NET/IB/GDRDMA", False)])
 def test_sockets_beside_an_active_port_are_told(kind: str, flagged: bool) -> None:
     evidence = TransportEvidence(kinds={(0, 1): (kind,)}, rdma_nodes=frozenset({0}))
-    seen = row_of(planned("p2p_latency"), samples(CALM), evidence=evidence)
+    seen = row_of(planned_of("p2p_latency"), samples(CALM), evidence=evidence)
     assert ("rdma_unused" in seen["warnings"]) == flagged
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_counters_that_are_slow_are_read_at_both_ends_of_a_case_and_of_its_warm_up_only(
-    monkeypatch: pytest.MonkeyPatch, slow: bool
-) -> None:
-    class Counting(SimulatedCommunicator):
-        def counters(self) -> dict[str, float]:
-            return {"bytes": 1.0}
-
-    monkeypatch.setattr("commbench.measure.case.SLOW_COUNTERS_NS", -1 if slow else 10**12)
-    words = (
-        "timing=fixed",
-        "timing.repetitions=9",
-        "benchmark=all_reduce",
-        "layout=1x2",
-        "sizes=[8]",
-    )
-    settings = settings_of("backend=simulated", *words)
-    world, control = hosted_world(1, 2)
-    (job,) = plan(settings, world, FACTS)
-    communicator = Counting(cast(Simulated, settings.backend), (0, 0))
-    outcome = CaseVisit(
-        job, communicator, control, settings, AROUND.empty_sample_s, lambda _: None, Progress()
-    ).measure()
-    assert isinstance(outcome, Samples)
-    seen = sum(len(counts.values) for counts in outcome.counts)
-    assert seen == 3 if slow else seen > 3
-
-
 def test_the_cache_is_judged_by_all_copies_of_the_largest_buffer() -> None:
-    job = planned("p2p_bandwidth", 2, "window=16")
-    spec = job.benchmark.program(job.case, 0, 2).buffers[0]
-    walked = slot_bytes(spec) * spec.slots * job.pool
-    assert "in_cache" not in row_of(job, samples(CALM), cache_bytes=walked // 2)["warnings"]
-    assert "in_cache" in row_of(job, samples(CALM), cache_bytes=walked // 2 + 1)["warnings"]
+    planned = planned_of("p2p_bandwidth", 2, "window=16")
+    spec = planned.benchmark.program(planned.case, 0, 2).buffers[0]
+    walked = slot_bytes(spec) * spec.slots * planned.pool
+    assert "in_cache" not in row_of(planned, samples(CALM), cache_bytes=walked // 2)["warnings"]
+    assert "in_cache" in row_of(planned, samples(CALM), cache_bytes=walked // 2 + 1)["warnings"]
 
 
 def test_a_virtual_machine_of_ours_is_never_oversubscribed() -> None:
     crowded = {"threads_per_rank": 100, "cache_bytes": 2**50}
     assert (
-        row_of(planned("p2p_bandwidth", engine="virtual"), samples(CALM), **crowded)["warnings"]
+        row_of(planned_of("p2p_bandwidth", engine="virtual"), samples(CALM), **crowded)["warnings"]
         == []
     )
 
@@ -608,12 +567,12 @@ def test_a_virtual_machine_of_ours_is_never_oversubscribed() -> None:
 
 
 def test_the_raw_table_has_a_line_for_each_rank_and_repetition() -> None:
-    job, outcome = simulated("all_reduce", 3)
-    table = sample_table(job, outcome, "run-1")
+    planned, outcome = simulated("all_reduce", 3)
+    table = sample_table(planned, outcome, "run-1")
     total = sum(block.stamps.shape[1] for block in outcome.blocks)
     assert list(table) == [column.name for column in SAMPLES]
     assert {len(values) for values in table.values()} == {3 * total}
-    assert set(table["run_id"]) == {"run-1"} and set(table["case_id"]) == {job.case.case_id}
+    assert set(table["run_id"]) == {"run-1"} and set(table["case_id"]) == {planned.case.case_id}
     assert (table["elapsed_ns"] == table["end_ns"] - table["start_ns"]).all()
 
 
@@ -623,7 +582,7 @@ def test_raw_repetitions_count_through_the_blocks_of_a_phase() -> None:
         Block("measure", index, stamps + 100 * index, 3 * (index - 1)) for index in (1, 2, 3)
     )
     blocks = (Block("warmup", 0, stamps), *measured)
-    table = sample_table(planned("all_reduce"), Samples((0, 1), blocks, 1, "ci", 0), "run")
+    table = sample_table(planned_of("all_reduce"), Samples((0, 1), blocks, 1, "ci", 0), "run")
     rows = list(
         zip(
             *(
@@ -643,18 +602,18 @@ def test_raw_repetitions_count_through_the_blocks_of_a_phase() -> None:
 
 
 def test_the_headline_can_be_computed_again_from_the_raw_table() -> None:
-    job, outcome = simulated("all_reduce", 3)
-    table = sample_table(job, outcome, "run")
+    planned, outcome = simulated("all_reduce", 3)
+    table = sample_table(planned, outcome, "run")
     chosen = table["phase"] == "measure"
     latest = [
         max(table["elapsed_ns"][chosen & (table["repetition"] == n)])
         for n in np.unique(table["repetition"][chosen])
     ]
-    assert np.median(latest) * 1e-9 == pytest.approx(row_of(job, outcome)["median_s"])
+    assert np.median(latest) * 1e-9 == pytest.approx(row_of(planned, outcome)["median_s"])
 
 
 def test_nothing_measured_is_an_empty_table() -> None:
-    assert sample_table(planned("all_reduce"), Samples((0, 1), (), 1, "ci", 0), "run") == {}
+    assert sample_table(planned_of("all_reduce"), Samples((0, 1), (), 1, "ci", 0), "run") == {}
 
 
 NVLINK = "NVLink 18 x 20.6 GB/s"
@@ -692,17 +651,17 @@ def test_without_a_rate_there_is_no_load() -> None:
 def test_nvls_is_above_the_link_in_busbw_and_below_it_on_the_wire() -> None:
     """8 x H100, as published: algbw 275, busbw 481, and 370.8 planned for a GPU's links (nccl-tests
     issue 212)."""
-    job = gpu_planned("all_reduce", "1x8")
-    busbw = 275 * (job.benchmark.bus_factor(8) or 0)
-    wire = wire_gb_per_s(job, 275, "NVLS")
+    planned = gpu_planned("all_reduce", "1x8")
+    busbw = 275 * (planned.benchmark.bus_factor(8) or 0)
+    wire = wire_gb_per_s(planned, 275, "NVLS")
     assert wire is not None
     assert wire < 370.8 < busbw
-    text = impossible_reason(job, busbw / 370.8, NVLINK, "NVLS")
+    text = impossible_reason(planned, busbw / 370.8, NVLINK, "NVLS")
     assert text is not None
     assert text.startswith(f"busbw is 1.3 x its limit ({NVLINK}): NVLS: the switch sums")
     assert "NCCL plans" in text
     # beyond any line rate
-    assert "NCCL plans" not in (impossible_reason(job, 1.4, NVLINK, "NVLS") or "")
+    assert "NCCL plans" not in (impossible_reason(planned, 1.4, NVLINK, "NVLS") or "")
 
 
 @pytest.mark.parametrize("efficiency", [None, 0.0, 0.99, 1.0])
@@ -762,11 +721,13 @@ def test_causes(
 def test_a_tree_between_two_nodes_stays_below_the_bound() -> None:
     """Its busiest interface carries S each way: algbw is the line rate, busbw 2(n-1)/n of it, and
     that is the bound."""
-    job = gpu_planned("all_reduce", "2x4")
+    planned = gpu_planned("all_reduce", "2x4")
     line = 12.5
-    limit = network_limit(job, (interface_limit("eth0", 100_000.0),) * 2, lambda rank: rank // 4)
+    limit = network_limit(
+        planned, (interface_limit("eth0", 100_000.0),) * 2, lambda rank: rank // 4
+    )
     assert limit is not None
-    busbw = line * (job.benchmark.bus_factor(8) or 0)
+    busbw = line * (planned.benchmark.bus_factor(8) or 0)
     assert busbw > line
     assert busbw == pytest.approx(limit[0])
 
@@ -775,7 +736,7 @@ def test_a_tree_between_two_nodes_stays_below_the_bound() -> None:
 
 
 def test_a_row_says_what_its_median_is_of() -> None:
-    seen = {name: row_of(planned(name), samples(CALM)) for name in BENCHMARKS}
+    seen = {name: row_of(planned_of(name), samples(CALM)) for name in BENCHMARKS}
     assert seen["p2p_latency"]["median_of"] == "half a round trip"
     assert seen["p2p_bandwidth"]["median_of"] == "window / messages"
     assert seen["p2p_bibandwidth"]["median_of"] == "window / messages in both directions"
@@ -785,7 +746,7 @@ def test_a_row_says_what_its_median_is_of() -> None:
     )
     assert (
         "exchange"
-        in row_of(planned("exchange", 3), samples(np.vstack([CALM, CALM[:1]])))["median_of"]
+        in row_of(planned_of("exchange", 3), samples(np.vstack([CALM, CALM[:1]])))["median_of"]
     )
     assert seen["all_reduce"]["median_of"] == "collective"
     assert all(row["median_of"] != "operation" for row in seen.values())
@@ -805,13 +766,13 @@ def test_a_row_says_what_its_median_is_of() -> None:
 def test_percentiles_are_of_operations_or_null(
     benchmark: str, overrides: tuple[str, ...], block_k: int, given: bool
 ) -> None:
-    seen = row_of(planned(benchmark, 2, *overrides), samples(CALM, block_k=block_k))
+    seen = row_of(planned_of(benchmark, 2, *overrides), samples(CALM, block_k=block_k))
     assert (seen["p90_s"] is not None) == (seen["p95_s"] is not None) == given
 
 
 def test_messages_in_one_call_are_told() -> None:
     window, latency, collective = (
-        planned(name) for name in ("p2p_bandwidth", "p2p_latency", "all_reduce")
+        planned_of(name) for name in ("p2p_bandwidth", "p2p_latency", "all_reduce")
     )
     assert row_of(window, samples(CALM), joins_messages=True)["messages_per_call"] == 64
     assert row_of(window, samples(CALM))["messages_per_call"] == 1
@@ -820,30 +781,30 @@ def test_messages_in_one_call_are_told() -> None:
 
 
 def test_a_rank_with_itself_has_one_direction() -> None:
-    job = planned("p2p_bibandwidth")
-    alone = replace(job, case=replace(job.case, pair="0-0"))
+    planned = planned_of("p2p_bibandwidth")
+    alone = replace(planned, case=replace(planned.case, pair="0-0"))
     seen = row_of(alone, samples(CALM[:1]))
     assert seen["busbw_gb_per_s"] == seen["algbw_gb_per_s"]
-    both = row_of(job, samples(CALM))
+    both = row_of(planned, samples(CALM))
     assert both["busbw_gb_per_s"] == pytest.approx(both["algbw_gb_per_s"] / 2)
 
 
 def test_outliers_are_counted() -> None:
     elapsed = CALM.copy()
     elapsed[:, :3] *= 5
-    assert row_of(planned("all_reduce"), samples(elapsed))["outliers"] >= 3
-    assert row_of(planned("all_reduce"), samples(np.full((2, 50), 10**7)))["outliers"] == 0
+    assert row_of(planned_of("all_reduce"), samples(elapsed))["outliers"] >= 3
+    assert row_of(planned_of("all_reduce"), samples(np.full((2, 50), 10**7)))["outliers"] == 0
 
 
 def test_only_the_last_message_of_a_shared_buffer_is_checked_and_that_is_said() -> None:
     assert (
         "one_buffer"
-        in row_of(planned("p2p_bandwidth", 2, "buffers=shared"), samples(CALM))["warnings"]
+        in row_of(planned_of("p2p_bandwidth", 2, "buffers=shared"), samples(CALM))["warnings"]
     )
-    assert "one_buffer" not in row_of(planned("p2p_bandwidth"), samples(CALM))["warnings"]
+    assert "one_buffer" not in row_of(planned_of("p2p_bandwidth"), samples(CALM))["warnings"]
     assert (
         "one_buffer"
-        not in row_of(planned("p2p_bandwidth", 2, "buffers=shared", "window=1"), samples(CALM))[
+        not in row_of(planned_of("p2p_bandwidth", 2, "buffers=shared", "window=1"), samples(CALM))[
             "warnings"
         ]
     )
@@ -854,7 +815,7 @@ def test_only_the_last_message_of_a_shared_buffer_is_checked_and_that_is_said() 
     [("all_gather", 60_000, 20_000), ("all_reduce", 60_000, 60_000), ("barrier", 0, None)],
 )
 def test_bytes_per_rank_are_those_of_a_block(benchmark: str, total: int, each: int | None) -> None:
-    seen = row_of(planned(benchmark, 3), samples(np.vstack([CALM, CALM[:1]])))
+    seen = row_of(planned_of(benchmark, 3), samples(np.vstack([CALM, CALM[:1]])))
     assert (seen["message_bytes"], seen["bytes_per_rank"]) == (total, each)
 
 
@@ -870,17 +831,17 @@ def test_a_copy_is_no_slower_than_a_larger_one() -> None:
 
 
 def test_ranks_of_a_node_are_held_against_a_copy_by_a_core() -> None:
-    job = planned("p2p_bandwidth", 2, "window=1", "cache=warm")
+    planned = planned_of("p2p_bandwidth", 2, "window=1", "cache=warm")
     stamps = samples([[1000] * 10] * 2)
-    seen = row_of(job, stamps, host_copies_gb_per_s={2**20: 10.0})
+    seen = row_of(planned, stamps, host_copies_gb_per_s={2**20: 10.0})
     assert (seen["limit_gb_per_s"], seen["limit_name"]) == (10.0, "measured copy by a core")
     assert seen["efficiency"] == pytest.approx(seen["busbw_gb_per_s"] / 10)
-    fast = row_of(job, stamps, host_copies_gb_per_s={2**20: seen["busbw_gb_per_s"] / 1.2})
+    fast = row_of(planned, stamps, host_copies_gb_per_s={2**20: seen["busbw_gb_per_s"] / 1.2})
     assert (
         "impossible" in fast["warnings"]
         and "the limit was measured, and that varies" in fast["reason"]
     )
-    assert row_of(job, stamps)["efficiency"] is None
+    assert row_of(planned, stamps)["efficiency"] is None
 
 
 @pytest.mark.parametrize(
@@ -902,16 +863,16 @@ def test_a_limit_between_nodes_is_that_of_what_carried_the_bytes(
         ports={(0, 1): port, (1, 0): port},
         rates=({"mlx5_0:1": 400_000.0},) * 2,
     )
-    job = gpu_planned("p2p_bandwidth", "2x1")
+    planned = gpu_planned("p2p_bandwidth", "2x1")
     world = World(0, 2, ((0,), (1,)), (0,))
-    seen = row_of(job, samples([[100_000] * 10] * 2), evidence=evidence, world=world)
+    seen = row_of(planned, samples([[100_000] * 10] * 2), evidence=evidence, world=world)
     assert seen["limit_name"] == limit_name
 
 
 def test_efficiency_is_that_of_the_bus() -> None:
     """On 4 ranks the bus carries 1.5 times the message."""
-    job = planned("all_reduce", 4, "cache=warm")
-    seen = row_of(job, samples([[60_000] * 10] * 4), host_copies_gb_per_s={2**20: 10.0})
+    planned = planned_of("all_reduce", 4, "cache=warm")
+    seen = row_of(planned, samples([[60_000] * 10] * 4), host_copies_gb_per_s={2**20: 10.0})
     assert (seen["algbw_gb_per_s"], seen["busbw_gb_per_s"]) == pytest.approx((1.0, 1.5))
     assert seen["limit_gb_per_s"] is not None
     assert seen["efficiency"] == pytest.approx(1.5 / seen["limit_gb_per_s"])

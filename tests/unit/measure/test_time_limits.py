@@ -4,6 +4,7 @@ samples per stamp."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from commbench.measure.plan import plan
 from commbench.measure.statistics import Series, median_interval
 from commbench.measure.time_limits import (
     StopRule,
+    TotalBudget,
     VisitRule,
     WarmUpRule,
     block_deadline_s,
@@ -315,8 +317,10 @@ def test_a_warm_up_takes_at_most_a_fifth_of_a_visit_and_5_s() -> None:
 )
 def test_all_visits_together_know_the_median_to_the_target(words: str, visits: int) -> None:
     settings = settings_of("backend=simulated", "layout=1x2", words)
-    job = plan(settings, hosted_world(1, 2)[0], FACTS)[0]
-    assert stop_rule(job, settings).target == pytest.approx(settings.timing.target * visits**0.5)
+    planned = plan(settings, hosted_world(1, 2)[0], FACTS)[0]
+    assert stop_rule(planned, settings).target == pytest.approx(
+        settings.timing.target * visits**0.5
+    )
 
 
 def test_visits_and_launches_share_the_time_and_the_repetitions_of_a_case() -> None:
@@ -324,12 +328,12 @@ def test_visits_and_launches_share_the_time_and_the_repetitions_of_a_case() -> N
     settings = settings_of("backend=simulated", "layout=1x2", "timing=rigorous")
     timing = replace(settings.timing, visits=6, launches=3, case_s=36.0, pass_s=5.0)
     settings = replace(settings, timing=timing)
-    job = plan(settings, hosted_world(1, 2)[0], FACTS)[0]
-    one = stop_rule(job, settings)
-    most = max_repetitions(job, settings)
+    planned = plan(settings, hosted_world(1, 2)[0], FACTS)[0]
+    one = stop_rule(planned, settings)
+    most = max_repetitions(planned, settings)
     assert (one.budget_s, one.max_repetitions) == (36 / 18, math.ceil(most / 18))
     assert one.share == pytest.approx(1 / 18)
-    rules = [visit_rule(job, settings, extra_s) for extra_s in (0.0, 4.0, 99.0)]
+    rules = [visit_rule(planned, settings, extra_s) for extra_s in (0.0, 4.0, 99.0)]
     assert [rule.budget_s for rule in rules] == [12, 12 + 4, 12 + 12]
     assert rules[0].max_repetitions == math.ceil(most / 3) and rules[0].least == 6
     assert spacing_s(settings) == 36 / 18
@@ -343,12 +347,25 @@ def test_idle_ranks_wait_for_all_phases_of_a_case_and_longer_for_more_memory() -
     settings = replace(settings, timing=replace(settings.timing, case_s=100.0))
     small, large = plan(settings, hosted_world(1, 2)[0], FACTS)[:2]
     assert large.node_bytes >= 2 * 2**30
-    for job in (small, large):
-        block_s = 60 + 20 * 0.5 + 10 * job.node_bytes / 0.2e9
-        assert block_deadline_s(job, settings) == pytest.approx(block_s)
-        assert case_deadline_s(job, settings) == pytest.approx(3 * block_s + 3 * 100)
+    for planned in (small, large):
+        block_s = 60 + 20 * 0.5 + 10 * planned.node_bytes / 0.2e9
+        assert block_deadline_s(planned, settings) == pytest.approx(block_s)
+        assert case_deadline_s(planned, settings) == pytest.approx(3 * block_s + 3 * 100)
 
 
 def test_a_warm_up_takes_its_time_from_the_visit_but_at_most_half_of_it() -> None:
     rule = StopRule(0.01, 1.96, 1000, budget_s=2.0)
     assert [rule.after_warm_up(seconds).budget_s for seconds in (0.0, 0.5, 1.5)] == [2.0, 1.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("total_s", "later_s", "ends"),
+    [(None, 1e6, False), (200.0, 0.0, False), (200.0, 150.0, True), (50.0, 0.0, True)],
+)
+def test_the_budget_of_a_run_counts_earlier_launches_and_the_wait_before_a_pass(
+    total_s: float | None, later_s: float, ends: bool
+) -> None:
+    budget = TotalBudget(total_s, time.monotonic() - 100.0)
+    assert 100.0 <= budget.spent_s < 140.0
+    reason = budget.end_reason(later_s)
+    assert reason == (f"budget.total_s={total_s:g} is spent" if ends else None)

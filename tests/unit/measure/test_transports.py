@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from gpu_cases import planned, table
+from gpu_cases import planned as planned_of
+from gpu_cases import table
 from places import HARDWARE_TEXTS
 
 from commbench.core.case import Planned, World
@@ -33,7 +34,7 @@ LOG = (HARDWARE_TEXTS / "nccl_2.21_shm.txt").read_text()
 BUS = tuple(f"0000:{number:02x}:00.0" for number in range(8))
 EIGHT = tuple(RankGpu(0, index, BUS[index], capability=90) for index in range(8))
 ON_EIGHT = TransportEvidence(gpus=EIGHT, topologies={0: table("topo_h100x8.txt")})
-PAIR = planned("p2p_latency", "1x8", "pairs=[[0,1]]")
+PAIR = planned_of("p2p_latency", "1x8", "pairs=[[0,1]]")
 LINE = "h:1:2 [0] NCCL INFO Channel 00/0 : {}[0] -> {}[1] via {}\n"
 TUNING = (
     "h:1:2 [0] NCCL INFO AllReduce: 4000 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..7}\n"
@@ -62,8 +63,8 @@ def read(*looks: tuple[str, tuple[int, ...]]) -> LogReader:
 
 
 def test_a_pair_has_its_cell_and_a_cpu_has_none() -> None:
-    assert ON_EIGHT.of(planned("p2p_latency", "1x8"))["link"] == "NV18"
-    assert TransportEvidence().of(planned("p2p_latency", "1x8", device="cpu")) == {
+    assert ON_EIGHT.of(planned_of("p2p_latency", "1x8"))["link"] == "NV18"
+    assert TransportEvidence().of(planned_of("p2p_latency", "1x8", device="cpu")) == {
         "transport": None, "link": None, "cuda_ipc_effective": None
     }  # fmt: skip
 
@@ -92,27 +93,29 @@ def test_a_collective_is_told_by_the_lines_of_its_ranks() -> None:
         (2, 3): ("NET/IB",),
     }
     evidence = TransportEvidence(gpus=EIGHT, kinds=kinds)
-    assert evidence.of(planned("all_reduce", "1x2"))["transport"] == "P2P/IPC"
-    three = evidence.of(planned("all_reduce", "1x3"))
+    assert evidence.of(planned_of("all_reduce", "1x2"))["transport"] == "P2P/IPC"
+    three = evidence.of(planned_of("all_reduce", "1x3"))
     assert (three["transport"], three["cuda_ipc_effective"]) == (
         "P2P/IPC, SHM/direct/direct",
         "mixed",
     )
-    assert TransportEvidence(transport="tcp").of(planned("all_reduce", "1x2"))["transport"] == "tcp"
+    assert (
+        TransportEvidence(transport="tcp").of(planned_of("all_reduce", "1x2"))["transport"] == "tcp"
+    )
 
 
 def test_the_pairs_of_a_large_collective_are_not_listed() -> None:
     """2048 ranks have 4 million pairs, of which a log names few: the row of a case must not take
     500 MB."""
     ranks = range(2048)
-    job = planned("all_reduce", "256x8")
+    planned = planned_of("all_reduce", "256x8")
     kinds = {(rank, rank + 1): ("NET/IB",) for rank in ranks[:-1]}
     evidence = TransportEvidence(
         gpus=tuple(RankGpu(rank // 8, rank % 8) for rank in ranks), kinds=kinds
     )
     tracemalloc.start()
     try:
-        assert evidence.of(job)["transport"] == "NET/IB"
+        assert evidence.of(planned)["transport"] == "NET/IB"
         assert tracemalloc.get_traced_memory()[1] < 10e6
     finally:
         tracemalloc.stop()
@@ -163,14 +166,16 @@ def test_multicast_maps_memory_of_other_processes(
         (CHANNELS.format(0), (0, 1, 2, 3)),
     )
     evidence = TransportEvidence(gpus=EIGHT).extended([reader.record()], reader)
-    assert evidence.of(planned("all_reduce", "1x2"))["cuda_ipc_effective"] == collective
+    assert evidence.of(planned_of("all_reduce", "1x2"))["cuda_ipc_effective"] == collective
     assert (
         evidence.of(PAIR)["cuda_ipc_effective"] == pair
         and evidence.cuda_ipc["effective"] == collective
     )
     alone = TransportEvidence(gpus=EIGHT).extended([], reader)
-    assert alone.of(planned("all_reduce", "1x2"))["cuda_ipc_effective"] == ("on" if nvls else None)
-    assert alone.of(planned("all_reduce", "1x4"))["cuda_ipc_effective"] is None, (
+    assert alone.of(planned_of("all_reduce", "1x2"))["cuda_ipc_effective"] == (
+        "on" if nvls else None
+    )
+    assert alone.of(planned_of("all_reduce", "1x4"))["cuda_ipc_effective"] is None, (
         "other ranks, another communicator"
     )
 
@@ -179,7 +184,7 @@ def test_sockets_beside_an_active_port_are_told() -> None:
     on_sockets = {(0, 1): ("NET/Socket",), (2, 3): ("NET/IB/GDRDMA",)}
     gpus = tuple(replace(gpu, node=rank // 4) for rank, gpu in enumerate(EIGHT))
     first = TransportEvidence(gpus=gpus, kinds=on_sockets, rdma_nodes=frozenset({0}))
-    assert first.rdma_unused(planned("all_reduce", "1x2")) and first.rdma_unused(PAIR)
+    assert first.rdma_unused(planned_of("all_reduce", "1x2")) and first.rdma_unused(PAIR)
     assert not replace(first, rdma_nodes=frozenset({1})).rdma_unused(PAIR)
     assert not replace(first, kinds={(0, 1): ("NET/IB/GDRDMA",)}).rdma_unused(PAIR)
 
@@ -188,20 +193,20 @@ def test_an_algorithm_is_that_of_the_log(monkeypatch: pytest.MonkeyPatch) -> Non
     """NCCL_ALGO does not decide: NCCL ignores it where it does not apply, as for messages."""
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     evidence = TransportEvidence().extended([], read((TUNING, tuple(range(8)))))
-    assert evidence.algorithm(planned("all_reduce", "1x8")) == "NVLS"
+    assert evidence.algorithm(planned_of("all_reduce", "1x8")) == "NVLS"
     for benchmark in ("broadcast", "p2p_latency", "exchange"):
-        assert evidence.algorithm(planned(benchmark, "1x8")) is None
-    assert TransportEvidence().algorithm(planned("all_reduce", "1x8")) is None
+        assert evidence.algorithm(planned_of(benchmark, "1x8")) is None
+    assert TransportEvidence().algorithm(planned_of("all_reduce", "1x8")) is None
 
 
 def test_a_line_has_the_bytes_of_a_block() -> None:
     line = (
         "h:1:2 [0] NCCL INFO AllGather: {} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..7}}"
     )
-    job = planned("all_gather", "1x8")
-    for logged_bytes, algorithm in ((job.case.message_bytes // 8, "RING"), (4000, None)):
+    planned = planned_of("all_gather", "1x8")
+    for logged_bytes, algorithm in ((planned.case.message_bytes // 8, "RING"), (4000, None)):
         reader = read((f"{line.format(logged_bytes)}\n", tuple(range(8))))
-        assert TransportEvidence().extended([], reader).algorithm(job) == algorithm
+        assert TransportEvidence().extended([], reader).algorithm(planned) == algorithm
 
 
 def test_what_goes_through_the_host_has_no_ipc_and_a_backend_may_know_better() -> None:
@@ -311,7 +316,7 @@ RATES = {f"{name}:1": 400_000.0 for name in ALL_PORTS} | {"eth0": 25_000.0, "eth
 USING = "NET/IB : Using" + "".join(f" [{n}]{name}:1/IB" for n, name in enumerate(ALL_PORTS))
 SOCKETS = "NET/Socket : Using [0]eth1:192.0.2.1<0> [1]eth0:198.51.100.1<0>"
 ON_TWO = tuple(RankGpu(rank // 8, rank % 8, BUS[rank % 8], 90) for rank in range(16))
-PAIR_0_8 = planned("p2p_bandwidth", "2x8", "pairs=[[0,8]]")
+PAIR_0_8 = planned_of("p2p_bandwidth", "2x8", "pairs=[[0,8]]")
 
 
 def number_of(gpu: int) -> int:
@@ -340,8 +345,8 @@ def both_ends(first: int, second: int, transport: str) -> dict[int, list[str]]:
     return {first: [line.format("send")], second: [line.format("receive")]}
 
 
-def limit_of(evidence: TransportEvidence, job: Planned) -> Limit | None:
-    return network_limit(job, evidence.wires(job), lambda rank: rank // 8)
+def limit_of(evidence: TransportEvidence, planned: Planned) -> Limit | None:
+    return network_limit(planned, evidence.wires(planned), lambda rank: rank // 8)
 
 
 def test_a_pair_has_the_port_that_it_uses_and_not_all_that_nccl_lists() -> None:
@@ -357,8 +362,8 @@ def test_a_collective_has_the_ports_of_its_gpus_and_not_those_of_the_storage() -
         lines = both_ends(gpu, 8 + gpu, f"NET/IB/{number_of(gpu)}/GDRDMA")
         channels |= lines
     evidence = evidence_of(channels)
-    job = planned("broadcast", "2x8")
-    assert limit_of(evidence, job) == (400.0, "8 x mlx5_0:1 400 Gb/s")
+    planned = planned_of("broadcast", "2x8")
+    assert limit_of(evidence, planned) == (400.0, "8 x mlx5_0:1 400 Gb/s")
 
 
 def test_a_pair_that_goes_through_another_gpus_port_has_that_one() -> None:
@@ -406,9 +411,9 @@ def test_a_collective_that_the_network_sums_has_not_the_ports_of_a_pair() -> Non
     reader = read((text, ranks))
     pair = evidence_of(both_ends(0, 8, "NET/IB/0"))
     summed = pair.extended([], reader)
-    job = planned("all_reduce", "2x8")
-    assert limit_of(pair, job) is not None
-    assert limit_of(summed, job) is None
+    planned = planned_of("all_reduce", "2x8")
+    assert limit_of(pair, planned) is not None
+    assert limit_of(summed, planned) is None
     assert limit_of(summed, PAIR_0_8) == (50.0, "mlx5_0:1 400 Gb/s")
 
 
@@ -443,7 +448,7 @@ def test_nvlink_joins_nodes_where_all_pairs_between_them_use_it(
     }
     evidence = evidence_of(lines)
     assert evidence.nvlink_joins_nodes(PAIR_0_8) is pair_joined
-    assert evidence.nvlink_joins_nodes(planned("all_reduce", "2x8")) is all_joined
+    assert evidence.nvlink_joins_nodes(planned_of("all_reduce", "2x8")) is all_joined
     if pair_joined:
         assert limit_of(evidence, PAIR_0_8) is None  # no interface is its wire
     assert not evidence_of(lines, cut=True).nvlink_joins_nodes(PAIR_0_8)
@@ -465,5 +470,5 @@ def test_nvlink_joins_nodes_where_all_pairs_between_them_use_it(
 def test_large_messages_over_tcp_between_nodes_start_slowly(
     layout: str, size: str, evidence: TransportEvidence, slow: bool
 ) -> None:
-    job = planned("p2p_latency", layout, f"sizes=[{size}]", "pairs=[[0,1]]", device="cpu")
-    assert evidence.starts_slowly(job) is slow
+    planned = planned_of("p2p_latency", layout, f"sizes=[{size}]", "pairs=[[0,1]]", device="cpu")
+    assert evidence.starts_slowly(planned) is slow

@@ -21,7 +21,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from commbench.core.case import World
 from commbench.engines.lowered import Call, Lowered, PythonRunner, now_ns
 from commbench.engines.native import NativeRunner
-from commbench.measure.samples import Timeline
+from commbench.measure.collector import SampleCollector
 from commbench.measure.window import (
     CLOCK_READING,
     HOPELESS_BLOCKS,
@@ -279,13 +279,13 @@ def test_nodes_meet_over_sockets_while_a_stranger_waits_at_every_port(
 TOOK_NS = 100_000
 
 
-def window() -> tuple[Window, Timeline]:
+def window() -> tuple[Window, SampleCollector]:
     """Of two ranks on one node: both stamps are of the same clock."""
-    job: Any = SimpleNamespace(active=(0, 1), shape=SimpleNamespace(headline="max_over_ranks"))
-    timeline = Timeline(job)
+    planned: Any = SimpleNamespace(active=(0, 1), shape=SimpleNamespace(headline="max_over_ranks"))
+    collector = SampleCollector(planned)
     clock = GlobalClocks(World(0, 1, ((0,),), (0,)), None).of((0,), SingleProcessControl(), 1.0)
     clock.lines = clock.lines * 2
-    return Window(clock, SingleProcessControl(), (0, 1), timeline), timeline
+    return Window(clock, SingleProcessControl(), (0, 1), collector), collector
 
 
 def stamps(starts: Any, delays: Any = 0, took: Any = TOOK_NS) -> Any:
@@ -294,14 +294,14 @@ def stamps(starts: Any, delays: Any = 0, took: Any = TOOK_NS) -> Any:
     return np.stack([begin, begin + took], axis=2).astype(np.int64)
 
 
-def warmed() -> tuple[Window, Timeline]:
-    case_window, timeline = window()
+def warmed() -> tuple[Window, SampleCollector]:
+    case_window, collector = window()
     starts = case_window.starts(10, False, 1.0)
     assert len(set(starts.tolist())) == 1, (
         "before it is measured, repetitions follow one another at once"
     )
     case_window.add("warmup", stamps(starts + TOOK_NS * np.arange(10)))
-    return case_window, timeline
+    return case_window, collector
 
 
 def test_the_length_follows_from_the_warm_up() -> None:
@@ -314,13 +314,13 @@ def test_the_length_follows_from_the_warm_up() -> None:
 def test_a_repetition_that_a_rank_began_late_is_apart_and_the_time_is_that_from_the_common_start(
     delays: list[int],
 ) -> None:
-    case_window, timeline = warmed()
+    case_window, collector = warmed()
     starts = case_window.starts(len(delays), True, 1.0)
     case_window.add("measure", stamps(starts, np.array(delays)))
     in_time = [delay for delay in delays if delay <= LATE_NS]
-    assert timeline.times("measure").tolist() == [(TOOK_NS + delay) / 1e9 for delay in in_time]
-    assert case_window.late == timeline.repetitions("late") == len(delays) - len(in_time)
-    kept = [block for block in timeline.blocks if block.phase in ("measure", "late")]
+    assert collector.times("measure").tolist() == [(TOOK_NS + delay) / 1e9 for delay in in_time]
+    assert case_window.late == collector.repetitions("late") == len(delays) - len(in_time)
+    kept = [block for block in collector.blocks if block.phase in ("measure", "late")]
     assert sum(block.stamps.shape[1] for block in kept) == len(delays), (
         "raw stamps of late ones are kept"
     )
@@ -346,7 +346,7 @@ def test_the_window_grows_where_many_are_late_and_only_there() -> None:
 
 
 def test_a_block_that_begins_late_is_given_more_time_before_it() -> None:
-    case_window, timeline = warmed()
+    case_window, collector = warmed()
     leads = []
     for _ in range(8):
         before = case_window._clock.now()
@@ -354,7 +354,7 @@ def test_a_block_that_begins_late_is_given_more_time_before_it() -> None:
         leads.append(int(starts[0]) - before)
         case_window.add("measure", stamps(starts, 2 * LATE_NS))
     assert LEAD_NS <= leads[0] < 2 * LEAD_NS and leads[-1] >= MAX_LEAD_NS
-    assert len(timeline.times("measure")) == 0
+    assert len(collector.times("measure")) == 0
 
 
 def test_it_gives_up_when_nothing_ever_begins_in_time() -> None:

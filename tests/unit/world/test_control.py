@@ -24,6 +24,7 @@ from commbench.core.variables import Mode
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import plan
 from commbench.measure.samples import Samples
+from commbench.measure.visit_setup import VisitSetup
 from commbench.world.control import SingleProcessControl, StoreControl
 from commbench.world.heartbeat import Progress
 
@@ -356,9 +357,8 @@ def test_all_ranks_run_the_same_counts_and_stop_together(size: int) -> None:
 
     def work(control: StoreControl) -> tuple[list[int], Any]:
         noise = Noise(control.rank, size)
-        return noise.counts, CaseVisit(
-            planned, noise, control, settings, {}, lambda _: None, Progress()
-        ).measure()  # type: ignore[arg-type]
+        setup = VisitSetup(planned, noise, control, settings, {}, lambda _: None, Progress())  # type: ignore[arg-type]
+        return noise.counts, CaseVisit(setup).measure()
 
     ends = on_ranks(size, work)
     counts = [ran for ran, _ in ends]

@@ -1,0 +1,104 @@
+"""The blocks of a visit: repetitions that all ranks run without a meeting, and whose stamps rank 0
+collects after them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from commbench.core.errors import CommunicationError, Unsupported
+from commbench.core.protocols import Runner
+
+from .collector import SampleCollector
+from .counters import CounterReader
+from .visit_setup import VisitSetup
+from .window import Window
+
+BLOCK_STAMPS = 1_000_000  # of all ranks together, which rank 0 receives in one meeting
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """How a block of n repetitions went on this rank; `failed_ranks` is known on rank 0.
+
+    `unsupported`: the problem is an operation that the library does not support, such as a capture.
+    """
+
+    n: int = 1
+    total_s: float = 0.0  # including its meetings
+    meeting_s: float = 0.0
+    failed_ranks: int = 0
+    problem: str | None = None
+    unsupported: bool = False
+
+
+class Blocks:
+    """Runs one block after another. `spent_s` is the time in them, `loop_s` that in their
+    repetitions, since the last restart of the clock."""
+
+    def __init__(
+        self, setup: VisitSetup, collector: SampleCollector, counters: CounterReader
+    ) -> None:
+        self._setup = setup
+        self._collector = collector
+        self._counters = counters
+        self.window: Window | None = None  # with sync=window
+        self.last = BlockResult()
+        self.spent_s = 0.0
+        self.loop_s = 0.0
+
+    def open_window(self) -> None:
+        """Begin each repetition at an agreed instant. Raises Unsupported on all ranks."""
+        setup = self._setup
+        assert setup.clocks is not None
+        clock = setup.clocks.of(setup.planned.members, setup.control, setup.deadline_s)
+        self.window = Window(clock, setup.control, setup.planned.active, self._collector)
+
+    def restart_clock(self) -> None:
+        self.spent_s = 0.0
+        self.loop_s = 0.0
+
+    def bounded(self, n: int) -> int:
+        """At most n repetitions, and no more than rank 0 can receive and a window has time for."""
+        most = n if self.window is None else self.window.most(n)
+        return min(n, max(1, min(most, BLOCK_STAMPS // len(self._setup.planned.active))))
+
+    def run(self, runner: Runner, n: int, phase: str) -> None:
+        """Run n repetitions on all ranks, and collect the stamps on rank 0."""
+        setup = self._setup
+        meeting = f"{phase} of {setup.planned.case}"
+        stamps = np.zeros((0, 0, 2), dtype=np.int64)
+        starts = None
+        problem = None
+        unsupported = False
+        begin_s = time.perf_counter()
+        if self.window is not None:
+            setup.progress.enter(f"the meeting before {meeting}")
+            starts = self.window.starts(n, phase == "measure", setup.deadline_s)
+        setup.progress.enter(meeting, runner, setup.deadline_s)
+        loop_begin_s = time.perf_counter()
+        try:
+            stamps = runner(n) if starts is None else runner(n, starts)
+        except (CommunicationError, Unsupported) as error:
+            problem = str(error)
+            unsupported = isinstance(error, Unsupported)
+        ran_s = time.perf_counter() - loop_begin_s
+        setup.progress.enter(f"the meeting after {meeting}" + (f", {problem}" if problem else ""))
+        self._counters.after_block(phase)
+        parts = setup.control.collect(stamps, setup.deadline_s, meeting)
+        total_s = time.perf_counter() - begin_s
+        failed_ranks = sum(part.shape[1] != n for part in parts)
+        if parts and not failed_ranks:
+            (self.window or self._collector).add_parts(phase, parts)
+        if self.window is not None and self.window.problem:
+            problem = self.window.problem
+            failed_ranks = setup.control.size
+        # repetitions on a virtual clock take no time: blocks can't be made to last as long as a
+        # meeting
+        is_virtual = setup.planned.case.engine == "virtual"
+        meeting_s = 0.0 if is_virtual else total_s - ran_s
+        self.last = BlockResult(n, total_s, meeting_s, failed_ranks, problem, unsupported)
+        self.spent_s += total_s
+        self.loop_s += ran_s

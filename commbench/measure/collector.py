@@ -1,0 +1,181 @@
+"""What rank 0 collects while a visit runs, in bounded memory: stamps, one time per repetition, and
+counters.
+
+Stamps are raw: every statistic can be computed again from the blocks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.core.case import Planned
+
+from .samples import NS_PER_S, Block, Counts, counted_rows, deciding_rows
+from .statistics import Series
+
+# of all ranks, 64 MB; beyond it only the deciding rank of each repetition, and quantiles
+RAW_STAMPS = 4_000_000
+# repetitions at the begin of a warm-up whose stamps are kept; short messages make over 100,000
+KEPT_WARMUP = 2_000
+# times for the statistics; beyond it every second one, then every fourth ...
+KEPT_REPETITIONS = 1_000_000
+# counters of a rank's own times in a block of which only the deciding rank's stamps are kept
+QUANTILES = {
+    "rank.min_s": 0.0,
+    "rank.median_s": 0.5,
+    "rank.p90_s": 0.9,
+    "rank.p99_s": 0.99,
+    "rank.max_s": 1.0,
+}
+
+
+class SampleCollector:
+    """What rank 0 keeps about a visit. With `interval_s` the measured phase is also aggregated by
+    intervals of that length.
+    """
+
+    def __init__(self, planned: Planned, interval_s: float | None = None) -> None:
+        self._ranks = np.asarray(planned.active)
+        self._rows = counted_rows(planned)
+        self.blocks: list[Block] = []
+        self.counts: list[Counts] = []
+        self._series: dict[str, _Thinned] = defaultdict(_Thinned)
+        self._intervals = (
+            None if interval_s is None else _Intervals(next(iter(planned.active), 0), interval_s)
+        )
+        self._next = 0
+        self._raw = 0
+        self._condensed = 0
+        self.operations = 1  # per sample, to give the times of intervals per operation
+
+    def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
+        """Stamps [ranks, n, 2] of consecutive repetitions, in ns; `times` in s where they don't
+        follow the headline."""
+        rows = deciding_rows(stamps, self._rows)
+        decided = stamps[rows, np.arange(stamps.shape[1])]
+        times = (decided[:, 1] - decided[:, 0]) / NS_PER_S if times is None else times
+        series = self._series[phase]
+        self._keep(phase, series.total, stamps, rows, decided)
+        series.append(times)
+        if self._intervals is not None and phase == "measure":
+            self.counts += self._intervals.add(stamps[0, :, 0], times, self.operations)
+
+    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
+        """Add the stamps of the active ranks from those of all processes."""
+        self.add(phase, np.concatenate(parts)[self._ranks])
+
+    def times(self, phase: str) -> Series:
+        """Seconds of each sample by the headline rule, or of every 2^k-th sample if there are too
+        many."""
+        return self._series[phase].values
+
+    def repetitions(self, phase: str) -> int:
+        return self._series[phase].total
+
+    @property
+    def complete(self) -> bool:
+        """Whether all stamps of all ranks are kept."""
+        return self._condensed == 0 and self._next == len(self.blocks)
+
+    def count(self, counts: Counts) -> None:
+        self.counts.append(counts)
+
+    def forget(self) -> None:
+        """Drop blocks and counters, which are on disk; times and the open interval stay."""
+        self.blocks.clear()
+        self.counts.clear()
+
+    def close(self) -> None:
+        """End the last interval with the last repetition."""
+        if self._intervals is not None:
+            self.counts += self._intervals.close()
+
+    def _keep(
+        self,
+        phase: str,
+        first: int,
+        stamps: NDArray[np.int64],
+        rows: NDArray[np.intp],
+        decided: NDArray[np.int64],
+    ) -> None:
+        ranks, n, _ = stamps.shape
+        if phase == "warmup" and first >= KEPT_WARMUP:
+            return
+        index = self._next
+        self._next = self._next + 1
+        if self._raw + ranks * n <= RAW_STAMPS:
+            self._raw += ranks * n
+            self.blocks.append(Block(phase, index, stamps, first))
+            return
+        self._condensed += n
+        elapsed = (stamps[:, :, 1] - stamps[:, :, 0]) / (NS_PER_S * self.operations)
+        for rank, values in zip(
+            self._ranks, np.quantile(elapsed, list(QUANTILES.values()), axis=1).T, strict=True
+        ):
+            self.counts.append(
+                Counts(int(rank), int(stamps[0, 0, 0]), dict(zip(QUANTILES, values, strict=True)))
+            )
+        if self._condensed <= KEPT_REPETITIONS:
+            self.blocks.append(Block(phase, index, decided[np.newaxis], first, self._ranks[rows]))
+
+
+class _Thinned:
+    """A series of bounded length: evenly spaced repetitions, so that quantiles don't change."""
+
+    def __init__(self) -> None:
+        self.values: Series = np.zeros(0)
+        self.total = 0
+        self._stride = 1
+
+    def append(self, values: Series) -> None:
+        skip = -self.total % self._stride
+        self.values = np.concatenate([self.values, values[skip :: self._stride]])
+        self.total += len(values)
+        while len(self.values) > KEPT_REPETITIONS:
+            self.values = self.values[::2].copy()
+            self._stride = 2 * self._stride
+
+
+class _Intervals:
+    """Aggregates the repetitions that began in the same interval of one rank's clock."""
+
+    def __init__(self, rank: int, interval_s: float) -> None:
+        self._rank = rank
+        self._interval_ns = round(interval_s * NS_PER_S)
+        self._open = -1
+        self._times = np.zeros(0)
+        self._operations = 1
+
+    def add(self, starts: NDArray[np.int64], times: Series, operations: int) -> list[Counts]:
+        """The aggregates of the intervals that have ended; the last one stays open."""
+        self._operations = operations
+        index = starts // self._interval_ns
+        closed: list[Counts] = []
+        edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
+        for begin, end in pairwise(edges):
+            if index[begin] != self._open:
+                closed += self.close()
+                self._open = int(index[begin])
+            self._times = np.concatenate([self._times, times[begin:end]])
+        return closed
+
+    def close(self) -> list[Counts]:
+        if not len(self._times):
+            return []
+        each = self._times / self._operations
+        aggregates = {
+            "interval.repetitions": len(each),
+            # the rest of the interval is barriers and decisions
+            "interval.busy_s": self._times.sum(),
+            "interval.min_s": each.min(),
+            "interval.median_s": np.median(each),
+            "interval.max_s": each.max(),
+        }
+        self._times = np.zeros(0)
+        begin_ns = self._open * self._interval_ns
+        return [Counts(self._rank, begin_ns, aggregates)]

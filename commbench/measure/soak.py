@@ -1,0 +1,149 @@
+"""A soak: a case is repeated for a given time, and saved and checked from time to time.
+
+It measures all the time: a thread collects the stamps and saves the samples while the next block
+runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.core.case import Planned
+from commbench.results.columns import INTERRUPTED
+
+from .blocks import Blocks
+from .collector import SampleCollector
+from .samples import LATE, Counts, Samples
+from .statistics import Series
+from .strategies import NextBlock, TimingStrategy
+from .time_limits import samples_per_stamp
+from .visit_setup import VisitSetup
+
+SOAK_BLOCK_S = 1.0  # the longest time without a decision
+SOAK_STAMP_S = 50e-6
+MAX_SOAK_BLOCK_K = 256  # fewer stamps, as nothing is measured while they are gathered
+FLUSH_S = 5.0  # between two saves
+CHECK_SHARE = 0.003  # of the time that the checks of the payload may take
+RUNNING_TIMES = 10_000  # evenly spaced, from which the row of an unfinished soak is made
+MOST_WAITING = 6  # blocks; beyond it the ranks wait for the thread, which counts as unmeasured
+SWITCH_S = 1e-4  # the longest time for which the thread keeps the GIL from the loop that measures
+
+
+class Soak(TimingStrategy):
+    """A visit goes on for a given time. All its results so far are recorded while it runs."""
+
+    collector: SoakCollector
+
+    def __init__(self, setup: VisitSetup) -> None:
+        super().__init__(setup, SoakCollector(setup.planned, setup.settings.timing.interval_s))
+        # even without one, a few calls must show how many of them go between two stamps
+        no_warm_up = self.warm_up_rule.repetitions == 0 and self.warm_up_rule.seconds == 0
+        self.warm_up_rule = replace(self.warm_up_rule, trial=no_warm_up)
+
+    def samples_per_stamp(self, sample_s: float) -> int:
+        return samples_per_stamp(self.setup.planned, sample_s, SOAK_STAMP_S, MAX_SOAK_BLOCK_K)
+
+    def begin(self, samples: Callable[[str], Samples]) -> None:
+        self._samples = samples
+        self._begun_s = time.monotonic()
+        self._saves = Timer(self._begun_s)
+        self._checks = Timer(self._begun_s)
+
+    def next_block(self, blocks: Blocks, check_s: float) -> NextBlock:
+        now_s = time.monotonic()
+        each_s = blocks.last.total_s / blocks.last.n
+        left_s = self.setup.settings.case_s - (now_s - self._begun_s)
+        self.unmeasured_s = max(0.0, now_s - self._begun_s - blocks.loop_s)
+        if left_s > 0 and self._saves.due(now_s, FLUSH_S):
+            self.collector.later(self._save_running)
+        # the last block must not take much longer
+        block_s = min(SOAK_BLOCK_S, max(left_s / 2, SOAK_BLOCK_S / 10))
+        n = blocks.bounded(max(1, int(block_s / max(each_s, 1e-9))))
+        # filling the buffers again takes about as long as the check
+        check = self._checks.due(now_s, max(FLUSH_S, 2 * check_s / CHECK_SHARE))
+        return n, check, "duration" if left_s <= 0 else None
+
+    def save_interrupted(self) -> None:
+        if self.setup.control.rank == 0:
+            self.collector.close()
+            if self.collector.repetitions("measure"):
+                self.setup.sink(self._samples(INTERRUPTED))
+
+    def _save_running(self) -> None:
+        """Pass the new blocks to the sink, and drop them. Called in the collector's thread."""
+        times = self.collector.times("measure")
+        if len(times) == 0:  # while all repetitions of a window began late
+            return
+        some = times[:: -(-len(times) // RUNNING_TIMES)]
+        self.setup.sink(replace(self._samples("running"), series=some))
+        self.collector.forget()
+
+
+class SoakCollector(SampleCollector):
+    """A collector whose measured repetitions are added by a thread. It can be read after `close`,
+    which waits for it."""
+
+    def __init__(self, planned: Planned, interval_s: float) -> None:
+        super().__init__(planned, interval_s)
+        self._thread = ThreadPoolExecutor(
+            1, "commbench-soak", partial(sys.setswitchinterval, SWITCH_S)
+        )
+        # the calls that may not have ended, oldest first
+        self._waiting: deque[Future[None]] = deque()
+
+    def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
+        add = partial(super().add, phase, stamps, times)
+        if phase in ("measure", LATE):
+            self.later(add)
+        else:  # decisions during the warm-up need its times
+            add()
+
+    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
+        if phase == "measure":  # the thread also copies them
+            self.later(
+                lambda: super(SoakCollector, self).add(phase, np.concatenate(parts)[self._ranks])
+            )
+        else:
+            super().add_parts(phase, parts)
+
+    def count(self, counts: Counts) -> None:
+        self.later(partial(super().count, counts))
+
+    def close(self) -> None:
+        self._wait_until_left(0)
+        super().close()
+
+    def later(self, function: Callable[[], None]) -> None:
+        """Call a function in the thread, after those before it. Raises what one of them has
+        raised."""
+        self._wait_until_left(MOST_WAITING)
+        self._waiting.append(self._thread.submit(function))
+
+    def _wait_until_left(self, most: int) -> None:
+        """Wait until at most so many functions have not ended. One that failed stays, so that each
+        call raises it."""
+        while len(self._waiting) > most or (self._waiting and self._waiting[0].done()):
+            self._waiting[0].result()
+            self._waiting.popleft()
+
+
+@dataclass
+class Timer:
+    """For something that a soak does from time to time, with times of time.monotonic()."""
+
+    last_s: float
+
+    def due(self, now_s: float, every_s: float) -> bool:
+        """Whether it is to be done now; then the time until it is due again begins."""
+        is_due = now_s - self.last_s >= every_s
+        self.last_s = now_s if is_due else self.last_s
+        return is_due

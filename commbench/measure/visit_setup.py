@@ -1,0 +1,44 @@
+"""What one visit of a case is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from commbench.config.settings import Settings
+from commbench.core.case import Planned
+from commbench.core.protocols import Communicator, Control
+from commbench.world.heartbeat import Progress
+
+from .samples import Samples
+from .time_limits import block_deadline_s
+from .window import GlobalClocks
+
+Sink = Callable[[Samples], None]  # receives the samples of a running soak, on rank 0
+
+
+@dataclass(frozen=True)
+class VisitSetup:
+    """`communicator` and `control` are of the ranks of the case's layout only.
+
+    `empty_sample_s` is used on rank 0 (see Conditions); `clocks` are needed for sync=window. With
+    `slow_start`, known on rank 0, the first visit warms up for a second: TCP takes that long to
+    reach its rate.
+    """
+
+    planned: Planned
+    communicator: Communicator
+    control: Control
+    settings: Settings
+    empty_sample_s: Mapping[str, float]
+    sink: Sink
+    progress: Progress
+    clocks: GlobalClocks | None = None
+    number: int = 1  # of the visits of its case
+    first_block_k: int | None = None  # of the first visit, which later ones keep
+    slow_start: bool = False
+
+    @property
+    def deadline_s(self) -> float:
+        """Of a block, and of a meeting of the ranks."""
+        return block_deadline_s(self.planned, self.settings)

@@ -1,0 +1,137 @@
+"""A soak: the thread that collects and saves while the next block runs, and its timing strategy."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from composed import FACTS, settings_of
+from numpy.random import default_rng
+from planned_cases import planned_of
+
+from commbench.measure.collector import SampleCollector
+from commbench.measure.plan import plan
+from commbench.measure.samples import LATE, Counts
+from commbench.measure.soak import MOST_WAITING, Soak, SoakCollector, Timer
+from commbench.measure.visit_setup import VisitSetup
+from commbench.world.control import hosted_world
+from commbench.world.heartbeat import Progress
+
+OF_PAIR = (planned_of("initiator", (3, 7)), 0.01)
+
+
+def blocks(n: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
+    """n blocks of 37 repetitions of two ranks, in ns."""
+    edges = np.cumsum(default_rng(0).integers(1_000, 3_000_000, (2, 2 * 37 * n)), axis=1).reshape(
+        2, -1, 2
+    )
+    return np.split(edges, n, axis=1)
+
+
+def wait_for(event: threading.Event) -> None:
+    event.wait(10)
+
+
+def test_a_thread_collects_the_same() -> None:
+    plain = SampleCollector(*OF_PAIR)
+    threaded = SoakCollector(*OF_PAIR)
+    for collector in (plain, threaded):
+        for index, stamps in enumerate(blocks(12)):
+            collector.add("warmup" if index < 2 else "measure", stamps)
+            collector.count(Counts(7, index, {"x": float(index)}))
+            if index == 5:
+                collector.add(LATE, stamps)
+        collector.close()
+    for phase in ("warmup", "measure", LATE):
+        assert threaded.times(phase).tolist() == plain.times(phase).tolist()
+    assert [(block.phase, block.index, block.first) for block in threaded.blocks] == [
+        (block.phase, block.index, block.first) for block in plain.blocks
+    ]
+    assert threaded.counts == plain.counts
+
+
+def test_the_times_of_a_warm_up_are_there_at_once() -> None:
+    collector = SoakCollector(*OF_PAIR)
+    go_on = threading.Event()
+    collector.later(partial(wait_for, go_on))
+    collector.add("warmup", blocks(1)[0])
+    assert len(collector.times("warmup")) == 37
+    go_on.set()
+    collector.close()
+
+
+def test_a_slow_disk_holds_the_loop_up_only_when_many_blocks_wait() -> None:
+    collector = SoakCollector(*OF_PAIR)
+    go_on = threading.Event()
+    collector.later(partial(wait_for, go_on))
+    begin = time.monotonic()
+    for stamps in blocks(MOST_WAITING):
+        collector.add("measure", stamps)
+    assert time.monotonic() - begin < 5, "the first function still runs"
+    late = threading.Timer(0.3, go_on.set)
+    late.start()
+    collector.add("measure", blocks(1)[0])
+    collector.add("measure", blocks(1)[0])
+    assert go_on.is_set(), "memory is bounded: the loop waited"
+    collector.close()
+    assert len(collector.times("measure")) == 37 * (MOST_WAITING + 2)
+
+
+def test_an_error_of_the_thread_is_raised_by_the_loop() -> None:
+    collector = SoakCollector(*OF_PAIR)
+
+    def fail() -> None:
+        raise OSError("no space left")
+
+    collector.later(fail)
+    with pytest.raises(OSError, match="no space left"):
+        collector.close()
+    with pytest.raises(OSError, match="no space left"):
+        collector.add("measure", blocks(1)[0])
+
+
+def test_a_timer_is_due_again_after_the_given_time() -> None:
+    timer = Timer(1e6)
+    assert [timer.due(1e6 + now_s, 5.0) for now_s in (4, 6, 7, 10.9, 11)] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+# ---------------------------------------------------------------- the strategy
+
+
+def soak_of(*words: str) -> Soak:
+    settings = settings_of(
+        "backend=simulated",
+        "benchmark=p2p_latency",
+        "sizes=[8]",
+        "layout=1x2",
+        "timing=soak",
+        *words,
+    )
+    world, control = hosted_world(1, 2)
+    (planned,) = plan(settings, world, FACTS)
+    communicator = settings.backend.open(world, control)
+    progress = Progress()
+    return Soak(VisitSetup(planned, communicator, control, settings, {}, lambda _: None, progress))
+
+
+def test_stamps_of_a_soak_are_50_us_apart() -> None:
+    soak = soak_of()
+    assert [soak.samples_per_stamp(sample_s) for sample_s in (1e-9, 0.625e-6, 1e-3)] == [256, 80, 1]
+    behind = soak_of("sync=barrier", "benchmark=all_reduce")
+    assert behind.samples_per_stamp(1e-9) == 1, "each begins at a meeting of its own"
+
+
+def test_a_soak_without_a_warm_up_tries_how_long_a_call_takes() -> None:
+    without = soak_of("timing.warmup_s=0", "timing.warmup_repetitions=0").warm_up_rule
+    assert without.trial and without.first_block(1e-3, 1e-3) == 20
+    assert not soak_of("timing.warmup_s=0", "timing.warmup_repetitions=1").warm_up_rule.trial
+    assert not soak_of("timing.warmup_s=0.1", "timing.warmup_repetitions=0").warm_up_rule.trial
