@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import Expectation
 from commbench.core.case import Planned, version_of
-from commbench.core.layout import Layout, ends_of_pair, pairs_text
+from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
 from commbench.hardware.link_limits import COPY, HOST_COPY, bandwidth_limit
 from commbench.hardware.nvml import throttled
@@ -60,7 +60,7 @@ def row(
 ) -> dict[str, Any]:
     """One row without the identity of the run; numbers are None unless the status is ok."""
     layout = Layout.parse(job.case.layout)
-    nodes = {conditions.world.node_of(rank) for rank in job.members}
+    nodes = conditions.world.nodes_of(job.members)
     hosts = {name for node, name in enumerate(conditions.hosts) if node in nodes}
     values: dict[str, Any] = {column.name: None for column in CASES}
     values |= {column.name: getattr(job.case, column.name) for column in VARIABLES}
@@ -95,8 +95,9 @@ def split_rounds(job: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]
     if len(singles) == 1 or not isinstance(outcome, Samples):
         return [(single, outcome) for single in singles]
     parts: list[tuple[Planned, Outcome]] = []
+    row_of = {rank: row for row, rank in enumerate(outcome.ranks)}
     for single in singles:
-        rows = [outcome.ranks.index(rank) for rank in single.active]
+        rows = [row_of[rank] for rank in single.active]
         blocks = tuple(
             replace(block, stamps=block.stamps[rows])
             for block in outcome.blocks
@@ -117,16 +118,13 @@ def split_rounds(job: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]
 
 def single_jobs(job: Planned) -> list[Planned]:
     """A job for each row of a case: a round of pairs has a row per pair."""
-    if job.case.schedule != "rounds" or len(job.case.pairs) < 2:
-        return [job]
-    return [
-        replace(job, case=replace(job.case, pair=pairs_text([pair]))) for pair in job.case.pairs
-    ]
+    singles = job.case.single_cases
+    return [job] if len(singles) == 1 else [replace(job, case=single) for single in singles]
 
 
 def row_ids(job: Planned) -> list[str]:
     """The case ids of the rows of a case."""
-    return [single.case.case_id for single in single_jobs(job)]
+    return [single.case_id for single in job.case.single_cases]
 
 
 # ---------------------------------------------------------------- raw tables

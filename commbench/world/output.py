@@ -137,6 +137,7 @@ class Reporter:
     def __init__(self) -> None:
         self._state = State()
         self._shares = dict[str, float]()  # by case: how much of it is done
+        self._done_share = 0.0  # their sum
         self._has_parent = PROGRESS in os.environ
         self._bar: Bar | None = None
 
@@ -159,12 +160,15 @@ class Reporter:
         """A visit of a case has ended."""
         finished = row["stop_reason"] not in UNFINISHED
         visits = row.get("visits") or 1
-        again = self._shares.get(row["case_id"]) == 1.0  # written with another warning
-        self._shares[row["case_id"]] = 1.0 if finished else visits / (visits + 1)
+        before = self._shares.get(row["case_id"], 0.0)
+        again = before == 1.0  # written with another warning
+        share = 1.0 if finished else visits / (visits + 1)
+        self._shares[row["case_id"]] = share
+        self._done_share += share - before
         text = case_text(row)
         ok = row["status"] == "ok"
-        self._state.done = sum(share == 1.0 for share in self._shares.values())
-        self._state.share = sum(self._shares.values()) / max(self._state.cases, len(self._shares))
+        self._state.done += (share == 1.0) - again
+        self._state.share = self._done_share / max(self._state.cases, len(self._shares))
         self._state.last = f"{text} {format_seconds(row['median_s']) if ok else row['status']}"
         if not self._has_parent and self._bar is None and finished and not again:
             result = format_seconds(row["median_s"]) if ok else f"{row['status']}: {row['reason']}"
