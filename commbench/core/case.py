@@ -124,7 +124,9 @@ class Benchmark(Protocol):
         """The number of equal blocks that the message is divided into; 0 without a message."""
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        """The program of a rank; without steps for an idle one."""
+        """The program of a rank; without steps for an idle one. Of an operation between pairs, the
+        ranks outside the pairs are idle, and the buffers of a rank depend on its place in its pair
+        alone: a plan asks for those of one pair."""
 
     def shape(self, case: Case, size: int) -> Shape: ...
 
