@@ -204,7 +204,9 @@ class VirtualRunner:
         return True
 
     def _noise_factors(self, n: int) -> VirtualTimes:
-        """A log-normal AR(1) series that continues from block to block."""
+        """A log-normal AR(1) series that continues from block to block; 1 without noise."""
+        if self._model.noise == 0:
+            return np.ones(n)
         rho = self._model.rho
         shocks = (self._random.standard_normal(n) * math.sqrt(1 - rho**2)).tolist()
         values = [

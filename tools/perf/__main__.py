@@ -26,7 +26,7 @@ from wire import claims_link, claims_loopback
 
 HERE = Path(__file__).parent
 SIMULATED = ("8x8", "16x8")
-SIMULATED_S = 120.0
+SIMULATED_S = 60.0
 SIMULATED_RUN_S = 600
 
 

@@ -275,10 +275,12 @@ def record(job: Planned, outcome: Samples, world: World) -> None:
 def simulated_cost(layout: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         measured = ("backend=simulated", "benchmark=p2p_latency", "sizes=[8]", "timing=fixed")
-        pairs = (f"layout={layout}", "pairs=all", "schedule=rounds", "timing.repetitions=20")
+        # a warm-up lasts as long as on a real clock
+        timing = ("timing.repetitions=20", "timing.warmup_s=0", "timing.warmup_repetitions=0")
+        pairs = (f"layout={layout}", "pairs=all", "schedule=rounds")
         begin_s = time.process_time()
         with redirect_stdout(sys.stderr):
-            run = run_one(*measured, *pairs, f"output={folder}")
+            run = run_one(*measured, *timing, *pairs, f"output={folder}")
         cpu_s = time.process_time() - begin_s
         rows = load_run(run)["cases"]
     assert rows == Layout.parse(layout).size ** 2
