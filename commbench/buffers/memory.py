@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.core.payload import DType, dtype
-from commbench.core.program import PERIOD, BufferSpec, Pattern, Program, View
+from commbench.core.program import PERIOD, BufferSpec, Pattern, Program, Segment, View
 from commbench.core.protocols import Buffer, Communicator
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -108,6 +108,7 @@ class HostBuffer(AddressedBuffer):
         self._bytes = self.raw.reshape(pool, spec.slots, slot_bytes(spec))
         self._bytes.fill(SENTINEL)  # touches every page from the thread that will use it
         self.first_address = int(self._bytes.ctypes.data)
+        self.writes = 0  # how often its contents were set
 
     def words(self, slot: int | slice = 0, copy: int | slice = 0) -> NDArray[Any]:
         """The elements of one slot as the dtype's machine words; slices of slots or copies add
@@ -115,6 +116,7 @@ class HostBuffer(AddressedBuffer):
         return self._bytes[copy, slot, : self.payload_bytes].view(self.dtype.word)
 
     def write(self, pattern: Pattern | None) -> None:
+        self.writes += 1
         if pattern is None:
             self._bytes.fill(SENTINEL)
             return
@@ -143,7 +145,7 @@ class HostBuffer(AddressedBuffer):
         for segment in pattern.segments:
             if segment.period is not period:
                 period = segment.period
-                tile = self._tile(segment.period, pattern)
+                tile = self._tile(segment, pattern)
             done = 0
             while done < segment.count:
                 slot, element = divmod(begin + done, self.spec.count)
@@ -153,13 +155,19 @@ class HostBuffer(AddressedBuffer):
                 done += length
             begin += done
 
-    def _tile(self, period: NDArray[np.int64], pattern: Pattern) -> NDArray[Any]:
-        """The words of a period, repeated beyond CHUNK_BYTES for a long pattern."""
+    def _tile(self, segment: Segment, pattern: Pattern) -> NDArray[Any]:
+        """The words of a period, repeated beyond CHUNK_BYTES for a long pattern; of a short pattern
+        only those up to its end."""
+        period = segment.period
+        end = segment.shift + segment.count
+        if len(pattern.segments) == 1 and end <= PERIOD:
+            period = period[:end]
         words = self.dtype.encode(period)
         if pattern.divisor != 1:
             words = self.dtype.encode(self.dtype.decode(words) / pattern.divisor)
-        repetitions = 2 + CHUNK_BYTES // words.nbytes if pattern.count >= PERIOD else 1
-        return np.tile(words, repetitions)
+        if pattern.count < PERIOD:
+            return words
+        return np.tile(words, 2 + CHUNK_BYTES // words.nbytes)
 
 
 def _count_different(actual: NDArray[Any], expected: NDArray[Any], kind: DType, ulp: int) -> int:

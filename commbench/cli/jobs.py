@@ -18,8 +18,8 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
-from commbench.config.settings import Job, Settings
-from commbench.core.case import Planned
+from commbench.config.settings import Job, Settings, too_many_pairs
+from commbench.core.case import Planned, World
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.terminal import (
@@ -30,11 +30,11 @@ from commbench.core.terminal import (
     printable,
     table_text,
 )
-from commbench.core.units import about_bytes, format_bytes, format_seconds, plural
-from commbench.core.variables import AXES, is_usual
+from commbench.core.units import about_bytes, about_duration, format_bytes, short_pairs
+from commbench.core.variables import AXES, Case, is_usual
 from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
-from commbench.measure.plan import duration_s, plan
+from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline
 from commbench.results.columns import row_order
 from commbench.results.load import run_tables
 from commbench.results.run_folder import new_folder, read_record
@@ -50,13 +50,14 @@ STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
 # a Hydra launcher with these starts a task for each rank
 SLURM_KEYS = ("nodes", "tasks_per_node", "partition")
-IN_EVERY_PLAN = ("benchmark", "layout", "pair", "dtype")
+SHARED = ("layout", "dtype")  # named below the table of a plan where all cases have the same
 PLAN_COLUMNS = (
     TableColumn("message", right=True),
+    TableColumn("cases", right=True, priority=1),
     TableColumn("memory / node", right=True, priority=2),
     TableColumn("at most", right=True, priority=1),
-    TableColumn("skipped because", prose=True),
 )
+PLAN_WIDTH = 100  # columns of the lines below the table, in a file
 
 # runs the job of a configuration, in a folder if one is given; returns the exit status
 Task = Callable[..., int]
@@ -318,49 +319,160 @@ def starts_ranks(config: DictConfig) -> bool:
     return all(key in config.hydra.launcher for key in SLURM_KEYS)
 
 
-def planned_here(settings: Settings, ranks: int = 2) -> tuple[Planned, ...]:
-    """The cases of a job on this machine, also the skipped ones; `ranks` replaces a layout that is
-    left open."""
+def _world_here(settings: Settings, ranks: int = 2) -> tuple[Settings, World]:
+    """A world on this machine for a job; `ranks` replaces a layout that is left open."""
     around = Layout.around(settings.layouts, ranks)
     world, _ = hosted_world(around.nodes, around.ranks_per_node)
-    return plan(replace(settings, layouts=settings.layouts or (around,)), world, facts_here())
+    return replace(settings, layouts=settings.layouts or (around,)), world
+
+
+def planned_here(settings: Settings) -> tuple[Planned, ...]:
+    """The cases of a job on this machine, also the skipped ones. Raises ConfigError where there are
+    too many."""
+    refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
+    if refusal is not None:
+        raise ConfigError(refusal)
+    return plan(*_world_here(settings), facts_here())
 
 
 def print_plans(jobs: Sequence[Job], ranks: int = 2) -> None:
-    """The cases of every job, for `plan=true`."""
+    """The cases of every job, for `plan=true`; `ranks` replaces a layout that is left open."""
     for job, title in zip(jobs, job_titles(jobs), strict=True):
         if len(jobs) > 1:
             print(title)
-        print(_plan_text(job.settings, planned_here(job.settings, ranks)))
+        settings, world = _world_here(job.settings, ranks)
+        print(_plan_text(settings, plan_outline(settings, world, facts_here())))
 
 
-def _plan_text(settings: Settings, planned: Sequence[Planned]) -> str:
-    """The cases as a table, in a sorted order; they run in a shuffled one."""
-    jobs = sorted(planned, key=lambda job: row_order(vars(job.case)))
-    names = [
-        *IN_EVERY_PLAN,
-        *(name for name in AXES if len({getattr(job.case, name) for job in jobs} - {None}) > 1),
+@dataclass(frozen=True)
+class _PlanLine:
+    """Cases that differ in nothing that the table of a plan shows."""
+
+    groups: tuple[AlikeCases, ...]
+
+    @property
+    def case(self) -> Case:
+        return self.groups[0].job.case
+
+    @property
+    def skip(self) -> str | None:
+        return self.groups[0].job.skip
+
+    @property
+    def cases(self) -> int:
+        return sum(group.cases for group in self.groups)
+
+    @property
+    def node_bytes(self) -> int:
+        return max(group.job.node_bytes for group in self.groups)
+
+    @property
+    def pair_text(self) -> str:
+        """The first and the last pair, and how many run at once."""
+        if self.cases == 1:
+            return short_pairs(self.case.pair or "")
+        last_pair = self.groups[-1].last_pair or ""
+        ends = f"{self.case.pair or ''} .. {last_pair}".split()
+        at_once = {len(group.job.case.pairs) for group in self.groups}
+        most = f" ({'at most ' if len(at_once) > 1 else ''}{max(at_once)} at once)"
+        return f"{ends[0]} .. {ends[-1]}{most if max(at_once) > 1 else ''}"
+
+    def text(self, name: str) -> str:
+        """The value of a variable."""
+        if name == "pair":
+            return self.pair_text
+        value = getattr(self.case, name)
+        return "" if is_usual(name, value) else str(value)
+
+    def seconds(self, settings: Settings) -> float:
+        """An upper estimate of their time together."""
+        return sum(group.cases * duration_s(settings, group.job) for group in self.groups)
+
+
+def _plan_lines(alike: Sequence[AlikeCases], names: Sequence[str]) -> list[_PlanLine]:
+    """The lines of a plan in a sorted order; the cases run in a shuffled one."""
+    groups: dict[tuple[object, ...], list[AlikeCases]] = {}
+    for group in sorted(alike, key=_plan_order):
+        case = group.job.case
+        shown = [getattr(case, name) for name in names if name != "pair"]
+        groups.setdefault((*shown, case.message_bytes, group.job.skip), []).append(group)
+    return [_PlanLine(tuple(same)) for same in groups.values()]
+
+
+def _plan_order(group: AlikeCases) -> tuple[object, ...]:
+    """Sort key: as rows, by the first of the pairs."""
+    case = group.job.case
+    return row_order({**vars(case), "pair": (case.pair or "").partition(" ")[0] or None})
+
+
+def _plan_text(settings: Settings, alike: Sequence[AlikeCases]) -> str:
+    """A table with a line for all cases that differ in their pairs only; below it why some are
+    skipped, and the sums."""
+    cases = [group.job.case for group in alike]
+    values = {name: {getattr(case, name) for case in cases} for name in (*SHARED, *AXES)}
+    common = [
+        f"{name} {value}"
+        for name in SHARED
+        for value in values[name]
+        if len(values[name]) == 1 and not is_usual(name, value)
     ]
+    names = [
+        *("benchmark", "layout", "pair", "dtype"),
+        *(name for name in AXES if len(values[name] - {None}) > 1),
+    ]
+    names = [name for name in names if name not in SHARED or len(values[name]) > 1]
+    lines = _plan_lines(alike, names)
+    reasons = list(dict.fromkeys(line.skip for line in lines if line.skip is not None))
+    several = any(line.cases > 1 for line in lines)
     columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS]
-    rows = []
-    for job in jobs:
-        values = [(name, getattr(job.case, name)) for name in names]
-        texts = ["" if is_usual(name, value) else str(value) for name, value in values]
-        texts.append(format_bytes(job.case.message_bytes) if job.case.message_bytes else "-")
-        measured = [about_bytes(job.node_bytes), format_seconds(duration_s(settings, job)), ""]
-        rows.append([*texts, *(["-", "-", job.skip] if job.skip else measured)])
+    rows = [
+        [
+            *(line.text(name) for name in names),
+            format_bytes(line.case.message_bytes) if line.case.message_bytes else "-",
+            f"{line.cases:,}" if several else "",
+            "-" if line.skip else about_bytes(line.node_bytes),
+            _skip_mark(line.skip, reasons) or about_duration(line.seconds(settings)),
+        ]
+        for line in lines
+    ]
     used = [
         index
         for index, column in enumerate(columns)
-        if column.heading == "message" or any(r[index] for r in rows)
+        if column.heading == "message" or any(row[index] for row in rows)
     ]
+    terminal = Terminal.of(sys.stdout)
     table = table_text(
         [columns[index] for index in used],
         [[row[index] for index in used] for row in rows],
-        Terminal.of(sys.stdout),
+        terminal,
     )
-    total = format_seconds(sum(duration_s(settings, job) for job in jobs))
-    runs = sum(1 for job in jobs if not job.skip)
+    notes = [f"{_skip_mark(reason, reasons)}: {reason}" for reason in reasons]
+    notes += [f"every case: {', '.join(common)}"] if common else []
+    refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
+    notes += [f"a run of this plan is refused: {refusal}"] if refusal is not None else []
+    below = paragraphs(notes, Terminal(terminal.width or PLAN_WIDTH))
+    return "\n".join([table, *([below] if notes else []), _plan_sums(settings, lines)])
+
+
+def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
+    """`skipped`, with the number of the reason where there are several; empty without a reason."""
+    if reason is None:
+        return ""
+    return "skipped" if len(reasons) == 1 else f"skipped ({reasons.index(reason) + 1})"
+
+
+def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
+    """How many cases there are, how many rows they make, and how long they take at most."""
+    cases = sum(line.cases for line in lines)
+    measured = sum(line.cases for line in lines if line.skip is None)
+    total = about_duration(sum(line.seconds(settings) for line in lines))
     what = f"{settings.backend.name}, timing {settings.timing.name}"
-    cases = plural(len(jobs), "case", "cases")
-    return f"{table}\n{what}: {cases}, {runs} to measure, at most {total}; nothing was started"
+    pairs = sum(
+        group.pairs for line in lines if line.case.schedule == "rounds" for group in line.groups
+    )
+    rounds = f" ({pairs:,} pairs)" if pairs else ""
+    noun = "case" if cases == 1 else "cases"
+    return (
+        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure, at most {total}; nothing was"
+        " started"
+    )

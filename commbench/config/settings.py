@@ -235,6 +235,9 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         raise ConfigError(
             "sync=window is for operations of all ranks; schedule=rounds needs sync=barrier"
         )
+    refusal = too_many_pairs(raw.get("pairs"), layouts, sizes)
+    if refusal is not None and not read("plan"):
+        raise ConfigError(refusal)
     timing = read("timing")
     if not isinstance(timing, Timing):
         raise ConfigError(
@@ -254,7 +257,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         sizes=sizes,
         **{name: read(name) for name in UNCHANGED},
         sizes_to_memory=f"..{TO_MEMORY}" in str(raw.get("sizes")),
-        pairs=_checked_pairs(raw.get("pairs"), layouts, sum(map(len, sizes))),
+        pairs=_checked_pairs(raw.get("pairs")),
         axes={name: _axis_values(read, name, device) for name in AXIS_KEYS},
         device=device,
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
@@ -295,15 +298,23 @@ def _timing_modes(modes: Sequence[str], device: Device) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def _checked_pairs(value: Any, layouts: Sequence[Layout], sizes: int) -> Pairs:
-    """Raises ConfigError, also where pairs=all makes more than MAX_PAIRS cases."""
+def too_many_pairs(
+    pairs: object, layouts: Sequence[Layout], sizes: Sequence[Sequence[int]]
+) -> str | None:
+    """Why a run with pairs=all is refused, which may be planned nevertheless: it makes more than
+    MAX_PAIRS cases. None if it does not."""
+    cases = sum(layout.size**2 for layout in layouts) * sum(map(len, sizes))
+    if pairs != "all" or cases <= MAX_PAIRS:
+        return None
+    return (
+        f"pairs=all makes {cases} cases here, at most {MAX_PAIRS} are allowed; name pairs, fewer"
+        " sizes or fewer ranks"
+    )
+
+
+def _checked_pairs(value: Any) -> Pairs:
+    """Raises ConfigError."""
     if value in ("neighbours", "all"):
-        cases = sum(layout.size**2 for layout in layouts) * sizes
-        if value == "all" and cases > MAX_PAIRS:
-            raise ConfigError(
-                f"pairs=all makes {cases} cases here, at most {MAX_PAIRS} are allowed; name pairs"
-                " or fewer ranks"
-            )
         return str(value)
     pairs: list[Any] = value if isinstance(value, list) and value else [None]
     for pair in pairs:

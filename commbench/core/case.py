@@ -46,7 +46,21 @@ class World:
         return max(len(node) for node in self.nodes)
 
     def node_of(self, rank: int) -> int:
-        return next(index for index, ranks in enumerate(self.nodes) if rank in ranks)
+        return self._node_by_rank[rank]
+
+    def nodes_of(self, ranks: tuple[int, ...]) -> frozenset[int]:
+        """The nodes of these ranks."""
+        if ranks not in self._nodes_by_ranks:  # few: the layouts of a run
+            self._nodes_by_ranks[ranks] = frozenset(map(self.node_of, ranks))
+        return self._nodes_by_ranks[ranks]
+
+    @cached_property
+    def _nodes_by_ranks(self) -> dict[tuple[int, ...], frozenset[int]]:
+        return {}
+
+    @cached_property
+    def _node_by_rank(self) -> dict[int, int]:
+        return {rank: node for node, ranks in enumerate(self.nodes) for rank in ranks}
 
     @property
     def neighbours(self) -> tuple[int, ...]:
@@ -110,7 +124,9 @@ class Benchmark(Protocol):
         """The number of equal blocks that the message is divided into; 0 without a message."""
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        """The program of a rank; without steps for an idle one."""
+        """The program of a rank; without steps for an idle one. Of an operation between pairs, the
+        ranks outside the pairs are idle, and the buffers of a rank depend on its place in its pair
+        alone: a plan asks for those of one pair."""
 
     def shape(self, case: Case, size: int) -> Shape: ...
 
@@ -167,8 +183,9 @@ class Planned:
 
     @cached_property
     def active(self) -> tuple[int, ...]:
-        """The ranks of the layout whose programs have steps."""
-        return tuple(rank for rank in range(self.size) if self.program(rank).steps)
+        """The ranks of the layout whose programs have steps; those outside the pairs have none."""
+        ranks = sorted(self.case.pair_by_rank) or range(self.size)
+        return tuple(rank for rank in ranks if self.program(rank).steps)
 
     @property
     def senders(self) -> tuple[int, ...]:

@@ -133,27 +133,61 @@ def all_pairs(size: int) -> list[Pair]:
     pair. If `size` is odd, one place is empty, and the rank opposite it is idle.
     """
     seats = size + size % 2
-    forth: list[Pair] = []
-    for turn in range(seats - 1):
-        circle = [seats - 1, *((turn + seat) % (seats - 1) for seat in range(seats - 1))]
-        opposite = ((circle[seat], circle[seats - 1 - seat]) for seat in range(seats // 2))
-        forth += [(min(pair), max(pair)) for pair in opposite if max(pair) < size]
+    forth = [pair for turn in range(seats - 1) for pair in _turn(size, turn)]
     with_itself = [(rank, rank) for rank in range(size)]
     return [*with_itself, *forth, *((second, first) for first, second in forth)]
+
+
+def _turn(size: int, turn: int) -> list[Pair]:
+    """The pairs of a turn of the circle, the lower rank first."""
+    seats = size + size % 2
+    circle = [seats - 1, *((turn + seat) % (seats - 1) for seat in range(seats - 1))]
+    opposite = ((circle[seat], circle[seats - 1 - seat]) for seat in range(seats // 2))
+    return [(min(pair), max(pair)) for pair in opposite if max(pair) < size]
 
 
 def rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
     """Divide pairs into rounds in which no rank occurs twice; each pair goes into the first round
     with room for it."""
     packed: list[list[Pair]] = []
-    busy: list[set[int]] = []  # ranks of each round
+    busy: dict[int, int] = {}  # by rank: bit i is set if round i has the rank
     for pair in pairs:
-        index = next(
-            (index for index, ranks in enumerate(busy) if not ranks & set(pair)), len(packed)
-        )
+        taken = busy.get(pair[0], 0) | busy.get(pair[1], 0)
+        first_free = ~taken & (taken + 1)  # the lowest bit that is not set
+        index = first_free.bit_length() - 1
         if index == len(packed):
             packed.append([])
-            busy.append(set())
         packed[index].append(pair)
-        busy[index].update(pair)
+        for rank in set(pair):
+            busy[rank] = busy.get(rank, 0) | first_free
     return packed
+
+
+@dataclass(frozen=True)
+class AlikePairs:
+    """The pairs of `cases` cases that need the same memory and time: those of the first and of the
+    last case, each of which run at once."""
+
+    first: tuple[Pair, ...]
+    last: tuple[Pair, ...]
+    cases: int
+
+
+def alike_pairs(layout: Layout, at_once: bool) -> list[AlikePairs]:
+    """`all_pairs`, or their rounds with `at_once`, without making them: thousands of ranks have
+    millions. Each rank with itself first, then pairs on one node, then pairs of two nodes."""
+    size = layout.size
+    own = tuple((rank, rank) for rank in range(size))
+    seats = size + size % 2
+    if at_once:
+        first = tuple(_turn(size, 0))
+        last = tuple((second, first) for first, second in _turn(size, seats - 2))
+        groups = [AlikePairs(own, own, 1), AlikePairs(first, last, 2 * (seats - 1))]
+    else:
+        within = layout.ranks_per_node
+        groups = [
+            AlikePairs(own[:1], own[-1:], size),
+            AlikePairs(((0, 1),), ((size - 1, size - 2),), size * (within - 1)),
+            AlikePairs(((0, within),), ((size - 1, 0),), size * (size - within)),
+        ]
+    return [group for group in groups if group.cases and group.first]

@@ -24,6 +24,8 @@ LARGEST = 15
 BLOCK_STRIDE = 3571
 # key of a stream from which all ranks take their blocks, so that one period is in memory for all
 SHARED = 0
+# of 64 KiB: two checks of each of 512 ranks in this process, as in a simulated world
+CACHED_STREAMS = 1024
 _INDEX = np.arange(PERIOD, dtype=np.int64)
 
 
@@ -110,7 +112,7 @@ def reduced(size: int, salt: int, reduction: str, count: int, shift: int = 0) ->
     return Pattern((segment,), ulp=0 if divisor & (divisor - 1) == 0 else size, divisor=divisor)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=CACHED_STREAMS)
 def _values(key: int, salt: int) -> NDArray[np.int64]:
     """Integers 1 ... LARGEST, scrambled so that neighbours, ranks and checks differ."""
     return _scrambled(np.full(PERIOD, key, dtype=np.int64), salt)

@@ -85,6 +85,15 @@ def format_seconds(value: float | None) -> str:
     return f"{format_number(value / 1e-9)} ns"
 
 
+def about_duration(seconds: float) -> str:
+    """A time that may be long, in two or three digits: 45.6 s, 23 min, 5.5 h, 12 days."""
+    for scale, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * scale:
+            value = seconds / scale
+            return f"{value:.1f} {unit}" if value < 10 else f"{value:,.0f} {unit}"
+    return format_seconds(seconds)
+
+
 def plural(count: int, singular: str, several: str) -> str:
     """1 launch, 2 launches."""
     return f"{count} {singular if count == 1 else several}"

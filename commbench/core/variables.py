@@ -237,6 +237,13 @@ class Case:
         return tuple((int(a), int(b)) for a, b in (text.split("-") for text in self.pair.split()))
 
     @cached_property
+    def single_cases(self) -> tuple[Case, ...]:
+        """The case of each row: a round of pairs has a row per pair."""
+        if self.schedule != "rounds" or len(self.pairs) < 2:
+            return (self,)
+        return tuple(dataclasses.replace(self, pair=pair) for pair in str(self.pair).split())
+
+    @cached_property
     def pair_by_rank(self) -> dict[int, tuple[int, int]]:
         """The pair of each rank that has one."""
         return {rank: pair for pair in self.pairs for rank in pair}

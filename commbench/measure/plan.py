@@ -5,15 +5,23 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from commbench.buffers.memory import buffer_bytes
 from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import Settings
 from commbench.core.case import Benchmark, Planned, World
-from commbench.core.layout import Layout, all_pairs, pairs_text, rounds
+from commbench.core.layout import (
+    AlikePairs,
+    Layout,
+    Pair,
+    alike_pairs,
+    all_pairs,
+    pairs_text,
+    rounds,
+)
 from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec
 from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimingMode
@@ -45,18 +53,58 @@ def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, .
     """All cases in the order in which they run: shuffled by seed and launch, so that a drift is not
     taken for an effect of a variable."""
     jobs = [
-        _planned(settings, world, facts, layout, benchmark, case)
-        for layout in settings.layouts
-        for benchmark in settings.benchmarks
-        for case in _cases(settings, layout, benchmark)
-        if not settings.sizes_to_memory
-        or case.message_bytes <= facts.memory_bytes * settings.budget.memory_share
+        planner.planned(case)
+        for planner in _planners(settings, world, facts)
+        for case in planner.cases(planner.pair_texts())
     ]
-    if settings.sizes_to_memory:
-        jobs = [job for job in jobs if not (job.skip and job.node_bytes)]
-    unique = list({job.case.case_id: job for job in jobs}.values())
+    unique = _unique(jobs, settings)
     random.Random(f"{settings.seed}/{settings.launch}").shuffle(unique)
     return tuple(replace(job, order=order) for order, job in enumerate(unique))
+
+
+@dataclass(frozen=True)
+class AlikeCases:
+    """`cases` cases of a plan that differ in nothing but their pairs. `job` is the first of them,
+    `last_pair` that of the last; all need the same memory and time, or have the same reason."""
+
+    job: Planned
+    last_pair: str | None
+    cases: int
+
+    @property
+    def pairs(self) -> int:
+        """The pairs of all cases, where all have as many (only rounds of listed pairs do not, and
+        each of these is a case by itself)."""
+        return self.cases * len(self.job.case.pairs)
+
+
+def plan_outline(settings: Settings, world: World, facts: PlanFacts) -> tuple[AlikeCases, ...]:
+    """The cases of `plan`, counted and not made: pairs=all of thousands of ranks has millions."""
+    alike = {}
+    jobs = []
+    for planner in _planners(settings, world, facts):
+        for pairs in planner.alike_pairs():
+            last_pair = pairs_text(pairs.last) or None
+            for case in planner.cases([pairs_text(pairs.first) or None]):
+                job = planner.planned(case)
+                jobs.append(job)
+                alike[case.case_id] = AlikeCases(job, last_pair, pairs.cases)
+    return tuple(alike[job.case.case_id] for job in _unique(jobs, settings))
+
+
+def _planners(settings: Settings, world: World, facts: PlanFacts) -> Iterator[_Planner]:
+    for layout in settings.layouts:
+        place = _Place.of(layout, world)
+        for benchmark in settings.benchmarks:
+            yield _Planner(settings, facts, place, benchmark)
+
+
+def _unique(jobs: Sequence[Planned], settings: Settings) -> list[Planned]:
+    """The cases without those that are the same, and with sizes=..max without those that do not fit
+    the memory."""
+    if settings.sizes_to_memory:
+        jobs = [job for job in jobs if not (job.skip and job.node_bytes)]
+    return list({job.case.case_id: job for job in jobs}.values())
 
 
 def pass_order(jobs: Sequence[Planned], settings: Settings, number: int) -> list[Planned]:
@@ -76,36 +124,6 @@ def duration_s(settings: Settings, job: Planned) -> float:
         settings.timing.visits * settings.timing.launches * (SETUP_S + job.node_bytes / 1e9)
         + 1.25 * settings.case_s
     )
-
-
-def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[Case]:
-    schedule = settings.schedule if "pair" in benchmark.axes else None
-    messages = _messages(settings, layout, benchmark)
-    for (kind, message_bytes, elements), axes in itertools.product(
-        messages, _axes(settings, layout, benchmark)
-    ):
-        # one buffer for all messages of a window is meant to be used again
-        usual_cache = "warm" if axes["buffers"] == "shared" else benchmark.cache
-        yield Case(
-            benchmark=benchmark.name,
-            backend=settings.backend.name,
-            timing=settings.timing.name,
-            sync=_sync(settings, benchmark, schedule, axes["timing_mode"]),
-            device=settings.device,
-            dtype=kind,
-            layout=str(layout),
-            message_bytes=message_bytes,
-            elements=elements,
-            schedule=schedule,
-            staging=_staging(settings, benchmark),
-            cache=usual_cache if settings.cache == "auto" else settings.cache,
-            cuda_ipc=settings.cuda_ipc,
-            interface=settings.interface,
-            env=settings.recorded_env,
-            bind=settings.bind,
-            backend_options=settings.backend.options,
-            **axes | {"window": _window(axes["window"], message_bytes, axes["buffers"])},
-        )
 
 
 def _staging(settings: Settings, benchmark: Benchmark) -> Staging:
@@ -147,7 +165,9 @@ def _messages(
             yield kind, count * blocks * dtype(kind).itemsize or message_bytes, count
 
 
-def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[dict[str, Any]]:
+def _axes(
+    settings: Settings, benchmark: Benchmark, pair_texts: Sequence[str | None]
+) -> Iterator[dict[str, Any]]:
     """Values of the pair and of each axis, by field of the case; None where it does not apply to
     the operation."""
     # only the Python engine enqueues work on a GPU
@@ -156,7 +176,7 @@ def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[
         "engine": ("auto", usual_engine),
         "in_place": (None, benchmark.blocks(2) == 1),
     }
-    values: dict[str, tuple[Any, ...]] = {"pair": _pair_texts(settings, layout, benchmark)}
+    values: dict[str, Sequence[Any]] = {"pair": pair_texts}
     for name, chosen in settings.axes.items():
         auto, resolved = usual.get(name, (None, None))
         values[name] = (
@@ -179,16 +199,15 @@ def _applies(settings: Settings, benchmark: Benchmark, name: str) -> bool:
     return True
 
 
-def _pair_texts(settings: Settings, layout: Layout, benchmark: Benchmark) -> tuple[str | None, ...]:
-    """A text per case: a pair, the pairs of a round, or those that run at once; None without."""
+def _pairs_at_once(settings: Settings, layout: Layout, benchmark: Benchmark) -> list[list[Pair]]:
+    """The pairs of each case: one, those of a round, or all that run at once; none without."""
     if "pairs" in benchmark.axes:
         # those listed, else rank i of the first half with rank i of the second (osu_mbw_mr)
         half = layout.size // 2
         halves = [(rank, rank + half) for rank in range(half)]
-        together = halves if isinstance(settings.pairs, str) else settings.pairs
-        return (pairs_text(together) or None,)
+        return [halves if isinstance(settings.pairs, str) else list(settings.pairs)]
     if "pair" not in benchmark.axes:
-        return (None,)
+        return [[]]
     if settings.pairs == "all":
         chosen = all_pairs(layout.size)
     elif settings.pairs == "neighbours":
@@ -196,7 +215,7 @@ def _pair_texts(settings: Settings, layout: Layout, benchmark: Benchmark) -> tup
     else:
         chosen = [pair for pair in settings.pairs if isinstance(pair, tuple)]
     groups = rounds(chosen) if settings.schedule == "rounds" else [[pair] for pair in chosen]
-    return tuple(pairs_text(group) for group in groups) or (None,)
+    return groups or [[]]
 
 
 def _window(window: object, message_bytes: int, buffers: object) -> int | None:
@@ -208,40 +227,143 @@ def _window(window: object, message_bytes: int, buffers: object) -> int | None:
     return min(window, max(LEAST_WINDOW, WINDOW_CAP_BYTES // max(message_bytes, 1)))
 
 
-def _planned(
-    settings: Settings,
-    world: World,
-    facts: PlanFacts,
-    layout: Layout,
-    benchmark: Benchmark,
-    case: Case,
-) -> Planned:
-    misfit = layout.misfit(world)
-    reason = misfit or _impossible(settings, layout, benchmark, case)
-    members = () if misfit else layout.members(world)
-    job = Planned(0, case, benchmark, members, 1, 0, reason)
-    if reason:
-        return job
-    specs = [job.program(rank).buffers for rank in range(job.size)]
-    pool = _pool(case, specs, facts)
-    of_hosts = dict(
-        zip(
-            members,
-            (sum(_host_bytes(case, spec, pool) for spec in own) for own in specs),
-            strict=True,
-        )
+@dataclass(frozen=True)
+class _Place:
+    """A layout in its world. `nodes` has the node of each rank of the layout, `processes` the
+    number of the world's ranks on each node."""
+
+    layout: Layout
+    misfit: str | None
+    members: tuple[int, ...]
+    nodes: tuple[int, ...]
+    processes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, layout: Layout, world: World) -> _Place:
+        misfit = layout.misfit(world)
+        members = () if misfit else layout.members(world)
+        node_of = {rank: node for node, ranks in enumerate(world.nodes) for rank in ranks}
+        nodes = tuple(node_of[rank] for rank in members)
+        return cls(layout, misfit, members, nodes, tuple(map(len, world.nodes)))
+
+    def alike(self, cases: Iterable[Sequence[Pair]]) -> list[AlikePairs]:
+        """Cases with a single pair by where it is (within a rank, on one node, on two); each other
+        case by itself."""
+        groups: dict[object, list[tuple[Pair, ...]]] = {}
+        for pairs in dict.fromkeys(map(tuple, cases)):
+            where: object = pairs
+            if len(pairs) == 1 and max(pairs[0]) < len(self.nodes):
+                first, second = pairs[0]
+                where = first == second, self.nodes[first] == self.nodes[second]
+            groups.setdefault(where, []).append(pairs)
+        return [AlikePairs(same[0], same[-1], len(same)) for same in groups.values()]
+
+
+@dataclass(frozen=True, eq=False)
+class _Planner:
+    """Plans the cases of a benchmark in a layout."""
+
+    settings: Settings
+    facts: PlanFacts
+    place: _Place
+    benchmark: Benchmark
+    # of a rank with a pair, by all variables but the pair and by its position there
+    _paired_buffers: dict[tuple[Case, bool, bool], tuple[BufferSpec, ...]] = field(
+        default_factory=dict
     )
-    node_bytes = max(
-        sum(CONTROL_BYTES + of_hosts.get(rank, 0) for rank in ranks) for ranks in world.nodes
-    )
-    reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
-    if case.device == "cuda" and reason is None and facts.gpu_bytes is not None:
-        needs = [
-            sum(buffer_bytes(spec, pool) for spec in own if spec.memory == DEVICE) for own in specs
-        ]
-        ranks = -(-layout.ranks_per_node // facts.gpus)
-        reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
-    return replace(job, pool=pool, node_bytes=node_bytes, skip=reason)
+
+    def pair_texts(self) -> list[str | None]:
+        """The text of Case.pair of each case."""
+        cases = _pairs_at_once(self.settings, self.place.layout, self.benchmark)
+        return [pairs_text(pairs) or None for pairs in cases]
+
+    def alike_pairs(self) -> list[AlikePairs]:
+        """The pairs of all cases, without making them all."""
+        settings = self.settings
+        layout = self.place.layout
+        if settings.pairs == "all" and "pair" in self.benchmark.axes:
+            return alike_pairs(layout, settings.schedule == "rounds")
+        return self.place.alike(_pairs_at_once(settings, layout, self.benchmark))
+
+    def cases(self, pair_texts: Sequence[str | None]) -> Iterator[Case]:
+        settings = self.settings
+        benchmark = self.benchmark
+        schedule = settings.schedule if "pair" in benchmark.axes else None
+        most_bytes = self.facts.memory_bytes * settings.budget.memory_share
+        messages = _messages(settings, self.place.layout, benchmark)
+        for (kind, message_bytes, elements), axes in itertools.product(
+            messages, _axes(settings, benchmark, pair_texts)
+        ):
+            if settings.sizes_to_memory and message_bytes > most_bytes:
+                continue
+            # one buffer for all messages of a window is meant to be used again
+            usual_cache = "warm" if axes["buffers"] == "shared" else benchmark.cache
+            yield Case(
+                benchmark=benchmark.name,
+                backend=settings.backend.name,
+                timing=settings.timing.name,
+                sync=_sync(settings, benchmark, schedule, axes["timing_mode"]),
+                device=settings.device,
+                dtype=kind,
+                layout=str(self.place.layout),
+                message_bytes=message_bytes,
+                elements=elements,
+                schedule=schedule,
+                staging=_staging(settings, benchmark),
+                cache=usual_cache if settings.cache == "auto" else settings.cache,
+                cuda_ipc=settings.cuda_ipc,
+                interface=settings.interface,
+                env=settings.recorded_env,
+                bind=settings.bind,
+                backend_options=settings.backend.options,
+                **axes | {"window": _window(axes["window"], message_bytes, axes["buffers"])},
+            )
+
+    def planned(self, case: Case) -> Planned:
+        settings = self.settings
+        facts = self.facts
+        place = self.place
+        misfit = place.misfit
+        reason = misfit or _impossible(settings, place.layout, self.benchmark, case)
+        job = Planned(0, case, self.benchmark, place.members, 1, 0, reason)
+        if reason:
+            return job
+        specs = self._buffers(job)
+        # by identity: thousands of ranks with pairs share two objects
+        kinds = {id(own): own for own in specs.values()}
+        pool = _pool(case, kinds.values(), facts)
+        host_bytes = {
+            kind: sum(_host_bytes(case, spec, pool) for spec in own) for kind, own in kinds.items()
+        }
+        by_node = [CONTROL_BYTES * processes for processes in place.processes]
+        for rank, own in specs.items():
+            by_node[place.nodes[rank]] += host_bytes[id(own)]
+        node_bytes = max(by_node)
+        reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
+        if case.device == "cuda" and reason is None and facts.gpu_bytes is not None:
+            needs = [
+                sum(buffer_bytes(spec, pool) for spec in own if spec.memory == DEVICE)
+                for own in kinds.values()
+            ]
+            ranks = -(-place.layout.ranks_per_node // facts.gpus)
+            reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
+        return replace(job, pool=pool, node_bytes=node_bytes, skip=reason)
+
+    def _buffers(self, job: Planned) -> dict[int, tuple[BufferSpec, ...]]:
+        """The buffers of each rank that has some. With pairs those of two ranks are enough: a
+        program depends on the position of its rank in the pair."""
+        case = job.case
+        if not case.pairs:
+            return {rank: job.program(rank).buffers for rank in range(job.size)}
+        key = replace(case, pair=None)
+        specs = {}
+        for pair in case.pairs:
+            for rank in pair:
+                position = (key, rank == pair[0], rank == pair[1])
+                if position not in self._paired_buffers:
+                    self._paired_buffers[position] = job.program(rank).buffers
+                specs[rank] = self._paired_buffers[position]
+        return specs
 
 
 def _host_bytes(case: Case, spec: BufferSpec, pool: int) -> int:
@@ -310,10 +432,10 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
     return settings.backend.supports(case, layout.size)
 
 
-def _pool(case: Case, specs: list[tuple[BufferSpec, ...]], facts: PlanFacts) -> int:
+def _pool(case: Case, buffers: Iterable[tuple[BufferSpec, ...]], facts: PlanFacts) -> int:
     """How many copies are needed to rotate through twice the cache (method: Intel MPI Benchmarks'
     -off_cache)."""
-    everything = [spec for own in specs for spec in own]
+    everything = [spec for own in buffers for spec in own]
     # a graph is captured for one copy
     if case.cache != "rotate" or not everything or case.timing_mode == "graph":
         return 1

@@ -26,7 +26,7 @@ from commbench.results.run_folder import write_json
 from commbench.world.output import Reporter, print_error
 from commbench.world.recovery import EarlierVisits
 from commbench.writers.console import Console
-from commbench.writers.parquet import Parquet
+from commbench.writers.parquet import Entry, Parquet
 
 from .conditions import Conditions
 from .rows import count_table, row, row_ids, sample_table, single_cases, split_rounds
@@ -55,6 +55,8 @@ class Recorder:
         self._ended = False  # whether there is no time for further visits
         self._left_s = 0.0  # that finished cases have not used of their time in this launch
         self.rows: dict[str, dict[str, Any]] = {}  # by case_id, the newest
+        self._unwritten: list[Entry] = []  # of the pairs of a round, which are written together
+        self._ended_rows: list[dict[str, Any]] = []  # that the reporter has not seen
         self.writers = FanOut.storing(settings.writers)
         self.reporter = Reporter()
         self.stopped: str | None = None  # why no further case is measured
@@ -86,6 +88,7 @@ class Recorder:
                 ):
                     self._records.pop(single.case.case_id, None)
                     self._write_row(single, part, conditions, started)
+            self._flush()
 
     def break_off(
         self, planned: Planned, reason: str, conditions: Conditions, started: datetime
@@ -97,6 +100,7 @@ class Recorder:
                 if not self._keep_visits(single, reason, conditions, started):
                     self._records.pop(single.case.case_id, None)
                     self._write_row(single, Failure(reason), conditions, started)
+            self._flush()
 
     def continue_visits(
         self, cases: Iterable[Planned], visits: Mapping[str, EarlierVisits]
@@ -159,6 +163,7 @@ class Recorder:
             if record and record.visits and values.get("stop_reason", INTERRUPTED) == INTERRUPTED:
                 record.stop_reason = "budget" if self.stopped is None else "stopped"
                 self._write_row(single, record, conditions, started)
+        self._flush()
         return bool(self._visited(planned))
 
     def block_k(self, planned: Planned) -> int | None:
@@ -186,6 +191,7 @@ class Recorder:
                     continue
                 if ("disturbed" in values["warnings"]) != record.disturbed(conditions.disturbed):
                     self._write_row(single, record, conditions, values["started_at"])
+            self._flush()
 
     def close(self, status: str, exit_status: int, reason: str | None) -> None:
         """End the writers, which merge their parts, write run.json and print the table."""
@@ -251,9 +257,19 @@ class Recorder:
         self.rows[values["case_id"]] = values
         if values["status"] in BAD and self._settings.on_error == "stop":
             self.stopped = self.stopped or f"on_error=stop, after {planned.case}"
-        self.writers.case(values, samples, counters)
+        self._unwritten.append((values, samples, counters))
         # done, as far as this launch goes
-        self.reporter.finished({**values, "stop_reason": reason})
+        self._ended_rows.append({**values, "stop_reason": reason})
+
+    def _flush(self) -> None:
+        """Pass the rows of a case to the writers."""
+        entries = self._unwritten
+        finished = self._ended_rows
+        self._unwritten = []
+        self._ended_rows = []
+        self.writers.cases(entries)
+        for values in finished:
+            self.reporter.finished(values)
 
     def _keep_visits(
         self, planned: Planned, reason: str, conditions: Conditions, started: datetime
@@ -336,14 +352,13 @@ class FanOut:
             writer.begin(run, run["folder"])
             self.begun.append(writer)
 
-    def case(
-        self,
-        row: Mapping[str, Any],
-        samples: Mapping[str, NDArray[Any]],
-        counters: Mapping[str, NDArray[Any]],
-    ) -> None:
+    def cases(self, entries: Sequence[Entry]) -> None:
         for writer in self._writers:
-            self._guarded(partial(writer.case, row, samples, counters))
+            if isinstance(writer, Parquet) and entries:
+                self._guarded(partial(writer.cases, entries))
+                continue
+            for entry in entries:
+                self._guarded(partial(writer.case, *entry))
 
     def end(self, run: dict[str, Any]) -> None:
         """End the writers, and report on stderr what could not be saved."""

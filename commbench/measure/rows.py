@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned, version_of
-from commbench.core.layout import Layout, ends_of_pair, pairs_text
+from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
 from commbench.hardware.link_limits import COPY, HOST_COPY, bandwidth_limit
 from commbench.hardware.nvml import throttled
@@ -60,7 +60,7 @@ def row(
 ) -> dict[str, Any]:
     """One row without the identity of the run; numbers are None unless the status is ok."""
     layout = Layout.parse(planned.case.layout)
-    nodes = {conditions.world.node_of(rank) for rank in planned.members}
+    nodes = conditions.world.nodes_of(planned.members)
     hosts = {name for node, name in enumerate(conditions.hosts) if node in nodes}
     values: dict[str, Any] = {column.name: None for column in CASES}
     values |= {column.name: getattr(planned.case, column.name) for column in VARIABLES}
@@ -99,17 +99,15 @@ def split_rounds(planned: Planned, outcome: Outcome) -> list[tuple[Planned, Outc
 
 def single_cases(planned: Planned) -> list[Planned]:
     """A planned case for each row of a case: a round of pairs has a row per pair."""
-    if planned.case.schedule != "rounds" or len(planned.case.pairs) < 2:
+    singles = planned.case.single_cases
+    if len(singles) == 1:
         return [planned]
-    return [
-        replace(planned, case=replace(planned.case, pair=pairs_text([pair])))
-        for pair in planned.case.pairs
-    ]
+    return [replace(planned, case=single) for single in singles]
 
 
 def row_ids(planned: Planned) -> list[str]:
     """The case ids of the rows of a case."""
-    return [single.case.case_id for single in single_cases(planned)]
+    return [single.case_id for single in planned.case.single_cases]
 
 
 # ---------------------------------------------------------------- raw tables

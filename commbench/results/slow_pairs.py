@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -314,9 +315,15 @@ def _slow_ranks(matrix: Matrix, ratios: Mapping[Pair, float], blank: Finding) ->
     cause."""
     linked = [pair for name, times in matrix.classes.items() if name != SELF for pair in times]
     slow = [pair for pair in linked if pair in ratios]
-    for rank in matrix.ranks:
-        links, slow_links = (sum(rank in pair for pair in pairs) for pairs in (linked, slow))
-        peers = {peer for pair in slow if rank in pair for peer in pair} - {rank}
+    links_of = Counter(rank for pair in linked for rank in pair)
+    slow_of: dict[int, list[Pair]] = {}
+    for pair in slow:
+        for rank in pair:
+            slow_of.setdefault(rank, []).append(pair)
+    for rank, own in sorted(slow_of.items()):
+        links = links_of[rank]
+        slow_links = len(own)
+        peers = {peer for pair in own for peer in pair} - {rank}
         if len(peers) >= 2 and 2 * slow_links > links:
             share = (
                 f"all {slow_links}" if slow_links == len(slow) else f"{slow_links} of {len(slow)}"
@@ -325,7 +332,7 @@ def _slow_ranks(matrix: Matrix, ratios: Mapping[Pair, float], blank: Finding) ->
                 f"{blank.text}: rank {rank} is in {share} slow pairs: look at the rank, not at the"
                 " link"
             )
-            ratio = float(np.median([ratios[pair] for pair in slow if rank in pair]))
+            ratio = float(np.median([ratios[pair] for pair in own]))
             yield replace(blank, kind="rank", rank=rank, ratio=ratio, text=text)
 
 

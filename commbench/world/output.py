@@ -16,6 +16,7 @@ import select
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -173,6 +174,8 @@ class Reporter:
         self._state = State()
         self._visits = dict[str, int]()  # of each case that has been begun
         self._finished = set[str]()
+        self._left = Counter[int]()  # cases that are not finished, by their visits
+        self._done_share = 0.0  # the sum over all cases
         self._has_parent = PROGRESS in os.environ
         self._bar: Bar | None = None
         self._pass_begun_s = time.monotonic()
@@ -199,33 +202,46 @@ class Reporter:
         """A visit of a case has ended."""
         case_id = row["case_id"]
         again = case_id in self._finished  # written with another warning
-        self._visits[case_id] = row.get("visits") or 1
-        if row["stop_reason"] not in UNFINISHED:
-            self._finished.add(case_id)
+        self._count(case_id, row.get("visits") or 1, row["stop_reason"] not in UNFINISHED)
         text = case_text(row)
         ok = row["status"] == "ok"
         self._state.last = f"{text} {format_seconds(row['median_s']) if ok else row['status']}"
-        self._count()
         if not self._has_parent and self._bar is None and case_id in self._finished and not again:
             result = format_seconds(row["median_s"]) if ok else f"{row['status']}: {row['reason']}"
             line = f"[{len(self._finished)}/{self._state.cases}] {text}: {result}"
             print(printable(line).replace("\n", " "), file=sys.stderr, flush=True)
         self._show()
 
-    def _count(self) -> None:
+    def _count(self, case_id: str, visits: int, is_finished: bool) -> None:
         """Find which pass this is, and how many cases it has visited."""
         state = self._state
+        self._forget(case_id)
+        self._visits[case_id] = visits
+        if is_finished:
+            self._finished.add(case_id)
+            self._done_share += 1.0
+        else:
+            self._left[visits] += 1
+            self._done_share += visits / (visits + 1)
         cases = max(state.cases, len(self._visits))
-        left = [visits for name, visits in self._visits.items() if name not in self._finished]
-        shares = [visits / (visits + 1) for visits in left]
-        state.share = (len(self._finished) + sum(shares)) / max(cases, 1)
+        state.share = self._done_share / cases
         not_begun = cases - len(self._visits)
         before = state.number
         # a case that is in no pass any more is finished
-        state.number = 1 if not_begun else min(left, default=before - 1) + 1
-        state.done = cases - (not_begun or left.count(state.number - 1))
-        if state.number > before and left and state.passes > 1:
+        state.number = 1 if not_begun else min(self._left, default=before - 1) + 1
+        state.done = cases - (not_begun or self._left[state.number - 1])
+        if state.number > before and self._left and state.passes > 1:
             self._print_pass(before)
+
+    def _forget(self, case_id: str) -> None:
+        """Take back what an earlier visit of the case has counted."""
+        if case_id in self._finished:
+            self._finished.remove(case_id)
+            self._done_share -= 1.0
+        elif case_id in self._visits:
+            visits = self._visits[case_id]
+            self._left -= Counter({visits: 1})  # without those of no case
+            self._done_share -= visits / (visits + 1)
 
     def _print_pass(self, number: int) -> None:
         """In a file, say that a pass is over."""

@@ -162,8 +162,9 @@ def run_text(
             *(legend(rows, series) if flags else []),
         ]
         parts += [paragraphs(texts, terminal)] if texts else []
+    row_of = {row["case_id"]: row for row in rows} if time_lines else {}
     for case_id, line in (time_lines or {}).items():
-        title = next((case_text(row) for row in rows if row["case_id"] == case_id), case_id)
+        title = case_text(row_of[case_id]) if case_id in row_of else case_id
         parts += [f"\n{text}"] if (text := line.text(title, terminal)) else []
     return "\n".join([*parts, *_finding_lines(run, rows, terminal)]) + "\n"
 

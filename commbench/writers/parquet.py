@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import Unsaved
@@ -21,6 +23,8 @@ from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_
 
 GROUP_ROWS = 100_000  # of a merged file
 FEW_ROWS = 10  # of a part
+# a row, and its columns of samples.parquet and counters.parquet
+Entry = tuple[Mapping[str, Any], Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]]
 
 
 @dataclass
@@ -31,6 +35,7 @@ class Parquet:
     def __post_init__(self) -> None:
         # by case: the name of its newest part, its row
         self._rows: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        self._newest = Counter[str]()  # by part: how many cases have their newest row there
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         """Raises WorldBroken where nothing can be written."""
@@ -55,24 +60,35 @@ class Parquet:
         samples: Mapping[str, NDArray[Any]],
         counters: Mapping[str, NDArray[Any]],
     ) -> None:
+        self.cases([(row, samples, counters)])
+
+    def cases(self, entries: Sequence[Entry]) -> None:
+        """Write several cases into one part, such as the pairs of a round."""
         import pyarrow as pa
 
         stem = f"parts/{self._next:06d}"
         self._next += 1
-        for table, columns in (("samples", samples), ("counters", counters)):
+        for table, index in (("samples", 1), ("counters", 2)):
+            columns = [entry[index] for entry in entries if entry[index]]
             if columns:
                 schema = arrow_schema(table)
                 arrays = {
-                    name: _arrow(columns[name], schema.field(name).type) for name in schema.names
+                    name: _arrow([each[name] for each in columns], schema.field(name).type)
+                    for name in schema.names
                 }
                 content = self._encoded(pa.table(arrays, schema=schema))
                 self._files.put(f"{stem}.{table}.parquet", content, keep=False)
-        # the case comes last: a reader that finds it finds its samples and counters too
-        earlier, _ = self._rows.get(row["case_id"], (None, row))
-        self._rows[row["case_id"]] = f"{stem}.cases.parquet", row
-        self._put_row(row["case_id"])
-        if earlier is not None:  # of an earlier visit of this case
-            self._files.replace(earlier, f"{stem}.cases.parquet")
+        # the cases come last: a reader that finds them finds their samples and counters too
+        name = f"{stem}.cases.parquet"
+        rows = {entry[0]["case_id"]: entry[0] for entry in entries}
+        earlier = Counter(self._rows[case_id][0] for case_id in rows if case_id in self._rows)
+        self._rows |= {case_id: (name, row) for case_id, row in rows.items()}
+        self._newest[name] = len(rows)
+        self._put_rows(name, list(rows.values()))
+        for part, count in earlier.items():  # of earlier visits of these cases
+            self._newest[part] -= count
+            if not self._newest[part]:
+                self._files.replace(part, name)
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Merge the parts and write run.json. Raises Unsaved where results are missing; the parts
@@ -81,8 +97,8 @@ class Parquet:
         patience = retry_s(run.get("status"))
         self._metadata["commbench_run"] = json.dumps(run)
         removed = files.gone()
-        for case_id in [case_id for case_id, (name, _) in self._rows.items() if name in removed]:
-            self._put_row(case_id)
+        for part in removed & {name for name, _ in self._rows.values()}:
+            self._put_rows(part, [row for name, row in self._rows.values() if name == part])
         lost = [name for name in removed if not name.endswith(".cases.parquet")]
         if files.retry(patience) and not files.dropped and not lost:
             try:
@@ -105,13 +121,11 @@ class Parquet:
         ):
             raise Unsaved(self._unsaved_text(run, {_stem(name) for name in lost}))
 
-    def _put_row(self, case_id: str) -> None:
+    def _put_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         import pyarrow as pa
 
-        name, row = self._rows[case_id]
-        self._files.put(
-            name, self._encoded(pa.Table.from_pylist([dict(row)], arrow_schema("cases")))
-        )
+        table = pa.Table.from_pylist([dict(row) for row in rows], arrow_schema("cases"))
+        self._files.put(name, self._encoded(table))
 
     def _encoded(self, table: Any) -> memoryview:
         """The content of a part. Few rows, which are merged soon, are not compressed: that would
@@ -198,14 +212,21 @@ class Parquet:
             part.unlink()
 
 
-def _arrow(column: NDArray[Any], kind: Any) -> Any:
-    """A pyarrow array. A column of one repeated object (stride 0) is not converted: that would hold
-    the GIL."""
+def _arrow(columns: Sequence[NDArray[Any]], kind: Any) -> Any:
+    """The columns one after another, as a pyarrow array. One repeated object (stride 0) is not
+    converted: that would hold the GIL."""
     import pyarrow as pa
 
-    if column.dtype == object and len(column) and column.strides == (0,):
-        return pa.repeat(pa.scalar(column[0], kind), len(column))
-    return pa.array(column, kind)
+    repeated = [
+        column.dtype == object and len(column) > 0 and column.strides == (0,) for column in columns
+    ]
+    if all(repeated):
+        firsts = [column[0] for column in columns]
+        lengths = [len(column) for column in columns]
+        if len(set(firsts)) == 1:
+            return pa.repeat(pa.scalar(firsts[0], kind), sum(lengths))
+        return pa.array(firsts, kind).take(pa.array(np.repeat(np.arange(len(firsts)), lengths)))
+    return pa.array(columns[0] if len(columns) == 1 else np.concatenate(columns), kind)
 
 
 def _newest_rows(rows: Any, case_ids: Iterable[str]) -> Any:

@@ -232,8 +232,8 @@ def matrix_text(matrix: Matrix, named: Sequence[str], width: int) -> str:
         if name in named and shared[name] is not None
     ]
     head = f"{shared['benchmark']}, {', '.join([format_bytes(shared['message_bytes']), *more])}"
-    cells = _matrix_lines(matrix, unit)
-    if len(matrix.ranks) > MAX_MATRIX_RANKS or max(map(len, cells)) > width:
+    cells = _matrix_lines(matrix, unit) if len(matrix.ranks) <= MAX_MATRIX_RANKS else []
+    if not cells or max(map(len, cells)) > width:
         cells = []
         head = f"{head}: median in {unit}"
     else:

@@ -54,6 +54,30 @@ def test_a_run_from_python_returns_its_folder(tmp_path: Path) -> None:
     )
 
 
+def test_a_world_of_many_pairs_is_measured_completely_in_rounds(tmp_path: Path) -> None:
+    """Each pair has a row, the stamps of its ranks, and the time that was planted for it."""
+    size = 8
+    words = ("benchmark=p2p_latency", "sizes=[8]", "pairs=all", "schedule=rounds", *FIXED)
+    planted = ("backend.model.slow_rank=5", "backend.model.slow_factor=3")
+    folder = simulated(tmp_path, "layout=2x4", *words, *planted)
+    cases = commbench.load(folder)
+    pairs = {f"{first}-{second}" for first in range(size) for second in range(size)}
+    assert len(cases) == size**2 and set(cases.pair) == pairs
+    assert set(cases.status) == {"ok"} and cases.case_id.is_unique
+    slow = cases[(cases.source == 5) | (cases.destination == 5)]
+    others = cases[(cases.source != 5) & (cases.destination != 5)]
+    between = others[others.source != others.destination].median_s
+    assert np.ptp(between) == 0.0 and slow.median_s.min() > 2 * between.max()
+    samples = pq.read_table(folder / "samples.parquet").to_pandas()
+    measured = samples[samples.phase == "measure"].merge(cases, on="case_id")
+    counts = measured.groupby("pair").agg({"elapsed_ns": "size", "rank": lambda rank: set(rank)})
+    for pair, (count, ranks) in counts.iterrows():
+        assert ranks == set(map(int, str(pair).split("-")))
+        assert count == 40 * len(ranks)
+    found = commbench.slow_pairs(folder)
+    assert found[found.kind == "rank"]["rank"].tolist() == [5]
+
+
 def test_python_gets_configuration_errors_as_exceptions(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="timing=foo is unknown"):
         simulated(tmp_path, "timing=foo")

@@ -25,6 +25,9 @@ from start import claims_start
 from wire import claims_link, claims_loopback
 
 HERE = Path(__file__).parent
+SIMULATED = ("8x8", "16x8")
+SIMULATED_S = 60.0
+SIMULATED_RUN_S = 600
 
 
 def claims_startup() -> list[Claim]:
@@ -34,6 +37,10 @@ def claims_startup() -> list[Claim]:
         "--help": (["--help"], 1.0),
         "a configuration error": (["backend=none"], 1.0),
         "doctor": (["doctor"], 2.0),
+        "a plan of 4096 ranks, all pairs": (
+            ["plan=true", "layout=64x64", "pairs=all", "schedule=rounds"],
+            4.0,
+        ),
     }
     made = []
     for name, (words, bound) in commands.items():
@@ -53,6 +60,21 @@ def claims_startup() -> list[Claim]:
             )
         )
     return made
+
+
+def claims_simulated() -> list[Claim]:
+    """Processor seconds of whole runs of simulated worlds, all pairs in rounds, and how they grow:
+    4 times the pairs should take 4 times as long."""
+    seconds = []
+    for layout in SIMULATED:
+        words = [sys.executable, str(HERE / "scale.py"), "simulated", layout]
+        seconds.append(float(json.loads(run(words, SIMULATED_RUN_S).stdout)["cpu_s"]))
+    small, large = seconds
+    detail = f"{small:.1f}, {large:.1f} s at layout {', '.join(SIMULATED)}"
+    return [
+        Claim(f"cpu seconds of a simulated {SIMULATED[1]}, all pairs", large, SIMULATED_S, detail),
+        Claim("growth of a simulated run with its pairs", large / small / 4, 1.5, detail),
+    ]
 
 
 def claims_memory() -> list[Claim]:
@@ -81,6 +103,7 @@ SECTIONS: dict[str, Callable[[], list[Claim]]] = {
     "loopback": claims_loopback,
     "link": claims_link,
     "scale": claims_growth,
+    "simulated": claims_simulated,
     "report": claims_report,
     "matrix": claims_matrix,
 }

@@ -6,7 +6,8 @@ connections of its own to the stores of rank 0 and of its node, and lets them me
 operations take no time. The result is the processor time of rank 0's process, which also serves its
 two stores: on a cluster the other ranks have processors of their own. `control-flat N` does the
 same without the stores of the nodes. `python scale.py recording N` plans, measures and records a
-case of N simulated ranks; the time of the simulation is subtracted. Each prints one line of JSON.
+case of N simulated ranks; the time of the simulation is subtracted. `python scale.py simulated
+LAYOUT` is a whole run of a simulated world with all pairs in rounds. Each prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
@@ -29,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.buffers.memory import resident_bytes
+from commbench.cli.run import run_one
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
@@ -44,6 +47,7 @@ from commbench.measure.samples import Samples
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.measure.visits import CaseRecord
+from commbench.results.load import load_run
 from commbench.world.control import StoreControl, hosted_world, join_nodes
 from commbench.world.heartbeat import Progress
 from commbench.writers.parquet import Parquet
@@ -268,6 +272,21 @@ def record(job: Planned, outcome: Samples, world: World) -> None:
         assert (Path(folder) / "samples.parquet").exists()
 
 
+def simulated_cost(layout: str) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        measured = ("backend=simulated", "benchmark=p2p_latency", "sizes=[8]", "timing=fixed")
+        # a warm-up lasts as long as on a real clock
+        timing = ("timing.repetitions=20", "timing.warmup_s=0", "timing.warmup_repetitions=0")
+        pairs = (f"layout={layout}", "pairs=all", "schedule=rounds")
+        begin_s = time.process_time()
+        with redirect_stdout(sys.stderr):
+            run = run_one(*measured, *timing, *pairs, f"output={folder}")
+        cpu_s = time.process_time() - begin_s
+        rows = load_run(run)["cases"]
+    assert rows == Layout.parse(layout).size ** 2
+    return {"cpu_s": cpu_s, "rows": rows}
+
+
 def job_layout(job: Planned) -> Layout:
     return Layout.parse(job.case.layout)
 
@@ -281,6 +300,8 @@ if __name__ == "__main__":
     kind, *words = sys.argv[1:]
     if kind == "ranks":
         ranks(words[0], *(int(word) for word in words[1:]))
+    elif kind == "simulated":
+        print(json.dumps(simulated_cost(words[0])), flush=True)
     else:
         number = int(words[0])
         result = recording_cost(number) if kind == "recording" else control_cost(kind, number)

@@ -409,3 +409,17 @@ def test_shared_buffers_are_one_for_all_messages(name: str) -> None:
             benchmark.program(own, rank, 2).steps
         )
     assert benchmark.shape(shared, 2) == benchmark.shape(own, 2)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in BENCHMARKS.items() if {"pair", "pairs"} & set(each.axes)]
+)
+def test_the_buffers_of_a_pair_are_those_of_every_pair(name: str) -> None:
+    """A plan of thousands of ranks computes those of one pair."""
+    benchmark = BENCHMARKS[name]
+    size = 8
+    case = case_of(benchmark, size, count=16, pair="0-1 3-2 6-7 5-5")
+    buffers = [benchmark.program(case, rank, size).buffers for rank in range(size)]
+    assert buffers[0] == buffers[3] == buffers[6] != ()
+    assert buffers[1] == buffers[2] == buffers[7] != ()
+    assert benchmark.program(case, 4, size) == Program()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from commbench.cli.show import pivot_text, rows_of
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.core.terminal import TERMINAL, Terminal
 from commbench.results.load import find_runs
+
+LARGE_PLAN_S = 1.0  # of processor time, once everything is imported
 
 FIXED = (
     "timing=fixed",
@@ -284,13 +287,50 @@ def test_a_plan_is_sorted_and_shows_what_varies(
     )
     status, lines = run_command(capsys, *words, "layout=[1x4,1x2]", "plan=true")
     assert status == 0 and max(map(len, lines)) <= 100
-    assert lines[0].split()[:5] == ["benchmark", "layout", "pair", "dtype", "in_place"]
-    cells = [line.split() for line in lines[1:-1]]
+    assert lines[0].split()[:4] == ["benchmark", "layout", "pair", "in_place"]
+    assert lines[-2] == "every case: dtype float32"
+    cells = [line.split() for line in lines[1:-2]]
     assert [row[:2] for row in cells[:8]] == [["all_reduce", "1x2"]] * 4 + [
         ["all_reduce", "1x4"]
     ] * 4
-    assert [row[4] for row in cells[:4]] == ["8", "8", "1", "1"] and cells[2][5] == "MiB"
+    assert [row[3] for row in cells[:4]] == ["8", "8", "1", "1"] and cells[2][4] == "MiB"
     assert lines[-1].startswith("simulated, timing default: 16 cases, 16 to measure, at most ")
+
+
+@pytest.mark.serial
+def test_a_plan_of_thousands_of_ranks_is_read_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("backend=mpi", "layout=64x64", "pairs=all", "schedule=rounds", "sizes=[8,1MiB]")
+    begin_s = time.process_time()
+    status, lines = run_command(capsys, *words, "budget.memory_share=1", "plan=true")
+    assert time.process_time() - begin_s < 5 * LARGE_PLAN_S
+    assert status == 0 and max(map(len, lines)) <= 110
+    latency = [line.split() for line in lines if line.startswith("p2p_latency")]
+    assert [" ".join(line[1:11]) for line in latency] == [
+        "0-0 .. 2046-2045 (at most 4096 at once) 8 B",
+        "0-0 .. 2046-2045 (at most 4096 at once) 1 MiB",
+    ]
+    assert [line[11] for line in latency] == ["8,191", "8,191"]
+    text = " ".join(" ".join(lines).split())
+    assert "a run of this plan is refused: pairs=all makes 33554432 cases here, at most" in text
+    assert lines[-1].startswith("mpi, timing default: 32,766 cases (67,108,864 pairs), ")
+
+
+def test_a_plan_names_each_reason_once_and_marks_its_cases(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("backend=gloo", "benchmark=[p2p_latency,all_reduce]", "sizes=[8]", "pairs=all")
+    status, lines = run_command(capsys, *words, "layout=1x3", "root=[7]", "plan=true")
+    assert status == 0
+    assert [line.split()[1:4] + line.split()[-1:] for line in lines if line.startswith("p2p")] == [
+        ["0-0", "..", "2-2", "skipped"],
+        ["0-1", "..", "2-1", "s"],
+    ]
+    assert "skipped: gloo can't send a message to the same rank" in lines
+    status, lines = run_command(
+        capsys, "backend=tcp", "benchmark=[all_reduce,p2p_latency]", "pairs=[[0,7]]", "plan=true"
+    )
+    marks = [line for line in lines if line.endswith(("skipped (1)", "skipped (2)"))]
+    assert len(marks) > 1 and sum(line.startswith("skipped (2): ") for line in lines) == 1
 
 
 def test_a_plan_shows_whose_memory_messages_have(capsys: pytest.CaptureFixture[str]) -> None:

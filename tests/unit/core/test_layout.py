@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from commbench.core.case import World
 from commbench.core.errors import ConfigError
-from commbench.core.layout import Layout, all_pairs, pairs_text, rounds
+from commbench.core.layout import Layout, alike_pairs, all_pairs, pairs_text, rounds
 
 layouts = st.builds(Layout, st.integers(1, 4), st.integers(1, 4))
 
@@ -153,6 +153,28 @@ def test_the_full_matrix_has_as_few_rounds_as_there_can_be(size: int) -> None:
         "each with itself at once, then n-1 rounds there and n-1 back"
     )
     assert all(len(step) == size // 2 for step in packed[1:])
+
+
+@pytest.mark.parametrize("nodes", range(1, 5))
+@pytest.mark.parametrize("ranks_per_node", range(1, 5))
+def test_the_full_matrix_is_counted_without_making_it(nodes: int, ranks_per_node: int) -> None:
+    layout = Layout(nodes, ranks_per_node)
+    matrix = all_pairs(layout.size)
+    own = [pair for pair in matrix if pair[0] == pair[1]]
+    within = [
+        pair
+        for pair in matrix
+        if pair[0] != pair[1] and len({rank // ranks_per_node for rank in pair}) == 1
+    ]
+    counts = [len(own), len(within), len(matrix) - len(own) - len(within)]
+    serial = alike_pairs(layout, at_once=False)
+    assert [alike.cases for alike in serial] == [count for count in counts if count]
+    at_once = alike_pairs(layout, at_once=True)
+    packed = rounds(matrix)
+    assert sum(alike.cases for alike in at_once) == len(packed)
+    assert [list(at_once[0].first), list(at_once[-1].last)] == [packed[0], packed[-1]]
+    assert all(list(alike.first) in packed for alike in at_once)
+    assert {pair for alike in serial for pair in (*alike.first, *alike.last)} <= set(matrix)
 
 
 @given(pairs)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from commbench.core.errors import ConfigError
 from commbench.core.units import (
     about_bytes,
+    about_duration,
     format_bytes,
     format_factor,
     format_number,
@@ -178,3 +179,19 @@ def test_seconds_lose_less_than_a_digit_of_three(value: float) -> None:
 )
 def test_rounded_bytes_have_no_exponent(size: float, text: str) -> None:
     assert about_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0456, "45.6 ms"),
+        (119.0, "119 s"),
+        (120.0, "2.0 min"),
+        (3600.0, "60 min"),
+        (19914.0, "5.5 h"),
+        (2 * 86400.0, "2.0 days"),
+        (1e9, "11,574 days"),
+    ],
+)
+def test_a_long_time_is_named_in_the_unit_that_fits(seconds: float, text: str) -> None:
+    assert about_duration(seconds) == text

@@ -21,6 +21,7 @@ from commbench.benchmarks.p2p_bandwidth import ACK_BYTES, P2PBandwidth
 from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.core.errors import CommunicationError, ConfigError, Unsupported
 from commbench.core.program import (
+    PERIOD,
     AllGather,
     AllReduce,
     AllToAll,
@@ -32,11 +33,13 @@ from commbench.core.program import (
     Icopy,
     Irecv,
     Isend,
+    Pattern,
     Program,
     Recv,
     Reduce,
     ReduceScatter,
     Scatter,
+    Segment,
     Send,
     Step,
     View,
@@ -484,3 +487,32 @@ def test_a_copy_takes_its_call_and_its_bytes_and_two_at_once_no_longer(benchmark
     calls = sum(isinstance(step, Copy | Icopy) for step in benchmark.program(case, 0, 1).steps)
     assert calls == (2 if benchmark.name == "copy_h2d_d2h" else 1)
     assert np.diff(stamps[0, 0])[0] == pytest.approx(1e9 * (calls * 2e-6 + 4000 / 16e9), abs=2)
+
+
+def test_a_block_that_would_move_the_same_bytes_is_not_run_again() -> None:
+    """But one after new contents is, with the same times."""
+    world, control = hosted_world(1, 2)
+    communicator = Simulated(PLAIN).open(world, control)
+    spec = BufferSpec("x", 4, "int32"), BufferSpec("y", 4, "int32")
+    programs = {
+        0: Program(spec, (Send(X, 1), Recv(Y, 1))),
+        1: Program(spec, (Recv(Y, 0), Send(X, 0))),
+    }
+    buffers = {
+        rank: {each.name: communicator.allocate(each, 1) for each in spec} for rank in (0, 1)
+    }
+    runner = communicator.prepare(programs, buffers, Mode("virtual"))
+    sent = [buffers[rank]["x"] for rank in (0, 1)]
+    received = [buffers[rank]["y"] for rank in (1, 0)]
+    elapsed = []
+    for value in (1, 2):
+        for buffer in sent:
+            buffer.write(Pattern((Segment(4, np.full(PERIOD, value)),)))
+        for _ in range(2):
+            stamps = runner(3)
+            elapsed.append((stamps[..., 1] - stamps[..., 0]).tolist())
+            assert all((buffer.words() == value).all() for buffer in received)
+        received[0].words()[:] = 9  # not by `write`: who runs the block again would move 1 or 2
+        runner(3)
+        assert (received[0].words() == 9).all()
+    assert elapsed == elapsed[:1] * 4

@@ -3,6 +3,7 @@ allocated."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +29,7 @@ from commbench.measure.plan import (
     duration_s,
     pass_order,
     plan,
+    plan_outline,
 )
 from commbench.world.control import hosted_world
 
@@ -618,3 +620,45 @@ def test_one_buffer_is_warm_and_its_window_does_not_shrink() -> None:
     cases = {job.case.buffers: job.case for job in planned(*words)}
     assert (cases["own"].window, cases["own"].cache) == (4, "rotate")
     assert (cases["shared"].window, cases["shared"].cache) == (64, "warm")
+
+
+# ---------------------------------------------------------------- counted instead of made
+
+
+@pytest.mark.parametrize("layout", ["[1x1]", "[1x4]", "[3x1]", "[2x3]", "[1x2,2x2]"])
+@pytest.mark.parametrize("pairs", ["all", "neighbours", "[[0,1],[1,0],[0,1],[2,2],[7,0]]"])
+@pytest.mark.parametrize("schedule", ["serial", "rounds"])
+def test_an_outline_has_the_cases_times_and_memory_of_the_plan(
+    layout: str, pairs: str, schedule: str
+) -> None:
+    """Also where some cases do not fit the memory, or can't be measured."""
+    settings = settings_of(
+        "backend=gloo",
+        "benchmark=[p2p_latency,p2p_bandwidth,p2p_multi_pair,all_reduce]",
+        f"layout={layout}",
+        f"pairs={pairs}",
+        f"schedule={schedule}",
+        "sizes=[8,1MiB,16MiB]",
+        "window=[2,64]",
+    )
+    nodes = max(each.nodes for each in settings.layouts)
+    world, _ = hosted_world(nodes, max(each.ranks_per_node for each in settings.layouts))
+    facts = replace(FACTS, memory_bytes=GIB)
+
+    def key(job: Planned) -> tuple[Any, ...]:
+        case = job.case
+        at_once = len(case.pairs)
+        return (case.benchmark, case.layout, case.message_bytes, case.window, at_once, job.skip)
+
+    counts = Counter[Any]()
+    node_bytes = Counter[Any]()
+    for job in plan(settings, world, facts):
+        counts[key(job)] += 1
+        node_bytes[key(job)] = max(node_bytes[key(job)], job.node_bytes)
+    outlined = Counter[Any]()
+    outlined_bytes = Counter[Any]()
+    for alike in plan_outline(settings, world, facts):
+        outlined[key(alike.job)] += alike.cases
+        outlined_bytes[key(alike.job)] = max(outlined_bytes[key(alike.job)], alike.job.node_bytes)
+    assert outlined == counts
+    assert outlined_bytes == node_bytes

@@ -255,7 +255,7 @@ def finished_run(*writers: Notes, folder: Path, status: int = 0) -> dict[str, An
     run = {"folder": str(folder), "exit_status": status}
     fan_out.begin(run)
     for _ in range(2):
-        fan_out.case({}, {}, {})
+        fan_out.cases([({}, {}, {})])
     fan_out.end(run)
     return run
 

@@ -255,4 +255,4 @@ def test_a_draft_is_replaced_by_the_results_unless_other_text_stands_below_it(
     text = on_a_terminal(parent)
     assert "a draft\nof two lines\n" in text.replace(ERASE, "")
     assert ("\x1b[2A\r\x1b[J" in text) is erased
-    assert visible(text)[-3:-1] == ["the table", "after"]
+    assert [line.rpartition("\x1b[J")[2] for line in visible(text)[-3:-1]] == ["the table", "after"]

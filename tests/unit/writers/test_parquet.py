@@ -42,6 +42,29 @@ def row_of(case_id: str, **more: Any) -> dict[str, Any]:
     return case_row(run_id="r", case_id=case_id, status="ok", env={}, warnings=[]) | more
 
 
+def test_cases_of_a_round_share_a_part_until_all_of_them_are_written_again(tmp_path: Path) -> None:
+    writer = Parquet()
+    writer.begin({"run_id": "r"}, str(tmp_path))
+    ids = ["a", "b", "c"]
+    writer.cases([(row_of(case_id), samples_of(case_id), {}) for case_id in ids])
+    parts = tmp_path / "parts"
+    assert sorted(part.name for part in parts.iterdir()) == [
+        "000000.cases.parquet",
+        "000000.samples.parquet",
+    ]
+    writer.case(row_of("b", reason="again"), {}, {})
+    assert (parts / "000000.cases.parquet").exists(), "it has the newest rows of a and c"
+    writer.cases([(row_of(case_id, reason="again"), {}, {}) for case_id in ("a", "c")])
+    assert not (parts / "000000.cases.parquet").exists()
+    (parts / "000002.cases.parquet").unlink()  # written again at the end
+    writer.end({"run_id": "r", "folder": str(tmp_path), "exit_status": 0})
+    cases = pq.read_table(tmp_path / "cases.parquet").to_pylist()
+    assert [(row["case_id"], row["reason"]) for row in cases] == [(each, "again") for each in ids]
+    samples = pq.read_table(tmp_path / "samples.parquet").to_pylist()
+    assert [row["case_id"] for row in samples] == [each for each in ids for _ in range(4)]
+    assert not parts.exists()
+
+
 def samples_of(case_id: str, count: int = 4) -> dict[str, Any]:
     """That zstd can't make small."""
     stamps = np.random.default_rng(0).integers(0, 2**62, count)
