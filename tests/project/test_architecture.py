@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from places import ROOT
 
 import commbench
+from commbench.cli.jobs import HERE
+from commbench.config.compose import ConfigComposer
 
 PACKAGE = Path(commbench.__file__).parent
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "misc"}
@@ -149,6 +152,20 @@ def test_the_compiled_engine_is_imported_late() -> None:
     everything = (imported for name in MODULES for imported in imports_of_module(name))
     lazily = [imported.lazy for imported in everything if imported.target == COMPILED]
     assert lazily and all(lazily)
+
+
+def test_what_is_used_of_the_inside_of_hydra_is_in_one_file_and_still_there() -> None:
+    """Hydra makes a launcher only with its callbacks, and its default launcher has no public
+    name."""
+    names = {
+        name: file.relative_to(PACKAGE).as_posix()
+        for file in MODULES.values()
+        for name in re.findall(r"\bhydra\._internal[.\w]*", file.read_text())
+    }
+    assert set(names.values()) == {"cli/jobs.py"}
+    assert all(resolve_name(name) for name in names), "Hydra has moved it"
+    with ConfigComposer() as composer:
+        assert composer.hydra_config([]).hydra.launcher["_target_"] == HERE, "Hydra has renamed it"
 
 
 IMPORT_ALL = f"""

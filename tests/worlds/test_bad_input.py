@@ -290,7 +290,7 @@ ONE_LINE = {
     "-m backend=simulated,gloo,mpi sizes=[8],[10]": "sizes=[10] is not a whole number of float32",
     "-m launch=range(0,3) seed=0,x": "seed=x is not an integer",
     "-m launch=range(0,3": "can't read launch=range(0,3",
-    "-m seed=interval(0,1)": "does not support sweep type",
+    "-m seed=interval(0,1)": "seed=interval(0,1) is not a list of values; list the values",
     "-m 'layout=glob(*)'": "this sweep has no jobs",
 }
 
