@@ -20,6 +20,7 @@ from commbench.config.compose import ConfigComposer, override_texts, requested_j
 from commbench.config.settings import Job, job_of
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
+from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal
 from commbench.launchers.registry import (
     check_experiment,
@@ -185,7 +186,7 @@ def resume(words: Sequence[str]) -> int:
 
 def _is_finished(run: Mapping[str, Any], folder: Path) -> bool:
     """Whether the run reached its end, and none of its cases is failed, invalid or unfinished."""
-    if run.get("status") != "done":
+    if status_of_run(run) != "done":
         return False
     cases = read_rows([folder])
     done = cases.status.isin(FINISHED) & ~cases.stop_reason.isin(UNFINISHED)

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 MISSING = "missing"  # in place of a value; not a JSON text
 # every rank has these: where one is missing, it could not be read
@@ -88,16 +88,19 @@ class FactScope:
     """A row of the table; the module's docstring explains the values."""
 
     pattern: str
-    ranks: str
-    restarts: str
-    runs: str
-    record: str
+    ranks: Literal["error", "network", "record", "node", "ignore"]
+    restarts: Literal["equal", "any"]
+    runs: Literal["show", "ignore"]
+    record: Literal["yes", "no"]
+
+
+def _scope(line: str) -> FactScope:
+    cells: list[Any] = [cell.strip() for cell in line.split("|")]
+    return FactScope(*cells)
 
 
 FACT_SCOPES = tuple(
-    FactScope(*(cell.strip() for cell in line.split("|")))
-    for line in _TABLE.strip().splitlines()
-    if not line.lstrip().startswith("#")
+    _scope(line) for line in _TABLE.strip().splitlines() if not line.lstrip().startswith("#")
 )
 
 

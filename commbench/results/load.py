@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable
+from commbench.core.states import Phase, headline_of
 from commbench.core.terminal import first_line
 from commbench.core.variables import NAMES, is_required
 
@@ -47,7 +48,10 @@ NEEDED["cases"] = (
     "status",
     "median_s",
 )
-SINGLE_PHASES = ("connect", "warmup")  # block_k samples share two stamps later on only
+SINGLE_PHASES: tuple[Phase, ...] = (
+    "connect",
+    "warmup",
+)  # block_k samples share two stamps later on only
 NULLABLE = {"integer": "Int64", "flag": "boolean"}
 HASHABLE: dict[str, Callable[[Any], object]] = {
     "map": functools.partial(json.dumps, sort_keys=True), "texts": " ".join, "numbers": tuple,
@@ -451,7 +455,7 @@ def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
 def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
     """A mask of the ranks [n] whose clocks count, by the column `headline`: a repetition takes as
     long as the slowest of them measured."""
-    if case["headline"] == "max_over_ranks":
+    if headline_of(case) == "max_over_ranks":
         return np.full(ranks.size, True)
     return np.isin(ranks, [int(pair.split("-")[0]) for pair in case["pair"].split()])
 

@@ -81,6 +81,7 @@ from commbench.core.errors import (
     Unconnected,
     WorldBroken,
 )
+from commbench.core.states import RunStatus, status_of_run
 from commbench.core.terminal import one_line
 from commbench.hardware.mpi_library import give_up
 from commbench.results.run_folder import exists, read_record, record_problem, write_json
@@ -106,6 +107,7 @@ RAISED_FILE = "raised"
 # before it has printed
 RANK_0_FIRST_S = 10.0
 EXITED = "exited"
+ENDED_EARLY: tuple[RunStatus, ...] = ("broken", "interrupted")
 HELP_TOPIC = re.compile(r"supposed to get help about:\s*(\S.*)")
 
 
@@ -320,13 +322,13 @@ def has_ended(folder: Path, run: Mapping[str, Any]) -> bool:
 def is_broken(reason_file: Path, run: Mapping[str, Any]) -> bool:
     """Whether a rank has found the world broken; `run` is its run.json."""
     return exists(reason_file) or (
-        run.get("status") == "broken" and run.get("exit_status") is not None
+        status_of_run(run) == "broken" and run.get("exit_status") is not None
     )
 
 
 def has_launches_left(run: Mapping[str, Any]) -> bool:
     """Whether a world has ended well, and another launch of its run is to follow."""
-    return run.get("status") == "running" and run.get("exit_status") == 0
+    return status_of_run(run) == "running" and run.get("exit_status") == 0
 
 
 def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool = False) -> int:
@@ -344,7 +346,7 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
     run = read_record(folder)
     ended_by_rank_0 = run.get("exit_status") is not None
     # `interrupted` here is not by a signal to this process, which would have raised an exception
-    if ended_by_rank_0 and run.get("status") not in ("broken", "interrupted"):
+    if ended_by_rank_0 and status_of_run(run) not in ENDED_EARLY:
         _remove(folder, reason_file.name, RAISED_FILE)
         return int(run["exit_status"])
     raised = _read_raised(folder)

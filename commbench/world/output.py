@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from commbench.core.states import case_status
 from commbench.core.terminal import TERMINAL, Terminal, printable
 from commbench.core.units import format_seconds
 from commbench.core.variables import Case
@@ -162,7 +163,7 @@ class Reporter:
         again = self._shares.get(row["case_id"]) == 1.0  # written with another warning
         self._shares[row["case_id"]] = 1.0 if finished else visits / (visits + 1)
         text = case_text(row)
-        ok = row["status"] == "ok"
+        ok = case_status(row) == "ok"
         self._state.done = sum(share == 1.0 for share in self._shares.values())
         self._state.share = sum(self._shares.values()) / max(self._state.cases, len(self._shares))
         self._state.last = f"{text} {format_seconds(row['median_s']) if ok else row['status']}"

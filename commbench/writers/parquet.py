@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from commbench.core.errors import Unsaved
+from commbench.core.states import status_of_run
 from commbench.core.terminal import first_line
 from commbench.results.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_current_columns
 from commbench.results.run_folder import PARTS, RECORD, exists, json_text, publish, write_json
@@ -78,7 +79,7 @@ class Parquet:
         """Merge the parts and write run.json. Raises Unsaved where results are missing; the parts
         then stay."""
         files = self._files
-        patience = retry_s(run.get("status"))
+        patience = retry_s(status_of_run(run))
         self._metadata["commbench_run"] = json.dumps(run)
         removed = files.gone()
         for case_id in [case_id for case_id, (name, _) in self._rows.items() if name in removed]:

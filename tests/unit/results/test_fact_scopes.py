@@ -3,15 +3,16 @@ reached."""
 
 from __future__ import annotations
 
+from typing import get_args, get_type_hints
+
 import pytest
 
-from commbench.results.fact_scopes import FACT_SCOPES, scope_of
+from commbench.results.fact_scopes import FACT_SCOPES, FactScope, scope_of
 
 WORDS = {
-    "ranks": {"error", "network", "record", "node", "ignore"},
-    "restarts": {"equal", "any"},
-    "runs": {"show", "ignore"},
-    "record": {"yes", "no"},
+    name: set(get_args(words))
+    for name, words in get_type_hints(FactScope).items()
+    if name != "pattern"
 }
 
 
