@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 
-import pytest
+from loops import for_each
 from places import ROOT
 
 import commbench
@@ -138,7 +138,7 @@ def test_the_report_needs_neither_a_world_nor_torch() -> None:
     assert not {target.split(".")[0] for target in targets} & (LIBRARIES | {"hydra"})
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name != COMPILED])
+@for_each("module", [name for name in MODULES if name != COMPILED])
 def test_measured_libraries_are_imported_late(module: str) -> None:
     early = [
         f"line {imported.line}: {imported.target}"

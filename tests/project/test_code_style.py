@@ -7,7 +7,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-import pytest
+from loops import for_each
 
 import commbench
 
@@ -137,12 +137,12 @@ def decisions(source: str) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("file", [name for name in FILES if not name.startswith("backends/")])
+@for_each("file", [name for name in FILES if not name.startswith("backends/")])
 def test_nobody_but_a_backend_knows_its_name(file: str) -> None:
     assert decisions(FILES[file]) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "source",
     [
         "if settings.backend.name == 'gloo': pass",

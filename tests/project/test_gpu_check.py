@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from loops import for_each
 from places import HOST_GPU, ROOT, TOOLS
 from shown_gpus import shown_to_cupy
 
@@ -235,7 +236,7 @@ def planned(check: Check) -> list[tuple[Settings, tuple[Planned, ...]]]:
     return plans
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@for_each("name", COMMANDS)
 def test_every_command_line_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are to be refused as bad input are, if this needs no GPU; the others have cases to
     measure."""

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import nbformat
 import pytest
+from loops import for_each
 from places import ROOT
 
 from commbench.report.reference import published
@@ -82,7 +83,7 @@ def texts(cell: nbformat.NotebookNode) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@for_each("path", FILES)
 def test_outputs_are_kept_and_no_cell_complains(path: Path) -> None:
     outputs = [output for cell in code(path) for output in cell.outputs]
     assert {output.output_type for output in outputs} <= {

@@ -15,6 +15,7 @@ from hydra import compose
 from hydra.errors import HydraException
 from hypothesis import example, given
 from hypothesis import strategies as st
+from loops import for_each
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError
 
@@ -277,7 +278,7 @@ def test_environment_variables_can_be_swept() -> None:
 TEXTS = ("61e9540", "1.10", "1e3", "true", "False", "007", "1_000", "+7", "nan", "-inf", ".5", "7")
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@for_each("text", TEXTS)
 def test_a_text_is_kept_as_it_was_typed(text: str) -> None:
     settings = single(f"label={text}", f"output={text}", "launcher=mpirun", f"env.A={text}")
     assert (settings.label, settings.output, settings.env) == (text, text, (("A", text),))
@@ -522,9 +523,7 @@ def test_other_expectations_are_refused(text: Any) -> None:
     assert read.column in NUMBERS
 
 
-@pytest.mark.parametrize(
-    "column", [column.name for column in CASES if column.kind not in ("integer", "number")]
-)
+@for_each("column", [column.name for column in CASES if column.kind not in ("integer", "number")])
 def test_only_numbers_can_be_expected(column: str) -> None:
     with pytest.raises(ConfigError, match=f"{column} is not a numeric column"):
         parse_expectation(f"{column}<1")
