@@ -95,12 +95,12 @@ def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
     results.
 
         folder = commbench.run(backend="gloo", layout="1x2", sizes=[8, "1KiB"])
-        folder = commbench.run("backend=simulated", {"timing.visits": 2, "env": {"NCCL_ALGO": "Ring"}})
+        folder = commbench.run("backend=simulated", {"timing.visits": 2, "env": {"A": "B"}})
 
     Strings are overrides as on the command line; a mapping may have keys with dots. The last of
     several values of a key counts. Raises ConfigError, WorldBroken; failed cases and missed
     expectations are in the results.
-    """  # noqa: E501
+    """
     with ConfigComposer() as composer:
         requested = requested_jobs(composer, override_texts(*overrides, keys), multirun=False)
         if requested.fresh_worlds:

@@ -5,16 +5,20 @@ A fact is a dotted name in run.json's `provenance.nodes`, such as `host.kernel`.
 a matching pattern counts; a pattern is a name, or begins or ends with *.
 
 ranks     what a difference between the ranks of a world means
-            error    the ranks can't be measured together: a ConfigError, or a warning with preflight=warn
-            network  the same, unless interface= names a network, or the values name interfaces of one network and
-                     rate, which may have different names on each host
+            error    the ranks can't be measured together: a ConfigError, or a warning with
+                     preflight=warn
+            network  the same, unless interface= names a network, or the values name interfaces of
+                     one network and rate, which may have different names on each host
             record   recorded in run.json
-            node     expected between nodes; within a node it means separate containers and is recorded
+            node     expected between nodes; within a node it means separate containers and is
+                     recorded
             ignore   differs from rank to rank or from moment to moment
-restarts  `equal` if a resumed run must have the same value (unless --force is given), otherwise
-`any` runs      `show` if `commbench compare` reports a difference between two sides, otherwise
-`ignore` record    `no` for what is only compared, not recorded
-"""  # noqa: E501
+restarts  `equal` if a resumed run must have the same value (unless --force is given), else `any`
+
+runs      `show` if `commbench compare` reports a difference between two sides, else `ignore`
+
+record    `no` for what is only compared, not recorded
+"""
 
 from __future__ import annotations
 

@@ -71,19 +71,19 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
     """All rows of a table (cases, samples, counters) of all runs below the folders; the newer one
     of two attempts.
 
-        cases = commbench.load("results").query("status == 'ok' and not warnings.str.contains('noisy')")
-        samples = commbench.load("results/a", ["results/b", "results/c"], table="samples", skip_damaged=True)
+        cases = commbench.load("results").query("status == 'ok' and dtype == 'float32'")
+        samples = commbench.load("results/a", ["results/b", "results/c"], table="samples")
 
     Paths: folders with runs, parquet files of that table, lists of them; the folder `results`
-    without any. Columns and units: commbench/results/columns.py. `warnings` is a text ("noisy skewed",
-    "" for none), `env` and `backend_options` are JSON, lists of numbers are tuples; integers and
-    booleans beside nulls are Int64 and boolean. Samples have `operation_s` too, the seconds of one
-    operation on that rank's clock.
+    without any. Columns and units: commbench/results/columns.py. `warnings` is a text ("noisy
+    skewed", "" for none), `env` and `backend_options` are JSON, lists of numbers are tuples;
+    integers and booleans beside nulls are Int64 and boolean. Samples have `operation_s` too, the
+    seconds of one operation on that rank's clock.
 
     Raises CommbenchError where nothing is found, a run has another schema version or a file can't
     be read. With `skip_damaged` a file that can't be read is left out with a UserWarning that names
     it.
-    """  # noqa: E501
+    """
     frame = read_rows(paths, table, skip_damaged)
     for column in TABLES[table]:
         values: Any = frame[column.name]

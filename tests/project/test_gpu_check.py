@@ -416,7 +416,8 @@ import torch.distributed as dist
 import world
 from host_gpu import HostNccl
 from commbench.world.control import hosted_world
-world.opened = lambda library: HostNccl().open(hosted_world(1, 1)[0], SimpleNamespace(store=dist.HashStore()))
+control = SimpleNamespace(store=dist.HashStore())
+world.opened = lambda library: HostNccl().open(hosted_world(1, 1)[0], control)
 import clocks, lifetime
 clocks.REPETITIONS = 20
 lifetime.ROUNDS = 3
@@ -425,7 +426,7 @@ lifetime.free_bytes = lambda library: 0
 (clocks if sys.argv[1] == "clocks" else lifetime).main("torch")
 sys.stdout.flush()
 os._exit(0)  # Python's own end may abort in gloo's last worker thread
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.parametrize("name", ["clocks", pytest.param("lifetime", marks=pytest.mark.long)])

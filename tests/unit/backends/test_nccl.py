@@ -77,10 +77,11 @@ from pathlib import Path
 from commbench.backends.torch.nccl import Nccl
 
 def missing(cuda, visible):
-    Path({str(planted)!r}, "version.py").write_text(f"from typing import Optional\\n{{cuda}}\\ngit_version = 'None'\\n")
+    text = f"from typing import Optional\\n{{cuda}}\\ngit_version = 'None'\\n"
+    Path({str(planted)!r}, "version.py").write_text(text)
     os.environ.update({{}} if visible is None else {{"CUDA_VISIBLE_DEVICES": visible}})
     return Nccl().missing("cuda")
-"""  # noqa: E501
+"""
     code = f"[missing(cuda, visible) for cuda in {cuda!r} for visible in {tuple(visible)!r}]"
     reasons: list[str | None] = ask(folder, machine, code, imports, PYTHONPATH=str(planted.parent))
     return reasons

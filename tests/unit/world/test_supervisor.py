@@ -46,7 +46,8 @@ time.sleep(60)"""
 words, folder = [sys.executable, "-c", code], pathlib.Path(sys.argv[1])
 names = [os.environ | {"FAKE_RANK": str(number), "FAKE_FOLDER": sys.argv[1]} for number in range(3)]
 ranks = [subprocess.Popen(words, env=one) for one in names]
-run = {"processes": {str(one.pid): "" for one in ranks}, "status": "running", **json.loads(sys.argv[2])}
+run = {"processes": {str(one.pid): "" for one in ranks}, "status": "running"}
+run |= json.loads(sys.argv[2])
 (folder / "run.json").write_text(json.dumps(run))
 def end_all():
     for one in ranks:
@@ -56,7 +57,7 @@ def end_all():
 while len(list(folder.glob("found-*")) + list(folder.glob("ready-*"))) < 6:
     time.sleep(0.02)
 time.sleep(0.2)
-'''  # noqa: E501
+'''
 
 
 def rank_of(environ: Mapping[str, str]) -> int | None:
