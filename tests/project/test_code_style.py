@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 
 from loops import for_each
+from source_figures import nodes_of, saved_lines
 
 import commbench
 
@@ -17,32 +17,6 @@ SOURCES = [PACKAGE, *(PACKAGE.parent / name for name in ("tests", "tools", "note
 BACKENDS = {"gloo", "nccl", "mpi", "cupy_nccl", "ipc_copy", "tcp", "simulated"} | {
     file.stem for file in (PACKAGE.parent / "conf" / "backend").glob("*.yaml")
 }
-
-
-@cache
-def nodes_of(source: str) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(source)))
-
-
-def saved_lines(source: str) -> list[str]:
-    """Assignments of several values to several names in one statement, as `a, b = x, y`, but no
-    swap, whose values have to be read before the first name is set."""
-    assignments = [
-        node
-        for node in nodes_of(source)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Tuple)
-        and isinstance(node.value, ast.Tuple)
-    ]
-    return [ast.unparse(node) for node in assignments if not is_swap(node)]
-
-
-def is_swap(node: ast.Assign) -> bool:
-    targets = {
-        ast.dump(child) for child in ast.walk(node.targets[0]) if isinstance(child, ast.Name)
-    }
-    stored = {name.replace("Store()", "Load()") for name in targets}
-    return any(ast.dump(child) in stored for child in ast.walk(node.value))
 
 
 def test_a_statement_assigns_one_value() -> None:
