@@ -210,7 +210,7 @@ def test_what_has_one_clock_for_all_ranks_is_skipped_with_the_reason(
         (("sync=window", "schedule=rounds", "benchmark=p2p_latency"), "schedule=rounds"),
     ],
 )
-def test_what_can_not_be_is_one_line(
+def test_impossible_settings_of_a_window_are_refused_in_one_line(
     world: Callable[..., Any], words: tuple[str, ...], message: str
 ) -> None:
     run = world("commbench", "backend=gloo", *words, status=2)

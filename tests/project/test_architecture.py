@@ -114,7 +114,7 @@ def test_files_named_in_the_design_document_exist() -> None:
     assert named and missing == []
 
 
-def test_no_module_is_a_drawer_for_everything() -> None:
+def test_no_module_is_called_utils_or_alike() -> None:
     assert [name for name in MODULES if name.rpartition(".")[2].strip("_") in FORBIDDEN_NAMES] == []
 
 

@@ -132,7 +132,7 @@ def decisions(source: str) -> list[str]:
 
 
 @for_each("file", [name for name in FILES if not name.startswith("backends/")])
-def test_nobody_but_a_backend_knows_its_name(file: str) -> None:
+def test_no_backend_is_named_outside_of_backends(file: str) -> None:
     assert decisions(FILES[file]) == []
 
 

@@ -447,7 +447,7 @@ def test_a_probe_runs_to_its_end_on_torch(
         assert len(seen["rounds_s"]) == len(seen["messages_us"]) == 3
 
 
-def test_what_a_probe_answered_is_judged(tmp_path: Path) -> None:
+def test_the_answer_of_a_probe_is_judged(tmp_path: Path) -> None:
     clocks = ALL["clocks_torch"]
     # a kernel takes 3 us more than its ticks, whatever its length
     rows = [
@@ -578,7 +578,7 @@ def outcome(
     )
 
 
-def test_what_was_seen_is_accepted(outcome: Outcome) -> None:
+def test_sights_that_the_outcome_has_are_accepted(outcome: Outcome) -> None:
     sights = (
         ends_with(0),
         says("ranks? 0", "gpu"),
@@ -592,7 +592,7 @@ def test_what_was_seen_is_accepted(outcome: Outcome) -> None:
     assert [sight.missed(outcome) for sight in sights] == [None] * len(sights)
 
 
-def test_what_was_not_seen_is_told(outcome: Outcome) -> None:
+def test_sights_that_the_outcome_lacks_are_reported(outcome: Outcome) -> None:
     sights = (
         ends_with(3),
         says("nobody"),

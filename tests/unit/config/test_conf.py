@@ -105,14 +105,14 @@ def test_a_timing_has_the_visits_that_its_level_needs(
 
 
 @for_each("file", [*FILES, CONF / "config.yaml"])
-def test_a_file_says_what_it_is(file: Path) -> None:
+def test_every_file_begins_with_a_comment(file: Path) -> None:
     first = file.read_text().splitlines()[0]
     assert first.startswith("# ")
     assert len(first) > 10
 
 
 @for_each("file", [file for file in FILES if file.parent.name in PACKAGES])
-def test_what_can_be_chosen_twice_has_its_own_place(file: Path) -> None:
+def test_files_of_a_group_with_several_choices_name_their_package(file: Path) -> None:
     assert file.read_text().startswith(f"# @package {PACKAGES[file.parent.name]}.{file.stem}\n")
 
 

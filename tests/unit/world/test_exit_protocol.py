@@ -64,7 +64,7 @@ def recorded() -> WorldBroken:
         (WorldBroken("x"), RANK_1, False, Print.NOW),
     ],
 )
-def test_who_prints(
+def test_the_process_that_prints_an_error_is_the_one_of_the_table(
     error: CommbenchError, identity: RankIdentity | None, mpi_loaded: bool, printing: Print
 ) -> None:
     assert who_prints(error, identity, mpi_loaded) is printing
@@ -359,5 +359,5 @@ def test_an_interrupted_run_is_complete_or_gone(tmp_path: Path, run: dict[str, o
         (None, "has ended"),
     ],
 )
-def test_ends_are_told_apart(code: int | None, text: str) -> None:
+def test_every_way_to_end_has_its_own_words(code: int | None, text: str) -> None:
     assert exit_text(code) == text

@@ -28,7 +28,7 @@ def visible(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_a_line_says_how_far_and_fits(width: int) -> None:
+def test_the_progress_line_has_the_share_and_fits_the_terminal(width: int) -> None:
     line = State(4, 2, 0.5, "all_reduce 1x2 1 MiB", "p2p_latency 1x2 0-1 8 B 52.5 us").line(
         75.0, width
     )

@@ -282,7 +282,7 @@ def test_a_server_holds_nothing_that_its_command_prints_to(idle_server: RankServ
     assert files == [os.devnull, "/memfd:rank_server (deleted)"]
 
 
-def test_what_a_server_says_that_ends_by_itself_is_kept_for_the_run(tmp_path: Path) -> None:
+def test_the_output_of_a_server_that_ends_by_itself_is_kept_for_the_run(tmp_path: Path) -> None:
     server = RankServer(os.environ | {"PYTHONPATH": "/nonexistent", "PYTHONHOME": "/nonexistent"})
     world = ForkedWorld(server, 2, [], {}, 2, tmp_path)
     world.wait_for_end(START_S)

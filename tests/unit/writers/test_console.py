@@ -114,7 +114,7 @@ def test_a_variable_is_in_the_title_where_it_is_one_and_a_column_where_it_varies
     ] == [True, True]
 
 
-def test_what_says_nothing_is_not_said() -> None:
+def test_columns_and_variables_without_a_value_are_left_out() -> None:
     barrier = row(
         benchmark="barrier", dtype="none", message_bytes=0, schedule=None, algbw_gb_per_s=None
     )
@@ -551,7 +551,7 @@ def test_a_slow_rank_stands_for_its_pairs() -> None:
     assert "slow: above" in text[-2]
 
 
-def test_no_finding_is_no_line() -> None:
+def test_a_matrix_without_a_finding_ends_with_its_median() -> None:
     assert lines(*matrix(4))[-1].startswith("median: ")
 
 
