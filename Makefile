@@ -12,7 +12,7 @@ FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests --include='test_*.py')
 BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check coverage perf faults mutations gpu-check gpu-wheels image-test clean
+.PHONY: help bench test test-long check coverage perf faults mutations figures gpu-check gpu-wheels image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -32,7 +32,7 @@ check: $(VENV)/test ## ruff, mypy --strict, and import-linter: packages import o
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations coverage; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations coverage figures; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/lint-imports
 
 coverage: $(VENV)/test ## how often the interval holds the truth on this machine, about 10 minutes; rewrites docs/trust.md
@@ -46,6 +46,9 @@ faults: $(VENV)/test ## every fault in every world and phase, about a quarter of
 
 mutations: $(VENV)/test ## changes of one token that `make test` must notice, about six minutes; rewrites docs/testing.md
 	$(BIN)/python tools/mutations
+
+figures: $(VENV)/test ## long lines, tokens, bare texts and tests in figures, about a minute; rewrites docs/design.md
+	$(BIN)/python tools/figures
 
 # only from make's command line: variables of these names in the environment mean something else
 given = $(if $(filter command,$(origin $(1))),$($(1)))

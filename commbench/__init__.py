@@ -2,14 +2,14 @@
 
     import commbench
 
-    folder = commbench.run(backend="gloo", layout="1x2", sizes=[8, "1KiB"])    # measure
-    cases = commbench.load(folder)                                             # one row per case, a pandas DataFrame
-    samples = commbench.load(folder, table="samples")                          # every repetition of every rank
-    commbench.compare("results/before", "results/after")                       # a verdict per case
-    commbench.slow_pairs("results")                                            # links slower than others of their class
+    folder = commbench.run(backend="gloo", layout="1x2", sizes=[8, "1KiB"])
+    cases = commbench.load(folder)                      # a pandas DataFrame, one row per case
+    samples = commbench.load(folder, table="samples")   # every repetition of every rank
+    commbench.compare("results/before", "results/after")    # a verdict per case
+    commbench.slow_pairs("results")                     # links slower than others of their class
 
 Every error that commbench raises on purpose is a CommbenchError.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import MutableMapping
 from typing import Any, ClassVar
 
 from commbench.core.protocols import Backend
-from commbench.core.variables import Case, Device
+from commbench.core.variables import Case, Device, Ipc
 from commbench.engines.lowered import UnsupportedForms, reduction_missing, skip_reason
 from commbench.hardware.cuda import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
@@ -45,7 +45,7 @@ class NcclBackend(Backend):
             )
         return reduction_missing("NCCL", case) or skip_reason(self.unsupported_forms, case)
 
-    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+    def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         """NCCL reads its variables once per process, so these and the user's hold for all cases."""
         exports = cuda_ipc_exports(cuda_ipc, (NCCL,))
         if LEVEL not in os.environ and FILE not in os.environ:  # else the user has set up a log

@@ -11,7 +11,7 @@ from commbench.buffers.memory import HostBuffer
 from commbench.core.case import World, options_text
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
-from commbench.core.protocols import Backend, Buffer, Communicator, Control
+from commbench.core.protocols import Backend, Buffer, Communicator, Control, Launchers
 from commbench.core.variables import Case, Device, Engine, Mode
 from commbench.engines.virtual import Buffers, Model, VirtualRunner
 
@@ -23,7 +23,7 @@ class Simulated(Backend):
     name: ClassVar[str] = "simulated"
     devices: ClassVar[tuple[Device, ...]] = ("cpu",)
     engines: ClassVar[tuple[Engine, ...]] = ("virtual",)
-    launchers: ClassVar[str] = "none"
+    launchers: ClassVar[Launchers] = "none"
     axes: ClassVar[tuple[str, ...]] = ("staging",)
     threads_per_rank: ClassVar[int] = 0
     model: Model = field(default_factory=Model)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from commbench.core.case import Shape
 from commbench.core.program import BufferSpec, Copy, Pattern, View
-from commbench.core.variables import Cache, Case
+from commbench.core.variables import Cache, Case, ReductionName
 
 SOURCE = View("source")
 DATA = View("data")  # the input, which no call writes to, and the buffer that is checked
@@ -84,5 +84,5 @@ def root_of(case: Case) -> int:
     return case.root or 0
 
 
-def reduction_of(case: Case) -> str:
+def reduction_of(case: Case) -> ReductionName:
     return case.reduction or "sum"

@@ -14,6 +14,7 @@ from commbench.core.program import (
     BufferSpec,
     Copy,
     Icopy,
+    MemoryKind,
     Pattern,
     Program,
     View,
@@ -33,7 +34,9 @@ class MemoryCopy(Collective):
 
     axes = ("staging",)
     cache: ClassVar[Cache] = "rotate"
-    memory: ClassVar[tuple[str, str]]  # the kinds of memory that are copied from and to
+    memory: ClassVar[
+        tuple[MemoryKind, MemoryKind]
+    ]  # the kinds of memory that are copied from and to
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         source, target = self.memory
@@ -106,7 +109,7 @@ class CopyH2DD2H(MemoryCopy):
         return 0.5
 
 
-def _buffer(name: str, memory: str, case: Case) -> BufferSpec:
+def _buffer(name: str, memory: MemoryKind, case: Case) -> BufferSpec:
     pinned = memory == HOST and case.staging == "pinned"
     return BufferSpec(name, case.elements, case.dtype, memory=PINNED if pinned else memory)
 

@@ -34,9 +34,11 @@ from .options import CommandParser, percent, whole_number
 AB_USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python
 commbench ab layout=1x4 --vs env.GLOO_SOCKET_IFNAME=eth1 --launches 20 --fail-on slower"""
-AB_EPILOGUE = """The overrides before --vs are BASE; NEW is the same with the overrides after --vs applied on top.
-Each launch of each side is a fresh world; which side begins is drawn for every two launches, then reversed (ABBA).
-Exit status: that of `commbench compare`; also 1, 3 or more where a run ended with it."""  # noqa: E501
+AB_EPILOGUE = """\
+The overrides before --vs are BASE; NEW is the same with the overrides after --vs applied on top.
+Each launch of each side is a fresh world; which side begins is drawn for every two launches, then
+reversed (ABBA).
+Exit status: that of `commbench compare`; also 1, 3 or more where a run ended with it."""
 OWN_KEYS = ("launch", "label")  # this command sets them
 MAX_LAUNCHES = 1000
 

@@ -32,14 +32,18 @@ from .options import CommandParser, check_file, percent, whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-COMPARE_USAGE = """commbench compare BASE NEW                          folders with runs, or parquet files of cases
+COMPARE_USAGE = """commbench compare BASE NEW      folders with runs, or parquet files of cases
 commbench compare NEW --against baseline.parquet    a baseline that was kept with --save
-commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in the same folder"""  # noqa: E501
+commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in one folder"""
 COMPARE_EPILOGUE = f"""\
-A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in turn.
-A verdict needs at least {LEAST_LAUNCHES} launches per side ({LEAST_PAIRS} with --paired), better {GOOD_LAUNCHES}.
---fail-on slower counts cases whose p-value, corrected for the number of cases (Holm), is at most {ALPHA}.
-Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (with --fail-on also: too few launches)."""  # noqa: E501
+A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in
+turn.
+A verdict needs at least {LEAST_LAUNCHES} launches per side ({LEAST_PAIRS} with --paired), better \
+{GOOD_LAUNCHES}.
+--fail-on slower counts cases whose p-value, corrected for the number of cases (Holm), is at most
+{ALPHA}.
+Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (with --fail-on also: too few
+launches)."""
 FAILURES = ("slower", "undecided", "missing")
 
 

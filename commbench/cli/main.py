@@ -26,22 +26,26 @@ from .options import CommandParser
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: by default gloo on this machine with 2 ranks
 commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
-commbench show RUN... [--as FORM]    the table of a run again; of several backends side by side; as osu, nccl_tests, csv
-commbench report PATH... [--html F]  what to use, what is slow, how sure that is; one page with figures
+commbench show RUN... [--as FORM]    the table of a run again, of several backends side by side, as
+                                     osu, nccl_tests or csv
+commbench report PATH... [--html F]  what to use, what is slow, how sure that is; page with figures
 commbench compare BASE NEW           did it get faster: a verdict per case, with its interval
-commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches each, then the same verdict
+commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches each, then the
+                                     same verdict
 commbench predict PATH... --params N the communication of a data-parallel step on what was measured
 commbench export PATH... --csv FILE  results as CSV
 commbench doctor [--json]            what this machine has and which backends can run
 commbench help [COMMAND]             this text; the options of a command, as COMMAND --help
 torchrun|mpirun|srun ... commbench   the same as one rank of a given world
 
-A list is an axis inside one world: layout=[1x1,1x2] sizes=[8,1KiB,1MiB] benchmark=[p2p_latency,all_reduce]
+A list is an axis inside one world: layout=[1x1,1x2] sizes=[8,1KiB,1MiB]
+                                    benchmark=[p2p_latency,all_reduce]
   zsh expands brackets and stars:   'sizes=[8,1KiB]' '8..1MiB*4' in quotes
-Sizes:                              sizes=8..8GiB (times 2), 'sizes=8..1MiB*4', sizes=8..max, sizes=octaves
+Sizes:                              sizes=8..8GiB (times 2), 'sizes=8..1MiB*4', sizes=8..max,
+                                    sizes=octaves
 -m sweeps over fresh worlds:        -m backend=gloo,mpi layout=1x2,1x4 launch=0,1,2
 Every key with its values:          commbench --keys
-What would run, without running:    plan=true"""  # noqa: E501
+What would run, without running:    plan=true"""
 
 COMMANDS = {  # command with its own options -> module, function
     "report": ("commbench.cli.report", "report"),

@@ -39,7 +39,7 @@ Prediction = dict[Any, Any]
 
 PREDICT_USAGE = """commbench predict --params 7e9 --dtype bfloat16 --bucket-mb 25 [PATH ...]
        commbench predict --params 7e9 --bucket-mb 1,25,100      compare bucket sizes
-       commbench predict --buckets 1MiB,25MiB,25MiB,7MiB        the buckets of one step by their size"""  # noqa: E501
+       commbench predict --buckets 1MiB,25MiB,25MiB,7MiB        the buckets of a step by size"""
 ALWAYS = ("backend", "engine", "layout", "dtype")  # columns even where all rows share them
 STEP_COLUMNS = (
     TableColumn("bucket\nB", right=True),

@@ -13,6 +13,7 @@ import numpy as np
 from commbench.config.settings import Job, received
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError, WorldBroken
+from commbench.core.states import CaseStatus, Phase, case_status
 from commbench.launchers.registry import allowed, detect
 from commbench.measure.expectations import Verdict
 from commbench.measure.statistics import Series
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+FAILED_CASE: CaseStatus = "failed"
+MEASURE: Phase = "measure"
 SAMPLE_COLUMNS = (
     "run_id",
     "case_id",
@@ -153,7 +156,7 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
     unfinished = cases.stop_reason.isin(UNFINISHED)
     recorded = dict(zip(cases.case_id[~unfinished], cases.status[~unfinished], strict=True))
     failed = cases[
-        (cases.status == "failed")
+        (cases.status == FAILED_CASE)
         | (cases.case_id.isin(run.get("broken", {})) & cases.reason.notna())
     ]
     reasons = dict(zip(failed.case_id, failed.reason, strict=True))
@@ -220,9 +223,9 @@ def _visit_times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series,
     are taken.
     """
     recorded_s = row["visit_medians_s"]
-    if row["status"] != "ok" or recorded_s is None:
+    if case_status(row) != "ok" or recorded_s is None:
         return ()
-    measured = samples[samples["phase"] == "measure"]
+    measured = samples[samples["phase"] == MEASURE]
     deciding = measured[counting_ranks(row, measured["rank"].to_numpy())]
     slowest_ns = (
         deciding.groupby(["visit", "repetition"])["elapsed_ns"].max().groupby(level="visit")

@@ -20,6 +20,7 @@ from commbench.config.compose import ConfigComposer, override_texts, requested_j
 from commbench.config.settings import Job, job_of
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
+from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal
 from commbench.launchers.registry import (
     check_experiment,
@@ -94,12 +95,12 @@ def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
     results.
 
         folder = commbench.run(backend="gloo", layout="1x2", sizes=[8, "1KiB"])
-        folder = commbench.run("backend=simulated", {"timing.visits": 2, "env": {"NCCL_ALGO": "Ring"}})
+        folder = commbench.run("backend=simulated", {"timing.visits": 2, "env": {"A": "B"}})
 
     Strings are overrides as on the command line; a mapping may have keys with dots. The last of
     several values of a key counts. Raises ConfigError, WorldBroken; failed cases and missed
     expectations are in the results.
-    """  # noqa: E501
+    """
     with ConfigComposer() as composer:
         requested = requested_jobs(composer, override_texts(*overrides, keys), multirun=False)
         if requested.fresh_worlds:
@@ -185,7 +186,7 @@ def resume(words: Sequence[str]) -> int:
 
 def _is_finished(run: Mapping[str, Any], folder: Path) -> bool:
     """Whether the run reached its end, and none of its cases is failed, invalid or unfinished."""
-    if run.get("status") != "done":
+    if status_of_run(run) != "done":
         return False
     cases = read_rows([folder])
     done = cases.status.isin(FINISHED) & ~cases.stop_reason.isin(UNFINISHED)

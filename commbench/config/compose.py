@@ -15,17 +15,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra import compose, initialize_config_module
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
@@ -99,19 +99,13 @@ class ConfigComposer:
             raise ConfigError(one_line(_hydra_message(error))) from error
 
     def _jobs(self, overrides: Sequence[str], multirun: bool) -> list[Job]:
-        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
         parsed = self._parsed(overrides)
         try:
             self._check(overrides, multirun)
-            # all combinations of a sweep, by Hydra's grammar
             given = [override.input_line or "" for override in parsed]
-            batches = (
-                BasicSweeper.split_arguments(parsed, max_batch_size=None) if multirun else [[given]]
-            )
-        except HydraException as error:  # a kind of sweep that can't be listed
+            points = _sweep_points(parsed) if multirun else [given]
+        except HydraException as error:
             raise ConfigError(f"{_hydra_message(error)}; list the values: -m KEY=A,B") from error
-        points = [list(point) for batch in batches for point in batch]
         if not points:
             raise ConfigError("this sweep has no jobs; give each key at least one value")
         if multirun and self._config_dir is not None:
@@ -140,7 +134,8 @@ class ConfigComposer:
                     "config", overrides=[*searched, *chosen], return_hydra_config=hydra
                 )
             config = copy.deepcopy(self._composed[files])
-            ConfigLoaderImpl._apply_overrides_to_config(list(filter(_sets_value, parsed)), config)
+            for override in filter(_sets_value, parsed):
+                _set_value(config, override)
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             raise ConfigError(_hydra_message(error)) from error
         return config
@@ -250,9 +245,37 @@ def _packaged_options(group: str) -> tuple[str, ...]:
 
 
 def _sets_value(override: Override) -> bool:
-    """Whether the override sets a value, and does not choose files."""
+    """Whether the override sets a value, and neither chooses files nor adds or deletes a key."""
     name, _, inner = override.key_or_group.partition(".")
-    return name in OVERRIDES and override.package is None and (bool(inner) or name not in GROUPS)
+    is_value = bool(inner) or name not in GROUPS
+    changes = not (override.is_add() or override.is_delete())
+    return name in OVERRIDES and override.package is None and is_value and changes
+
+
+def _set_value(config: DictConfig, override: Override) -> None:
+    key = override.key_or_group
+    force_add = override.is_force_add()
+    try:
+        OmegaConf.update(config, key, override.value(), merge=True, force_add=force_add)
+    except (ConfigAttributeError, ConfigKeyError) as error:
+        raise ConfigError(unknown_key(key)) from error
+
+
+def _sweep_points(overrides: Iterable[Override]) -> list[list[str]]:
+    """The overrides of each job of a sweep: all combinations of the listed values."""
+    choices: dict[str, list[str]] = {}  # the last override of a key counts
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            values = [override.get_value_element_as_str()]
+        elif override.is_discrete_sweep():
+            values = list(override.sweep_string_iterator())
+        else:
+            raise ConfigError(
+                f"{override.input_line} is not a list of values; list the values: -m KEY=A,B"
+            )
+        choices[key] = [f"{key}={value}" for value in values]
+    return [list(point) for point in product(*choices.values())]
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:

@@ -175,7 +175,8 @@ class Settings:
     dtypes: tuple[str, ...]
     sizes: tuple[tuple[int, ...], ...]  # bytes, one tuple per dtype
     sizes_to_memory: bool  # 8..max: sizes that do not fit the memory are left out
-    sizes_per: str  # message; or rank: of each rank's block where a collective divides its message
+    # rank: of each rank's block where a collective divides its message
+    sizes_per: Literal["message", "rank"]
     pairs: Pairs
     # variable -> its values, of each variable with a key that has no field below; in_place=None is
     # the operation's default

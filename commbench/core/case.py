@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from .program import Isend, Pattern, Program, WaitAll
+from .states import Headline
 from .variables import Cache, Case
 
 
@@ -96,14 +97,14 @@ class Shape:
 
     operations_per_sample: messages or collective calls in one sample; reported times are per
     operation. bytes_per_sample: payload that one sample moves, of all ranks whose clocks count.
-    headline: whose clock counts: `initiator`, `max_over_ranks` or `max_over_senders`. median_of:
+    headline: whose clock counts: median_of:
     what the time per operation is, in words. single: whether a sample is one such operation, so
     that percentiles of samples are those of operations.
     """
 
     operations_per_sample: int
     bytes_per_sample: int
-    headline: str
+    headline: Headline
     median_of: str = "operation"
     single: bool = True
 

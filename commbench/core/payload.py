@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from .errors import ConfigError
 from .program import PERIOD, Pattern, Segment
+from .variables import ReductionName
 
 CONTRIBUTORS = 8
 LARGEST = 15
@@ -98,13 +99,13 @@ def joined_blocks(key: int, salt: int, count: int, indices: Iterable[int]) -> Pa
 
 
 def contribution(
-    rank: int, size: int, salt: int, reduction: str, count: int, shift: int = 0
+    rank: int, size: int, salt: int, reduction: ReductionName, count: int, shift: int = 0
 ) -> Pattern:
     """The contribution of a rank to a reduction over `size` ranks."""
     return Pattern((Segment(count, _contributed(rank, size, salt, reduction), shift % PERIOD),))
 
 
-def reduced(size: int, salt: int, reduction: str, count: int, shift: int = 0) -> Pattern:
+def reduced(size: int, salt: int, reduction: ReductionName, count: int, shift: int = 0) -> Pattern:
     """The result of a reduction over `size` ranks; an average is exact where `size` is a power of
     two."""
     divisor = size if reduction == "avg" else 1
@@ -128,7 +129,7 @@ def _scrambled(keys: NDArray[np.int64], salt: int) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=256)
-def _contributed(rank: int, size: int, salt: int, reduction: str) -> NDArray[np.int64]:
+def _contributed(rank: int, size: int, salt: int, reduction: ReductionName) -> NDArray[np.int64]:
     turn = (rank - _INDEX - salt) % size  # ranks take turns along the buffer
     if reduction == "prod":
         return np.where(turn == 0, 2, 1)
@@ -137,7 +138,7 @@ def _contributed(rank: int, size: int, salt: int, reduction: str) -> NDArray[np.
 
 
 @lru_cache(maxsize=64)
-def _reduced(size: int, salt: int, reduction: str) -> NDArray[np.int64]:
+def _reduced(size: int, salt: int, reduction: ReductionName) -> NDArray[np.int64]:
     """Computed from the contributors of each index only, so the cost does not grow with the number
     of ranks."""
     if reduction == "prod":

@@ -7,13 +7,17 @@ A Communicator lowers the steps to calls of its library; an engine runs them n t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-DEVICE = "device"
-HOST = "host"
-PINNED = "pinned"  # kinds of memory
+from .variables import ReductionName
+
+MemoryKind = Literal["device", "host", "pinned"]
+DEVICE: MemoryKind = "device"
+HOST: MemoryKind = "host"
+PINNED: MemoryKind = "pinned"
 PERIOD = 8191  # prime, so that no block, chunk or segment size of a library is a multiple of it
 
 
@@ -30,7 +34,7 @@ class BufferSpec:
     count: int
     dtype: str
     slots: int = 1
-    memory: str = DEVICE
+    memory: MemoryKind = DEVICE
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class AllReduce:
 
     send: View
     recv: View
-    reduction: str
+    reduction: ReductionName
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class Reduce:
 
     send: View
     recv: View
-    reduction: str
+    reduction: ReductionName
     root: int
 
 
@@ -148,7 +152,7 @@ class ReduceScatter:
 
     send: View
     recv: View
-    reduction: str
+    reduction: ReductionName
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from .case import RankIdentity, World, options_text
 from .layout import Layout
 from .program import BufferSpec, Pattern, Program
-from .variables import Case, Device, Engine, Mode, Staging
+from .variables import Case, Device, Engine, Ipc, Mode, Staging
 
 # in Communicator.facts: the ranks in the order in which the library's log numbers them
 GROUP_ORDER = "group_order"
+
+Launchers = Literal["any", "starts_mpi", "none"]
 
 
 class Buffer(Protocol):
@@ -183,7 +185,7 @@ class Backend(Protocol):
     devices: ClassVar[tuple[Device, ...]]  # of cpu and cuda
     # which launchers start its ranks: any, starts_mpi (see Launcher), none (it hosts all ranks
     # itself)
-    launchers: ClassVar[str] = "any"
+    launchers: ClassVar[Launchers] = "any"
     engines: ClassVar[tuple[Engine, ...]] = ("python",)  # engine=auto is the first
     axes: ClassVar[tuple[str, ...]] = ()  # its own independent variables, such as streams
     threads_per_rank: ClassVar[int] = 1  # busy during a measurement
@@ -226,7 +228,7 @@ class Backend(Protocol):
         """
         return "none"
 
-    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+    def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         """The environment variables to export before the library starts. Raises ConfigError if they
         contradict."""
         return {}

@@ -30,7 +30,10 @@ Ipc = Literal["auto", "on", "off"]
 Binding = Literal["auto", "core", "numa", "none"]
 Options = tuple[tuple[str, str], ...]  # names and values, sorted
 
-KIND_OF_TYPE: dict[Any, str] = {str: "text", int: "integer", bool: "flag", Options: "map"}
+VariableKind = Literal["text", "integer", "flag", "map"]
+Scope = Literal["all", "operation", "backend"]
+
+KIND_OF_TYPE: dict[Any, VariableKind] = {str: "text", int: "integer", bool: "flag", Options: "map"}
 NO_DTYPE = "none"  # of an operation without a message
 SIZES = ("message_bytes", "elements")  # what the rows of a curve differ in
 INT64_MAX = 2**63 - 1
@@ -53,7 +56,7 @@ class Variable:
 
     meaning: str
     name: str = ""
-    kind: str = ""
+    kind: VariableKind = "text"
     unit: str = ""
     default: Any = REQUIRED
     usual: Any = None
@@ -61,7 +64,7 @@ class Variable:
     least: int = 0
     most: int = INT64_MAX
     axis: bool = False
-    applies_to: str = "all"
+    applies_to: Scope = "all"
     shown: bool = True
     bare: bool = False
     implied_by: str | None = None

@@ -21,7 +21,7 @@ from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.garbage_collection import collection_paused
 from commbench.core.payload import dtype
 from commbench.core.program import Barrier, Program, Step, View
-from commbench.core.variables import Case
+from commbench.core.variables import Case, Sync
 
 now_ns = time.perf_counter_ns  # CLOCK_MONOTONIC on Linux: the same clock the native engine reads
 LONG_WAIT_NS = 4_000_000  # a longer wait sleeps first
@@ -45,7 +45,7 @@ class Lowered(Generic[T]):
     windowed: bool = False
 
     @classmethod
-    def of(cls, program: Program, sync: str, lower: Callable[[Step], T]) -> Lowered[T]:
+    def of(cls, program: Program, sync: Sync, lower: Callable[[Step], T]) -> Lowered[T]:
         """Lower every step, but for those that become NO_CALL; sync "barrier" puts a barrier of the
         library before each repetition, any other one before each block: the first sample of a
         self-synchronising program must not include the delay of its peer, and repetitions that

@@ -22,6 +22,7 @@ from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core import program as steps
 from commbench.core.errors import CommunicationError, ConfigError, Unsupported
 from commbench.core.program import Program, Step, View
+from commbench.core.variables import ReductionName
 
 VirtualTimes = NDArray[np.float64]
 Words = NDArray[Any]  # [copies of the pool, elements] of a view
@@ -376,7 +377,7 @@ class VirtualBlock:
                 self.words(rank, view)[:] = words
         return message_bytes
 
-    def _reduced(self, sources: Sequence[tuple[int, View]], reduction: str) -> Words:
+    def _reduced(self, sources: Sequence[tuple[int, View]], reduction: ReductionName) -> Words:
         rank, view = sources[0]
         kind = self.buffers[rank][view.buffer].dtype
         parts = [self.words(*source) for source in sources]

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench.core.units import INT_MAX
+from commbench.core.variables import Ipc
 
 from .nvml import bus_id, cuda_version
 from .sources import ROOT, Facts, children, fact_text, read_int, read_line, read_link
@@ -231,7 +232,7 @@ class CudaDriver:
 # ---------------------------------------------------------------- CUDA IPC
 
 
-def cuda_ipc_exports(setting: str, libraries: Iterable[str]) -> dict[str, str]:
+def cuda_ipc_exports(setting: Ipc, libraries: Iterable[str]) -> dict[str, str]:
     """The variables to export before these libraries start; none for auto."""
     exports: dict[str, str] = {}
     for library in libraries:
@@ -240,7 +241,7 @@ def cuda_ipc_exports(setting: str, libraries: Iterable[str]) -> dict[str, str]:
 
 
 def cuda_ipc_without_effect(
-    setting: str, library: str, environment: Mapping[str, str]
+    setting: Ipc, library: str, environment: Mapping[str, str]
 ) -> str | None:
     """Why the setting can't have had an effect on the library in this environment; None if it may
     have had one."""
@@ -248,7 +249,7 @@ def cuda_ipc_without_effect(
     return None if reason is None else f"cuda_ipc={setting} had no effect on {library}: {reason}"
 
 
-def _no_effect_on_nccl(setting: str, environment: Mapping[str, str]) -> str | None:
+def _no_effect_on_nccl(setting: Ipc, environment: Mapping[str, str]) -> str | None:
     disabled = environment.get("NCCL_P2P_DISABLE")
     level = environment.get("NCCL_P2P_LEVEL", "").upper()
     if setting == "off":
@@ -269,7 +270,7 @@ def _no_effect_on_nccl(setting: str, environment: Mapping[str, str]) -> str | No
     )
 
 
-def _no_effect_on_open_mpi(setting: str, environment: Mapping[str, str]) -> str | None:
+def _no_effect_on_open_mpi(setting: Ipc, environment: Mapping[str, str]) -> str | None:
     """Only the PML ob1 uses btl smcuda and reads its switch, the PMLs ucx and cm do not."""
     pml = environment.get("OMPI_MCA_pml", "")
     btl = environment.get("OMPI_MCA_btl", "")
@@ -285,7 +286,7 @@ def _no_effect_on_open_mpi(setting: str, environment: Mapping[str, str]) -> str 
     )
 
 
-def _no_effect_on_ucx(setting: str, environment: Mapping[str, str]) -> str | None:
+def _no_effect_on_ucx(setting: Ipc, environment: Mapping[str, str]) -> str | None:
     pml = environment.get("OMPI_MCA_pml", "")
     transports = environment.get("UCX_TLS", "")
     if not includes_any(pml, ("ucx",)):
@@ -299,7 +300,7 @@ def _no_effect_on_ucx(setting: str, environment: Mapping[str, str]) -> str | Non
     )
 
 
-def _no_effect_on_mpich(setting: str, environment: Mapping[str, str]) -> str | None:
+def _no_effect_on_mpich(setting: Ipc, environment: Mapping[str, str]) -> str | None:
     if setting == "on":
         for name, words in (("MPIR_CVAR_ENABLE_GPU", NO), ("MPIR_CVAR_NOLOCAL", YES)):
             if _is_one_of(environment.get(name), words):
@@ -312,7 +313,7 @@ def _no_effect_on_mpich(setting: str, environment: Mapping[str, str]) -> str | N
     return f"{THRESHOLD} is {threshold} and {REPEATED} is {repeated}"
 
 
-def _no_effect_on_mvapich(setting: str, environment: Mapping[str, str]) -> str | None:
+def _no_effect_on_mvapich(setting: Ipc, environment: Mapping[str, str]) -> str | None:
     if setting == "on" and not _is_one_of(environment.get("MV2_USE_CUDA"), YES):
         return (
             f"MV2_USE_CUDA is {environment.get('MV2_USE_CUDA', NOT_SET)}, so it does not accept GPU"
@@ -326,7 +327,7 @@ def _no_effect_on_mvapich(setting: str, environment: Mapping[str, str]) -> str |
     )
 
 
-NO_EFFECT_REASONS: Mapping[str, Callable[[str, Mapping[str, str]], str | None]] = {
+NO_EFFECT_REASONS: Mapping[str, Callable[[Ipc, Mapping[str, str]], str | None]] = {
     NCCL: _no_effect_on_nccl,
     OPEN_MPI: _no_effect_on_open_mpi,
     UCX: _no_effect_on_ucx,

@@ -144,7 +144,8 @@ def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
         entries = parse_visible(environ.get(VISIBLE_DEVICES))
         note = ""
         if entries is not None:
-            note = f" ({VISIBLE_DEVICES}={environ[VISIBLE_DEVICES]!r}{'' if entries else ' hides every GPU'})"  # noqa: E501
+            hides = "" if entries else " hides every GPU"
+            note = f" ({VISIBLE_DEVICES}={environ[VISIBLE_DEVICES]!r}{hides})"
         return {"gpu.own.reason": fact_text(str(error)) + note}
     facts |= {"visible": visible, "driver_version": nvml.driver_version()}
     gpu = next((gpu for gpu in nvml.gpus() if gpu.pci_bus_id == facts["pci_bus_id"]), None)

@@ -164,12 +164,14 @@ def environment_facts(environ: Mapping[str, str] = os.environ) -> Facts:
 def is_recorded(name: str) -> bool:
     """Whether a variable is recorded: its name begins with one of RECORDED_PREFIXES or is one of
     RECORDED_NAMES, unless
-    - its last word is one of RANK_WORDS: a launcher sets it to a different value on each rank or node;
-    - it begins with one of LAUNCHER_INTERNAL: a launcher's daemon sets it for its ranks, not a user.
+    - its last word is one of RANK_WORDS: a launcher sets it to a different value on each rank or
+      node;
+    - it begins with one of LAUNCHER_INTERNAL: a launcher's daemon sets it for its ranks, not a
+      user.
 
     CUDA_VISIBLE_DEVICES may differ between ranks, too, but is recorded: whether CUDA IPC works
     depends on it.
-    """  # noqa: E501
+    """
     if name not in RECORDED_NAMES and (
         not name.startswith(RECORDED_PREFIXES) or name.startswith(LAUNCHER_INTERNAL)
     ):

@@ -20,17 +20,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from commbench.core.errors import CommbenchError, ConfigError
 
 from .cuda import NO, includes_any
 from .sources import fact_text, read_text, run_command
 
-SONAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
+MpiKind = Literal["openmpi", "mpich"]
+SONAMES: Mapping[MpiKind, tuple[str, ...]] = {
+    "openmpi": ("libmpi.so.40",),
+    "mpich": ("libmpi.so.12", "libmpich.so.12"),
+}
 ALL_SONAMES = (*SONAMES["openmpi"], *SONAMES["mpich"])
 # the unambiguous names first: `mpirun` is that of the library that was installed last
-LAUNCHERS = {
+LAUNCHERS: Mapping[MpiKind, tuple[str, ...]] = {
     "openmpi": ("prterun", "mpirun.openmpi", "orterun", "mpirun"),
     "mpich": ("mpiexec.hydra", "mpiexec.mpich", "mpiexec"),
 }
@@ -61,9 +65,9 @@ LDCONFIG_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class MpiLibrary:
-    """`kind` is openmpi or mpich, `path` the value for MPI4PY_LIBMPI."""
+    """`path` is the value for MPI4PY_LIBMPI."""
 
-    kind: str
+    kind: MpiKind
     path: str
 
     def launcher(self) -> str:
@@ -107,12 +111,10 @@ def find(choice: str) -> MpiLibrary | None:
         return _from_path(choice)
     if choice == "auto" and os.environ.get("MPI4PY_LIBMPI"):
         return _from_path(os.environ["MPI4PY_LIBMPI"], "MPI4PY_LIBMPI")
-    kinds = (
-        (launcher_kind(os.environ) or "openmpi", "openmpi", "mpich")
-        if choice == "auto"
-        else (choice,)
-    )
-    for kind in dict.fromkeys(kinds):
+    kinds = [kind for kind in SONAMES if choice in (kind, "auto")]
+    started_by = launcher_kind(os.environ)
+    kinds.sort(key=lambda kind: kind != started_by)  # the others in the order of the table
+    for kind in kinds:
         for file in (folder / soname for folder in _library_folders() for soname in SONAMES[kind]):
             if file.exists() and _kind_of(file) == kind:
                 return MpiLibrary(kind, str(file))
@@ -194,7 +196,7 @@ def launcher_mismatch(expected: int, mpi: Any) -> str:
     )
 
 
-def launcher_kind(environ: Mapping[str, str]) -> str | None:
+def launcher_kind(environ: Mapping[str, str]) -> MpiKind | None:
     """The library whose launcher started this process, by the variables that it exports; "mpich"
     also for the tasks of a scheduler that exports PMI_RANK."""
     if OPEN_MPI_RANK in environ:
@@ -215,7 +217,7 @@ def _from_path(text: str, name: str = "backend.library") -> MpiLibrary:
     return MpiLibrary(kind, str(path))
 
 
-def _kind_of(path: Path) -> str | None:
+def _kind_of(path: Path) -> MpiKind | None:
     name = path.resolve().name
     for kind, sonames in SONAMES.items():
         if name.startswith(sonames) or path.name.startswith(sonames):

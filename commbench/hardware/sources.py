@@ -11,7 +11,7 @@ from subprocess import DEVNULL, PIPE, CompletedProcess, Popen, TimeoutExpired
 from typing import Any
 
 Facts = dict[str, Any]
-Source = Callable[[Path], Mapping[str, Any]]
+FactSource = Callable[[Path], Mapping[str, Any]]
 ROOT = Path("/")
 LONGEST_OUTPUT = 1 << 24  # characters of a command that are kept
 
@@ -20,7 +20,7 @@ class NoReading(Exception):
     """Raised by a source that can't be read, with one line that says why."""
 
 
-def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
+def gather(noun: str, sources: Iterable[FactSource], root: Path) -> Facts:
     """The facts of all sources except those that are None; exceptions are recorded in
     `noun.error`."""
     facts: Facts = {}

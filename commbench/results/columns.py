@@ -15,38 +15,47 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from commbench.core.errors import Unreadable
+from commbench.core.states import (
+    FinalReason,
+    UnfinishedReason,
+    case_status,
+    interval_of,
+)
 from commbench.core.units import format_bytes, format_number, natural_key, short_pairs
-from commbench.core.variables import BY_NAME, NAMES, TABLE, is_required
+from commbench.core.variables import BY_NAME, NAMES, TABLE, VariableKind, is_required
 
 Row = Mapping[str, Any]  # of a table, by column
 GroupItem = TypeVar("GroupItem")
 GroupKey = TypeVar("GroupKey", bound=Hashable)
+ColumnKind = Literal[VariableKind, "number", "texts", "numbers", "time"]
+ColumnRole = Literal["variable", "identity", "result"]
 
 INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
-# of finished cases
-STOP_REASONS = ("ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped")
-UNFINISHED = ("running", INTERRUPTED)  # "running": a soak that is written while it runs
+STOP_REASONS: tuple[str, ...] = get_args(FinalReason)
+UNFINISHED: tuple[str, ...] = get_args(UnfinishedReason)
 SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True)
 class Column:
-    """`kind` is text, integer, number, flag, texts, numbers, map or time; `role` is variable,
-    identity or result."""
+    """A column of a table of results."""
 
     name: str
-    kind: str
-    role: str
+    kind: ColumnKind
+    role: ColumnRole
     unit: str
     meaning: str
 
 
-def _columns(role: str, table: str) -> tuple[Column, ...]:
+def _columns(role: ColumnRole, table: str) -> tuple[Column, ...]:
     rows = (line.split("|") for line in table.strip().splitlines())
-    return tuple(Column(n.strip(), k.strip(), role, u.strip(), m.strip()) for n, k, u, m in rows)
+    return tuple(
+        Column(n.strip(), cast(ColumnKind, k.strip()), role, u.strip(), m.strip())
+        for n, k, u, m in rows
+    )
 
 
 VARIABLES = tuple(
@@ -268,8 +277,8 @@ def check_version(version: object, where: str) -> None:
 def interval_texts(rows: Iterable[Row]) -> list[str]:
     """The levels of the rows' intervals and what they are over: `75 to 95 % over 3 to 6 visits in
     this run`."""
-    shown = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None]
-    visited = [row for row in shown if row.get("interval_of") == "visits"]
+    shown = [row for row in rows if case_status(row) == "ok" and row["ci_low_s"] is not None]
+    visited = [row for row in shown if interval_of(row) == "visits"]
     kinds = {
         (row.get("interval_level") or 0.95, row.get("interval_of") or "this run's repetitions")
         for row in shown

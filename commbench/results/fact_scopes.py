@@ -5,16 +5,20 @@ A fact is a dotted name in run.json's `provenance.nodes`, such as `host.kernel`.
 a matching pattern counts; a pattern is a name, or begins or ends with *.
 
 ranks     what a difference between the ranks of a world means
-            error    the ranks can't be measured together: a ConfigError, or a warning with preflight=warn
-            network  the same, unless interface= names a network, or the values name interfaces of one network and
-                     rate, which may have different names on each host
+            error    the ranks can't be measured together: a ConfigError, or a warning with
+                     preflight=warn
+            network  the same, unless interface= names a network, or the values name interfaces of
+                     one network and rate, which may have different names on each host
             record   recorded in run.json
-            node     expected between nodes; within a node it means separate containers and is recorded
+            node     expected between nodes; within a node it means separate containers and is
+                     recorded
             ignore   differs from rank to rank or from moment to moment
-restarts  `equal` if a resumed run must have the same value (unless --force is given), otherwise
-`any` runs      `show` if `commbench compare` reports a difference between two sides, otherwise
-`ignore` record    `no` for what is only compared, not recorded
-"""  # noqa: E501
+restarts  `equal` if a resumed run must have the same value (unless --force is given), else `any`
+
+runs      `show` if `commbench compare` reports a difference between two sides, else `ignore`
+
+record    `no` for what is only compared, not recorded
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 MISSING = "missing"  # in place of a value; not a JSON text
 # every rank has these: where one is missing, it could not be read
@@ -88,16 +92,19 @@ class FactScope:
     """A row of the table; the module's docstring explains the values."""
 
     pattern: str
-    ranks: str
-    restarts: str
-    runs: str
-    record: str
+    ranks: Literal["error", "network", "record", "node", "ignore"]
+    restarts: Literal["equal", "any"]
+    runs: Literal["show", "ignore"]
+    record: Literal["yes", "no"]
+
+
+def _scope(line: str) -> FactScope:
+    cells: list[Any] = [cell.strip() for cell in line.split("|")]
+    return FactScope(*cells)
 
 
 FACT_SCOPES = tuple(
-    FactScope(*(cell.strip() for cell in line.split("|")))
-    for line in _TABLE.strip().splitlines()
-    if not line.lstrip().startswith("#")
+    _scope(line) for line in _TABLE.strip().splitlines() if not line.lstrip().startswith("#")
 )
 
 

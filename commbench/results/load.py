@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable
+from commbench.core.states import Phase, headline_of
 from commbench.core.terminal import first_line
 from commbench.core.variables import NAMES, is_required
 
@@ -47,7 +48,10 @@ NEEDED["cases"] = (
     "status",
     "median_s",
 )
-SINGLE_PHASES = ("connect", "warmup")  # block_k samples share two stamps later on only
+SINGLE_PHASES: tuple[Phase, ...] = (
+    "connect",
+    "warmup",
+)  # block_k samples share two stamps later on only
 NULLABLE = {"integer": "Int64", "flag": "boolean"}
 HASHABLE: dict[str, Callable[[Any], object]] = {
     "map": functools.partial(json.dumps, sort_keys=True), "texts": " ".join, "numbers": tuple,
@@ -67,19 +71,19 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
     """All rows of a table (cases, samples, counters) of all runs below the folders; the newer one
     of two attempts. Cases stand in the order of tables.
 
-        cases = commbench.load("results").query("status == 'ok' and not warnings.str.contains('noisy')")
-        samples = commbench.load("results/a", ["results/b", "results/c"], table="samples", skip_damaged=True)
+        cases = commbench.load("results").query("status == 'ok' and dtype == 'float32'")
+        samples = commbench.load("results/a", ["results/b", "results/c"], table="samples")
 
     Paths: folders with runs, parquet files of that table, lists of them; the folder `results`
-    without any. Columns and units: commbench/results/columns.py. `warnings` is a text ("noisy skewed",
-    "" for none), `env` and `backend_options` are JSON, lists of numbers are tuples; integers and
-    booleans beside nulls are Int64 and boolean. Samples have `operation_s` too, the seconds of one
-    operation on that rank's clock.
+    without any. Columns and units: commbench/results/columns.py. `warnings` is a text ("noisy
+    skewed", "" for none), `env` and `backend_options` are JSON, lists of numbers are tuples;
+    integers and booleans beside nulls are Int64 and boolean. Samples have `operation_s` too, the
+    seconds of one operation on that rank's clock.
 
     Raises CommbenchError where nothing is found, a run has another schema version or a file can't
     be read. With `skip_damaged` a file that can't be read is left out with a UserWarning that names
     it.
-    """  # noqa: E501
+    """
     frame = read_rows(paths, table, skip_damaged)
     for column in TABLES[table]:
         values: Any = frame[column.name]
@@ -453,7 +457,7 @@ def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
 def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
     """A mask of the ranks [n] whose clocks count, by the column `headline`: a repetition takes as
     long as the slowest of them measured."""
-    if case["headline"] == "max_over_ranks":
+    if headline_of(case) == "max_over_ranks":
         return np.full(ranks.size, True)
     return np.isin(ranks, [int(pair.split("-")[0]) for pair in case["pair"].split()])
 

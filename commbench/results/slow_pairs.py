@@ -21,11 +21,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from commbench.core.layout import Layout, Pair, pairs_text
+from commbench.core.states import case_status
 from commbench.core.units import format_bytes, format_factor, format_seconds, value_text
 from commbench.core.variables import SIZES
 
@@ -44,7 +45,8 @@ SAME_NODE = "same node"
 ACROSS_NODES = "other node"
 CLASSES = {SELF: "of a rank with itself", SAME_NODE: "on one node", ACROSS_NODES: "between nodes"}
 MATRIX_VARIABLES = tuple(column.name for column in VARIABLES if column.name != "pair")
-KINDS = ("rank", "slow", "asymmetric")  # the most helpful first
+FindingKind = Literal["rank", "slow", "asymmetric"]
+KINDS: tuple[FindingKind, ...] = ("rank", "slow", "asymmetric")  # the most helpful first
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Finding:
     `pair` is None for a slow rank. `rank` is set for a slow rank and for its slow pairs.
     """
 
-    kind: str
+    kind: FindingKind
     run_id: str | None
     benchmark: str
     message_bytes: int
@@ -106,7 +108,7 @@ class Matrix:
         """The times (median_s) of the cases that are ok, by class and pair."""
         classes: dict[str, dict[Pair, float]] = {name: {} for name in CLASSES}
         for pair, row in self.rows.items():
-            if row["status"] == "ok":
+            if case_status(row) == "ok":
                 nodes = {rank // int(row["ranks_per_node"]) for rank in pair}
                 if pair[0] == pair[1]:
                     name = SELF
@@ -267,7 +269,7 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
     ]
     heading = ", ".join([f"{shared['benchmark']} {format_bytes(message_bytes)}", *distinction])
     blank = Finding(
-        "",
+        "slow",
         matrix.run_id,
         shared["benchmark"],
         message_bytes,

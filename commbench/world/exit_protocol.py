@@ -21,7 +21,8 @@ exit with 0 if the run is done, with 3 if the world broke:
                                  REASON
     another rank raises          run.json: interrupted; that      prints that error; as above
                                  rank leaves RAISED_FILE
-    all are killed               nothing                          prints who ended first; as above
+    all are killed               nothing                          prints who failed first, or if nobody knows that, all in
+                                                                  the order in which they ended; as above
 
 The ranks write where they were; the parent adds which process failed first and how (WorldEnd),
 which it knows as their parent or from the kernel.
@@ -73,7 +74,14 @@ from pathlib import Path
 from typing import Any
 
 from commbench.core.case import RankIdentity
-from commbench.core.errors import CommbenchError, Missing, Unconnected, WorldBroken
+from commbench.core.errors import (
+    MAX_NAMED_RANKS,
+    CommbenchError,
+    Missing,
+    Unconnected,
+    WorldBroken,
+)
+from commbench.core.states import RunStatus, status_of_run
 from commbench.core.terminal import one_line
 from commbench.hardware.mpi_library import give_up
 from commbench.results.run_folder import exists, read_record, record_problem, write_json
@@ -99,6 +107,7 @@ RAISED_FILE = "raised"
 # before it has printed
 RANK_0_FIRST_S = 10.0
 EXITED = "exited"
+ENDED_EARLY: tuple[RunStatus, ...] = ("broken", "interrupted")
 HELP_TOPIC = re.compile(r"supposed to get help about:\s*(\S.*)")
 
 
@@ -109,7 +118,7 @@ def process_text(rank: int, host: str | None = None, pid: int | None = None) -> 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank on this host that failed before the others, and how: `was killed by SIGKILL`."""
+    """A rank on this host that has ended or is stopped, and how: `was killed by SIGKILL`."""
 
     rank: int
     pid: int
@@ -128,7 +137,8 @@ class WorldEnd:
     """How a world ended, as its parent saw it. `launcher` is its name and process id; `cause` says
     what ended it where that was not the end of a rank.
 
-    `failures` are the ranks that ended first: empty where nobody knows, or where all ended at once.
+    `failures` are the ranks that failed first: empty where nobody knows, or where all ended at
+    once. `ended` are all ranks that have ended, in the order in which their parent saw it.
     `unclosed` says what was ended after the run.
     """
 
@@ -137,6 +147,7 @@ class WorldEnd:
     failures: tuple[RankFailure, ...] = ()
     cause: str | None = None
     unclosed: str | None = None
+    ended: tuple[RankFailure, ...] = ()
 
     @property
     def is_good(self) -> bool:
@@ -149,8 +160,15 @@ class WorldEnd:
         )
 
     def __str__(self) -> str:
-        failed = "; ".join(str(failure) for failure in self.failures)
-        return self.cause or failed or f"{self.launcher} {exit_text(self.status)}"
+        if self.cause is not None:
+            return self.cause
+        ranks = self.failures or self.ended
+        texts = [str(rank) for rank in ranks[:MAX_NAMED_RANKS]]
+        if len(ranks) > MAX_NAMED_RANKS:
+            texts.append(f"{len(ranks) - MAX_NAMED_RANKS} more ranks ended after them")
+        if not self.failures:
+            texts.append(f"{self.launcher} {exit_text(self.status)}")
+        return "; ".join([*(text.rstrip(",") for text in texts[:-1]), texts[-1]])
 
 
 class Print(Enum):
@@ -304,13 +322,13 @@ def has_ended(folder: Path, run: Mapping[str, Any]) -> bool:
 def is_broken(reason_file: Path, run: Mapping[str, Any]) -> bool:
     """Whether a rank has found the world broken; `run` is its run.json."""
     return exists(reason_file) or (
-        run.get("status") == "broken" and run.get("exit_status") is not None
+        status_of_run(run) == "broken" and run.get("exit_status") is not None
     )
 
 
 def has_launches_left(run: Mapping[str, Any]) -> bool:
     """Whether a world has ended well, and another launch of its run is to follow."""
-    return run.get("status") == "running" and run.get("exit_status") == 0
+    return status_of_run(run) == "running" and run.get("exit_status") == 0
 
 
 def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool = False) -> int:
@@ -328,7 +346,7 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
     run = read_record(folder)
     ended_by_rank_0 = run.get("exit_status") is not None
     # `interrupted` here is not by a signal to this process, which would have raised an exception
-    if ended_by_rank_0 and run.get("status") not in ("broken", "interrupted"):
+    if ended_by_rank_0 and status_of_run(run) not in ENDED_EARLY:
         _remove(folder, reason_file.name, RAISED_FILE)
         return int(run["exit_status"])
     raised = _read_raised(folder)
@@ -344,7 +362,8 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
     kept = [f"finished cases are in {folder}"] if run else []
     if exists(log):
         # it knows more than a status where no rank could say anything
-        unknown = reported is None and not raised and not any(map(_by_signal, end.failures))
+        by_signal = any(map(_by_signal, end.failures or end.ended))
+        unknown = reported is None and not raised and not by_signal
         kept.append(f"the launcher's own messages are in {log}{_telling(log) if unknown else ''}")
     stacks = {
         **run.get("stacks", {}),

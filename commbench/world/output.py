@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from commbench.core.states import case_status
 from commbench.core.terminal import TERMINAL, Terminal, printable
 from commbench.core.units import format_seconds
 from commbench.core.variables import Case
@@ -204,7 +205,7 @@ class Reporter:
         again = case_id in self._finished  # written with another warning
         self._count(case_id, row.get("visits") or 1, row["stop_reason"] not in UNFINISHED)
         text = case_text(row)
-        ok = row["status"] == "ok"
+        ok = case_status(row) == "ok"
         self._state.last = f"{text} {format_seconds(row['median_s']) if ok else row['status']}"
         if not self._has_parent and self._bar is None and case_id in self._finished and not again:
             result = format_seconds(row["median_s"]) if ok else f"{row['status']}: {row['reason']}"

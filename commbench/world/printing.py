@@ -3,7 +3,7 @@
 The rule for every command, inside `print_safely`:
 
     stdout or stderr ...                     the process
-    ---------------------------------------  ---------------------------------------------------------
+    ---------------------------------------  -------------------------------------------------
     has no reader any more (`| head -1`)     goes on in silence
     is closed (`>&-`)                        goes on in silence
     can't be written (a full disk)           goes on, says so on stderr at its end, and exits with
@@ -12,7 +12,7 @@ The rule for every command, inside `print_safely`:
                                              after a signal for LAST_TEXT_S
 
 So `print` neither raises nor waits: a thread writes, one for each open file.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

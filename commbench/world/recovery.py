@@ -12,11 +12,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from commbench.core.states import CaseStatus
 from commbench.results.run_folder import read_record, write_json
 
 MAX_BREAKS = 2  # a case that broke the world this often is not tried again
 GIVEN_UP = "broke the world"
-FINISHED = ("ok", "skipped")
+FINISHED: tuple[CaseStatus, ...] = ("ok", "skipped")
 IN_FLIGHT = "in_flight"  # file in the run's folder: the case that is being measured
 
 

@@ -22,6 +22,7 @@ from commbench.core.errors import ConfigError, Missing, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control
 from commbench.core.units import format_ranges, parse_ranges
+from commbench.core.variables import Binding
 from commbench.hardware.mpi_library import launcher_mismatch, load_mpi
 from commbench.hardware.network import (
     is_loopback,
@@ -245,7 +246,7 @@ def inherited_store(host: str, port: int, listening_fd: int, torch: bool = True)
 # ---------------------------------------------------------------- cores
 
 
-def bind_rank(mode: str, world: World, threads_per_rank: int) -> str:
+def bind_rank(mode: Binding, world: World, threads_per_rank: int) -> str:
     """Pin this rank as the key `bind` says; returns what was done, in words. Processes of several
     ranks stay free."""
     if len(world.hosted) > 1:
@@ -254,7 +255,7 @@ def bind_rank(mode: str, world: World, threads_per_rank: int) -> str:
     return bind_process(mode, node.index(world.rank), len(node), threads_per_rank)
 
 
-def bind_process(mode: str, local_rank: int, ranks_here: int, threads_per_rank: int) -> str:
+def bind_process(mode: Binding, local_rank: int, ranks_here: int, threads_per_rank: int) -> str:
     """Pin this process to its share of the cores it may use; returns what was done, in words.
 
     `auto` pins to whole cores where every rank gets as many as it has threads, and otherwise leaves

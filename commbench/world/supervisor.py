@@ -377,25 +377,32 @@ class _Supervisor:
     def end(self) -> WorldEnd:
         world = self._world
         first = [] if self._failure else self._first_to_fail()
-        failures = [RankFailure(world.ranks[pid], pid, self._how_ended(pid)) for pid in first]
+        # the kernel has killed a process of this control group meanwhile
+        memory_was_short = resource_limits.oom_kills() > self._oom_kills
+        ended = {pid: self._rank_end(pid, memory_was_short) for pid in world.codes}
+        failures = [ended[pid] for pid in first]
         failures += [self._failure] if self._failure else []
         assert world.status is not None
-        return WorldEnd(world.status, str(world), tuple(failures), self._cause, self._unclosed)
+        return WorldEnd(
+            status=world.status,
+            launcher=str(world),
+            failures=tuple(failures),
+            cause=self._cause,
+            unclosed=self._unclosed,
+            ended=tuple(ended.values()),
+        )
 
-    def _how_ended(self, pid: int) -> str:
-        """How a rank has ended. SIGKILL is the kernel's where it has killed a process of this
-        control group meanwhile."""
+    def _rank_end(self, pid: int, memory_was_short: bool) -> RankFailure:
+        """How a rank has ended. SIGKILL is the kernel's where memory was short meanwhile."""
         code = self._world.codes.get(pid)
-        by_kernel = resource_limits.oom_kills() > self._oom_kills
-        if code == -signal.SIGKILL and pid not in self._world.killed_here and by_kernel:
-            return f"{exit_text(code)}, because memory was short,"
-        return exit_text(code)
+        how = exit_text(code)
+        if code == -signal.SIGKILL and pid not in self._world.killed_here and memory_was_short:
+            how += ", because memory was short,"
+        return RankFailure(self._world.ranks[pid], pid, how)
 
     def _first_to_fail(self) -> list[int]:
-        """The process ids of the ranks that failed first.
-
-        If all failed on their own, it is the one that the launcher names; else the one that ended
-        first, or those that the launcher has not ended.
+        """The process ids of the ranks that failed first: the one that ended before the others, or
+        those that the launcher has not ended. Empty where nobody knows.
         """
         codes = {
             pid: code
@@ -409,23 +416,11 @@ class _Supervisor:
         ]
         if not self._first and not self._world.kills_ranks:
             return [pid for pid in own if codes[pid] != WorldBroken.exit_status] or own
-        killed = self._launcher_may_have_killed(codes.values())
-        if killed or len(own) == len(codes) > 1:
-            text = ""
-            with suppress(OSError):
-                text = (self._folder / LOG).read_text(errors="replace")
-            named = [
-                pid for pid in own if re.search(rf"\bpid\W{{0,3}}{pid}\b", text, re.IGNORECASE)
-            ]
-            if len(named) == 1:
-                return named
-            # a launcher does not name ranks that it kills at its own end
-            return [] if killed and not named else self._first
-        return (
-            self._first
-            if len(self._first) == 1 or len(own) >= max(2, len(codes))
-            else own or self._first
-        )
+        if self._launcher_may_have_killed(codes.values()):
+            return []
+        if len(self._first) == 1 or len(own) >= max(2, len(codes)):
+            return self._first
+        return own or self._first
 
     def _launcher_may_have_killed(self, codes: Collection[int | None]) -> bool:
         """Whether all ranks were killed at once, and the launcher's status is not that of a rank

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commbench.core.errors import WorldBroken
+from commbench.core.states import RunStatus
 from commbench.core.units import format_bytes, format_seconds
 from commbench.results.run_folder import replace_file
 from commbench.world.output import print_error
@@ -205,7 +206,7 @@ def opening(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def retry_s(status: object) -> float:
+def retry_s(status: RunStatus | None) -> float:
     """How long the end of a run with this status may retry."""
     return INTERRUPTED_S if status == "interrupted" else END_S
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import Unsaved
+from commbench.core.states import status_of_run
 from commbench.core.variables import MAPS
 from commbench.results.columns import SCHEMA_VERSION
 
@@ -55,7 +56,7 @@ class Jsonl:
     def end(self, run: Mapping[str, Any]) -> None:
         """Raises Unsaved where lines are missing from the file."""
         files = self._files
-        if files.retry(retry_s(run.get("status"))) and not files.dropped and not files.gone():
+        if files.retry(retry_s(status_of_run(run))) and not files.dropped and not files.gone():
             return
         count = (
             bytes(files.waiting[CASES_JSONL].content).count(b"\n")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from commbench.core.states import case_status
 from commbench.results.columns import Row
 
 from .table import Listing, comment, flag_lines, number, status_line
@@ -74,7 +75,7 @@ class NcclTests(Listing):
             for row in group:
                 # one buffer is both: a broadcast has no other form here
                 in_place = row["in_place"] is not False
-                if row["status"] == "ok":
+                if case_status(row) == "ok":
                     measured[in_place] = row
                 else:
                     lost.append(status_line(row, ", in place" if in_place else ", out of place"))
@@ -96,7 +97,7 @@ class NcclTests(Listing):
         rates = [
             row["busbw_gb_per_s"]
             for row in table
-            if row["status"] == "ok" and row["busbw_gb_per_s"] is not None
+            if case_status(row) == "ok" and row["busbw_gb_per_s"] is not None
         ]
         mean = f"{sum(rates) / len(rates):.6g}" if rates else "N/A"
         verdict = f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from commbench.core.states import case_status
 from commbench.results.columns import Row
 
 from .table import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
@@ -24,7 +25,7 @@ class OsuProgram:
     name: str
     columns: tuple[tuple[str, Value], ...]
     meaning: tuple[str, ...]
-    size: str | None = "message"
+    size: Literal["message", "block"] | None = "message"
 
 
 def _microseconds(name: str) -> Value:
@@ -118,7 +119,7 @@ class Osu(Listing):
             *(comment(text) for text in program.meaning if not explained),
             first + "".join(f"{name:>18}" for name, _ in program.columns),
             *(
-                _size_line(row, program) if row["status"] == "ok" else status_line(row)
+                _size_line(row, program) if case_status(row) == "ok" else status_line(row)
                 for row in table
             ),
             *flag_lines(table),

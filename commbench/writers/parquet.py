@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import Unsaved
+from commbench.core.states import status_of_run
 from commbench.core.terminal import first_line
 from commbench.results.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_current_columns
 from commbench.results.run_folder import PARTS, RECORD, exists, json_text, publish, write_json
@@ -94,7 +95,7 @@ class Parquet:
         """Merge the parts and write run.json. Raises Unsaved where results are missing; the parts
         then stay."""
         files = self._files
-        patience = retry_s(run.get("status"))
+        patience = retry_s(status_of_run(run))
         self._metadata["commbench_run"] = json.dumps(run)
         removed = files.gone()
         for part in removed & {name for name, _ in self._rows.values()}:

@@ -145,7 +145,9 @@ def test_strict_refuses_before_anything_is_measured(
         assert run.stdout.strip() == "" and not run.output.exists(), "nothing was measured"
 
 
-def test_warn_says_it_and_measures(start: Callable[..., Any], hosts: VirtualHosts) -> None:
+def test_with_preflight_warn_a_difference_is_reported_and_measured(
+    start: Callable[..., Any], hosts: VirtualHosts
+) -> None:
     run = start("openmpi", "all", *PLANTS.values(), words=("preflight=warn",))
     check_table(PLANTS, hosts, run.stderr)
     assert "ranks differ" not in run.stdout and run.stdout.count("results: ") == 1

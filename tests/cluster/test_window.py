@@ -36,8 +36,11 @@ from commbench.engines.lowered import now_ns
 from commbench.world.control import StoreControl
 from commbench.measure.window import GlobalClock
 
-rank, size, fits, host, port = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
-control = StoreControl(TCPStore(host, port, is_master=rank == 0, wait_for_workers=False), rank, size)
+rank, size, fits = map(int, sys.argv[1:4])
+host = sys.argv[4]
+port = int(sys.argv[5])
+store = TCPStore(host, port, is_master=rank == 0, wait_for_workers=False)
+control = StoreControl(store, rank, size)
 began = control.decide(now_ns(), 60)
 
 def planted(seed, one):
@@ -46,7 +49,7 @@ def planted(seed, one):
     return lambda: (now := now_ns()) + offset + round(slope * (now - began))
 
 def distance(line, own, reference):
-    "How far the line is from the truth, how far it says it is, and how long it took to read both clocks at one time."
+    "The line's error, its bound, and the time that it took to read both clocks together."
     before, middle, after = reference(), own(), reference()
     off = int(line.reference(np.array([middle]))[0]) - (before + after) // 2
     return [off, line.error_at(middle), after - before]
@@ -59,7 +62,7 @@ for seed in range(fits):
         print(json.dumps(found), flush=True)
     clock.close()
 control.farewell(30)
-"""  # noqa: E501
+"""
 
 
 @LONG
@@ -207,7 +210,7 @@ def test_what_has_one_clock_for_all_ranks_is_skipped_with_the_reason(
         (("sync=window", "schedule=rounds", "benchmark=p2p_latency"), "schedule=rounds"),
     ],
 )
-def test_what_can_not_be_is_one_line(
+def test_impossible_settings_of_a_window_are_refused_in_one_line(
     world: Callable[..., Any], words: tuple[str, ...], message: str
 ) -> None:
     run = world("commbench", "backend=gloo", *words, status=2)

@@ -49,11 +49,11 @@ WORLDS = [
 ]
 SRUN_STEP = """
 for rank in $(seq 0 $(({size} - 1))); do
-    SLURM_PROCID=$rank SLURM_NTASKS={size} SLURM_LOCALID=$((rank / 2)) SLURM_STEP_ID=0 SLURM_JOB_ID=$$ \
-    SLURM_STEP_NODELIST=127.0.0.1 MASTER_ADDR=127.0.0.1 "$@" & ranks="$ranks $!"
+    SLURM_PROCID=$rank SLURM_NTASKS={size} SLURM_LOCALID=$((rank / 2)) SLURM_STEP_ID=0 \
+    SLURM_JOB_ID=$$ SLURM_STEP_NODELIST=127.0.0.1 MASTER_ADDR=127.0.0.1 "$@" & ranks="$ranks $!"
 done
 for rank in $ranks; do wait $rank || exit 1; done
-"""  # what srun exports to its tasks  # noqa: E501
+"""  # what srun exports to its tasks
 
 
 def started(launcher: str, size: int, python: Path) -> list[str]:

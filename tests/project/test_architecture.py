@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 
-import pytest
+from loops import for_each
 from places import ROOT
 
 import commbench
+from commbench.cli.jobs import HERE
+from commbench.config.compose import ConfigComposer
 
 PACKAGE = Path(commbench.__file__).parent
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "misc"}
@@ -111,7 +114,7 @@ def test_files_named_in_the_design_document_exist() -> None:
     assert named and missing == []
 
 
-def test_no_module_is_a_drawer_for_everything() -> None:
+def test_no_module_is_called_utils_or_alike() -> None:
     assert [name for name in MODULES if name.rpartition(".")[2].strip("_") in FORBIDDEN_NAMES] == []
 
 
@@ -135,7 +138,7 @@ def test_the_report_needs_neither_a_world_nor_torch() -> None:
     assert not {target.split(".")[0] for target in targets} & (LIBRARIES | {"hydra"})
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name != COMPILED])
+@for_each("module", [name for name in MODULES if name != COMPILED])
 def test_measured_libraries_are_imported_late(module: str) -> None:
     early = [
         f"line {imported.line}: {imported.target}"
@@ -149,6 +152,20 @@ def test_the_compiled_engine_is_imported_late() -> None:
     everything = (imported for name in MODULES for imported in imports_of_module(name))
     lazily = [imported.lazy for imported in everything if imported.target == COMPILED]
     assert lazily and all(lazily)
+
+
+def test_what_is_used_of_the_inside_of_hydra_is_in_one_file_and_still_there() -> None:
+    """Hydra makes a launcher only with its callbacks, and its default launcher has no public
+    name."""
+    names = {
+        name: file.relative_to(PACKAGE).as_posix()
+        for file in MODULES.values()
+        for name in re.findall(r"\bhydra\._internal[.\w]*", file.read_text())
+    }
+    assert set(names.values()) == {"cli/jobs.py"}
+    assert all(resolve_name(name) for name in names), "Hydra has moved it"
+    with ConfigComposer() as composer:
+        assert composer.hydra_config([]).hydra.launcher["_target_"] == HERE, "Hydra has renamed it"
 
 
 IMPORT_ALL = f"""

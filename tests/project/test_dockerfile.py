@@ -69,7 +69,7 @@ def faults(text: str, ignored: str) -> list[str]:
     return wrong
 
 
-def test_nothing_is_wrong_with_it() -> None:
+def test_the_dockerfile_has_no_known_fault() -> None:
     assert faults(DOCKERFILE, IGNORED) == []
     assert IGNORED.splitlines()[1] == "*"
 
@@ -94,7 +94,7 @@ def test_a_line_that_is_no_instruction_is_an_error() -> None:
         instructions(f"{DOCKERFILE}\n&& true\n")
 
 
-def test_it_runs_as_nobody_special_behind_tini() -> None:
+def test_the_image_runs_commbench_as_an_unprivileged_user_behind_tini() -> None:
     user, group = last("USER").split(":")
     assert int(user) == int(group) > 1000
     assert f"--uid {user} " in DOCKERFILE and f"--gid {group} " in DOCKERFILE

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from loops import for_each
 from places import HOST_GPU, ROOT, TOOLS
 from shown_gpus import shown_to_cupy
 
@@ -235,7 +236,7 @@ def planned(check: Check) -> list[tuple[Settings, tuple[Planned, ...]]]:
     return plans
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@for_each("name", COMMANDS)
 def test_every_command_line_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are to be refused as bad input are, if this needs no GPU; the others have cases to
     measure."""
@@ -415,7 +416,8 @@ import torch.distributed as dist
 import world
 from host_gpu import HostNccl
 from commbench.world.control import hosted_world
-world.opened = lambda library: HostNccl().open(hosted_world(1, 1)[0], SimpleNamespace(store=dist.HashStore()))
+control = SimpleNamespace(store=dist.HashStore())
+world.opened = lambda library: HostNccl().open(hosted_world(1, 1)[0], control)
 import clocks, lifetime
 clocks.REPETITIONS = 20
 lifetime.ROUNDS = 3
@@ -424,7 +426,7 @@ lifetime.free_bytes = lambda library: 0
 (clocks if sys.argv[1] == "clocks" else lifetime).main("torch")
 sys.stdout.flush()
 os._exit(0)  # Python's own end may abort in gloo's last worker thread
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.parametrize("name", ["clocks", pytest.param("lifetime", marks=pytest.mark.long)])
@@ -445,7 +447,7 @@ def test_a_probe_runs_to_its_end_on_torch(
         assert len(seen["rounds_s"]) == len(seen["messages_us"]) == 3
 
 
-def test_what_a_probe_answered_is_judged(tmp_path: Path) -> None:
+def test_the_answer_of_a_probe_is_judged(tmp_path: Path) -> None:
     clocks = ALL["clocks_torch"]
     # a kernel takes 3 us more than its ticks, whatever its length
     rows = [
@@ -576,7 +578,7 @@ def outcome(
     )
 
 
-def test_what_was_seen_is_accepted(outcome: Outcome) -> None:
+def test_sights_that_the_outcome_has_are_accepted(outcome: Outcome) -> None:
     sights = (
         ends_with(0),
         says("ranks? 0", "gpu"),
@@ -590,7 +592,7 @@ def test_what_was_seen_is_accepted(outcome: Outcome) -> None:
     assert [sight.missed(outcome) for sight in sights] == [None] * len(sights)
 
 
-def test_what_was_not_seen_is_told(outcome: Outcome) -> None:
+def test_sights_that_the_outcome_lacks_are_reported(outcome: Outcome) -> None:
     sights = (
         ends_with(3),
         says("nobody"),

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import nbformat
 import pytest
+from loops import for_each
 from places import ROOT
 
 from commbench.report.reference import published
@@ -82,7 +83,7 @@ def texts(cell: nbformat.NotebookNode) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@for_each("path", FILES)
 def test_outputs_are_kept_and_no_cell_complains(path: Path) -> None:
     outputs = [output for cell in code(path) for output in cell.outputs]
     assert {output.output_type for output in outputs} <= {
@@ -112,7 +113,7 @@ def test_it_imports_what_reads_results_only(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_one_line_says_whose_results(path: Path) -> None:
+def test_every_notebook_names_the_machine_of_its_results_in_one_line(path: Path) -> None:
     first = code(path)[0].source
     assert re.fullmatch(r'RESULTS = "data[\w/]*"  # yours: .+', first)
     assert "2-core x86-64 cloud VM" in read(path).cells[0].source
@@ -139,7 +140,7 @@ def test_the_sets_are_small() -> None:
     )
 
 
-def test_nothing_tells_whose_machine_it_was() -> None:
+def test_notebooks_and_their_data_name_no_machine_or_user() -> None:
     for file in [*FILES, *(HERE / "data").rglob("*.json")]:
         book = json.loads(file.read_text())
         for cell in book.get("cells", ()):

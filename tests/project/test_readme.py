@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import for_each
 from places import ROOT
 
 from commbench.cli.doctor import operations_text
@@ -191,7 +192,7 @@ def test_the_printed_benchmark_works_everywhere(
 PAGES = sorted(["README.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "file",
     sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]),
 )
@@ -201,7 +202,7 @@ def test_links_exist(file: str) -> None:
             assert ((ROOT / file).parent / target).exists(), f"{file} links to {target}"
 
 
-@pytest.mark.parametrize("file", PAGES)
+@for_each("file", PAGES)
 def test_files_that_are_named_exist(file: str) -> None:
     named = re.findall(
         r"(?<![\w/.-])((?:tests|tools|commbench|deploy|conf|notebooks)/[\w./*-]*[\w*])",
@@ -210,7 +211,7 @@ def test_files_that_are_named_exist(file: str) -> None:
     assert [name for name in named if "NAME" not in name and not list(ROOT.glob(name))] == []
 
 
-@pytest.mark.parametrize("file", PAGES)
+@for_each("file", PAGES)
 def test_modules_that_are_named_exist(file: str) -> None:
     """Also by their place in the package or among the tests: `measure/rows.py`,
     `unit/measure/test_rows.py`."""
@@ -220,7 +221,7 @@ def test_modules_that_are_named_exist(file: str) -> None:
     assert {name for name in absent if not re.search("DIR/|NAME", name)} == set()
 
 
-@pytest.mark.parametrize("file", PAGES)
+@for_each("file", PAGES)
 def test_targets_that_are_named_have_a_rule(file: str) -> None:
     """`make` says "Nothing to be done" for a target that is only listed as .PHONY."""
     rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

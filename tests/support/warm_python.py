@@ -86,13 +86,15 @@ PROGRAMS = {programs!r}
 def is_warm(words):
     if any(os.environ.get(name) != value for name, value in START.items()):
         return False
-    if any(os.readlink("/proc/self/ns/" + kind) != space for kind, space in SPACES.items() if kind not in ENTERED):
+    fixed = {{kind: space for kind, space in SPACES.items() if kind not in ENTERED}}
+    if any(os.readlink("/proc/self/ns/" + kind) != space for kind, space in fixed.items()):
         return False
-    folders = os.environ.get("PYTHONPATH", "").split(":")
-    if any(os.path.exists(os.path.join(folder, "sitecustomize.py")) for folder in folders if folder):
+    folders = filter(None, os.environ.get("PYTHONPATH", "").split(":"))
+    if any(os.path.exists(os.path.join(folder, "sitecustomize.py")) for folder in folders):
         return False
+    # submitit's modules look for their own process id
     return words[:1] == ["-m"] and words[1:2] in [[name] for name in FORKED] or (
-        bool(words) and words[0].endswith(".py"))  # submitit's modules look for their own process id
+        bool(words) and words[0].endswith(".py"))
 
 def run_warm(words):
     import json
@@ -104,7 +106,8 @@ def run_warm(words):
                  affinity=sorted(os.sched_getaffinity(0)))
     text = json.dumps(about).encode("utf-8", "surrogateescape")
     paths = ["/proc/self/ns/" + kind for kind in ENTERED]
-    spaces = [os.open(path, os.O_RDONLY) for path in paths if os.readlink(path) != SPACES[path[14:]]]
+    others = [path for path in paths if os.readlink(path) != SPACES[path[14:]]]
+    spaces = [os.open(path, os.O_RDONLY) for path in others]
     sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files + spaces))]
     server.sendmsg([struct.pack("Q", len(text))], sent)
     server.sendall(text)
@@ -123,7 +126,7 @@ unbuffered = words[:1] == ["-u"]
 if is_warm(words[unbuffered:]):
     run_warm(words[unbuffered:])
 os.execv(REAL, [REAL, *words])
-"""  # noqa: E501
+"""
 
 
 def warm_python(library_path: str | None = None) -> Path:

@@ -193,7 +193,9 @@ def test_the_record_explains_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert node["environment.NCCL_ODD"] == "1"
 
 
-def test_secrets_do_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_the_environment_are_in_no_file_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NCCL_MY_API_KEY", "hunter2")
     monkeypatch.setenv("UCX_TOKEN", "hunter2")
     folder = simulated(tmp_path, "sizes=[8]", *FIXED)
@@ -375,7 +377,9 @@ def test_a_given_world_refuses_in_one_line_of_rank_0(
 @pytest.mark.parametrize(
     ("odd", "message"), [(0, "commbench: backend=foo"), (1, "commbench: rank 1 on ")]
 )
-def test_who_refuses_alone_is_heard(world: Callable[..., Any], odd: int, message: str) -> None:
+def test_the_message_of_a_single_refusing_rank_is_printed(
+    world: Callable[..., Any], odd: int, message: str
+) -> None:
     code = (
         "import os, sys\nfrom commbench.__main__ import main\nodd = os.environ['RANK'] =="
         f" '{odd}'\n"
@@ -390,7 +394,9 @@ def test_who_refuses_alone_is_heard(world: Callable[..., Any], odd: int, message
 
 
 @pytest.mark.long
-def test_rank_0_is_heard_though_the_others_were_quicker(world: Callable[..., Any]) -> None:
+def test_the_message_of_rank_0_is_printed_though_others_end_before(
+    world: Callable[..., Any],
+) -> None:
     code = "import os, sys, time\ntime.sleep(2 * (os.environ['RANK'] == '0'))\n"
     code += "from commbench.__main__ import main\nsys.exit(main(['backend=foo']))"
     done = world(

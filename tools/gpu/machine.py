@@ -19,11 +19,13 @@ ASK_TORCH = """
 import json, torch
 seen = torch.cuda.is_available()
 count = torch.cuda.device_count() if seen else 0
-nccl = ".".join(map(str, torch.cuda.nccl.version())) if seen and torch.distributed.is_nccl_available() else None
-print(json.dumps({"torch": torch.__version__, "torch_cuda": torch.version.cuda if seen else None, "nccl": nccl,
+has_nccl = seen and torch.distributed.is_nccl_available()
+nccl = ".".join(map(str, torch.cuda.nccl.version())) if has_nccl else None
+cuda = torch.version.cuda if seen else None
+print(json.dumps({"torch": torch.__version__, "torch_cuda": cuda, "nccl": nccl,
                   "names": [torch.cuda.get_device_name(one) for one in range(count)],
                   "bytes": [torch.cuda.mem_get_info(one)[1] for one in range(count)]}))
-"""  # noqa: E501
+"""
 ASK_CUPY = """
 import json, cupy
 from cupy.cuda import nccl

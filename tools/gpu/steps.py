@@ -29,7 +29,10 @@ from sights import (
 PLUGIN = ("--config-dir", str(PLUGINS / "conf"), "allow=[shared_gpu]")
 MARK = "label=shared_gpu_so_times_mean_nothing"
 MESSAGES = "benchmark=[p2p_latency,p2p_bandwidth,p2p_bibandwidth,exchange]"
-COLLECTIVES = "benchmark=[broadcast,reduce,all_reduce,all_gather,reduce_scatter,all_to_all,gather,scatter,barrier]"  # noqa: E501
+COLLECTIVES = (
+    "benchmark=[broadcast,reduce,all_reduce,all_gather,reduce_scatter,all_to_all,gather,scatter,"
+    "barrier]"
+)
 FEW = (*SHORT, "timing.warmup_repetitions=2", "budget.late_s=30", "budget.restarts=1")
 LOGGED = {"GPU_CHECK_LOGS": "."}  # each check runs in its own folder
 CAPTURES_APART = "a capture in the group for graphs leaves 8 B as fast, within 10 % + 1 us"

@@ -16,7 +16,7 @@ from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Irecv, Isend, Program, Recv, Send
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
-from commbench.core.variables import Case, Device, Mode
+from commbench.core.variables import Case, Device, Ipc, Mode
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.hardware.cuda import CudaError, driver_missing
 
@@ -74,7 +74,7 @@ class IpcCopy(Backend):
             )
         return CONTRADICTION if case.cuda_ipc == "off" else None
 
-    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+    def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         """Exports nothing. Raises ConfigError for cuda_ipc=off."""
         if cuda_ipc == "off":
             raise ConfigError(CONTRADICTION)

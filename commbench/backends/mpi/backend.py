@@ -14,8 +14,8 @@ from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program
-from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator, Runner
-from commbench.core.variables import Case, Device, Engine, Mode, Staging
+from commbench.core.protocols import Backend, Buffer, Control, Launchers, RankCommunicator, Runner
+from commbench.core.variables import Case, Device, Engine, Ipc, Mode, Staging
 from commbench.engines.lowered import Lowered, PythonRunner, skip_reason
 from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
@@ -49,7 +49,7 @@ class Mpi(Backend):
     name: ClassVar[str] = "mpi"
     devices: ClassVar[tuple[Device, ...]] = ("cpu", "cuda")
     engines: ClassVar[tuple[Engine, ...]] = ("native", "python")
-    launchers: ClassVar[str] = "starts_mpi"
+    launchers: ClassVar[Launchers] = "starts_mpi"
     needs_torch: ClassVar[bool] = False  # but on CUDA tensors
     library: str = "auto"
     threads: str = "funneled"
@@ -103,7 +103,7 @@ class Mpi(Backend):
             else mpi_library.cuda_aware_by_files(library)
         )
 
-    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+    def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         library = mpi_library.find(self.library)
         exports = {} if library is None else {"MPI4PY_LIBMPI": library.path}
         if library is not None:

@@ -26,6 +26,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
 from commbench.core.program import Program, Step, View
 from commbench.core.units import INT_MAX
+from commbench.core.variables import ReductionName
 from commbench.engines.lowered import (
     Call,
     NativeCall,
@@ -64,12 +65,12 @@ class Memory:
 
     view: View
     blocks: int = 1
-    reduction: str | None = None
+    reduction: ReductionName | None = None
     in_place: bool = False
 
 
 def typed(
-    mpi: Any, dtype_name: str, count: int, reduction: str | None, limit: int = INT_MAX
+    mpi: Any, dtype_name: str, count: int, reduction: ReductionName | None, limit: int = INT_MAX
 ) -> tuple[int, Any]:
     """`count` elements as a count and an MPI datatype: one contiguous type where the count exceeds
     `limit`.
@@ -104,7 +105,7 @@ def typed_memory(
 
 
 def reduction_problem(
-    dtype_name: str, reduction: str, count: int, limit: int = INT_MAX
+    dtype_name: str, reduction: ReductionName, count: int, limit: int = INT_MAX
 ) -> str | None:
     """Why MPI can't reduce that; None if it can."""
     if dtype_name not in MPI_NAMES:

@@ -16,7 +16,7 @@ from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.program import BufferSpec, Message, Program
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
 from commbench.core.units import INT_MAX
-from commbench.core.variables import Case, Device, Mode
+from commbench.core.variables import Case, Device, Ipc, Mode
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.world.peer_listener import PeerListener, PeerStream
 from commbench.world.rendezvous import address_for_peers
@@ -68,7 +68,7 @@ class Tcp(Backend):
             return TCP_NO_COLLECTIVES
         return None
 
-    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+    def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {INTERFACE: interface}
 
     def open(self, world: World, control: Control, device: Device = "cpu") -> TcpCommunicator:

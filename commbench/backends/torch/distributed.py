@@ -15,7 +15,7 @@ from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import GROUP_ORDER, Buffer, Control, RankCommunicator, Runner
-from commbench.core.variables import Mode
+from commbench.core.variables import Mode, ReductionName
 from commbench.engines.lowered import (
     Call,
     Lowered,
@@ -242,7 +242,7 @@ class TorchLowering:
             case _:
                 raise Unsupported(f"torch.distributed has no {type(step).__name__}")
 
-    def _operation(self, reduction: str) -> Any:
+    def _operation(self, reduction: ReductionName) -> Any:
         return getattr(self._dist.ReduceOp, TORCH_REDUCTIONS[reduction])
 
     def tensors(self, view: View) -> Rotating:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unconnected, process_limit
 from commbench.core.protocols import Backend, Control
-from commbench.core.variables import Case, Device, Staging
+from commbench.core.variables import Case, Device, Ipc, Staging
 from commbench.engines.lowered import reduction_missing, skip_reason
 from commbench.hardware.network import interface_at, interface_name, network_advice
 from commbench.world.rendezvous import address_for_peers
@@ -86,7 +86,7 @@ class Gloo(Backend):
             return "none"
         return "library" if benchmark in COPIED_BY_GLOO else "pinned"
 
-    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+    def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {GLOO_INTERFACE: interface_name(interface)}
 
     def open(self, world: World, control: Control, device: Device = "cpu") -> TorchCommunicator:

@@ -18,7 +18,7 @@ from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Irecv, Isend, Message, Recv, Send, Step, WaitAll
 from commbench.core.protocols import Buffer, Control
-from commbench.core.variables import Case, Device
+from commbench.core.variables import Case, Device, Ipc
 from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms
 from commbench.world.exit_protocol import FOLDER
 
@@ -54,7 +54,7 @@ class Nccl(NcclBackend):
     def supports(self, case: Case, size: int) -> str | None:
         return super().supports(case, size) or graph_refusal(case)
 
-    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+    def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         # 0: torch's watchdog does not end this process when another rank is lost; commbench does,
         # after saving
         defaults = {ERROR_HANDLING: "0", EAGER_WARNING: "false", NON_BLOCKING_MODE: "0"}

@@ -58,7 +58,9 @@ def case(benchmark: str, staging: str, timing_mode: str = "host_sync") -> Case:
         (case("all_reduce", "none"), "copies within a rank only; it has copy_h2d, "),
     ],
 )
-def test_what_is_skipped(copy_case: Case, reason: str | None) -> None:
+def test_cases_that_a_copy_cannot_measure_are_skipped_with_a_reason(
+    copy_case: Case, reason: str | None
+) -> None:
     answer = CudaCopy().supports(copy_case, 1)
     assert (answer is None) if reason is None else (reason in str(answer))
     assert isinstance(CudaCopy(), Backend)

@@ -53,7 +53,7 @@ def plant(folder: Path, *files: str) -> Path:
     return folder
 
 
-def test_what_is_missing_is_said_in_order(tmp_path: Path) -> None:
+def test_the_first_missing_part_is_the_reason(tmp_path: Path) -> None:
     have_cupy = plant(tmp_path / "one", "cupy/__init__.py")
     have_both = plant(tmp_path / "two", "cupy/__init__.py", "nvidia/nccl/lib/libnccl.so.2")
     if not Path("/proc/driver/nvidia").exists():
@@ -78,7 +78,7 @@ def test_what_is_missing_is_said_in_order(tmp_path: Path) -> None:
         ("cuda 13000", "cupy_cuda13x", "None"),
     ],
 )
-def test_a_cupy_for_a_newer_driver_is_told(
+def test_a_cupy_for_a_newer_driver_is_the_reason(
     tmp_path: Path, driver: str, wheel: str, expected: str
 ) -> None:
     have = plant(tmp_path, "cupy/__init__.py", "nvidia/nccl/lib/libnccl.so.2")
@@ -109,7 +109,7 @@ def test_counters_are_those_of_the_pci_bus_id(stand_in: dict[str, str]) -> None:
     assert done.stdout == "['0000:1B:00.0', 'gpu.host_bound_repetitions']\n", done.stderr
 
 
-def test_what_nccl_lacks_is_a_skip() -> None:
+def test_cases_that_nccl_has_no_call_for_are_skipped() -> None:
     nccl = CupyNccl()
     assert not nccl.shares_gpu and nccl.staging("gather") == "none"
     assert nccl.supports(CASE, 2) is None

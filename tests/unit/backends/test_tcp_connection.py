@@ -34,7 +34,7 @@ def test_a_vector_is_what_one_call_may_move(messages: list[bytes]) -> None:
 
 
 @given(st.lists(st.binary(max_size=9), max_size=30), st.integers(0, 300))
-def test_what_remains_is_all_but_the_first_bytes(messages: list[bytes], done: int) -> None:
+def test_the_remaining_views_are_all_but_the_first_bytes(messages: list[bytes], done: int) -> None:
     left = list(remaining([memoryview(message) for message in messages], done))
     assert b"".join(left) == b"".join(messages)[done:]
     assert all(len(view) for view in left)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from benchmark_trials import BenchmarkTrial, case_of
 from composed import settings_of
+from loops import for_each
 
 from commbench.config.compose import ConfigComposer
 from commbench.core.case import Benchmark
@@ -84,10 +84,6 @@ def axes_of(
     ]
 
 
-def worlds(parameters: list[tuple[str, int]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("name", "size"), parameters)
-
-
 def root_of(case: Case) -> int:
     return case.root or 0
 
@@ -109,7 +105,7 @@ def test_all_is_every_file_of_the_group() -> None:
 # ---------------------------------------------------------------- payload
 
 
-@worlds(WORLDS)
+@for_each(("name", "size"), WORLDS)
 def test_every_rank_ends_with_what_is_expected(name: str, size: int) -> None:
     benchmark = BENCHMARKS[name]
     for axes, count in itertools.product(axes_of(benchmark, size, REDUCTIONS), COUNTS):
@@ -123,7 +119,7 @@ def test_every_rank_ends_with_what_is_expected(name: str, size: int) -> None:
         )
 
 
-@worlds(WITH_PAYLOAD)
+@for_each(("name", "size"), WITH_PAYLOAD)
 def test_no_buffer_is_right_before_anything_ran(name: str, size: int) -> None:
     """Not even in a world of one: only the root of a broadcast has its data already."""
     benchmark = BENCHMARKS[name]
@@ -137,7 +133,7 @@ def test_no_buffer_is_right_before_anything_ran(name: str, size: int) -> None:
         assert right == ({root_of(case)} if name == "broadcast" else set()), axes
 
 
-@worlds(WITH_PAYLOAD)
+@for_each(("name", "size"), WITH_PAYLOAD)
 def test_a_library_that_does_nothing_is_seen_on_every_rank(name: str, size: int) -> None:
     """Where the input has been copied into place, and nothing happened to it."""
     benchmark = BENCHMARKS[name]
@@ -154,7 +150,7 @@ def test_a_library_that_does_nothing_is_seen_on_every_rank(name: str, size: int)
         assert right == {rank for rank, _ in world.expected if keeps(case, size, rank)}, axes
 
 
-@worlds(WITH_PAYLOAD)
+@for_each(("name", "size"), WITH_PAYLOAD)
 def test_a_wrong_element_is_counted_wherever_it_is(name: str, size: int) -> None:
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size, ("sum", "avg")):
@@ -171,7 +167,7 @@ def test_a_wrong_element_is_counted_wherever_it_is(name: str, size: int) -> None
             assert world.count(rank, buffer_name) == 0
 
 
-@worlds(WITH_BLOCKS)
+@for_each(("name", "size"), WITH_BLOCKS)
 def test_blocks_at_each_others_place_are_seen(name: str, size: int) -> None:
     """Blocks of a period: they would be alike if they just went on."""
     benchmark = BENCHMARKS[name]
@@ -186,7 +182,7 @@ def test_blocks_at_each_others_place_are_seen(name: str, size: int) -> None:
                 exchanged(first, second)
 
 
-@worlds(WITH_OWN)
+@for_each(("name", "size"), WITH_OWN)
 def test_another_ranks_block_is_seen(name: str, size: int) -> None:
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size):
@@ -242,7 +238,7 @@ def programs(benchmark: Benchmark, size: int, count: int = 7) -> Iterator[tuple[
         yield case, [benchmark.program(case, rank, size) for rank in range(size)]
 
 
-@worlds(WORLDS)
+@for_each(("name", "size"), WORLDS)
 def test_steps_stay_inside_the_buffers_of_their_rank(name: str, size: int) -> None:
     """And a rank allocates nothing that it does not use."""
     for case, ranks in programs(BENCHMARKS[name], size):
@@ -265,7 +261,7 @@ def test_steps_stay_inside_the_buffers_of_their_rank(name: str, size: int) -> No
             }
 
 
-@worlds(WITH_PAYLOAD)
+@for_each(("name", "size"), WITH_PAYLOAD)
 def test_in_place_one_buffer_is_named_twice_and_the_small_view_is_the_ranks_block(
     name: str, size: int
 ) -> None:
@@ -289,7 +285,7 @@ def test_in_place_one_buffer_is_named_twice_and_the_small_view_is_the_ranks_bloc
                 assert isinstance(step, AllGather | Gather) == (step.send == own and own != whole)
 
 
-@worlds(WORLDS)
+@for_each(("name", "size"), WORLDS)
 def test_only_a_rank_without_a_pair_is_idle(name: str, size: int) -> None:
     for case, ranks in programs(BENCHMARKS[name], size):
         busy = {rank for pair in case.pairs for rank in pair} if case.pair else set(range(size))
@@ -303,7 +299,7 @@ WHOLE = {
 }  # fmt: skip
 
 
-@worlds(WITH_PAYLOAD)
+@for_each(("name", "size"), WITH_PAYLOAD)
 def test_blocks_are_as_long_as_the_case_says(name: str, size: int) -> None:
     for case, ranks in programs(BENCHMARKS[name], size):
         for rank, program in enumerate(ranks):
@@ -317,7 +313,7 @@ def test_blocks_are_as_long_as_the_case_says(name: str, size: int) -> None:
                         assert specs[view.buffer].dtype == case.dtype
 
 
-@worlds(WORLDS)
+@for_each(("name", "size"), WORLDS)
 def test_messages_meet_a_receive_of_their_length_and_requests_are_waited_for(
     name: str, size: int
 ) -> None:
@@ -341,7 +337,7 @@ def test_messages_meet_a_receive_of_their_length_and_requests_are_waited_for(
         assert sent == received
 
 
-@worlds(WORLDS)
+@for_each(("name", "size"), WORLDS)
 def test_a_sample_counts_the_messages_that_its_program_sends(name: str, size: int) -> None:
     """Of one pair, of all pairs, or of one rank; a collective is one operation on the whole
     message."""
@@ -364,7 +360,7 @@ def test_a_sample_counts_the_messages_that_its_program_sends(name: str, size: in
         assert shape.bytes_per_sample == shape.operations_per_sample * case.message_bytes
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@for_each("name", BENCHMARKS)
 def test_a_world_of_thousands_costs_a_rank_no_more_than_its_peers(name: str) -> None:
     """Steps and segments at most in proportion to the ranks, and one period of values for all of
     them."""
@@ -391,7 +387,7 @@ def test_a_world_of_thousands_costs_a_rank_no_more_than_its_peers(name: str) -> 
 # ---------------------------------------------------------------- one buffer for all messages
 
 
-@pytest.mark.parametrize("name", ["p2p_bandwidth", "p2p_bibandwidth", "p2p_multi_pair"])
+@for_each("name", ["p2p_bandwidth", "p2p_bibandwidth", "p2p_multi_pair"])
 def test_shared_buffers_are_one_for_all_messages(name: str) -> None:
     benchmark = BENCHMARKS[name]
     own, shared = (
@@ -411,9 +407,7 @@ def test_shared_buffers_are_one_for_all_messages(name: str) -> None:
     assert benchmark.shape(shared, 2) == benchmark.shape(own, 2)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, each in BENCHMARKS.items() if {"pair", "pairs"} & set(each.axes)]
-)
+@for_each("name", [name for name, each in BENCHMARKS.items() if {"pair", "pairs"} & set(each.axes)])
 def test_the_buffers_of_a_pair_are_those_of_every_pair(name: str) -> None:
     """A plan of thousands of ranks computes those of one pair."""
     benchmark = BENCHMARKS[name]

@@ -40,7 +40,7 @@ def test_all_ranks_learn_what_every_pair_of_a_node_saw() -> None:
     assert results == [{"0-1": WORKED, "1-0": WORKED}] * 3
 
 
-def test_who_refuses_is_named_for_both_directions() -> None:
+def test_the_rank_that_refuses_is_named_for_both_directions() -> None:
     refused = "cuIpcOpenMemHandle_v2: CUDA_ERROR_MAP_FAILED"
     results = probed({0: FileExporter(refused=refused), 1: FileExporter(), 2: FileExporter()})
     assert results[2] == {"0-1": refused, "1-0": WORKED}

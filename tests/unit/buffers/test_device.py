@@ -65,7 +65,7 @@ def test_any_byte_that_differs_is_seen_in_the_copies_that_were_used(data: st.Dat
     ]
 
 
-def test_what_was_not_received_is_no_payload() -> None:
+def test_a_fresh_buffer_is_wrong_in_every_element() -> None:
     buffer, _ = made(BufferSpec("data", 64, "float32"))
     assert buffer.count_wrong(message(0, 0, 64)) == 64
 

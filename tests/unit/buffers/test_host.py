@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loops import for_each
 from numpy.typing import NDArray
 
 from commbench.buffers.memory import (
@@ -24,7 +25,7 @@ from commbench.buffers.memory import (
 from commbench.core.payload import DTYPES, concatenated, contribution, message, reduced
 from commbench.core.program import PERIOD, BufferSpec, Pattern, Segment
 
-EVERY_TYPE = pytest.mark.parametrize("dtype", DTYPES)
+EVERY_TYPE = for_each("dtype", DTYPES)
 specs = st.builds(
     BufferSpec,
     st.just("data"),
@@ -87,9 +88,11 @@ def test_too_much_is_an_out_of_memory_error(count: int) -> None:
 # ---------------------------------------------------------------- what it holds
 
 
-@EVERY_TYPE
-@pytest.mark.parametrize("reduction", ["message", "sum", "prod", "min", "max", "avg"])
-@pytest.mark.parametrize("size", [1, 40])  # exact, and with the widest tolerance
+@for_each(
+    ("dtype", "reduction", "size"),
+    # sizes: exact, and with the widest tolerance
+    product(DTYPES, ["message", "sum", "prod", "min", "max", "avg"], [1, 40]),
+)
 def test_the_sentinel_is_no_payload(dtype: str, reduction: str, size: int) -> None:
     """A library that did nothing must be wrong in every element, whatever the tolerance."""
     count = 2 * PERIOD
@@ -99,11 +102,12 @@ def test_the_sentinel_is_no_payload(dtype: str, reduction: str, size: int) -> No
     assert HostBuffer(BufferSpec("recv", count, dtype)).count_wrong(pattern) == count
 
 
-@EVERY_TYPE
-@pytest.mark.parametrize(
-    ("count", "slots"), [(1, 1), (7, 3), (PERIOD, 1), (PERIOD + 1, 2), (100, 2000), (1000, 300)]
+@for_each(
+    ("dtype", "shape"),
+    product(DTYPES, [(1, 1), (7, 3), (PERIOD, 1), (PERIOD + 1, 2), (100, 2000), (1000, 300)]),
 )
-def test_a_pattern_lies_slot_after_slot_in_every_copy(dtype: str, count: int, slots: int) -> None:
+def test_a_pattern_lies_slot_after_slot_in_every_copy(dtype: str, shape: tuple[int, int]) -> None:
+    count, slots = shape
     buffer = HostBuffer(BufferSpec("send", count, dtype, slots), pool=2)
     pattern = message(3, 1, count * slots, 5)
     buffer.write(pattern)
@@ -187,8 +191,7 @@ def test_a_number_that_is_none_is_wrong(dtype: str) -> None:
         assert buffer.count_wrong(pattern) == 1
 
 
-@pytest.mark.parametrize("byte", range(GUARD_BYTES))
-@pytest.mark.parametrize("count", [3, 1000, PAGE_BYTES])
+@for_each(("byte", "count"), product(range(GUARD_BYTES), [3, 1000, PAGE_BYTES]))
 def test_a_write_behind_the_end_is_seen(count: int, byte: int) -> None:
     buffer = HostBuffer(BufferSpec("recv", count, "uint8", slots=3), pool=2)
     pattern = message(0, 0, 3 * count)

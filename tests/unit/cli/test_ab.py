@@ -93,7 +93,7 @@ def test_a_planted_tenth_is_found(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.long
-def test_equal_sides_are_not_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_equal_sides_get_no_verdict_of_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "ab",
         "--launches=7",

@@ -239,7 +239,7 @@ def test_a_file_that_exists_is_kept_unless_forced(folder: Path, tmp_path: Path) 
     assert file.read_text() == "case_id\nb\na\n"
 
 
-def test_what_was_written_is_said(
+def test_the_number_of_rows_and_the_file_are_printed(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command([str(folder), "--csv", str(tmp_path / "out.csv"), "--table", "samples"])

@@ -319,7 +319,9 @@ def test_neither_sweeps_nor_plans_nor_a_lost_folder_make_a_difference(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_doctor_tells_what_surprises_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_reports_files_and_folders_that_disturb_a_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert folder_problems() == []
     (tmp_path / "commbench.py").touch()
     (tmp_path / "results").mkdir()

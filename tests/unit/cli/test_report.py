@@ -241,7 +241,8 @@ def test_flags_are_counted_over_the_measured_cases() -> None:
 
 MEASURE = """
 import sys, time
-import jinja2, matplotlib.backends.backend_svg, matplotlib.figure, pandas, pyarrow.parquet  # not counted
+# not counted
+import jinja2, matplotlib.backends.backend_svg, matplotlib.figure, pandas, pyarrow.parquet
 import commbench.report.page
 from commbench.buffers.memory import resident_bytes
 from commbench.cli.report import report as command
@@ -249,7 +250,7 @@ print(time.process_time(), resident_bytes(peak=True), file=sys.stderr)
 for folder in sys.argv[1:]:
     command([folder, "--benchmark", "all_reduce", "--html", f"{folder}.html"])
     print(time.process_time(), resident_bytes(peak=True), file=sys.stderr)
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.long

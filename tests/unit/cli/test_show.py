@@ -170,7 +170,7 @@ def pivots(*rows: dict[str, Any]) -> dict[str, list[list[str]]]:
         ("bind", ("core", "none")),
     ],
 )
-def test_what_differs_in_more_than_the_size_is_never_merged(
+def test_rows_that_differ_in_a_variable_are_never_merged(
     name: str, values: tuple[Any, Any]
 ) -> None:
     tables = pivots(
@@ -189,7 +189,9 @@ def test_what_differs_in_more_than_the_size_is_never_merged(
     ("name", "values"),
     [("library", ("A 1", "B 2")), ("streams", (1, 4)), ("label", ("", "x"))],
 )
-def test_whose_numbers_they_are_stands_above_a_column(name: str, values: tuple[Any, Any]) -> None:
+def test_the_variable_that_columns_differ_in_stands_above_them(
+    name: str, values: tuple[Any, Any]
+) -> None:
     (lines,) = pivots(*(measured("gloo", 8, 1e-6, **{name: value}) for value in values)).values()
     assert len(next(line for line in lines if line[0] == "8")) == 1 + 4
 

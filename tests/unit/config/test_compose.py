@@ -15,6 +15,7 @@ from hydra import compose
 from hydra.errors import HydraException
 from hypothesis import example, given
 from hypothesis import strategies as st
+from loops import for_each
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError
 
@@ -131,7 +132,7 @@ def test_files_are_composed_once_for_a_sweep_and_the_users_again_for_the_next(
     assert not composed, "commbench's own files do not change in a process"
 
 
-def test_what_one_job_sets_is_not_left_for_the_next() -> None:
+def test_the_values_of_a_job_do_not_reach_the_next_job() -> None:
     with ConfigComposer() as composer:
         before = composer.config(["backend=gloo"])
         composer.jobs(
@@ -194,7 +195,7 @@ def test_the_order_within_a_launch_is_shuffled_by_seed() -> None:
     assert len({ranks for launches in orders for ranks in launches}) > 3
 
 
-def test_one_job_without_a_sweep_is_one_job() -> None:
+def test_a_command_line_without_a_list_is_one_job() -> None:
     assert len(swept("layout=1x2")) == 1
     with ConfigComposer() as composer:
         (job,) = composer.jobs(["layout=1x2"], multirun=False)
@@ -277,7 +278,7 @@ def test_environment_variables_can_be_swept() -> None:
 TEXTS = ("61e9540", "1.10", "1e3", "true", "False", "007", "1_000", "+7", "nan", "-inf", ".5", "7")
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@for_each("text", TEXTS)
 def test_a_text_is_kept_as_it_was_typed(text: str) -> None:
     settings = single(f"label={text}", f"output={text}", "launcher=mpirun", f"env.A={text}")
     assert (settings.label, settings.output, settings.env) == (text, text, (("A", text),))
@@ -522,9 +523,7 @@ def test_other_expectations_are_refused(text: Any) -> None:
     assert read.column in NUMBERS
 
 
-@pytest.mark.parametrize(
-    "column", [column.name for column in CASES if column.kind not in ("integer", "number")]
-)
+@for_each("column", [column.name for column in CASES if column.kind not in ("integer", "number")])
 def test_only_numbers_can_be_expected(column: str) -> None:
     with pytest.raises(ConfigError, match=f"{column} is not a numeric column"):
         parse_expectation(f"{column}<1")
@@ -622,6 +621,6 @@ def test_overrides_from_python_are_those_of_the_command_line(given: Any, texts: 
 @pytest.mark.parametrize(
     ("given", "words"), [(3, "not an override"), ({1: 2}, "not a key"), ({"seed": {1}}, "is a set")]
 )
-def test_what_is_no_override_is_refused(given: Any, words: str) -> None:
+def test_a_word_that_is_no_override_is_refused(given: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         override_texts(given)

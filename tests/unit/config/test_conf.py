@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from loops import for_each
 
 import commbench
 from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer, resolved
@@ -20,6 +21,7 @@ from commbench.measure.visits import coverage
 CONF = Path(commbench.__file__).parent.parent / "conf"
 FILES = sorted(CONF.glob("*/*.yaml"))
 NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
+PARTS = 3  # of the files, which take 10 s in all
 TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]
 CONFIG = (CONF / "config.yaml").read_text()
 # group -> key
@@ -38,11 +40,15 @@ def override(name: str) -> str:
     return f"{group}=[{option}]" if group in PACKAGES else f"{group}={option}"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_file_composes_and_builds(name: str, composer: ConfigComposer) -> None:
-    job = composer.jobs([override(name)], multirun=False)[0]
-    assert isinstance(job.settings, Settings)
-    assert override(name) in job.overrides
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_file_composes_and_builds(part: int, composer: ConfigComposer) -> None:
+    @for_each("name", NAMES[part::PARTS])
+    def compose(name: str) -> None:
+        job = composer.jobs([override(name)], multirun=False)[0]
+        assert isinstance(job.settings, Settings)
+        assert override(name) in job.overrides
+
+    compose()
 
 
 def test_every_folder_is_a_group_that_the_composer_knows() -> None:
@@ -53,7 +59,7 @@ def test_no_group_has_folders_of_its_own() -> None:
     assert [path for path in CONF.glob("*/*") if path.is_dir() and path.name != "__pycache__"] == []
 
 
-@pytest.mark.parametrize("file", TARGETS, ids=lambda file: f"{file.parent.name}/{file.stem}")
+@for_each("file", TARGETS)
 def test_a_target_exists_and_has_the_keys_that_are_written_down(file: Path) -> None:
     node = yaml.safe_load(file.read_text())
     module, _, kind = node["_target_"].rpartition(".")
@@ -63,9 +69,7 @@ def test_a_target_exists_and_has_the_keys_that_are_written_down(file: Path) -> N
     assert isinstance(construct(node, file.stem, ()), built)
 
 
-@pytest.mark.parametrize(
-    "file", [file for file in TARGETS if file.parent.name == "backend"], ids=lambda file: file.stem
-)
+@for_each("file", [file for file in TARGETS if file.parent.name == "backend"])
 def test_a_backends_file_shows_the_defaults_of_its_class(file: Path) -> None:
     node = yaml.safe_load(file.read_text())
     assert construct(node, file.stem, ()) == construct(
@@ -100,19 +104,15 @@ def test_a_timing_has_the_visits_that_its_level_needs(
     assert level is None or coverage(visits * launches, 1) >= level
 
 
-@pytest.mark.parametrize(
-    "file", [*FILES, CONF / "config.yaml"], ids=lambda file: f"{file.parent.name}/{file.stem}"
-)
-def test_a_file_says_what_it_is(file: Path) -> None:
+@for_each("file", [*FILES, CONF / "config.yaml"])
+def test_every_file_begins_with_a_comment(file: Path) -> None:
     first = file.read_text().splitlines()[0]
     assert first.startswith("# ")
     assert len(first) > 10
 
 
-@pytest.mark.parametrize(
-    "file", [file for file in FILES if file.parent.name in PACKAGES], ids=lambda file: file.stem
-)
-def test_what_can_be_chosen_twice_has_its_own_place(file: Path) -> None:
+@for_each("file", [file for file in FILES if file.parent.name in PACKAGES])
+def test_files_of_a_group_with_several_choices_name_their_package(file: Path) -> None:
     assert file.read_text().startswith(f"# @package {PACKAGES[file.parent.name]}.{file.stem}\n")
 
 
@@ -154,7 +154,7 @@ def test_every_key_has_a_comment() -> None:
     assert [key for key, has in comments.items() if not has and key != "budget"] == []
 
 
-@pytest.mark.parametrize("key", [key for key in KEY_TABLE if key.choices], ids=lambda key: key.name)
+@for_each("key", [key for key in KEY_TABLE if key.choices])
 def test_a_comment_names_every_choice(key: Key) -> None:
     (line,) = re.findall(rf"^{key.name}: .*$", CONFIG, re.MULTILINE)
     assert [choice for choice in key.choices if not re.search(rf"\b{choice}\b", line)] == []

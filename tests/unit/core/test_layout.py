@@ -46,7 +46,7 @@ def test_any_other_text_is_refused(text: str) -> None:
     "text",
     ["0x2", "2x0", "02x2", "2X4", "2*4", "2x4\n", "x4", "1x2x3", "-1x2", 12, 1.2, True, None],
 )
-def test_almost_layouts_are_refused(text: object) -> None:
+def test_texts_that_resemble_a_layout_are_refused(text: object) -> None:
     with pytest.raises(ConfigError, match="is not a layout"):
         Layout.parse(text)
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from loops import for_each
 
 from commbench.core.payload import DTYPES, concatenated, contribution, message, reduced
 from commbench.core.program import PERIOD, Pattern
@@ -28,8 +29,7 @@ def elements(pattern: Pattern, indices: Iterable[int] = INDICES) -> list[int]:
     return [int(segment.period[(segment.shift + index) % PERIOD]) for index in indices]
 
 
-@pytest.mark.parametrize("reduction", REDUCE)
-@pytest.mark.parametrize("size", SIZES)
+@for_each(("reduction", "size"), itertools.product(REDUCE, SIZES))
 def test_a_reduction_gives_what_all_ranks_contributed(reduction: str, size: int) -> None:
     shift = 1234 * (size % 3)
     salt = size % 4
@@ -43,8 +43,7 @@ def test_a_reduction_gives_what_all_ranks_contributed(reduction: str, size: int)
     assert (result.ulp == 0) == (reduction != "avg" or math.log2(size).is_integer())
 
 
-@pytest.mark.parametrize("reduction", REDUCE)
-@pytest.mark.parametrize("size", [2, 9, 40])
+@for_each(("reduction", "size"), itertools.product(REDUCE, [2, 9, 40]))
 def test_every_rank_counts_somewhere(reduction: str, size: int) -> None:
     """A library that leaves a rank out must be caught: the result without it differs."""
     columns = np.array(

@@ -46,7 +46,7 @@ def test_nothing_that_controls_a_terminal_is_left(text: str) -> None:
 
 
 @given(st.text(st.characters()))
-def test_one_line_is_one(text: str) -> None:
+def test_one_line_never_breaks(text: str) -> None:
     assert len(one_line(text).splitlines()) <= 1
 
 

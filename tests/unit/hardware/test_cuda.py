@@ -60,7 +60,7 @@ def test_translations(cuda_ipc: str, libraries: list[str], expected: dict[str, s
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("cuda_ipc", CUDA_IPC_VALUES)
-def test_what_was_translated_has_an_effect(cuda_ipc: str, library: str) -> None:
+def test_exported_settings_of_cuda_ipc_have_an_effect(cuda_ipc: str, library: str) -> None:
     needs = {"MV2_USE_CUDA": "1"} if library == "MVAPICH" else {}
     assert (
         cuda_ipc_without_effect(cuda_ipc, library, cuda_ipc_exports(cuda_ipc, [library]) | needs)
@@ -120,7 +120,7 @@ def test_what_was_translated_has_an_effect(cuda_ipc: str, library: str) -> None:
         ("off", "MVAPICH", {"MV2_CUDA_IPC": "1"}, "MV2_CUDA_IPC is 1"),
     ],
 )
-def test_settings_without_effect(
+def test_settings_without_an_effect_have_a_reason(
     cuda_ipc: str, library: str, environment: dict[str, str], words: str
 ) -> None:
     text = cuda_ipc_without_effect(cuda_ipc, library, environment)
@@ -143,7 +143,7 @@ def test_settings_without_effect(
         ("auto", "NCCL", {"NCCL_P2P_DISABLE": "1"}),
     ],
 )
-def test_the_same_by_another_word_has_an_effect(
+def test_settings_in_other_variables_have_an_effect(
     cuda_ipc: str, library: str, environment: dict[str, str]
 ) -> None:
     assert cuda_ipc_without_effect(cuda_ipc, library, environment) is None

@@ -185,7 +185,9 @@ def test_numbers_among_several_kinds_count_only_in_a_known_order(tmp_path: Path)
         ("1" * 10, ()),
     ],
 )
-def test_entries(text: str | None, entries: tuple[str, ...] | None) -> None:
+def test_cuda_visible_devices_is_read_as_a_tuple_of_entries(
+    text: str | None, entries: tuple[str, ...] | None
+) -> None:
     assert parse_visible(text) == entries
 
 
@@ -308,7 +310,9 @@ def test_a_rank_without_gpu_says_why(
         ([], None),
     ],
 )
-def test_who_else_uses_it(tmp_path: Path, lines: list[str], users: str | None) -> None:
+def test_other_processes_on_a_gpu_are_named(
+    tmp_path: Path, lines: list[str], users: str | None
+) -> None:
     assert own(tmp_path, h100(0, *lines), 0).get("users") == users
 
 
@@ -326,6 +330,6 @@ def test_this_process_is_no_other_by_its_number_outside_the_container(tmp_path: 
     assert own_pids(tmp_path / "nowhere") == []
 
 
-def test_this_process_is_no_other(tmp_path: Path) -> None:
+def test_this_process_is_not_counted_among_the_users_of_a_gpu(tmp_path: Path) -> None:
     code = "gpu.users(nvml.Gpu(0, processes={os.getpid(): 10**10}, memory_used_bytes=10**10))"
     assert ask(tmp_path, h100(0), code, GPU, "from commbench.hardware import nvml") is None

@@ -226,7 +226,7 @@ def test_an_empty_tree_leaves_only_what_the_process_itself_knows(tmp_path):
     }
 
 
-def test_this_machine():
+def test_this_machine_has_all_facts_of_a_host():
     facts = host.collect(ROOT)
     assert "host.error" not in facts
     assert facts["host.memory_total_bytes"] >= facts["host.memory_available_bytes"] > 0

@@ -44,7 +44,7 @@ def test_every_fact_of_this_machine_is_well_formed():
 
 
 @pytest.mark.serial
-def test_it_is_quick():
+def test_the_facts_of_a_machine_are_read_in_a_third_of_a_second():
     """The best of three: this machine has other work, too."""
     if machine_facts.collect()["topology.nvidia_smi_topo_m"]:
         pytest.skip("nvidia-smi takes its own time")
@@ -269,7 +269,7 @@ def test_the_commit_is_known_where_looking_for_changes_takes_too_long(
     assert facts == {"versions.error": "git status did not answer within 0.2 s"}
 
 
-def test_no_commit_yet(tmp_path):
+def test_a_repository_without_a_commit_is_an_error_in_the_facts(tmp_path):
     git(tmp_path, "init", "-q")
     facts = gather("versions", [machine_facts.git_commit_facts], tmp_path)
     assert facts == {"versions.error": "git rev-parse failed: fatal: Needed a single revision"}
@@ -284,7 +284,7 @@ def test_not_a_checkout_or_no_git(tmp_path, checkout, monkeypatch):
     }
 
 
-def test_only_variables_that_matter():
+def test_only_variables_with_known_prefixes_are_recorded():
     environ = {
         "NCCL_DEBUG": "INFO",
         "HOME": "/root",
@@ -320,14 +320,14 @@ def test_only_variables_that_matter():
         ),
     ],
 )
-def test_the_noise_of_ranks_is_left_out(name):
+def test_variables_that_differ_from_rank_to_rank_are_left_out(name):
     assert machine_facts.environment_facts({name: "3"}) == {}
 
 
 @pytest.mark.parametrize(
     "name", ["OMPI_COMM_WORLD_SIZE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "UCX_TLS"]
 )
-def test_what_looks_like_noise_and_is_not(name):
+def test_variables_that_resemble_those_of_ranks_are_recorded(name):
     assert machine_facts.environment_facts({name: "3"}) == {f"environment.{name}": "3"}
 
 
@@ -351,7 +351,7 @@ def test_what_looks_like_noise_and_is_not(name):
         ),
     ],
 )
-def test_secrets_by_name(name):
+def test_values_of_variables_with_a_secret_name_are_masked(name):
     """The name stays; ranks with different values can still be told apart, but not in the
     record."""
     (recorded,), (other,) = (
@@ -381,7 +381,7 @@ def test_secrets_by_name(name):
         ("tcp://10.0.0.1:29500", "tcp://10.0.0.1:29500"),
     ],
 )
-def test_secrets_by_value(value, masked):
+def test_secrets_inside_a_value_are_masked(value, masked):
     recorded = machine_facts.environment_facts({"NCCL_X": value})["environment.NCCL_X"]
     assert machine_facts.without_digests(recorded) == masked
     assert (recorded == masked) == (value == masked), (

@@ -68,7 +68,7 @@ def test_without_p2p_it_is_shared_memory(saved):
     assert effective_ipc(transport.kinds, one_node, False) == "off"
 
 
-def test_two_nodes(saved):
+def test_transports_and_ports_of_two_nodes_are_read(saved):
     transport = parse_log(saved("nccl_2.21_two_nodes.txt"))
     assert transport.interfaces == ("mlx5_0:1/IB", "mlx5_3:1/RoCE")
     assert transport.kinds[2, 0] == transport.kinds[1, 3] == ("NET/IB/GDRDMA",)
@@ -157,7 +157,7 @@ def test_without_a_gpu_it_says_nothing(saved):
         ("", ""),
     ],
 )
-def test_kinds(text, kind):
+def test_the_text_of_a_channel_gives_its_transport(text, kind):
     assert kind_of(text) == kind
 
 

@@ -176,13 +176,13 @@ def test_colons_in_a_path_and_spaces_in_a_mount_point(plant):
     assert resource_limits.find_group(root, "io") == resource_limits.Group()
 
 
-def test_nothing_known(tmp_path):
+def test_without_control_groups_no_limit_of_memory_is_known(tmp_path):
     assert resource_limits.allocatable_bytes(tmp_path) is None
     assert resource_limits.cpu_limit_cores(tmp_path) >= 1
     assert set(resource_limits.collect(tmp_path)) == {"limits.cpu_cores"}
 
 
-def test_this_machine():
+def test_the_limits_of_this_machine_can_be_read():
     facts = resource_limits.collect()
     assert "limits.error" not in facts
     assert (resource_limits.allocatable_bytes() or 0) > 1 << 20

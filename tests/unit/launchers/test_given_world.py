@@ -141,7 +141,7 @@ def test_an_incomplete_world_by_env_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["none", "torchrun", "openmpi5", "mpich_hydra", "srun_step"])
-def test_nothing_is_said_where_there_is_nothing_to_doubt(name: str) -> None:
+def test_a_world_that_a_launcher_started_is_taken_without_a_message(name: str) -> None:
     assert [settle_world(environ) for environ in saved(name)] == [None] * len(saved(name))
 
 

@@ -57,7 +57,7 @@ def test_an_ipv6_address_is_refused_as_a_whole(text: str) -> None:
     "text",
     ["0: n1", "n1:x", "rank 0=n1 slot=1", "n[1-", "n[2-1]", "n[a-b]", "n1:4:2", "user@n1", "-x"],
 )
-def test_what_is_no_list_is_refused_and_no_host_is_made_of_it(text: str) -> None:
+def test_a_text_that_is_no_list_of_hosts_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is not a host|is of a rankfile"):
         hosts_of_file(text)
 

@@ -77,7 +77,7 @@ def test_a_hostfile_says_the_same_as_a_list(tmp_path: Path) -> None:
         (("-x",), "", "'-x' is not a host"),
     ],
 )
-def test_what_is_no_host_is_refused(
+def test_a_text_that_is_no_host_is_refused(
     tmp_path: Path, hosts: tuple[str, ...], text: str | None, message: str
 ) -> None:
     file = tmp_path / "hosts"

@@ -104,13 +104,13 @@ def test_jobs_and_steps_that_may_share_a_node_do_not_share_a_port(
     assert len(set(seen)) == 3 and all(number in PORTS for number in seen)
 
 
-def test_what_is_exported_wins() -> None:
+def test_an_exported_address_goes_before_the_computed_one() -> None:
     assert step_address(STEP | {"MASTER_ADDR": "login"}) == ("login", step_address(STEP)[1])
     assert step_address(STEP | {"MASTER_PORT": "4000"}) == ("n03", 4000)
     assert step_address({"MASTER_ADDR": "login", "MASTER_PORT": "4000"}) == ("login", 4000)
 
 
-def test_without_a_list_it_says_what_to_export() -> None:
+def test_without_a_list_of_nodes_the_error_names_the_variable_to_export() -> None:
     with pytest.raises(ConfigError, match="export MASTER_ADDR"):
         step_address({"SLURM_JOB_ID": "7"})
 

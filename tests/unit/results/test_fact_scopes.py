@@ -3,19 +3,20 @@ reached."""
 
 from __future__ import annotations
 
-import pytest
+from typing import get_args, get_type_hints
 
-from commbench.results.fact_scopes import FACT_SCOPES, scope_of
+from loops import for_each
+
+from commbench.results.fact_scopes import FACT_SCOPES, FactScope, scope_of
 
 WORDS = {
-    "ranks": {"error", "network", "record", "node", "ignore"},
-    "restarts": {"equal", "any"},
-    "runs": {"show", "ignore"},
-    "record": {"yes", "no"},
+    name: set(get_args(words))
+    for name, words in get_type_hints(FactScope).items()
+    if name != "pattern"
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fact", "ranks", "restarts", "runs"),
     [
         ("versions.torch", "error", "equal", "show"),
@@ -39,7 +40,7 @@ def test_the_scope_of_a_fact(fact: str, ranks: str, restarts: str, runs: str) ->
     assert (scope.ranks, scope.restarts, scope.runs) == (ranks, restarts, runs)
 
 
-@pytest.mark.parametrize("scope", FACT_SCOPES, ids=lambda scope: scope.pattern)
+@for_each("scope", FACT_SCOPES)
 def test_every_row_is_reached_and_uses_known_words(scope) -> None:  # type: ignore[no-untyped-def]
     example = (
         scope.pattern.replace("*", "x")

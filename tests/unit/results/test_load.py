@@ -70,7 +70,7 @@ def read(folder: Path, **more: Any) -> tuple[int, int, int]:
     return len(commbench.load(folder, **more)), samples, len(load_run(folder))
 
 
-def test_the_two_ends_of_a_run_read_alike(finished: Path, killed: Path) -> None:
+def test_finished_and_killed_runs_are_read_alike(finished: Path, killed: Path) -> None:
     assert read(finished) == read(killed)
     assert read(killed)[:2] == (CASES, CASES)
 

@@ -64,7 +64,7 @@ def recorded() -> WorldBroken:
         (WorldBroken("x"), RANK_1, False, Print.NOW),
     ],
 )
-def test_who_prints(
+def test_the_process_that_prints_an_error_is_the_one_of_the_table(
     error: CommbenchError, identity: RankIdentity | None, mpi_loaded: bool, printing: Print
 ) -> None:
     assert who_prints(error, identity, mpi_loaded) is printing
@@ -211,7 +211,9 @@ def test_a_world_that_died_without_a_word_of_its_ranks_has_the_launchers(
     tmp_path: Path, log: str, shown: str
 ) -> None:
     failed = RankFailure(1, 7, "exited with status 14")
-    for end, more in ((WorldEnd(14, "x", (failed,)), shown), (WorldEnd(9, "x", (KILLED,)), "")):
+    killed = WorldEnd(9, "x", (KILLED,))
+    killed_together = WorldEnd(9, "x", ended=(KILLED, KILLED_0))
+    for end, more in ((WorldEnd(14, "x", (failed,)), shown), (killed, ""), (killed_together, "")):
         (tmp_path / LOG).write_text(log)
         with pytest.raises(WorldBroken) as broken:
             run_status(tmp_path, tmp_path / "reason", end)
@@ -248,6 +250,27 @@ def test_what_another_rank_raises_is_the_reason_where_it_failed_first(
     stacks = json.loads((tmp_path / "run.json").read_text())["stacks"]
     assert stacks["rank 0"] == ["a"] and stacks["rank 1"][-1] == "RuntimeError: planted"
     assert not (tmp_path / RAISED_FILE).exists()
+
+
+def test_ranks_of_which_none_is_blamed_are_named_with_their_launcher() -> None:
+    short = RankFailure(0, 6, "was killed by SIGKILL, because memory was short,")
+    end = WorldEnd(9, "mpirun (pid 5)", ended=(KILLED, short))
+    first, second, launcher = str(end).split("; ")
+    assert first == str(KILLED)
+    assert second == str(short).rstrip(",")
+    assert launcher == "mpirun (pid 5) exited with status 9"
+    many = WorldEnd(9, "mpirun (pid 5)", ended=(KILLED,) * 20)
+    *named, rest, _ = str(many).split("; ")
+    assert named == [str(KILLED)] * 8 and rest == "12 more ranks ended after them"
+
+
+def test_what_a_rank_reports_goes_before_ends_that_blame_nobody(tmp_path: Path) -> None:
+    """The launcher of a world that was found broken kills its ranks at once."""
+    write_run(tmp_path, **RUNNING)
+    report_reason("rank 0 is silent", {REASON: str(tmp_path / "reason")})
+    end = WorldEnd(1, "mpirun (pid 5)", ended=(KILLED, KILLED_0))
+    with pytest.raises(WorldBroken, match=r"^rank 0 is silent;"):
+        run_status(tmp_path, tmp_path / "reason", end)
 
 
 def test_the_case_in_flight_is_named(tmp_path: Path) -> None:
@@ -336,5 +359,5 @@ def test_an_interrupted_run_is_complete_or_gone(tmp_path: Path, run: dict[str, o
         (None, "has ended"),
     ],
 )
-def test_ends_are_told_apart(code: int | None, text: str) -> None:
+def test_every_way_to_end_has_its_own_words(code: int | None, text: str) -> None:
     assert exit_text(code) == text

@@ -50,7 +50,7 @@ class Runner:
         raise AssertionError
 
 
-def test_a_phase_is_told_with_the_repetition_and_the_call() -> None:
+def test_the_text_of_a_phase_has_the_repetition_and_the_call() -> None:
     progress = Progress()
     assert progress.text() == "starting"
     progress.enter("measure of a case", Runner(16, 1, "MPI_Send", "MPI_Recv"))
@@ -135,7 +135,7 @@ def test_silence_is_counted_from_the_last_new_beat() -> None:
     assert silence.check([(1, 7), (2, 6)], 10.0) == []
 
 
-def test_whoever_looks_late_blames_nobody() -> None:
+def test_a_process_that_was_stopped_itself_declares_no_rank_silent() -> None:
     silence = SilenceDetector(8.0)
     silence.check([(1, 5)], 0.0)
     assert silence.check([(1, 5)], 100.0) == [], "this process was stopped, or the machine was"
@@ -144,7 +144,7 @@ def test_whoever_looks_late_blames_nobody() -> None:
 
 
 @given(st.lists(st.floats(0.1, 2 * PERIOD_S), min_size=1, max_size=60), st.integers(1, 59))
-def test_one_that_beats_is_never_blamed_and_one_that_stops_always(
+def test_a_beating_rank_is_never_silent_and_a_stopped_one_always_is(
     steps: list[float], stops: int
 ) -> None:
     silence = SilenceDetector(8.0)
@@ -197,7 +197,7 @@ def beating(
             each.stop()
 
 
-def test_who_beats_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_beat_are_never_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with beating(3, monkeypatch) as (_, progress, reports):
         progress[1].enter("a call", limit_s=0.1)  # only rank 0 waits for all and may be late
         time.sleep(2 * SILENCE_S)
@@ -360,7 +360,7 @@ time.sleep(60)
         (signal.SIGKILL, "lost its connection"),
     ],
 )
-def test_a_meeting_point_that_is_gone_is_told(
+def test_a_lost_store_is_reported(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     warm_executable: Path,

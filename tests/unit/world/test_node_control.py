@@ -207,7 +207,7 @@ def test_late_ranks_of_both_levels_are_named_within_the_deadline(
     )
 
 
-def test_who_is_led_names_rank_0_when_its_leader_waits_for_it() -> None:
+def test_a_rank_whose_leader_waits_for_rank_0_names_rank_0() -> None:
     def work(control: NodeControl) -> tuple[int, ...]:
         if control.rank == 0:
             return ()
@@ -219,7 +219,7 @@ def test_who_is_led_names_rank_0_when_its_leader_waits_for_it() -> None:
         assert no_error(together(work, controls)) == [(), *([(0,)] * 7)]
 
 
-def test_who_is_led_names_a_leader_that_does_not_pass_the_decision_on() -> None:
+def test_a_rank_names_its_leader_that_does_not_pass_the_decision_on() -> None:
     with joined(TWO) as controls:
         controls[0].decide("stop", SOON_S)
         with pytest.raises(

@@ -29,7 +29,7 @@ def visible(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_a_line_says_how_far_and_fits(width: int) -> None:
+def test_the_progress_line_has_the_share_and_fits_the_terminal(width: int) -> None:
     state = State(
         cases=4,
         done=2,
@@ -63,8 +63,8 @@ safely.__enter__()
 reporter = Reporter()
 reporter.begin({"cases": 4, "at_most_s": 2.0, "folder": "/results"})
 for number in (1, 2):
-    row = {"case_id": number, "benchmark": "barrier", "layout": "1x2", "pair": None, "message_bytes": 0,
-           "status": "ok", "median_s": 5e-6, "visits": 1, "stop_reason": "ci"}
+    row = {"case_id": number, "benchmark": "barrier", "layout": "1x2", "pair": None,
+           "message_bytes": 0, "status": "ok", "median_s": 5e-6, "visits": 1, "stop_reason": "ci"}
     reporter.finished(row)
 time.sleep(0.6)
 print("no end of line", end="")
@@ -75,7 +75,7 @@ reporter.end()
 time.sleep(0.4)
 print("table\\nlast line", file=sys.stderr)
 safely.__exit__(None, None, None)
-"""  # noqa: E501
+"""
 PARENT = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -86,10 +86,11 @@ output = Output("starting 2 ranks", log)
 print(sorted(output.exports().items()), flush=True)
 with output:
     time.sleep(0.6)
-    subprocess.run([sys.executable, "-c", {child!r}], stdout=output.write_end, stderr=output.write_end,
-        env=os.environ | output.exports())
+    end = output.write_end
+    environment = os.environ | output.exports()
+    subprocess.run([sys.executable, "-c", {child!r}], stdout=end, stderr=end, env=environment)
 print("after")
-"""  # noqa: E501
+"""
 
 
 def parent_script(log: object = "") -> str:

@@ -119,7 +119,7 @@ def test_a_peer_that_does_not_come_is_waited_for_until_the_timeout(listener: Pee
     assert 0.15 < time.monotonic() - begin < 2
 
 
-def test_who_connects_before_the_listener_serves_waits() -> None:
+def test_a_peer_that_connects_before_the_listener_serves_waits() -> None:
     with (
         closing(PeerListener("test", "127.0.0.1")) as listener,
         connect(listener, GREETING.pack(SECRET, 5, 0)) as early,

@@ -80,7 +80,7 @@ def test_every_rank_of_a_launcher_knows_its_place(
         "flux_instance_in_srun",
     ],
 )
-def test_what_is_no_world_is_none(name: str) -> None:
+def test_an_environment_without_a_world_has_no_identity(name: str) -> None:
     assert [detect(environ) for environ in saved(name)] == [None]
 
 

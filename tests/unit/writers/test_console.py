@@ -114,7 +114,7 @@ def test_a_variable_is_in_the_title_where_it_is_one_and_a_column_where_it_varies
     ] == [True, True]
 
 
-def test_a_column_without_a_value_is_left_out() -> None:
+def test_columns_and_variables_without_a_value_are_left_out() -> None:
     barrier = row(
         benchmark="barrier", dtype="none", message_bytes=0, schedule=None, algbw_gb_per_s=None
     )
@@ -564,7 +564,7 @@ def test_a_slow_rank_stands_for_its_pairs() -> None:
     assert "slow: above" in text[-2]
 
 
-def test_no_finding_is_no_line() -> None:
+def test_a_matrix_without_a_finding_has_no_line_of_findings() -> None:
     assert not any(line.startswith("slow: ") for line in lines(*matrix(4)))
 
 

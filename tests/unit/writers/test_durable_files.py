@@ -138,7 +138,7 @@ def test_trying_again_ends_in_time(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=30))
-def test_what_waits_stays_below_the_bound_and_rows_stay_longest(
+def test_waiting_files_stay_below_the_bound_and_samples_are_dropped_before_rows(
     items: list[tuple[int, bool]],
 ) -> None:
     shelf = DurableFiles(Path("/proc/nowhere"), bound_bytes=1024)
@@ -153,7 +153,9 @@ def test_what_waits_stays_below_the_bound_and_rows_stay_longest(
     assert {*shelf.waiting, *shelf.dropped} == {str(index) for index in range(len(items))}
 
 
-def test_what_is_dropped_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dropped_samples_are_reported_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shelf = DurableFiles(tmp_path / "nowhere", bound_bytes=1024)
     for index in range(4):
         shelf.put(f"{index}.samples", bytes(600), keep=False)
@@ -204,7 +206,7 @@ def test_files_have_the_rights_that_the_user_wants(tmp_path: Path, mask: int, mo
     assert (tmp_path / "parts").stat().st_mode & 0o777 == 0o777 & ~mask
 
 
-def test_who_can_not_begin_says_so_in_one_line(disk: Disk) -> None:
+def test_a_run_that_cannot_begin_on_a_full_disk_is_refused_in_one_line(disk: Disk) -> None:
     disk.fill()
     with pytest.raises(WorldBroken) as seen, opening(disk.path):
         replace_file(disk.path / "run.json", BIG)

@@ -114,7 +114,9 @@ def test_lines_that_a_full_disk_refuses_are_rescued(
         st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
     )
 )
-def test_what_json_has_comes_back_on_one_line(values: dict[str, Any]) -> None:
+def test_values_that_json_knows_are_written_on_one_line_and_read_back(
+    values: dict[str, Any],
+) -> None:
     text = line(values)
     assert text.endswith("\n")
     assert len(text.split("\n")) == 2
@@ -142,7 +144,9 @@ def test_what_json_has_comes_back_on_one_line(values: dict[str, Any]) -> None:
         (datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc), "2026-01-02T03:04:05.000006+00:00"),
     ],
 )
-def test_what_json_has_not_becomes_what_it_has(value: Any, expected: Any) -> None:
+def test_values_that_json_does_not_know_become_the_nearest_that_it_knows(
+    value: Any, expected: Any
+) -> None:
     parsed = json.loads(line({"value": value}))["value"]
     assert parsed == expected
     assert type(parsed) is type(expected)

@@ -49,7 +49,9 @@ def test_both_halves_stand_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("in_place", "missing"), [(True, slice(5, 9)), (False, slice(9, 13)), (None, slice(5, 9))]
 )
-def test_a_half_that_was_not_measured_is_told(in_place: bool | None, missing: slice) -> None:
+def test_the_half_that_was_not_measured_is_not_available(
+    in_place: bool | None, missing: slice
+) -> None:
     (cells,) = measured(lines(row(in_place=in_place)))
     assert len(cells) == CELLS
     assert cells[missing] == ["N/A"] * 4
@@ -91,7 +93,7 @@ def test_a_rate_without_a_meaning_is_not_zero() -> None:
 
 
 @pytest.mark.parametrize(("name", "values"), [("reduction", ("max", "sum")), ("root", (2, 10))])
-def test_what_is_a_column_shares_a_table(name: str, values: tuple[Any, ...]) -> None:
+def test_rows_that_differ_in_a_column_share_a_table(name: str, values: tuple[Any, ...]) -> None:
     rows = [
         row("reduce", message_bytes=size, **{name: value})
         for size in (1024, 8)

@@ -77,7 +77,7 @@ def test_sizes_stand_in_their_order_in_one_table() -> None:
     assert sum(", as osu_" in line for line in text) == 1
 
 
-def test_what_is_the_same_everywhere_is_told_once() -> None:
+def test_variables_that_all_rows_share_are_printed_once() -> None:
     text = lines(
         row(timing_mode="host", env=(("A", "b"),)),
         row("barrier", timing_mode="host", env=(("A", "b"),)),
@@ -94,7 +94,7 @@ def test_a_row_without_numbers_is_a_comment_in_its_place(status: str) -> None:
 
 
 @pytest.mark.parametrize("buffers", ["own", "shared"])
-def test_memory_of_its_own_for_each_message_is_told(buffers: str) -> None:
+def test_separate_memory_for_each_message_is_printed(buffers: str) -> None:
     text = lines(row("p2p_bandwidth", window=64, buffers=buffers))
     assert any(line.startswith("# buffers own: ") and "osu_bw" in line for line in text) is (
         buffers == "own"

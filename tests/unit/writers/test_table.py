@@ -126,7 +126,7 @@ def data_lines(text: str) -> list[str]:
         ("engine", ("native", "python")),
     ],
 )
-def test_what_has_no_column_makes_a_table_of_its_own(
+def test_each_value_of_a_variable_without_a_column_has_a_table(
     writer: Any, benchmark: str, name: str, values: tuple[Any, ...]
 ) -> None:
     text = writer().text(RUN, [measured_row(benchmark, **{name: value}) for value in values[::-1]])
@@ -140,7 +140,7 @@ def test_what_has_no_column_makes_a_table_of_its_own(
 
 @WRITERS
 @given(label=st.text(), reason=st.text(), library=st.text())
-def test_no_text_can_pass_for_a_number(
+def test_a_label_or_reason_never_looks_like_a_line_of_data(
     writer: Any, benchmark: str, label: str, reason: str, library: str
 ) -> None:
     run = RUN | {"label": label, "backend": {"name": "gloo", "library": library}}

@@ -1,0 +1,44 @@
+"""The words that say how far a case or a run has come, and what was measured of it.
+
+They are texts in rows and in run.json; what reads one there has its type from here, so that mypy
+refuses a comparison with any other word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+CaseStatus = Literal["ok", "skipped", "failed", "invalid"]
+RunStatus = Literal["running", "done", "broken", "interrupted"]
+# late: of sync=window, a rank began after the agreed instant; check: untimed
+Phase = Literal["connect", "warmup", "measure", "late", "check"]
+FinalReason = Literal[
+    "ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped"
+]
+# running: a soak that is written while it runs; interrupted: the case needs another visit
+UnfinishedReason = Literal["running", "interrupted"]
+StopReason = FinalReason | UnfinishedReason
+IntervalOf = Literal["repetitions", "visits", "launches"]
+Headline = Literal["initiator", "max_over_ranks", "max_over_senders"]
+
+
+def case_status(row: Mapping[str, Any]) -> CaseStatus:
+    status: CaseStatus = row["status"]
+    return status
+
+
+def status_of_run(run: Mapping[str, Any]) -> RunStatus | None:
+    """The status in run.json; None if it could not be read."""
+    status: RunStatus | None = run.get("status")
+    return status
+
+
+def interval_of(row: Mapping[str, Any]) -> IntervalOf | None:
+    kind: IntervalOf | None = row.get("interval_of")
+    return kind
+
+
+def headline_of(row: Mapping[str, Any]) -> Headline:
+    headline: Headline = row["headline"]
+    return headline
