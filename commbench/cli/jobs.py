@@ -50,7 +50,10 @@ STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
 # a Hydra launcher with these starts a task for each rank
 SLURM_KEYS = ("nodes", "tasks_per_node", "partition")
-SHARED = ("layout", "dtype")  # named below the table of a plan where all cases have the same
+COMMON_IN_PLAN = (
+    "layout",
+    "dtype",
+)  # named below the table of a plan where all cases have the same
 PLAN_COLUMNS = (
     TableColumn("message", right=True),
     TableColumn("cases", right=True, priority=1),
@@ -409,10 +412,10 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases]) -> str:
     """A table with a line for all cases that differ in their pairs only; below it why some are
     skipped, and the sums."""
     cases = [group.job.case for group in alike]
-    values = {name: {getattr(case, name) for case in cases} for name in (*SHARED, *AXES)}
+    values = {name: {getattr(case, name) for case in cases} for name in (*COMMON_IN_PLAN, *AXES)}
     common = [
         f"{name} {value}"
-        for name in SHARED
+        for name in COMMON_IN_PLAN
         for value in values[name]
         if len(values[name]) == 1 and not is_usual(name, value)
     ]
@@ -420,7 +423,7 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases]) -> str:
         *("benchmark", "layout", "pair", "dtype"),
         *(name for name in AXES if len(values[name] - {None}) > 1),
     ]
-    names = [name for name in names if name not in SHARED or len(values[name]) > 1]
+    names = [name for name in names if name not in COMMON_IN_PLAN or len(values[name]) > 1]
     lines = _plan_lines(alike, names)
     reasons = list(dict.fromkeys(line.skip for line in lines if line.skip is not None))
     several = any(line.cases > 1 for line in lines)
