@@ -20,7 +20,7 @@ from commbench.core.units import format_seconds, plural
 from commbench.core.variables import Case
 from commbench.launchers.registry import check_experiment, check_startable, detect
 from commbench.measure.plan import duration_s
-from commbench.report.compare_sides import PAYLOAD
+from commbench.report.compare import PAYLOAD
 from commbench.report.compare_text import AB_FILE, AB_SIDES
 from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
 from commbench.results.run_folder import new_folder, write_json

@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs, printable
 from commbench.core.units import plural
-from commbench.report.compare import Rules, compare_sides, noise_by_key
-from commbench.report.compare_sides import (
+from commbench.report.compare import (
+    Rules,
     Side,
+    compare_sides,
+    noise_by_key,
     parse_by,
-    provenance_lines,
     read_side,
     save,
-    side_lines,
 )
-from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
+from commbench.report.compare_text import (
+    caption,
+    comparison_summary,
+    comparison_table,
+    provenance_lines,
+    side_lines,
+    unjoined,
+)
 from commbench.report.difference import (
     ALPHA,
     GOOD_LAUNCHES,

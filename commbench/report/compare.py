@@ -1,5 +1,5 @@
-"""Compare two sides of launches case by case: which rows belong together, and a verdict for each
-case."""
+"""Compare two sides of launches case by case: what each side is, which rows belong together, and
+the verdict of each case."""
 
 from __future__ import annotations
 
@@ -9,28 +9,40 @@ import math
 import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from commbench.core.errors import ConfigError
+from commbench.core.terminal import first_line
 from commbench.core.units import value_text
 from commbench.core.variables import NAMES, SIZES, brought_along
 from commbench.measure.statistics import Series
-from commbench.results.columns import VARIABLES, Row, case_text
-from commbench.results.load import plain, row_dicts
+from commbench.results.columns import SCHEMA_VERSION, VARIABLES, Row, arrow_schema, case_text
+from commbench.results.load import (
+    RUNS,
+    Damaged,
+    find_runs,
+    frame_of,
+    plain,
+    read_cases,
+    row_dicts,
+    table_of,
+)
+from commbench.results.run_folder import publish
 
 from . import difference
-from .compare_sides import ComparedVariable, Side, parse_by, read_side, sources_of
 from .difference import LEAST_LAUNCHES, LEAST_PAIRS
 from .fit import OF_BACKEND, launch_medians
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .compare_sides import Source
+    Source = str | Path | pd.DataFrame
 
-
+# what was moved: must be equal on both sides
+PAYLOAD = ("benchmark", "dtype", *SIZES)
 DELTA = 0.02  # the smallest change that matters
 TAILS = ("p95_s", "p99_s")
 OTHERS = (  # columns that a comparison reads besides the variables
@@ -72,6 +84,115 @@ NUMBER_TYPES = {  # of the columns that are numbers
     for name in COMPARISON_COLUMNS[len(NAMES) :]
     if name not in ("sides", "verdict", "reason")
 }
+
+
+# ---------------------------------------------------------------- the sides
+
+
+@dataclass(frozen=True)
+class Side:
+    """BASE, NEW or A/A. `runs`: the records (run.json); `problems`: a line for each source that was
+    left out."""
+
+    name: str
+    cases: pd.DataFrame
+    runs: tuple[dict[str, Any], ...] = ()
+    problems: tuple[str, ...] = ()
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class ComparedVariable:
+    """A variable in which BASE and NEW may differ; the values, where given, select the rows of each
+    side."""
+
+    name: str
+    base: str | None = None
+    new: str | None = None
+
+
+def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
+    """`backend` or `backend=gloo:mpi`; raises ConfigError for unknown variables and for the
+    payload."""
+    variables = []
+    for word in filter(None, map(str.strip, words)):
+        name, given, values = word.partition("=")
+        allowed = ", ".join(name for name in NAMES if name not in PAYLOAD)
+        if name in PAYLOAD:
+            raise ConfigError(
+                f"--by {name}: different payloads can't be compared; allowed: {allowed}"
+            )
+        if name not in NAMES:
+            raise ConfigError(f"--by {name} is not a variable; allowed: {allowed}")
+        base, colon, new = values.partition(":")
+        if given and not (base and colon and new):
+            raise ConfigError(
+                f"--by {word} is not NAME or NAME=BASE:NEW, e.g. --by backend=gloo:mpi"
+            )
+        variables.append(ComparedVariable(name, base or None, new or None))
+    return tuple(variables)
+
+
+def sources_of(source: Any) -> list[Any]:
+    return list(source) if isinstance(source, (list, tuple)) else [source]
+
+
+def read_side(name: str, source: Source | Sequence[Source]) -> Side:
+    """Read all sources of a side; raises ConfigError if none can be used."""
+    tables: list[Any] = []
+    runs: dict[str, dict[str, Any]] = {}
+    problems: list[str] = []
+    labels = []
+    for given in sources_of(source):
+        labels.append(str(given) if isinstance(given, (str, Path)) else "a data frame")
+        if not isinstance(given, (str, Path)):
+            try:
+                tables.append(table_of(given))
+            except Damaged as error:
+                problems.append(str(error))
+            continue
+        path = Path(given)
+        if not path.is_file() and not (path.is_dir() and find_runs(path)):
+            raise ConfigError(
+                f"{name}={path} is neither a folder with runs (run.json) nor a parquet file of"
+                " cases"
+            )
+        parts, unreadable = read_cases([path])
+        problems += unreadable
+        for part in parts:
+            problems += (
+                []
+                if part.has_version
+                else [f"{path} names no schema version: taken as {SCHEMA_VERSION}"]
+            )
+            runs |= {str(record.get("run_id")): record for record in part.records}
+            tables.append(part.cases)
+    if not tables:
+        raise ConfigError(
+            f"{name} has nothing to compare: {'; '.join(problems) or 'no cases in it'}"
+        )
+    return Side(name, frame_of(tables), tuple(runs.values()), tuple(problems), ", ".join(labels))
+
+
+def save(side: Side, target: str | Path) -> None:
+    """Write the side's cases and run records as one parquet file for a later --against, without
+    samples."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    metadata = {b"schema_version": str(SCHEMA_VERSION), RUNS: json.dumps(side.runs)}
+    schema = arrow_schema("cases")
+    path = Path(target)
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        table = pa.Table.from_pandas(side.cases[schema.names], schema, preserve_index=False)
+        pq.write_table(table.replace_schema_metadata(metadata), aside, compression="zstd")
+        publish(aside, path)
+    except OSError as error:
+        raise ConfigError(f"--save {target} can't be written: {first_line(error)}") from error
+
+
+# ---------------------------------------------------------------- the comparison
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""A comparison as text for a terminal or the page: a table with units, notes on it, and a summary.
+"""A comparison as text for a terminal or the page: what else differs between the sides, a table,
+notes on it, and a summary.
 
 The folders of `commbench ab` record what to compare; they are compared like with `commbench compare
 --paired`.
@@ -6,23 +7,35 @@ The folders of `commbench ab` record what to compare; they are compared like wit
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commbench.core.errors import CommbenchError
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import format_factor, format_number, plural
 from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import Row, case_text
+from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.load import Paths, flat_paths, row_dicts
 
-from .compare import DELTA, Rules, compare_sides, variable_text
-from .compare_sides import LONGEST_LIST, parse_by, read_side
+from .compare import (
+    DELTA,
+    ComparedVariable,
+    Rules,
+    Side,
+    compare_sides,
+    parse_by,
+    read_side,
+    variable_text,
+)
 from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
+from .fit import launch_medians
+from .machines import nodes_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,9 +52,45 @@ COMPARISON_PRIORITIES = {
     "p95": 7,
     "p99": 8,
 }
+LONGEST_LIST = 20
+LONGEST_FACT = 60  # characters
+# Facts of the run itself, or derived from what is compared anyway; facts of machines:
+# commbench/results/fact_scopes.py
+IGNORED = {
+    "run_id",
+    "folder",
+    "started_at",
+    "finished_at",
+    "overrides",
+    "sweep_id",
+    "launch",
+    "timing",
+    "layouts",
+    "cases",
+    "at_most_s",
+    "memory",
+    "calibration",
+    "reason",
+    "exit_status",
+    "config_dir",
+    "world.ranks",
+    "config.launch",
+    "processes",
+    "config.label",
+    "config.output",
+    "config.expect",
+    "config.writers",
+    "reference",
+    "broken_reasons",
+}
+IGNORED_SUFFIXES = ("_namespace", "._target_")
+NODES = "provenance.nodes"
 VERDICT_COLORS = {"SLOWER": "red", "FASTER": "green"}
 AB_FILE = "ab.json"
 AB_SIDES = ("base", "new")  # in the folder of `commbench ab`
+
+
+# ---------------------------------------------------------------- the table
 
 
 def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
@@ -236,6 +285,154 @@ def _factor_text(value: float) -> str:
         if value < 0.1
         else format_factor(value)[:-2]
     )
+
+
+# ---------------------------------------------------------------- what else differs
+
+
+def side_lines(*sides: Side) -> list[str]:
+    """A line per side with its launches and rows, and notes on what was left out or may be a
+    mistake."""
+    lines = []
+    for side in sides:
+        states = side.cases["status"].value_counts()
+        bad = "".join(f", {count} {status}" for status, count in states.items() if status != "ok")
+        launches: dict[str, int] = {}  # of each run: of one of timing=rigorous several
+        measured = side.cases[["run_id", "median_s", "visit_medians_s", "visit_segments"]]
+        for run_id, *medians in measured.itertuples(index=False):
+            launches[run_id] = max(launches.get(run_id, 1), len(launch_medians(*medians)))
+        count = plural(sum(launches.values()), "launch", "launches")
+        lines.append(f"{side.name:4} {side.label}: {count}, {len(side.cases)} rows{bad}")
+        hosts = sorted(set(side.cases["hosts"].dropna()))
+        if len(hosts) > 1:
+            listed = "; ".join(hosts[:3]) + ("; ..." if len(hosts) > 3 else "")
+            lines.append(
+                f"     note: its launches ran on {len(hosts)} sets of hosts and are taken together:"
+                f" {listed}"
+            )
+        lines += [f"     note: {problem}" for problem in side.problems]
+    return lines
+
+
+def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> list[str]:
+    """What else differs between the sides, and what weakens the comparison."""
+    common = set(base.cases["run_id"]) & set(new.cases["run_id"])
+    lines = []
+    if common and not any(variable.base for variable in by):
+        lines.append(f"{plural(len(common), 'launch is', 'launches are')} on both sides")
+    without_records = [side.name for side in (base, new) if not side.runs]
+    if without_records:
+        return [*lines, f"provenance of {' and '.join(without_records)} is unknown: no run.json"]
+    facts = differing_facts(base.runs, new.runs)
+    apart = [f"  {fact}" for fact in facts if fact.apart]
+    mixed = [fact.key for fact in facts if not fact.apart]
+    differences = apart[:LONGEST_LIST]
+    differences += (
+        [f"  ... and {len(apart) - LONGEST_LIST} more"] if len(apart) > LONGEST_LIST else []
+    )
+    differences += [f"  varies within a side: {', '.join(mixed[:LONGEST_LIST])}"] if mixed else []
+    if ran_separately(base.runs, new.runs):
+        differences.append(
+            "  all launches of one side came before the other's: a drift of the machine looks like"
+            " a change"
+        )
+    if not differences:
+        return [*lines, "nothing else differs in the provenance"]
+    return [*lines, "differs, BASE -> NEW:", *differences]
+
+
+@dataclass(frozen=True)
+class DifferingFact:
+    """A fact with its values on each side, as texts; `apart`: the sides have no value in common."""
+
+    key: str
+    base: tuple[str, ...]
+    new: tuple[str, ...]
+
+    @property
+    def apart(self) -> bool:
+        return not set(self.base) & set(self.new)
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_values_text(self.base)} -> {_values_text(self.new)}"
+
+
+def _values_text(values: Sequence[str]) -> str:
+    shown = [
+        value if len(value) <= LONGEST_FACT else f"{value[: LONGEST_FACT - 3]}..."
+        for value in values[:3]
+    ]
+    return (
+        " | ".join([*shown, *([f"... ({len(values)} values)"] if len(values) > 3 else [])])
+        or "empty"
+    )
+
+
+def differing_facts(
+    base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
+) -> list[DifferingFact]:
+    """Facts of run.json whose values differ between the sides. Runs that could not read a fact do
+    not count."""
+    facts_of_run = {id(run): compared_facts(run) for run in (*base, *new)}
+    differing = []
+    for key in sorted({key for facts in facts_of_run.values() for key in facts}):
+        values = []
+        for runs in (base, new):
+            known = [run for run in runs if not _is_unread(key, run, facts_of_run[id(run)])]
+            texts = {facts_of_run[id(run)].get(key, MISSING) for run in known}
+            values.append(tuple(sorted(texts)))
+        if all(values) and values[0] != values[1]:
+            differing.append(DifferingFact(key, *values))
+    return differing
+
+
+def _is_unread(key: str, run: Mapping[str, Any], facts: Mapping[str, str]) -> bool:
+    """Whether no node of the run has the fact, and one of them could not read it."""
+    return key not in facts and any(is_unknown(key, node) for node in nodes_of(run))
+
+
+def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
+    """Dotted name -> text of its value; a fact of nodes has the values of all nodes."""
+    values = {
+        key: {_json_text(value)} for key, value in _flat_facts("", run) if not key.startswith(NODES)
+    }
+    by_key: dict[str, set[str]] = {}
+    for node in nodes_of(run):
+        for key, value in node.items():
+            if value is None:
+                continue
+            by_key.setdefault(key, set()).add(_json_text(value))
+    compared = {}
+    for key, texts in (values | by_key).items():
+        heads = set(itertools.accumulate(key.split("."), "{}.{}".format))
+        if (
+            not heads & IGNORED
+            and not key.endswith(IGNORED_SUFFIXES)
+            and scope_of(key).runs == "show"
+        ):
+            compared[key] = ", ".join(sorted(texts))
+    return compared
+
+
+def _flat_facts(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, nested in value.items():
+            yield from _flat_facts(f"{prefix}.{name}" if prefix else str(name), nested)
+    else:
+        yield prefix, value
+
+
+def _json_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all runs of one side came before all of the other, so that a drift of the machine
+    looks like a change."""
+    before, after = (
+        sorted(str(run.get("started_at") or "") for run in runs) for runs in (base, new)
+    )
+    return bool(before[0] and after[0]) and (before[-1] < after[0] or after[-1] < before[0])
 
 
 # ---------------------------------------------------------------- folders of commbench ab
