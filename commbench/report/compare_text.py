@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.core.errors import CommbenchError
 from commbench.core.terminal import TableColumn, Terminal, table_text
-from commbench.core.units import format_factor, format_number, plural
+from commbench.core.units import format_factor, plural
 from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import Row, case_text
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
@@ -36,6 +36,7 @@ from .compare import (
 from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
 from .fit import launch_medians
 from .machines import nodes_of
+from .texts import microseconds_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,10 +158,6 @@ def _row_cells(row: Row, enough: int) -> dict[str, str]:
         "p99": _ratio_text(row["p99_ratio"]),
         "missing": "-" if row["ratio"] is None else missing,
     }
-
-
-def microseconds_text(seconds: float | None) -> str:
-    return format_number(None if seconds is None else 1e6 * seconds)
 
 
 def _is_doubted(row: Row) -> bool:

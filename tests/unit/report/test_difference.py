@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from commbench.report.combined import combine_runs
 from commbench.report.compare import compare
-from commbench.report.crossover import UNDECIDED, comparisons
+from commbench.report.crossover import comparisons
 from commbench.report.difference import (
     LEAST_PAIRS,
     Measured,
@@ -31,7 +32,6 @@ from commbench.report.difference import (
     signed_rank,
     verdict,
 )
-from commbench.report.recommend import choice_of
 from commbench.results.columns import CASES
 
 Series = NDArray[np.float64]
@@ -108,8 +108,7 @@ def shares(frame: pd.DataFrame) -> Iterator[float]:
     (pair,) = comparisons(frame)
     yield float((pair.winners >= 0).mean())
     yield (
-        sum(row["best"] != UNDECIDED for row in choice_of(frame).best)
-        / frame.message_bytes.nunique()
+        sum(best.is_decided for best in combine_runs(frame).best) / frame.message_bytes.nunique()
     )
     verdicts = compare(
         frame[frame.backend == "a"], frame[frame.backend == "b"], by="backend"
