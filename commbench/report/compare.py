@@ -33,7 +33,7 @@ from commbench.results.load import (
 from commbench.results.run_folder import publish
 
 from . import difference
-from .difference import LEAST_LAUNCHES, LEAST_PAIRS
+from .difference import NOISE_LAUNCHES, launches_needed
 from .fit import OF_BACKEND, launch_medians
 
 if TYPE_CHECKING:
@@ -207,9 +207,9 @@ class Rules:
     noise: Mapping[str, float] | None = None
 
     @property
-    def least(self) -> int:
+    def least_launches(self) -> int:
         """The fewest launches per side for a verdict."""
-        return LEAST_PAIRS if self.paired else LEAST_LAUNCHES
+        return launches_needed(1, self.paired)
 
     def threshold(self, key: str) -> float:
         """The threshold of a case: its own noise, else the largest of all A/A cases; at least
@@ -241,7 +241,8 @@ def compare(
 
     ratio: time of NEW / time of BASE, above 1 is slower. verdict: FASTER or SLOWER where the
     interval is beyond 1 + delta, SAME where it is within, else UNDECIDED (the rule:
-    commbench/report/difference.py); null below 4 launches per side, paired below 6.
+    commbench/report/difference.py); null with fewer launches than any verdict takes (4 per side,
+    paired 6).
     missing_launches: how many more launches per side a verdict needs, null for more than 100.
     p_value: Mann-Whitney on launch medians, paired the signed-rank test; p_holm: the same,
     corrected for all cases. p95_ratio, p99_ratio: median over launches. sides: both, base, new.
@@ -311,12 +312,12 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
 
 def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[str, float]:
     """Key -> relative noise of launches under identical conditions; raises ConfigError if no case
-    has 4 of them."""
+    has NOISE_LAUNCHES of them."""
     noise_of: dict[str, float] = {}
     for rows in rows_by_key(aa, ()).values():
         measured = _by_launch(_measured(rows))
         key = key_of(rows[0], (variable.name for variable in by))
-        if len(measured) >= LEAST_LAUNCHES:
+        if len(measured) >= NOISE_LAUNCHES:
             # no case depends on the others
             key_seed = int(hashlib.sha256(key.encode()).hexdigest()[:16], 16)
             generator = np.random.default_rng([seed, key_seed])
@@ -324,7 +325,7 @@ def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[st
             noise_of[key] = max(noise_of.get(key, 0.0), level)
     if not noise_of:
         raise ConfigError(
-            f"--aa {aa.label} has no case with {LEAST_LAUNCHES} measured launches: its noise is"
+            f"--aa {aa.label} has no case with {NOISE_LAUNCHES} measured launches: its noise is"
             " unknown"
         )
     return noise_of
@@ -374,7 +375,7 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
         "new_median_s": float(np.median(sides[1])),
         "ratio": difference.ratio(*sides, rules.paired),
         "delta": delta,
-        "missing_launches": max(rules.least - fewest, 0),
+        "missing_launches": max(rules.least_launches - fewest, 0),
     }
     for name in TAILS:  # of the launches that have this percentile
         tails = [
@@ -383,7 +384,7 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
         ]
         if tails[0].size and tails[1].size:
             numbers[name.replace("_s", "_ratio")] = float(np.median(tails[1]) / np.median(tails[0]))
-    if fewest < rules.least:
+    if fewest < rules.least_launches:
         return numbers
     interval = difference.ratio_interval(*sides, rules.paired)
     outcome = difference.verdict(interval, delta)

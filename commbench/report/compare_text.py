@@ -33,7 +33,7 @@ from .compare import (
     read_side,
     variable_text,
 )
-from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
+from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_needed
 from .fit import launch_medians
 from .machines import nodes_of
 from .texts import microseconds_text
@@ -128,7 +128,7 @@ def comparison_cells(
     shared = ", ".join(
         f"{name} {' '.join(texts)}" for name, texts in values.items() if len(texts) == 1
     )
-    enough = launches_to_be_sure(int(frame["p_value"].notna().sum()), rules.paired)
+    enough = launches_needed(compared_cases(frame), rules.paired)
     cells = [_row_cells(row, enough) for row in row_dicts(both)]
     lines = [
         (*texts, *row.values())
@@ -165,7 +165,34 @@ def _is_doubted(row: Row) -> bool:
     return row["verdict"] in ("FASTER", "SLOWER") and row["p_holm"] > ALPHA
 
 
+def compared_cases(frame: pd.DataFrame) -> int:
+    """How many cases have a number on both sides, whether or not they have a verdict."""
+    return int(frame["ratio"].notna().sum())
+
+
+def fewest_launches(frame: pd.DataFrame) -> int:
+    """The fewest launches of a side of a case that has a number on both; 0 where none has."""
+    launches = frame.loc[frame["ratio"].notna(), ["base_launches", "new_launches"]]
+    return int(launches.to_numpy().min()) if len(launches) else 0
+
+
+def launches_text(launches: int, cases: int, paired: bool) -> str:
+    """What so many launches of each side can't tell, and how many could; empty if they suffice."""
+    least = launches_needed(1, paired)
+    enough = launches_needed(cases, paired)
+    if launches >= enough:
+        return ""
+    of_each = f"{plural(launches, 'launch', 'launches')} of each side"
+    better = f", better {GOOD_LAUNCHES}" if enough < GOOD_LAUNCHES else ""
+    among = plural(cases, "case", "cases")
+    certain = f"a certain SLOWER or FASTER among {among} takes {enough}{better}"
+    if launches < least:
+        return f"{of_each}: ratios only; any verdict takes {least}, {certain}"
+    return f"{of_each}: too few to tell a change of one of {among} from chance; {certain}"
+
+
 def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
+    """How to read the table, and whether the launches can decide anything."""
     lines = [
         (
             "NEW / BASE, p95, p99: ratio of times of an operation, median over launches, above 1 is"
@@ -186,6 +213,9 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
             else "Mann-Whitney on launch medians"
         )
         lines.append(f"?: not certain: p, of {test} and corrected for all cases, is above {ALPHA}")
+    few = launches_text(fewest_launches(frame), compared_cases(frame), rules.paired)
+    if few and compared_cases(frame):
+        lines.append(few)
     if rules.noise is not None:
         lines.append(
             "threshold: --delta, or the 95th percentile of the noise of the A/A launches if that is"
@@ -247,7 +277,7 @@ def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
     parts.append((len(undecided), f"UNDECIDED ({'; '.join(more)})"))
     parts.append((int(both["ratio"].isna().sum()), "without a number on a side"))
     if len(few):
-        enough = launches_to_be_sure(int(both["ratio"].notna().sum()), rules.paired)
+        enough = launches_needed(compared_cases(frame), rules.paired)
         missing = enough - int(few[["base_launches", "new_launches"]].to_numpy().min())
         needed = (
             f"{plural(missing, 'more launch', 'more launches')} per side needed (at least {enough}"
