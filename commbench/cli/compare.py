@@ -17,6 +17,7 @@ from commbench.report.compare import (
     parse_by,
     read_side,
     save,
+    select_rows,
 )
 from commbench.report.compare_text import (
     caption,
@@ -59,8 +60,9 @@ def compare_command(words: list[str]) -> int:
         check_file("--save", options.save)
     if base_source is None:
         return _saved(read_side("NEW", new_source), options.save, first=True)
-    base = read_side("BASE", base_source)
-    new = read_side("NEW", new_source)
+    base = select_rows(read_side("BASE", base_source), differences)
+    read_new = read_side("NEW", new_source)
+    new = select_rows(read_new, differences)
     equal = [read_side("A/A", options.aa)] if options.aa else []
     known = noise_by_key(equal[0], differences, options.seed) if equal else None
     rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
@@ -75,7 +77,7 @@ def compare_command(words: list[str]) -> int:
     lines = [*caption(frame, rules), *unjoined(frame), "", comparison_summary(frame, rules)]
     print(paragraphs(lines, terminal))
     if options.save is not None:
-        _saved(new, options.save)
+        _saved(read_new, options.save)
     return _status(frame, failures, rules)
 
 

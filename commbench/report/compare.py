@@ -8,7 +8,7 @@ import json
 import math
 import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,14 @@ from commbench.core.terminal import first_line
 from commbench.core.units import value_text
 from commbench.core.variables import NAMES, SIZES, brought_along
 from commbench.measure.statistics import Series
-from commbench.results.columns import SCHEMA_VERSION, VARIABLES, Row, arrow_schema, case_text
+from commbench.results.columns import (
+    SCHEMA_VERSION,
+    VARIABLES,
+    Row,
+    arrow_schema,
+    case_text,
+    grouped,
+)
 from commbench.results.load import (
     RUNS,
     Damaged,
@@ -58,6 +65,7 @@ OTHERS = (  # columns that a comparison reads besides the variables
     *TAILS,
 )
 BYTES_TOLERANCE = 1e-6
+MOST_NEAREST = 50  # cases among which the nearest is looked for
 COMPARISON_COLUMNS = (
     *NAMES,
     "sides",
@@ -174,6 +182,28 @@ def read_side(name: str, source: Source | Sequence[Source]) -> Side:
     return Side(name, frame_of(tables), tuple(runs.values()), tuple(problems), ", ".join(labels))
 
 
+def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
+    """The rows with the values that `by` names for this side, and the records of their runs; raises
+    ConfigError where there are none."""
+    cases = side.cases
+    for variable in by:
+        wanted = getattr(variable, side.name.lower())
+        if wanted is None:
+            continue
+        values = cases[variable.name].map(variable_text)
+        if wanted not in set(values):
+            listed = ", ".join(sorted(set(values)))
+            raise ConfigError(
+                f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
+            )
+        cases = cases[values == wanted]
+    if len(cases) == len(side.cases):
+        return side
+    own = set(cases["run_id"])
+    runs = tuple(run for run in side.runs if run.get("run_id") in own)
+    return replace(side, cases=cases, runs=runs)
+
+
 def save(side: Side, target: str | Path) -> None:
     """Write the side's cases and run records as one parquet file for a later --against, without
     samples."""
@@ -249,7 +279,10 @@ def compare(
     Raises ConfigError for sides that can't be compared.
     """
     variables = parse_by(by.split(",") if isinstance(by, str) else by)
-    sides = read_side("BASE", base), read_side("NEW", new)
+    sides = (
+        select_rows(read_side("BASE", base), variables),
+        select_rows(read_side("NEW", new), variables),
+    )
     noise_of = noise_by_key(read_side("A/A", aa), variables, seed) if sources_of(aa) else None
     for problem in (line for side in sides for line in side.problems):
         warnings.warn(problem, stacklevel=2)
@@ -257,7 +290,7 @@ def compare(
 
 
 def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
-    """The table that compare returns, of two sides that have been read."""
+    """The table that compare returns, of the rows of two sides that `select_rows` has chosen."""
     import pandas as pd
 
     changed = changed_backends(base, new)
@@ -279,7 +312,8 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
             )
             if not set(before) & set(after):
                 reasons.append(f"{name} ({', '.join(before[:4])} / {', '.join(after[:4])})")
-        differing = "; ".join(reasons) or "their combinations"
+        apart = reasons_apart(base_rows, new_rows, "NEW")
+        differing = "; ".join(reasons) or next(iter(apart.values()), "their combinations")
         raise ConfigError(
             f"BASE and NEW have no case in common; they differ in: {differing}; name what is"
             " compared with --by NAME"
@@ -288,6 +322,9 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     compared = [
         _compare_case(key, base_rows.get(key, []), new_rows.get(key, []), rules) for key in keys
     ]
+    apart = reasons_apart(base_rows, new_rows, "NEW") | reasons_apart(new_rows, base_rows, "BASE")
+    for key, row in zip(keys, compared, strict=True):
+        row["reason"] = "; ".join(filter(None, (row["reason"], apart.get(key)))) or None
     tested = [row for row in compared if row["p_value"] is not None]
     for row, adjusted in zip(
         tested, difference.holm([row["p_value"] for row in tested]), strict=True
@@ -474,6 +511,43 @@ def key_of(row: Row, by: Iterable[str], changed: Container[tuple[str, str]] = ()
     return json.dumps([None if name in excluded else row[name] for name in NAMES], sort_keys=True)
 
 
+def reasons_apart(own: Iterable[str], others: Iterable[str], name_of_others: str) -> dict[str, str]:
+    """Key of `own` that is not in `others` -> the variables that keep it from the nearest of them
+    with the same payload: `engine native, in NEW python`."""
+    other_keys = set(others)
+    other_points = {_point(key) for key in other_keys}
+    nearest: dict[tuple[str, ...], list[tuple[str, ...]]] = grouped(sorted(other_points), _payload)
+    reasons = {}
+    for key in own:
+        point = _point(key)
+        alike = nearest.get(_payload(point), [])[:MOST_NEAREST]
+        if key in other_keys or not alike:
+            continue
+        differing = min((_differing(point, other) for other in alike), key=len)
+        reasons[key] = ", ".join(
+            f"{name} {value}, in {name_of_others} {other}" for name, value, other in differing
+        )
+    return reasons
+
+
+def _point(key: str) -> tuple[str, ...]:
+    """The values of a key as texts, in the order of NAMES."""
+    return tuple(map(variable_text, json.loads(key)))
+
+
+def _payload(point: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(value for name, value in zip(NAMES, point, strict=True) if name in PAYLOAD)
+
+
+def _differing(point: tuple[str, ...], other: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """Name and both values of each variable in which they differ."""
+    return [
+        (name, value, other_value)
+        for name, value, other_value in zip(NAMES, point, other, strict=True)
+        if value != other_value
+    ]
+
+
 def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
     """(backend, library or backend_options) with no value in common, as after an upgrade, and so
     not part of a key."""
@@ -497,26 +571,13 @@ def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
 def rows_by_key(
     side: Side, by: Sequence[ComparedVariable], changed: Container[tuple[str, str]] = ()
 ) -> dict[str, list[Row]]:
-    """Key -> the selected rows of a side in the order of their runs, one per run (the later of two
-    attempts).
+    """Key -> the rows of a side in the order of their runs, of two attempts in a run the later.
 
-    Raises ConfigError if nothing is selected, or if rows with the same key differ in what is
-    compared.
+    Raises ConfigError if rows with the same key differ in what is compared.
     """
-    cases = side.cases
-    for variable in by:
-        wanted = getattr(variable, side.name.lower())
-        if wanted is not None:
-            values = cases[variable.name].map(variable_text)
-            if wanted not in set(values):
-                listed = ", ".join(sorted(set(values)))
-                raise ConfigError(
-                    f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
-                )
-            cases = cases[values == wanted]
     names = [variable.name for variable in by]
     by_key: dict[str, dict[str, Row]] = {}
-    for row in row_dicts(cases[[*NAMES, *OTHERS]]):
+    for row in row_dicts(side.cases[[*NAMES, *OTHERS]]):
         runs = by_key.setdefault(key_of(row, names, changed), {})
         first_row = next(iter(runs.values()), row)
         for name in dict.fromkeys((*names, *OF_BACKEND)):

@@ -213,8 +213,9 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
             else "Mann-Whitney on launch medians"
         )
         lines.append(f"?: not certain: p, of {test} and corrected for all cases, is above {ALPHA}")
-    few = launches_text(fewest_launches(frame), compared_cases(frame), rules.paired)
-    if few and compared_cases(frame):
+    launches = fewest_launches(frame)
+    few = launches_text(launches, compared_cases(frame), rules.paired)
+    if few and launches >= rules.least_launches:  # the summary tells where there is no verdict
         lines.append(few)
     if rules.noise is not None:
         lines.append(
@@ -234,11 +235,18 @@ def unjoined(frame: pd.DataFrame) -> list[str]:
         for row in rows
         if row["base_unmeasured"] or row["new_unmeasured"]
     ]
+    of_side = {
+        side: [_with_reason(row) for row in rows if row["sides"] == side] for side in AB_SIDES
+    }
     return [
-        *_listed_cases("only in BASE", [case_text(row) for row in rows if row["sides"] == "base"]),
-        *_listed_cases("only in NEW", [case_text(row) for row in rows if row["sides"] == "new"]),
+        *_listed_cases("only in BASE", of_side["base"]),
+        *_listed_cases("only in NEW", of_side["new"]),
         *_listed_cases("launches not used", unused),
     ]
+
+
+def _with_reason(row: Row) -> str:
+    return f"{case_text(row)} ({row['reason']})" if row["reason"] else case_text(row)
 
 
 def _listed_cases(heading: str, names: Sequence[str]) -> list[str]:

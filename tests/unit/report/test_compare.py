@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ from commbench.report.compare import (
     parse_by,
     read_side,
     save,
+    select_rows,
     variable_text,
 )
+from commbench.report.compare_text import side_lines
 from commbench.results.columns import CASES, VARIABLES
 
 VALUES: dict[str, Any] = {
@@ -595,6 +598,43 @@ def test_a_key_sees_all_variables_but_those_that_are_compared(row: dict[str, obj
         other = row | {name: "another value"}
         assert key_of(row, ()) != key_of(other, ())
         assert key_of(row, [name]) == key_of(other, [name])
+
+
+def test_each_side_counts_its_own_rows_and_runs() -> None:
+    """Of one folder with two backends, of which one has an engine more."""
+    gloo = launches(QUIET, backend="gloo")
+    mpi = [
+        launches(QUIET, backend="mpi", engine=engine).assign(run_id=[f"m{n}" for n in range(5)])
+        for engine in ("python", "native")
+    ]
+    both = pd.concat([gloo, *mpi])
+    by = parse_by(["backend=gloo:mpi"])
+    records = tuple({"run_id": f"{run}{n}"} for run in ("r00", "m") for n in range(5))
+    base, new = (
+        select_rows(replace(read_side(name, both), runs=records), by) for name in ("BASE", "NEW")
+    )
+    assert [line.split(": ")[1] for line in side_lines(base, new)] == [
+        "5 launches, 5 rows",
+        "5 launches, 10 rows",
+    ]
+    assert {run["run_id"][0] for run in base.runs} == {"r"}
+    assert {run["run_id"][0] for run in new.runs} == {"m"}
+    table = compare(both, both, by="backend=gloo:mpi")
+    assert table[["sides", "engine", "reason"]].fillna("").to_numpy().tolist() == [
+        ["both", "python", ""],
+        ["new", "native", "engine native, in BASE python"],
+    ]
+
+
+def test_the_variable_that_keeps_all_rows_apart_is_named() -> None:
+    base = pd.concat(
+        [launches(QUIET, dtype="int8", root=0), launches(QUIET, dtype="float32", root=1)]
+    )
+    new = pd.concat(
+        [launches(QUIET, dtype="int8", root=1), launches(QUIET, dtype="float32", root=0)]
+    )
+    with pytest.raises(ConfigError, match="they differ in: root 0, in NEW 1; name what is"):
+        compare(base, new)
 
 
 def test_what_may_differ_is_parsed() -> None:
