@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -271,8 +271,7 @@ def compare(
 
     ratio: time of NEW / time of BASE, above 1 is slower. verdict: FASTER or SLOWER where the
     interval is beyond 1 + delta, SAME where it is within, else UNDECIDED (the rule:
-    commbench/report/difference.py); null with fewer launches than any verdict takes (4 per side,
-    paired 6).
+    commbench/report/difference.py); null with fewer launches than any verdict takes.
     missing_launches: how many more launches per side a verdict needs, null for more than 100.
     p_value: Mann-Whitney on launch medians, paired the signed-rank test; p_holm: the same,
     corrected for all cases. p95_ratio, p99_ratio: median over launches. sides: both, base, new.
@@ -293,57 +292,70 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     """The table that compare returns, of the rows of two sides that `select_rows` has chosen."""
     import pandas as pd
 
-    changed = changed_backends(base, new)
-    # gloo has no native engine, mpi has: where nothing is in common without it, a backend brings
-    # its engine
-    names = [variable.name for variable in rules.by]
-    brought = dict.fromkeys(
-        more for name in names for more in brought_along(name) if more not in names
-    )
-    for by in (rules.by, (*rules.by, *map(ComparedVariable, brought))):
-        base_rows, new_rows = (rows_by_key(side, by, changed) for side in (base, new))
-        if base_rows.keys() & new_rows.keys():
-            break
-    else:
-        reasons = []
-        for name in NAMES:
-            before, after = (
-                sorted(set(map(variable_text, side.cases[name]))) for side in (base, new)
-            )
-            if not set(before) & set(after):
-                reasons.append(f"{name} ({', '.join(before[:4])} / {', '.join(after[:4])})")
-        apart = reasons_apart(base_rows, new_rows, "NEW")
-        differing = "; ".join(reasons) or next(iter(apart.values()), "their combinations")
-        raise ConfigError(
-            f"BASE and NEW have no case in common; they differ in: {differing}; name what is"
-            " compared with --by NAME"
-        )
-    keys = {**base_rows, **new_rows}
+    joined = _joined(base, new, rules.by)
+    keys = tuple({**joined.base, **joined.new})
     compared = [
-        _compare_case(key, base_rows.get(key, []), new_rows.get(key, []), rules) for key in keys
+        _compare_case(key, joined.base.get(key, []), joined.new.get(key, []), rules) for key in keys
     ]
-    apart = reasons_apart(base_rows, new_rows, "NEW") | reasons_apart(new_rows, base_rows, "BASE")
+    apart = reasons_apart(joined.base, joined.new, "NEW")
+    apart |= reasons_apart(joined.new, joined.base, "BASE")
     for key, row in zip(keys, compared, strict=True):
         row["reason"] = "; ".join(filter(None, (row["reason"], apart.get(key)))) or None
     tested = [row for row in compared if row["p_value"] is not None]
-    for row, adjusted in zip(
-        tested, difference.holm([row["p_value"] for row in tested]), strict=True
-    ):
-        row["p_holm"] = adjusted
-    # the size last; numbers by size, nulls first
-    order = sorted(NAMES, key=lambda name: name in SIZES)
-    compared.sort(
-        key=lambda row: [
-            f"{row[name]:020d}" if isinstance(row[name], int) else str(row[name] or "")
-            for name in order
-        ]
-    )
-    texts = {variable.name for variable in by}  # a variable that is compared is text: BASE -> NEW
+    adjusted = difference.holm([row["p_value"] for row in tested])
+    for row, p_holm in zip(tested, adjusted, strict=True):
+        row["p_holm"] = p_holm
+    # a variable that is compared is text: BASE -> NEW
     whole = [
-        column.name for column in VARIABLES if column.kind == "integer" and column.name not in texts
+        column.name
+        for column in VARIABLES
+        if column.kind == "integer" and column.name not in joined.by
     ]
-    return pd.DataFrame(compared, columns=list(COMPARISON_COLUMNS)).astype(
+    rows = sorted(compared, key=_place_in_table)
+    return pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS)).astype(
         NUMBER_TYPES | dict.fromkeys(whole, "Int64")
+    )
+
+
+def _place_in_table(row: Row) -> list[str]:
+    """The values of the variables, the size last; numbers by size, nulls first."""
+    order = sorted(NAMES, key=lambda name: name in SIZES)
+    values = [row[name] for name in order]
+    return [f"{value:020d}" if isinstance(value, int) else str(value or "") for value in values]
+
+
+class Joined(NamedTuple):
+    """Key -> rows of each side, and the names of the variables in which rows of a key may
+    differ."""
+
+    base: dict[str, list[Row]]
+    new: dict[str, list[Row]]
+    by: tuple[str, ...]
+
+
+def _joined(base: Side, new: Side, by: Sequence[ComparedVariable]) -> Joined:
+    """The rows that belong together; raises ConfigError where both sides have no case in common."""
+    changed = changed_backends(base, new)
+    names = tuple(variable.name for variable in by)
+    # gloo has no native engine, mpi has: where nothing is in common without it, a backend brings
+    # its engine
+    brought = dict.fromkeys(more for name in names for more in brought_along(name))
+    for compared in (names, tuple(dict.fromkeys((*names, *brought)))):
+        base_rows = rows_by_key(base, compared, changed)
+        new_rows = rows_by_key(new, compared, changed)
+        if base_rows.keys() & new_rows.keys():
+            return Joined(base_rows, new_rows, compared)
+    reasons = []
+    for name in NAMES:
+        before = sorted(set(map(variable_text, base.cases[name])))
+        after = sorted(set(map(variable_text, new.cases[name])))
+        if not set(before) & set(after):
+            reasons.append(f"{name} ({', '.join(before[:4])} / {', '.join(after[:4])})")
+    apart = reasons_apart(base_rows, new_rows, "NEW")
+    differing = "; ".join(reasons) or next(iter(apart.values()), "their combinations")
+    raise ConfigError(
+        f"BASE and NEW have no case in common; they differ in: {differing}; name what is"
+        " compared with --by NAME"
     )
 
 
@@ -386,8 +398,9 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
             row[name] = f"{variable_text(first)} -> {variable_text(last)}"
         else:
             row[name] = variable_text(first) if isinstance(first, dict) else first
+    only_side = "base" if base else "new"
     row |= {
-        "sides": "both" if base and new else "base" if base else "new",
+        "sides": "both" if base and new else only_side,
         "base_launches": len(launches[0]),
         "new_launches": len(launches[1]),
         "base_unmeasured": len(base) - len(used[0]),
@@ -569,18 +582,17 @@ def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
 
 
 def rows_by_key(
-    side: Side, by: Sequence[ComparedVariable], changed: Container[tuple[str, str]] = ()
+    side: Side, by: Sequence[str], changed: Container[tuple[str, str]] = ()
 ) -> dict[str, list[Row]]:
     """Key -> the rows of a side in the order of their runs, of two attempts in a run the later.
 
     Raises ConfigError if rows with the same key differ in what is compared.
     """
-    names = [variable.name for variable in by]
     by_key: dict[str, dict[str, Row]] = {}
     for row in row_dicts(side.cases[[*NAMES, *OTHERS]]):
-        runs = by_key.setdefault(key_of(row, names, changed), {})
+        runs = by_key.setdefault(key_of(row, by, changed), {})
         first_row = next(iter(runs.values()), row)
-        for name in dict.fromkeys((*names, *OF_BACKEND)):
+        for name in dict.fromkeys((*by, *OF_BACKEND)):
             first = variable_text(first_row[name])
             last = variable_text(row[name])
             if first != last:

@@ -55,37 +55,6 @@ COMPARISON_PRIORITIES = {
 }
 LONGEST_LIST = 20
 LONGEST_FACT = 60  # characters
-# Facts of the run itself, or derived from what is compared anyway; facts of machines:
-# commbench/results/fact_scopes.py
-IGNORED = {
-    "run_id",
-    "folder",
-    "started_at",
-    "finished_at",
-    "overrides",
-    "sweep_id",
-    "launch",
-    "timing",
-    "layouts",
-    "cases",
-    "at_most_s",
-    "memory",
-    "calibration",
-    "reason",
-    "exit_status",
-    "config_dir",
-    "world.ranks",
-    "config.launch",
-    "processes",
-    "config.label",
-    "config.output",
-    "config.expect",
-    "config.writers",
-    "reference",
-    "broken_reasons",
-}
-IGNORED_SUFFIXES = ("_namespace", "._target_")
-NODES = "provenance.nodes"
 VERDICT_COLORS = {"SLOWER": "red", "FASTER": "green"}
 AB_FILE = "ab.json"
 AB_SIDES = ("base", "new")  # in the folder of `commbench ab`
@@ -313,16 +282,44 @@ def _ratio_interval(row: Row) -> str:
 
 def _factor_text(value: float) -> str:
     """Three decimals where a few percent matter, else about three digits."""
-    return (
-        f"{value:.3f}"
-        if 0.1 <= value < 10
-        else f"{value:.2g}"
-        if value < 0.1
-        else format_factor(value)[:-2]
-    )
+    if value < 0.1:
+        return f"{value:.2g}"
+    return f"{value:.3f}" if value < 10 else format_factor(value).removesuffix(" x")
 
 
 # ---------------------------------------------------------------- what else differs
+
+# Facts of the run itself, or derived from what is compared anyway; facts of machines:
+# commbench/results/fact_scopes.py
+IGNORED = {
+    "run_id",
+    "folder",
+    "started_at",
+    "finished_at",
+    "overrides",
+    "sweep_id",
+    "launch",
+    "timing",
+    "layouts",
+    "cases",
+    "at_most_s",
+    "memory",
+    "calibration",
+    "reason",
+    "exit_status",
+    "config_dir",
+    "world.ranks",
+    "config.launch",
+    "processes",
+    "config.label",
+    "config.output",
+    "config.expect",
+    "config.writers",
+    "reference",
+    "broken_reasons",
+}
+IGNORED_SUFFIXES = ("_namespace", "._target_")
+NODES = "provenance.nodes"
 
 
 def side_lines(*sides: Side) -> list[str]:
