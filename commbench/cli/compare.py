@@ -43,8 +43,8 @@ commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in 
 COMPARE_EPILOGUE = f"""\
 A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in turn.
 A verdict needs at least {launches_needed(1)} launches per side ({launches_needed(1, paired=True)} with --paired), better {GOOD_LAUNCHES}.
---fail-on slower counts cases whose p-value, corrected for the number of cases (Holm), is at most {ALPHA}; of two
-cases, that takes at least {launches_needed(2)} launches per side ({launches_needed(2, paired=True)} with --paired), of 20 {launches_needed(20)} ({launches_needed(20, paired=True)}).
+--fail-on slower counts only what is certain: p, corrected for the number of cases (Holm), at most {ALPHA}. That takes
+at least {launches_needed(2)} launches per side for 2 cases and {launches_needed(20)} for 20, with --paired {launches_needed(2, paired=True)} and {launches_needed(20, paired=True)}.
 Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (with --fail-on also: too few launches)."""  # noqa: E501
 FAILURES = ("slower", "undecided", "missing")
 
