@@ -528,13 +528,15 @@ def reasons_apart(own: Iterable[str], others: Iterable[str], name_of_others: str
     """Key of `own` that is not in `others` -> the variables that keep it from the nearest of them
     with the same payload: `engine native, in NEW python`."""
     other_keys = set(others)
-    other_points = {_point(key) for key in other_keys}
-    nearest: dict[tuple[str, ...], list[tuple[str, ...]]] = grouped(sorted(other_points), _payload)
+    unmatched = [key for key in own if key not in other_keys]
+    if not unmatched:
+        return {}
+    by_payload = grouped(sorted(map(_point, other_keys)), _payload)
     reasons = {}
-    for key in own:
+    for key in unmatched:
         point = _point(key)
-        alike = nearest.get(_payload(point), [])[:MOST_NEAREST]
-        if key in other_keys or not alike:
+        alike = by_payload.get(_payload(point), [])[:MOST_NEAREST]
+        if not alike:
             continue
         differing = min((_differing(point, other) for other in alike), key=len)
         reasons[key] = ", ".join(
