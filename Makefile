@@ -33,6 +33,7 @@ check: $(VENV)/test ## ruff, mypy --strict, and import-linter: packages import o
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	for tool in perf faults gpu mutations coverage figures; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	$(BIN)/mypy notebooks/notebook_figures.py
 	$(BIN)/lint-imports
 
 coverage: $(VENV)/test ## how often the interval holds the truth on this machine, about 10 minutes; rewrites docs/trust.md

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import matplotlib as mpl
+from notebook_figures import curves, figure
 
-from commbench.report.figures import Colours, curves, figure
+from commbench.report.figures import Colours
 from commbench.report.svg import SETTINGS
 from commbench.results.load import read_rows
 

@@ -20,9 +20,9 @@ from commbench.core.units import format_seconds, plural
 from commbench.core.variables import Case
 from commbench.launchers.registry import check_experiment, check_startable, detect
 from commbench.measure.plan import duration_s
-from commbench.report.compare_sides import PAYLOAD
-from commbench.report.compare_text import AB_FILE, AB_SIDES
-from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
+from commbench.report.compare import PAYLOAD
+from commbench.report.compare_text import AB_FILE, AB_SIDES, launches_text
+from commbench.report.difference import launches_needed
 from commbench.results.run_folder import new_folder, write_json
 from commbench.world.output import print_error
 
@@ -55,19 +55,13 @@ def ab(words: Sequence[str]) -> int:
     overrides, jobs = _sides(options)
     planned = {side: planned_here(job.settings) for side, job in jobs.items()}
     by, cases = differing(planned["base"], planned["new"])
-    enough = launches_to_be_sure(cases, paired=True)
-    needed = enough if "slower" in failures else LEAST_PAIRS if "undecided" in failures else 1
-    if options.launches < needed:
-        among = plural(cases, "case", "cases")
-        raise ConfigError(
-            f"--fail-on {options.fail_on} needs a verdict of {among}: --launches {needed} or more"
-        )
+    _check_launches(options, failures, cases)
     if jobs["base"].settings.plan:
         return max(run.run(side, config_dir=options.config_dir) for side in overrides.values())
     measuring_s = sum(
         duration_s(jobs[side].settings, entry) for side in AB_SIDES for entry in planned[side]
     )
-    _print_estimate(options.launches, cases, enough, measuring_s)
+    _print_estimate(options.launches, cases, measuring_s)
     return _run_and_compare(Path(new_folder(jobs["base"].settings.output)), overrides, by, options)
 
 
@@ -104,23 +98,42 @@ def _run_and_compare(
         f"{len(order)} runs: {folder}; again: commbench compare {shlex.join(compare_words)}\n",
         flush=True,
     )
-    return max(compare_command(compare_words), *statuses)
+    return max(_compared(compare_words), *statuses)
 
 
-def _print_estimate(launches: int, case_count: int, enough: int, measuring_s: float) -> None:
+def _compared(compare_words: list[str]) -> int:
+    """The exit status of the comparison; where launches were lost, it may be impossible."""
+    try:
+        return compare_command(compare_words)
+    except CommbenchError as error:
+        print_error(str(error))
+        return error.exit_status
+
+
+def _check_launches(options: argparse.Namespace, failures: set[str], cases: int) -> None:
+    """Raises ConfigError where --fail-on needs verdicts that so few launches can't give."""
+    needed = 1
+    if "undecided" in failures:
+        needed = launches_needed(1, paired=True)
+    if "slower" in failures:
+        needed = launches_needed(cases, paired=True)
+    if options.launches < needed:
+        among = plural(cases, "case", "cases")
+        raise ConfigError(
+            f"--fail-on {options.fail_on} needs a verdict of {among}: --launches {needed} or more"
+        )
+
+
+def _print_estimate(launches: int, case_count: int, measuring_s: float) -> None:
     """Print how long it takes and whether the launches suffice; `measuring_s` is that of one launch
     of each side."""
     time = f"at most {format_seconds(launches * measuring_s)} of measuring"
     cases = plural(case_count, "case", "cases")
-    print(
-        f"ab: {launches} launches of each side, {cases}, {time}, and the start of each world",
-        file=sys.stderr,
-    )
-    if launches < enough:
-        few = "give ratios only" if launches < LEAST_PAIRS else f"can't tell {cases} from chance"
-        better = f"a certain verdict needs --launches {enough}"
-        better += f", better {GOOD_LAUNCHES}" if enough < GOOD_LAUNCHES else ""
-        print(f"ab: {launches} launches of each side {few}; {better}", file=sys.stderr)
+    of_each = f"{plural(launches, 'launch', 'launches')} of each side"
+    print(f"ab: {of_each}, {cases}, {time}, and the start of each world", file=sys.stderr)
+    few = launches_text(launches, case_count, paired=True)
+    if few:
+        print(f"ab: {few}", file=sys.stderr)
 
 
 def turns(launches: int, seed: int) -> list[tuple[int, str]]:
@@ -161,7 +174,8 @@ def _ab_parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="further overrides of NEW, or other values",
     )
-    launches = f"of each side (default 10); a verdict needs {LEAST_PAIRS}, and more for many cases"
+    least = launches_needed(1, paired=True)
+    launches = f"of each side (default 10); a verdict needs {least}, and more for several cases"
     add("--launches", type=whole_number(1, MAX_LAUNCHES), default=10, metavar="N", help=launches)
     add(
         "--delta",

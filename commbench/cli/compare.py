@@ -9,23 +9,28 @@ from typing import TYPE_CHECKING
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs, printable
 from commbench.core.units import plural
-from commbench.report.compare import Rules, compare_sides, noise_by_key
-from commbench.report.compare_sides import (
+from commbench.report.compare import (
+    Rules,
     Side,
+    compare_sides,
+    noise_by_key,
     parse_by,
-    provenance_lines,
     read_side,
     save,
+    select_rows,
+)
+from commbench.report.compare_text import (
+    caption,
+    compared_cases,
+    comparison_summary,
+    comparison_table,
+    fewest_launches,
+    launches_text,
+    provenance_lines,
     side_lines,
+    unjoined,
 )
-from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
-from commbench.report.difference import (
-    ALPHA,
-    GOOD_LAUNCHES,
-    LEAST_LAUNCHES,
-    LEAST_PAIRS,
-    launches_to_be_sure,
-)
+from commbench.report.difference import ALPHA, GOOD_LAUNCHES, launches_needed
 
 from .options import CommandParser, check_file, percent, whole_number
 
@@ -38,10 +43,12 @@ commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in 
 COMPARE_EPILOGUE = f"""\
 A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in
 turn.
-A verdict needs at least {LEAST_LAUNCHES} launches per side ({LEAST_PAIRS} with --paired), better \
-{GOOD_LAUNCHES}.
---fail-on slower counts cases whose p-value, corrected for the number of cases (Holm), is at most
-{ALPHA}.
+A verdict needs at least {launches_needed(1)} launches per side \
+({launches_needed(1, paired=True)} with --paired), better {GOOD_LAUNCHES}.
+--fail-on slower counts only what is certain: p, corrected for the number of cases (Holm), at most
+{ALPHA}. That takes at least {launches_needed(2)} launches per side for 2 cases and \
+{launches_needed(20)} for 20, with --paired
+{launches_needed(2, paired=True)} and {launches_needed(20, paired=True)}.
 Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (with --fail-on also: too few
 launches)."""
 FAILURES = ("slower", "undecided", "missing")
@@ -58,8 +65,9 @@ def compare_command(words: list[str]) -> int:
         check_file("--save", options.save)
     if base_source is None:
         return _saved(read_side("NEW", new_source), options.save, first=True)
-    base = read_side("BASE", base_source)
-    new = read_side("NEW", new_source)
+    base = select_rows(read_side("BASE", base_source), differences)
+    read_new = read_side("NEW", new_source)
+    new = select_rows(read_new, differences)
     equal = [read_side("A/A", options.aa)] if options.aa else []
     known = noise_by_key(equal[0], differences, options.seed) if equal else None
     rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
@@ -74,7 +82,7 @@ def compare_command(words: list[str]) -> int:
     lines = [*caption(frame, rules), *unjoined(frame), "", comparison_summary(frame, rules)]
     print(paragraphs(lines, terminal))
     if options.save is not None:
-        _saved(new, options.save)
+        _saved(read_new, options.save)
     return _status(frame, failures, rules)
 
 
@@ -165,32 +173,24 @@ def _base_and_new(options: argparse.Namespace) -> tuple[str | None, str]:
 
 
 def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
-    """The exit status; raises ConfigError where --fail-on needs a verdict and no case has one."""
-    lost = bool(((frame["sides"] != "new") & (frame["new_launches"] == 0)).any())
-    if "missing" in failures and lost:
+    """The exit status; raises ConfigError where --fail-on needs a verdict that the launches can't
+    give."""
+    lost = (frame["sides"] != "new") & (frame["new_launches"] == 0)
+    if "missing" in failures and lost.any():
         return 1
+    given = f"--fail-on {','.join(sorted(failures))}"
     if failures & {"slower", "undecided"} and frame["verdict"].isna().all():
         raise ConfigError(
-            f"--fail-on {','.join(sorted(failures))}: no case has a verdict; it takes {rules.least}"
-            " launches per side"
+            f"{given}: no case has a verdict; it takes {rules.least_launches} launches per side"
         )
-    slower = frame[frame["verdict"] == "SLOWER"]
-    sure = bool((slower["p_holm"] <= ALPHA).any())
-    cases = int(frame["p_value"].notna().sum())
-    launches = slower[["base_launches", "new_launches"]].min(axis=1).max()
-    enough = launches_to_be_sure(cases, rules.paired)
-    if "slower" in failures and not sure and len(slower) and launches < enough:
-        raise ConfigError(
-            f"--fail-on slower: {len(slower)} of {cases} cases are SLOWER, but {launches} launches"
-            f" per side can't tell that from chance among {cases} cases; it takes {enough}"
-        )
-    failed = {
-        "slower": sure,
-        "undecided": bool(
-            (
-                (frame["sides"] == "both") & ~frame["verdict"].isin(["SLOWER", "FASTER", "SAME"])
-            ).any()
-        ),
-        "missing": lost,
-    }
-    return int(any(failed[name] for name in failures))
+    slower = (frame["verdict"] == "SLOWER") & (frame["p_holm"] <= ALPHA)
+    if "slower" in failures and slower.any():
+        return 1
+    decided = frame["verdict"].isin(["SLOWER", "FASTER", "SAME"])
+    undecided = (frame["sides"] == "both") & ~decided
+    if "undecided" in failures and undecided.any():
+        return 1
+    few = launches_text(fewest_launches(frame), compared_cases(frame), rules.paired)
+    if "slower" in failures and few:
+        raise ConfigError(f"{given} could not fail: {few}")
+    return 0

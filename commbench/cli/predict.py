@@ -23,7 +23,7 @@ from commbench.core.units import (
     parse_bytes,
     plural,
 )
-from commbench.report.crossover import THIS_RUN, UNDECIDED
+from commbench.report.best import THIS_RUN, UNDECIDED
 from commbench.report.difference import FEW_LAUNCHES, Measured, differ
 from commbench.report.fit import answerable, families, ignored, varying
 from commbench.report.predict import OPERATION, TrainingStep, predict, step_of

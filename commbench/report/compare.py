@@ -1,5 +1,5 @@
-"""Compare two sides of launches case by case: which rows belong together, and a verdict for each
-case."""
+"""Compare two sides of launches case by case: what each side is, which rows belong together, and
+the verdict of each case."""
 
 from __future__ import annotations
 
@@ -8,29 +8,48 @@ import json
 import math
 import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from commbench.core.errors import ConfigError
+from commbench.core.terminal import first_line
 from commbench.core.units import value_text
 from commbench.core.variables import NAMES, SIZES, brought_along
 from commbench.measure.statistics import Series
-from commbench.results.columns import VARIABLES, Row, case_text
-from commbench.results.load import plain, row_dicts
+from commbench.results.columns import (
+    SCHEMA_VERSION,
+    VARIABLES,
+    Row,
+    arrow_schema,
+    case_text,
+    grouped,
+)
+from commbench.results.load import (
+    RUNS,
+    Damaged,
+    find_runs,
+    frame_of,
+    plain,
+    read_cases,
+    row_dicts,
+    table_of,
+)
+from commbench.results.run_folder import publish
 
 from . import difference
-from .compare_sides import ComparedVariable, Side, parse_by, read_side, sources_of
-from .difference import LEAST_LAUNCHES, LEAST_PAIRS
+from .difference import NOISE_LAUNCHES, launches_needed
 from .fit import OF_BACKEND, launch_medians
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .compare_sides import Source
+    Source = str | Path | pd.DataFrame
 
-
+# what was moved: must be equal on both sides
+PAYLOAD = ("benchmark", "dtype", *SIZES)
 DELTA = 0.02  # the smallest change that matters
 TAILS = ("p95_s", "p99_s")
 OTHERS = (  # columns that a comparison reads besides the variables
@@ -46,6 +65,7 @@ OTHERS = (  # columns that a comparison reads besides the variables
     *TAILS,
 )
 BYTES_TOLERANCE = 1e-6
+MOST_NEAREST = 50  # cases among which the nearest is looked for
 COMPARISON_COLUMNS = (
     *NAMES,
     "sides",
@@ -74,6 +94,137 @@ NUMBER_TYPES = {  # of the columns that are numbers
 }
 
 
+# ---------------------------------------------------------------- the sides
+
+
+@dataclass(frozen=True)
+class Side:
+    """BASE, NEW or A/A. `runs`: the records (run.json); `problems`: a line for each source that was
+    left out."""
+
+    name: str
+    cases: pd.DataFrame
+    runs: tuple[dict[str, Any], ...] = ()
+    problems: tuple[str, ...] = ()
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class ComparedVariable:
+    """A variable in which BASE and NEW may differ; the values, where given, select the rows of each
+    side."""
+
+    name: str
+    base: str | None = None
+    new: str | None = None
+
+
+def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
+    """`backend` or `backend=gloo:mpi`; raises ConfigError for unknown variables and for the
+    payload."""
+    variables = []
+    for word in filter(None, map(str.strip, words)):
+        name, given, values = word.partition("=")
+        allowed = ", ".join(name for name in NAMES if name not in PAYLOAD)
+        if name in PAYLOAD:
+            raise ConfigError(
+                f"--by {name}: different payloads can't be compared; allowed: {allowed}"
+            )
+        if name not in NAMES:
+            raise ConfigError(f"--by {name} is not a variable; allowed: {allowed}")
+        base, colon, new = values.partition(":")
+        if given and not (base and colon and new):
+            raise ConfigError(
+                f"--by {word} is not NAME or NAME=BASE:NEW, e.g. --by backend=gloo:mpi"
+            )
+        variables.append(ComparedVariable(name, base or None, new or None))
+    return tuple(variables)
+
+
+def sources_of(source: Any) -> list[Any]:
+    return list(source) if isinstance(source, (list, tuple)) else [source]
+
+
+def read_side(name: str, source: Source | Sequence[Source]) -> Side:
+    """Read all sources of a side; raises ConfigError if none can be used."""
+    tables: list[Any] = []
+    runs: dict[str, dict[str, Any]] = {}
+    problems: list[str] = []
+    labels = []
+    for given in sources_of(source):
+        labels.append(str(given) if isinstance(given, (str, Path)) else "a data frame")
+        if not isinstance(given, (str, Path)):
+            try:
+                tables.append(table_of(given))
+            except Damaged as error:
+                problems.append(str(error))
+            continue
+        path = Path(given)
+        if not path.is_file() and not (path.is_dir() and find_runs(path)):
+            raise ConfigError(
+                f"{name}={path} is neither a folder with runs (run.json) nor a parquet file of"
+                " cases"
+            )
+        parts, unreadable = read_cases([path])
+        problems += unreadable
+        for part in parts:
+            problems += (
+                []
+                if part.has_version
+                else [f"{path} names no schema version: taken as {SCHEMA_VERSION}"]
+            )
+            runs |= {str(record.get("run_id")): record for record in part.records}
+            tables.append(part.cases)
+    if not tables:
+        raise ConfigError(
+            f"{name} has nothing to compare: {'; '.join(problems) or 'no cases in it'}"
+        )
+    return Side(name, frame_of(tables), tuple(runs.values()), tuple(problems), ", ".join(labels))
+
+
+def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
+    """The rows with the values that `by` names for this side, and the records of their runs; raises
+    ConfigError where there are none."""
+    cases = side.cases
+    for variable in by:
+        wanted = getattr(variable, side.name.lower())
+        if wanted is None:
+            continue
+        values = cases[variable.name].map(variable_text)
+        if wanted not in set(values):
+            listed = ", ".join(sorted(set(values)))
+            raise ConfigError(
+                f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
+            )
+        cases = cases[values == wanted]
+    if len(cases) == len(side.cases):
+        return side
+    own = set(cases["run_id"])
+    runs = tuple(run for run in side.runs if run.get("run_id") in own)
+    return replace(side, cases=cases, runs=runs)
+
+
+def save(side: Side, target: str | Path) -> None:
+    """Write the side's cases and run records as one parquet file for a later --against, without
+    samples."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    metadata = {b"schema_version": str(SCHEMA_VERSION), RUNS: json.dumps(side.runs)}
+    schema = arrow_schema("cases")
+    path = Path(target)
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        table = pa.Table.from_pandas(side.cases[schema.names], schema, preserve_index=False)
+        pq.write_table(table.replace_schema_metadata(metadata), aside, compression="zstd")
+        publish(aside, path)
+    except OSError as error:
+        raise ConfigError(f"--save {target} can't be written: {first_line(error)}") from error
+
+
+# ---------------------------------------------------------------- the comparison
+
+
 @dataclass(frozen=True)
 class Rules:
     """How two sides are compared. `delta` is the smallest threshold; `noise`: key -> relative noise
@@ -86,9 +237,9 @@ class Rules:
     noise: Mapping[str, float] | None = None
 
     @property
-    def least(self) -> int:
+    def least_launches(self) -> int:
         """The fewest launches per side for a verdict."""
-        return LEAST_PAIRS if self.paired else LEAST_LAUNCHES
+        return launches_needed(1, self.paired)
 
     def threshold(self, key: str) -> float:
         """The threshold of a case: its own noise, else the largest of all A/A cases; at least
@@ -120,14 +271,17 @@ def compare(
 
     ratio: time of NEW / time of BASE, above 1 is slower. verdict: FASTER or SLOWER where the
     interval is beyond 1 + delta, SAME where it is within, else UNDECIDED (the rule:
-    commbench/report/difference.py); null below 4 launches per side, paired below 6.
+    commbench/report/difference.py); null with fewer launches than any verdict takes.
     missing_launches: how many more launches per side a verdict needs, null for more than 100.
     p_value: Mann-Whitney on launch medians, paired the signed-rank test; p_holm: the same,
     corrected for all cases. p95_ratio, p99_ratio: median over launches. sides: both, base, new.
     Raises ConfigError for sides that can't be compared.
     """
     variables = parse_by(by.split(",") if isinstance(by, str) else by)
-    sides = read_side("BASE", base), read_side("NEW", new)
+    sides = (
+        select_rows(read_side("BASE", base), variables),
+        select_rows(read_side("NEW", new), variables),
+    )
     noise_of = noise_by_key(read_side("A/A", aa), variables, seed) if sources_of(aa) else None
     for problem in (line for side in sides for line in side.problems):
         warnings.warn(problem, stacklevel=2)
@@ -135,67 +289,84 @@ def compare(
 
 
 def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
-    """The table that compare returns, of two sides that have been read."""
+    """The table that compare returns, of the rows of two sides that `select_rows` has chosen."""
     import pandas as pd
 
+    joined = _joined(base, new, rules.by)
+    keys = tuple({**joined.base, **joined.new})
+    compared = [
+        _compare_case(key, joined.base.get(key, []), joined.new.get(key, []), rules) for key in keys
+    ]
+    apart = reasons_apart(joined.base, joined.new, "NEW")
+    apart |= reasons_apart(joined.new, joined.base, "BASE")
+    for key, row in zip(keys, compared, strict=True):
+        row["reason"] = "; ".join(filter(None, (row["reason"], apart.get(key)))) or None
+    tested = [row for row in compared if row["p_value"] is not None]
+    adjusted = difference.holm([row["p_value"] for row in tested])
+    for row, p_holm in zip(tested, adjusted, strict=True):
+        row["p_holm"] = p_holm
+    # a variable that is compared is text: BASE -> NEW
+    whole = [
+        column.name
+        for column in VARIABLES
+        if column.kind == "integer" and column.name not in joined.by
+    ]
+    rows = sorted(compared, key=_place_in_table)
+    return pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS)).astype(
+        NUMBER_TYPES | dict.fromkeys(whole, "Int64")
+    )
+
+
+def _place_in_table(row: Row) -> list[str]:
+    """The values of the variables, the size last; numbers by size, nulls first."""
+    order = sorted(NAMES, key=lambda name: name in SIZES)
+    values = [row[name] for name in order]
+    return [f"{value:020d}" if isinstance(value, int) else str(value or "") for value in values]
+
+
+class Joined(NamedTuple):
+    """Key -> rows of each side, and the names of the variables in which rows of a key may
+    differ."""
+
+    base: dict[str, list[Row]]
+    new: dict[str, list[Row]]
+    by: tuple[str, ...]
+
+
+def _joined(base: Side, new: Side, by: Sequence[ComparedVariable]) -> Joined:
+    """The rows that belong together; raises ConfigError where both sides have no case in common."""
     changed = changed_backends(base, new)
+    names = tuple(variable.name for variable in by)
     # gloo has no native engine, mpi has: where nothing is in common without it, a backend brings
     # its engine
-    names = [variable.name for variable in rules.by]
-    brought = dict.fromkeys(
-        more for name in names for more in brought_along(name) if more not in names
-    )
-    for by in (rules.by, (*rules.by, *map(ComparedVariable, brought))):
-        base_rows, new_rows = (rows_by_key(side, by, changed) for side in (base, new))
+    brought = dict.fromkeys(more for name in names for more in brought_along(name))
+    for compared in (names, tuple(dict.fromkeys((*names, *brought)))):
+        base_rows = rows_by_key(base, compared, changed)
+        new_rows = rows_by_key(new, compared, changed)
         if base_rows.keys() & new_rows.keys():
-            break
-    else:
-        reasons = []
-        for name in NAMES:
-            before, after = (
-                sorted(set(map(variable_text, side.cases[name]))) for side in (base, new)
-            )
-            if not set(before) & set(after):
-                reasons.append(f"{name} ({', '.join(before[:4])} / {', '.join(after[:4])})")
-        differing = "; ".join(reasons) or "their combinations"
-        raise ConfigError(
-            f"BASE and NEW have no case in common; they differ in: {differing}; name what is"
-            " compared with --by NAME"
-        )
-    keys = {**base_rows, **new_rows}
-    compared = [
-        _compare_case(key, base_rows.get(key, []), new_rows.get(key, []), rules) for key in keys
-    ]
-    tested = [row for row in compared if row["p_value"] is not None]
-    for row, adjusted in zip(
-        tested, difference.holm([row["p_value"] for row in tested]), strict=True
-    ):
-        row["p_holm"] = adjusted
-    # the size last; numbers by size, nulls first
-    order = sorted(NAMES, key=lambda name: name in SIZES)
-    compared.sort(
-        key=lambda row: [
-            f"{row[name]:020d}" if isinstance(row[name], int) else str(row[name] or "")
-            for name in order
-        ]
-    )
-    texts = {variable.name for variable in by}  # a variable that is compared is text: BASE -> NEW
-    whole = [
-        column.name for column in VARIABLES if column.kind == "integer" and column.name not in texts
-    ]
-    return pd.DataFrame(compared, columns=list(COMPARISON_COLUMNS)).astype(
-        NUMBER_TYPES | dict.fromkeys(whole, "Int64")
+            return Joined(base_rows, new_rows, compared)
+    reasons = []
+    for name in NAMES:
+        before = sorted(set(map(variable_text, base.cases[name])))
+        after = sorted(set(map(variable_text, new.cases[name])))
+        if not set(before) & set(after):
+            reasons.append(f"{name} ({', '.join(before[:4])} / {', '.join(after[:4])})")
+    apart = reasons_apart(base_rows, new_rows, "NEW")
+    differing = "; ".join(reasons) or next(iter(apart.values()), "their combinations")
+    raise ConfigError(
+        f"BASE and NEW have no case in common; they differ in: {differing}; name what is"
+        " compared with --by NAME"
     )
 
 
 def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[str, float]:
     """Key -> relative noise of launches under identical conditions; raises ConfigError if no case
-    has 4 of them."""
+    has NOISE_LAUNCHES of them."""
     noise_of: dict[str, float] = {}
     for rows in rows_by_key(aa, ()).values():
         measured = _by_launch(_measured(rows))
         key = key_of(rows[0], (variable.name for variable in by))
-        if len(measured) >= LEAST_LAUNCHES:
+        if len(measured) >= NOISE_LAUNCHES:
             # no case depends on the others
             key_seed = int(hashlib.sha256(key.encode()).hexdigest()[:16], 16)
             generator = np.random.default_rng([seed, key_seed])
@@ -203,7 +374,7 @@ def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[st
             noise_of[key] = max(noise_of.get(key, 0.0), level)
     if not noise_of:
         raise ConfigError(
-            f"--aa {aa.label} has no case with {LEAST_LAUNCHES} measured launches: its noise is"
+            f"--aa {aa.label} has no case with {NOISE_LAUNCHES} measured launches: its noise is"
             " unknown"
         )
     return noise_of
@@ -227,8 +398,9 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
             row[name] = f"{variable_text(first)} -> {variable_text(last)}"
         else:
             row[name] = variable_text(first) if isinstance(first, dict) else first
+    only_side = "base" if base else "new"
     row |= {
-        "sides": "both" if base and new else "base" if base else "new",
+        "sides": "both" if base and new else only_side,
         "base_launches": len(launches[0]),
         "new_launches": len(launches[1]),
         "base_unmeasured": len(base) - len(used[0]),
@@ -253,7 +425,7 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
         "new_median_s": float(np.median(sides[1])),
         "ratio": difference.ratio(*sides, rules.paired),
         "delta": delta,
-        "missing_launches": max(rules.least - fewest, 0),
+        "missing_launches": max(rules.least_launches - fewest, 0),
     }
     for name in TAILS:  # of the launches that have this percentile
         tails = [
@@ -262,7 +434,7 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
         ]
         if tails[0].size and tails[1].size:
             numbers[name.replace("_s", "_ratio")] = float(np.median(tails[1]) / np.median(tails[0]))
-    if fewest < rules.least:
+    if fewest < rules.least_launches:
         return numbers
     interval = difference.ratio_interval(*sides, rules.paired)
     outcome = difference.verdict(interval, delta)
@@ -352,6 +524,45 @@ def key_of(row: Row, by: Iterable[str], changed: Container[tuple[str, str]] = ()
     return json.dumps([None if name in excluded else row[name] for name in NAMES], sort_keys=True)
 
 
+def reasons_apart(own: Iterable[str], others: Iterable[str], name_of_others: str) -> dict[str, str]:
+    """Key of `own` that is not in `others` -> the variables that keep it from the nearest of them
+    with the same payload: `engine native, in NEW python`."""
+    other_keys = set(others)
+    unmatched = [key for key in own if key not in other_keys]
+    if not unmatched:
+        return {}
+    by_payload = grouped(sorted(map(_point, other_keys)), _payload)
+    reasons = {}
+    for key in unmatched:
+        point = _point(key)
+        alike = by_payload.get(_payload(point), [])[:MOST_NEAREST]
+        if not alike:
+            continue
+        differing = min((_differing(point, other) for other in alike), key=len)
+        reasons[key] = ", ".join(
+            f"{name} {value}, in {name_of_others} {other}" for name, value, other in differing
+        )
+    return reasons
+
+
+def _point(key: str) -> tuple[str, ...]:
+    """The values of a key as texts, in the order of NAMES."""
+    return tuple(map(variable_text, json.loads(key)))
+
+
+def _payload(point: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(value for name, value in zip(NAMES, point, strict=True) if name in PAYLOAD)
+
+
+def _differing(point: tuple[str, ...], other: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """Name and both values of each variable in which they differ."""
+    return [
+        (name, value, other_value)
+        for name, value, other_value in zip(NAMES, point, other, strict=True)
+        if value != other_value
+    ]
+
+
 def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
     """(backend, library or backend_options) with no value in common, as after an upgrade, and so
     not part of a key."""
@@ -373,31 +584,17 @@ def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
 
 
 def rows_by_key(
-    side: Side, by: Sequence[ComparedVariable], changed: Container[tuple[str, str]] = ()
+    side: Side, by: Sequence[str], changed: Container[tuple[str, str]] = ()
 ) -> dict[str, list[Row]]:
-    """Key -> the selected rows of a side in the order of their runs, one per run (the later of two
-    attempts).
+    """Key -> the rows of a side in the order of their runs, of two attempts in a run the later.
 
-    Raises ConfigError if nothing is selected, or if rows with the same key differ in what is
-    compared.
+    Raises ConfigError if rows with the same key differ in what is compared.
     """
-    cases = side.cases
-    for variable in by:
-        wanted = getattr(variable, side.name.lower())
-        if wanted is not None:
-            values = cases[variable.name].map(variable_text)
-            if wanted not in set(values):
-                listed = ", ".join(sorted(set(values)))
-                raise ConfigError(
-                    f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
-                )
-            cases = cases[values == wanted]
-    names = [variable.name for variable in by]
     by_key: dict[str, dict[str, Row]] = {}
-    for row in row_dicts(cases[[*NAMES, *OTHERS]]):
-        runs = by_key.setdefault(key_of(row, names, changed), {})
+    for row in row_dicts(side.cases[[*NAMES, *OTHERS]]):
+        runs = by_key.setdefault(key_of(row, by, changed), {})
         first_row = next(iter(runs.values()), row)
-        for name in dict.fromkeys((*names, *OF_BACKEND)):
+        for name in dict.fromkeys((*by, *OF_BACKEND)):
             first = variable_text(first_row[name])
             last = variable_text(row[name])
             if first != last:

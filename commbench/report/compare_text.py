@@ -1,4 +1,5 @@
-"""A comparison as text for a terminal or the page: a table with units, notes on it, and a summary.
+"""A comparison as text for a terminal or the page: what else differs between the sides, a table,
+notes on it, and a summary.
 
 The folders of `commbench ab` record what to compare; they are compared like with `commbench compare
 --paired`.
@@ -6,23 +7,36 @@ The folders of `commbench ab` record what to compare; they are compared like wit
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commbench.core.errors import CommbenchError
 from commbench.core.terminal import TableColumn, Terminal, table_text
-from commbench.core.units import format_factor, format_number, plural
+from commbench.core.units import format_factor, plural
 from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import Row, case_text
+from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.load import Paths, flat_paths, row_dicts
 
-from .compare import DELTA, Rules, compare_sides, variable_text
-from .compare_sides import LONGEST_LIST, parse_by, read_side
-from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
+from .compare import (
+    DELTA,
+    ComparedVariable,
+    Rules,
+    Side,
+    compare_sides,
+    parse_by,
+    read_side,
+    variable_text,
+)
+from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_needed
+from .fit import launch_medians
+from .machines import nodes_of
+from .texts import microseconds_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,9 +53,14 @@ COMPARISON_PRIORITIES = {
     "p95": 7,
     "p99": 8,
 }
+LONGEST_LIST = 20
+LONGEST_FACT = 60  # characters
 VERDICT_COLORS = {"SLOWER": "red", "FASTER": "green"}
 AB_FILE = "ab.json"
 AB_SIDES = ("base", "new")  # in the folder of `commbench ab`
+
+
+# ---------------------------------------------------------------- the table
 
 
 def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
@@ -78,7 +97,7 @@ def comparison_cells(
     shared = ", ".join(
         f"{name} {' '.join(texts)}" for name, texts in values.items() if len(texts) == 1
     )
-    enough = launches_to_be_sure(int(frame["p_value"].notna().sum()), rules.paired)
+    enough = launches_needed(compared_cases(frame), rules.paired)
     cells = [_row_cells(row, enough) for row in row_dicts(both)]
     lines = [
         (*texts, *row.values())
@@ -110,16 +129,39 @@ def _row_cells(row: Row, enough: int) -> dict[str, str]:
     }
 
 
-def microseconds_text(seconds: float | None) -> str:
-    return format_number(None if seconds is None else 1e6 * seconds)
-
-
 def _is_doubted(row: Row) -> bool:
     """FASTER or SLOWER, but the second opinion sees no difference."""
     return row["verdict"] in ("FASTER", "SLOWER") and row["p_holm"] > ALPHA
 
 
+def compared_cases(frame: pd.DataFrame) -> int:
+    """How many cases have a number on both sides, whether or not they have a verdict."""
+    return int(frame["ratio"].notna().sum())
+
+
+def fewest_launches(frame: pd.DataFrame) -> int:
+    """The fewest launches of a side of a case that has a number on both; 0 where none has."""
+    launches = frame.loc[frame["ratio"].notna(), ["base_launches", "new_launches"]]
+    return int(launches.to_numpy().min()) if len(launches) else 0
+
+
+def launches_text(launches: int, cases: int, paired: bool) -> str:
+    """What so many launches of each side can't tell, and how many could; empty if they suffice."""
+    least = launches_needed(1, paired)
+    enough = launches_needed(cases, paired)
+    if launches >= enough:
+        return ""
+    of_each = f"{plural(launches, 'launch', 'launches')} of each side"
+    better = f", better {GOOD_LAUNCHES}" if enough < GOOD_LAUNCHES else ""
+    among = plural(cases, "case", "cases")
+    certain = f"a certain SLOWER or FASTER among {among} takes {enough}{better}"
+    if launches < least:
+        return f"{of_each}: ratios only; any verdict takes {least}, {certain}"
+    return f"{of_each}: too few to tell a change of one of {among} from chance; {certain}"
+
+
 def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
+    """How to read the table, and whether the launches can decide anything."""
     lines = [
         (
             "NEW / BASE, p95, p99: ratio of times of an operation, median over launches, above 1 is"
@@ -140,6 +182,10 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
             else "Mann-Whitney on launch medians"
         )
         lines.append(f"?: not certain: p, of {test} and corrected for all cases, is above {ALPHA}")
+    launches = fewest_launches(frame)
+    few = launches_text(launches, compared_cases(frame), rules.paired)
+    if few and launches >= rules.least_launches:  # the summary tells where there is no verdict
+        lines.append(few)
     if rules.noise is not None:
         lines.append(
             "threshold: --delta, or the 95th percentile of the noise of the A/A launches if that is"
@@ -158,11 +204,18 @@ def unjoined(frame: pd.DataFrame) -> list[str]:
         for row in rows
         if row["base_unmeasured"] or row["new_unmeasured"]
     ]
+    of_side = {
+        side: [_with_reason(row) for row in rows if row["sides"] == side] for side in AB_SIDES
+    }
     return [
-        *_listed_cases("only in BASE", [case_text(row) for row in rows if row["sides"] == "base"]),
-        *_listed_cases("only in NEW", [case_text(row) for row in rows if row["sides"] == "new"]),
+        *_listed_cases("only in BASE", of_side["base"]),
+        *_listed_cases("only in NEW", of_side["new"]),
         *_listed_cases("launches not used", unused),
     ]
+
+
+def _with_reason(row: Row) -> str:
+    return f"{case_text(row)} ({row['reason']})" if row["reason"] else case_text(row)
 
 
 def _listed_cases(heading: str, names: Sequence[str]) -> list[str]:
@@ -201,7 +254,7 @@ def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
     parts.append((len(undecided), f"UNDECIDED ({'; '.join(more)})"))
     parts.append((int(both["ratio"].isna().sum()), "without a number on a side"))
     if len(few):
-        enough = launches_to_be_sure(int(both["ratio"].notna().sum()), rules.paired)
+        enough = launches_needed(compared_cases(frame), rules.paired)
         missing = enough - int(few[["base_launches", "new_launches"]].to_numpy().min())
         needed = (
             f"{plural(missing, 'more launch', 'more launches')} per side needed (at least {enough}"
@@ -229,13 +282,189 @@ def _ratio_interval(row: Row) -> str:
 
 def _factor_text(value: float) -> str:
     """Three decimals where a few percent matter, else about three digits."""
-    return (
-        f"{value:.3f}"
-        if 0.1 <= value < 10
-        else f"{value:.2g}"
-        if value < 0.1
-        else format_factor(value)[:-2]
+    if value < 0.1:
+        return f"{value:.2g}"
+    return f"{value:.3f}" if value < 10 else format_factor(value).removesuffix(" x")
+
+
+# ---------------------------------------------------------------- what else differs
+
+# Facts of the run itself, or derived from what is compared anyway; facts of machines:
+# commbench/results/fact_scopes.py
+IGNORED = {
+    "run_id",
+    "folder",
+    "started_at",
+    "finished_at",
+    "overrides",
+    "sweep_id",
+    "launch",
+    "timing",
+    "layouts",
+    "cases",
+    "at_most_s",
+    "memory",
+    "calibration",
+    "reason",
+    "exit_status",
+    "config_dir",
+    "world.ranks",
+    "config.launch",
+    "processes",
+    "config.label",
+    "config.output",
+    "config.expect",
+    "config.writers",
+    "reference",
+    "broken_reasons",
+}
+IGNORED_SUFFIXES = ("_namespace", "._target_")
+NODES = "provenance.nodes"
+
+
+def side_lines(*sides: Side) -> list[str]:
+    """A line per side with its launches and rows, and notes on what was left out or may be a
+    mistake."""
+    lines = []
+    for side in sides:
+        states = side.cases["status"].value_counts()
+        bad = "".join(f", {count} {status}" for status, count in states.items() if status != "ok")
+        launches: dict[str, int] = {}  # of each run: of one of timing=rigorous several
+        measured = side.cases[["run_id", "median_s", "visit_medians_s", "visit_segments"]]
+        for run_id, *medians in measured.itertuples(index=False):
+            launches[run_id] = max(launches.get(run_id, 1), len(launch_medians(*medians)))
+        count = plural(sum(launches.values()), "launch", "launches")
+        lines.append(f"{side.name:4} {side.label}: {count}, {len(side.cases)} rows{bad}")
+        hosts = sorted(set(side.cases["hosts"].dropna()))
+        if len(hosts) > 1:
+            listed = "; ".join(hosts[:3]) + ("; ..." if len(hosts) > 3 else "")
+            lines.append(
+                f"     note: its launches ran on {len(hosts)} sets of hosts and are taken together:"
+                f" {listed}"
+            )
+        lines += [f"     note: {problem}" for problem in side.problems]
+    return lines
+
+
+def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> list[str]:
+    """What else differs between the sides, and what weakens the comparison."""
+    common = set(base.cases["run_id"]) & set(new.cases["run_id"])
+    lines = []
+    if common and not any(variable.base for variable in by):
+        lines.append(f"{plural(len(common), 'launch is', 'launches are')} on both sides")
+    without_records = [side.name for side in (base, new) if not side.runs]
+    if without_records:
+        return [*lines, f"provenance of {' and '.join(without_records)} is unknown: no run.json"]
+    facts = differing_facts(base.runs, new.runs)
+    apart = [f"  {fact}" for fact in facts if fact.apart]
+    mixed = [fact.key for fact in facts if not fact.apart]
+    differences = apart[:LONGEST_LIST]
+    differences += (
+        [f"  ... and {len(apart) - LONGEST_LIST} more"] if len(apart) > LONGEST_LIST else []
     )
+    differences += [f"  varies within a side: {', '.join(mixed[:LONGEST_LIST])}"] if mixed else []
+    if ran_separately(base.runs, new.runs):
+        differences.append(
+            "  all launches of one side came before the other's: a drift of the machine looks like"
+            " a change"
+        )
+    if not differences:
+        return [*lines, "nothing else differs in the provenance"]
+    return [*lines, "differs, BASE -> NEW:", *differences]
+
+
+@dataclass(frozen=True)
+class DifferingFact:
+    """A fact with its values on each side, as texts; `apart`: the sides have no value in common."""
+
+    key: str
+    base: tuple[str, ...]
+    new: tuple[str, ...]
+
+    @property
+    def apart(self) -> bool:
+        return not set(self.base) & set(self.new)
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_values_text(self.base)} -> {_values_text(self.new)}"
+
+
+def _values_text(values: Sequence[str]) -> str:
+    shown = [
+        value if len(value) <= LONGEST_FACT else f"{value[: LONGEST_FACT - 3]}..."
+        for value in values[:3]
+    ]
+    return (
+        " | ".join([*shown, *([f"... ({len(values)} values)"] if len(values) > 3 else [])])
+        or "empty"
+    )
+
+
+def differing_facts(
+    base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
+) -> list[DifferingFact]:
+    """Facts of run.json whose values differ between the sides. Runs that could not read a fact do
+    not count."""
+    facts_of_run = {id(run): compared_facts(run) for run in (*base, *new)}
+    differing = []
+    for key in sorted({key for facts in facts_of_run.values() for key in facts}):
+        values = []
+        for runs in (base, new):
+            known = [run for run in runs if not _is_unread(key, run, facts_of_run[id(run)])]
+            texts = {facts_of_run[id(run)].get(key, MISSING) for run in known}
+            values.append(tuple(sorted(texts)))
+        if all(values) and values[0] != values[1]:
+            differing.append(DifferingFact(key, *values))
+    return differing
+
+
+def _is_unread(key: str, run: Mapping[str, Any], facts: Mapping[str, str]) -> bool:
+    """Whether no node of the run has the fact, and one of them could not read it."""
+    return key not in facts and any(is_unknown(key, node) for node in nodes_of(run))
+
+
+def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
+    """Dotted name -> text of its value; a fact of nodes has the values of all nodes."""
+    values = {
+        key: {_json_text(value)} for key, value in _flat_facts("", run) if not key.startswith(NODES)
+    }
+    by_key: dict[str, set[str]] = {}
+    for node in nodes_of(run):
+        for key, value in node.items():
+            if value is None:
+                continue
+            by_key.setdefault(key, set()).add(_json_text(value))
+    compared = {}
+    for key, texts in (values | by_key).items():
+        heads = set(itertools.accumulate(key.split("."), "{}.{}".format))
+        if (
+            not heads & IGNORED
+            and not key.endswith(IGNORED_SUFFIXES)
+            and scope_of(key).runs == "show"
+        ):
+            compared[key] = ", ".join(sorted(texts))
+    return compared
+
+
+def _flat_facts(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, nested in value.items():
+            yield from _flat_facts(f"{prefix}.{name}" if prefix else str(name), nested)
+    else:
+        yield prefix, value
+
+
+def _json_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all runs of one side came before all of the other, so that a drift of the machine
+    looks like a change."""
+    before, after = (
+        sorted(str(run.get("started_at") or "") for run in runs) for runs in (base, new)
+    )
+    return bool(before[0] and after[0]) and (before[-1] < after[0] or after[-1] < before[0])
 
 
 # ---------------------------------------------------------------- folders of commbench ab

@@ -1,7 +1,7 @@
 """Which backend (engine, layout, ...) is faster at which size, and where that changes.
 
-Which times count as different is decided in difference.py. A crossover lies between the last size
-at which one was faster and the first at which the other is; on each side at least two sizes in a
+Which of two is faster at a size is decided in best.py. A crossover lies between the last size at
+which one was faster and the first at which the other is; on each side at least two sizes in a
 row must agree, because one alone may be an outlier. Within that bracket it is estimated where the
 medians cross, on straight lines between the sizes in log time over log size.
 """
@@ -10,41 +10,31 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.errors import ConfigError
-from commbench.core.units import about_bytes, format_bytes, value_text
-from commbench.core.variables import brought_along
-from commbench.results.columns import Row, grouped
+from commbench.core.units import about_bytes, format_bytes
 
-from .difference import FEW_LAUNCHES, differ
-from .fit import FAMILY_VARIABLES, Family, answerable, families, key, varying
+from .best import (
+    THIS_RUN,
+    UNDECIDED,
+    Best,
+    Rival,
+    comparable_families,
+    shared_variables,
+)
+from .difference import FEW_LAUNCHES
+from .fit import varying
+from .texts import setting_texts
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NO_VALUE: tuple[Any, ...] = (None, "", {})
-UNDECIDED = "not distinguishable"
-BEST = (
-    "message_bytes",
-    "best",
-    "median_s",
-    "ci_low_s",
-    "ci_high_s",
-    "second",
-    "ratio",
-    "compared",
-    "alike",
-    "alike_s",
-    "launches",
-)
 LEAST_SIZES = 2  # in a row that agree on who is faster
-THIS_RUN = "in this run"
 
 
 class Crossing(NamedTuple):
@@ -127,7 +117,7 @@ def crossovers(cases: pd.DataFrame, variable: str = "backend") -> pd.DataFrame:
         for pair in comparisons(cases, variable)
         for crossing in pair.crossings()
     ]
-    return pd.DataFrame(rows, columns=[*_remaining(variable), *Crossing._fields])
+    return pd.DataFrame(rows, columns=[*shared_variables(variable), *Crossing._fields])
 
 
 def sentences(cases: pd.DataFrame, variable: str = "backend") -> list[str]:
@@ -145,122 +135,36 @@ def sentences(cases: pd.DataFrame, variable: str = "backend") -> list[str]:
         basis = f"{pair.sizes.size} sizes, {ends}" + (
             f"; {UNDECIDED} at {unsure}" if unsure else ""
         )
-        lines.append(f"{', '.join(_setting_texts(pair.shared, named))}: {_outcome(pair)} ({basis})")
+        lines.append(f"{', '.join(setting_texts(pair.shared, named))}: {_outcome(pair)} ({basis})")
     return lines
-
-
-def best(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
-    """The fastest value of a variable (or of several together; default: backend) at each size that
-    at least two have.
-
-    One row per size: what they share, message_bytes, best (its name, or "not distinguishable" where
-    its interval does not differ from another's), median_s with its interval, second, ratio (the
-    second median / the best), compared (how many), alike (names that do not differ from the best,
-    itself included), alike_s (their medians), launches (the fewest of those compared; below 3 the
-    best is that of this run). Raises CommbenchError like crossovers.
-    """
-    import pandas as pd
-
-    variables = variables or ("backend",)
-    return pd.DataFrame(best_rows(cases, *variables), columns=[*_remaining(*variables), *BEST])
-
-
-def best_rows(cases: pd.DataFrame, *variables: str) -> list[Row]:
-    """The rows of `best`."""
-    rows: list[Row] = []
-    for shared, group in _comparable_families(cases, *variables):
-        for size in np.unique(np.concatenate([family.sizes for _, family in group])).tolist():
-            times = [(family.at(size), name) for name, family in group if size in family.sizes]
-            if len(times) < 2:
-                continue
-            fastest, second, *_ = rivals = sorted(
-                times, key=lambda rival: (rival[0].median_s, rival[1])
-            )
-            alike = [fastest, *(rival for rival in rivals[1:] if not differ(fastest[0], rival[0]))]
-            time, name = fastest
-            row = (
-                size,
-                UNDECIDED if len(alike) > 1 else name,
-                time.median_s,
-                time.low_s,
-                time.high_s,
-                second[1],
-                second[0].median_s / time.median_s,
-                len(rivals),
-                tuple(name for _, name in alike),
-                tuple(time.median_s for time, _ in alike),
-                min(len(time.medians) for time, _ in rivals),
-            )
-            rows.append({**shared, **dict(zip(BEST, row, strict=True))})
-    return rows
 
 
 def comparisons(cases: pd.DataFrame, variable: str = "backend") -> list[Comparison]:
     """Every two families that differ only in that variable and have a size in common."""
     compared = []
-    for shared, group in _comparable_families(cases, variable):
-        for (first_name, first), (second_name, second) in itertools.combinations(group, 2):
+    for shared, named in comparable_families(cases, variable):
+        for (first_name, first), (second_name, second) in itertools.combinations(named, 2):
+            if first.variables[variable] == second.variables[variable]:
+                continue
             sizes, left, right = np.intersect1d(first.sizes, second.sizes, return_indices=True)
-            if first.variables[variable] != second.variables[variable] and sizes.size:
-                pairs = [
-                    (first.times[i], second.times[j]) for i, j in zip(left, right, strict=True)
-                ]
-                log_ratio = np.log(first.median_s[left] / second.median_s[right])
-                winners = np.where(
-                    [differ(*pair) for pair in pairs], (log_ratio > 0).astype(int), -1
+            if not sizes.size:
+                continue
+            best_at = [
+                Best.of(
+                    shared,
+                    size,
+                    [Rival(first_name, first.at(size)), Rival(second_name, second.at(size))],
                 )
-                launches = min(len(side.medians) for pair in pairs for side in pair)
-                names = first_name, second_name
-                compared.append(Comparison(names, shared, sizes, winners, log_ratio, launches))
-    return compared
-
-
-def _remaining(*variables: str) -> list[str]:
-    """Variables that are equal in families which differ only in these and their companions."""
-    for name in variables:
-        if name not in FAMILY_VARIABLES:
-            raise ConfigError(
-                f"variable={name} can't be compared; allowed: {', '.join(FAMILY_VARIABLES)}"
+                for size in sizes.tolist()
+            ]
+            names = (first_name, second_name)
+            winners = [names.index(best.best) if best.is_decided else -1 for best in best_at]
+            log_ratio = np.log(first.median_s[left] / second.median_s[right])
+            launches = min(best.launches for best in best_at)
+            compared.append(
+                Comparison(names, shared, sizes, np.array(winners), log_ratio, launches)
             )
-    without = {
-        *variables,
-        *(companion for name in variables for companion in brought_along(name)),
-    }
-    return [name for name in FAMILY_VARIABLES if name not in without]
-
-
-def _comparable_families(
-    cases: pd.DataFrame, *variables: str
-) -> Iterator[tuple[dict[str, Any], list[tuple[str, Family]]]]:
-    """Groups of families that differ only in the variables and their companions: what the group
-    shares, and its families by name: gloo, or gloo (python) where a companion differs."""
-    remaining = _remaining(*variables)
-    implied = set(FAMILY_VARIABLES) - set(remaining)
-    groups = grouped(
-        families(answerable(cases)), lambda family: key(family.variables, without=implied)
-    )
-    for group in groups.values():
-        differing = [
-            name for name in varying(family.variables for family in group) if name not in variables
-        ]
-        named = []
-        for family in group:
-            more = _setting_texts(family.variables, differing)
-            name = " ".join(_setting_text(name, family.variables[name]) for name in variables)
-            named.append((f"{name} ({', '.join(more)})" if more else name, family))
-        yield {name: group[0].variables[name] for name in remaining}, named
-
-
-def _setting_text(name: str, value: Any) -> str:
-    """A value, with the variable's name where the value alone is not clear."""
-    plain = isinstance(value, str) and name not in ("pair", "interface", "hosts", "label", "bind")
-    return str(value) if plain else f"{name} {value_text(value)}"
-
-
-def _setting_texts(variables: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    return [
-        _setting_text(name, variables[name]) for name in names if variables[name] not in NO_VALUE
-    ]
+    return compared
 
 
 def _outcome(pair: Comparison) -> str:

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from commbench.measure.statistics import Z95, Series
 
 FEW_LAUNCHES = 3  # per side: with fewer, a difference is stated for this run only
-LEAST_LAUNCHES = 4  # per side: the fewest whose ranks reach 0.05 (2/70)
-LEAST_PAIRS = 6  # the fewest pairs whose signed ranks reach 0.05 (2/64)
+NOISE_LAUNCHES = 4  # under identical conditions: two random halves of two
 GOOD_LAUNCHES = 10
 MOST_LAUNCHES = 100  # per side: beyond this no number of launches is suggested
 ALPHA = 0.05
@@ -165,21 +164,28 @@ def missing_launches(interval: Ratio, delta: float, launches: int) -> int | None
     return max(math.ceil(launches * (half / gap) ** 2) - launches, 1) if gap > 0 else None
 
 
-def launches_to_be_sure(cases: int, paired: bool = False) -> int:
-    """Launches per side at which one of so many cases can differ significantly.
+def launches_needed(cases: int, paired: bool = False, level: float = ALPHA) -> int:
+    """Launches per side at which one of so many cases can be SLOWER or FASTER for certain: at
+    `level`, corrected for the number of cases. What one case takes, any verdict takes.
 
     Two sides that do not overlap have p = 2 / C(2 n, n) in the Mann-Whitney test, n pairs that all
     differ in the same direction 2 / 2^n in the signed-rank test; Holm's correction multiplies them
     by the number of cases.
     """
-    least = LEAST_PAIRS if paired else LEAST_LAUNCHES
-    ways = (lambda n: 2**n) if paired else (lambda n: math.comb(2 * n, n))
-    return next(n for n in range(least, MOST_LAUNCHES) if 2 * cases <= ALPHA * ways(n))
+    launches = 1
+    while 2 * max(cases, 1) > level * _ways(launches, paired):
+        launches += 1
+    return launches
+
+
+def _ways(launches: int, paired: bool) -> int:
+    """How many equally likely outcomes two sides that do not differ have."""
+    return 2**launches if paired else math.comb(2 * launches, launches)
 
 
 def noise(medians: Series, rng: np.random.Generator) -> float:
     """95th percentile of |log r| between random halves of launches under identical conditions;
-    needs at least 4."""
+    needs NOISE_LAUNCHES."""
     half = medians.size // 2
     orders = rng.permuted(np.tile(medians, (SPLITS, 1)), axis=1)
     logs = np.log(

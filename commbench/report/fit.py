@@ -186,8 +186,8 @@ def by_window(rows: Sequence[Row]) -> list[tuple[Any, list[Row]]]:
 
 
 def _combined(rows: Sequence[Row]) -> Measured:
-    """The time of all rows of a size; a row that combines several runs (recommend.choice_of) has
-    their `medians`."""
+    """The time of all rows of a size; a row that combines several runs (combined.py) has their
+    `medians`."""
     medians = tuple(
         seconds
         for row in rows
@@ -231,6 +231,11 @@ def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:
         for name, seen in differing.items()
         if any(len(distinct) > 1 for distinct in seen.values())
     ]
+
+
+def distinguishing(variables: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Those of varying() that are part of a name: the benchmark precedes it, env is too long."""
+    return [name for name in varying(variables) if name not in ("benchmark", "env")]
 
 
 def key(variables: Mapping[str, Any], without: Iterable[str] = ()) -> tuple[Any, ...]:

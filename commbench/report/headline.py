@@ -12,7 +12,8 @@ from commbench.results.columns import Row
 from commbench.results.flags import DOUBTFUL, FLAGS, warnings_of
 from commbench.results.load import row_dicts
 
-from .recommend import Choice, size_text
+from .combined import CombinedCases
+from .texts import size_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +25,9 @@ UNRATED = UNTIMED | {"in_cache"}  # and of rates that do not count as the highes
 MOST_FLAGS = 3
 
 
-def headline(choice: Choice, soaks: Sequence[str]) -> str:
+def headline(combined: CombinedCases, soaks: Sequence[str]) -> str:
     """What was measured, with the shortest time and the highest bandwidth, in one sentence."""
-    measured = choice.shown
+    measured = combined.shown
     if not len(measured):
         return soaks[0] if soaks else "No case has a number; what was tried is below."
     sizes = measured["message_bytes"]
@@ -37,7 +38,7 @@ def headline(choice: Choice, soaks: Sequence[str]) -> str:
     )
     parts = ["{} over {} in {}, {}".format(*listed, between)]
     rows = row_dicts(measured)
-    all_rows = row_dicts(choice.cases)
+    all_rows = row_dicts(combined.cases)
     # the others have many messages in flight
     single = [row for row in rows if row["window"] is None] or rows
     quick = min(_without(single, UNTIMED), key=lambda row: row["median_s"])
@@ -46,7 +47,7 @@ def headline(choice: Choice, soaks: Sequence[str]) -> str:
         key=lambda row: row["median_s"],
     )
     more = _left_out(shorter, _time_text, UNTIMED, "shorter ones down to", of_windows=False)
-    parts.append(f"shortest time {_time_text(quick)} ({_case_name(choice, quick)}{more})")
+    parts.append(f"shortest time {_time_text(quick)} ({_case_name(combined, quick)}{more})")
     # one message at a time is no measure of bandwidth
     windows = [row for row in rows if row["window"] is not None]
     wide = max(_without(windows or rows, UNRATED), key=_rate)
@@ -57,7 +58,7 @@ def headline(choice: Choice, soaks: Sequence[str]) -> str:
         more = _left_out(
             higher, _rate_text, UNRATED, "higher ones up to", of_windows=True if windows else None
         )
-        parts.append(f"highest bandwidth {_rate_text(wide)} ({_case_name(choice, wide)}{more})")
+        parts.append(f"highest bandwidth {_rate_text(wide)} ({_case_name(combined, wide)}{more})")
     return "; ".join(parts) + "."
 
 
@@ -78,9 +79,9 @@ def _rate_text(row: Row) -> str:
     return f"{format_number(row['algbw_gb_per_s'])} GB/s"
 
 
-def _case_name(choice: Choice, row: Row) -> str:
+def _case_name(combined: CombinedCases, row: Row) -> str:
     size = f" {size_text(row['message_bytes'])}" if row["message_bytes"] else ""
-    return f"{row['benchmark']}{size}, {choice.name(row)}"
+    return f"{row['benchmark']}{size}, {combined.name(row)}"
 
 
 def _left_out(

@@ -16,7 +16,7 @@ from commbench.results.load import Paths, read_rows, row_dicts
 from commbench.results.slow_pairs import CLASSES, Finding, Matrix, findings
 
 from .figures import ramp
-from .recommend import interval_text
+from .texts import interval_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,36 +4,36 @@ figures and tables."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
 from commbench.core.units import format_number, format_seconds
+from commbench.results.columns import Row
 from commbench.results.load import row_dicts
 from commbench.results.slow_pairs import matrices
 
 from . import page_parts
+from .best import BEST_CELLS, best_rows
 from .cold_start import LAUNCH_HEADS
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
 from .headline import headline, trust
 from .links import pairs_table, wiring_table
-from .recommend import interval_text, size_text
 from .reference import NORMAL
 from .summary import (
-    BEST_HEADS,
     FLAG_HEADS,
     GROUP_HEADS,
     LOST_HEADS,
     Summary,
-    best_cells,
     counts_text,
     reference_note,
     several_pairs,
 )  # fmt: skip
 from .svg import clean
+from .texts import interval_text, size_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -76,7 +76,7 @@ def page(summary: Summary, raw: RawData) -> str:
     shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
     results = summary.results
     about = [part for part in (*_origin(summary), counts_text(results)) if part]
-    first = {"headline": headline(summary.choice, summary.soaks), "trust": trust(results.cases)}
+    first = {"headline": headline(summary.combined, summary.soaks), "trust": trust(results.cases)}
     return (
         environment()
         .get_template("page.html.j2")
@@ -124,22 +124,22 @@ def environment() -> Environment:
 
 def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     """Section -> what the template shows in it; empty where there is nothing."""
-    curves = page_parts.curves_of(summary.choice, raw.distributions)
+    curves = page_parts.curves_of(summary.combined, raw.distributions)
     cases = summary.results.cases.drop_duplicates("case_id")
     titled = row_dicts(cases) if raw.distributions or raw.time_lines else []
     titles = {str(row["case_id"]): _case_title(summary, row) for row in titled}
     doubts = set(summary.doubts())
     yield "answers", [(text, text in doubts) for text in summary.sentences()]
     yield "comparisons", list(map(_comparison, summary.results.comparisons))
-    yield "numbers", page_parts.number_tables(summary.choice)
-    best = _first_rows(BEST_HEADS, best_cells(summary))
+    yield "numbers", page_parts.number_tables(summary.combined)
+    best = _first_rows(tuple(BEST_CELLS), best_rows(summary.combined.best))
     intervals = summary.interval_note()
     yield (
         "best",
         best
         and {
             "table": best,
-            "crossings": summary.choice.crossings[:MOST_ROWS],
+            "crossings": summary.combined.crossings[:MOST_ROWS],
             "intervals": intervals,
         },
     )
@@ -173,7 +173,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
             page_parts.ramp_picture(backend, seconds)
             for backend, seconds in sorted(raw.ramps.items())
         ],
-        "fits": _first_rows(fit_heads, summary.choice.fits),
+        "fits": _first_rows(fit_heads, summary.combined.fits),
         "launches": _first_rows(LAUNCH_HEADS, summary.overheads),
         "cases": _case_table(summary),
         "intervals": intervals,
@@ -217,10 +217,10 @@ def _pair_tables(summary: Summary) -> dict[str, Any] | None:
     )
 
 
-def _case_title(summary: Summary, row: Mapping[str, Any]) -> str:
+def _case_title(summary: Summary, row: Row) -> str:
     pair = f", ranks {row['pair']}" if row["pair"] and len(row["pair"]) < 20 else ""
     size = size_text(row["message_bytes"]) if row["message_bytes"] else "no message"
-    return f"{row['benchmark']} {size}, {summary.choice.name(row, without=('pair',))}{pair}"
+    return f"{row['benchmark']} {size}, {summary.combined.name(row, without=('pair',))}{pair}"
 
 
 def _distributions(
@@ -275,8 +275,8 @@ def _references(summary: Summary) -> Table | None:
 
 def _missing(summary: Summary) -> dict[str, Any] | None:
     notes = list(summary.results.problems)
-    if summary.choice.left:
-        notes.append(f"{summary.choice.left} more distinct cases were not compared")
+    if summary.combined.left:
+        notes.append(f"{summary.combined.left} more distinct cases were not compared")
     return (
         {"table": _first_rows(LOST_HEADS, summary.lost), "notes": notes}
         if summary.lost or notes
@@ -314,15 +314,20 @@ def _machines(summary: Summary) -> dict[str, Any]:
     }
 
 
+# heading -> cell, of the table of all cases
+CASE_CELLS: Mapping[str, Callable[[Summary, Row], str]] = {
+    "case": _case_title,
+    "median": lambda summary, row: format_seconds(row["median_s"]),
+    "interval": lambda summary, row: interval_text(row["ci_low_s"], row["ci_high_s"]),
+    "GB/s": lambda summary, row: format_number(row["algbw_gb_per_s"]),
+    "runs": lambda summary, row: str(int(row["runs"])),
+}
+
+
 def _case_table(summary: Summary) -> Table:
     cases = sorted(
-        row_dicts(summary.choice.cases),
-        key=lambda row: page_parts.by_variables(summary.choice, row),
+        row_dicts(summary.combined.cases),
+        key=lambda row: page_parts.by_variables(summary.combined, row),
     )
-    rows = [
-        (_case_title(summary, row), format_seconds(row["median_s"]),
-         interval_text(row["ci_low_s"], row["ci_high_s"]),
-         format_number(row["algbw_gb_per_s"]), str(int(row["runs"])))
-        for row in cases[:MOST_ROWS]
-    ]  # fmt: skip
-    return Table(("case", "median", "interval", "GB/s", "runs"), rows, len(cases))
+    rows = [[cell(summary, row) for cell in CASE_CELLS.values()] for row in cases[:MOST_ROWS]]
+    return Table(tuple(CASE_CELLS), rows, len(cases))

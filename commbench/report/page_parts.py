@@ -15,6 +15,7 @@ from commbench.core.units import format_number, format_seconds, plural, value_te
 from commbench.core.variables import SHOWN, brought_along
 from commbench.results.columns import Row, grouped
 
+from .combined import CombinedCases
 from .distributions import Launches
 from .figures import (
     BAD_COLOUR,
@@ -29,8 +30,8 @@ from .figures import (
     with_gaps,
 )
 from .fit import OF_BACKEND, key, varying
-from .recommend import Choice, interval_text, name_of, size_text
 from .svg import Chart
+from .texts import interval_text, name_of, size_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,17 +117,17 @@ class Curves:
     colours: Colours
 
 
-def curves_of(choice: Choice, linked: Iterable[str]) -> Curves:
+def curves_of(combined: CombinedCases, linked: Iterable[str]) -> Curves:
     """The lines of the cases with a message."""
     lines = {  # a barrier has none
         benchmark: {
             name: [row for row in rows if row["message_bytes"]] for name, rows in by_name.items()
         }
-        for benchmark, by_name in choice.lines().items()
+        for benchmark, by_name in combined.lines().items()
         if any(row["message_bytes"] for rows in by_name.values() for row in rows)
     }
     colours = Colours(sorted({name for by_name in lines.values() for name in by_name}))
-    short = {benchmark: choice.short_names(by_name) for benchmark, by_name in lines.items()}
+    short = {benchmark: combined.short_names(by_name) for benchmark, by_name in lines.items()}
     return Curves(lines, short, frozenset(linked), colours)
 
 
@@ -422,11 +423,11 @@ def ramp_picture(backend: str, seconds: Sequence[float]) -> Picture:
 # ---------------------------------------------------------------- tables
 
 
-def number_tables(choice: Choice) -> list[NumberTable]:
+def number_tables(combined: CombinedCases) -> list[NumberTable]:
     """One per benchmark; a table that is large, or beyond MOST_OPEN, is folded."""
     tables: list[NumberTable] = []
-    for benchmark, lines in choice.lines().items():
-        short = choice.short_names(lines)
+    for benchmark, lines in combined.lines().items():
+        short = combined.short_names(lines)
         names = sorted(lines, key=short.__getitem__)
         sizes = sorted({row["message_bytes"] or 0 for rows in lines.values() for row in rows})
         rated = "bandwidth" in benchmark or "copy" in benchmark  # the answer is a rate
@@ -462,7 +463,7 @@ def _number_cell(rows: Sequence[Row], rated: bool) -> NumberCell:
     return NumberCell(" / ".join(texts) or "-", " / ".join(tips))
 
 
-def by_variables(choice: Choice, row: Row) -> tuple[str, str, str, str, int]:
+def by_variables(combined: CombinedCases, row: Row) -> tuple[str, str, str, str, int]:
     """The order of distinct cases: benchmark, backend, layout, other variables, size."""
-    others = choice.name(row, without=("pair", "window"))
+    others = combined.name(row, without=("pair", "window"))
     return row["benchmark"], row["backend"], row["layout"], others, row["message_bytes"] or 0

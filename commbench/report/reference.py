@@ -132,13 +132,11 @@ def _judged_case(reference: Row, row: Row, differing: Sequence[str]) -> Judged:
     value = float(row[reference["column"]])
     seconds = reference["column"] == "median_s"
     above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
-    verdict = (
-        above
-        if value > reference["high"] * FAR
-        else below
-        if value < reference["low"] / FAR
-        else NORMAL
-    )
+    verdict = NORMAL
+    if value > reference["high"] * FAR:
+        verdict = above
+    elif value < reference["low"] / FAR:
+        verdict = below
     write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
     where = " ".join(
         str(row[name]) for name in ("backend", "engine", "layout", *differing) if row[name]

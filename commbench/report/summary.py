@@ -11,62 +11,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
-from commbench.core.units import format_factor, format_number, format_seconds, plural
+from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped, interval_texts
 from commbench.results.flags import FLAGS, UNKNOWN_FLAG, warnings_of
 from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from commbench.results.slow_pairs import UNUSABLE, Finding, findings
 
+from .best import BEST_CELLS, best_rows, best_text
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
-from .compare_text import AbResult, comparison_table, microseconds_text, read_ab_results
-from .crossover import UNDECIDED
+from .combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
+from .compare_text import AbResult, comparison_table, read_ab_results
 from .headline import trust
 from .machines import Machine, machines_of, rank_differences, run_groups
-from .recommend import INTERVAL_COLUMNS, Choice, best_text, choice_of, interval_text, size_text
 from .reference import FAR, NORMAL, Judged, is_own, judge, references
+from .texts import size_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-REPORT_COLUMNS = (  # those of cases.parquet that a report reads
-    *dict.fromkeys((*NAMES, *NEEDED["cases"])),
-    "hosts",
-    "launch",
-    "ranks_per_node",
-    "world_size",
-    "label",
-    "reason",
-    "warnings",
-    "limit_name",
-    "headline",
-    "operations_per_sample",
-    "block_k",
-    "ci_low_s",
-    "ci_high_s",
-    "p99_s",
-    "algbw_gb_per_s",
-    "busbw_gb_per_s",
-    "limit_gb_per_s",
-    "efficiency",
-    "overhead_s",
-    *INTERVAL_COLUMNS,
+OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
+REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
+    dict.fromkeys(
+        (*NAMES, *NEEDED["cases"], *COMBINED, *VISIT_COLUMNS, *OF_SAMPLES, "launch", "reason")
+    )
 )
 MOST_SENTENCES = 6
 MOST_PAIR_ROWS = 40_000
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", *(name for name in NAMES if name not in ("pair", "elements", *MAPS))]
-BEST_HEADS = (
-    "benchmark",
-    "ranks",
-    "message\nB",
-    "best",
-    "median\nus",
-    "interval\nus",
-    "second",
-    "takes",
-    "based on",
-)
 REPORT_PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
     "interval\nus": 1,
     "takes": 2,
@@ -155,7 +128,7 @@ class Summary:
     """The content of the report, for the terminal and for the page."""
 
     results: Results
-    choice: Choice
+    combined: CombinedCases
     overheads: list[tuple[str, ...]]
     slow: list[Finding]
     unjudged_pairs: str  # why links can't be judged, or empty
@@ -169,11 +142,11 @@ class Summary:
 
     def sentences(self) -> list[str]:
         """The answers, beginning with what to choose; the doubts come last."""
-        crossed = [f"{text}." for text in self.choice.crossings if " above " in text]
+        crossed = [f"{text}." for text in self.combined.crossings if " above " in text]
         choices = self._choices() if self._most_runs else ()
         lines = [*choices, *self.soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
         last_pieces = {
-            (fit.benchmark, fit.name): fit for fit in self.choice.fits if fit.half != "-"
+            (fit.benchmark, fit.name): fit for fit in self.combined.fits if fit.half != "-"
         }
         lines += [
             f"{fit.benchmark}, {fit.name}: fit from {fit.sizes.replace(' .. ', ' to ')}:"
@@ -192,7 +165,7 @@ class Summary:
 
     def interval_note(self) -> str:
         """What the intervals hold, in a sentence; empty where no case has one."""
-        texts = "; ".join(interval_texts(row_dicts(self.choice.cases)))
+        texts = "; ".join(interval_texts(row_dicts(self.combined.cases)))
         texts = texts.replace("this run", "a run") if self._most_runs > 1 else texts
         return f"Intervals: {texts}." if texts else ""
 
@@ -215,7 +188,7 @@ class Summary:
             )
         if self._most_runs == 0 and not self.soaks:
             lines.append("Nothing was measured.")
-        elif self._most_runs and self.choice.cases["launches"].max() == 1:
+        elif self._most_runs and self.combined.cases["launches"].max() == 1:
             lines.append(
                 "Each case was measured in one launch, so its interval does not cover differences"
                 " between launches; -m launch=0,1,2,3 measures several."
@@ -224,23 +197,24 @@ class Summary:
 
     @property
     def _most_runs(self) -> int:
-        return int(self.choice.cases["runs"].max()) if len(self.choice.cases) else 0
+        return int(self.combined.cases["runs"].max()) if len(self.combined.cases) else 0
 
     def _choices(self) -> Iterator[str]:
         groups = grouped(
-            self.choice.best, lambda row: (row["benchmark"], row["world_size"], row["more"])
+            self.combined.best,
+            lambda best: (best.shared["benchmark"], best.shared["world_size"], best.more),
         )
-        for (benchmark, world, more), rows in list(groups.items())[:MOST_SENTENCES]:
+        for (benchmark, world, more), at_sizes in list(groups.items())[:MOST_SENTENCES]:
             where = f"{benchmark} on {world} ranks{f' ({more})' if more else ''}"
             smallest, largest = (
-                f"({size_text(row['message_bytes'])}): {best_text(row)}."
-                for row in (rows[0], rows[-1])
+                f"({size_text(best.message_bytes)}): {best_text(best)}."
+                for best in (at_sizes[0], at_sizes[-1])
             )
             yield f"{where}: small messages {smallest}" + (
-                f" Large ones {largest}" if len(rows) > 1 else ""
+                f" Large ones {largest}" if len(at_sizes) > 1 else ""
             )
         if not groups:
-            labels = sorted({str(label) or "none" for label in self.choice.cases["label"]})
+            labels = sorted({str(label) or "none" for label in self.combined.cases["label"]})
             under = f" under one label (labels: {', '.join(labels)})" if len(labels) > 1 else ""
             yield (
                 "There is no choice to make: no two backends or layouts were measured at the same"
@@ -272,7 +246,7 @@ class Summary:
 def summarise_results(results: Results) -> Summary:
     """Derive the content of the report."""
     cases = results.cases
-    choice = choice_of(cases[cases["timing"] != "soak"])
+    combined = combine_runs(cases[cases["timing"] != "soak"])
     machines = machines_of(results.records)
     labels = map(str, cases["label"].dropna().unique().tolist())
     pairs = row_dicts(several_pairs(cases, 1).head(MOST_PAIR_ROWS))
@@ -286,9 +260,9 @@ def summarise_results(results: Results) -> Summary:
             f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
         )
     return Summary(
-        results, choice, overhead_cells(launch_overheads(cases)),
+        results, combined, overhead_cells(launch_overheads(cases)),
         findings(pairs), unjudged, soak_sentences(cases), lost_cases(cases), count_flags(cases),
-        judge(choice.cases, [*(machine.text for machine in machines), *labels]), machines,
+        judge(combined.cases, [*(machine.text for machine in machines), *labels]), machines,
         run_groups(results.records), rank_differences(results.records),
     )  # fmt: skip
 
@@ -357,30 +331,6 @@ def reference_note(judged: Sequence[Judged]) -> str:
     )
 
 
-# ---------------------------------------------------------------- rows of tables
-
-
-def best_cells(summary: Summary) -> list[tuple[str, ...]]:
-    """The rows of a table with the headings BEST_HEADS."""
-    cells: list[tuple[str, ...]] = []
-    for row in summary.choice.best:
-        decided = row["best"] != UNDECIDED
-        cells.append(
-            (
-                f"{row['benchmark']} {row['more']}".strip(),
-                str(row["world_size"]),
-                str(row["message_bytes"]),
-                row["best"] if decided else f"{UNDECIDED}: {', '.join(row['alike'])}",
-                microseconds_text(row["median_s"]),
-                interval_text(row["ci_low_s"], row["ci_high_s"], microseconds_text),
-                row["second"],
-                format_factor(row["ratio"]),
-                plural(row["launches"], "launch", "launches") if decided else "",
-            )
-        )
-    return cells
-
-
 # ---------------------------------------------------------------- the terminal
 
 
@@ -413,11 +363,15 @@ def summary_text(summary: Summary, top: int) -> str:
         "\n".join(["Answers", paragraphs((f"  * {text}" for text in answers if text), terminal)]),
         "\n".join(comparisons[:-1]),
         _titled_table(
-            "Best backend and layout for each size", BEST_HEADS, best_cells(summary), top, terminal
+            "Best backend and layout for each size",
+            tuple(BEST_CELLS),
+            best_rows(summary.combined.best),
+            top,
+            terminal,
         )
-        + (terminal.paragraph(summary.interval_note()) if summary.choice.best else ""),
+        + (terminal.paragraph(summary.interval_note()) if summary.combined.best else ""),
         _titled_table(
-            "Costs: time = alpha + beta x bytes", fit_heads, summary.choice.fits, top, terminal
+            "Costs: time = alpha + beta x bytes", fit_heads, summary.combined.fits, top, terminal
         ),
         _titled_table(launching, LAUNCH_HEADS, summary.overheads, top, terminal),
         paragraphs(references, terminal),

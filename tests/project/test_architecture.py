@@ -114,6 +114,15 @@ def test_files_named_in_the_design_document_exist() -> None:
     assert named and missing == []
 
 
+def test_names_given_with_a_file_in_the_design_document_stand_in_it() -> None:
+    text = (ROOT / "docs" / "design.md").read_text()
+    named = re.findall(r"`((?:\w+/)+\w+\.py)` \(`(\w+)`", text)
+    assert ("report/best.py", "BEST_CELLS") in named
+    for file, name in named:
+        path = ROOT / file if file.startswith("tests/") else ROOT / "commbench" / file
+        assert re.search(rf"\b{name}\b", path.read_text()), f"{file}: {name}"
+
+
 def test_no_module_is_called_utils_or_alike() -> None:
     assert [name for name in MODULES if name.rpartition(".")[2].strip("_") in FORBIDDEN_NAMES] == []
 

@@ -29,7 +29,7 @@ NAMES = [
     "05_compare",
 ]
 EXPERIMENTS = sorted(file.stem for file in (HERE.parent / "conf" / "experiment").glob("*.yaml"))
-MAY_IMPORT = {"numpy", "pandas", "matplotlib"}
+MAY_IMPORT = {"numpy", "pandas", "matplotlib", "notebook_figures"}
 MOST_BYTES = 2**20
 PRIVATE = re.compile(
     r"/(?:home|root|tmp|work|usr|opt|var|Users)/|\b\d{1,3}(?:\.\d{1,3}){3}\b|hostname|boot_id"

@@ -17,6 +17,7 @@ from places import ROOT
 
 from commbench.cli.doctor import operations_text
 from commbench.cli.main import main
+from commbench.report.difference import launches_needed
 
 README = (ROOT / "README.md").read_text()
 CHEAP = (
@@ -62,7 +63,9 @@ def test_it_is_short_and_opens_with_the_command() -> None:
     assert "make bench" in "\n".join(README.splitlines()[:8])
 
 
-MEASURING = [line for line in commands() if not line.startswith((SIMULATED, *FOLDERS, *NOT_HERE))]
+(GATE,) = (line for line in commands() if "--fail-on" in line)
+NOT_MEASURING = (SIMULATED, *FOLDERS, *NOT_HERE, GATE)
+MEASURING = [line for line in commands() if not line.startswith(NOT_MEASURING)]
 FOR_HARDWARE = [line for line in MEASURING if any(word in line for word in ELSEWHERE)]
 RUN_HERE = [line for line in MEASURING if line not in FOR_HARDWARE]
 SHORTENED = [line for line in RUN_HERE if re.fullmatch(f"{EVERY_TIME}|{SLOW}", line)]
@@ -93,6 +96,39 @@ def test_slow_commands_run_with_one_size(world: Callable[..., Any], command: str
     words = [word for word in shlex.split(command) if not word.startswith(("sizes=", "timing="))]
     fewer = ("--launches", "2") if "--launches" in words else ()
     check_command(world(*words, *CHEAP, *fewer), command)
+
+
+SLOWER_BY_30_PERCENT = (
+    "backend.model.latency_s=2.6e-6",
+    "backend.model.call_s=1.3e-7",
+    "backend.model.bandwidth_gb_per_s=7.69",
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("changed", "status"), [((), 0), (SLOWER_BY_30_PERCENT, 1)])
+def test_the_gate_passes_what_is_alike_and_stops_what_is_slower_by_30_percent(
+    world: Callable[..., Any], changed: tuple[str, ...], status: int
+) -> None:
+    """Its line, with a noisy simulated world in place of the library."""
+    simulated = "backend=simulated backend.model.noise=0.03 'backend.seed=${launch}'"
+    new = " ".join(["'backend.seed=7${launch}'", *changed])
+    gate = GATE.replace("backend=mpi", simulated).replace("env.LD_LIBRARY_PATH=/opt/new/lib", new)
+    run = world(*shlex.split(gate), status=status)
+    verdict = "4 of 4 cases SLOWER" if changed else "4 of 4 cases SAME"
+    assert verdict in run.stdout, run.explain()
+
+
+def test_it_names_as_many_launches_as_verdicts_take() -> None:
+    cases = (1, 2, 10, 100)
+    sides, pairs = (
+        "{}, {}, {} or {}".format(*(launches_needed(count, paired) for count in cases))
+        for paired in (False, True)
+    )
+    assert (
+        f"A certain SLOWER or FASTER among 1, 2, 10 or 100 cases takes at least {sides} launches of"
+        f" each side, in pairs (`ab`) {pairs};" in " ".join(README.split())
+    )
 
 
 @pytest.mark.parametrize("command", FOR_HARDWARE)

@@ -16,6 +16,7 @@ import commbench
 from commbench.__main__ import main
 from commbench.cli import run
 from commbench.cli.ab import turns
+from commbench.core.errors import WorldBroken
 from commbench.report.compare_text import read_ab_results
 
 pytestmark = pytest.mark.usefixtures("outside_any_world")
@@ -140,10 +141,10 @@ def test_variables_that_differ_are_compared_by_name(capsys: pytest.CaptureFixtur
     out, err = capsys.readouterr()
     assert "--by=env" in out and "6 more launches per side needed (at least 7, better 10)" in out
     assert (
-        "ab: 1 launches of each side give ratios only; a certain verdict needs --launches 7,"
-        " better 10" in err
+        "ab: 1 launch of each side: ratios only; any verdict takes 6, a certain SLOWER or FASTER"
+        " among 2 cases takes 7, better 10\n" in err
     )
-    assert "ab: 1 launches of each side, 2 cases, at most " in err
+    assert "ab: 1 launch of each side, 2 cases, at most " in err
 
 
 @pytest.mark.long
@@ -190,6 +191,26 @@ def test_an_interruption_says_what_is_kept(
     assert main(["ab", *SIMULATED, "--vs", "backend.seed=3", "--launches", "4"]) == 130
     assert "interrupted; what was finished: commbench compare" in capsys.readouterr().err
     assert len(commbench.load(folder())) == 4
+
+
+def test_a_lost_launch_ends_with_its_own_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it, six pairs remain: too few for the gate, which would end with 2."""
+    original = run.run
+    calls = []
+
+    def third_breaks(*words: object, **more: object) -> int:
+        calls.append(words)
+        if len(calls) == 3:
+            raise WorldBroken("rank 1 was lost")
+        return original(*words, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run, "run", third_breaks)
+    words = ["--launches=7", "--fail-on=slower", "--vs", "backend.seed=3"]
+    assert main(["ab", *SIMULATED, *words]) == 3
+    error = " ".join(capsys.readouterr().err.split())
+    assert "--fail-on slower could not fail: 6 launches of each side: too few" in error
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ from commbench.config.compose import ConfigComposer
 from commbench.config.keys import KEYS
 from commbench.cli.jobs import planned_here, print_plans
 from commbench.report.fit import families
-from commbench.report.recommend import choice_of, name_of
+from commbench.report.combined import combine_runs
+from commbench.report.texts import name_of
 
 words = ["backend=simulated", "benchmark=p2p_latency", "layout=1x2", "sizes=[8,64]",
          "timing=fixed", "timing.repetitions=20", "writer=parquet", f"output={sys.argv[1]}"]
@@ -41,7 +42,7 @@ print_plans([both])
 run = commbench.run(*words, "priority=[low,high]")
 cases = commbench.load(run)
 compared = commbench.compare(run, run, by="priority=low:high")
-choice = choice_of(cases)
+choice = combine_runs(cases)
 print("ANSWER" + json.dumps({
     "key": KEYS["priority"].choices, "ids": ids, "column": sorted(set(cases["priority"])),
     "rows": len(cases), "compared": compared["priority"].tolist(),

@@ -17,13 +17,15 @@ from generated_results import relaunched
 
 import commbench
 from commbench.report.compare import COMPARISON_COLUMNS, NUMBER_TYPES, Rules
-from commbench.report.compare_sides import compared_facts, differing_facts, ran_separately
 from commbench.report.compare_text import (
     AbResult,
     caption,
+    compared_facts,
     comparison_cells,
     comparison_summary,
     comparison_table,
+    differing_facts,
+    ran_separately,
     read_ab_results,
     unjoined,
 )

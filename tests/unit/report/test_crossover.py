@@ -4,19 +4,19 @@ nothing."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from size_rows import OCTAVES, size_rows
 
 import commbench
 from commbench.core.errors import ConfigError
-from commbench.report.crossover import best, crossovers, sentences
+from commbench.report.best import fastest_by_size
+from commbench.report.crossover import crossovers, sentences
 
-OCTAVES = (2 ** np.arange(3, 25)).tolist()
 LINES = {"mpi": (1e-6, 1e-9), "gloo": (25e-6, 1e-10)}  # alpha in seconds, beta in seconds per byte
 FIXED = (
     "timing=fixed",
@@ -25,28 +25,6 @@ FIXED = (
     "timing.warmup_s=0",
 )
 PLANTED = 24e-6 / 0.9e-9  # bytes where the two lines meet: 26667
-
-
-def cases(
-    times: dict[str, list[float]], sizes: list[int] = OCTAVES, half: float = 0.02, **more: Any
-) -> pd.DataFrame:
-    """Rows of backends of one run with their seconds for each size, and intervals of -+ half over
-    visits."""
-    fixed = {
-        "benchmark": "all_reduce",
-        "status": "ok",
-        "layout": "1x2",
-        "run_id": "r",
-        **more,
-        "interval_of": "visits",
-    }
-    rows = [
-        {"backend": name, "message_bytes": size, "median_s": time, **fixed}
-        for name, values in times.items()
-        for size, time in zip(sizes, values, strict=True)
-    ]
-    frame = pd.DataFrame(rows)
-    return frame.assign(ci_low_s=frame.median_s * (1 - half), ci_high_s=frame.median_s * (1 + half))
 
 
 def lines(seed: int = 0, noise: float = 0.0) -> dict[str, list[float]]:
@@ -64,7 +42,7 @@ def lines(seed: int = 0, noise: float = 0.0) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_planted_crossover_is_in_its_bracket(seed: int) -> None:
-    (row,) = crossovers(cases(lines(seed, noise=0.02), half=0.06)).to_dict("records")
+    (row,) = crossovers(size_rows(lines(seed, noise=0.02), half=0.06)).to_dict("records")
     assert (row["below"], row["above"], row["benchmark"]) == ("mpi", "gloo", "all_reduce")
     assert row["low_bytes"] < PLANTED < row["high_bytes"]
     assert row["low_bytes"] < row["crossover_bytes"] < row["high_bytes"]
@@ -73,14 +51,14 @@ def test_a_planted_crossover_is_in_its_bracket(seed: int) -> None:
 
 
 def test_wider_intervals_widen_the_bracket() -> None:
-    narrow, wide = (crossovers(cases(lines(), half=half)).iloc[0] for half in (0.02, 0.4))
+    narrow, wide = (crossovers(size_rows(lines(), half=half)).iloc[0] for half in (0.02, 0.4))
     assert (narrow.low_bytes, narrow.high_bytes) == (1 << 14, 1 << 15)
     assert (wide.low_bytes, wide.high_bytes) == (1 << 13, 1 << 17)
     assert narrow.crossover_bytes == wide.crossover_bytes
 
 
 def test_it_is_said_in_a_sentence() -> None:
-    (text,) = sentences(cases(lines(), half=0.4))
+    (text,) = sentences(size_rows(lines(), half=0.4))
     expected = "mpi below 26.1 KiB (between 8 KiB and 128 KiB), gloo above"
     assert (
         text
@@ -89,7 +67,7 @@ def test_it_is_said_in_a_sentence() -> None:
 
 
 def test_two_crossovers_are_two_rows_and_one_sentence() -> None:
-    frame = cases(
+    frame = size_rows(
         {"mpi": [1, 1, 4, 4, 9, 9], "gloo": [2, 2, 2, 2, 18, 18]}, sizes=[1, 2, 4, 8, 16, 32]
     )
     assert crossovers(frame)[["low_bytes", "high_bytes"]].to_numpy().tolist() == [[2, 4], [8, 16]]
@@ -102,7 +80,7 @@ def test_two_crossovers_are_two_rows_and_one_sentence() -> None:
 
 
 def test_one_size_makes_no_crossover() -> None:
-    frame = cases(
+    frame = size_rows(
         {"mpi": [1, 1, 1, 9, 1, 1], "gloo": [2, 2, 2, 2, 2, 2]}, sizes=[1, 2, 4, 8, 16, 32]
     )
     assert crossovers(frame).empty
@@ -115,12 +93,17 @@ def test_launches_decide_and_a_single_one_speaks_of_this_run_only() -> None:
     """1.3 x in one run each may be the luck of the launch; with four launches of each it is not."""
     times = {"mpi": [1.0, 2.0], "gloo": [1.3, 2.6]}
     runs = [
-        cases(times, [8, 16]).assign(run_id=[f"mpi {n}"] * 2 + [f"gloo {n}"] * 2) for n in range(4)
+        size_rows(times, [8, 16]).assign(run_id=[f"mpi {n}"] * 2 + [f"gloo {n}"] * 2)
+        for n in range(4)
     ]
     assert (
-        best(runs[0])[["best", "launches"]].to_numpy().tolist() == [["not distinguishable", 1]] * 2
+        fastest_by_size(runs[0])[["best", "launches"]].to_numpy().tolist()
+        == [["not distinguishable", 1]] * 2
     )
-    assert best(pd.concat(runs))[["best", "launches"]].to_numpy().tolist() == [["mpi", 4]] * 2
+    assert (
+        fastest_by_size(pd.concat(runs))[["best", "launches"]].to_numpy().tolist()
+        == [["mpi", 4]] * 2
+    )
     (text,) = sentences(pd.concat(runs))
     assert text == "all_reduce: mpi is faster than gloo (2 sizes, 8 B .. 16 B)"
 
@@ -132,14 +115,26 @@ def test_the_fastest_is_that_of_this_run_where_one_side_has_few_launches(
     times = {"mpi": [1.0, 2.0], "gloo": [3.0, 6.0]}
     counts = {"mpi": mpi, "gloo": gloo}
     frame = pd.concat(
-        cases({name: times[name]}, [8, 16]).assign(run_id=f"{name} {launch}")
+        size_rows({name: times[name]}, [8, 16]).assign(run_id=f"{name} {launch}")
         for name, count in counts.items()
         for launch in range(count)
     )
-    assert best(frame)[["best", "launches"]].to_numpy().tolist() == [["mpi", 2]] * 2
+    assert fastest_by_size(frame)[["best", "launches"]].to_numpy().tolist() == [["mpi", 2]] * 2
     assert sentences(frame) == [
         "all_reduce: in this run mpi is faster than gloo (2 sizes, 8 B .. 16 B)"
     ]
+
+
+def test_the_size_with_the_fewest_launches_counts() -> None:
+    frame = pd.concat(
+        size_rows({"mpi": [1.0, 2.0], "gloo": [3.0, 6.0]}, [8, 16]).assign(run_id=f"{launch}")
+        for launch in range(4)
+    )
+    (text,) = sentences(frame)
+    assert text == "all_reduce: mpi is faster than gloo (2 sizes, 8 B .. 16 B)"
+    one_of_16 = frame[(frame["message_bytes"] == 8) | (frame["run_id"] == "0")]
+    (text,) = sentences(one_of_16)
+    assert text == "all_reduce: in this run mpi is faster than gloo (2 sizes, 8 B .. 16 B)"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +165,7 @@ def test_the_fastest_is_that_of_this_run_where_one_side_has_few_launches(
 def test_what_does_not_cross_is_said_too(
     mpi: list[float], gloo: list[float], half: float, words: str
 ) -> None:
-    frame = cases({"mpi": mpi, "gloo": gloo}, sizes=[8, 16, 32][: len(mpi)], half=half)
+    frame = size_rows({"mpi": mpi, "gloo": gloo}, sizes=[8, 16, 32][: len(mpi)], half=half)
     assert crossovers(frame).empty
     (text,) = sentences(frame)
     assert text.startswith(f"all_reduce: {words}")
@@ -179,7 +174,7 @@ def test_what_does_not_cross_is_said_too(
 def test_medians_that_cross_thrice_between_certain_sizes_have_one_crossover() -> None:
     mpi = [1, 1, 8, 8, 8, 9, 9]
     gloo = [4, 4, 7.9, 8.1, 7.9, 3, 3]
-    frame = cases({"mpi": mpi, "gloo": gloo}, sizes=[1, 2, 4, 8, 16, 32, 64])
+    frame = size_rows({"mpi": mpi, "gloo": gloo}, sizes=[1, 2, 4, 8, 16, 32, 64])
     (row,) = crossovers(frame).to_dict("records")
     assert (row["low_bytes"], row["high_bytes"]) == (2, 32)
     assert 4 < row["crossover_bytes"] < 16
@@ -191,7 +186,7 @@ def test_medians_that_cross_thrice_between_certain_sizes_have_one_crossover() ->
     ids=["tie at the crossing", "tie before it", "tie after it"],
 )
 def test_a_tie_is_a_crossover_only_where_the_winner_changes(mpi: list[float], place: float) -> None:
-    frame = cases(
+    frame = size_rows(
         {"mpi": [1.0, 1.0, *mpi, 9.0, 9.0], "gloo": [4.0] * 7},
         sizes=[1, 2, 4, 8, 16, 32, 64],
         half=0.35,
@@ -204,8 +199,8 @@ def test_a_tie_is_a_crossover_only_where_the_winner_changes(mpi: list[float], pl
 def test_a_backend_brings_its_engine_and_is_not_compared_with_itself() -> None:
     frame = pd.concat(
         [
-            cases({"mpi": [1.0, 1.0, 9.0, 9.0]}, sizes=[8, 16, 32, 64], engine="native"),
-            cases(
+            size_rows({"mpi": [1.0, 1.0, 9.0, 9.0]}, sizes=[8, 16, 32, 64], engine="native"),
+            size_rows(
                 {"mpi": [3.0, 3.0, 4.0, 4.0], "gloo": [5.0] * 4},
                 sizes=[8, 16, 32, 64],
                 engine="python",
@@ -222,12 +217,15 @@ def test_a_backend_brings_its_engine_and_is_not_compared_with_itself() -> None:
 
 def test_families_that_differ_in_more_are_not_compared() -> None:
     frame = pd.concat(
-        [cases({"mpi": [1.0, 9.0]}, [8, 16]), cases({"gloo": [5.0, 5.0]}, [8, 16], layout="1x4")]
+        [
+            size_rows({"mpi": [1.0, 9.0]}, [8, 16]),
+            size_rows({"gloo": [5.0, 5.0]}, [8, 16], layout="1x4"),
+        ]
     )
     assert crossovers(frame).empty
     assert sentences(frame) == []
-    assert best(frame).empty
-    both = best(frame, "backend", "layout")
+    assert fastest_by_size(frame).empty
+    both = fastest_by_size(frame, "backend", "layout")
     assert both.best.tolist() == ["mpi 1x2", "gloo 1x4"]
     assert both.ratio.tolist() == [5.0, 1.8]
 
@@ -235,38 +233,17 @@ def test_families_that_differ_in_more_are_not_compared() -> None:
 def test_other_variables_are_told_where_they_differ() -> None:
     times = {"a": [1.0], "b": [2.0]}
     frame = pd.concat(
-        [cases(times, [8], in_place=True), cases(times, [8], in_place=False, layout="1x4")]
+        [size_rows(times, [8], in_place=True), size_rows(times, [8], in_place=False, layout="1x4")]
     )
     labels = [text.partition(": ")[0] for text in sentences(frame)]
     assert labels == ["all_reduce, 1x2, in_place True", "all_reduce, 1x4, in_place False"]
-
-
-def test_the_best_of_three_is_named_only_where_it_is_alone() -> None:
-    frame = cases(
-        {"a": [1.0, 2.0, 9.0], "b": [2.0, 1.99, 3.0], "c": [3.0, 3.0, 3.01]}, sizes=[8, 16, 32]
-    )
-    table = best(frame)
-    assert table.best.tolist() == ["a", "not distinguishable", "not distinguishable"]
-    assert table.alike.tolist() == [("a",), ("b", "a"), ("b", "c")]
-    assert table.second.tolist() == ["b", "a", "c"]
-    assert table.compared.tolist() == [3, 3, 3]
-
-
-def test_without_intervals_nothing_is_best() -> None:
-    table = best(cases({"a": [1.0], "b": [9.0]}, sizes=[8], half=np.nan))
-    assert table[["best", "alike"]].to_numpy().tolist() == [["not distinguishable", ("a", "b")]]
-
-
-def test_a_size_that_one_backend_has_alone_has_no_best() -> None:
-    frame = cases({"a": [1.0, 2.0], "b": [2.0, 1.0]}, sizes=[8, 16])
-    assert best(frame.iloc[:3]).message_bytes.tolist() == [8]
 
 
 def test_an_unknown_variable_is_refused_with_what_is_allowed() -> None:
     with pytest.raises(
         ConfigError, match="variable=speed can't be compared; allowed: benchmark, backend, layout"
     ):
-        crossovers(cases(lines()), "speed")
+        crossovers(size_rows(lines()), "speed")
 
 
 @given(
@@ -278,8 +255,8 @@ def test_exchanging_the_two_exchanges_only_the_words(
 ) -> None:
     sizes = OCTAVES[: len(points)]
     first, other = ([point[index] for point in points] for index in (0, 1))
-    table = crossovers(cases({"a": first, "b": other}, sizes, half))
-    mirrored = crossovers(cases({"b": first, "a": other}, sizes, half))
+    table = crossovers(size_rows({"a": first, "b": other}, sizes, half))
+    mirrored = crossovers(size_rows({"b": first, "a": other}, sizes, half))
     assert table.below.tolist() == mirrored.above.tolist()
     assert table.crossover_bytes.to_numpy() == pytest.approx(mirrored.crossover_bytes.to_numpy())
     assert (

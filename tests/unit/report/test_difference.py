@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from commbench.report.combined import combine_runs
 from commbench.report.compare import compare
-from commbench.report.crossover import UNDECIDED, comparisons
+from commbench.report.crossover import comparisons
 from commbench.report.difference import (
-    LEAST_PAIRS,
     Measured,
     Ratio,
     differ,
     holm,
-    launches_to_be_sure,
+    launches_needed,
     mann_whitney,
     missing_launches,
     noise,
@@ -31,7 +31,6 @@ from commbench.report.difference import (
     signed_rank,
     verdict,
 )
-from commbench.report.recommend import choice_of
 from commbench.results.columns import CASES
 
 Series = NDArray[np.float64]
@@ -108,8 +107,7 @@ def shares(frame: pd.DataFrame) -> Iterator[float]:
     (pair,) = comparisons(frame)
     yield float((pair.winners >= 0).mean())
     yield (
-        sum(row["best"] != UNDECIDED for row in choice_of(frame).best)
-        / frame.message_bytes.nunique()
+        sum(best.is_decided for best in combine_runs(frame).best) / frame.message_bytes.nunique()
     )
     verdicts = compare(
         frame[frame.backend == "a"], frame[frame.backend == "b"], by="backend"
@@ -214,7 +212,7 @@ def test_a_range_of_three_visits_is_stretched() -> None:
 @pytest.mark.parametrize("count", [4, 6, 10, 35])
 def test_the_interval_of_a_ratio_holds_the_truth_in_95_percent(count: int, paired: bool) -> None:
     """Also with skewed launches."""
-    if paired and count < LEAST_PAIRS:
+    if paired and count < launches_needed(1, paired=True):
         return
     rng = np.random.default_rng(count)
     intervals = [
@@ -348,7 +346,8 @@ def test_the_normal_limit_of_the_signed_ranks_continues_the_exact_values() -> No
 
 
 @pytest.mark.parametrize(
-    ("cases", "paired", "launches"), [(1, True, 6), (24, True, 10), (1, False, 4), (24, False, 7)]
+    ("cases", "paired", "launches"),
+    [(1, True, 6), (2, True, 7), (24, True, 10), (1, False, 4), (2, False, 5), (24, False, 7)],
 )
 def test_so_many_launches_are_enough_and_one_less_is_not(
     cases: int, paired: bool, launches: int
@@ -358,8 +357,12 @@ def test_so_many_launches_are_enough_and_one_less_is_not(
         high = np.arange(1.0, count + 1) + 100
         return cases * (signed_rank if paired else mann_whitney)(low, high)
 
-    assert launches_to_be_sure(cases, paired) == launches
+    assert launches_needed(cases, paired) == launches
     assert p(launches) <= 0.05 < p(launches - 1)
+
+
+def test_a_stricter_level_takes_more_launches() -> None:
+    assert [launches_needed(2, level=level) for level in (0.05, 0.01, 0.001)] == [5, 6, 8]
 
 
 def counted(first: list[int], second: list[int]) -> Fraction:

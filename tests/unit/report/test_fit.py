@@ -16,8 +16,8 @@ from sample_cases import case_row
 
 import commbench
 from commbench.core.errors import CommbenchError
+from commbench.report.combined import combine_runs
 from commbench.report.fit import answerable, families, ignored, pieces
-from commbench.report.recommend import choice_of
 from commbench.results.columns import CASES
 
 Series = NDArray[Any]
@@ -171,7 +171,7 @@ def test_a_row_of_three_launches_is_three_and_keeps_its_own_median_and_interval(
         "interval_of": "launches",
     }
     frame = cases(np.array([8]), np.array([2.1]), interval_level=0.99, run_id="r", **columns)
-    for table in (frame, choice_of(with_all_columns(frame)).cases):
+    for table in (frame, combine_runs(with_all_columns(frame)).cases):
         (time,) = families(table)[0].times
         assert (time.medians, time.median_s) == (pytest.approx((1.1, 2.1, 3.1)), 2.1)
         assert (time.low_s, time.high_s, time.level, time.run_id) == (2.1, 2.1, 0.99, "r")

@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 from generated_results import run_of
 
+from commbench.report.combined import combine_runs
 from commbench.report.headline import headline, trust
-from commbench.report.recommend import choice_of, size_text
 from commbench.report.summary import read_results
+from commbench.report.texts import size_text
 
 
 def cases_of(tmp_path: Path, flags: dict[int, list[str]] | None = None) -> pd.DataFrame:
@@ -22,7 +23,7 @@ def cases_of(tmp_path: Path, flags: dict[int, list[str]] | None = None) -> pd.Da
 
 
 def headline_of(cases: pd.DataFrame, **changed: Any) -> str:
-    return headline(choice_of(cases.assign(**changed)), [])
+    return headline(combine_runs(cases.assign(**changed)), [])
 
 
 def test_each_extreme_has_its_benchmark_size_and_backend(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_layers_lie_on_one_another(tmp_path: Path) -> None:
     """MPI from Python lies on MPI from C; gloo does not lie on MPI."""
     for number in (0, 1, 2):  # gloo, mpi native, mpi python
         run_of(tmp_path, number)
-    choice = summarise_results(read_results([tmp_path], "all_reduce")).choice
+    choice = summarise_results(read_results([tmp_path], "all_reduce")).combined
     pictures = waterfalls(curves_of(choice, ()))
     assert [picture.title for picture in pictures] == [
         "all_reduce, 8 B, 1x2",
@@ -202,11 +202,11 @@ def test_a_layer_lies_on_its_own_library_only(tmp_path: Path) -> None:
     for number, library in ((1, "Open MPI"), (2, "MPICH")):
         run_of(tmp_path, number, library=library)
     assert not waterfalls(
-        curves_of(summarise_results(read_results([tmp_path], "all_reduce")).choice, ())
+        curves_of(summarise_results(read_results([tmp_path], "all_reduce")).combined, ())
     )
     run_of(tmp_path, 13, library="MPICH")
     pictures = waterfalls(
-        curves_of(summarise_results(read_results([tmp_path], "all_reduce")).choice, ())
+        curves_of(summarise_results(read_results([tmp_path], "all_reduce")).combined, ())
     )
     assert [picture.title for picture in pictures] == [
         "all_reduce, 8 B, 1x2",
@@ -216,7 +216,7 @@ def test_a_layer_lies_on_its_own_library_only(tmp_path: Path) -> None:
 
 def test_a_soak_alone_is_a_result(page: Path) -> None:
     summary = summarise_results(read_results([max(find_runs(page.parent))]))  # the newest run
-    assert headline(summary.choice, summary.soaks).startswith(
+    assert headline(summary.combined, summary.soaks).startswith(
         "Soak of p2p_latency 8 B, simulated virtual 1x2: median "
     )
     assert not any(

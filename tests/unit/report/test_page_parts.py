@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from generated_results import SIZES, run_of
 
+from commbench.report.combined import CombinedCases, combine_runs
 from commbench.report.page_parts import MOST_COLUMNS, by_variables, number_tables
-from commbench.report.recommend import Choice, choice_of, interval_text
 from commbench.report.summary import read_results
+from commbench.report.texts import interval_text
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +21,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [run_of(folder, number) for number in range(7)]
 
 
-def choice_from(chosen: list[Path], benchmark: str | None = None) -> Choice:
-    return choice_of(read_results(chosen, benchmark).cases)
+def choice_from(chosen: list[Path], benchmark: str | None = None) -> CombinedCases:
+    return combine_runs(read_results(chosen, benchmark).cases)
 
 
 def test_sizes_are_down_and_what_distinguishes_is_across(runs: list[Path]) -> None:
@@ -48,9 +49,9 @@ def test_one_column_is_named_above_the_table_and_a_bandwidth_benchmark_has_rates
     runs: list[Path],
 ) -> None:
     cases = read_results(runs[:1], "all_reduce").cases
-    (table,) = number_tables(choice_of(cases))
+    (table,) = number_tables(combine_runs(cases))
     assert (table.shared, table.heads) == ("gloo python", ["time"])
-    (table,) = number_tables(choice_of(cases.assign(benchmark="p2p_bandwidth")))
+    (table,) = number_tables(combine_runs(cases.assign(benchmark="p2p_bandwidth")))
     assert all(cell.text.endswith(" GB/s") for _, cells in table.rows for cell in cells)
 
 
@@ -63,7 +64,7 @@ def test_large_tables_and_those_after_the_third_are_folded(runs: list[Path]) -> 
 
 def test_cases_are_in_an_order_that_does_not_depend_on_that_of_the_rows(runs: list[Path]) -> None:
     cases = read_results([runs[0], runs[1], runs[3]]).cases
-    choice = choice_of(cases.sample(frac=1, random_state=0))
+    choice = combine_runs(cases.sample(frac=1, random_state=0))
     order = sorted(choice.cases.to_dict("records"), key=lambda row: by_variables(choice, row))
     keys = [
         (row["benchmark"], row["backend"], row["layout"], row["message_bytes"]) for row in order

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import commbench
 from commbench.cli.predict import predict_command, prediction_text
 from commbench.core.errors import CommbenchError
+from commbench.report.combined import combine_runs
 from commbench.report.predict import TrainingStep, predict, step_of
-from commbench.report.recommend import choice_of
 from commbench.results.columns import CASES
 
 MIB = 2**20
@@ -200,7 +200,7 @@ def test_a_fit_that_misses_a_size_by_30_percent_answers_nothing() -> None:
         frame = cases(line | {2 * MIB: factor * line[2 * MIB]}).reindex(
             columns=[column.name for column in CASES]
         )
-        assert len(choice_of(frame.assign(case_id=list("abcd"))).fits) == fits
+        assert len(combine_runs(frame.assign(case_id=list("abcd"))).fits) == fits
 
 
 @pytest.mark.parametrize(

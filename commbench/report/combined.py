@@ -1,56 +1,62 @@
-"""Which backend and layout to use: the cases of all runs combined, and the best of them at each
-size.
-
-Layouts are compared only where they have the same number of ranks: 1x2 has less work to do than
-1x4.
-"""
+"""The cases of all runs combined, one row each, and what follows from them: names, lines over size,
+the best, crossovers, fits."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from commbench.core.units import (
-    about_bytes,
-    format_bytes,
-    format_factor,
-    format_seconds,
-    plural,
-    value_text,
-)
-from commbench.core.variables import MAPS, TABLE
-from commbench.results.columns import Row, grouped
+from commbench.core.units import about_bytes, format_seconds, value_text
+from commbench.core.variables import MAPS
+from commbench.results.columns import grouped
 from commbench.results.load import row_dicts
 
-from .crossover import NO_VALUE, THIS_RUN, UNDECIDED, best_rows, sentences
-from .difference import FEW_LAUNCHES
+from .best import UNDECIDED, Best, best_backends_and_layouts
+from .crossover import sentences
 from .fit import (
     FAMILY_COLUMNS,
     FAMILY_VARIABLES,
     GOOD_FIT,
     answerable,
+    distinguishing,
     families,
     launch_medians,
     pieces,
-    varying,
 )
+from .texts import FIRST, name_of, size_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CASES = 20_000  # distinct cases that are compared; the others are only counted
 MOST_FITS = 60
-FIRST = ("backend", "engine")
-BARE = tuple(each.name for each in TABLE if each.bare)
-SHORT = 8  # characters of an exact size
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
 VISIT_COLUMNS = ("visit_medians_s", "visit_segments")
-# not in older files
-INTERVAL_COLUMNS = ("interval_of", "interval_level", "visits", "visits_s", *VISIT_COLUMNS)
+ONE_CASE = ("case_id", "library", "label", "hosts")
+# column of cases.parquet -> how several runs of a case are combined; a report knows no others
+COMBINED: Mapping[str, Literal["first", "median", "min", "max"]] = {
+    **dict.fromkeys((*ONE_CASE, *FAMILY_VARIABLES, *FAMILY_COLUMNS), "first"),
+    "world_size": "first",
+    "ranks_per_node": "first",
+    "run_id": "first",
+    "median_s": "median",
+    "ci_low_s": "min",
+    "ci_high_s": "max",
+    "interval_of": "first",
+    "interval_level": "min",
+    "visits": "first",
+    "visits_s": "first",
+    "p99_s": "median",
+    "algbw_gb_per_s": "median",
+    "busbw_gb_per_s": "median",
+    "limit_gb_per_s": "median",
+    "limit_name": "first",
+    "efficiency": "median",
+    "warnings": "first",
+}
 PAIRLESS = [
     "message_bytes",
     *(name for name in FAMILY_VARIABLES if name not in ("pair", *MAPS)),
@@ -70,7 +76,7 @@ class Fit(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class CombinedCases:
     """`cases`: one row per distinct case that is ok, one pair of each matrix; `left`: how many
     exceeded MOST_CASES."""
 
@@ -92,7 +98,7 @@ class Choice:
         by_benchmark = grouped(variables_of, lambda variables: variables["benchmark"])
         return list(
             dict.fromkeys(
-                name for variables in by_benchmark.values() for name in _distinguishing(variables)
+                name for variables in by_benchmark.values() for name in distinguishing(variables)
             )
         )
 
@@ -133,31 +139,9 @@ class Choice:
         }
 
     @functools.cached_property
-    def best(self) -> list[Row]:
-        """The best backend and layout by benchmark, ranks and size, for the sizes that at least two
-        have.
-
-        The rows of crossover.best with `world_size` and `more`, the variables that distinguish rows
-        of a benchmark.
-        """
-        rows: list[Row] = [
-            {**row, "world_size": world}
-            for world, cases in answerable(self.cases).groupby("world_size", sort=True)
-            for row in best_rows(cases, "backend", "layout")
-        ]
-        by_benchmark = grouped(rows, lambda row: row["benchmark"])
-        differing = {benchmark: _distinguishing(alike) for benchmark, alike in by_benchmark.items()}
-        return [
-            {
-                **row,
-                "more": ", ".join(
-                    f"{name} {value_text(row[name])}"
-                    for name in differing[row["benchmark"]]
-                    if row[name] not in NO_VALUE
-                ),
-            }
-            for row in rows
-        ]
+    def best(self) -> list[Best]:
+        """The best backend and layout at each size that at least two have."""
+        return best_backends_and_layouts(self.cases)
 
     @functools.cached_property
     def crossings(self) -> list[str]:
@@ -198,11 +182,10 @@ class Choice:
         return fits[:MOST_FITS]
 
 
-def choice_of(cases: pd.DataFrame) -> Choice:
+def combine_runs(cases: pd.DataFrame) -> CombinedCases:
     """Combine the cases of all runs; raises CommbenchError for a missing column."""
-    cases = cases.reindex(
-        columns=list(dict.fromkeys([*cases.columns, *FAMILY_VARIABLES, *INTERVAL_COLUMNS]))
-    )
+    wanted = (*cases.columns, *COMBINED, *VISIT_COLUMNS)
+    cases = cases.reindex(columns=list(dict.fromkeys(wanted)))
     distinct = _over_runs(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
     # of cases with many pairs the first pair of two ranks; maps are not compared: they can't be
     # hashed
@@ -215,15 +198,15 @@ def choice_of(cases: pd.DataFrame) -> Choice:
     apart = pairs.where(ends.str[0] != ends.str[1])
     first = apart.groupby([distinct[name] for name in PAIRLESS], dropna=False).transform("min")
     single = distinct[~many | (pairs == first).fillna(False)].reset_index(drop=True)
-    return Choice(single.head(MOST_CASES), max(len(single) - MOST_CASES, 0))
+    return CombinedCases(single.head(MOST_CASES), max(len(single) - MOST_CASES, 0))
 
 
 def _over_runs(ok: pd.DataFrame) -> pd.DataFrame:
-    """One row per case_id, library, label and hosts: the median over runs and the widest interval,
+    """One row per ONE_CASE with the columns COMBINED: the median over runs and the widest interval,
     as in a Family.
 
-    It has the columns named in `totals` and `kept`, and no others. `medians` has that of each
-    launch; run_id is null where there are several runs. An older case_id has no library in it.
+    Further columns: `runs`, `medians` of each launch, and `launches`, how many those are; run_id is
+    null where there are several runs.
     """
     medians: Any = [
         launch_medians(*row) for row in ok[["median_s", *VISIT_COLUMNS]].itertuples(index=False)
@@ -236,89 +219,12 @@ def _over_runs(ok: pd.DataFrame) -> pd.DataFrame:
         label=ok["label"].fillna(""),
         interval_level=ok["interval_level"].astype(float),
     )
-    totals: dict[str, Any] = {
-        "median_s": "median",
-        "ci_low_s": "min",
-        "ci_high_s": "max",
-        "runs": "sum",
-    }
-    totals |= {"medians": lambda of_runs: list(itertools.chain(*of_runs)), "interval_level": "min"}
-    totals |= dict.fromkeys(
-        ("algbw_gb_per_s", "busbw_gb_per_s", "efficiency", "limit_gb_per_s", "p99_s"), "median"
-    )
-    kept = (
-        *FAMILY_VARIABLES,
-        *FAMILY_COLUMNS,
-        "world_size",
-        "ranks_per_node",
-        "limit_name",
-        "run_id",
-        "interval_of",
-        "visits",
-        "visits_s",
-        "warnings",
-    )
-    one_each = ["case_id", "library", "label", "hosts"]
-    totals |= {
-        name: "first"
-        for name in kept
-        if name in frame and name not in totals and name not in one_each
-    }
-    grouped = frame.groupby(one_each, sort=False, dropna=False)
-    distinct = grouped.agg(totals).reset_index()
+    totals: dict[str, Any] = {name: how for name, how in COMBINED.items() if name not in ONE_CASE}
+    totals["runs"] = "sum"
+    totals["medians"] = lambda of_runs: list(itertools.chain(*of_runs))
+    by_case = frame.groupby(list(ONE_CASE), sort=False, dropna=False)
+    distinct = by_case.agg(totals).reset_index()
     return distinct.assign(
         run_id=distinct["run_id"].where(distinct["runs"] == 1),
         launches=distinct["medians"].map(len).astype(int),
     )
-
-
-def best_text(row: Row) -> str:
-    """The fastest of a row of Choice.best with its lead, or why none is named."""
-    launches = row["launches"]
-    factor = format_factor(row["ratio"])
-    if row["best"] == UNDECIDED:
-        named = zip(row["alike"], row["alike_s"], strict=True)
-        times = " and ".join(f"{name} ({format_seconds(time_s)})" for name, time_s in named)
-        over = plural(launches, "launch", "launches")
-        basis = f"with {over}, too few to be sure" if launches < FEW_LAUNCHES else f"over {over}"
-        return f"{times} are {UNDECIDED} {basis}"
-    time = f"{format_seconds(row['median_s'])} ({interval_text(row['ci_low_s'], row['ci_high_s'])})"
-    if launches < FEW_LAUNCHES:
-        return (
-            f"{row['best']} was fastest {THIS_RUN}, {time}; {row['second']} took {factor} as long"
-        )
-    return f"{row['best']} is fastest, {time}; {row['second']} takes {factor} as long"
-
-
-def _distinguishing(rows: Iterable[Row]) -> list[str]:
-    return [name for name in varying(rows) if name not in ("benchmark", "env")]
-
-
-def size_text(size: float) -> str:
-    """A size in bytes, exact where that is short: 40 MB, 16 KiB; else rounded."""
-    exact = format_bytes(round(size))
-    return exact if len(exact) <= SHORT else about_bytes(size)
-
-
-def interval_text(
-    low: float | None, high: float | None, end_text: Callable[[float], str] = format_seconds
-) -> str:
-    """Both ends of an interval, by default of seconds, or `no interval` for null or NaN."""
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
-        return "no interval"
-    return f"{end_text(low)} .. {end_text(high)}"
-
-
-def name_of(
-    variables: Mapping[str, Any], distinguishing: Sequence[str], first: Sequence[str] = FIRST
-) -> str:
-    """The values of `first`, then those of `distinguishing`, with the name of the variable unless
-    it is in BARE."""
-    order = sorted(
-        (name for name in distinguishing if name not in FIRST), key=lambda name: name not in BARE
-    )
-    texts = {
-        name: value_text(variables[name]) for name in order if variables.get(name) not in NO_VALUE
-    }
-    more = [text if name in BARE else f"{name} {text}" for name, text in texts.items()]
-    return " ".join([*(str(variables[name]) for name in first), *more])

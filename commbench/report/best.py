@@ -1,0 +1,277 @@
+"""Which backend, layout or other setting is fastest at each size.
+
+Families that differ only in that setting are compared. Which times count as different is decided in
+difference.py. Layouts are compared only where they have the same number of ranks: 1x2 has less work
+to do than 1x4.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from commbench.core.errors import ConfigError
+from commbench.core.units import format_factor, format_seconds, plural, value_text
+from commbench.core.variables import brought_along
+from commbench.results.columns import grouped
+
+from .difference import FEW_LAUNCHES, Measured, differ
+from .fit import FAMILY_VARIABLES, Family, answerable, distinguishing, families, key, varying
+from .texts import (
+    NO_VALUE,
+    interval_text,
+    microseconds_text,
+    setting_text,
+    setting_texts,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNDECIDED = "not distinguishable"
+THIS_RUN = "in this run"
+BEST_COLUMNS = (  # of the table that fastest_by_size returns: attributes of Best
+    "message_bytes",
+    "best",
+    "median_s",
+    "ci_low_s",
+    "ci_high_s",
+    "second",
+    "ratio",
+    "compared",
+    "alike",
+    "alike_s",
+    "launches",
+)
+
+
+class Rival(NamedTuple):
+    """One of the settings that are compared, and its time at that size."""
+
+    name: str
+    time: Measured
+
+
+@dataclass(frozen=True)
+class Best:
+    """The comparison at one size. `rivals`: at least two, the fastest first.
+
+    `shared`: the values of the variables in which they do not differ; `more`: those of them that
+    tell this comparison from others of its benchmark, as text.
+    """
+
+    shared: Mapping[str, Any]
+    message_bytes: int
+    rivals: tuple[Rival, ...]
+    more: str = ""
+
+    @classmethod
+    def of(cls, shared: Mapping[str, Any], message_bytes: int, rivals: Iterable[Rival]) -> Best:
+        """Rivals with equal times are ordered by name."""
+        order = sorted(rivals, key=lambda rival: (rival.time.median_s, rival.name))
+        return cls(shared, message_bytes, tuple(order))
+
+    @functools.cached_property
+    def undistinguished(self) -> tuple[Rival, ...]:
+        """The fastest, and those whose times do not differ from its."""
+        fastest, *others = self.rivals
+        return (fastest, *(rival for rival in others if not differ(fastest.time, rival.time)))
+
+    @property
+    def is_decided(self) -> bool:
+        return len(self.undistinguished) == 1
+
+    @property
+    def best(self) -> str:
+        """The name of the fastest, where its time differs from all others."""
+        return self.rivals[0].name if self.is_decided else UNDECIDED
+
+    @property
+    def median_s(self) -> float:
+        return self.rivals[0].time.median_s
+
+    @property
+    def ci_low_s(self) -> float:
+        return self.rivals[0].time.low_s
+
+    @property
+    def ci_high_s(self) -> float:
+        return self.rivals[0].time.high_s
+
+    @property
+    def second(self) -> str:
+        return self.rivals[1].name
+
+    @property
+    def ratio(self) -> float:
+        """The time of the second / that of the fastest."""
+        return self.rivals[1].time.median_s / self.median_s
+
+    @property
+    def compared(self) -> int:
+        return len(self.rivals)
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        return tuple(rival.name for rival in self.undistinguished)
+
+    @property
+    def alike_s(self) -> tuple[float, ...]:
+        return tuple(rival.time.median_s for rival in self.undistinguished)
+
+    @property
+    def launches(self) -> int:
+        """The fewest launches of a rival; below FEW_LAUNCHES, the best is that of this run."""
+        return min(len(rival.time.medians) for rival in self.rivals)
+
+
+class ComparableFamilies(NamedTuple):
+    """Families that differ only in what is compared, by name: gloo, or gloo (python) where what a
+    backend brings along differs."""
+
+    shared: Mapping[str, Any]
+    families: tuple[tuple[str, Family], ...]
+
+
+def fastest_by_size(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
+    """The fastest value of a variable (or of several together; default: backend) at each size that
+    at least two have.
+
+    One row per size: what they share, message_bytes, best (its name, or "not distinguishable" where
+    its interval does not differ from another's), median_s with its interval, second, ratio (the
+    second median / the best), compared (how many), alike (names that do not differ from the best,
+    itself included), alike_s (their medians), launches (the fewest of those compared; below 3 the
+    best is that of this run). Raises CommbenchError like crossovers.
+    """
+    import pandas as pd
+
+    variables = variables or ("backend",)
+    shared = shared_variables(*variables)
+    rows = [
+        {name: best.shared[name] for name in shared}
+        | {name: getattr(best, name) for name in BEST_COLUMNS}
+        for best in best_of_each_size(cases, *variables)
+    ]
+    return pd.DataFrame(rows, columns=[*shared, *BEST_COLUMNS])
+
+
+def best_of_each_size(cases: pd.DataFrame, *variables: str) -> list[Best]:
+    """The comparison at each size that at least two values of the variables have."""
+    compared: list[Best] = []
+    for shared, named in comparable_families(cases, *variables):
+        for size in np.unique(np.concatenate([family.sizes for _, family in named])).tolist():
+            rivals = [
+                Rival(name, family.at(size)) for name, family in named if size in family.sizes
+            ]
+            if len(rivals) > 1:
+                compared.append(Best.of(shared, size, rivals))
+    return compared
+
+
+def best_backends_and_layouts(cases: pd.DataFrame) -> list[Best]:
+    """The best backend and layout by number of ranks (`world_size` in `shared`) and size."""
+    compared = [
+        replace(best, shared={**best.shared, "world_size": world})
+        for world, of_world in answerable(cases).groupby("world_size", sort=True)
+        for best in best_of_each_size(of_world, "backend", "layout")
+    ]
+    by_benchmark = grouped(compared, lambda best: best.shared["benchmark"])
+    differing = {
+        benchmark: distinguishing(best.shared for best in alike)
+        for benchmark, alike in by_benchmark.items()
+    }
+    return [
+        replace(best, more=_more_text(best.shared, differing[best.shared["benchmark"]]))
+        for best in compared
+    ]
+
+
+def _more_text(variables: Mapping[str, Any], names: Iterable[str]) -> str:
+    return ", ".join(
+        f"{name} {value_text(variables[name])}" for name in names if variables[name] not in NO_VALUE
+    )
+
+
+def comparable_families(cases: pd.DataFrame, *variables: str) -> Iterator[ComparableFamilies]:
+    """Groups of families that differ only in the variables and in what these bring along."""
+    shared = shared_variables(*variables)
+    implied = set(FAMILY_VARIABLES) - set(shared)
+    groups = grouped(
+        families(answerable(cases)), lambda family: key(family.variables, without=implied)
+    )
+    for group in groups.values():
+        differing = [
+            name for name in varying(family.variables for family in group) if name not in variables
+        ]
+        named = []
+        for family in group:
+            more = setting_texts(family.variables, differing)
+            name = " ".join(setting_text(name, family.variables[name]) for name in variables)
+            named.append((f"{name} ({', '.join(more)})" if more else name, family))
+        yield ComparableFamilies({name: group[0].variables[name] for name in shared}, tuple(named))
+
+
+def shared_variables(*variables: str) -> list[str]:
+    """The variables that are equal in families which differ only in these and what these bring
+    along; raises ConfigError for an unknown one."""
+    for name in variables:
+        if name not in FAMILY_VARIABLES:
+            raise ConfigError(
+                f"variable={name} can't be compared; allowed: {', '.join(FAMILY_VARIABLES)}"
+            )
+    without = {
+        *variables,
+        *(companion for name in variables for companion in brought_along(name)),
+    }
+    return [name for name in FAMILY_VARIABLES if name not in without]
+
+
+# ---------------------------------------------------------------- as text
+
+
+def best_text(best: Best) -> str:
+    """The fastest with its lead, or why none is named."""
+    few = best.launches < FEW_LAUNCHES
+    if not best.is_decided:
+        times = " and ".join(
+            f"{name} ({format_seconds(time.median_s)})" for name, time in best.undistinguished
+        )
+        over = plural(best.launches, "launch", "launches")
+        basis = f"with {over}, too few to be sure" if few else f"over {over}"
+        return f"{times} are {UNDECIDED} {basis}"
+    factor = format_factor(best.ratio)
+    time = f"{format_seconds(best.median_s)} ({interval_text(best.ci_low_s, best.ci_high_s)})"
+    if few:
+        return f"{best.best} was fastest {THIS_RUN}, {time}; {best.second} took {factor} as long"
+    return f"{best.best} is fastest, {time}; {best.second} takes {factor} as long"
+
+
+def _best_cell(best: Best) -> str:
+    return best.best if best.is_decided else f"{UNDECIDED}: {', '.join(best.alike)}"
+
+
+def _launches_cell(best: Best) -> str:
+    return plural(best.launches, "launch", "launches") if best.is_decided else ""
+
+
+# heading -> cell, of the table on the terminal and on the page
+BEST_CELLS: Mapping[str, Callable[[Best], str]] = {
+    "benchmark": lambda best: f"{best.shared['benchmark']} {best.more}".strip(),
+    "ranks": lambda best: str(best.shared["world_size"]),
+    "message\nB": lambda best: str(best.message_bytes),
+    "best": _best_cell,
+    "median\nus": lambda best: microseconds_text(best.median_s),
+    "interval\nus": lambda best: interval_text(best.ci_low_s, best.ci_high_s, microseconds_text),
+    "second": lambda best: best.second,
+    "takes": lambda best: format_factor(best.ratio),
+    "based on": _launches_cell,
+}
+
+
+def best_rows(compared: Iterable[Best]) -> list[tuple[str, ...]]:
+    """The rows of a table with the headings of BEST_CELLS."""
+    return [tuple(cell(best) for cell in BEST_CELLS.values()) for best in compared]

@@ -1,0 +1,72 @@
+"""How a report writes sizes, times, intervals and the values that tell cases apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from commbench.core.units import (
+    about_bytes,
+    format_bytes,
+    format_number,
+    format_seconds,
+    value_text,
+)
+from commbench.core.variables import TABLE
+
+NO_VALUE: tuple[Any, ...] = (None, "", {})
+FIRST = ("backend", "engine")  # of each name
+BARE = tuple(each.name for each in TABLE if each.bare)
+# their values do not say what they are of
+NAMED = ("pair", "interface", "hosts", "label", "bind")
+SHORT = 8  # characters of an exact size
+
+
+def size_text(size: float) -> str:
+    """A size in bytes, exact where that is short: 40 MB, 16 KiB; else rounded."""
+    exact = format_bytes(round(size))
+    return exact if len(exact) <= SHORT else about_bytes(size)
+
+
+def microseconds_text(seconds: float | None) -> str:
+    """The number alone, for a column in microseconds."""
+    return format_number(None if seconds is None else 1e6 * seconds)
+
+
+def interval_text(
+    low: float | None, high: float | None, end_text: Callable[[float], str] = format_seconds
+) -> str:
+    """Both ends of an interval, by default of seconds, or `no interval` for null or NaN."""
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return "no interval"
+    return f"{end_text(low)} .. {end_text(high)}"
+
+
+def name_of(
+    variables: Mapping[str, Any], distinguishing: Sequence[str], first: Sequence[str] = FIRST
+) -> str:
+    """The values of `first`, then those of `distinguishing`, with the name of the variable unless
+    it is in BARE."""
+    order = sorted(
+        (name for name in distinguishing if name not in FIRST), key=lambda name: name not in BARE
+    )
+    texts = {
+        name: value_text(variables[name]) for name in order if variables.get(name) not in NO_VALUE
+    }
+    more = [text if name in BARE else f"{name} {text}" for name, text in texts.items()]
+    return " ".join([*(str(variables[name]) for name in first), *more])
+
+
+def setting_text(name: str, value: Any) -> str:
+    """A value, with the variable's name where the value alone is not clear."""
+    if isinstance(value, str) and name not in NAMED:
+        return value
+    return f"{name} {value_text(value)}"
+
+
+def setting_texts(variables: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """The settings that have a value."""
+    return [
+        setting_text(name, variables[name]) for name in names if variables[name] not in NO_VALUE
+    ]

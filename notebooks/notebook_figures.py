@@ -1,0 +1,205 @@
+"""The figures of the notebooks, drawn by matplotlib with colours and ticks of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commbench.report.figures import (
+    BAND_OPACITY,
+    GRID,
+    PALETTE,
+    Colours,
+    byte_ticks,
+    bytes_text,
+    line_style,
+    log_ticks,
+    ramp,
+    rate_text,
+    seconds_text,
+    set_ticks,
+    with_gaps,
+)
+from commbench.report.fit import families
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE_INCHES = (7.2, 3.8)
+
+
+@contextmanager
+def figure(
+    title: str, columns: int = 1, height: float = SIZE_INCHES[1]
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure of a notebook with one or several axes side by side, shown at the end of the `with`
+    block."""
+    import matplotlib.pyplot as plt
+
+    plt.rc("axes", grid=True, axisbelow=True)
+    plt.rc("axes.spines", top=False, right=False)
+    plt.rc("grid", color=GRID)
+    plt.rc("font", size=9)
+    plt.rc("legend", frameon=False)
+    plt.rc("figure", dpi=80)
+    made, axes = plt.subplots(
+        1, columns, figsize=(SIZE_INCHES[0], height), layout="constrained", squeeze=False
+    )
+    made.suptitle(title, fontsize=11)
+    yield made, list(axes[0])
+    plt.show()
+
+
+def byte_axis(axes: Axes, sizes: Sequence[float]) -> None:
+    """Logarithmic, ticks at powers of two with binary units."""
+    axes.set_xscale("log", base=2)
+    low = float(min(sizes))
+    high = float(max(sizes))
+    set_ticks(axes.xaxis, byte_ticks(low, high * 1.0001) or [low], bytes_text)
+    axes.set_xlim(low / 1.5, high * 1.5)
+    axes.set_xlabel("message")
+    if len(axes.get_xticks()) > 5:
+        axes.tick_params(axis="x", labelrotation=30)
+
+
+def rate_axis(axes: Axes, label: str = "algorithm bandwidth, GB/s") -> None:
+    """Logarithmic, in GB/s (10^9 B/s)."""
+    _log_axis(axes, label, rate_text)
+
+
+def _log_axis(axes: Axes, label: str, text: Callable[[float], str]) -> None:
+    least = axes.dataLim.minposy
+    most = axes.dataLim.ymax
+    low, high = (least / 1.6, most * 1.6) if 0 < least <= most else (0.1, 10.0)
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    set_ticks(axes.yaxis, log_ticks(low, high), text)
+    axes.set_ylabel(label)
+
+
+def curves(
+    axes: Axes,
+    cases: pd.DataFrame,
+    by: Sequence[str],
+    rate: bool = False,
+    colours: Colours | None = None,
+) -> None:
+    """Seconds (GB/s with `rate`) over the message size: a line with its interval per value of the
+    columns `by`.
+
+    Pass the same `colours` to give names the same colours in several figures.
+    """
+    chosen = Colours() if colours is None else colours
+    groups = list(cases.groupby(list(by), dropna=False))
+    sizes: list[int] = []
+    for values, part in groups:
+        name = ", ".join(str(value) for value in values)
+        for family in families(part):
+            colour, dashes = chosen.of(name)
+            middle = family.median_s
+            low = family.low_s
+            high = family.high_s
+            if rate:
+                middle, low, high = (
+                    family.sizes / seconds * 1e-9 for seconds in (middle, high, low)
+                )
+            axes.plot(
+                family.sizes,
+                middle,
+                color=colour,
+                linestyle=line_style(dashes),
+                marker="o",
+                markersize=4,
+                label=name,
+            )
+            axes.fill_between(
+                family.sizes, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0
+            )
+            sizes += family.sizes.tolist()
+    byte_axis(axes, sizes)
+    (rate_axis(axes) if rate else _log_axis(axes, "median time", seconds_text))
+    if len(groups) > 1:
+        axes.legend()
+
+
+def published_curve(axes: Axes, values: pd.DataFrame, name: str, colour: str) -> None:
+    """Published values over message size, as open points to distinguish them from measured ones."""
+    axes.plot(
+        values["message_bytes"].astype(float),
+        values["value"],
+        color=colour,
+        marker="o",
+        markersize=4,
+        markerfacecolor="white",
+        linestyle=":",
+        label=name,
+    )
+
+
+def rate_over_time(axes: Axes, soak: pd.DataFrame) -> None:
+    """The rate of one soak (cold_start.soak_intervals) over time, its median dashed, with gaps
+    where nothing ran."""
+    at, rate = with_gaps(soak[["at_s", "rate_gb_per_s"]].to_numpy(dtype=float).T, 1.5)
+    axes.plot(at, rate, color=PALETTE[0], linewidth=1)
+    axes.axhline(
+        float(soak["rate_gb_per_s"].median()), color="black", linestyle="--", linewidth=0.8
+    )
+    axes.set_ylim(0)
+    axes.set_xlabel("since the start, s")
+    axes.set_ylabel("bandwidth, GB/s")
+
+
+def heat_map(axes: Axes, matrix: pd.DataFrame, unit: str) -> None:
+    """Rates [from, to] with a number in each cell; dark is slow, empty cells were not measured."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colours = [ramp(share)[0] for share in (1, 2 / 3, 1 / 3, 0)]
+    values = matrix.to_numpy(dtype=float)
+    image = axes.imshow(values, cmap=LinearSegmentedColormap.from_list("commbench", colours))
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            ink = "white" if value < middle else "black"
+            axes.text(column, row, rate_text(value), ha="center", va="center", color=ink)
+    axes.set_xticks(range(values.shape[1]), labels=[str(rank) for rank in matrix.columns])
+    axes.set_yticks(range(values.shape[0]), labels=[str(rank) for rank in matrix.index])
+    axes.set_xlabel("to rank")
+    axes.set_ylabel("from rank")
+    axes.grid(False)
+    axes.figure.colorbar(image, ax=axes, label=unit)
+
+
+def bars(axes: Axes, values: pd.Series, label: str, low: pd.Series, high: pd.Series) -> None:
+    """A horizontal bar from zero for each name, with its interval and its number."""
+    places = np.arange(len(values))
+    names = [str(name) for name in values.index]
+    colours = Colours(names)
+    axes.barh(places, values, color=[colours.of(name)[0] for name in names])
+    axes.errorbar(
+        values, places, xerr=[values - low, high - values], fmt="none", ecolor="black", capsize=3
+    )
+    for place, value, end in zip(places, values, high, strict=True):
+        axes.annotate(
+            f"{value:.3g}", (end, place), xytext=(5, 0), textcoords="offset points", va="center"
+        )
+    axes.set_yticks(places, labels=names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, float(high.max()) * 1.15)
+    axes.set_xlabel(label)
+
+
+def histogram(axes: Axes, values: Sequence[float], label: str, width: float) -> None:
+    """Counts of the values in bins of `width` that begin at zero."""
+    from matplotlib.ticker import MaxNLocator
+
+    known = [value for value in values if np.isfinite(value)]
+    edges = np.arange(0, max([*known, width]) + 2 * width, width)
+    axes.hist(known, bins=edges.tolist(), color=PALETTE[0], edgecolor="white")
+    axes.set_xlabel(label)
+    axes.set_ylabel(f"of {len(known)}")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,0 +1,87 @@
+"""The best at each size: of those that are compared, and in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from size_rows import size_rows
+
+from commbench.report.best import (
+    BEST_CELLS,
+    Best,
+    Rival,
+    best_backends_and_layouts,
+    best_rows,
+    best_text,
+    fastest_by_size,
+)
+from commbench.report.difference import Measured
+
+
+def test_the_best_of_three_is_named_only_where_it_is_alone() -> None:
+    frame = size_rows(
+        {"a": [1.0, 2.0, 9.0], "b": [2.0, 1.99, 3.0], "c": [3.0, 3.0, 3.01]}, sizes=[8, 16, 32]
+    )
+    table = fastest_by_size(frame)
+    assert table.best.tolist() == ["a", "not distinguishable", "not distinguishable"]
+    assert table.alike.tolist() == [("a",), ("b", "a"), ("b", "c")]
+    assert table.second.tolist() == ["b", "a", "c"]
+    assert table.compared.tolist() == [3, 3, 3]
+
+
+def test_without_intervals_nothing_is_fastest_by_size() -> None:
+    table = fastest_by_size(size_rows({"a": [1.0], "b": [9.0]}, sizes=[8], half=np.nan))
+    assert table[["best", "alike"]].to_numpy().tolist() == [["not distinguishable", ("a", "b")]]
+
+
+def test_a_size_that_one_backend_has_alone_has_no_fastest_by_size() -> None:
+    frame = size_rows({"a": [1.0, 2.0], "b": [2.0, 1.0]}, sizes=[8, 16])
+    assert fastest_by_size(frame.iloc[:3]).message_bytes.tolist() == [8]
+
+
+@pytest.mark.parametrize(
+    ("launches", "slower_s", "text"),
+    [
+        (
+            2,
+            3e-6,
+            "mpi 1x2 was fastest in this run, 1.00 us (900 ns .. 1.10 us); gloo",
+        ),
+        (3, 3e-6, "mpi 1x2 is fastest, 1.00 us (900 ns .. 1.10 us); gloo 1x2 takes 3 x as long"),
+        (
+            2,
+            1e-6,
+            "gloo 1x2 (1.00 us) and mpi 1x2 (1.00 us) are not distinguishable with 2",
+        ),
+        (
+            3,
+            1e-6,
+            "gloo 1x2 (1.00 us) and mpi 1x2 (1.00 us) are not distinguishable over 3",
+        ),
+    ],
+)
+def test_three_launches_are_enough_to_name_the_fastest(
+    launches: int, slower_s: float, text: str
+) -> None:
+    rivals = [
+        Rival(name, Measured((median_s,) * launches, 0.9 * median_s, 1.1 * median_s))
+        for name, median_s in (("mpi 1x2", 1e-6), ("gloo 1x2", slower_s))
+    ]
+    assert best_text(Best.of({}, 8, rivals)).startswith(text)
+
+
+def test_layouts_are_compared_where_they_have_as_many_ranks() -> None:
+    frame = pd.concat(
+        [
+            size_rows({"mpi": [1.0], "gloo": [3.0]}, [8], layout="1x4").assign(world_size=4),
+            size_rows({"mpi": [9.0]}, [8], layout="2x2").assign(world_size=4),
+            size_rows({"mpi": [0.1]}, [8], layout="1x2").assign(world_size=2),
+        ]
+    )
+    (best,) = best_backends_and_layouts(frame)
+    assert [rival.name for rival in best.rivals] == ["mpi 1x4", "gloo 1x4", "mpi 2x2"]
+    (cells,) = best_rows([best])
+    row = dict(zip(BEST_CELLS, cells, strict=True))
+    assert (row["ranks"], row["best"], row["second"]) == ("4", "mpi 1x4", "gloo 1x4")
+    assert row["takes"] == "3 x" and row["based on"] == "1 launch"
