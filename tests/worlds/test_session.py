@@ -631,7 +631,7 @@ def test_a_soak_whose_writer_has_a_bug_is_broken_with_the_reason(
     def broken(*_: object) -> None:
         raise ValueError("a bug in the writer")
 
-    monkeypatch.setattr(Parquet, "case", broken)
+    monkeypatch.setattr(Parquet, "cases", broken)
     monkeypatch.setattr("commbench.measure.soak.FLUSH_S", 0.0)
     with pytest.raises(WorldBroken, match=r"rank 0 on .*: ValueError: a bug in the writer"):
         simulated(
