@@ -22,6 +22,7 @@ from commbench.config.settings import Job, Settings, too_many_pairs
 from commbench.core.case import Planned, World
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
+from commbench.core.states import case_status
 from commbench.core.terminal import (
     TableColumn,
     Terminal,
@@ -134,7 +135,7 @@ class Sweep:
         for folder in folders:
             with suppress(CommbenchError):
                 rows += rows_of(folder)
-        if any(row["status"] == "ok" for row in rows):
+        if any(case_status(row) == "ok" for row in rows):
             print(pivot_text(rows, Terminal.of(sys.stdout)), flush=True)
         if len(self._ended) < len(self._jobs) or any(
             ended.status for ended in self._ended.values()

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from commbench.core.errors import ConfigError, Unreadable
+from commbench.core.states import case_status, status_of_run
 from commbench.core.terminal import (
     GAP,
     UNLIMITED_WIDTH,
@@ -90,7 +91,7 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
     that was finished has none."""
     rows = [row for table in run_tables(run, "cases") for row in plain_rows(table)]
     record = load_run(run)
-    if not rows and record.get("status") == "done" and record.get("cases"):
+    if not rows and status_of_run(record) == "done" and record.get("cases"):
         raise Unreadable(
             f"{run} has no cases: its cases.parquet is gone; measure them again with:"
             f" {resume_command(run)}"
@@ -122,7 +123,7 @@ def shown_text(
 def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
     """Sizes by backends, a table for each point of the other variables; launches are merged to
     their median."""
-    measured = [row for row in rows if row["status"] == "ok"]
+    measured = [row for row in rows if case_status(row) == "ok"]
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(measured, key=row_order):
         key = tuple(hashable(row[name]) for name in (*APART, *BESIDE))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from commbench.config.settings import Expectation
+from commbench.core.states import case_status
 from commbench.results.columns import Row, case_text
 
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
@@ -48,7 +49,7 @@ def verdict_on(expected: Expectation, rows: Iterable[Row]) -> Verdict:
     not_measured = []
     for row in chosen:
         value = row[expected.column]
-        if row["status"] != "ok":
+        if case_status(row) != "ok":
             not_measured.append(f"{begin} {case_text(row)} is {row['status']}: {row['reason']}")
         elif not isinstance(value, int | float):
             continue

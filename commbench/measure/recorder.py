@@ -21,6 +21,7 @@ from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.errors import Unsaved
 from commbench.core.protocols import Writer
+from commbench.core.states import case_status, status_of_run
 from commbench.results.columns import CASES, INTERRUPTED
 from commbench.results.run_folder import write_json
 from commbench.world.output import Reporter, print_error
@@ -187,7 +188,7 @@ class Recorder:
             # a copy: its programs are released with it
             for single, record in self._rows_of(replace(planned)):
                 values = self.rows.get(single.case.case_id)
-                if record is None or values is None or values["status"] != "ok":
+                if record is None or values is None or case_status(values) != "ok":
                     continue
                 if ("disturbed" in values["warnings"]) != record.disturbed(conditions.disturbed):
                     self._write_row(single, record, conditions, values["started_at"])
@@ -364,7 +365,7 @@ class FanOut:
         """End the writers, and report on stderr what could not be saved."""
         # results first: a launcher that can't print a table kills its ranks. After a signal the
         # table is first: there may be no time to merge the samples
-        interrupted = run.get("status") == "interrupted"
+        interrupted = status_of_run(run) == "interrupted"
         for writer in reversed(self.begun) if interrupted else self.begun:
             self._guarded(partial(writer.end, run))
         if self.begun and self._names_folder:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commbench.core.errors import ConfigError
+from commbench.core.states import case_status
 from commbench.core.terminal import first_line
 from commbench.core.units import value_text
 from commbench.core.variables import NAMES, SIZES, brought_along
@@ -469,7 +470,9 @@ def _check_alike(rows: Sequence[Row]) -> None:
 
 def _measured(rows: Iterable[Row]) -> list[Row]:
     """Rows that are ok and have a median."""
-    return [row for row in rows if row["status"] == "ok" and 0 < (row["median_s"] or 0) < math.inf]
+    return [
+        row for row in rows if case_status(row) == "ok" and 0 < (row["median_s"] or 0) < math.inf
+    ]
 
 
 def _by_launch(rows: Iterable[Row]) -> list[Row]:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError
+from commbench.core.states import case_status, interval_of
 from commbench.core.variables import MAPS, NAMES, SHOWN, SIZES, brought_along
 from commbench.results.columns import Row, grouped, hashable
 from commbench.results.load import row_dicts
@@ -154,7 +155,7 @@ def _case_rows(cases: pd.DataFrame) -> list[Row]:
 
 def _unusable(row: Row) -> str | None:
     """Why a row is in no family; None where it is usable."""
-    if row["status"] != "ok":
+    if case_status(row) != "ok":
         return str(row["status"])
     usable = row["message_bytes"] is not None and 0 < (row["median_s"] or 0) < math.inf
     return None if usable else "ok without a time"
@@ -200,7 +201,7 @@ def _combined(rows: Sequence[Row]) -> Measured:
     stated = [float(row["median_s"]) for row in rows]
     ends = (min(*low, *stated), max(*high, *stated)) if low and high else (math.nan, math.nan)
     level = min((row["interval_level"] for row in rows if row.get("interval_level")), default=0.95)
-    in_visits = len(rows) == 1 and rows[0].get("interval_of") in ("visits", "launches")
+    in_visits = len(rows) == 1 and interval_of(rows[0]) in ("visits", "launches")
     run_id = rows[0].get("run_id") if in_visits else None
     return Measured(medians, ends[0], ends[1], level, run_id, stated[0] if len(rows) == 1 else None)
 

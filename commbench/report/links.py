@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from commbench.core.layout import Pair
+from commbench.core.states import case_status
 from commbench.core.units import format_bytes, format_number, format_seconds
 from commbench.hardware.topology import parse_topo
 from commbench.results.load import Paths, read_rows, row_dicts
@@ -116,7 +117,7 @@ def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str]) -> Colo
     row = matrix.rows.get(pair)
     if row is None:
         return ColouredCell("·", tip="not measured")
-    if row["status"] != "ok":
+    if case_status(row) != "ok":
         return ColouredCell(str(row["status"])[:4], tip=f"{row['status']}: {row['reason']}")
     time_s = float(row["median_s"])
     rate = row["algbw_gb_per_s"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commbench.core.errors import ConfigError
+from commbench.core.states import case_status
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
@@ -250,7 +251,7 @@ def summarise_results(results: Results) -> Summary:
     machines = machines_of(results.records)
     labels = map(str, cases["label"].dropna().unique().tolist())
     pairs = row_dicts(several_pairs(cases, 1).head(MOST_PAIR_ROWS))
-    warnings = [warnings_of(row) for row in pairs if row["status"] == "ok"]
+    warnings = [warnings_of(row) for row in pairs if case_status(row) == "ok"]
     # they say nothing about a link
     unusable = [names & UNUSABLE for names in warnings if names & UNUSABLE]
     unjudged = ""

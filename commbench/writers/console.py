@@ -14,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from commbench.core.layout import Layout
+from commbench.core.states import case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_number, plural, short_pairs
 from commbench.core.variables import SHOWN, is_number, is_usual
@@ -108,7 +109,7 @@ class Console:
         print_draft(f"{text}first of {passes} passes; further ones over {waiting} cases follow")
 
     def end(self, run: Mapping[str, Any]) -> None:
-        if run.get("status") == "running":  # further launches follow
+        if status_of_run(run) == "running":  # further launches follow
             return
         terminal = Terminal.of(sys.stdout)
         rows = list(self._rows.values())
@@ -212,7 +213,7 @@ def _rows_table(rows: Sequence[Row], listed: Sequence[Row], terminal: Terminal) 
         (*(_variable_text(row, name) for name in names), *(texts[index] for index in shown))
         for row, texts in zip(listed, numbers, strict=True)
     ]
-    styles = {number: "red" for number, row in enumerate(listed) if row["status"] != "ok"}
+    styles = {number: "red" for number, row in enumerate(listed) if case_status(row) != "ok"}
     return table_text(columns, cells, terminal, styles)
 
 
@@ -228,8 +229,8 @@ def _number_cells(row: Row) -> tuple[str, ...]:
     in_flight = row["messages_per_call"]
     return (
         str(row["message_bytes"] or "-"),
-        median if row["status"] == "ok" else str(row["status"]),
-        DOUBT_MARK if row["status"] == "ok" and is_marked else "",
+        median if case_status(row) == "ok" else str(row["status"]),
+        DOUBT_MARK if case_status(row) == "ok" and is_marked else "",
         "-" if row["ci_low_s"] is None else f"{low} .. {high}",
         p99,
         format_number(row["algbw_gb_per_s"]),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from commbench.core.states import case_status, status_of_run
 from commbench.core.terminal import Terminal
 from commbench.core.units import format_bytes, plural
 from commbench.results.columns import UNFINISHED, Row, interval_texts
@@ -52,7 +53,7 @@ def number_texts(rows: Sequence[Row], has_intervals: bool) -> list[str]:
 
 def doubt_texts(rows: Iterable[Row], folder: str) -> list[str]:
     """`! 18 of 21 doubtful: noisy 18, skewed 5: commbench show RUN --flags`, where a number is."""
-    measured = [doubts_of(row) for row in rows if row["status"] == "ok"]
+    measured = [doubts_of(row) for row in rows if case_status(row) == "ok"]
     doubted = [flags for flags in measured if flags]
     if not doubted:
         return []
@@ -80,7 +81,7 @@ def legend(rows: Sequence[Row], series: RowsBySeries) -> list[str]:
 
 def flags_of(row: Row) -> list[str]:
     """The flags of a measured row."""
-    return list(row["warnings"] or ()) if row["status"] == "ok" else []
+    return list(row["warnings"] or ()) if case_status(row) == "ok" else []
 
 
 def flag_named(name: str) -> Any:
@@ -98,7 +99,7 @@ def _flag_sizes(flag: str, series: RowsBySeries) -> str:
     """The sizes with this flag: `4 MiB, 8 MiB`, `all but 8 B`."""
     texts: dict[str, str] = {}
     for name, rows in series.items():
-        measured = [row for row in rows if row["status"] == "ok"]
+        measured = [row for row in rows if case_status(row) == "ok"]
         having = [row for row in measured if flag in flags_of(row)]
         without = [row for row in measured if flag not in flags_of(row)]
         if having and not without and len(having) > 1:
@@ -114,7 +115,7 @@ def reason_texts(series: RowsBySeries, terminal: Terminal) -> list[str]:
     rows_by_reason: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for name, rows in series.items():
         for row in rows:
-            if row["status"] != "ok":
+            if case_status(row) != "ok":
                 key = row["status"], row["reason"] or "no reason given"
                 rows_by_reason.setdefault(key, {}).setdefault(name, []).append(row)
     texts = []
@@ -129,14 +130,14 @@ def reason_texts(series: RowsBySeries, terminal: Terminal) -> list[str]:
 
 def is_unfinished(row: Row) -> bool:
     """Whether the row has numbers, but from fewer visits than planned."""
-    return row["status"] == "ok" and row["stop_reason"] in UNFINISHED
+    return case_status(row) == "ok" and row["stop_reason"] in UNFINISHED
 
 
 def unfinished_texts(run: Mapping[str, Any], series: RowsBySeries) -> list[str]:
     """`not finished: 8 B, 1 KiB; 40 of 42 cases not begun: ...` of a run that was interrupted."""
     unfinished = {name: list(filter(is_unfinished, rows)) for name, rows in series.items()}
     begun = by_series({name: sizes_text(rows) for name, rows in unfinished.items() if rows})
-    ended_early = run.get("status") in ("interrupted", "broken")
+    ended_early = status_of_run(run) in ("interrupted", "broken")
     planned = run.get("cases", 0) if ended_early else 0
     rows = sum(map(len, series.values()))
     rest = (

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.layout import Pair, pairs_text
+from commbench.core.states import case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
 from commbench.core.units import (
     format_bytes,
@@ -69,7 +70,7 @@ class Listing(ABC):
         self._rows[row["case_id"]] = row
 
     def end(self, run: Mapping[str, Any]) -> None:
-        if run.get("status") != "running":  # else further launches follow
+        if status_of_run(run) != "running":  # else further launches follow
             print(printable(self.text(run, list(self._rows.values()))), flush=True)
 
     def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
@@ -180,7 +181,7 @@ def flag_lines(table: Iterable[Row]) -> list[str]:
     """A line for each flag of the measured rows, with their sizes."""
     sizes: dict[str, dict[str, None]] = {}
     for row in table:
-        for flag in row["warnings"] or () if row["status"] == "ok" else ():
+        for flag in row["warnings"] or () if case_status(row) == "ok" else ():
             sizes.setdefault(flag, {})[format_bytes(row["message_bytes"] or 0)] = None
     return [comment(f"{flag}: {', '.join(texts)}") for flag, texts in sorted(sizes.items())]
 
@@ -248,7 +249,9 @@ def _matrix_lines(matrix: Matrix, unit: str) -> list[str]:
     for pair, row in matrix.rows.items():
         mark = "!" if pair in matrix.slow else ""
         cells[pair] = (
-            f"{mark}{_pair_number(row, unit)}" if row["status"] == "ok" else str(row["status"])[:4]
+            f"{mark}{_pair_number(row, unit)}"
+            if case_status(row) == "ok"
+            else str(row["status"])[:4]
         )
     width = max(map(len, [*cells.values(), *map(str, ranks)]))
     side = len(str(ranks[-1]))
@@ -288,7 +291,7 @@ def _note_lines(matrix: Matrix) -> list[str]:
     flags = Counter(flag for row in rows for flag in row["warnings"] or ())
     reasons: dict[tuple[str, str], list[Pair]] = {}
     for pair, row in matrix.rows.items():
-        if row["status"] != "ok":
+        if case_status(row) != "ok":
             reasons.setdefault((row["status"], row["reason"]), []).append(pair)
     lines = (
         ["  flags: " + ", ".join(f"{flag} {count}" for flag, count in sorted(flags.items()))]

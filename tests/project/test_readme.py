@@ -20,6 +20,7 @@ from commbench.cli.main import main
 from commbench.report.difference import launches_needed
 
 README = (ROOT / "README.md").read_text()
+CLUSTERS = (ROOT / "docs" / "clusters.md").read_text()
 CHEAP = (
     "sizes=[8]",
     "timing=fixed",
@@ -28,7 +29,11 @@ CHEAP = (
     "timing.warmup_s=0",
 )
 BLOCKS = dict(
-    re.findall(r"```(python|yaml)\n(.*?)```", README.partition("## Add a benchmark")[2], flags=re.S)
+    re.findall(
+        r"```(python|yaml)\n(.*?)```",
+        (ROOT / "docs" / "own_benchmark.md").read_text(),
+        flags=re.S,
+    )
 )
 READING = re.findall(
     r"```python\n(.*?)```", README.partition("## Read the results\n")[2], flags=re.S
@@ -45,11 +50,11 @@ SLOW = "mpirun .*|commbench benchmark=all .*|commbench ab .*|.* writer=osu .*"
 NOT_HERE = ("make bench",)  # it installs, and then runs `commbench`, which is here
 
 
-def commands() -> list[str]:
+def commands(page: str = README) -> list[str]:
     """The command lines of all blocks without a language, without their comments."""
     lines = [
         line
-        for block in re.findall(r"^```\n(.*?)^```", README, flags=re.S | re.M)
+        for block in re.findall(r"^```\n(.*?)^```", page, flags=re.S | re.M)
         for line in block.splitlines()
     ]
     starts = ("commbench", "torchrun ", "mpirun ", "srun ", "make ")
@@ -59,7 +64,7 @@ def commands() -> list[str]:
 
 
 def test_it_is_short_and_opens_with_the_command() -> None:
-    assert len(README.splitlines()) <= 250
+    assert len(README.splitlines()) <= 150
     assert "make bench" in "\n".join(README.splitlines()[:8])
 
 
@@ -139,18 +144,26 @@ def test_commands_for_other_hardware_are_planned(world: Callable[..., Any], comm
 
 
 def test_commands_that_need_hardware_stand_below_a_sentence_about_it() -> None:
-    ours = README.partition("## Commands of other tools")[2].partition("```")[0]
+    ours = README.partition("## Your command and ours")[2].partition("```")[0]
     assert "nccl needs\nGPUs" in ours and "UCX_NET_DEVICES an InfiniBand device" in ours
     assert all("needs a GPU" in line for line in README.splitlines() if "backend=cuda_copy" in line)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", [line for line in commands() if line.startswith(SIMULATED)])
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [
+        (page, line)
+        for page in (README, CLUSTERS)
+        for line in commands(page)
+        if line.startswith(SIMULATED)
+    ],
+)
 def test_illustrations_are_what_the_simulated_world_prints(
-    world: Callable[..., Any], command: str
+    world: Callable[..., Any], page: str, command: str
 ) -> None:
     run = world(*shlex.split(command))
-    printed = README.partition(command)[2].split("```")[2].strip("\n").splitlines()
+    printed = page.partition(command)[2].split("```")[2].strip("\n").splitlines()
     assert len(printed) > 3
     shown = " ".join(run.stdout.split())
     # n depends on the machine
