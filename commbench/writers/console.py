@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,22 +40,6 @@ from .table import TimeLine, is_matrix, matrix_text
 CONSTANT = (*(name for name in SHOWN if name != "benchmark"), "link")
 # columns: a run has one device, and a table one timing mode
 SHOWN_VARIABLES = tuple(name for name in (*SHOWN, "link") if name not in ("device", "timing_mode"))
-# a narrow terminal drops the highest priorities first; _number_cells fills them in this order
-NUMBER_COLUMNS = (
-    TableColumn("message\nB", right=True),
-    TableColumn("median\nus", right=True, style="bold"),
-    TableColumn("", style="yellow"),  # the mark of a number in doubt
-    TableColumn("interval\nus", right=True, priority=1),
-    TableColumn("p99\nus", right=True, priority=5),
-    TableColumn("algbw\nGB/s", right=True, priority=4),
-    TableColumn("busbw\nGB/s", right=True, priority=2),
-    TableColumn("of limit\n%", right=True, priority=3),
-    TableColumn("messages\n1/s", right=True, priority=7),
-    TableColumn("n", right=True, priority=6),
-)
-ALGBW = 5  # their places in NUMBER_COLUMNS
-BUSBW = 6
-NUMBER_OF_REPETITIONS = 9
 LEAST_PERCENT = 1.0  # of a limit: below, latency decides and the share says nothing
 DOUBT_MARK = "!"
 CLOCKS = {
@@ -70,6 +54,66 @@ CLOCKS = {
 MOST_FINDINGS = 10
 LONG_REST_S = 5.0  # expected after the first pass; a shorter rest needs no table in between
 WIDEST_MATRIX = 200  # characters, in a file
+
+
+def _text_in_us(row: Row, name: str) -> str:
+    return format_number(None if row[name] is None else 1e6 * row[name])
+
+
+def _interval_text(row: Row) -> str:
+    if row["ci_low_s"] is None:
+        return "-"
+    return f"{_text_in_us(row, 'ci_low_s')} .. {_text_in_us(row, 'ci_high_s')}"
+
+
+def _share_text(row: Row) -> str:
+    share = row["efficiency"]
+    is_large = share is not None and 100 * share >= LEAST_PERCENT
+    return format_number(100 * share) if is_large else "-"
+
+
+def _message_rate_text(row: Row) -> str:
+    in_flight = row["messages_per_call"]
+    return format_number(row["message_rate_per_s"]) if in_flight and in_flight > 1 else "-"
+
+
+def _mark(row: Row) -> str:
+    is_doubtful = doubts_of(row) or is_unfinished(row)
+    return DOUBT_MARK if case_status(row) == "ok" and is_doubtful else ""
+
+
+ConsoleCell = tuple[TableColumn, Callable[[Row], str]]
+# a narrow terminal drops the highest priorities first
+CONSOLE_CELLS: dict[str, ConsoleCell] = {
+    "message": (
+        TableColumn("message\nB", right=True),
+        lambda row: str(row["message_bytes"] or "-"),
+    ),
+    "median": (
+        TableColumn("median\nus", right=True, style="bold"),
+        lambda row: _text_in_us(row, "median_s") if case_status(row) == "ok" else case_status(row),
+    ),
+    "mark": (TableColumn("", style="yellow"), _mark),
+    "interval": (TableColumn("interval\nus", right=True, priority=1), _interval_text),
+    "p99": (
+        TableColumn("p99\nus", right=True, priority=5),
+        lambda row: _text_in_us(row, "p99_s"),
+    ),
+    "algbw": (
+        TableColumn("algbw\nGB/s", right=True, priority=4),
+        lambda row: format_number(row["algbw_gb_per_s"]),
+    ),
+    "busbw": (
+        TableColumn("busbw\nGB/s", right=True, priority=2),
+        lambda row: format_number(row["busbw_gb_per_s"]),
+    ),
+    "limit": (TableColumn("of limit\n%", right=True, priority=3), _share_text),
+    "messages": (TableColumn("messages\n1/s", right=True, priority=7), _message_rate_text),
+    "n": (
+        TableColumn("n", right=True, priority=6),
+        lambda row: "-" if row["repetitions"] is None else str(row["repetitions"]),
+    ),
+}
 
 
 @dataclass
@@ -199,57 +243,32 @@ def _rows_table(rows: Sequence[Row], listed: Sequence[Row], terminal: Terminal) 
     names = [
         name for name in SHOWN_VARIABLES if name == "benchmark" or not _is_constant(rows, name)
     ]
-    numbers = [_number_cells(row) for row in listed]
-    silent = _silent_columns(listed, numbers)
-    shown = [index for index in range(len(NUMBER_COLUMNS)) if index not in silent]
+    texts = {name: [text(row) for row in listed] for name, (_, text) in CONSOLE_CELLS.items()}
+    silent = _silent_columns(listed, texts)
+    shown = [name for name in CONSOLE_CELLS if name not in silent]
     columns = [TableColumn(name, right=is_number(name)) for name in names]
-    for index in shown:
+    for name in shown:
+        column, _ = CONSOLE_CELLS[name]
         # the only rate of the table has the place of the bus bandwidth
-        only_rate = index == ALGBW and BUSBW in silent
-        column = NUMBER_COLUMNS[index]
-        priority = NUMBER_COLUMNS[BUSBW].priority if only_rate else column.priority
+        only_rate = name == "algbw" and "busbw" in silent
+        priority = CONSOLE_CELLS["busbw"][0].priority if only_rate else column.priority
         columns.append(replace(column, priority=priority))
     cells = [
-        (*(_variable_text(row, name) for name in names), *(texts[index] for index in shown))
-        for row, texts in zip(listed, numbers, strict=True)
+        (*(_variable_text(row, name) for name in names), *(texts[name][index] for name in shown))
+        for index, row in enumerate(listed)
     ]
     styles = {number: "red" for number, row in enumerate(listed) if case_status(row) != "ok"}
     return table_text(columns, cells, terminal, styles)
 
 
-def _number_cells(row: Row) -> tuple[str, ...]:
-    """The texts of NUMBER_COLUMNS."""
-    median, low, high, p99 = (
-        format_number(None if row[name] is None else 1e6 * row[name])
-        for name in ("median_s", "ci_low_s", "ci_high_s", "p99_s")
-    )
-    is_marked = doubts_of(row) or is_unfinished(row)
-    share = row["efficiency"]
-    has_share = share is not None and 100 * share >= LEAST_PERCENT
-    in_flight = row["messages_per_call"]
-    return (
-        str(row["message_bytes"] or "-"),
-        median if case_status(row) == "ok" else str(row["status"]),
-        DOUBT_MARK if case_status(row) == "ok" and is_marked else "",
-        "-" if row["ci_low_s"] is None else f"{low} .. {high}",
-        p99,
-        format_number(row["algbw_gb_per_s"]),
-        format_number(row["busbw_gb_per_s"]),
-        format_number(100 * share) if has_share else "-",
-        format_number(row["message_rate_per_s"]) if in_flight and in_flight > 1 else "-",
-        "-" if row["repetitions"] is None else str(row["repetitions"]),
-    )
-
-
-def _silent_columns(listed: Sequence[Row], numbers: Sequence[Sequence[str]]) -> set[int]:
-    """The NUMBER_COLUMNS that say nothing: no value, a bus bandwidth that is the bandwidth, one
+def _silent_columns(listed: Sequence[Row], texts: Mapping[str, Sequence[str]]) -> set[str]:
+    """The CONSOLE_CELLS that say nothing: no value, a bus bandwidth that is the bandwidth, one
     number of repetitions."""
-    columns = [[texts[index] for texts in numbers] for index in range(len(NUMBER_COLUMNS))]
-    silent = {index for index, texts in enumerate(columns) if not {*texts} - {"", "-"}}
+    silent = {name for name, column in texts.items() if not {*column} - {"", "-"}}
     if all(row["busbw_gb_per_s"] in (None, row["algbw_gb_per_s"]) for row in listed):
-        silent.add(BUSBW)
-    if len(listed) > 1 and len({*columns[NUMBER_OF_REPETITIONS]}) == 1:
-        silent.add(NUMBER_OF_REPETITIONS)
+        silent.add("busbw")
+    if len(listed) > 1 and len({*texts["n"]}) == 1:
+        silent.add("n")
     return silent
 
 
