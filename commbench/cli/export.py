@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
-from commbench.core.terminal import (
-    printable,
-)
+from commbench.core.terminal import printable
 from commbench.core.variables import NAMES
 from commbench.results.columns import TABLES, hashable
 from commbench.results.load import in_table_order, plain, read_rows

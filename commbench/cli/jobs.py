@@ -36,14 +36,13 @@ from commbench.core.variables import AXES, Case, is_usual
 from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline
-from commbench.results.columns import row_order
+from commbench.results.columns import grouped, row_order
 from commbench.results.load import run_tables
 from commbench.results.run_folder import new_folder, read_record
 from commbench.world.control import hosted_world
 from commbench.world.launch import SIDE_BY_SIDE, exported
 
 from .doctor import facts_here
-from .show import pivot_text, rows_of
 
 # runs the jobs one after the other in this process
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -51,10 +50,8 @@ STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
 # a Hydra launcher with these starts a task for each rank
 SLURM_KEYS = ("nodes", "tasks_per_node", "partition")
-COMMON_IN_PLAN = (
-    "layout",
-    "dtype",
-)  # named below the table of a plan where all cases have the same
+# named below the table of a plan where all cases have the same
+COMMON_IN_PLAN = ("layout", "dtype")
 PLAN_COLUMNS = (
     TableColumn("message", right=True),
     TableColumn("cases", right=True, priority=1),
@@ -130,6 +127,8 @@ class Sweep:
 
     def print_side_by_side(self) -> None:
         """The backends side by side, and the table of jobs only where one did not end well."""
+        from .show import pivot_text, rows_of  # they take as long to import as all else here
+
         folders = [ended.folder for ended in self._ended.values() if ended.folder is not None]
         rows = []
         for folder in folders:
@@ -395,11 +394,13 @@ class _PlanLine:
 
 def _plan_lines(alike: Sequence[AlikeCases], names: Sequence[str]) -> list[_PlanLine]:
     """The lines of a plan in a sorted order; the cases run in a shuffled one."""
-    groups: dict[tuple[object, ...], list[AlikeCases]] = {}
-    for group in sorted(alike, key=_plan_order):
+
+    def shown(group: AlikeCases) -> tuple[object, ...]:
         case = group.job.case
-        shown = [getattr(case, name) for name in names if name != "pair"]
-        groups.setdefault((*shown, case.message_bytes, group.job.skip), []).append(group)
+        values = [getattr(case, name) for name in names if name != "pair"]
+        return (*values, case.message_bytes, group.job.skip)
+
+    groups = grouped(sorted(alike, key=_plan_order), shown)
     return [_PlanLine(tuple(same)) for same in groups.values()]
 
 

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from commbench.core.terminal import (
-    Terminal,
-    printable,
-)
+from commbench.core.terminal import Terminal, printable
 from commbench.report.summary import read_results, summarise_results, summary_text
 from commbench.results.load import find_runs
 
 from .options import CommandParser, check_file, whole_number, write_file
 from .show import CONSOLE, rows_of, shown_text
-
-if TYPE_CHECKING:
-    pass
 
 MOST_TABLE_ROWS = 30
 MOST_TABLES = 3  # of single runs

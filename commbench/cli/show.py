@@ -23,7 +23,7 @@ from commbench.core.units import format_number, plural, value_text
 from commbench.core.variables import TABLE
 from commbench.report.fit import FAMILY_VARIABLES, OF_BACKEND, by_window, varying
 from commbench.results.columns import Row, hashable, row_order
-from commbench.results.flags import doubts_of
+from commbench.results.flags import DOUBT_MARK, doubts_of
 from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.run_folder import resume_command
 from commbench.writers.console import run_text
@@ -80,9 +80,8 @@ def show(words: list[str]) -> int:
         sys.stdout.write(f"{pivot_text(every, terminal)}\n")
         return 0
     for run, run_rows in rows.items():
-        sys.stdout.write(
-            f"{shown_text(run, run_rows, options.form, terminal, options.flags)}\n{printable(f'results: {run}')}\n\n"  # noqa: E501
-        )
+        text = shown_text(run, run_rows, options.form, terminal, options.flags)
+        sys.stdout.write(f"{text}\n{printable(f'results: {run}')}\n\n")
     return 0
 
 
@@ -149,7 +148,10 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
     doubted = sum(bool(doubts_of(row)) for row in measured)
     lost = len(rows) - len(measured)
     notes = (
-        [f"!: {doubted} of {len(measured)} doubtful: commbench show RUN --flags says why"]
+        [
+            f"{DOUBT_MARK}: {doubted} of {len(measured)} doubtful: commbench show RUN --flags says"
+            " why"
+        ]
         if doubted
         else []
     )
@@ -218,7 +220,7 @@ def _pivot(
     columns = []
     for heading in sorted({heading for line in cells.values() for heading in line}):
         texts = [_pivot_cell(line.get(heading, ()), rate) for line in cells.values()]
-        marked = any(text.endswith("!") for text in texts)
+        marked = any(text.endswith(DOUBT_MARK) for text in texts)
         columns.append(
             (TableColumn(heading, right=True), texts if marked else [text[:-2] for text in texts])
         )
@@ -245,4 +247,4 @@ def _pivot_cell(rows: Sequence[Row], rate: bool) -> str:
     if not rows:
         return "-  "
     value = median(row["algbw_gb_per_s"] if rate else 1e6 * row["median_s"] for row in rows)
-    return f"{format_number(value)} {'!' if any(map(doubts_of, rows)) else ' '}"
+    return f"{format_number(value)} {DOUBT_MARK if any(map(doubts_of, rows)) else ' '}"

@@ -97,8 +97,8 @@ class Shape:
 
     operations_per_sample: messages or collective calls in one sample; reported times are per
     operation. bytes_per_sample: payload that one sample moves, of all ranks whose clocks count.
-    headline: whose clock counts: median_of:
-    what the time per operation is, in words. single: whether a sample is one such operation, so
+    headline: whose clock counts. median_of: what
+    the time per operation is, in words. single: whether a sample is one such operation, so
     that percentiles of samples are those of operations.
     """
 

@@ -319,6 +319,10 @@ class Launcher(Protocol):
         return None
 
 
+# a row, and its columns of samples.parquet and counters.parquet
+Entry = tuple[Mapping[str, Any], Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]]
+
+
 class Writer(Protocol):
     """One output format. Only rank 0 has writers."""
 
@@ -335,3 +339,10 @@ class Writer(Protocol):
 
     def end(self, run: Mapping[str, Any]) -> None:
         """The end of a world; further worlds of the run follow if its status is `running`."""
+
+
+@runtime_checkable
+class TogetherWriter(Protocol):
+    """A Writer that takes the rows of several cases at once, such as those of a round of pairs."""
+
+    def cases(self, entries: Sequence[Entry]) -> None: ...

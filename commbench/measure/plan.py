@@ -25,6 +25,7 @@ from commbench.core.layout import (
 from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec
 from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimingMode
+from commbench.results.columns import grouped
 
 WINDOW_CAP_BYTES = 256 * 2**20  # per rank, of messages in flight
 # per rank, of all copies of one buffer
@@ -242,20 +243,20 @@ class _Place:
     def of(cls, layout: Layout, world: World) -> _Place:
         misfit = layout.misfit(world)
         members = () if misfit else layout.members(world)
-        node_of = {rank: node for node, ranks in enumerate(world.nodes) for rank in ranks}
-        nodes = tuple(node_of[rank] for rank in members)
+        nodes = tuple(map(world.node_of, members))
         return cls(layout, misfit, members, nodes, tuple(map(len, world.nodes)))
 
     def alike(self, cases: Iterable[Sequence[Pair]]) -> list[AlikePairs]:
         """Cases with a single pair by where it is (within a rank, on one node, on two); each other
         case by itself."""
-        groups: dict[object, list[tuple[Pair, ...]]] = {}
-        for pairs in dict.fromkeys(map(tuple, cases)):
-            where: object = pairs
-            if len(pairs) == 1 and max(pairs[0]) < len(self.nodes):
-                first, second = pairs[0]
-                where = first == second, self.nodes[first] == self.nodes[second]
-            groups.setdefault(where, []).append(pairs)
+
+        def place(pairs: tuple[Pair, ...]) -> tuple[object, ...]:
+            if len(pairs) != 1 or max(pairs[0]) >= len(self.nodes):
+                return pairs
+            first, second = pairs[0]
+            return first == second, self.nodes[first] == self.nodes[second]
+
+        groups = grouped(dict.fromkeys(map(tuple, cases)), place)
         return [AlikePairs(same[0], same[-1], len(same)) for same in groups.values()]
 
 

@@ -20,14 +20,14 @@ from commbench.buffers.memory import resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.errors import Unsaved
-from commbench.core.protocols import Writer
+from commbench.core.protocols import Entry, TogetherWriter, Writer
 from commbench.core.states import case_status, status_of_run
 from commbench.results.columns import CASES, INTERRUPTED
 from commbench.results.run_folder import write_json
 from commbench.world.output import Reporter, print_error
 from commbench.world.recovery import EarlierVisits
 from commbench.writers.console import Console
-from commbench.writers.parquet import Entry, Parquet
+from commbench.writers.parquet import Parquet
 
 from .conditions import Conditions
 from .rows import count_table, row, row_ids, sample_table, single_cases, split_rounds
@@ -355,7 +355,7 @@ class FanOut:
 
     def cases(self, entries: Sequence[Entry]) -> None:
         for writer in self._writers:
-            if isinstance(writer, Parquet) and entries:
+            if isinstance(writer, TogetherWriter) and entries:
                 self._guarded(partial(writer.cases, entries))
                 continue
             for entry in entries:

@@ -182,9 +182,8 @@ def _numbers(planned: Planned, record: CaseRecord, conditions: Conditions) -> di
     visits = record.visits
     times = np.concatenate(record.times)
     summary = summarise(times)
-    if (
-        not planned.shape.single or record.block_k > 1
-    ):  # a percentile of windows is not one of messages
+    # a percentile of windows is not one of messages
+    if not planned.shape.single or record.block_k > 1:
         summary |= dict.fromkeys(PERCENTILES)
     rates = _rates(planned, median, conditions)
     algorithm = conditions.evidence.algorithm(planned)

@@ -400,7 +400,7 @@ class _Session:
             verdicts = [verdict_on(each, judged.values()) for each in setup.settings.expect]
         if setup.settings.expect_normal:
             verdicts.append(setup.request.judged(folder))
-        return sum(verdicts[1:], verdicts[0]) if verdicts else None
+        return sum(verdicts, Verdict()) if verdicts else None
 
     # ------------------------------------------------------------ close
 

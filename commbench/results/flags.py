@@ -134,6 +134,7 @@ FLAGS = {
         is_doubt=False,
     ),
 }
+DOUBT_MARK = "!"  # beside a number that is in doubt
 DOUBTFUL = frozenset(name for name, flag in FLAGS.items() if flag.is_doubt)
 UNKNOWN_FLAG = Flag(
     "a flag of another version of commbench", "see that version's documentation (run.json names it)"

@@ -48,10 +48,8 @@ NEEDED["cases"] = (
     "status",
     "median_s",
 )
-SINGLE_PHASES: tuple[Phase, ...] = (
-    "connect",
-    "warmup",
-)  # block_k samples share two stamps later on only
+# block_k samples share two stamps later on only
+SINGLE_PHASES: tuple[Phase, ...] = ("connect", "warmup")
 NULLABLE = {"integer": "Int64", "flag": "boolean"}
 HASHABLE: dict[str, Callable[[Any], object]] = {
     "map": functools.partial(json.dumps, sort_keys=True), "texts": " ".join, "numbers": tuple,
@@ -464,9 +462,8 @@ def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> NDArray
 
 def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:
     """The cases run by run, each in the order of tables."""
-    rows = cases[["run_id", *NAMES]].to_dict("records")
-    plain_rows = [{str(name): plain(value) for name, value in row.items()} for row in rows]
-    keys = [(row["run_id"], row_order(row)) for row in plain_rows]
+    rows = row_dicts(cases[["run_id", *NAMES]])
+    keys = [(row["run_id"], row_order(row)) for row in rows]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     return cases.iloc[order].reset_index(drop=True)
 

@@ -19,7 +19,7 @@ from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable
 from commbench.core.units import format_number, plural, short_pairs
 from commbench.core.variables import SHOWN, is_number, is_usual
 from commbench.results.columns import INTERRUPTED, Row, case_text, row_order
-from commbench.results.flags import doubts_of
+from commbench.results.flags import DOUBT_MARK, doubts_of
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.results.slow_pairs import FACTOR, SPREADS, Matrix, findings, matrices
 from commbench.world.launch import SIDE_BY_SIDE
@@ -41,7 +41,6 @@ CONSTANT = (*(name for name in SHOWN if name != "benchmark"), "link")
 # columns: a run has one device, and a table one timing mode
 SHOWN_VARIABLES = tuple(name for name in (*SHOWN, "link") if name not in ("device", "timing_mode"))
 LEAST_PERCENT = 1.0  # of a limit: below, latency decides and the share says nothing
-DOUBT_MARK = "!"
 CLOCKS = {
     "host": "the host's clock around the calls",
     "host_sync": (

@@ -12,7 +12,7 @@ from commbench.core.states import case_status, status_of_run
 from commbench.core.terminal import Terminal
 from commbench.core.units import format_bytes, plural
 from commbench.results.columns import UNFINISHED, Row, interval_texts
-from commbench.results.flags import FLAGS, UNKNOWN_FLAG, doubts_of
+from commbench.results.flags import DOUBT_MARK, FLAGS, UNKNOWN_FLAG, doubts_of
 from commbench.results.run_folder import resume_command
 
 from .table import OWN_BUFFERS, has_own_buffers
@@ -64,7 +64,8 @@ def doubt_texts(rows: Iterable[Row], folder: str) -> list[str]:
     named = [f"{name} {count}" for name, count in counts[:MOST_DOUBTS]]
     named += [f"and {len(counts) - MOST_DOUBTS} more"] if len(counts) > MOST_DOUBTS else []
     command = f"commbench show {shlex.quote(folder)} --flags"
-    return [f"! {len(doubted)} of {len(measured)} doubtful: {', '.join(named)}: {command}"]
+    counted = f"{len(doubted)} of {len(measured)} doubtful"
+    return [f"{DOUBT_MARK} {counted}: {', '.join(named)}: {command}"]
 
 
 def legend(rows: Sequence[Row], series: RowsBySeries) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import Unsaved
+from commbench.core.protocols import Entry
 from commbench.core.states import status_of_run
 from commbench.core.terminal import first_line
 from commbench.results.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_current_columns
@@ -24,8 +25,6 @@ from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_
 
 GROUP_ROWS = 100_000  # of a merged file
 FEW_ROWS = 10  # of a part
-# a row, and its columns of samples.parquet and counters.parquet
-Entry = tuple[Mapping[str, Any], Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]]
 
 
 @dataclass

@@ -211,7 +211,9 @@ def blocks_of(buffer: Any, count: int) -> Iterator[Any]:
 
 
 def exchanged(first: Any, second: Any) -> None:
-    first[:], second[:] = second.copy(), first.copy()
+    kept = first.copy()
+    first[:] = second
+    second[:] = kept
 
 
 # ---------------------------------------------------------------- steps

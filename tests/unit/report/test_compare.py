@@ -19,6 +19,7 @@ from generated_results import relaunched, with_column
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_cases import case_row
+from simulated_words import NOISY_RUN
 
 import commbench
 from commbench.core.errors import ConfigError
@@ -65,19 +66,6 @@ VALUES: dict[str, Any] = {
 }
 QUIET = [1.000e-3, 1.001e-3, 1.002e-3, 0.999e-3, 1.003e-3]
 TRIALS = 200
-FIXED = (
-    "timing=fixed",
-    "timing.repetitions=40",
-    "timing.warmup_repetitions=2",
-    "timing.warmup_s=0",
-)
-WORDS = (
-    "backend=simulated",
-    "writer=parquet",
-    "sizes=[8,1KiB]",
-    "backend.model.noise=0.02",
-    *FIXED,
-)
 
 
 def row(launch: int, median_s: float | None, **more: Any) -> dict[str, Any]:
@@ -455,7 +443,7 @@ def test_nothing_to_compare_is_said(tmp_path: Path) -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five launches of six cases."""
     output = tmp_path_factory.mktemp("results")
-    run = commbench.run(*WORDS, f"output={output}", "launch=0")
+    run = commbench.run(*NOISY_RUN, f"output={output}", "launch=0")
     for launch in range(1, 5):
         relaunched(run, launch)
     return output

@@ -8,29 +8,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from simulated_words import NOISY_RUN
 
 import commbench
 from commbench.report.distributions import times_by_case
-
-FIXED = (
-    "timing=fixed",
-    "timing.repetitions=40",
-    "timing.warmup_repetitions=2",
-    "timing.warmup_s=0",
-)
-WORDS = (
-    "backend=simulated",
-    "writer=parquet",
-    "sizes=[8,1KiB]",
-    "backend.model.noise=0.02",
-    *FIXED,
-)
 
 
 def test_samples_give_the_medians_again(tmp_path: Path) -> None:
     """Also those of pairs that run at once, by the clocks of their senders."""
     words = ("benchmark=[all_reduce,p2p_multi_pair]", "layout=1x4", "pairs=[[0,2],[1,3]]")
-    folder = commbench.run(*WORDS, *words, f"output={tmp_path}")
+    folder = commbench.run(*NOISY_RUN, *words, f"output={tmp_path}")
     cases = commbench.load(folder)
     assert set(cases.status) == {"ok"} and len(cases) == 4
     times = times_by_case(folder, cases)
