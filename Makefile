@@ -9,7 +9,7 @@ PARALLEL = $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 # the files with tests of a mark: to collect all tests takes 15 s, and each process does it
 FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests --include='test_*.py')
-BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
+BENCH = timing=quick timing.case_s=0.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2
 
 .DEFAULT_GOAL := help
 .PHONY: help bench test test-long check coverage perf faults mutations figures gpu-check gpu-wheels image-test clean

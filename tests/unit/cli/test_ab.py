@@ -239,7 +239,7 @@ def test_a_lost_launch_ends_with_its_own_status(
         ),
         (
             "ab backend=simulated --vs seed=1 --fail-on slower --launches 3",
-            "of 21 cases: --launches 10 or more",
+            "of 33 cases: --launches 11 or more",
         ),
         ("ab backend=simulated launch=3 --vs seed=1", "commbench ab sets launch itself"),
         ("ab backend=simulated --vs label=x", "commbench ab sets label itself"),
