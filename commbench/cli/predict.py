@@ -27,7 +27,7 @@ from commbench.report.best import THIS_RUN, UNDECIDED
 from commbench.report.difference import FEW_LAUNCHES, Measured, differ
 from commbench.report.fit import answerable, families, ignored, varying
 from commbench.report.predict import OPERATION, TrainingStep, predict, step_of
-from commbench.results.columns import grouped, interval_texts
+from commbench.results.columns import grouped, interval_meaning
 from commbench.results.load import read_rows, row_dicts
 
 from .options import CommandParser
@@ -275,8 +275,8 @@ def _verdict(
 
 def _step_meanings(cases: pd.DataFrame) -> list[str]:
     """What the columns step and interval mean."""
-    texts = interval_texts(row_dicts(answerable(cases[cases["benchmark"] == OPERATION])))
-    return [STEP_MEANING, f"interval: {'; '.join(texts)}, {BOTH_WAYS}"] if texts else [STEP_MEANING]
+    meaning = interval_meaning(row_dicts(answerable(cases[cases["benchmark"] == OPERATION])))
+    return [STEP_MEANING, f"interval: {meaning}, {BOTH_WAYS}"] if meaning else [STEP_MEANING]
 
 
 def _source_notes(cases: pd.DataFrame) -> list[str]:

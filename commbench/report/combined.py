@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from commbench.core.units import about_bytes, format_seconds, value_text
 from commbench.core.variables import MAPS
-from commbench.results.columns import grouped
+from commbench.results.columns import GOOD_LEVEL, grouped, table_level
 from commbench.results.load import row_dicts
 
 from .best import UNDECIDED, Best, best_backends_and_layouts
@@ -139,6 +139,11 @@ class CombinedCases:
         }
 
     @functools.cached_property
+    def level(self) -> float:
+        """The level that tables name for their intervals."""
+        return table_level(self.cases.loc[self.cases["ci_low_s"].notna(), "interval_level"])
+
+    @functools.cached_property
     def best(self) -> list[Best]:
         """The best backend and layout at each size that at least two have."""
         return best_backends_and_layouts(self.cases)
@@ -217,7 +222,7 @@ def _over_runs(ok: pd.DataFrame) -> pd.DataFrame:
         runs=1,
         medians=medians,
         label=ok["label"].fillna(""),
-        interval_level=ok["interval_level"].astype(float),
+        interval_level=ok["interval_level"].astype(float).fillna(GOOD_LEVEL),
     )
     totals: dict[str, Any] = {name: how for name, how in COMBINED.items() if name not in ONE_CASE}
     totals["runs"] = "sum"

@@ -132,7 +132,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "answers", [(text, text in doubts) for text in summary.sentences()]
     yield "comparisons", list(map(_comparison, summary.results.comparisons))
     yield "numbers", page_parts.number_tables(summary.combined)
-    best = _first_rows(tuple(BEST_CELLS), best_rows(summary.combined.best))
+    best = _first_rows(tuple(BEST_CELLS), best_rows(summary.combined.best, summary.combined.level))
     intervals = summary.interval_note()
     yield (
         "best",

@@ -14,7 +14,7 @@ from commbench.core.states import case_status
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
-from commbench.results.columns import grouped, interval_texts
+from commbench.results.columns import grouped, interval_meaning
 from commbench.results.flags import FLAGS, UNKNOWN_FLAG, warnings_of
 from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from commbench.results.slow_pairs import UNUSABLE, Finding, findings
@@ -166,9 +166,9 @@ class Summary:
 
     def interval_note(self) -> str:
         """What the intervals hold, in a sentence; empty where no case has one."""
-        texts = "; ".join(interval_texts(row_dicts(self.combined.cases)))
-        texts = texts.replace("this run", "a run") if self._most_runs > 1 else texts
-        return f"Intervals: {texts}." if texts else ""
+        meaning = interval_meaning(row_dicts(self.combined.cases))
+        meaning = meaning.replace("this run", "a run") if self._most_runs > 1 else meaning
+        return f"Intervals: {meaning}." if meaning else ""
 
     def doubts(self) -> list[str]:
         """What to check before the numbers are used."""
@@ -366,7 +366,7 @@ def summary_text(summary: Summary, top: int) -> str:
         _titled_table(
             "Best backend and layout for each size",
             tuple(BEST_CELLS),
-            best_rows(summary.combined.best),
+            best_rows(summary.combined.best, summary.combined.level),
             top,
             terminal,
         )

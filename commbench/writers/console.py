@@ -18,7 +18,15 @@ from commbench.core.states import case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_number, plural, short_pairs
 from commbench.core.variables import SHOWN, is_number, is_usual
-from commbench.results.columns import INTERRUPTED, Row, case_text, row_order
+from commbench.results.columns import (
+    INTERRUPTED,
+    Row,
+    case_text,
+    level_mark,
+    level_of,
+    row_order,
+    table_level,
+)
 from commbench.results.flags import DOUBT_MARK, doubts_of
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.results.slow_pairs import FACTOR, SPREADS, Matrix, findings, matrices
@@ -243,6 +251,11 @@ def _rows_table(rows: Sequence[Row], listed: Sequence[Row], terminal: Terminal) 
         name for name in SHOWN_VARIABLES if name == "benchmark" or not _is_constant(rows, name)
     ]
     texts = {name: [text(row) for row in listed] for name, (_, text) in CONSOLE_CELLS.items()}
+    level = table_level(level_of(row) for row in rows if row["ci_low_s"] is not None)
+    texts["interval"] = [
+        text if row["ci_low_s"] is None else f"{text}{level_mark(level_of(row), level)}"
+        for row, text in zip(listed, texts["interval"], strict=True)
+    ]
     silent = _silent_columns(listed, texts)
     shown = [name for name in CONSOLE_CELLS if name not in silent]
     columns = [TableColumn(name, right=is_number(name)) for name in names]

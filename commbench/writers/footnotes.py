@@ -11,7 +11,7 @@ from typing import Any
 from commbench.core.states import case_status, status_of_run
 from commbench.core.terminal import Terminal
 from commbench.core.units import format_bytes, plural
-from commbench.results.columns import UNFINISHED, Row, interval_texts
+from commbench.results.columns import UNFINISHED, Row, interval_meaning
 from commbench.results.flags import DOUBT_MARK, FLAGS, UNKNOWN_FLAG, doubts_of
 from commbench.results.run_folder import resume_command
 
@@ -46,8 +46,8 @@ def number_texts(rows: Sequence[Row], has_intervals: bool) -> list[str]:
             )
             kinds.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
     texts = [f"median: {', '.join(kinds)}"] if kinds else []
-    intervals = interval_texts(rows) if has_intervals else []
-    texts += [f"interval: {'; '.join(intervals)}"] if intervals else []
+    meaning = interval_meaning(rows) if has_intervals else ""
+    texts += [f"interval: {meaning}"] if meaning else []
     return ["; ".join(texts)] if texts else []
 
 
