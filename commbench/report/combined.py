@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -36,8 +36,15 @@ MOST_FITS = 60
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
 VISIT_COLUMNS = ("visit_medians_s", "visit_segments")
 ONE_CASE = ("case_id", "library", "label", "hosts")
+
+
+def _all_flags(of_runs: Iterable[Iterable[str] | None]) -> list[str]:
+    """The flags that the case has in any of its runs."""
+    return sorted({str(flag) for flags in of_runs if flags is not None for flag in flags})
+
+
 # column of cases.parquet -> how several runs of a case are combined; a report knows no others
-COMBINED: Mapping[str, Literal["first", "median", "min", "max"]] = {
+COMBINED: Mapping[str, Literal["first", "median", "min", "max"] | Callable[[Any], Any]] = {
     **dict.fromkeys((*ONE_CASE, *FAMILY_VARIABLES, *FAMILY_COLUMNS), "first"),
     "world_size": "first",
     "ranks_per_node": "first",
@@ -55,7 +62,7 @@ COMBINED: Mapping[str, Literal["first", "median", "min", "max"]] = {
     "limit_gb_per_s": "median",
     "limit_name": "first",
     "efficiency": "median",
-    "warnings": "first",
+    "warnings": _all_flags,
 }
 PAIRLESS = [
     "message_bytes",

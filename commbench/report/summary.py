@@ -34,7 +34,16 @@ if TYPE_CHECKING:
 OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
 REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
     dict.fromkeys(
-        (*NAMES, *NEEDED["cases"], *COMBINED, *VISIT_COLUMNS, *OF_SAMPLES, "launch", "reason")
+        (
+            *NAMES,
+            *NEEDED["cases"],
+            *COMBINED,
+            *VISIT_COLUMNS,
+            *OF_SAMPLES,
+            "launch",
+            "reason",
+            "stop_reason",
+        )
     )
 )
 MOST_SENTENCES = 6

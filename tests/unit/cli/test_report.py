@@ -145,7 +145,7 @@ def test_intervals_of_three_visits_are_called_what_they_are(
     html = (tmp_path / "page.html").read_text()
     for text in (out, html):
         assert "Intervals: 75 % over 3 visits in this run." in text and "95 % interval" not in text
-    assert ">interval</th>" in html
+    assert ">interval us</th>" in html
 
 
 def test_a_rigorous_run_counts_its_launches(
@@ -162,6 +162,20 @@ def test_a_rigorous_run_counts_its_launches(
         and "several runs" not in words
     )
     assert "Intervals: 99 % over launches." in words
+
+
+def test_a_killed_run_has_a_box_at_the_top_of_the_page_and_figures_come_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path, 0, status="running", cases=128)
+    page = tmp_path / "page.html"
+    output_of(capsys, str(tmp_path), "--benchmark", "all_reduce", "--html", str(page))
+    html = page.read_text()
+    header = html[: html.index("</header>")]
+    assert f'<p class="unfinished">Run {run.name} was killed: 10 of 128 cases so far;' in header
+    sections = re.findall(r'<section id="([a-z]+)"', html)
+    assert sections[:4] == ["curves", "lines", "answers", "numbers"]
+    assert '<span class="doubtful" title="in doubt: noisy">gloo python ' in html
 
 
 def test_top_cuts_tables_and_says_so(
