@@ -40,7 +40,7 @@ ONE_CASE = ("case_id", "library", "label", "hosts")
 
 def _all_flags(of_runs: Iterable[Iterable[str] | None]) -> list[str]:
     """The flags that the case has in any of its runs."""
-    return sorted({str(flag) for flags in of_runs if flags is not None for flag in flags})
+    return sorted({flag for flags in of_runs if isinstance(flags, Iterable) for flag in flags})
 
 
 # column of cases.parquet -> how several runs of a case are combined; a report knows no others

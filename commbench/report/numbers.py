@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from commbench.core.units import format_number, plural
+from commbench.core.units import format_number, natural_key, plural
 from commbench.results.columns import Row, level_mark, level_of
 from commbench.results.flags import DOUBT_MARK, doubts_of
 
@@ -193,7 +193,7 @@ def number_tables(combined: CombinedCases) -> Iterator[BenchmarkNumbers]:
     """The tables of each benchmark; those that are large, or beyond MOST_OPEN, are folded."""
     for position, (benchmark, lines) in enumerate(combined.lines().items()):
         short = combined.short_names(lines)
-        names = sorted(lines, key=short.__getitem__)
+        names = sorted(lines, key=lambda name: natural_key(short[name]))
         sizes = sorted({row["message_bytes"] or 0 for rows in lines.values() for row in rows})
         every = [row for rows in lines.values() for row in rows]
         is_single = len(names) == 1

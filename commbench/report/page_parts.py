@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from commbench.core.units import format_number, format_seconds, value_text
+from commbench.core.units import format_number, format_seconds, natural_key, value_text
 from commbench.core.variables import SHOWN, brought_along
 from commbench.results.columns import Row, grouped
 from commbench.results.flags import doubts_of
@@ -113,7 +113,9 @@ def curves_of(combined: CombinedCases, linked: Iterable[str]) -> Curves:
         for benchmark, by_name in combined.lines().items()
         if any(row["message_bytes"] for rows in by_name.values() for row in rows)
     }
-    colours = Colours(sorted({name for by_name in lines.values() for name in by_name}))
+    colours = Colours(
+        sorted({name for by_name in lines.values() for name in by_name}, key=natural_key)
+    )
     short = {benchmark: combined.short_names(by_name) for benchmark, by_name in lines.items()}
     return Curves(lines, short, frozenset(linked), colours)
 
@@ -157,7 +159,8 @@ def _rows_of(lines: Mapping[str, Sequence[Row]]) -> list[Row]:
 def _over_size(curves: Curves, benchmark: str, column: NumberColumn, heading: str) -> Picture:
     """A line per backend, engine, layout, ... with its interval; points link to the distribution of
     their case, those in doubt are grey."""
-    lines = sorted(curves.rows[benchmark].items())[:MOST_LINES]
+    names = sorted(curves.rows[benchmark], key=natural_key)[:MOST_LINES]
+    lines = [(name, curves.rows[benchmark][name]) for name in names]
     chart = Chart(f"{benchmark}: {LABELS[column]} over message size")
     values = {
         name: np.array([value_and_interval(row, column) for row in rows]) for name, rows in lines
@@ -412,7 +415,8 @@ def ramp_picture(backend: str, seconds: Sequence[float]) -> Picture:
     return Picture(f"{backend}: {len(seconds)} cases", Markup(chart.svg()))
 
 
-def by_variables(combined: CombinedCases, row: Row) -> tuple[str, str, str, str, int]:
+def by_variables(combined: CombinedCases, row: Row) -> tuple[Any, ...]:
     """The order of distinct cases: benchmark, backend, layout, other variables, size."""
     others = combined.name(row, without=("pair", "window"))
-    return row["benchmark"], row["backend"], row["layout"], others, row["message_bytes"] or 0
+    texts = (row["benchmark"], row["backend"], row["layout"], others)
+    return (*map(natural_key, texts), row["message_bytes"] or 0)

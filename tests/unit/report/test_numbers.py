@@ -108,6 +108,15 @@ def test_what_all_columns_share_is_left_out(runs: list[Path]) -> None:
     assert numbers.tables[0].heads == ["1x2", "1x4", "2x2"]
 
 
+def test_columns_are_sorted_as_numbers(runs: list[Path]) -> None:
+    cases = cases_of(runs[:1], "p2p_latency")
+    several = [
+        cases.assign(streams=count, case_id=cases["case_id"] + str(count)) for count in (16, 1, 2)
+    ]
+    (numbers,) = number_tables(combine_runs(pd.concat(several, ignore_index=True)))
+    assert numbers.tables[0].heads == ["streams 1", "streams 2", "streams 16"]
+
+
 def test_one_column_is_named_above_the_table(runs: list[Path]) -> None:
     (numbers,) = number_tables(choice_from(runs[:1], "all_reduce"))
     assert (numbers.shared, numbers.tables[0].heads) == ("gloo python", ["median"])
