@@ -246,11 +246,35 @@ def test_wrong_options_are_refused_before_anything_is_read(tmp_path: Path, measu
 
 def test_flags_are_counted_over_the_measured_cases() -> None:
     frame = pd.DataFrame(
-        {"status": ["ok", "ok", "failed"], "warnings": [["noisy"], ["noisy", "new"], ["noisy"]]}
+        {
+            "status": ["ok", "ok", "failed"],
+            "warnings": [["noisy"], ["noisy", "new"], ["noisy"]],
+            "timing": "quick",
+            "bind": "auto",
+            "run_id": "r",
+        }
     )
     counted = count_flags(frame)
     texts = [(flag.meaning, flag.advice) for flag in (FLAGS["noisy"], UNKNOWN_FLAG)]
     assert counted == [("noisy", 2, *texts[0]), ("new", 1, *texts[1])]
+
+
+def test_binding_is_not_recommended_where_the_ranks_are_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bound = {"nodes": [], "differences": {"run.bind": {"core 0": [0], "core 1": [1]}}}
+    for number, provenance in ((0, {}), (1, {"provenance": bound})):
+        run = run_of(tmp_path / str(number), number, **provenance)
+        cases = pq.read_table(run / "cases.parquet")
+        flags = [["multimodal"]] * len(cases)
+        pq.write_table(with_column(cases, "warnings", flags), run / "cases.parquet")
+    advised = "ranks that are not pinned may be the reason (bind=core)"
+    for folders, is_advised in (("0",), True), (("1",), False), (("0", "1"), True):
+        page = tmp_path / "page.html"
+        paths = [str(tmp_path / folder) for folder in folders]
+        out, _ = output_of(capsys, *paths, "--benchmark", "broadcast", "--html", str(page))
+        assert (advised in " ".join(out.split())) == is_advised, folders
+        assert (advised in page.read_text()) == is_advised, folders
 
 
 MEASURE = """

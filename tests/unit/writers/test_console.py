@@ -273,6 +273,14 @@ def test_reasons_are_grouped_below_and_cut_on_a_terminal() -> None:
     assert cells(text, "median") == ["failed", "failed", "2.00"]
 
 
+def test_binding_is_not_advised_where_ranks_are_bound() -> None:
+    rows = [{**case, "case_id": "c"} for case in flagged({8: ["multimodal"]})]
+    advised = "ranks that are not pinned may be the reason"
+    bound = RUN | {"provenance": {"differences": {"run.bind": {"core 0": [0], "core 1": [1]}}}}
+    for run, is_advised in ((RUN, True), (bound, False)):
+        assert (advised in run_text(run, rows, Terminal(None), flags=True)) == is_advised
+
+
 def test_colors_are_for_terminals() -> None:
     rows = [
         {**case, "case_id": str(case["message_bytes"])}
