@@ -4,7 +4,7 @@ numbers can be trusted."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ from commbench.core.units import plural
 from commbench.results.flags import DOUBTFUL, FLAGS, warnings_of
 from commbench.results.load import row_dicts
 from commbench.results.run_folder import resume_command
-from commbench.world.folder_lock import is_measured_into
 
 from .combined import CombinedCases
 from .machines import Record
@@ -47,7 +46,10 @@ def headline(combined: CombinedCases, soaks: Sequence[str]) -> str:
 
 
 def unfinished_sentences(
-    cases: pd.DataFrame, records: Iterable[Record], folders: Mapping[str, Path]
+    cases: pd.DataFrame,
+    records: Iterable[Record],
+    folders: Mapping[str, Path],
+    is_measured_into: Callable[[Path], bool],
 ) -> list[str]:
     """A sentence for each run that did not come to its end: whether it still goes on, was killed
     or interrupted, and how it is finished."""

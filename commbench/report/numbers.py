@@ -22,14 +22,14 @@ MOST_NAMES = 6  # in a line, of each size
 
 NumberColumn = Literal["median_s", "algbw_gb_per_s", "busbw_gb_per_s", "efficiency"]
 RATE_NAMES: Mapping[NumberColumn, str] = {"algbw_gb_per_s": "algbw", "busbw_gb_per_s": "busbw"}
-UNITS: Mapping[NumberColumn, str] = {
+NUMBER_UNITS: Mapping[NumberColumn, str] = {
     "median_s": "us",
     "algbw_gb_per_s": "GB/s",
     "busbw_gb_per_s": "GB/s",
 }
 
 
-class Number(NamedTuple):
+class QuotedNumber(NamedTuple):
     """A number in the unit of its table, its interval, the level of that where it is below the one
     that the page names, and the flags that cast doubt on it."""
 
@@ -77,7 +77,7 @@ class NumberTable(NamedTuple):
 
     unit: str
     heads: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Sequence[Number]]]]
+    rows: Sequence[tuple[str, Sequence[Sequence[QuotedNumber]]]]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def rate_column(rows: Sequence[Row]) -> NumberColumn:
     return "algbw_gb_per_s"
 
 
-def _columns(benchmark: str, rows: Sequence[Row]) -> tuple[NumberColumn, ...]:
+def _quoted_columns(benchmark: str, rows: Sequence[Row]) -> tuple[NumberColumn, ...]:
     """What people quote: of a bandwidth the rate, of a latency the time, of a collective both."""
     rate = rate_column(rows)
     if "bandwidth" in benchmark or "copy" in benchmark:
@@ -122,13 +122,13 @@ def _columns(benchmark: str, rows: Sequence[Row]) -> tuple[NumberColumn, ...]:
     return ("median_s", rate) if has_rate else ("median_s",)
 
 
-def _number(row: Row, column: NumberColumn, level: float) -> Number:
+def _quoted_number(row: Row, column: NumberColumn, level: float) -> QuotedNumber:
     """The number of a row, `level`: that of the intervals of its table."""
     text = microseconds_text if column == "median_s" else format_number
     value, low, high = value_and_interval(row, column)
     interval = interval_text(low, high, text)
     lower_level = level_mark(level_of(row), level) if math.isfinite(low) else ""
-    return Number(
+    return QuotedNumber(
         "-" if math.isnan(value) else text(value),
         interval,
         lower_level.strip(" ()"),
@@ -150,7 +150,7 @@ def benchmark_lines(combined: CombinedCases) -> list[BenchmarkLine]:
         short = combined.short_names(rows_of_line)
         named = [(short[name], row) for name, rows in rows_of_line.items() for row in rows]
         every = [row for _, row in named]
-        columns = _columns(benchmark, every)
+        columns = _quoted_columns(benchmark, every)
         sizes = [row["message_bytes"] or 0 for row in every]
         # of a collective the time of the smallest and the rate of the largest message
         ends = dict.fromkeys([(min(sizes), columns[0]), (max(sizes), columns[-1])])
@@ -173,16 +173,16 @@ def _of_size(
     ]
     of_size.sort(key=lambda pair: float(pair[1][column]), reverse=column != "median_s")
     numbers = [
-        NamedNumber(name, _with_unit(_number(row, column, level), column), _doubts_text(row))
+        NamedNumber(name, _with_unit(_quoted_number(row, column, level), column), _doubts_text(row))
         for name, row in of_size[:MOST_NAMES]
     ]
     return SizeNumbers(size_text(size) if size else "", numbers, max(0, len(of_size) - MOST_NAMES))
 
 
-def _with_unit(number: Number, column: NumberColumn) -> str:
+def _with_unit(number: QuotedNumber, column: NumberColumn) -> str:
     """`103 us`, in doubt `103 us ! (98.1 .. 120)`; a bus bandwidth is called one."""
     kind = " busbw" if column == "busbw_gb_per_s" else ""
-    text = f"{number.text} {UNITS[column]}{kind}"
+    text = f"{number.text} {NUMBER_UNITS[column]}{kind}"
     return number._replace(text=text).shown
 
 
@@ -198,7 +198,7 @@ def number_tables(combined: CombinedCases) -> Iterator[BenchmarkNumbers]:
         every = [row for rows in lines.values() for row in rows]
         is_single = len(names) == 1
         tables = []
-        for column in _columns(benchmark, every):
+        for column in _quoted_columns(benchmark, every):
             kind = RATE_NAMES.get(column, "median")
             heads = [kind] if is_single else [short[name] for name in names]
             rows = [
@@ -208,7 +208,7 @@ def number_tables(combined: CombinedCases) -> Iterator[BenchmarkNumbers]:
                 )
                 for size in sizes
             ]
-            tables.append(NumberTable(f"{kind} in {UNITS[column]}", heads, rows))
+            tables.append(NumberTable(f"{kind} in {NUMBER_UNITS[column]}", heads, rows))
         is_small = len(sizes) <= MOST_SIZES and len(names) <= MOST_COLUMNS
         extent = f"{plural(len(sizes), 'size', 'sizes')}, {plural(len(names), 'column', 'columns')}"
         yield BenchmarkNumbers(
@@ -220,14 +220,16 @@ def number_tables(combined: CombinedCases) -> Iterator[BenchmarkNumbers]:
         )
 
 
-def _cell(rows: Sequence[Row], size: int, column: NumberColumn, level: float) -> list[Number]:
-    return [_number(row, column, level) for row in rows if (row["message_bytes"] or 0) == size]
+def _cell(rows: Sequence[Row], size: int, column: NumberColumn, level: float) -> list[QuotedNumber]:
+    return [
+        _quoted_number(row, column, level) for row in rows if (row["message_bytes"] or 0) == size
+    ]
 
 
 # heading -> cell, of the table of all cases
 CASE_NUMBERS: Mapping[str, Callable[[Row, float], str]] = {
-    "median us": lambda row, level: _number(row, "median_s", level).text,
-    "interval us": lambda row, level: _number(row, "median_s", level).tip,
+    "median us": lambda row, level: _quoted_number(row, "median_s", level).text,
+    "interval us": lambda row, level: _quoted_number(row, "median_s", level).tip,
     "algbw GB/s": lambda row, level: format_number(row["algbw_gb_per_s"]),
     "busbw GB/s": lambda row, level: format_number(row["busbw_gb_per_s"]),
     "limit GB/s": lambda row, level: format_number(row["limit_gb_per_s"]),

@@ -4,7 +4,8 @@ figures and tables."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -71,14 +72,19 @@ class Table(NamedTuple):
     total: int
 
 
-def page(summary: Summary, raw: RawData) -> str:
-    """The whole document; a section without data is left out."""
+def page(
+    summary: Summary, raw: RawData, is_measured_into: Callable[[Path], bool] = lambda folder: False
+) -> str:
+    """The whole document; a section without data is left out. `is_measured_into`: whether a
+    process still measures into the folder of a run."""
     data = dict(_sections(summary, raw))
     shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
     results = summary.results
     about = [part for part in (*_origin(summary), counts_text(results)) if part]
     first = {
-        "unfinished": unfinished_sentences(results.cases, results.records, results.folders),
+        "unfinished": unfinished_sentences(
+            results.cases, results.records, results.folders, is_measured_into
+        ),
         "headline": headline(summary.combined, summary.soaks),
         "trust": trust(results.cases),
         "intervals": summary.interval_note(),

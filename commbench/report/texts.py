@@ -14,7 +14,6 @@ from commbench.core.units import (
     value_text,
 )
 from commbench.core.variables import TABLE
-from commbench.hardware.link_limits import COPY, HOST_COPY
 from commbench.results.columns import Row
 
 MOST_LIMITS = 3  # that a text names
@@ -90,7 +89,7 @@ def limit_text(rows: Sequence[Row]) -> str:
 
 def _kind_of_limit(name: str) -> str:
     """What the limit of this name is: a rate that was measured, or one that a link is sold with."""
-    if name in (COPY, HOST_COPY):
+    if name.startswith("measured "):  # a copy, by a core or a device
         return "memory"
     is_inside = any(word in name for word in ("NVLink", "PCIe", "C2C"))
     return "published rate of the link" if is_inside else "network"

@@ -12,7 +12,7 @@ from generated_results import run_of
 from commbench.report.combined import combine_runs
 from commbench.report.headline import headline, trust, unfinished_sentences
 from commbench.report.summary import read_results
-from commbench.world.folder_lock import locked
+from commbench.world.folder_lock import is_measured_into, locked
 
 
 def cases_of(tmp_path: Path, flags: dict[int, list[str]] | None = None) -> pd.DataFrame:
@@ -32,7 +32,7 @@ def test_it_says_what_was_measured(tmp_path: Path) -> None:
 
 def unfinished(folder: Path) -> list[str]:
     results = read_results([folder])
-    return unfinished_sentences(results.cases, results.records, results.folders)
+    return unfinished_sentences(results.cases, results.records, results.folders, is_measured_into)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from commbench.report.combined import CombinedCases, combine_runs
 from commbench.report.numbers import (
     MOST_COLUMNS,
     BenchmarkLine,
-    Number,
+    QuotedNumber,
     benchmark_lines,
     number_tables,
 )
@@ -156,4 +156,4 @@ def test_a_line_of_a_collective_ends_with_its_bus_bandwidth(runs: list[Path]) ->
 
 
 def test_a_number_without_an_interval_says_so() -> None:
-    assert Number("1.00", "no interval", "", "noisy").shown == "1.00 ! (no interval)"
+    assert QuotedNumber("1.00", "no interval", "", "noisy").shown == "1.00 ! (no interval)"
