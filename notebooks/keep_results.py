@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from commbench.report.compare_text import AB_FILE, AB_SIDES
 from commbench.results.columns import arrow_schema
 from commbench.results.load import find_runs, load_run, read_rows
 
@@ -28,7 +29,15 @@ PRIVATE = re.compile(
 
 
 def keep(source: str, target: str, samples: bool, counters: str) -> None:
-    """Every run below `source`, as a folder of the same name below `target`."""
+    """Every run below `source`, as a folder of the same name below `target`; of a folder of
+    `commbench ab` its record, and its sides apart."""
+    comparison = Path(source) / AB_FILE
+    if comparison.is_file():
+        for side in AB_SIDES:
+            keep(f"{source}/{side}", f"{target}/{side}", samples, counters)
+        record = _cleaned(json.loads(comparison.read_text()), "")
+        (Path(target) / AB_FILE).write_text(json.dumps(record, indent=1) + "\n")
+        return
     for run in find_runs(source):
         folder = Path(target) / run.name
         folder.mkdir(parents=True, exist_ok=True)

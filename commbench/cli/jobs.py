@@ -149,7 +149,8 @@ class Sweep:
             return
         terminal = Terminal.of(sys.stdout)
         words = differing_words(self._jobs)
-        keys = list(dict.fromkeys(_key(word) for overrides in words for word in overrides))
+        values_of = _values_by_key(words)
+        keys = [key for key, values in values_of.items() if len(set(values.values())) > 1]
         columns = [
             TableColumn("job", right=True),
             *(TableColumn(key) for key in keys),
@@ -163,14 +164,13 @@ class Sweep:
         reasons = []
         styles = {}
         for number, ended in sorted(self._ended.items()):
-            values = {_key(word): word.partition("=")[2] for word in words[number]}
             counts = Counter[str]() if ended.folder is None else _statuses(ended.folder)
             numbers = (str(counts[status] or "") for status in STATUSES)
             folder = "" if ended.folder is None else str(ended.folder)
             rows.append(
                 (
                     str(number + 1),
-                    *(values.get(key, "") for key in keys),
+                    *(values_of[key].get(number, "") for key in keys),
                     str(ended.status),
                     *numbers,
                     folder,
@@ -189,7 +189,32 @@ class Sweep:
         print(table_text(columns, rows, terminal, styles))
         folders = [str(ended.folder) for ended in self._ended.values() if ended.folder is not None]
         hint = [f"side by side: commbench show {shlex.join(folders)}"] if folders else []
-        print(paragraphs([*reasons, *hint], terminal), flush=True)
+        constants = _constant_words(words)
+        print(paragraphs([*constants, *reasons, *hint], terminal), flush=True)
+
+
+def _values_by_key(words: Sequence[Sequence[str]]) -> dict[str, dict[int, str]]:
+    """Key -> index of the job -> value that its overrides give."""
+    values: dict[str, dict[int, str]] = {}
+    for number, overrides in enumerate(words):
+        for word in overrides:
+            key, _, value = word.partition("=")
+            values.setdefault(key, {})[number] = value
+    return values
+
+
+def _constant_words(words: Sequence[Sequence[str]]) -> list[str]:
+    """`jobs 1, 3: sizes=[8]`: the overrides that have one value, once for all jobs that have
+    them."""
+    by_jobs: dict[tuple[int, ...], list[str]] = {}
+    for key, values in _values_by_key(words).items():
+        if len(set(values.values())) == 1:
+            by_jobs.setdefault(tuple(values), []).append(f"{key}={next(iter(values.values()))}")
+    return [
+        f"job{'s' if len(jobs) > 1 else ''} {', '.join(str(number + 1) for number in jobs)}:"
+        f" {' '.join(constant)}"
+        for jobs, constant in by_jobs.items()
+    ]
 
 
 def interrupted_status(stop: KeyboardInterrupt | SystemExit) -> int:
@@ -199,10 +224,6 @@ def interrupted_status(stop: KeyboardInterrupt | SystemExit) -> int:
 
 def _with_record(folder: str | None) -> Path | None:
     return Path(folder) if folder is not None and (Path(folder) / "run.json").is_file() else None
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0]
 
 
 def _statuses(folder: Path) -> Counter[str]:

@@ -25,10 +25,10 @@ from commbench.core.units import (
 )
 from commbench.report.best import THIS_RUN, UNDECIDED
 from commbench.report.difference import FEW_LAUNCHES, Measured, differ
-from commbench.report.fit import answerable, families, ignored, varying
-from commbench.report.predict import OPERATION, TrainingStep, predict, step_of
-from commbench.results.columns import grouped, interval_texts
-from commbench.results.load import read_rows, row_dicts
+from commbench.report.fit import FAMILY_VARIABLES, answerable, families, ignored, varying
+from commbench.report.predict import EXTRAPOLATED, OPERATION, TrainingStep, predict, step_of
+from commbench.results.columns import grouped, interval_meaning
+from commbench.results.load import plain, read_rows, row_dicts
 
 from .options import CommandParser
 
@@ -48,6 +48,7 @@ STEP_COLUMNS = (
     TableColumn("interval\nms", right=True, priority=1),
     TableColumn("GB/s", right=True, priority=2),
 )
+BEYOND = "extrapolated beyond the measured sizes by the fit, see the warnings:"
 MOST_PARAMS = 10**18  # of --params and --bucket-mb
 STEP_MEANING = (
     "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients /"
@@ -75,6 +76,11 @@ def prediction_text(
 ) -> str:
     """The text of the command; raises CommbenchError like predict."""
     rows: list[Prediction] = predict(cases, steps, dtype).to_dict("records")
+    for row in rows:  # pandas has NaN where a variable has no value
+        row.update({name: plain(row[name]) for name in FAMILY_VARIABLES})
+        row["is_extrapolated"] = any(
+            warning.startswith(EXTRAPOLATED) for warning in row["warnings"]
+        )
     shown = [name for name in varying(rows) if name not in ALWAYS]
     for row in rows:
         more = [str(row["engine"])] if row["engine"] else []
@@ -82,6 +88,7 @@ def prediction_text(
         row["name"] = f"{row['backend']} ({', '.join(more)})" if more else str(row["backend"])
     rows.sort(
         key=lambda row: (
+            row["is_extrapolated"],
             natural_key(row["layout"]),
             row["bucket_bytes"],
             math.isnan(row["step_s"]),
@@ -98,9 +105,11 @@ def prediction_text(
     terminal = Terminal.of(sys.stdout)
     titles = paragraphs([_step_title(step, dtype, by_params) for step in steps], terminal)
     meaning = [*_step_meanings(cases), "", *_answers(rows), *warnings, *_source_notes(cases)]
-    text = "\n".join(
-        [titles, "", _steps_table(rows, shown, terminal), "", paragraphs(meaning, terminal)]
-    )
+    tables = []
+    for is_extrapolated, alike in grouped(rows, lambda row: bool(row["is_extrapolated"])).items():
+        tables += [BEYOND] if is_extrapolated else []
+        tables += [_steps_table(alike, shown, terminal), ""]
+    text = "\n".join([titles, "", *tables, paragraphs(meaning, terminal)])
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
@@ -200,8 +209,7 @@ def _steps_table(rows: Sequence[Prediction], shown: Sequence[str], terminal: Ter
             if unknown_interval
             else f"{format_number(1e3 * low_s)} .. {format_number(1e3 * high_s)}"
         )
-        extrapolated = any(warning.startswith("extrapolated") for warning in row["warnings"])
-        notes = ["extrapolated"] if extrapolated and known else [] if known else ["unknown"]
+        notes = [] if known else ["unknown"]
         notes += [f"{row['runs']} launches"] if row["runs"] > 1 else []
         cells.append(
             (
@@ -226,23 +234,24 @@ def _groups(rows: Sequence[Prediction], *names: str) -> list[list[Prediction]]:
 
 def _answers(rows: Sequence[Prediction]) -> list[str]:
     """The fastest on each layout for each bucket size, then the best bucket size of each backend on
-    each layout."""
+    each layout. What is extrapolated is compared apart."""
     lines = []
-    for group in _groups(rows, "layout", "bucket_bytes"):
+    for group in _groups(rows, "is_extrapolated", "layout", "bucket_bytes"):
         names = [row["name"] for row in group]
         answer = (
             _verdict(group, names)
             if len(group) > 1
             else f"{names[0]} takes {format_seconds(group[0]['step_s'])}"
         )
-        lines.append(
-            f"{group[0]['layout']}, buckets of {about_bytes(group[0]['bucket_bytes'])}: {answer}"
-        )
-    for group in _groups(rows, "layout", "name"):
+        kind = ", extrapolated" if group[0]["is_extrapolated"] else ""
+        buckets = f"buckets of {about_bytes(group[0]['bucket_bytes'])}"
+        lines.append(f"{group[0]['layout']}, {buckets}{kind}: {answer}")
+    for group in _groups(rows, "is_extrapolated", "layout", "name"):
         if len(group) > 1:
             name = group[0]["name"]
-            buckets = [f"buckets of {about_bytes(row['bucket_bytes'])}" for row in group]
-            lines.append(f"{name} on {group[0]['layout']}: {_verdict(group, buckets, name)}")
+            compared = [f"buckets of {about_bytes(row['bucket_bytes'])}" for row in group]
+            kind = ", extrapolated" if group[0]["is_extrapolated"] else ""
+            lines.append(f"{name} on {group[0]['layout']}{kind}: {_verdict(group, compared, name)}")
     return lines
 
 
@@ -275,8 +284,8 @@ def _verdict(
 
 def _step_meanings(cases: pd.DataFrame) -> list[str]:
     """What the columns step and interval mean."""
-    texts = interval_texts(row_dicts(answerable(cases[cases["benchmark"] == OPERATION])))
-    return [STEP_MEANING, f"interval: {'; '.join(texts)}, {BOTH_WAYS}"] if texts else [STEP_MEANING]
+    meaning = interval_meaning(row_dicts(answerable(cases[cases["benchmark"] == OPERATION])))
+    return [STEP_MEANING, f"interval: {meaning}, {BOTH_WAYS}"] if meaning else [STEP_MEANING]
 
 
 def _source_notes(cases: pd.DataFrame) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from commbench.core.terminal import Terminal, printable
 from commbench.report.summary import read_results, summarise_results, summary_text
 from commbench.results.load import find_runs
+from commbench.world.folder_lock import is_measured_into
 
 from .options import CommandParser, check_file, whole_number, write_file
 from .show import CONSOLE, rows_of, shown_text
@@ -45,7 +46,8 @@ def report(words: list[str]) -> int:
         from commbench.report.distributions import read_raw_data
         from commbench.report.page import page
 
-        write_file("--html", options.html, page(summary, read_raw_data(summary.results)))
+        html = page(summary, read_raw_data(summary.results), is_measured_into)
+        write_file("--html", options.html, html)
     runs = [run for path in options.paths if Path(path).is_dir() for run in find_runs(path)]
     # a few runs of one backend: there is nothing to choose between, and their own tables are the
     # result

@@ -19,8 +19,8 @@ from commbench.core.terminal import (
     printable,
     table_text,
 )
-from commbench.core.units import format_number, plural, value_text
-from commbench.core.variables import TABLE
+from commbench.core.units import format_number, natural_key, plural, value_text
+from commbench.core.variables import TABLE, is_number
 from commbench.report.fit import FAMILY_VARIABLES, OF_BACKEND, by_window, varying
 from commbench.results.columns import Row, hashable, row_order
 from commbench.results.flags import DOUBT_MARK, doubts_of
@@ -122,7 +122,7 @@ def shown_text(
 def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
     """Sizes by backends, a table for each point of the other variables; launches are merged to
     their median."""
-    measured = [row for row in rows if case_status(row) == "ok"]
+    measured, shared_notes = _without_shared_env([row for row in rows if case_status(row) == "ok"])
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(measured, key=row_order):
         key = tuple(hashable(row[name]) for name in (*APART, *BESIDE))
@@ -147,7 +147,7 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
         parts.append(f"{head}\n{_pivot(listed, headings, rate, terminal)}\n")
     doubted = sum(bool(doubts_of(row)) for row in measured)
     lost = len(rows) - len(measured)
-    notes = (
+    notes = shared_notes + (
         [
             f"{DOUBT_MARK}: {doubted} of {len(measured)} doubtful: commbench show RUN --flags says"
             " why"
@@ -161,6 +161,25 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
         else []
     )
     return "\n".join([*parts, *map(terminal.paragraph, notes)])
+
+
+def _without_shared_env(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """The rows without the variables of `env` that all rows of their backend have, and a note on
+    those of each backend."""
+    shared: dict[str, set[tuple[str, str]]] = {}
+    for row in rows:
+        items = set(dict(row["env"] or {}).items())
+        shared[row["backend"]] = shared.get(row["backend"], items) & items
+    stripped: list[Row] = [
+        {**row, "env": dict(dict(row["env"] or {}).items() - shared[row["backend"]])}
+        for row in rows
+    ]
+    notes = [
+        f"{backend}, all cases: env {value_text(dict(items))}"
+        for backend, items in sorted(shared.items())
+        if items
+    ]
+    return stripped, notes
 
 
 def _meaning(rows: Sequence[Row]) -> str:
@@ -182,9 +201,16 @@ def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
         shown = [name for name in names if name not in OF_BACKEND or name in varying(own)]
         for row in own:
             headings[_column_of(row)] = "\n".join(
-                value_text(row[name]) for name in shown if row[name] not in (None, "", {})
+                _heading_line(name, row[name]) for name in shown if row[name] not in (None, "", {})
             )
     return headings
+
+
+def _heading_line(name: str, value: Any) -> str:
+    """A value; a number with its name, as in `16 streams`."""
+    if is_number(name):
+        return plural(value, name.removesuffix("s"), name)
+    return value_text(value)
 
 
 def _column_of(row: Row) -> tuple[Any, ...]:
@@ -218,7 +244,8 @@ def _pivot(
     names = [(*([pair] if pairs else []), str(size or "-")) for pair, size in cells]
     leading = [*([TableColumn("pair")] if pairs else []), TableColumn("message\nB", right=True)]
     columns = []
-    for heading in sorted({heading for line in cells.values() for heading in line}):
+    shown_headings = {heading for line in cells.values() for heading in line}
+    for heading in sorted(shown_headings, key=natural_key):
         texts = [_pivot_cell(line.get(heading, ()), rate) for line in cells.values()]
         marked = any(text.endswith(DOUBT_MARK) for text in texts)
         columns.append(

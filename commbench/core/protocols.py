@@ -255,6 +255,8 @@ class Launcher(Protocol):
     starts_mpi: ClassVar[bool] = False  # whether its ranks can initialise MPI
     # whether its ranks load MPI to find each other, with any backend
     meets_over_mpi: ClassVar[bool] = False
+    # whether the user calls it once on each node, where the output of its ranks appears
+    is_called_per_node: ClassVar[bool] = False
     # whether the rank server forks its ranks; `command` starts the rank server
     forks: ClassVar[bool] = False
     # prefixes of the variables that this launcher exports to its ranks; no launcher forwards them

@@ -57,6 +57,11 @@ def launchers() -> tuple[Launcher, ...]:
     return tuple(sorted(built, key=lambda launcher: launcher.precedence))
 
 
+def is_called_per_node(name: str) -> bool:
+    """Whether the launcher of this name is called once on each node, see Launcher."""
+    return any(each.name == name and each.is_called_per_node for each in launchers())
+
+
 def detect(environ: Mapping[str, str]) -> RankIdentity | None:
     """Which rank of which world this process is; None outside of a world. Raises ConfigError."""
     identity = _exported(environ)

@@ -22,6 +22,7 @@ class Torchrun(Launcher):
 
     name: ClassVar[str] = "torchrun"
     precedence: ClassVar[int] = 10
+    is_called_per_node: ClassVar[bool] = True
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
         if TORCHRUN_ID not in environ or "RANK" not in environ:

@@ -21,11 +21,12 @@ from commbench.core.case import World
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Control
 from commbench.core.secrets import recorded_override
-from commbench.core.terminal import TableColumn, Terminal, table_text
+from commbench.core.terminal import TableColumn, Terminal, printable, table_text
 from commbench.core.units import format_ranges
 from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
 from commbench.hardware.machine_facts import RanksByValue
+from commbench.launchers.registry import is_called_per_node
 from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.fact_scopes import is_unknown, scope_of
 from commbench.results.run_folder import new_folder
@@ -114,7 +115,33 @@ def preflight(
             lock_folder(folder)
         run["run_id"] = Path(folder).name
         run["folder"] = str(Path(folder))
+    if not settings.plan and not request.has_parent and is_called_per_node(world.launcher):
+        _print_node_line(world, control, mine, run)
     return agreed, run
+
+
+def _print_node_line(
+    world: World, control: Control, mine: Mapping[str, Any], run: Mapping[str, Any]
+) -> None:
+    """Say once on each of several nodes what its ranks take part in."""
+    if len(world.nodes) == 1:
+        return
+    host = str(mine.get("host.hostname"))
+    folder = str(Path(run["folder"]).absolute()) if world.rank == 0 else ""
+    first_host, folder = control.decide([host, folder], MEETING_S, "preflight")
+    if world.local_rank == 0:
+        text = node_text(world, host, first_host, folder)
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+def node_text(world: World, host: str, first_host: str, folder: str) -> str:
+    """Which ranks a node has, who prints and where the results will be."""
+    ranks = world.neighbours
+    named = f"rank{'s' if len(ranks) > 1 else ''} {format_ranges(ranks)}"
+    node = f"node {world.node_of(world.rank) + 1} of {len(world.nodes)} ({host})"
+    return (
+        f"{node}: {named}; rank 0 prints, on {first_host}, and stores the results there: {folder}"
+    )
 
 
 def _compare_ranks(

@@ -17,7 +17,7 @@ import numpy as np
 from commbench.core.errors import ConfigError
 from commbench.core.units import format_factor, format_seconds, plural, value_text
 from commbench.core.variables import brought_along
-from commbench.results.columns import grouped
+from commbench.results.columns import grouped, level_mark
 
 from .difference import FEW_LAUNCHES, Measured, differ
 from .fit import FAMILY_VARIABLES, Family, answerable, distinguishing, families, key, varying
@@ -101,6 +101,11 @@ class Best:
     @property
     def ci_high_s(self) -> float:
         return self.rivals[0].time.high_s
+
+    @property
+    def level(self) -> float:
+        """The confidence level of that interval."""
+        return self.rivals[0].time.level
 
     @property
     def second(self) -> str:
@@ -258,6 +263,7 @@ def _launches_cell(best: Best) -> str:
     return plural(best.launches, "launch", "launches") if best.is_decided else ""
 
 
+INTERVAL_HEADING = "interval\nus"
 # heading -> cell, of the table on the terminal and on the page
 BEST_CELLS: Mapping[str, Callable[[Best], str]] = {
     "benchmark": lambda best: f"{best.shared['benchmark']} {best.more}".strip(),
@@ -265,13 +271,18 @@ BEST_CELLS: Mapping[str, Callable[[Best], str]] = {
     "message\nB": lambda best: str(best.message_bytes),
     "best": _best_cell,
     "median\nus": lambda best: microseconds_text(best.median_s),
-    "interval\nus": lambda best: interval_text(best.ci_low_s, best.ci_high_s, microseconds_text),
+    INTERVAL_HEADING: lambda best: interval_text(best.ci_low_s, best.ci_high_s, microseconds_text),
     "second": lambda best: best.second,
     "takes": lambda best: format_factor(best.ratio),
     "based on": _launches_cell,
 }
 
 
-def best_rows(compared: Iterable[Best]) -> list[tuple[str, ...]]:
-    """The rows of a table with the headings of BEST_CELLS."""
-    return [tuple(cell(best) for cell in BEST_CELLS.values()) for best in compared]
+def best_rows(compared: Iterable[Best], level: float) -> list[tuple[str, ...]]:
+    """The rows of a table with the headings of BEST_CELLS; `level`: the one that its note names."""
+    rows = []
+    for best in compared:
+        cells = {heading: cell(best) for heading, cell in BEST_CELLS.items()}
+        cells[INTERVAL_HEADING] += level_mark(best.level, level)
+        rows.append(tuple(cells.values()))
+    return rows

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from commbench.core.units import about_bytes, format_seconds, value_text
 from commbench.core.variables import MAPS
-from commbench.results.columns import grouped
+from commbench.results.columns import GOOD_LEVEL, grouped, table_level
 from commbench.results.load import row_dicts
 
 from .best import UNDECIDED, Best, best_backends_and_layouts
@@ -36,8 +36,15 @@ MOST_FITS = 60
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
 VISIT_COLUMNS = ("visit_medians_s", "visit_segments")
 ONE_CASE = ("case_id", "library", "label", "hosts")
+
+
+def _all_flags(of_runs: Iterable[Iterable[str] | None]) -> list[str]:
+    """The flags that the case has in any of its runs."""
+    return sorted({flag for flags in of_runs if isinstance(flags, Iterable) for flag in flags})
+
+
 # column of cases.parquet -> how several runs of a case are combined; a report knows no others
-COMBINED: Mapping[str, Literal["first", "median", "min", "max"]] = {
+COMBINED: Mapping[str, Literal["first", "median", "min", "max"] | Callable[[Any], Any]] = {
     **dict.fromkeys((*ONE_CASE, *FAMILY_VARIABLES, *FAMILY_COLUMNS), "first"),
     "world_size": "first",
     "ranks_per_node": "first",
@@ -55,7 +62,7 @@ COMBINED: Mapping[str, Literal["first", "median", "min", "max"]] = {
     "limit_gb_per_s": "median",
     "limit_name": "first",
     "efficiency": "median",
-    "warnings": "first",
+    "warnings": _all_flags,
 }
 PAIRLESS = [
     "message_bytes",
@@ -139,6 +146,11 @@ class CombinedCases:
         }
 
     @functools.cached_property
+    def level(self) -> float:
+        """The level that tables name for their intervals."""
+        return table_level(self.cases.loc[self.cases["ci_low_s"].notna(), "interval_level"])
+
+    @functools.cached_property
     def best(self) -> list[Best]:
         """The best backend and layout at each size that at least two have."""
         return best_backends_and_layouts(self.cases)
@@ -217,7 +229,7 @@ def _over_runs(ok: pd.DataFrame) -> pd.DataFrame:
         runs=1,
         medians=medians,
         label=ok["label"].fillna(""),
-        interval_level=ok["interval_level"].astype(float),
+        interval_level=ok["interval_level"].astype(float).fillna(GOOD_LEVEL),
     )
     totals: dict[str, Any] = {name: how for name, how in COMBINED.items() if name not in ONE_CASE}
     totals["runs"] = "sum"

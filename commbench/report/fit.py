@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError
 from commbench.core.states import case_status, interval_of
+from commbench.core.units import natural_key
 from commbench.core.variables import MAPS, NAMES, SHOWN, SIZES, brought_along
 from commbench.results.columns import Row, grouped, hashable
 from commbench.results.load import row_dicts
@@ -113,9 +114,13 @@ def families(cases: pd.DataFrame) -> list[Family]:
         variables = {name: rows[0].get(name) for name in FAMILY_VARIABLES} | {"window": window}
         all_families.append(Family(variables, np.array(sorted(by_size), dtype=np.int64), times))
     texts = [name for name in FAMILY_VARIABLES if name != "window"]
-    return sorted(all_families, key=lambda family: (
-        *(str(hashable(family.variables[name])) for name in texts), family.variables["window"] or 0,
-    ))  # fmt: skip
+    return sorted(
+        all_families,
+        key=lambda family: (
+            *(natural_key(hashable(family.variables[name])) for name in texts),
+            family.variables["window"] or 0,
+        ),
+    )
 
 
 def answerable(cases: pd.DataFrame) -> pd.DataFrame:

@@ -1,108 +1,71 @@
-"""The first sentences of a report: what was measured with its extremes, and how far the numbers can
-be trusted."""
+"""The first sentences of a report: what was measured, whether it came to its end, and how far the
+numbers can be trusted."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commbench.core.units import format_number, format_seconds, plural
-from commbench.results.columns import Row
+from commbench.core.states import RunStatus, status_of_run
+from commbench.core.units import plural
 from commbench.results.flags import DOUBTFUL, FLAGS, warnings_of
 from commbench.results.load import row_dicts
+from commbench.results.run_folder import resume_command
 
 from .combined import CombinedCases
+from .machines import Record
 from .texts import size_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-# flags of times that do not count as the shortest
-UNTIMED = frozenset({"timer_limited", "impossible"})
-UNRATED = UNTIMED | {"in_cache"}  # and of rates that do not count as the highest
 MOST_FLAGS = 3
+GOING_ON = "is still going on"
+UNFINISHED_WORDS: Mapping[RunStatus | None, str] = {
+    "running": "was killed",
+    "interrupted": "was interrupted",
+    "broken": "lost ranks",
+}
 
 
 def headline(combined: CombinedCases, soaks: Sequence[str]) -> str:
-    """What was measured, with the shortest time and the highest bandwidth, in one sentence."""
+    """What was measured, in one sentence."""
     measured = combined.shown
     if not len(measured):
         return soaks[0] if soaks else "No case has a number; what was tried is below."
-    sizes = measured["message_bytes"]
-    between = " to ".join(dict.fromkeys(size_text(size) for size in (sizes.min(), sizes.max())))
-    listed = (
+    sizes = [int(size) for size in measured["message_bytes"] if size > 0]
+    ends = [size_text(size) for size in (min(sizes), max(sizes))] if sizes else []
+    benchmarks, backends, layouts = (
         ", ".join(map(str, measured[name].drop_duplicates()))
         for name in ("benchmark", "backend", "layout")
     )
-    parts = ["{} over {} in {}, {}".format(*listed, between)]
-    rows = row_dicts(measured)
-    all_rows = row_dicts(combined.cases)
-    # the others have many messages in flight
-    single = [row for row in rows if row["window"] is None] or rows
-    quick = min(_without(single, UNTIMED), key=lambda row: row["median_s"])
-    shorter = sorted(
-        (row for row in all_rows if row["median_s"] < quick["median_s"]),
-        key=lambda row: row["median_s"],
-    )
-    more = _left_out(shorter, _time_text, UNTIMED, "shorter ones down to", of_windows=False)
-    parts.append(f"shortest time {_time_text(quick)} ({_case_name(combined, quick)}{more})")
-    # one message at a time is no measure of bandwidth
-    windows = [row for row in rows if row["window"] is not None]
-    wide = max(_without(windows or rows, UNRATED), key=_rate)
-    if _rate(wide):
-        higher = sorted(
-            (row for row in all_rows if _rate(row) > _rate(wide)), key=_rate, reverse=True
-        )
-        more = _left_out(
-            higher, _rate_text, UNRATED, "higher ones up to", of_windows=True if windows else None
-        )
-        parts.append(f"highest bandwidth {_rate_text(wide)} ({_case_name(combined, wide)}{more})")
-    return "; ".join(parts) + "."
+    between = f", {' to '.join(dict.fromkeys(ends))}" if ends else ""
+    return f"{benchmarks} over {backends} in {layouts}{between}."
 
 
-def _without(rows: Sequence[Row], flags: Collection[str]) -> Sequence[Row]:
-    """The rows without these flags; all where each has one."""
-    return [row for row in rows if not warnings_of(row) & set(flags)] or rows
-
-
-def _rate(row: Row) -> float:
-    return row["algbw_gb_per_s"] or 0.0
-
-
-def _time_text(row: Row) -> str:
-    return format_seconds(row["median_s"])
-
-
-def _rate_text(row: Row) -> str:
-    return f"{format_number(row['algbw_gb_per_s'])} GB/s"
-
-
-def _case_name(combined: CombinedCases, row: Row) -> str:
-    size = f" {size_text(row['message_bytes'])}" if row["message_bytes"] else ""
-    return f"{row['benchmark']}{size}, {combined.name(row)}"
-
-
-def _left_out(
-    rows: Sequence[Row],
-    text: Callable[[Row], str],
-    flags: Collection[str],
-    words: str,
-    of_windows: bool | None,
-) -> str:
-    """The most extreme of the rows that do not count, and why they do not; empty without rows.
-
-    `of_windows`: whether only rows with many messages in flight count; None: both kinds do.
-    """
-    reasons: dict[str, None] = {}
-    for row in rows:
-        reasons |= dict.fromkeys(sorted(warnings_of(row) & set(flags)))
-        if of_windows is not None and (row["window"] is None) == of_windows:
-            reasons |= {"one message at a time" if of_windows else "many messages in flight": None}
-        reasons |= {"one rank": None} if row["world_size"] == 1 else {}
-        reasons |= {"simulated": None} if row["engine"] == "virtual" else {}
-    return f"; not counting {words} {text(rows[0])}: {', '.join(reasons)}" if rows else ""
+def unfinished_sentences(
+    cases: pd.DataFrame,
+    records: Iterable[Record],
+    folders: Mapping[str, Path],
+    is_measured_into: Callable[[Path], bool],
+) -> list[str]:
+    """A sentence for each run that did not come to its end: whether it still goes on, was killed
+    or interrupted, and how it is finished."""
+    sentences = []
+    for record in records:
+        folder = folders.get(str(record.get("run_id")))
+        status = status_of_run(record)
+        if folder is None or status not in UNFINISHED_WORDS:
+            continue
+        is_going_on = status == "running" and is_measured_into(folder)
+        words = GOING_ON if is_going_on else UNFINISHED_WORDS[status]
+        measured = int((cases["run_id"] == record.get("run_id")).sum())
+        of_all = f"{measured} of {plural(int(record.get('cases') or 0), 'case', 'cases')} so far"
+        rest = "" if is_going_on else f"; finish it with: {resume_command(folder)}"
+        sentences.append(f"Run {folder.name} {words}: {of_all}{rest}")
+    return sentences
 
 
 def trust(cases: pd.DataFrame) -> str:

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from commbench.core.units import about_bytes, plural
+from commbench.core.units import about_bytes, natural_key, plural
 from commbench.hardware.topology import TOPOLOGY_FACT
 from commbench.results.columns import grouped
 
+CORES_ALLOWED = "cores allowed"  # of a process: its binding, not its machine, decides
 SHOWN_FACTS = (  # of each machine where they are known
     ("CPU", "host.cpu_model"),
     ("cores", "host.cpu_physical_cores"),
     ("sockets", "host.cpu_sockets"),
     ("NUMA nodes", "host.numa_nodes"),
-    ("cores allowed", "limits.cpu_cores"),
+    (CORES_ALLOWED, "limits.cpu_cores"),
     ("memory", "host.memory_total_bytes"),
     ("last-level cache", "host.cpu_llc_bytes"),
     ("kernel", "host.kernel"),
@@ -41,7 +42,7 @@ Record = Mapping[str, Any]  # a run.json
 @dataclass(frozen=True)
 class Machine:
     """Nodes with equal facts: host names, facts as (name, text), topology as nvidia-smi printed
-    it."""
+    it. Where their processes were allowed other cores, the fact has all those numbers."""
 
     hosts: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
@@ -60,7 +61,7 @@ def machines_of(records: Iterable[Record]) -> list[Machine]:
     """One machine per set of equal facts, the most frequent first; from the records of runs
     (run.json)."""
     all_nodes = (node for record in records for node in nodes_of(record))
-    groups = grouped(all_nodes, lambda node: (*_facts(node), str(node.get(TOPOLOGY_FACT) or "")))
+    groups = grouped(all_nodes, _machine_key)
     machines = []
     for nodes in sorted(groups.values(), key=len, reverse=True):
         hosts = tuple(dict.fromkeys(str(node.get("host.hostname", "?")) for node in nodes))
@@ -72,8 +73,27 @@ def machines_of(records: Iterable[Record]) -> list[Machine]:
             str(first[key]) if first.get(key) else None
             for key in (TOPOLOGY_FACT, "topology.reason")
         )
-        machines.append(Machine(hosts, tuple(_facts(first)), topology, reason, text))
+        machines.append(Machine(hosts, _facts_together(nodes), topology, reason, text))
     return machines
+
+
+def _machine_key(node: Mapping[str, Any]) -> tuple[Any, ...]:
+    facts = [fact for fact in _facts(node) if fact[0] != CORES_ALLOWED]
+    return (*facts, str(node.get(TOPOLOGY_FACT) or ""))
+
+
+def _facts_together(nodes: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """The facts of nodes of one machine, in one line each: `cores allowed` is `1.0 or 2.0`."""
+    by_title = grouped(
+        (fact for node in nodes for fact in _facts(node)),
+        lambda fact: fact if fact[0] != CORES_ALLOWED else CORES_ALLOWED,
+    )
+    titles = {title: position for position, (title, _) in enumerate(SHOWN_FACTS)}
+    together = [
+        (facts[0][0], " or ".join(sorted({text for _, text in facts}, key=natural_key)))
+        for facts in by_title.values()
+    ]
+    return tuple(sorted(together, key=lambda fact: titles.get(fact[0], len(titles))))
 
 
 def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:

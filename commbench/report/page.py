@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
-from commbench.core.units import format_number, format_seconds
+from commbench.core.units import format_seconds
 from commbench.results.columns import Row
 from commbench.results.load import row_dicts
 from commbench.results.slow_pairs import matrices
 
-from . import page_parts
+from . import numbers, page_parts
 from .best import BEST_CELLS, best_rows
 from .cold_start import LAUNCH_HEADS
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
-from .headline import headline, trust
+from .headline import headline, trust, unfinished_sentences
 from .links import pairs_table, wiring_table
 from .reference import NORMAL
 from .summary import (
@@ -33,7 +34,7 @@ from .summary import (
     several_pairs,
 )  # fmt: skip
 from .svg import clean
-from .texts import interval_text, size_text
+from .texts import size_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -44,11 +45,12 @@ MOST_MATRICES = 12
 MOST_HOSTS = 8
 LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
+    "curves": "Time and bandwidth",
+    "soak": "Over time",
+    "lines": "In short",
     "answers": "Answers",
     "comparisons": "Comparisons",
     "numbers": "Numbers",
-    "curves": "Time and bandwidth",
-    "soak": "Over time",
     "best": "Best for each size",
     "layouts": "Layouts",
     "efficiency": "Share of the limit",
@@ -70,13 +72,23 @@ class Table(NamedTuple):
     total: int
 
 
-def page(summary: Summary, raw: RawData) -> str:
-    """The whole document; a section without data is left out."""
+def page(
+    summary: Summary, raw: RawData, is_measured_into: Callable[[Path], bool] = lambda folder: False
+) -> str:
+    """The whole document; a section without data is left out. `is_measured_into`: whether a
+    process still measures into the folder of a run."""
     data = dict(_sections(summary, raw))
     shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
     results = summary.results
     about = [part for part in (*_origin(summary), counts_text(results)) if part]
-    first = {"headline": headline(summary.combined, summary.soaks), "trust": trust(results.cases)}
+    first = {
+        "unfinished": unfinished_sentences(
+            results.cases, results.records, results.folders, is_measured_into
+        ),
+        "headline": headline(summary.combined, summary.soaks),
+        "trust": trust(results.cases),
+        "intervals": summary.interval_note(),
+    }
     return (
         environment()
         .get_template("page.html.j2")
@@ -129,22 +141,23 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     titled = row_dicts(cases) if raw.distributions or raw.time_lines else []
     titles = {str(row["case_id"]): _case_title(summary, row) for row in titled}
     doubts = set(summary.doubts())
-    yield "answers", [(text, text in doubts) for text in summary.sentences()]
+    verdicts = [f"{result.sentence()} {result.summary()}" for result in summary.results.comparisons]
+    answers = [(text, text in doubts) for text in (*verdicts, *summary.sentences())]
+    yield "answers", answers
     yield "comparisons", list(map(_comparison, summary.results.comparisons))
-    yield "numbers", page_parts.number_tables(summary.combined)
-    best = _first_rows(tuple(BEST_CELLS), best_rows(summary.combined.best))
-    intervals = summary.interval_note()
+    yield "lines", numbers.benchmark_lines(summary.combined)
+    yield "numbers", list(numbers.number_tables(summary.combined))
+    best = _first_rows(tuple(BEST_CELLS), best_rows(summary.combined.best, summary.combined.level))
     yield (
         "best",
         best
         and {
             "table": best,
             "crossings": summary.combined.crossings[:MOST_ROWS],
-            "intervals": intervals,
         },
     )
     panels = list(page_parts.size_panels(curves))
-    yield "curves", panels and {"panels": panels, "intervals": intervals}
+    yield "curves", panels
     yield "layouts", page_parts.layout_pictures(curves)
     yield "efficiency", page_parts.efficiency_pictures(curves)
     yield "layers", page_parts.waterfalls(curves)
@@ -176,7 +189,6 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
         "fits": _first_rows(fit_heads, summary.combined.fits),
         "launches": _first_rows(LAUNCH_HEADS, summary.overheads),
         "cases": _case_table(summary),
-        "intervals": intervals,
     }
     yield "details", details
     yield "normal", {"note": reference_note(summary.judged), "table": _references(summary)}
@@ -314,20 +326,18 @@ def _machines(summary: Summary) -> dict[str, Any]:
     }
 
 
-# heading -> cell, of the table of all cases
-CASE_CELLS: Mapping[str, Callable[[Summary, Row], str]] = {
-    "case": _case_title,
-    "median": lambda summary, row: format_seconds(row["median_s"]),
-    "interval": lambda summary, row: interval_text(row["ci_low_s"], row["ci_high_s"]),
-    "GB/s": lambda summary, row: format_number(row["algbw_gb_per_s"]),
-    "runs": lambda summary, row: str(int(row["runs"])),
-}
-
-
 def _case_table(summary: Summary) -> Table:
     cases = sorted(
         row_dicts(summary.combined.cases),
         key=lambda row: page_parts.by_variables(summary.combined, row),
     )
-    rows = [[cell(summary, row) for cell in CASE_CELLS.values()] for row in cases[:MOST_ROWS]]
-    return Table(tuple(CASE_CELLS), rows, len(cases))
+    level = summary.combined.level
+    rows = [
+        [
+            _case_title(summary, row),
+            *(cell(row, level) for cell in numbers.CASE_NUMBERS.values()),
+            str(int(row["runs"])),
+        ]
+        for row in cases[:MOST_ROWS]
+    ]
+    return Table(("case", *numbers.CASE_NUMBERS, "runs"), rows, len(cases))

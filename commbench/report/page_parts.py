@@ -1,19 +1,20 @@
-"""The page's figures (over size, layouts, layers, distributions, soaks, ramps) and tables of
-numbers."""
+"""The page's figures: over size, layouts, layers, distributions, soaks, ramps."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
 
-from commbench.core.units import format_number, format_seconds, plural, value_text
+from commbench.core.units import format_number, format_seconds, natural_key, value_text
 from commbench.core.variables import SHOWN, brought_along
 from commbench.results.columns import Row, grouped
+from commbench.results.flags import doubts_of
 
 from .combined import CombinedCases
 from .distributions import Launches
@@ -30,8 +31,9 @@ from .figures import (
     with_gaps,
 )
 from .fit import OF_BACKEND, key, varying
+from .numbers import NumberColumn, rate_column, value_and_interval
 from .svg import Chart
-from .texts import interval_text, name_of, size_text
+from .texts import interval_text, limit_text, name_of, size_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,12 +43,18 @@ MOST_FIGURES = 30
 MOST_WATERFALLS = 6
 MOST_STRIPS = 12
 MOST_STRIP_POINTS = 200
-LABELS = {"median_s": "time of one operation", "algbw_gb_per_s": "bandwidth (GB/s, 10^9 B/s)",
-          "efficiency": "share of the limit"}  # fmt: skip
-WRITTEN: Mapping[str, Callable[[float], str]] = {
-    "median_s": format_seconds, "algbw_gb_per_s": lambda value: f"{format_number(value)} GB/s",
+LABELS: Mapping[NumberColumn, str] = {
+    "median_s": "time of one operation",
+    "algbw_gb_per_s": "bandwidth (GB/s, 10^9 B/s)",
+    "busbw_gb_per_s": "bus bandwidth (GB/s, 10^9 B/s)",
+    "efficiency": "share of the limit",
+}
+WRITTEN: Mapping[NumberColumn, Callable[[float], str]] = {
+    "median_s": format_seconds,
+    "algbw_gb_per_s": lambda value: f"{format_number(value)} GB/s",
+    "busbw_gb_per_s": lambda value: f"{format_number(value)} GB/s",
     "efficiency": percent_text,
-}  # fmt: skip
+}
 STACKS = (  # backend and engine, each on top of the one before it
     {("mpi", "native"): "MPI from C (native)", ("mpi", "python"): "MPI from Python (mpi4py)"},
     {("tcp", "python"): "plain TCP sockets", ("gloo", "python"): "torch gloo"},
@@ -65,9 +73,6 @@ RAMP_BINS = 24
 MOST_TIPS = 100
 WIDE_FIGURE = 1130.0  # SVG units
 LARGEST_STEP = 3.0  # in usual steps; a longer one is a gap in the line
-MOST_SIZES = 20
-MOST_COLUMNS = 6
-MOST_OPEN = 3  # of the tables
 
 
 @dataclass(frozen=True)
@@ -86,24 +91,6 @@ class Panel:
     benchmark: str
     pictures: Sequence[Picture]
     note: str = ""
-
-
-class NumberCell(NamedTuple):
-    """A number, and its interval for the attribute `title`."""
-
-    text: str
-    tip: str
-
-
-class NumberTable(NamedTuple):
-    """The times of a benchmark. `shared`: the one name, or empty; `folded`: why it is not open,
-    else empty."""
-
-    benchmark: str
-    shared: str
-    heads: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[NumberCell]]]
-    folded: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +113,9 @@ def curves_of(combined: CombinedCases, linked: Iterable[str]) -> Curves:
         for benchmark, by_name in combined.lines().items()
         if any(row["message_bytes"] for rows in by_name.values() for row in rows)
     }
-    colours = Colours(sorted({name for by_name in lines.values() for name in by_name}))
+    colours = Colours(
+        sorted({name for by_name in lines.values() for name in by_name}, key=natural_key)
+    )
     short = {benchmark: combined.short_names(by_name) for benchmark, by_name in lines.items()}
     return Curves(lines, short, frozenset(linked), colours)
 
@@ -140,10 +129,8 @@ def size_panels(curves: Curves) -> Iterator[Panel]:
             if len(lines) > MOST_LINES
             else ""
         )
-        pictures = [
-            _over_size(curves, benchmark, column, LABELS[column])
-            for column in ("median_s", "algbw_gb_per_s")
-        ]
+        columns: tuple[NumberColumn, ...] = ("median_s", rate_column(_rows_of(lines)))
+        pictures = [_over_size(curves, benchmark, column, LABELS[column]) for column in columns]
         yield Panel(benchmark, pictures, note)
 
 
@@ -155,20 +142,32 @@ def efficiency_pictures(curves: Curves) -> list[Picture]:
         if any((row["efficiency"] or 0) > 0 for rows in lines.values() for row in rows)
     ]
     return [
-        _over_size(curves, benchmark, "efficiency", benchmark) for benchmark in known[:MOST_FIGURES]
+        _over_size(
+            curves,
+            benchmark,
+            "efficiency",
+            f"{benchmark}: {limit_text(_rows_of(curves.rows[benchmark]))}",
+        )
+        for benchmark in known[:MOST_FIGURES]
     ]
 
 
-def _over_size(curves: Curves, benchmark: str, column: str, heading: str) -> Picture:
+def _rows_of(lines: Mapping[str, Sequence[Row]]) -> list[Row]:
+    return [row for rows in lines.values() for row in rows]
+
+
+def _over_size(curves: Curves, benchmark: str, column: NumberColumn, heading: str) -> Picture:
     """A line per backend, engine, layout, ... with its interval; points link to the distribution of
-    their case."""
-    lines = sorted(curves.rows[benchmark].items())[:MOST_LINES]
+    their case, those in doubt are grey."""
+    names = sorted(curves.rows[benchmark], key=natural_key)[:MOST_LINES]
+    lines = [(name, curves.rows[benchmark][name]) for name in names]
     chart = Chart(f"{benchmark}: {LABELS[column]} over message size")
-    values = {name: np.array([_with_interval(row, column) for row in rows]) for name, rows in lines}
+    values = {
+        name: np.array([value_and_interval(row, column) for row in rows]) for name, rows in lines
+    }
     known = [value for array in values.values() for value in array[np.isfinite(array)].tolist()]
-    chart.log(
-        "x", "message size", [row["message_bytes"] for _, rows in lines for row in rows], bytes_text
-    )
+    every_size = [float(row["message_bytes"]) for _, rows in lines for row in rows]
+    chart.log("x", "message size", every_size, bytes_text)
     if column == "efficiency":
         chart.linear("y", LABELS[column], [*known, 1.0], percent_text)
         chart.axes.axhline(1.0, color="black", linestyle=(0, (2, 4)), linewidth=1, clip_on=False)
@@ -182,9 +181,11 @@ def _over_size(curves: Curves, benchmark: str, column: str, heading: str) -> Pic
         tips = []
         for row, (value, low, high) in zip(rows, values[name].tolist(), strict=True):
             runs = f", {int(row['runs'])} runs" if row["runs"] > 1 else ""
+            doubts = ", ".join(sorted(doubts_of(row)))
             tips.append(
                 f"{name}, {size_text(row['message_bytes'])}: {text(value)}"
                 f" ({interval_text(low, high, text)}{runs})"
+                f"{f'; in doubt: {doubts}' if doubts else ''}"
             )
         links = [
             f"#d-{row['case_id']}" if row["case_id"] in curves.linked else None for row in rows
@@ -192,24 +193,18 @@ def _over_size(curves: Curves, benchmark: str, column: str, heading: str) -> Pic
         series = curves.short[benchmark][name]
         chart.band(xs, lows, highs, colour, series)
         chart.line(xs, ys, colour, dashes, series)
-        chart.points(xs, ys, tips, colour, series, links)
+        for is_doubtful, fill in ((False, colour), (True, QUIET_COLOUR)):
+            shown = [bool(doubts_of(row)) == is_doubtful for row in rows]
+            points = list(itertools.compress(zip(xs, ys, tips, links, strict=True), shown))
+            if points:
+                at, heights, texts, targets = zip(*points, strict=True)
+                chart.points(at, heights, texts, fill, series, targets)
         if len(xs) == 1 and math.isfinite(ys[0]):
-            chart.text(xs[0], ys[0], text(ys[0]), 10)
+            is_in_left_half = xs[0] ** 2 <= min(every_size) * max(every_size)
+            offset, anchor = (10, "left") if is_in_left_half else (-10, "right")
+            chart.text(xs[0], ys[0], text(ys[0]), offset, anchor)
     legend = [(curves.short[benchmark][name], *curves.colours.of(name)) for name, _ in lines]
     return Picture(heading, Markup(chart.svg()), legend)
-
-
-def _with_interval(row: Row, column: str) -> tuple[float, float, float]:
-    """A value with its interval; that of a rate follows from that of the time."""
-    values = (row[name] for name in (column, "median_s", "ci_low_s", "ci_high_s"))
-    value, median, low, high = (math.nan if value is None else float(value) for value in values)
-    if column == "median_s":
-        return value, low, high
-    return (
-        value,
-        value * median / high if high else math.nan,
-        value * median / low if low else math.nan,
-    )
 
 
 # ---------------------------------------------------------------- layouts and layers
@@ -243,7 +238,7 @@ def _by_layout(title: str, rows: Sequence[Row], colours: Colours) -> Picture:
     names = list(dict.fromkeys(name for name, _ in named))
     chart = Chart(title, height=280.0)
     chart.categories("layout (nodes x ranks per node)", layouts)
-    triples = [_with_interval(row, "median_s") for row in rows]
+    triples = [value_and_interval(row, "median_s") for row in rows]
     chart.log(
         "y", LABELS["median_s"], [value for triple in triples for value in triple], seconds_text
     )
@@ -420,50 +415,8 @@ def ramp_picture(backend: str, seconds: Sequence[float]) -> Picture:
     return Picture(f"{backend}: {len(seconds)} cases", Markup(chart.svg()))
 
 
-# ---------------------------------------------------------------- tables
-
-
-def number_tables(combined: CombinedCases) -> list[NumberTable]:
-    """One per benchmark; a table that is large, or beyond MOST_OPEN, is folded."""
-    tables: list[NumberTable] = []
-    for benchmark, lines in combined.lines().items():
-        short = combined.short_names(lines)
-        names = sorted(lines, key=short.__getitem__)
-        sizes = sorted({row["message_bytes"] or 0 for rows in lines.values() for row in rows})
-        rated = "bandwidth" in benchmark or "copy" in benchmark  # the answer is a rate
-        rows = []
-        for size in sizes:
-            of_size = (
-                [row for row in lines[name] if (row["message_bytes"] or 0) == size]
-                for name in names
-            )
-            rows.append(
-                (
-                    size_text(size) if size else "no message",
-                    [_number_cell(group, rated) for group in of_size],
-                )
-            )
-        small = len(sizes) <= MOST_SIZES and len(names) <= MOST_COLUMNS and len(tables) < MOST_OPEN
-        extent = f"{plural(len(sizes), 'size', 'sizes')}, {plural(len(names), 'column', 'columns')}"
-        shared, heads = (
-            (names[0], ["time"]) if len(names) == 1 else ("", [short[name] for name in names])
-        )
-        tables.append(NumberTable(benchmark, shared, heads, rows, "" if small else extent))
-    return tables
-
-
-def _number_cell(rows: Sequence[Row], rated: bool) -> NumberCell:
-    """The numbers of one size, separated by slashes where there are several windows."""
-    texts = [
-        format_seconds(row["median_s"])
-        + (f", {format_number(row['algbw_gb_per_s'])} GB/s" if rated else "")
-        for row in rows
-    ]
-    tips = [interval_text(row["ci_low_s"], row["ci_high_s"]) for row in rows]
-    return NumberCell(" / ".join(texts) or "-", " / ".join(tips))
-
-
-def by_variables(combined: CombinedCases, row: Row) -> tuple[str, str, str, str, int]:
+def by_variables(combined: CombinedCases, row: Row) -> tuple[Any, ...]:
     """The order of distinct cases: benchmark, backend, layout, other variables, size."""
     others = combined.name(row, without=("pair", "window"))
-    return row["benchmark"], row["backend"], row["layout"], others, row["message_bytes"] or 0
+    texts = (row["benchmark"], row["backend"], row["layout"], others)
+    return (*map(natural_key, texts), row["message_bytes"] or 0)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OPERATION = "all_reduce"
+EXTRAPOLATED = "extrapolated"  # begins the warning of such a time
 FARTHEST = 10.0  # times the largest measured size
 
 
@@ -207,7 +208,7 @@ def _beyond(family: Family, size: int) -> PredictedTime:
     )
     far, name = (size / limit, "largest") if above else (limit / size, "smallest")
     text = (
-        f"extrapolated: {format_bytes(size)} is {far:.3g} x {'above' if above else 'below'} the"
+        f"{EXTRAPOLATED}: {format_bytes(size)} is {far:.3g} x {'above' if above else 'below'} the"
         f" {name} measured size"
     )
     warning = f"{text}, {format_bytes(limit)}"

@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -32,10 +32,11 @@ FAR = 1.5  # a factor beyond the published range
 NORMAL = "normal"
 FAST = "faster"
 SLOW = "slower"
+UNPINNED = "ranks that are not pinned, "  # no cause where ranks are bound
 CAUSES = {
     ("median_s", SLOW): (
-        "another interface or transport than expected, a loaded or throttled machine, ranks that"
-        " are not pinned, several threads on one core, a virtual network"
+        f"another interface or transport than expected, a loaded or throttled machine, {UNPINNED}"
+        "several threads on one core, a virtual network"
     ),
     ("median_s", FAST): "both ranks on one node (shared memory), or a newer library or machine",
     ("rate", SLOW): (
@@ -83,12 +84,15 @@ def is_own(reference: Row) -> bool:
     return str(reference["source"]).startswith("commbench ")
 
 
-def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
+def judge(
+    cases: pd.DataFrame, hardware: Iterable[str], bound_runs: Collection[str] = ()
+) -> list[Judged]:
     """Compare the largest size of each backend, layout and WHOSE with all published values of this
     hardware.
 
-    `hardware`: texts that describe the machines, and the labels of the runs. Values far from the
-    published range come first.
+    `hardware`: texts that describe the machines, and the labels of the runs; `bound_runs`: the
+    run_id of those whose ranks have cores of their own. Values far from the published range come
+    first.
     """
     texts = list(hardware)
     judged = []
@@ -113,7 +117,10 @@ def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
         differing = [name for name in whose if last[name].nunique(dropna=False) > 1]
         for row in row_dicts(last):
             if _span(row) == reference["where"] and not warnings_of(row) & UNUSABLE:
-                judged.append(_judged_case(reference, row, differing))
+                case = _judged_case(reference, row, differing)
+                if row.get("run_id") in bound_runs:
+                    case = replace(case, causes=case.causes.replace(UNPINNED, ""))
+                judged.append(case)
     return sorted(judged, key=lambda case: case.verdict == NORMAL)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,8 +14,15 @@ from commbench.core.states import case_status
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
-from commbench.results.columns import grouped, interval_texts
-from commbench.results.flags import FLAGS, UNKNOWN_FLAG, warnings_of
+from commbench.results.columns import grouped, interval_meaning
+from commbench.results.flags import (
+    BOUND,
+    FLAGS,
+    UNKNOWN_FLAG,
+    advice_of,
+    is_bound,
+    warnings_of,
+)
 from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from commbench.results.slow_pairs import UNUSABLE, Finding, findings
 
@@ -34,7 +41,16 @@ if TYPE_CHECKING:
 OF_SAMPLES = ("headline", "operations_per_sample", "block_k")  # what their times are of
 REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
     dict.fromkeys(
-        (*NAMES, *NEEDED["cases"], *COMBINED, *VISIT_COLUMNS, *OF_SAMPLES, "launch", "reason")
+        (
+            *NAMES,
+            *NEEDED["cases"],
+            *COMBINED,
+            *VISIT_COLUMNS,
+            *OF_SAMPLES,
+            "launch",
+            "reason",
+            "stop_reason",
+        )
     )
 )
 MOST_SENTENCES = 6
@@ -157,18 +173,19 @@ class Summary:
         ]
         lines += self.doubts()
         if self._most_runs > 1:
+            is_rigorous = set(self.combined.cases["timing"]) == {"rigorous"}
+            advice = "" if is_rigorous else ": use timing=rigorous to cover launches"
             lines.append(
                 f"Cases with several runs (up to {self._most_runs}) show the median of the runs and"
-                " the widest of their intervals, which says nothing about the next run: use"
-                " timing=rigorous to cover launches."
+                f" the widest of their intervals, which says nothing about the next run{advice}."
             )
         return lines
 
     def interval_note(self) -> str:
         """What the intervals hold, in a sentence; empty where no case has one."""
-        texts = "; ".join(interval_texts(row_dicts(self.combined.cases)))
-        texts = texts.replace("this run", "a run") if self._most_runs > 1 else texts
-        return f"Intervals: {texts}." if texts else ""
+        meaning = interval_meaning(row_dicts(self.combined.cases))
+        meaning = meaning.replace("this run", "a run") if self._most_runs > 1 else meaning
+        return f"Intervals: {meaning}." if meaning else ""
 
     def doubts(self) -> list[str]:
         """What to check before the numbers are used."""
@@ -254,18 +271,28 @@ def summarise_results(results: Results) -> Summary:
     warnings = [warnings_of(row) for row in pairs if case_status(row) == "ok"]
     # they say nothing about a link
     unusable = [names & UNUSABLE for names in warnings if names & UNUSABLE]
+    bound_runs = {str(record.get("run_id")) for record in results.records if is_bound(record)}
     unjudged = ""
     if 2 * len(unusable) > len(warnings):
         why = ", ".join(sorted(set().union(*unusable)))
         unjudged = (
             f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
         )
+    hardware = [*(machine.text for machine in machines), *labels]
     return Summary(
-        results, combined, overhead_cells(launch_overheads(cases)),
-        findings(pairs), unjudged, soak_sentences(cases), lost_cases(cases), count_flags(cases),
-        judge(combined.cases, [*(machine.text for machine in machines), *labels]), machines,
-        run_groups(results.records), rank_differences(results.records),
-    )  # fmt: skip
+        results,
+        combined,
+        overhead_cells(launch_overheads(cases)),
+        findings(pairs),
+        unjudged,
+        soak_sentences(cases),
+        lost_cases(cases),
+        count_flags(cases, bound_runs),
+        judge(combined.cases, hardware, bound_runs),
+        machines,
+        run_groups(results.records),
+        rank_differences(results.records),
+    )
 
 
 def several_pairs(cases: pd.DataFrame, least: int) -> pd.DataFrame:
@@ -305,13 +332,27 @@ def lost_cases(cases: pd.DataFrame) -> list[Lost]:
     return sorted(lost, key=lambda group: (order.get(group.status, 0), -group.cases))
 
 
-def count_flags(cases: pd.DataFrame) -> list[tuple[str, int, str, str]]:
-    """The flags of the measured cases, the most frequent first."""
-    lists = cases.loc[cases["status"] == "ok", "warnings"]
-    counts = Counter(str(flag) for flags in lists if flags is not None for flag in flags)
-    flags = {name: FLAGS.get(name, UNKNOWN_FLAG) for name in counts}
+def count_flags(
+    cases: pd.DataFrame, bound_runs: Collection[str] = ()
+) -> list[tuple[str, int, str, str]]:
+    """The flags of the measured cases, the most frequent first. `bound_runs`: the run_id of those
+    whose ranks have cores of their own."""
+    measured = cases[cases["status"] == "ok"]
+    counts: Counter[str] = Counter()
+    settings: dict[str, set[tuple[str, str]]] = {}
+    columns = (measured[name] for name in ("warnings", "timing", "bind", "run_id"))
+    for flags, timing, bind, run_id in zip(*columns, strict=True):
+        setting = (str(timing), BOUND[1] if run_id in bound_runs else str(bind))
+        for flag in map(str, flags if flags is not None else ()):
+            counts[flag] += 1
+            settings.setdefault(flag, set()).add(setting)
     return [
-        (name, count, flags[name].meaning, flags[name].advice)
+        (
+            name,
+            count,
+            FLAGS.get(name, UNKNOWN_FLAG).meaning,
+            advice_of(name, [{"timing": timing, "bind": bind} for timing, bind in settings[name]]),
+        )
         for name, count in counts.most_common()
     ]
 
@@ -366,7 +407,7 @@ def summary_text(summary: Summary, top: int) -> str:
         _titled_table(
             "Best backend and layout for each size",
             tuple(BEST_CELLS),
-            best_rows(summary.combined.best),
+            best_rows(summary.combined.best, summary.combined.level),
             top,
             terminal,
         )

@@ -14,7 +14,9 @@ from commbench.core.units import (
     value_text,
 )
 from commbench.core.variables import TABLE
+from commbench.results.columns import Row
 
+MOST_LIMITS = 3  # that a text names
 NO_VALUE: tuple[Any, ...] = (None, "", {})
 FIRST = ("backend", "engine")  # of each name
 BARE = tuple(each.name for each in TABLE if each.bare)
@@ -70,3 +72,24 @@ def setting_texts(variables: Mapping[str, Any], names: Sequence[str]) -> list[st
     return [
         setting_text(name, variables[name]) for name in names if variables[name] not in NO_VALUE
     ]
+
+
+def limit_text(rows: Sequence[Row]) -> str:
+    """`limit 6.83 to 34.6 GB/s: memory (measured copy by a core)`; empty where none is known."""
+    known = [row for row in rows if row["limit_gb_per_s"]]
+    if not known:
+        return ""
+    rates = [row["limit_gb_per_s"] for row in known]
+    ends = dict.fromkeys(format_number(rate) for rate in (min(rates), max(rates)))
+    names = sorted({str(row["limit_name"]) for row in known})
+    shown = [f"{_kind_of_limit(name)} ({name})" for name in names[:MOST_LIMITS]]
+    shown += [f"and {len(names) - MOST_LIMITS} more"] if len(names) > MOST_LIMITS else []
+    return f"limit {' to '.join(ends)} GB/s: {', '.join(shown)}"
+
+
+def _kind_of_limit(name: str) -> str:
+    """What the limit of this name is: a rate that was measured, or one that a link is sold with."""
+    if name.startswith("measured "):  # a copy, by a core or a device
+        return "memory"
+    is_inside = any(word in name for word in ("NVLink", "PCIe", "C2C"))
+    return "published rate of the link" if is_inside else "network"

@@ -37,6 +37,7 @@ INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
 STOP_REASONS: tuple[str, ...] = get_args(FinalReason)
 UNFINISHED: tuple[str, ...] = get_args(UnfinishedReason)
 SCHEMA_VERSION = 3
+GOOD_LEVEL = 0.95  # of an interval; that of a row that does not say it
 
 
 @dataclass(frozen=True)
@@ -274,27 +275,41 @@ def check_version(version: object, where: str) -> None:
         )
 
 
-def interval_texts(rows: Iterable[Row]) -> list[str]:
-    """The levels of the rows' intervals and what they are over: `75 to 95 % over 3 to 6 visits in
-    this run`."""
+def level_of(row: Row) -> float:
+    """The confidence level of the row's interval."""
+    return row.get("interval_level") or GOOD_LEVEL
+
+
+def table_level(levels: Iterable[float]) -> float:
+    """The one level that a table names for its intervals: 95 %, less if none reaches it, more if
+    all exceed it. A lower one stands beside its interval, see `level_mark`."""
+    known = list(levels) or [GOOD_LEVEL]
+    return max(min(known), min(max(known), GOOD_LEVEL))
+
+
+def level_mark(level: float, named: float) -> str:
+    """` (75 %)`, for an interval whose level is below the one that its table names; else empty."""
+    return f" ({_percent(level)} %)" if level < named else ""
+
+
+def interval_meaning(rows: Iterable[Row]) -> str:
+    """The level of the rows' intervals and what they are over: `at least 95 %, or as marked, over
+    3 to 7 visits in this run`; empty where no row has one."""
     shown = [row for row in rows if case_status(row) == "ok" and row["ci_low_s"] is not None]
+    if not shown:
+        return ""
     visited = [row for row in shown if interval_of(row) == "visits"]
-    kinds = {
-        (row.get("interval_level") or 0.95, row.get("interval_of") or "this run's repetitions")
-        for row in shown
-    }
-    texts = [
-        f"{_percent(level)} % over {kind}" for level, kind in sorted(kinds) if kind != "visits"
-    ]
+    kinds = {row.get("interval_of") or "this run's repetitions" for row in shown}
+    over = sorted(kinds - {"visits"})
     if visited:
         spans_s = _range_text(visited, "visits_s", format_number)
-        levels = _range_text(visited, "interval_level", _percent)
         numbers = _range_text(visited, "visits", str)
-        texts.insert(
-            0,
-            f"{levels} % over {numbers} visits in {f'{spans_s} s of ' if spans_s else ''}this run",
-        )
-    return texts
+        over.insert(0, f"{numbers} visits in {f'{spans_s} s of ' if spans_s else ''}this run")
+    levels = [level_of(row) for row in shown]
+    named = table_level(levels)
+    least = "at least " if max(levels) > named else ""
+    marked = ", or as marked," if min(levels) < named else ""
+    return f"{least}{_percent(named)} %{marked} over {' or '.join(over)}"
 
 
 def _percent(level: float) -> str:

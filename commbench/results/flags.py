@@ -3,12 +3,13 @@ docs/report.md."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 
 class Flag(NamedTuple):
-    """`meaning` completes "this case has the flag because"; `advice` says what to do.
+    """`meaning` completes "this case has the flag because"; `advice` says what to do, and
+    `advice_in_effect` what to do where the setting that it recommends, `recommends`, is in effect.
 
     With `is_doubt` the number may differ if the case is measured again, or on a quieter machine:
     do not quote it. Other flags are notes, on what the number is.
@@ -17,23 +18,33 @@ class Flag(NamedTuple):
     meaning: str
     advice: str
     is_doubt: bool = True
+    recommends: tuple[str, str] | None = None
+    advice_in_effect: str = ""
 
 
+BOUND = ("bind", "core")  # of a case whose ranks have cores of their own, whoever bound them
 FLAGS = {
     "noisy": Flag(
         "the interval reaches more than 5 % from the median",
         "repeat on a quieter machine, or with more visits and launches (timing=rigorous); compare"
         " several launches",
+        recommends=("timing", "rigorous"),
+        advice_in_effect="repeat on a quieter machine; compare several runs",
     ),
     "drifting": Flag(
         "in at least half of the visits the first and the second half of the repetitions differ",
         "look at the case over time (timing=soak): clock rates, heat or other load change while it"
+        " runs",
+        recommends=("timing", "soak"),
+        advice_in_effect="look at its time line: clock rates, heat or other load change while it"
         " runs",
     ),
     "multimodal": Flag(
         "the repetitions have several typical times, and the median represents none of them",
         "look at the distribution before quoting the median; ranks that are not pinned may be the"
         " reason (bind=core)",
+        recommends=BOUND,
+        advice_in_effect="look at the distribution before quoting the median",
     ),
     "unstable": Flag(
         "visits of the case differ by more than 5 % and by more than their repetitions explain",
@@ -134,11 +145,47 @@ FLAGS = {
         is_doubt=False,
     ),
 }
+UNBOUND = "ranks not bound"
 DOUBT_MARK = "!"  # beside a number that is in doubt
 DOUBTFUL = frozenset(name for name, flag in FLAGS.items() if flag.is_doubt)
 UNKNOWN_FLAG = Flag(
     "a flag of another version of commbench", "see that version's documentation (run.json names it)"
 )
+
+
+def advice_of(name: str, having: Iterable[Mapping[str, Any]]) -> str:
+    """What to do about a flag; a setting is not recommended where all cases that have the flag have
+    it. `having`: the variables of those cases."""
+    flag = FLAGS.get(name, UNKNOWN_FLAG)
+    if flag.recommends is None:
+        return flag.advice
+    variable, value = flag.recommends
+    in_effect = {case.get(variable) == value for case in having}
+    return flag.advice_in_effect if in_effect == {True} else flag.advice
+
+
+def binding_text(run: Mapping[str, Any]) -> str:
+    """Whether each rank has cores of its own, from run.json; empty where that is not recorded."""
+    provenance = _mapping_or_empty(run.get("provenance"))
+    differing = _mapping_or_empty(provenance.get("differences"))
+    if "run.bind" in differing:
+        return "ranks bound to cores"
+    if "host.cpu_affinity" in differing:
+        return "ranks bound by the launcher"
+    nodes = provenance.get("nodes")
+    listed = nodes if isinstance(nodes, list) else []
+    bindings = {str(_mapping_or_empty(node).get("run.bind")) for node in listed}
+    return UNBOUND if bindings == {"none"} else ""
+
+
+def is_bound(run: Mapping[str, Any]) -> bool:
+    """Whether each rank of the run is known to have cores of its own."""
+    return binding_text(run) not in ("", UNBOUND)
+
+
+def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
+    """The value, or an empty mapping where somebody has written another type into run.json."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def warnings_of(row: Mapping[str, Any]) -> frozenset[str]:

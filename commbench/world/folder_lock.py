@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from .output import print_error
 LOCK_FILE = "lock"  # names the host and process id of its holder
 HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
 LONGEST_HOLDER_BYTES = 300
+FLOCK = "hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, process id
 
 _descriptors = dict[Path, int]()  # of the locks of this process, by folder
 
@@ -54,6 +56,27 @@ def lock_folder(folder: str | Path) -> None:
     with suppress(OSError):  # a full disk: the lock holds, a refusal names nobody
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{socket.gethostname()} {os.getpid()}\n".encode(), 0)
+
+
+def is_measured_into(folder: str | Path) -> bool:
+    """Whether a process holds the lock of the folder. Asks without taking it, so that nobody who
+    takes it meanwhile is refused."""
+    path = Path(folder).resolve()
+    if path in _descriptors:
+        return True
+    try:
+        descriptor = os.open(path / LOCK_FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    wanted = struct.pack(FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted)
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    kind, *_ = struct.unpack(FLOCK, answer)
+    return bool(kind != fcntl.F_UNLCK)
 
 
 def unlock_folder(folder: str | Path) -> None:

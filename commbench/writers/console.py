@@ -18,8 +18,16 @@ from commbench.core.states import case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_number, plural, short_pairs
 from commbench.core.variables import SHOWN, is_number, is_usual
-from commbench.results.columns import INTERRUPTED, Row, case_text, row_order
-from commbench.results.flags import DOUBT_MARK, doubts_of
+from commbench.results.columns import (
+    INTERRUPTED,
+    Row,
+    case_text,
+    level_mark,
+    level_of,
+    row_order,
+    table_level,
+)
+from commbench.results.flags import DOUBT_MARK, binding_text, doubts_of, is_bound
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.results.slow_pairs import FACTOR, SPREADS, Matrix, findings, matrices
 from commbench.world.launch import SIDE_BY_SIDE
@@ -203,7 +211,7 @@ def run_text(
             *_numberings(run, rows),
             *(number_texts(rows, "interval" in "".join(parts)) if tables else []),
             *doubts,
-            *(legend(rows, series) if flags else []),
+            *(legend(rows, series, is_bound(run)) if flags else []),
         ]
         parts += [paragraphs(texts, terminal)] if texts else []
     row_of = {row["case_id"]: row for row in rows} if time_lines else {}
@@ -243,6 +251,11 @@ def _rows_table(rows: Sequence[Row], listed: Sequence[Row], terminal: Terminal) 
         name for name in SHOWN_VARIABLES if name == "benchmark" or not _is_constant(rows, name)
     ]
     texts = {name: [text(row) for row in listed] for name, (_, text) in CONSOLE_CELLS.items()}
+    level = table_level(level_of(row) for row in rows if row["ci_low_s"] is not None)
+    texts["interval"] = [
+        text if row["ci_low_s"] is None else f"{text}{level_mark(level_of(row), level)}"
+        for row, text in zip(listed, texts["interval"], strict=True)
+    ]
     silent = _silent_columns(listed, texts)
     shown = [name for name in CONSOLE_CELLS if name not in silent]
     columns = [TableColumn(name, right=is_number(name)) for name in names]
@@ -304,27 +317,8 @@ def _run_title(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
         value = next(filter(None, (_variable_text(row, name) for row in rows)), None)
         parts += [f"{name} {value}"] if value is not None and _is_constant(rows, name) else []
     has_processes = any(row["engine"] != "virtual" for row in rows)
-    parts += [text] if has_processes and (text := _binding_text(run)) else []
+    parts += [text] if has_processes and (text := binding_text(run)) else []
     return ", ".join([*parts, *([f"label {run['label']}"] if run["label"] else [])])
-
-
-def _binding_text(run: Mapping[str, Any]) -> str:
-    """Whether each rank has cores of its own; empty where that is not recorded."""
-    provenance = _mapping_or_empty(run.get("provenance"))
-    differing = _mapping_or_empty(provenance.get("differences"))
-    if "run.bind" in differing:
-        return "ranks bound to cores"
-    if "host.cpu_affinity" in differing:
-        return "ranks bound by the launcher"
-    nodes = provenance.get("nodes")
-    listed = nodes if isinstance(nodes, list) else []
-    bindings = {str(_mapping_or_empty(node).get("run.bind")) for node in listed}
-    return "ranks not bound" if bindings == {"none"} else ""
-
-
-def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
-    """The value, or an empty mapping where somebody has written another type into run.json."""
-    return value if isinstance(value, Mapping) else {}
 
 
 def _value_or_none(row: Row, name: str) -> Any:

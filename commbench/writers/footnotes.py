@@ -11,8 +11,15 @@ from typing import Any
 from commbench.core.states import case_status, status_of_run
 from commbench.core.terminal import Terminal
 from commbench.core.units import format_bytes, plural
-from commbench.results.columns import UNFINISHED, Row, interval_texts
-from commbench.results.flags import DOUBT_MARK, FLAGS, UNKNOWN_FLAG, doubts_of
+from commbench.results.columns import UNFINISHED, Row, interval_meaning
+from commbench.results.flags import (
+    BOUND,
+    DOUBT_MARK,
+    FLAGS,
+    UNKNOWN_FLAG,
+    advice_of,
+    doubts_of,
+)
 from commbench.results.run_folder import resume_command
 
 from .table import OWN_BUFFERS, has_own_buffers
@@ -46,8 +53,8 @@ def number_texts(rows: Sequence[Row], has_intervals: bool) -> list[str]:
             )
             kinds.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
     texts = [f"median: {', '.join(kinds)}"] if kinds else []
-    intervals = interval_texts(rows) if has_intervals else []
-    texts += [f"interval: {'; '.join(intervals)}"] if intervals else []
+    meaning = interval_meaning(rows) if has_intervals else ""
+    texts += [f"interval: {meaning}"] if meaning else []
     return ["; ".join(texts)] if texts else []
 
 
@@ -68,12 +75,14 @@ def doubt_texts(rows: Iterable[Row], folder: str) -> list[str]:
     return [f"{DOUBT_MARK} {counted}: {', '.join(named)}: {command}"]
 
 
-def legend(rows: Sequence[Row], series: RowsBySeries) -> list[str]:
+def legend(rows: Sequence[Row], series: RowsBySeries, is_bound: bool) -> list[str]:
     """Each flag with its sizes, meaning and advice, doubts first; then what sizes and buffers
-    are."""
+    are. `is_bound`: whether each rank has cores of its own."""
     names = {flag for row in rows for flag in flags_of(row)}
     ordered = sorted(names, key=lambda name: (not flag_named(name).is_doubt, name))
-    texts = [f"{name}: {flag_text(name, series)}" for name in ordered] or ["no case has a flag"]
+    variables = [{**row, **dict([BOUND])} for row in rows] if is_bound else rows
+    texts = [f"{name}: {_flag_text(name, series, variables)}" for name in ordered]
+    texts = texts or ["no case has a flag"]
     divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
     texts += [DIVIDED] if divided else []
     texts += [OWN_BUFFERS] if has_own_buffers(rows) else []
@@ -89,11 +98,12 @@ def flag_named(name: str) -> Any:
     return FLAGS.get(name, UNKNOWN_FLAG)
 
 
-def flag_text(name: str, series: RowsBySeries) -> str:
-    """`4 MiB, 8 MiB: meaning; advice`."""
+def _flag_text(name: str, series: RowsBySeries, rows: Sequence[Row]) -> str:
+    """`4 MiB, 8 MiB: meaning; advice`. `rows`: those of the series, with the binding in effect."""
     flag = flag_named(name)
     kind = "doubt" if flag.is_doubt else "note"
-    return f"{kind}, {_flag_sizes(name, series)}: {flag.meaning}; {flag.advice}"
+    advice = advice_of(name, [row for row in rows if name in flags_of(row)])
+    return f"{kind}, {_flag_sizes(name, series)}: {flag.meaning}; {advice}"
 
 
 def _flag_sizes(flag: str, series: RowsBySeries) -> str:

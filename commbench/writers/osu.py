@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from commbench.core.states import case_status
+from commbench.core.units import format_bytes, format_factor
 from commbench.results.columns import Row
 
 from .table import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
@@ -15,6 +16,7 @@ MEANS = (
     "the columns hold means, as OSU's do; what commbench calls the result is median_s and the rates"
     " from it: look there (writer=console, parquet) before quoting a number"
 )
+FAR_MEAN = 1.5  # from this factor on, the mean is not what a repetition usually takes
 Value = Callable[[Row], "float | None"]
 
 
@@ -122,8 +124,26 @@ class Osu(Listing):
                 _size_line(row, program) if case_status(row) == "ok" else status_line(row)
                 for row in table
             ),
+            *_far_mean_lines(table),
             *flag_lines(table),
         ]
+
+
+def _far_mean_lines(table: Sequence[Row]) -> list[str]:
+    """A comment with the sizes whose mean says little about most repetitions."""
+    ratios = {
+        row["message_bytes"] or 0: row["mean_s"] / row["median_s"]
+        for row in table
+        if case_status(row) == "ok" and row["mean_s"]
+    }
+    texts = [
+        f"{format_bytes(size)} {format_factor(ratio)}"
+        for size, ratio in ratios.items()
+        if ratio >= FAR_MEAN
+    ]
+    return (
+        [comment(f"mean_s far from median_s, mean / median: {', '.join(texts)}")] if texts else []
+    )
 
 
 def _size_line(row: Row, program: OsuProgram) -> str:

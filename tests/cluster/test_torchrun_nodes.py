@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +40,14 @@ def test_each_layout_is_a_subgroup_of_the_world(
     assert [run.stdout.count("results: ") for run in runs] == [1] + [0] * (nodes - 1), (
         "only rank 0 prints"
     )
+    host = socket.gethostname()
+    (folder,) = (tmp_path / "results").iterdir()
+    for node, own in enumerate(runs):
+        last = (node + 1) * each - 1
+        named = f"rank {last}" if each == 1 else f"ranks {node * each}-{last}"
+        line = f"node {node + 1} of {nodes} ({host}): {named}; rank 0 prints, on {host},"
+        assert own.stderr.count(line) == own.stderr.count("rank 0 prints") == 1, own.stderr
+        assert f"{line} and stores the results there: {folder}\n" in own.stderr
     run = runs[0]
     ranks = [list(range(node * each, (node + 1) * each)) for node in range(nodes)]
     assert run.record["world"] == {

@@ -16,6 +16,7 @@ import pytest
 from loops import for_each
 from places import ROOT
 
+from commbench.report.compare_text import read_ab_results
 from commbench.report.reference import published
 from commbench.results.load import find_runs, read_rows
 
@@ -172,3 +173,12 @@ def test_what_is_kept_can_be_read_as_before(tmp_path: Path) -> None:
         assert before.drop(columns="env", errors="ignore").equals(
             after.drop(columns="env", errors="ignore")
         )
+
+
+def test_a_comparison_is_kept_with_its_sides_and_its_record(tmp_path: Path) -> None:
+    source = HERE / "data" / "ab"
+    module("keep_results").keep(str(source), str(tmp_path / "ab"), samples=False, counters="")
+    (before,), _ = read_ab_results([source])
+    (after,), problems = read_ab_results([tmp_path / "ab"])
+    assert problems == [] and after.sentence() == before.sentence()
+    assert after.frame.equals(before.frame)

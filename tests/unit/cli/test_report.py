@@ -145,7 +145,7 @@ def test_intervals_of_three_visits_are_called_what_they_are(
     html = (tmp_path / "page.html").read_text()
     for text in (out, html):
         assert "Intervals: 75 % over 3 visits in this run." in text and "95 % interval" not in text
-    assert ">interval</th>" in html
+    assert ">interval us</th>" in html
 
 
 def test_a_rigorous_run_counts_its_launches(
@@ -162,6 +162,20 @@ def test_a_rigorous_run_counts_its_launches(
         and "several runs" not in words
     )
     assert "Intervals: 99 % over launches." in words
+
+
+def test_a_killed_run_has_a_box_at_the_top_of_the_page_and_figures_come_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path, 0, status="running", cases=128)
+    page = tmp_path / "page.html"
+    output_of(capsys, str(tmp_path), "--benchmark", "all_reduce", "--html", str(page))
+    html = page.read_text()
+    header = html[: html.index("</header>")]
+    assert f'<p class="unfinished">Run {run.name} was killed: 10 of 128 cases so far;' in header
+    sections = re.findall(r'<section id="([a-z]+)"', html)
+    assert sections[:4] == ["curves", "lines", "answers", "numbers"]
+    assert '<span class="doubtful" title="in doubt: noisy">gloo python ' in html
 
 
 def test_top_cuts_tables_and_says_so(
@@ -232,11 +246,35 @@ def test_wrong_options_are_refused_before_anything_is_read(tmp_path: Path, measu
 
 def test_flags_are_counted_over_the_measured_cases() -> None:
     frame = pd.DataFrame(
-        {"status": ["ok", "ok", "failed"], "warnings": [["noisy"], ["noisy", "new"], ["noisy"]]}
+        {
+            "status": ["ok", "ok", "failed"],
+            "warnings": [["noisy"], ["noisy", "new"], ["noisy"]],
+            "timing": "quick",
+            "bind": "auto",
+            "run_id": "r",
+        }
     )
     counted = count_flags(frame)
     texts = [(flag.meaning, flag.advice) for flag in (FLAGS["noisy"], UNKNOWN_FLAG)]
     assert counted == [("noisy", 2, *texts[0]), ("new", 1, *texts[1])]
+
+
+def test_binding_is_not_recommended_where_the_ranks_are_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bound = {"nodes": [], "differences": {"run.bind": {"core 0": [0], "core 1": [1]}}}
+    for number, provenance in ((0, {}), (1, {"provenance": bound})):
+        run = run_of(tmp_path / str(number), number, **provenance)
+        cases = pq.read_table(run / "cases.parquet")
+        flags = [["multimodal"]] * len(cases)
+        pq.write_table(with_column(cases, "warnings", flags), run / "cases.parquet")
+    advised = "ranks that are not pinned may be the reason (bind=core)"
+    for folders, is_advised in (("0",), True), (("1",), False), (("0", "1"), True):
+        page = tmp_path / "page.html"
+        paths = [str(tmp_path / folder) for folder in folders]
+        out, _ = output_of(capsys, *paths, "--benchmark", "broadcast", "--html", str(page))
+        assert (advised in " ".join(out.split())) == is_advised, folders
+        assert (advised in page.read_text()) == is_advised, folders
 
 
 MEASURE = """

@@ -3,11 +3,13 @@ again."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +18,7 @@ from places import ROOT
 from sample_cases import case_row
 
 import commbench
-from commbench.cli.jobs import job_titles
+from commbench.cli.jobs import Ended, Sweep, job_titles
 from commbench.cli.main import main
 from commbench.cli.show import pivot_text, rows_of
 from commbench.config.compose import ConfigComposer, requested_jobs
@@ -258,6 +260,24 @@ def test_a_window_that_shrinks_at_large_messages_stays_in_its_table() -> None:
     ] * 2
 
 
+def test_streams_are_sorted_and_named_as_numbers() -> None:
+    rows = [
+        measured("tcp", 8, 1e-6 * count, streams=count, case_id=str(count)) for count in (16, 1, 2)
+    ]
+    text = pivot_text(rows, Terminal(100))
+    assert re.findall(r"\d+ streams?", text) == ["1 stream", "2 streams", "16 streams"]
+
+
+def test_variables_of_env_that_a_backend_has_everywhere_are_named_once() -> None:
+    """The links differ and stay in the headings; gloo without env is a column beside mpi's."""
+    rows = [measured("gloo", 8, 1e-6)]
+    for links in ("1", "36"):
+        rows.append(measured("mpi", 8, 1e-6, env={"PML": "ob1", "LINKS": links}))
+    text = pivot_text(rows, Terminal(100))
+    assert text.count("PML") == 1 and "mpi, all cases: env PML=ob1" in text
+    assert "env LINKS=1:" in text and "env LINKS=36:" in text
+
+
 def test_a_reader_that_has_seen_enough_is_no_error(run: Path) -> None:
     script = f"set -o pipefail; {sys.executable} -m commbench show {run} --as csv | true"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
@@ -395,6 +415,30 @@ def test_a_sweep_names_its_jobs_and_ends_with_a_table(
         )
         == 2
     )
+
+
+def test_an_override_with_one_value_is_named_once_below_the_table_of_jobs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part 1 has streams, the parts 2 and 3 have a library; only their layouts tell them apart."""
+    overrides = [
+        ["layout=1x2", "streams=4"],
+        ["layout=1x3", "backend.library=openmpi"],
+        ["layout=1x4", "backend.library=openmpi"],
+    ]
+    jobs = [SimpleNamespace(overrides=words) for words in overrides]
+    sweep = Sweep(cast(Any, jobs), task=lambda: 0)
+    ended = {number: Ended(0, None) for number in range(len(jobs))}
+    monkeypatch.setattr(sweep, "_ended", ended)
+    sweep.print_table()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["job", "layout", "exit", "ok"]
+    assert [line.split() for line in lines[2:5]] == [
+        ["1", "1x2", "0"],
+        ["2", "1x3", "0"],
+        ["3", "1x4", "0"],
+    ]
+    assert lines[5:] == ["job 1: streams=4", "jobs 2, 3: backend.library=openmpi"]
 
 
 def test_the_readme_shows_the_backends_side_by_side() -> None:

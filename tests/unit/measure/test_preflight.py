@@ -10,16 +10,31 @@ import pytest
 from places import SUPPORT
 from shown_gpus import GIB, ask, h100, hgx, uuid
 
+from commbench.core.case import World
+from commbench.launchers.registry import is_called_per_node
 from commbench.measure.preflight import (
     busy_gpus,
     clock_skew_warning,
     difference_table,
+    node_text,
     same_network_text,
     shared_gpu,
     small_shm_lines,
 )
 
 FACTS = [{"host.hostname": f"node{rank // 2}"} for rank in range(6)]
+
+
+def test_a_node_says_its_ranks_who_prints_and_where_the_results_will_be() -> None:
+    nodes = ((0, 1), (2,))
+    second = World(2, 3, nodes, (2,), "torchrun")
+    assert node_text(second, "b", "a", "/r/run") == (
+        "node 2 of 2 (b): rank 2; rank 0 prints, on a, and stores the results there: /r/run"
+    )
+    first = World(0, 3, nodes, (0,), "torchrun")
+    assert node_text(first, "a", "a", "/r/run").startswith("node 1 of 2 (a): ranks 0-1; rank 0")
+    called = [name for name in ("torchrun", "mpirun", "srun") if is_called_per_node(name)]
+    assert called == ["torchrun"]  # the others print all nodes' lines in one terminal
 
 
 def test_each_value_has_a_line_with_its_ranks_and_hosts() -> None:

@@ -81,7 +81,20 @@ def test_layouts_are_compared_where_they_have_as_many_ranks() -> None:
     )
     (best,) = best_backends_and_layouts(frame)
     assert [rival.name for rival in best.rivals] == ["mpi 1x4", "gloo 1x4", "mpi 2x2"]
-    (cells,) = best_rows([best])
+    (cells,) = best_rows([best], 0.95)
     row = dict(zip(BEST_CELLS, cells, strict=True))
     assert (row["ranks"], row["best"], row["second"]) == ("4", "mpi 1x4", "gloo 1x4")
     assert row["takes"] == "3 x" and row["based on"] == "1 launch"
+
+
+def test_an_interval_below_the_level_of_its_table_has_its_own_beside_it() -> None:
+    times = [Measured((1e-6,), 0.9e-6, 1.1e-6, level) for level in (0.75, 0.95)]
+    compared = [
+        Best.of(
+            {"benchmark": "all_reduce", "world_size": 2}, 8, (Rival("a", time), Rival("b", time))
+        )
+        for time in times
+    ]
+    column = tuple(BEST_CELLS).index("interval\nus")
+    shown = [cells[column] for cells in best_rows(compared, 0.95)]
+    assert shown == ["0.900 .. 1.10 (75 %)", "0.900 .. 1.10"]

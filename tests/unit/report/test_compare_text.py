@@ -348,7 +348,9 @@ def test_the_verdict_is_on_the_terminal_and_on_the_page(ab_folder: Path) -> None
     assert f"Comparisons ab: NEW is BASE with {SLOW}" in text and "2 of 2 cases SLOWER" in text
     html = page(summary, read_raw_data(summary.results))
     sections = re.findall(r'<section id="([a-z]+)"', html)
-    assert sections[:2] == ["answers", "comparisons"]
+    assert sections[:4] == ["curves", "lines", "answers", "comparisons"]
+    first_answer = html[html.index('<ul class="answers"><li>') :].partition("</li>")[0]
+    assert "ab: NEW is BASE with" in first_answer and "2 of 2 cases SLOWER" in first_answer
     section = html[html.index('<section id="comparisons"') :]
     cells = re.findall(r"<td[^>]*>(.*?)</td>", section[: section.index("</section>")])
     assert cells[:6] == [

@@ -1,18 +1,18 @@
-"""The first sentences of a report: extremes that the tables have too, and how many numbers are in
-doubt."""
+"""The first sentences of a report: what was measured, which runs did not end, and how many numbers
+are in doubt."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
+import pytest
 from generated_results import run_of
 
 from commbench.report.combined import combine_runs
-from commbench.report.headline import headline, trust
+from commbench.report.headline import headline, trust, unfinished_sentences
 from commbench.report.summary import read_results
-from commbench.report.texts import size_text
+from commbench.world.folder_lock import is_measured_into, locked
 
 
 def cases_of(tmp_path: Path, flags: dict[int, list[str]] | None = None) -> pd.DataFrame:
@@ -22,43 +22,47 @@ def cases_of(tmp_path: Path, flags: dict[int, list[str]] | None = None) -> pd.Da
     return cases.assign(warnings=[(flags or {}).get(number, []) for number in range(len(cases))])
 
 
-def headline_of(cases: pd.DataFrame, **changed: Any) -> str:
-    return headline(combine_runs(cases.assign(**changed)), [])
-
-
-def test_each_extreme_has_its_benchmark_size_and_backend(tmp_path: Path) -> None:
+def test_it_says_what_was_measured(tmp_path: Path) -> None:
     cases = cases_of(tmp_path)
-    fastest = cases.loc[cases["median_s"].idxmin()]
-    widest = cases.loc[cases["algbw_gb_per_s"].idxmax()]
-    text = headline_of(cases)
-    for row in (fastest, widest):
-        assert f"({row.benchmark} {size_text(row.message_bytes)}, gloo python" in text
+    alike = cases[cases["benchmark"] == "all_reduce"]
+    assert headline(combine_runs(alike), []) == "all_reduce over gloo in 1x2, 8 B to 2 MiB."
+    barrier = alike.assign(message_bytes=0, benchmark="barrier")
+    assert headline(combine_runs(barrier.iloc[:1]), []) == "barrier over gloo in 1x2."
 
 
-def test_it_leaves_out_numbers_that_are_no_extreme_and_says_so(tmp_path: Path) -> None:
-    cases = cases_of(tmp_path)
-    plain = headline_of(cases)
-    fastest = int(cases["median_s"].idxmin())
-    widest = int(cases["algbw_gb_per_s"].idxmax())
-    flagged = cases.copy()
-    flagged.at[fastest, "warnings"] = ["timer_limited"]
-    flagged.at[widest, "warnings"] = ["in_cache"]
-    kept = headline_of(flagged)
-    assert (
-        "not counting" not in plain
-        and "; not counting shorter ones down to" in kept
-        and ": timer_limited)" in kept
-    )
-    assert "; not counting higher ones up to" in kept and ": in_cache)" in kept
-    every = [["timer_limited"]] * len(cases)
-    assert headline_of(cases, warnings=every) == plain  # better than nothing
+def unfinished(folder: Path) -> list[str]:
+    results = read_results([folder])
+    return unfinished_sentences(results.cases, results.records, results.folders, is_measured_into)
 
 
-def test_a_message_of_a_window_is_no_shortest_time(tmp_path: Path) -> None:
-    cases = cases_of(tmp_path)
-    windowed = cases["benchmark"] == cases.loc[cases["median_s"].idxmin(), "benchmark"]
-    text = headline_of(cases, window=[64 if is_windowed else None for is_windowed in windowed])
-    assert "; not counting shorter ones down to" in text and ": many messages in flight)" in text
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("running", "was killed"),
+        ("interrupted", "was interrupted"),
+        ("broken", "lost ranks"),
+    ],
+)
+def test_a_run_that_did_not_come_to_its_end_is_named(
+    tmp_path: Path, status: str, words: str
+) -> None:
+    run = run_of(tmp_path, 0, status=status, cases=128)
+    assert unfinished(tmp_path) == [
+        f"Run {run.name} {words}: 100 of 128 cases so far; finish it with: commbench resume {run}"
+    ]
+
+
+def test_a_run_that_somebody_measures_is_still_going_on(tmp_path: Path) -> None:
+    run = run_of(tmp_path, 0, status="running", cases=128)
+    with locked(run):
+        assert unfinished(tmp_path) == [
+            f"Run {run.name} is still going on: 100 of 128 cases so far"
+        ]
+
+
+def test_a_finished_run_needs_no_warning(tmp_path: Path) -> None:
+    run_of(tmp_path, 0)
+    assert unfinished(tmp_path) == []
 
 
 def test_doubts_are_counted_and_named_in_words(tmp_path: Path) -> None:

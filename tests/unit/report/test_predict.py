@@ -289,6 +289,27 @@ def test_the_fastest_of_three_launches_is_said_to_be() -> None:
     assert "a (python) is fastest, 1.10 s; b (python) takes 2 x as long\n" in text
 
 
+def test_extrapolations_stand_apart_from_what_lies_between_measured_sizes() -> None:
+    frame = cases({MIB: 1.0, 4 * MIB: 4.0})
+    steps = [TrainingStep({2 * MIB: 1}), TrainingStep({8 * MIB: 1})]
+    text = prediction_text(frame, steps, "float32")
+    table, _, apart = text.partition("extrapolated beyond the measured sizes by the fit")
+    assert str(2 * MIB) in table and str(8 * MIB) not in table
+    assert str(8 * MIB) in apart and str(2 * MIB) not in apart
+    assert "1x2, buckets of 2 MiB: gloo (python) takes 2.00 s" in text
+    assert "1x2, buckets of 8 MiB, extrapolated: gloo (python) takes 8.00 s" in text
+    assert "buckets of 2 MiB is fastest" not in text
+
+
+def test_a_variable_without_a_value_has_no_name() -> None:
+    """The label of one backend and the streams of the other are null."""
+    named = cases({MIB: 1.0}, backend="tcp", streams=4, label="a")
+    other = cases({MIB: 2.0}, backend="gloo", streams=None, label=None)
+    text = prediction_text(pd.concat([named, other]), [TrainingStep({MIB: 1})], "float32")
+    assert "tcp (python, streams 4, label a)" in text
+    assert "gloo (python) 1.00" not in text and "nan" not in text
+
+
 def test_the_interval_is_called_what_it_is() -> None:
     """quick: 3 visits; what three visits leave open, `a`'s 1.09 and `b`'s 1.12, is not taken for a
     difference."""
@@ -386,7 +407,7 @@ def test_the_command_predicts_a_simulated_world(
     assert (
         "float32 gradients of 262,144,000 parameters, 1.05 GB in 40 buckets: 40 of 25 MiB\n" in out
     )
-    assert "1x4, buckets of 25 MiB: simulated (virtual) takes 158 ms\n" in out
+    assert "1x4, buckets of 25 MiB, extrapolated: simulated (virtual) takes 158 ms\n" in out
     assert (
         "warning: simulated (virtual) 1x4: extrapolated: 25 MiB is 6.25 x above the largest"
         " measured size, 4" in out

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import commbench
-from commbench.results.flags import FLAGS
+from commbench.results.flags import FLAGS, advice_of
 
 PACKAGE = Path(commbench.__file__).parent
 DOCUMENT = PACKAGE.parent / "docs" / "report.md"
@@ -39,3 +39,21 @@ def test_the_documentation_shows_the_table() -> None:
     rows = [f"| `{name}` | {flag.meaning} | {flag.advice} |" for name, flag in FLAGS.items()]
     lines = DOCUMENT.read_text().splitlines()
     assert [line for line in lines if line.startswith("| `")] == rows
+
+
+@pytest.mark.parametrize(
+    ("flag", "setting", "words"),
+    [
+        ("noisy", {"timing": "rigorous"}, "timing=rigorous"),
+        ("drifting", {"timing": "soak"}, "timing=soak"),
+        ("multimodal", {"bind": "core"}, "bind=core"),
+    ],
+)
+def test_a_setting_that_is_in_effect_is_not_recommended(
+    flag: str, setting: dict[str, str], words: str
+) -> None:
+    other = {"timing": "quick", "bind": "auto"}
+    assert words in advice_of(flag, [other])
+    assert words in advice_of(flag, [setting, other])
+    advice = advice_of(flag, [setting])
+    assert advice and words not in advice and words not in FLAGS[flag].advice_in_effect

@@ -15,7 +15,13 @@ from pathlib import Path
 import pytest
 
 from commbench.core.errors import ConfigError
-from commbench.world.folder_lock import LOCK_FILE, lock_folder, locked, unlock_folder
+from commbench.world.folder_lock import (
+    LOCK_FILE,
+    is_measured_into,
+    lock_folder,
+    locked,
+    unlock_folder,
+)
 
 HOLD = (
     "import sys, time; from commbench.world.folder_lock import lock_folder;"
@@ -131,3 +137,21 @@ def test_a_folder_that_is_gone_is_refused_and_one_that_vanishes_is_released(
     (tmp_path / "elsewhere").rename(tmp_path / "run")
     with locked(tmp_path / "run"):
         pass
+
+
+def test_whether_somebody_measures_is_seen_without_taking_the_lock(tmp_path: Path) -> None:
+    assert not is_measured_into(tmp_path)
+    with holder(tmp_path) as process:
+        assert is_measured_into(tmp_path)
+        process.kill()
+        process.wait()
+        assert not is_measured_into(tmp_path)  # the file remains
+    with locked(tmp_path):
+        assert is_measured_into(tmp_path)
+        lost = subprocess.run(
+            [sys.executable, "-c", HOLD.replace("time.sleep(100)", ""), str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "is measuring into" in lost.stderr  # asking has not released it

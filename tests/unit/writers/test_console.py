@@ -273,6 +273,14 @@ def test_reasons_are_grouped_below_and_cut_on_a_terminal() -> None:
     assert cells(text, "median") == ["failed", "failed", "2.00"]
 
 
+def test_binding_is_not_advised_where_ranks_are_bound() -> None:
+    rows = [{**case, "case_id": "c"} for case in flagged({8: ["multimodal"]})]
+    advised = "ranks that are not pinned may be the reason"
+    bound = RUN | {"provenance": {"differences": {"run.bind": {"core 0": [0], "core 1": [1]}}}}
+    for run, is_advised in ((RUN, True), (bound, False)):
+        assert (advised in run_text(run, rows, Terminal(None), flags=True)) == is_advised
+
+
 def test_colors_are_for_terminals() -> None:
     rows = [
         {**case, "case_id": str(case["message_bytes"])}
@@ -319,9 +327,24 @@ def test_the_interval_says_over_what_time_its_visits_were_spread() -> None:
         interval_of="visits",
         interval_level=0.875,
     )
-    assert "interval: 75 to 87.5 % over 3 to 4 visits in 1.00 to 9.00 s of this run" in "".join(
-        lines(*rows, more)
+    assert (
+        "interval: 87.5 %, or as marked, over 3 to 4 visits in 1.00 to 9.00 s of this run"
+        in "".join(lines(*rows, more))
     )
+
+
+def test_a_table_names_one_level_and_lower_ones_stand_beside_their_intervals() -> None:
+    rows = [
+        row(message_bytes=8 * visits, case_id=str(visits), visits=visits, interval_of="visits",
+            interval_level=level)
+        for visits, level in ((3, 0.75), (6, 0.969), (7, 0.984))
+    ]  # fmt: skip
+    text = "\n".join(lines(*rows, width=None))
+    assert text.count(" (75 %)") == 1
+    assert "(96.9 %)" not in text and "(98.4 %)" not in text
+    assert "interval: at least 95 %, or as marked, over 3 to 7 visits in this run" in text
+    alike = "\n".join(lines(rows[0], width=None))
+    assert "(75 %)" not in alike and "interval: 75 % over 3 visits in this run" in alike
 
 
 def test_no_interval_is_explained_that_is_not_shown() -> None:

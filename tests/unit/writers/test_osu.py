@@ -68,6 +68,20 @@ def test_comments_say_what_stands_in_the_columns(benchmark: str) -> None:
     assert ("do not compare them" in comments) == ("Max Latency" in text[at - 1])
 
 
+def test_a_mean_far_from_the_median_is_named_with_its_size() -> None:
+    """A few slow repetitions double the mean of 64 B; that of 8 B stays near the median."""
+    text = lines(
+        row(message_bytes=8, mean_s=1.2e-6, median_s=1.0e-6),
+        row(message_bytes=64, mean_s=2.0e-6, median_s=1.0e-6),
+        row(message_bytes=1024, status="failed", mean_s=None, median_s=None),
+    )
+    assert [line for line in text if "far from" in line] == [
+        "# mean_s far from median_s, mean / median: 64 B 2 x"
+    ]
+    near = lines(row(mean_s=1.2e-6, median_s=1.0e-6))
+    assert "far from" not in "".join(near)
+
+
 # ---------------------------------------------------------------- tables
 
 
