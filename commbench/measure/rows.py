@@ -253,7 +253,7 @@ def operation_columns(
         "bytes_per_rank": case.message_bytes // blocks or None,
         "messages_per_call": _messages_per_call(planned, conditions),
         "operations_per_sample": shape.operations_per_sample * record.block_k,
-        "clock": _clock(planned),
+        "clock": _clock_of_times(planned),
         "empty_sample_s": None if by_events else conditions.empty_sample_s.get(case.engine),
         "overhead_s": conditions.overhead_s.get(case.engine) if is_calibrated else None,
     }
@@ -267,7 +267,7 @@ def _messages_per_call(planned: Planned, conditions: Conditions) -> int | None:
     return max(1, posted) if conditions.joins_messages else 1
 
 
-def _clock(planned: Planned) -> str:
+def _clock_of_times(planned: Planned) -> str:
     if planned.case.engine == "virtual":
         return "virtual"
     return "device" if planned.case.timing_mode in EVENT_TIMED else "monotonic"
