@@ -47,10 +47,12 @@ def buffer_bytes(spec: BufferSpec, pool: int) -> int:
     return slot_bytes(spec) * spec.slots * pool
 
 
-def largest_bytes(jobs: Iterable[Planned], rank: int) -> int:
+def largest_bytes(cases: Iterable[Planned], rank: int) -> int:
     """The bytes of all buffers that a rank of the world has in its largest case."""
-    own = (job for job in jobs if not job.skip and rank in job.members)
-    buffers = ((job.program(job.members.index(rank)).buffers, job.pool) for job in own)
+    own = (planned for planned in cases if not planned.skip and rank in planned.members)
+    buffers = (
+        (planned.program(planned.members.index(rank)).buffers, planned.pool) for planned in own
+    )
     return max(
         (sum(buffer_bytes(spec, pool) for spec in specs) for specs, pool in buffers), default=0
     )
@@ -228,8 +230,8 @@ class CheckedBuffers:
     reductions leaves zero.
     """
 
-    def __init__(self, job: Planned, salt: int) -> None:
-        self._job = job
+    def __init__(self, planned: Planned, salt: int) -> None:
+        self._planned = planned
         self.salt = salt
         self.zero = False
         self.buffers: dict[int, dict[str, Buffer]] = {}
@@ -238,7 +240,8 @@ class CheckedBuffers:
         """Raises MemoryError."""
         for rank, program in programs.items():
             self.buffers[rank] = {
-                spec.name: communicator.allocate(spec, self._job.pool) for spec in program.buffers
+                spec.name: communicator.allocate(spec, self._planned.pool)
+                for spec in program.buffers
             }
 
     def fill(self) -> None:
@@ -264,9 +267,9 @@ class CheckedBuffers:
         )
 
     def _pattern(self, rule: str, rank: int, name: str) -> Pattern | None:
-        job = self._job
-        pattern: Pattern | None = getattr(job.benchmark, rule)(
-            job.case, rank, job.size, name, self.salt
+        planned = self._planned
+        pattern: Pattern | None = getattr(planned.benchmark, rule)(
+            planned.case, rank, planned.size, name, self.salt
         )
         if pattern is None or not self.zero:
             return pattern

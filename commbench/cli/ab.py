@@ -18,7 +18,8 @@ from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.units import format_seconds, plural
 from commbench.core.variables import Case
-from commbench.launchers.registry import check_experiment, check_startable, detect
+from commbench.launchers.registry import detect
+from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.measure.plan import duration_s
 from commbench.report.compare import PAYLOAD
 from commbench.report.compare_text import AB_FILE, AB_SIDES, launches_text

@@ -376,11 +376,11 @@ class _PlanLine:
 
     @property
     def case(self) -> Case:
-        return self.groups[0].job.case
+        return self.groups[0].planned.case
 
     @property
     def skip(self) -> str | None:
-        return self.groups[0].job.skip
+        return self.groups[0].planned.skip
 
     @property
     def cases(self) -> int:
@@ -388,7 +388,7 @@ class _PlanLine:
 
     @property
     def node_bytes(self) -> int:
-        return max(group.job.node_bytes for group in self.groups)
+        return max(group.planned.node_bytes for group in self.groups)
 
     @property
     def pair_text(self) -> str:
@@ -397,7 +397,7 @@ class _PlanLine:
             return short_pairs(self.case.pair or "")
         last_pair = self.groups[-1].last_pair or ""
         ends = f"{self.case.pair or ''} .. {last_pair}".split()
-        at_once = {len(group.job.case.pairs) for group in self.groups}
+        at_once = {len(group.planned.case.pairs) for group in self.groups}
         most = f" ({'at most ' if len(at_once) > 1 else ''}{max(at_once)} at once)"
         return f"{ends[0]} .. {ends[-1]}{most if max(at_once) > 1 else ''}"
 
@@ -410,16 +410,16 @@ class _PlanLine:
 
     def seconds(self, settings: Settings) -> float:
         """An upper estimate of their time together."""
-        return sum(group.cases * duration_s(settings, group.job) for group in self.groups)
+        return sum(group.cases * duration_s(settings, group.planned) for group in self.groups)
 
 
 def _plan_lines(alike: Sequence[AlikeCases], names: Sequence[str]) -> list[_PlanLine]:
     """The lines of a plan in a sorted order; the cases run in a shuffled one."""
 
     def shown(group: AlikeCases) -> tuple[object, ...]:
-        case = group.job.case
+        case = group.planned.case
         values = [getattr(case, name) for name in names if name != "pair"]
-        return (*values, case.message_bytes, group.job.skip)
+        return (*values, case.message_bytes, group.planned.skip)
 
     groups = grouped(sorted(alike, key=_plan_order), shown)
     return [_PlanLine(tuple(same)) for same in groups.values()]
@@ -427,14 +427,14 @@ def _plan_lines(alike: Sequence[AlikeCases], names: Sequence[str]) -> list[_Plan
 
 def _plan_order(group: AlikeCases) -> tuple[object, ...]:
     """Sort key: as rows, by the first of the pairs."""
-    case = group.job.case
+    case = group.planned.case
     return row_order({**vars(case), "pair": (case.pair or "").partition(" ")[0] or None})
 
 
 def _plan_text(settings: Settings, alike: Sequence[AlikeCases]) -> str:
     """A table with a line for all cases that differ in their pairs only; below it why some are
     skipped, and the sums."""
-    cases = [group.job.case for group in alike]
+    cases = [group.planned.case for group in alike]
     values = {name: {getattr(case, name) for case in cases} for name in (*COMMON_IN_PLAN, *AXES)}
     common = [
         f"{name} {value}"

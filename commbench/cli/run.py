@@ -22,13 +22,8 @@ from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal
-from commbench.launchers.registry import (
-    check_experiment,
-    check_startable,
-    launcher_of,
-    mpi_library,
-    own_variables,
-)
+from commbench.launchers.registry import launcher_of, mpi_library, own_variables
+from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.results.columns import UNFINISHED
 from commbench.results.load import load_run, read_rows
 from commbench.results.run_folder import exists, how_to_finish, new_folder, read_record

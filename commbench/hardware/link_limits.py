@@ -64,7 +64,7 @@ def _together(count: int, limit: Limit) -> Limit:
 
 
 def bandwidth_limit(
-    job: Planned,
+    planned: Planned,
     wires: Sequence[Limit | None],
     node_of: Callable[[int], int],
     gpus: Sequence[RankGpu] = (),
@@ -82,26 +82,26 @@ def bandwidth_limit(
     bytes leave a node by NVLink, and no interface carries them. None if unknown, for example where
     GPU data is staged through host memory.
     """
-    if "staging" in job.benchmark.axes:
-        return _host_copies_limit(job, gpus)
-    if job.case.device == "cpu":
-        return network_limit(job, wires, node_of) or _core_copies_limit(
-            job, node_of, core_copy_gb_per_s
+    if "staging" in planned.benchmark.axes:
+        return _host_copies_limit(planned, gpus)
+    if planned.case.device == "cpu":
+        return network_limit(planned, wires, node_of) or _core_copies_limit(
+            planned, node_of, core_copy_gb_per_s
         )
     if nvlink_joins_nodes:
-        network = _nvlink_fabric_limit(job, gpus)
+        network = _nvlink_fabric_limit(planned, gpus)
     else:
-        network = network_limit(job, wires, node_of, gpus)
-    if not gpus or job.case.staging != "none":
+        network = network_limit(planned, wires, node_of, gpus)
+    if not gpus or planned.case.staging != "none":
         return network
-    links = _gpu_links_limit(job, gpus, topologies or {}, copy_gb_per_s)
-    if len({gpus[rank].node for rank in communicating_ranks(job)}) == 1:
+    links = _gpu_links_limit(planned, gpus, topologies or {}, copy_gb_per_s)
+    if len({gpus[rank].node for rank in communicating_ranks(planned)}) == 1:
         return links
     return network if network is None or links is None else min(network, links)
 
 
 def network_limit(
-    job: Planned,
+    planned: Planned,
     wires: Sequence[Limit | None],
     node_of: Callable[[int], int],
     gpus: Sequence[RankGpu] = (),
@@ -112,13 +112,13 @@ def network_limit(
     `wires` are those of the nodes, `gpus` those of the world's ranks; `node_of` gives the node of a
     rank of the world.
     """
-    factor = job.bus_factor
+    factor = planned.bus_factor
     ranks_by_node: dict[int, list[int]] = {}
-    for rank in communicating_ranks(job):
+    for rank in communicating_ranks(planned):
         ranks_by_node.setdefault(node_of(rank), []).append(rank)
     if factor is None or len(ranks_by_node) < 2 or len(wires) <= max(ranks_by_node):
         return None
-    share = crossing_share(job)
+    share = crossing_share(planned)
     connections: list[Limit | None] = []
     for node, ranks in ranks_by_node.items():
         connections.append(wires[node])
@@ -145,16 +145,16 @@ def _pcie_link(gpu: RankGpu, x16_gb_per_s: Mapping[int, float]) -> Limit | None:
     return rate * gpu.pcie_width / 16, f"PCIe gen{gpu.pcie_generation} x{gpu.pcie_width}"
 
 
-def _host_copies_limit(job: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
+def _host_copies_limit(planned: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
     """The limit between host and device: the slowest link, which ranks on one GPU share; None
     within a device."""
     if (
-        job.case.device == "cpu"
+        planned.case.device == "cpu"
         or not gpus
-        or all(spec.memory == DEVICE for spec in job.program(0).buffers)
+        or all(spec.memory == DEVICE for spec in planned.program(0).buffers)
     ):
         return None
-    members = [gpus[rank] for rank in job.members]
+    members = [gpus[rank] for rank in planned.members]
     sharing = max(sum(gpu.is_same(other) for other in members) for gpu in members)
     slowest = _least([host_link(gpu) for gpu in members])
     return (
@@ -165,43 +165,45 @@ def _host_copies_limit(job: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
 
 
 def _core_copies_limit(
-    job: Planned, node_of: Callable[[int], int], core_copy_gb_per_s: float | None
+    planned: Planned, node_of: Callable[[int], int], core_copy_gb_per_s: float | None
 ) -> Limit | None:
     """The limit of ranks on the CPUs of one node, whose cores share the copying of the bytes that
     all ranks receive."""
-    ranks = communicating_ranks(job)
+    ranks = communicating_ranks(planned)
     nodes = {node_of(rank) for rank in ranks}
-    if core_copy_gb_per_s is None or job.bus_factor is None or len(ranks) < 2 or len(nodes) > 1:
+    if core_copy_gb_per_s is None or planned.bus_factor is None or len(ranks) < 2 or len(nodes) > 1:
         return None
-    share = crossing_share(job, Layout(len(ranks), 1))
+    share = crossing_share(planned, Layout(len(ranks), 1))
     if not share:
         return None
-    operation = None if job.case.pairs else type(job.program(0).steps[0])
+    operation = None if planned.case.pairs else type(planned.program(0).steps[0])
     if operation in (steps.Gather, steps.Scatter):
         share /= len(ranks)  # all other ranks can copy to or from the root at the same time
     elif operation in (steps.Broadcast, steps.Reduce):
         share *= (len(ranks) - 1) / len(ranks)  # the root receives nothing, and its core can help
-    return job.bus_factor * core_copy_gb_per_s / share, HOST_COPY
+    return planned.bus_factor * core_copy_gb_per_s / share, HOST_COPY
 
 
-def communicating_ranks(job: Planned) -> Sequence[int]:
+def communicating_ranks(planned: Planned) -> Sequence[int]:
     """The world ranks of a collective or of a single pair; none for several pairs at once, which
     share no path."""
-    if not job.case.pairs:
-        return job.members
-    return [job.members[rank] for rank in job.case.pairs[0]] if len(job.case.pairs) == 1 else []
+    if not planned.case.pairs:
+        return planned.members
+    if len(planned.case.pairs) > 1:
+        return []
+    return [planned.members[rank] for rank in planned.case.pairs[0]]
 
 
-def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
+def crossing_share(planned: Planned, layout: Layout | None = None) -> float | None:
     """Bytes that the busiest node must send or receive, over the bytes of the operation; None if
     unknown.
 
     With another layout than the case's, for groups of ranks of equal size instead of nodes.
     """
-    if job.case.pairs:  # all bytes that the bus factor counts cross
-        return job.bus_factor
-    layout = layout or Layout.parse(job.case.layout)
-    timed = job.program(0).steps
+    if planned.case.pairs:  # all bytes that the bus factor counts cross
+        return planned.bus_factor
+    layout = layout or Layout.parse(planned.case.layout)
+    timed = planned.program(0).steps
     if not timed:
         return None
     rule = CROSSING_RULES.get(type(timed[0]))
@@ -212,7 +214,12 @@ def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
         for step in timed
         if isinstance(step, steps.Isend) and step.peer >= layout.ranks_per_node
     ]
-    return layout.ranks_per_node * len(remote) * job.case.message_bytes / job.shape.bytes_per_sample
+    return (
+        layout.ranks_per_node
+        * len(remote)
+        * planned.case.message_bytes
+        / planned.shape.bytes_per_sample
+    )
 
 
 def _remote_share(layout: Layout) -> float:
@@ -234,16 +241,16 @@ CROSSING_RULES: Mapping[type, Callable[[Layout], float]] = {
 
 
 def _gpu_links_limit(
-    job: Planned,
+    planned: Planned,
     gpus: Sequence[RankGpu],
     topologies: Mapping[int, Topology],
     copy_gb_per_s: float | None,
 ) -> Limit | None:
     """The limit of the node with the slowest links; a node with one rank has no links of its
     own."""
-    if job.bus_factor is None:
+    if planned.bus_factor is None:
         return None
-    by_node = grouped((gpus[rank] for rank in communicating_ranks(job)), lambda gpu: gpu.node)
+    by_node = grouped((gpus[rank] for rank in communicating_ranks(planned)), lambda gpu: gpu.node)
     limits: list[Limit | None] = []
     for group in (group for group in by_node.values() if len(group) > 1):
         links = {
@@ -266,7 +273,7 @@ def _gpu_links_limit(
         islands = _nvlink_islands(len(group), sorted(nvlinks))
         if len(islands) > 1:
             limits.append(
-                _pcie_limit(job, [[group[member] for member in island] for island in islands])
+                _pcie_limit(planned, [[group[member] for member in island] for island in islands])
             )
         else:
             for number, gpu in enumerate(group):
@@ -299,12 +306,12 @@ def _nvlink_limit(gpu: RankGpu, shown: int) -> Limit | None:
     return count * rate[0], f"NVLink {count} x {rate[0]:g} GB/s"
 
 
-def _nvlink_fabric_limit(job: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
+def _nvlink_fabric_limit(planned: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
     """The limit of GPUs of several nodes on one NVLink switch (MNNVL), which each reaches with all
     its links: as within one node."""
-    if job.bus_factor is None:
+    if planned.bus_factor is None:
         return None
-    members = [gpus[rank] for rank in communicating_ranks(job)]
+    members = [gpus[rank] for rank in communicating_ranks(planned)]
     return _least([_nvlink_limit(gpu, MAX_NVLINKS) for gpu in members])
 
 
@@ -314,20 +321,20 @@ def nvlink_rate(capability: int | None) -> tuple[float, int] | None:
     return NVLINK[max(known)] if known else None
 
 
-def _pcie_limit(job: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit | None:
+def _pcie_limit(planned: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit | None:
     """The limit of PCIe between islands of NVLink: as many bytes must cross it as would cross a
     network of nodes."""
     slowest = _least([_pcie_link(gpu, PCIE_X16) for island in islands for gpu in island])
     size = len(islands[0])
-    factor = job.bus_factor
+    factor = planned.bus_factor
     if (
         slowest is None
         or factor is None
-        or job.size % size
+        or planned.size % size
         or any(len(island) != size for island in islands)
     ):
         return None
-    share = crossing_share(job, Layout(job.size // size, size))
+    share = crossing_share(planned, Layout(planned.size // size, size))
     rate, name = _together(size, slowest)
     return (factor * rate / share, name) if share else None
 

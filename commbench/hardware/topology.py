@@ -101,7 +101,7 @@ def _index_of(pci_bus_id: str | None, machine: Mapping[str, Any]) -> int | None:
 
 
 def shared_link(
-    job: Planned, gpus: Sequence[RankGpu], topologies: Mapping[int, Topology]
+    planned: Planned, gpus: Sequence[RankGpu], topologies: Mapping[int, Topology]
 ) -> str | None:
     """The column `link`: the link of a pair, or that of all pairs of a collective or of several
     pairs.
@@ -110,14 +110,14 @@ def shared_link(
     the world's ranks, `topologies` those of its nodes. NET is another node, even if NVLink reaches
     it: see the column `transport`.
     """
-    if job.case.device == "cpu":
+    if planned.case.device == "cpu":
         return None
-    members = [gpus[rank] for rank in job.members]
+    members = [gpus[rank] for rank in planned.members]
     nodes = {gpu.node for gpu in members}
     # the link of all pairs only if each rank has its own node
-    if not job.case.pairs and len(nodes) > 1:
+    if not planned.case.pairs and len(nodes) > 1:
         return OTHER_NODE if len(nodes) == len(members) else None
-    pairs = job.case.pairs or combinations(range(len(members)), 2)
+    pairs = planned.case.pairs or combinations(range(len(members)), 2)
     links = {link_between(members[first], members[second], topologies) for first, second in pairs}
     return next(iter(links)) if len(links) == 1 else None
 

@@ -53,22 +53,23 @@ class PlanFacts:
 def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, ...]:
     """All cases in the order in which they run: shuffled by seed and launch, so that a drift is not
     taken for an effect of a variable."""
-    jobs = [
+    cases = [
         planner.planned(case)
         for planner in _planners(settings, world, facts)
         for case in planner.cases(planner.pair_texts())
     ]
-    unique = _unique(jobs, settings)
+    unique = _unique(cases, settings)
     random.Random(f"{settings.seed}/{settings.launch}").shuffle(unique)
-    return tuple(replace(job, order=order) for order, job in enumerate(unique))
+    return tuple(replace(planned, order=order) for order, planned in enumerate(unique))
 
 
 @dataclass(frozen=True)
 class AlikeCases:
-    """`cases` cases of a plan that differ in nothing but their pairs. `job` is the first of them,
-    `last_pair` that of the last; all need the same memory and time, or have the same reason."""
+    """`cases` cases of a plan that differ in nothing but their pairs. `planned` is the first of
+    them, `last_pair` that of the last; all need the same memory and time, or have the same reason.
+    """
 
-    job: Planned
+    planned: Planned
     last_pair: str | None
     cases: int
 
@@ -76,21 +77,21 @@ class AlikeCases:
     def pairs(self) -> int:
         """The pairs of all cases, where all have as many (only rounds of listed pairs do not, and
         each of these is a case by itself)."""
-        return self.cases * len(self.job.case.pairs)
+        return self.cases * len(self.planned.case.pairs)
 
 
 def plan_outline(settings: Settings, world: World, facts: PlanFacts) -> tuple[AlikeCases, ...]:
     """The cases of `plan`, counted and not made: pairs=all of thousands of ranks has millions."""
     alike = {}
-    jobs = []
+    cases = []
     for planner in _planners(settings, world, facts):
         for pairs in planner.alike_pairs():
             last_pair = pairs_text(pairs.last) or None
             for case in planner.cases([pairs_text(pairs.first) or None]):
-                job = planner.planned(case)
-                jobs.append(job)
-                alike[case.case_id] = AlikeCases(job, last_pair, pairs.cases)
-    return tuple(alike[job.case.case_id] for job in _unique(jobs, settings))
+                planned = planner.planned(case)
+                cases.append(planned)
+                alike[case.case_id] = AlikeCases(planned, last_pair, pairs.cases)
+    return tuple(alike[planned.case.case_id] for planned in _unique(cases, settings))
 
 
 def _planners(settings: Settings, world: World, facts: PlanFacts) -> Iterator[_Planner]:
@@ -100,29 +101,29 @@ def _planners(settings: Settings, world: World, facts: PlanFacts) -> Iterator[_P
             yield _Planner(settings, facts, place, benchmark)
 
 
-def _unique(jobs: Sequence[Planned], settings: Settings) -> list[Planned]:
+def _unique(cases: Sequence[Planned], settings: Settings) -> list[Planned]:
     """The cases without those that are the same, and with sizes=..max without those that do not fit
     the memory."""
     if settings.sizes_to_memory:
-        jobs = [job for job in jobs if not (job.skip and job.node_bytes)]
-    return list({job.case.case_id: job for job in jobs}.values())
+        cases = [planned for planned in cases if not (planned.skip and planned.node_bytes)]
+    return list({planned.case.case_id: planned for planned in cases}.values())
 
 
-def pass_order(jobs: Sequence[Planned], settings: Settings, number: int) -> list[Planned]:
+def pass_order(cases: Sequence[Planned], settings: Settings, number: int) -> list[Planned]:
     """The cases of a pass in a new random order, the same on all ranks; the first pass has the
     order of the plan."""
-    ordered = sorted(jobs, key=lambda job: job.order)
+    ordered = sorted(cases, key=lambda planned: planned.order)
     if number > 1:
         random.Random(f"{settings.seed}/{settings.launch}/{number}").shuffle(ordered)
     return ordered
 
 
-def duration_s(settings: Settings, job: Planned) -> float:
+def duration_s(settings: Settings, planned: Planned) -> float:
     """An upper estimate of a case's time."""
-    if job.skip:
+    if planned.skip:
         return 0.0
     return (
-        settings.timing.visits * settings.timing.launches * (SETUP_S + job.node_bytes / 1e9)
+        settings.timing.visits * settings.timing.launches * (SETUP_S + planned.node_bytes / 1e9)
         + 1.25 * settings.case_s
     )
 
@@ -326,10 +327,10 @@ class _Planner:
         place = self.place
         misfit = place.misfit
         reason = misfit or _impossible(settings, place.layout, self.benchmark, case)
-        job = Planned(0, case, self.benchmark, place.members, 1, 0, reason)
+        planned = Planned(0, case, self.benchmark, place.members, 1, 0, reason)
         if reason:
-            return job
-        specs = self._buffers(job)
+            return planned
+        specs = self._buffers(planned)
         # by identity: thousands of ranks with pairs share two objects
         kinds = {id(own): own for own in specs.values()}
         pool = _pool(case, kinds.values(), facts)
@@ -348,21 +349,21 @@ class _Planner:
             ]
             ranks = -(-place.layout.ranks_per_node // facts.gpus)
             reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
-        return replace(job, pool=pool, node_bytes=node_bytes, skip=reason)
+        return replace(planned, pool=pool, node_bytes=node_bytes, skip=reason)
 
-    def _buffers(self, job: Planned) -> dict[int, tuple[BufferSpec, ...]]:
+    def _buffers(self, planned: Planned) -> dict[int, tuple[BufferSpec, ...]]:
         """The buffers of each rank that has some. With pairs those of two ranks are enough: a
         program depends on the position of its rank in the pair."""
-        case = job.case
+        case = planned.case
         if not case.pairs:
-            return {rank: job.program(rank).buffers for rank in range(job.size)}
+            return {rank: planned.program(rank).buffers for rank in range(planned.size)}
         key = replace(case, pair=None)
         specs = {}
         for pair in case.pairs:
             for rank in pair:
                 position = (key, rank == pair[0], rank == pair[1])
                 if position not in self._paired_buffers:
-                    self._paired_buffers[position] = job.program(rank).buffers
+                    self._paired_buffers[position] = planned.program(rank).buffers
                 specs[rank] = self._paired_buffers[position]
         return specs
 

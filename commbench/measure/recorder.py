@@ -3,15 +3,11 @@ at its end."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -19,15 +15,12 @@ from numpy.typing import NDArray
 from commbench.buffers.memory import resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
-from commbench.core.errors import Unsaved
-from commbench.core.protocols import Entry, TogetherWriter, Writer
-from commbench.core.states import case_status, status_of_run
+from commbench.core.protocols import Entry
+from commbench.core.states import case_status
 from commbench.results.columns import CASES, INTERRUPTED
-from commbench.results.run_folder import write_json
-from commbench.world.output import Reporter, print_error
+from commbench.world.output import Reporter
 from commbench.world.recovery import EarlierVisits
-from commbench.writers.console import Console
-from commbench.writers.parquet import Parquet
+from commbench.writers.fan_out import FanOut
 
 from .conditions import Conditions
 from .rows import count_table, row, row_ids, sample_table, single_cases, split_rounds
@@ -126,11 +119,20 @@ class Recorder:
         """
         if self._ended or self.stopped:
             return []
-        visited = [
-            (planned, records)
-            for planned in cases
-            if self._left_out.isdisjoint(row_ids(planned)) and (records := self._visited(planned))
-        ]
+        visited: Visited = []
+        for planned in cases:
+            records = self._visited(planned)
+            if records and self._left_out.isdisjoint(row_ids(planned)):
+                visited.append((planned, records))
+        wanted = self._share_time(visited)
+        for _, records in wanted:
+            for record in records:
+                record.spent_s += wait_s / len(wanted)
+        return [planned.order for planned, _ in wanted]
+
+    def _share_time(self, visited: Visited) -> Visited:
+        """The cases that need another visit and have time for it. The time that an ended case has
+        left goes to the others; where one of them ends by that, they share again."""
         own_s = self._settings.case_s / self._settings.timing.launches
         wanted, ended = _split(visited, (INTERRUPTED, "budget", "noise_stable"))
         while True:
@@ -141,17 +143,12 @@ class Recorder:
                     record.stop_reason = rule.stop_reason(record, self._launch, record.stop_reason)
             wanted, ended = _split(wanted, (INTERRUPTED,))
             if not ended:
-                break
-        for _, records in wanted:
-            for record in records:
-                record.spent_s += wait_s / len(wanted)
-        return [planned.order for planned, _ in wanted]
+                return wanted
 
     def is_settled(self, planned: Planned) -> bool:
         """Whether earlier starts have made all visits that this launch needs of the case."""
-        return all(
-            record and record.stop_reason != INTERRUPTED for _, record in self._rows_of(planned)
-        )
+        records = [self._records.get(case_id) for case_id in row_ids(planned)]
+        return all(record and record.stop_reason != INTERRUPTED for record in records)
 
     def end_visits(self, planned: Planned, conditions: Conditions, started: datetime) -> bool:
         """Make the rows of the case say that there was no time for further visits; False if it has
@@ -185,14 +182,26 @@ class Recorder:
     def flag_disturbed(self, cases: Iterable[Planned], conditions: Conditions) -> None:
         """Write those rows again whose flag `disturbed` changes now that all passes are known."""
         for planned in cases:
+            changed = {
+                case_id for case_id in row_ids(planned) if self._is_stale(case_id, conditions)
+            }
+            if not changed:
+                continue
             # a copy: its programs are released with it
-            for single, record in self._rows_of(replace(planned)):
-                values = self.rows.get(single.case.case_id)
-                if record is None or values is None or case_status(values) != "ok":
-                    continue
-                if ("disturbed" in values["warnings"]) != record.disturbed(conditions.disturbed):
-                    self._write_row(single, record, conditions, values["started_at"])
+            for single in single_cases(replace(planned)):
+                case_id = single.case.case_id
+                if case_id in changed:
+                    started = self.rows[case_id]["started_at"]
+                    self._write_row(single, self._records[case_id], conditions, started)
             self._flush()
+
+    def _is_stale(self, case_id: str, conditions: Conditions) -> bool:
+        """Whether the flag `disturbed` of a row with numbers is not what it must be now."""
+        record = self._records.get(case_id)
+        values = self.rows.get(case_id)
+        if record is None or values is None or case_status(values) != "ok":
+            return False
+        return ("disturbed" in values["warnings"]) != record.disturbed(conditions.disturbed)
 
     def close(self, status: str, exit_status: int, reason: str | None) -> None:
         """End the writers, which merge their parts, write run.json and print the table."""
@@ -296,7 +305,8 @@ class Recorder:
 
     def _visited(self, planned: Planned) -> list[CaseRecord]:
         """The records of those rows of the case that have been visited."""
-        return [record for _, record in self._rows_of(planned) if record and record.visits]
+        records = (self._records.get(case_id) for case_id in row_ids(planned))
+        return [record for record in records if record and record.visits]
 
     @property
     def _launch(self) -> int:
@@ -315,74 +325,9 @@ class Recorder:
 
 def _split(cases: Visited, reasons: Collection[str]) -> tuple[Visited, Visited]:
     """The cases with a row of one of these stop reasons, and the other cases."""
-    parts: tuple[Visited, Visited] = [], []
+    having: Visited = []
+    others: Visited = []
     for planned, records in cases:
-        parts[all(record.stop_reason not in reasons for record in records)].append(
-            (planned, records)
-        )
-    return parts
-
-
-# ---------------------------------------------------------------- writers
-
-
-class FanOut:
-    """Passes everything to all writers. If one fails, its own output is lost and the exit status is
-    at least 3.
-
-    `begun` are the writers that must be ended. With `names_folder` a line on stderr says where the
-    results are.
-    """
-
-    def __init__(self, writers: Sequence[Writer], names_folder: bool = False) -> None:
-        self._writers = writers
-        self._names_folder = names_folder
-        self.begun: list[Writer] = []
-        self._unsaved: dict[str, None] = {}  # lines, each once
-
-    @classmethod
-    def storing(cls, writers: Sequence[Writer]) -> FanOut:
-        """Adds parquet and run.json to formats for other programs (osu, jsonl), so that such a run
-        can be reported and resumed; with the console alone nothing is stored."""
-        stores = any(isinstance(writer, (Parquet, Console)) for writer in writers)
-        return cls(writers) if stores else cls([Parquet(), *writers], names_folder=True)
-
-    def begin(self, run: Mapping[str, Any]) -> None:
-        """Raises WorldBroken or OSError."""
-        for writer in self._writers:
-            writer.begin(run, run["folder"])
-            self.begun.append(writer)
-
-    def cases(self, entries: Sequence[Entry]) -> None:
-        for writer in self._writers:
-            if isinstance(writer, TogetherWriter) and entries:
-                self._guarded(partial(writer.cases, entries))
-                continue
-            for entry in entries:
-                self._guarded(partial(writer.case, *entry))
-
-    def end(self, run: dict[str, Any]) -> None:
-        """End the writers, and report on stderr what could not be saved."""
-        # results first: a launcher that can't print a table kills its ranks. After a signal the
-        # table is first: there may be no time to merge the samples
-        interrupted = status_of_run(run) == "interrupted"
-        for writer in reversed(self.begun) if interrupted else self.begun:
-            self._guarded(partial(writer.end, run))
-        if self.begun and self._names_folder:
-            print(f"results: {run['folder']}", file=sys.stderr, flush=True)
-        if not self._unsaved:
-            return
-        run["exit_status"] = max(run["exit_status"], Unsaved.exit_status)
-        record = Path(run["folder"]) / "run.json"
-        with suppress(OSError):
-            if record.exists():  # written before another writer failed
-                write_json(record, run)
-        for line in self._unsaved:  # after all writers have ended
-            print_error(line)
-        self._unsaved.clear()
-
-    def _guarded(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except (Unsaved, OSError) as error:
-            self._unsaved[str(error)] = None
+        has_one = any(record.stop_reason in reasons for record in records)
+        (having if has_one else others).append((planned, records))
+    return having, others

@@ -22,8 +22,7 @@ from commbench.results.columns import CASES, VARIABLES
 
 from .conditions import Conditions, copied_bytes
 from .samples import Failure, Outcome, Refused, Samples
-from .statistics import summarise, tukey_outliers
-from .visits import CaseRecord, Estimate, estimate, flags, levels_text, spread
+from .visits import CaseRecord, Estimate, SeriesStatistics, series_statistics
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
 GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
@@ -43,6 +42,7 @@ RECORD_COLUMNS = (
     "retransmits",
     "repetitions",
     "unmeasured_s",
+    "wrong_elements",  # 0: with wrong ones a row has no numbers
 )
 RING = "RING"
 TREE = "TREE"
@@ -178,73 +178,99 @@ def _constant(value: str | None, length: int) -> NDArray[np.object_]:
 
 
 def _numbers(planned: Planned, record: CaseRecord, conditions: Conditions) -> dict[str, Any]:
-    median = estimate(record.visits, record.z)
-    visits = record.visits
-    times = np.concatenate(record.times)
-    summary = summarise(times)
-    # a percentile of windows is not one of messages
-    if not planned.shape.single or record.block_k > 1:
-        summary |= dict.fromkeys(PERCENTILES)
-    rates = _rates(planned, median, conditions)
-    algorithm = conditions.evidence.algorithm(planned)
-    impossible = impossible_reason(planned, rates["efficiency"], rates["limit_name"], algorithm)
-    by_events = planned.case.timing_mode in EVENT_TIMED
-    reasons = [
-        text for text in (impossible, levels_text(visits), record.broken) if text is not None
-    ]
-    posted = planned.messages_per_peer
-    skew_s = _skew_s(planned, record, conditions)
-    per_call = max(1, posted) if conditions.joins_messages else 1
-    # the calibrated call is a collective by the host's clock: not comparable with a send or with
-    # GPU events
-    overhead_s = (
-        None if planned.case.pairs or by_events else conditions.overhead_s.get(planned.case.engine)
+    """Each column from one of four sources, and what is said about them together."""
+    statistics = series_statistics(record.visits, record.times, record.z)
+    rates = rate_columns(planned, statistics.median, conditions)
+    numbers = (
+        series_columns(planned, record, statistics)
+        | rates
+        | record_columns(planned, record, conditions)
+        | operation_columns(planned, record, conditions)
     )
-    numbers = {
-        **summary,
-        **rates,
-        **{name: getattr(record, name) for name in RECORD_COLUMNS},
-        "reason": "; ".join(reasons) or None,
-        "headline": planned.shape.headline,
-        "median_of": planned.shape.median_of,
-        "bytes_per_rank": planned.case.message_bytes
-        // (planned.benchmark.blocks(planned.size) or 1)
-        or None,
-        "messages_per_call": per_call
-        if posted or planned.case.pairs
-        else None,  # None: a collective
-        "outliers": tukey_outliers(times),
-        "operations_per_sample": planned.shape.operations_per_sample * record.block_k,
-        "clock": (
-            "virtual"
-            if planned.case.engine == "virtual"
-            else "device"
-            if by_events
-            else "monotonic"
-        ),
+    impossible = impossible_reason(
+        planned, rates["efficiency"], rates["limit_name"], conditions.evidence.algorithm(planned)
+    )
+    reasons = (impossible, statistics.levels_text, record.broken)
+    return numbers | {
+        "reason": "; ".join(filter(None, reasons)) or None,
+        "warnings": [
+            *statistics.warnings,
+            *(["impossible"] if impossible else []),
+            *_machine_flags(planned, record, conditions, numbers),
+        ],
+    }
+
+
+def series_columns(
+    planned: Planned, record: CaseRecord, statistics: SeriesStatistics
+) -> dict[str, Any]:
+    """What follows from the times of the visits alone."""
+    median = statistics.median
+    visits = record.visits
+    # a percentile of windows is not one of messages
+    has_percentiles = planned.shape.single and record.block_k == 1
+    return {
+        **statistics.summary,
+        **({} if has_percentiles else dict.fromkeys(PERCENTILES)),
+        "outliers": statistics.outliers,
         "median_s": median.median_s,
         "ci_low_s": median.low_s,
         "ci_high_s": median.high_s,
         "interval_of": median.of,
         "interval_level": median.level,
         "visits": len(visits),
-        "visit_spread": spread(visits) if len(visits) > 1 else None,
-        "visits_s": None if planned.case.engine == "virtual" else record.visits_s,
+        "visit_spread": statistics.spread,
         "visit_medians_s": [visit.median_s for visit in visits],
         "visit_segments": [visit.segment for visit in visits],
-        "effective_repetitions": sum(visit.effective_repetitions for visit in visits),
-        "lag1": float(
-            np.average([v.lag1 for v in visits], weights=[v.repetitions for v in visits])
-        ),
-        "empty_sample_s": None if by_events else conditions.empty_sample_s.get(planned.case.engine),
-        "skew_s": skew_s,
-        "overhead_s": overhead_s,
-        "wrong_elements": 0,
+        "effective_repetitions": statistics.effective_repetitions,
+        "lag1": statistics.lag1,
     }
-    series_flags = [*flags(visits, record.times, median), *(["impossible"] if impossible else [])]
-    return numbers | {
-        "warnings": series_flags + _machine_flags(planned, record, conditions, numbers)
+
+
+def record_columns(planned: Planned, record: CaseRecord, conditions: Conditions) -> dict[str, Any]:
+    """What rank 0 has noted in the visits: warm-up, clocks, counters, why they ended."""
+    return {
+        **{name: getattr(record, name) for name in RECORD_COLUMNS},
+        "visits_s": None if planned.case.engine == "virtual" else record.visits_s,
+        "skew_s": _skew_s(planned, record, conditions),
     }
+
+
+def operation_columns(
+    planned: Planned, record: CaseRecord, conditions: Conditions
+) -> dict[str, Any]:
+    """What a sample of the operation is, and what it costs to time and to call it."""
+    case = planned.case
+    shape = planned.shape
+    blocks = planned.benchmark.blocks(planned.size) or 1
+    by_events = case.timing_mode in EVENT_TIMED
+    # the calibrated call is a collective by the host's clock: not comparable with a send or with
+    # GPU events
+    is_calibrated = not case.pairs and not by_events
+    return {
+        "headline": shape.headline,
+        "median_of": shape.median_of,
+        "bytes_per_rank": case.message_bytes // blocks or None,
+        "messages_per_call": _messages_per_call(planned, conditions),
+        "operations_per_sample": shape.operations_per_sample * record.block_k,
+        "clock": _clock_of_times(planned),
+        "empty_sample_s": None if by_events else conditions.empty_sample_s.get(case.engine),
+        "overhead_s": conditions.overhead_s.get(case.engine) if is_calibrated else None,
+    }
+
+
+def _messages_per_call(planned: Planned, conditions: Conditions) -> int | None:
+    """None for a collective."""
+    posted = planned.messages_per_peer
+    if not posted and not planned.case.pairs:
+        return None
+    return max(1, posted) if conditions.joins_messages else 1
+
+
+def _clock_of_times(planned: Planned) -> str:
+    if planned.case.engine == "virtual":
+        return "virtual"
+    return "device" if planned.case.timing_mode in EVENT_TIMED else "monotonic"
 
 
 def _skew_s(planned: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
@@ -265,7 +291,7 @@ def _skew_s(planned: Planned, record: CaseRecord, conditions: Conditions) -> flo
     return float(np.median(record.skews_s))
 
 
-def _rates(planned: Planned, median: Estimate, conditions: Conditions) -> dict[str, Any]:
+def rate_columns(planned: Planned, median: Estimate, conditions: Conditions) -> dict[str, Any]:
     """Rates are computed from times and never averaged (Hoefler & Belli 2015, rule 3)."""
     median_s = median.median_s
     operation_bytes = planned.shape.bytes_per_sample / planned.shape.operations_per_sample

@@ -22,7 +22,7 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
-from commbench.launchers.registry import join_world
+from commbench.launchers.join import join_world
 from commbench.results.columns import Row
 from commbench.results.run_folder import read_record
 from commbench.world.exit_protocol import process_text

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Series = NDArray[np.float64]
 Statistic = TypeVar("Statistic")
+Arguments = ParamSpec("Arguments")
 
 Z95 = 1.96  # standard normal quantile of a two-sided 95 % interval
 # the fewest repetitions with a 95 % interval of the median: [min, max] at 96.9 %
@@ -43,16 +44,26 @@ GROUP_LOG = math.log(2)  # ... which is so many repetitions beyond an empty stre
 REMEMBERED_TIMES = 1000
 
 
-def remembered(function: Callable[[Series], Statistic]) -> Callable[[Series], Statistic]:
+def remembered(
+    function: Callable[Concatenate[Series, Arguments], Statistic],
+) -> Callable[Concatenate[Series, Arguments], Statistic]:
     """Keep the latest values of a statistic: in a simulated world most pairs of a round have the
     same times."""
-    latest = lru_cache(maxsize=64)(lambda content: function(np.frombuffer(content)))
+
+    def of_content(
+        content: bytes, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Statistic:
+        return function(np.frombuffer(content), *args, **kwargs)
+
+    latest: Callable[..., Statistic] = lru_cache(maxsize=64)(of_content)
 
     @wraps(function)
-    def statistic(values: Series) -> Statistic:
+    def statistic(
+        values: Series, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Statistic:
         if values.size > REMEMBERED_TIMES or values.dtype != np.float64:
-            return function(values)
-        return latest(values.tobytes())
+            return function(values, *args, **kwargs)
+        return latest(values.tobytes(), *args, **kwargs)
 
     return statistic
 

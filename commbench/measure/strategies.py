@@ -27,7 +27,11 @@ class TimingStrategy:
         self.collector = collector
         self.stop_rule = stop_rule(setup.planned, setup.settings)
         self.warm_up_rule = warm_up_rule(
-            setup.settings, self.stop_rule.budget_s, setup.number, setup.slow_start
+            setup.planned,
+            setup.settings,
+            self.stop_rule.budget_s,
+            setup.number,
+            setup.slow_start,
         )
         self.typical_s = 0.0  # per sample in the warm-up
 

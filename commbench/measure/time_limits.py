@@ -262,16 +262,18 @@ def stop_rule(planned: Planned, settings: Settings) -> StopRule:
     )
 
 
-def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bool) -> WarmUpRule:
+def warm_up_rule(
+    planned: Planned, settings: Settings, budget_s: float, visit: int, slow_start: bool
+) -> WarmUpRule:
     """The rule for a visit with this budget. Later visits, whose library is connected, divide the
     configured warm-up.
 
     With `slow_start` the first visit warms up for a second, or for the time of the case if that is
-    less.
+    less. On a virtual clock only repetitions count: real seconds say nothing about it.
     """
     timing = settings.timing
     share = 1 if visit == 1 else settings.timing.visits
-    seconds = timing.warmup_s / share
+    seconds = 0.0 if planned.case.engine == "virtual" else timing.warmup_s / share
     if visit == 1 and slow_start and seconds > 0:
         seconds = max(seconds, min(SLOW_START_S, settings.case_s))
     limit_s = max(seconds, min(WARMUP_CAP_S, WARMUP_SHARE * budget_s))

@@ -8,7 +8,7 @@ in the spread between visits, so the interval is made of the visits' medians.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -30,6 +30,9 @@ from .statistics import (
     lag1,
     median_interval,
     multimodal,
+    remembered,
+    summarise,
+    tukey_outliers,
 )
 
 REPETITIONS = "repetitions"
@@ -64,17 +67,22 @@ class Visit:
     @classmethod
     def of(cls, times: Series, segment: int = 0, z: float = Z95) -> Visit:
         """Summarise the seconds per operation of at least one repetition."""
-        effective = effective_size(times)
-        return cls(
-            segment=segment,
-            median_s=float(np.median(times)),
-            repetitions=times.size,
-            interval_s=median_interval(times, z, effective),
-            widest_s=median_interval(times, Z_OF_PAIRS, effective),
-            effective_repetitions=effective,
-            lag1=lag1(times),
-            drifting=drifting(times),
-        )
+        return _visit_of(times, segment, z)
+
+
+@remembered
+def _visit_of(times: Series, segment: int, z: float) -> Visit:
+    effective = effective_size(times)
+    return Visit(
+        segment=segment,
+        median_s=float(np.median(times)),
+        repetitions=times.size,
+        interval_s=median_interval(times, z, effective),
+        widest_s=median_interval(times, Z_OF_PAIRS, effective),
+        effective_repetitions=effective,
+        lag1=lag1(times),
+        drifting=drifting(times),
+    )
 
 
 # ---------------------------------------------------------------- all visits of a case
@@ -368,4 +376,51 @@ def levels_text(visits: Sequence[Visit]) -> str | None:
         return None
     return f"{len(seen)} levels of visits: " + ", ".join(
         f"{format_seconds(level)} x{count}" for level, count in seen
+    )
+
+
+# ---------------------------------------------------------------- all statistics together
+
+
+@dataclass(frozen=True)
+class SeriesStatistics:
+    """All that follows from the times of the visits alone. `summary` is by column, of all
+    repetitions together; `spread` the ratio of the largest to the smallest median of the visits,
+    None for a single visit."""
+
+    median: Estimate
+    summary: Mapping[str, float | None]
+    outliers: int
+    spread: float | None
+    effective_repetitions: float
+    lag1: float
+    warnings: tuple[str, ...]
+    levels_text: str | None
+
+
+def series_statistics(
+    visits: Sequence[Visit], times: Sequence[Series], z: float
+) -> SeriesStatistics:
+    """The statistics of at least one visit; `times` are the seconds per operation of each. They are
+    computed once for pairs with the same times (see `remembered`)."""
+    lengths = tuple(part.size for part in times)
+    return _series_statistics(np.concatenate(times), lengths, tuple(visits), z)
+
+
+@remembered
+def _series_statistics(
+    times: Series, lengths: tuple[int, ...], visits: tuple[Visit, ...], z: float
+) -> SeriesStatistics:
+    parts = np.split(times, np.cumsum(lengths)[:-1])
+    median = estimate(visits, z)
+    repetitions = [visit.repetitions for visit in visits]
+    return SeriesStatistics(
+        median=median,
+        summary=summarise(times),
+        outliers=tukey_outliers(times),
+        spread=spread(visits) if len(visits) > 1 else None,
+        effective_repetitions=sum(visit.effective_repetitions for visit in visits),
+        lag1=float(np.average([visit.lag1 for visit in visits], weights=repetitions)),
+        warnings=tuple(flags(visits, parts, median)),
+        levels_text=levels_text(visits),
     )

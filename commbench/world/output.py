@@ -267,7 +267,8 @@ class Reporter:
     def _show(self) -> None:
         if self._bar is not None:
             self._bar.draw(self._state)
-        self._send(asdict(self._state))
+        if self._has_parent:
+            self._send(asdict(self._state))
 
     def _send(self, state: Mapping[str, Any] | None) -> None:
         """Send it to the parent that shows the bar, if there is one."""

@@ -275,8 +275,7 @@ def record(job: Planned, outcome: Samples, world: World) -> None:
 def simulated_cost(layout: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         measured = ("backend=simulated", "benchmark=p2p_latency", "sizes=[8]", "timing=fixed")
-        # a warm-up lasts as long as on a real clock
-        timing = ("timing.repetitions=20", "timing.warmup_s=0", "timing.warmup_repetitions=0")
+        timing = ("timing.repetitions=20",)
         pairs = (f"layout={layout}", "pairs=all", "schedule=rounds")
         begin_s = time.process_time()
         with redirect_stdout(sys.stderr):

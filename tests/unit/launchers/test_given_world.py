@@ -16,7 +16,8 @@ from commbench.backends.torch.gloo import Gloo
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.launchers.given_world import world_note
-from commbench.launchers.registry import connect, detect, settle_world
+from commbench.launchers.join import connect
+from commbench.launchers.registry import detect, settle_world
 from commbench.world.control import StoreControl
 from commbench.world.exit_protocol import FOLDER
 from commbench.world.rendezvous import assemble, check_layouts

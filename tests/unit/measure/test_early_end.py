@@ -16,11 +16,12 @@ from commbench.measure.case import CaseVisit
 from commbench.measure.conditions import Conditions
 from commbench.measure.early_end import EarlyEnd, VisitInFlight
 from commbench.measure.plan import plan
-from commbench.measure.recorder import FanOut, Recorder
+from commbench.measure.recorder import Recorder
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Heartbeat, Progress
+from commbench.writers.fan_out import FanOut
 
 WORLD = World(0, 2, ((0, 1),), (0,))
 

@@ -658,7 +658,9 @@ def test_an_outline_has_the_cases_times_and_memory_of_the_plan(
     outlined = Counter[Any]()
     outlined_bytes = Counter[Any]()
     for alike in plan_outline(settings, world, facts):
-        outlined[key(alike.job)] += alike.cases
-        outlined_bytes[key(alike.job)] = max(outlined_bytes[key(alike.job)], alike.job.node_bytes)
+        outlined[key(alike.planned)] += alike.cases
+        outlined_bytes[key(alike.planned)] = max(
+            outlined_bytes[key(alike.planned)], alike.planned.node_bytes
+        )
     assert outlined == counts
     assert outlined_bytes == node_bytes

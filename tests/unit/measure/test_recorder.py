@@ -1,15 +1,9 @@
-"""The recorder: which cases are visited again, and for how long.
-
-A writer that can't write costs its own output and the exit status; the other writers and the run go
-on.
-"""
+"""The recorder: which cases are visited again, and for how long."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,19 +11,16 @@ import numpy as np
 import pytest
 from composed import FACTS, settings_of
 
-import commbench
 from commbench.core.case import Planned, World
-from commbench.core.errors import Unsaved, WorldBroken
 from commbench.measure import recorder
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import plan
-from commbench.measure.recorder import FanOut, Recorder
+from commbench.measure.recorder import Recorder
 from commbench.measure.samples import Block, Refused, Samples
 from commbench.measure.time_limits import spacing_s
 from commbench.measure.transports import TransportEvidence
-from commbench.report.summary import read_results
-from commbench.results.load import load_run
 from commbench.world.control import hosted_world
+from commbench.writers.fan_out import FanOut
 
 WORLD = World(0, 2, ((0, 1),), (0,))
 AROUND = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), WORLD, ())
@@ -220,130 +211,3 @@ def test_a_soak_in_which_the_world_breaks_has_failed() -> None:
     run.visit(planned, 1e-3, 0.01)
     run.recorder.break_off(planned, "rank 1 was killed", AROUND, datetime.now(timezone.utc))
     assert run.recorder.rows[planned.case.case_id]["status"] == "failed"
-
-
-# ---------------------------------------------------------------- writers
-
-
-class Notes:
-    """A writer that keeps what it is told, and fails where it is asked to."""
-
-    def __init__(self, **failures: Exception) -> None:
-        self.calls: list[str] = []
-        self._failures = failures
-
-    def _do(self, what: str) -> None:
-        self.calls.append(what)
-        if what in self._failures:
-            raise self._failures[what]
-
-    def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        self._do("begin")
-
-    def case(
-        self, row: Mapping[str, Any], samples: Mapping[str, Any], counters: Mapping[str, Any]
-    ) -> None:
-        self._do("case")
-
-    def end(self, run: Mapping[str, Any]) -> None:
-        self._do("end")
-
-
-def finished_run(*writers: Notes, folder: Path, status: int = 0) -> dict[str, Any]:
-    """A run of two cases; run.json as it stands in memory afterwards."""
-    fan_out = FanOut(writers)
-    run = {"folder": str(folder), "exit_status": status}
-    fan_out.begin(run)
-    for _ in range(2):
-        fan_out.cases([({}, {}, {})])
-    fan_out.end(run)
-    return run
-
-
-def test_all_writers_hear_everything_and_nothing_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = Notes()
-    second = Notes()
-    assert finished_run(first, second, folder=tmp_path)["exit_status"] == 0
-    assert first.calls == second.calls == ["begin", "case", "case", "end"]
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(("status", "order"), [("done", [0, 1]), ("interrupted", [1, 0])])
-def test_results_are_stored_before_a_table_is_printed_but_not_after_a_signal(
-    tmp_path: Path, status: str, order: list[int]
-) -> None:
-    ended: list[int] = []
-
-    class Ending(Notes):
-        def end(self, run: Mapping[str, Any]) -> None:
-            ended.append(writers.index(self))
-
-    writers = [Ending(), Ending()]
-    fan_out = FanOut(writers)
-    run = {"folder": str(tmp_path), "exit_status": 0, "status": status}
-    fan_out.begin(run)
-    fan_out.end(run)
-    assert ended == order
-
-
-def test_one_that_fails_does_not_stop_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = Notes(
-        case=OSError(28, "No space left on device"), end=Unsaved("1 of 2 cases are saved")
-    )
-    second = Notes()
-    (tmp_path / "run.json").write_text('{"exit_status": 0}')
-    assert finished_run(first, second, folder=tmp_path)["exit_status"] == 3
-    assert first.calls == second.calls == ["begin", "case", "case", "end"]
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        "commbench: [Errno 28] No space left on device",
-        "commbench: 1 of 2 cases are saved",
-    ]
-    assert '"exit_status": 3' in (tmp_path / "run.json").read_text(), (
-        "who started the world reads it there"
-    )
-
-
-@pytest.mark.parametrize(("status", "after"), [(0, 3), (1, 3), (3, 3), (143, 143)])
-def test_a_worse_status_stays(tmp_path: Path, status: int, after: int) -> None:
-    assert (
-        finished_run(Notes(end=Unsaved("x")), folder=tmp_path, status=status)["exit_status"]
-        == after
-    )
-    assert list(tmp_path.iterdir()) == [], "no run.json is made where there was none"
-
-
-def test_who_can_not_begin_ends_the_run_and_is_not_ended(tmp_path: Path) -> None:
-    first = Notes()
-    second = Notes(begin=WorldBroken("full"))
-    third = Notes()
-    fan_out = FanOut([first, second, third])
-    run = {"folder": str(tmp_path), "exit_status": 3}
-    with pytest.raises(WorldBroken, match="full"):
-        fan_out.begin(run)
-    fan_out.end(run)
-    assert (first.calls, second.calls, third.calls) == (["begin", "end"], ["begin"], [])
-
-
-@pytest.mark.parametrize("name", ["jsonl", "osu"])
-def test_a_format_alone_names_the_folder_and_can_be_reported(
-    tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = (
-        "benchmark=all_reduce",
-        "sizes=[8]",
-        "timing=fixed",
-        "timing.repetitions=20",
-        f"writer={name}",
-    )
-    folder = commbench.run("backend=simulated", *words, f"output={tmp_path}")
-    out, err = capfd.readouterr()
-    assert err.splitlines()[-1] == f"results: {folder}" and str(folder) not in out
-    assert load_run(folder)["status"] == "done" and set(
-        commbench.load(folder)["message_bytes"]
-    ) == {8}
-    assert len(read_results([folder]).cases) == len(commbench.load(folder)) > 0

@@ -16,7 +16,7 @@ from commbench.core.case import CaseGroup, World
 from commbench.core.layout import Layout
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import plan
-from commbench.measure.recorder import FanOut, Recorder
+from commbench.measure.recorder import Recorder
 from commbench.measure.reference_case import (
     REFERENCE_REPETITIONS,
     PassReading,
@@ -28,6 +28,7 @@ from commbench.measure.transports import TransportEvidence
 from commbench.measure.visits import CaseRecord, Visit
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
+from commbench.writers.fan_out import FanOut
 
 LAUNCHES = {"planned": 1, "began": [0], "spent_s": 0.0}
 STARTED = datetime(2026, 1, 2, tzinfo=timezone.utc)

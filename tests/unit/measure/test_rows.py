@@ -28,12 +28,21 @@ from commbench.measure.case import CaseVisit
 from commbench.measure.conditions import Conditions
 from commbench.measure.counters import MeasuredCounters
 from commbench.measure.plan import plan
-from commbench.measure.rows import impossible_reason, row, sample_table, wire_gb_per_s
+from commbench.measure.rows import (
+    impossible_reason,
+    operation_columns,
+    rate_columns,
+    record_columns,
+    row,
+    sample_table,
+    series_columns,
+    wire_gb_per_s,
+)
 from commbench.measure.samples import Block, Counts, Failure, Refused, Samples
 from commbench.measure.time_limits import max_repetitions
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
-from commbench.measure.visits import CaseRecord
+from commbench.measure.visits import CaseRecord, Visit, series_statistics
 from commbench.results.columns import CASES, RESULTS, SAMPLES, VARIABLES
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
@@ -316,6 +325,38 @@ def test_a_clock_that_saw_nothing_gives_no_rate() -> None:
 
 
 # ---------------------------------------------------------------- whole rows
+
+
+def test_each_number_of_a_row_is_computed_in_one_place() -> None:
+    planned, measured = simulated("p2p_latency", 2)
+    record = CaseRecord()
+    record.add(planned, measured)
+    statistics = series_statistics(record.visits, record.times, record.z)
+    sources = (
+        series_columns(planned, record, statistics),
+        rate_columns(planned, statistics.median, AROUND),
+        record_columns(planned, record, AROUND),
+        operation_columns(planned, record, AROUND),
+    )
+    computed = [name for columns in sources for name in columns]
+    assert len(computed) == len(set(computed))
+    skipped = row_of(planned, Refused("no memory"))
+    values = row_of(planned, measured)
+    assert {name for name in values if values[name] != skipped[name]} <= {
+        *computed,
+        "status",
+        "reason",
+        "warnings",
+    }
+
+
+def test_pairs_with_the_same_times_share_their_statistics_and_others_do_not() -> None:
+    times = default_rng(1).lognormal(size=40)
+    visit = Visit.of(times)
+    same = series_statistics([Visit.of(times.copy())], [times.copy()], 1.96)
+    assert same is series_statistics([visit], [times], 1.96)
+    assert same.median.low_s != series_statistics([visit, visit], [times, times], 1.96).median.low_s
+    assert series_statistics([visit], [times[::-1].copy()], 1.96) is not same
 
 
 @pytest.mark.parametrize(

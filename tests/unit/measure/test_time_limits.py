@@ -16,6 +16,10 @@ from hypothesis import strategies as st
 from noisy_series import ar1_lognormal
 from numpy.random import default_rng
 
+from commbench.config.settings import Settings
+from commbench.core.case import Planned
+from commbench.core.layout import Layout
+from commbench.core.variables import Engine
 from commbench.measure.plan import plan
 from commbench.measure.statistics import Series, median_interval
 from commbench.measure.time_limits import (
@@ -284,6 +288,12 @@ def test_the_first_block_of_a_warm_up() -> None:
     ] == [20, 0]
 
 
+def planned_with(settings: Settings, engine: Engine = "python") -> Planned:
+    of_two = replace(settings, layouts=(Layout(1, 2),))
+    planned = plan(of_two, hosted_world(1, 2)[0], FACTS)[0]
+    return replace(planned, case=replace(planned.case, engine=engine))
+
+
 @pytest.mark.parametrize(
     ("words", "visit", "slow_start", "seconds"),
     [
@@ -300,16 +310,25 @@ def test_a_slow_start_takes_a_second_of_the_first_visit(
     words: tuple[str, ...], visit: int, slow_start: bool, seconds: float
 ) -> None:
     settings = settings_of("backend=simulated", *words)
-    rule = warm_up_rule(settings, settings.case_s / settings.timing.visits, visit, slow_start)
+    budget_s = settings.case_s / settings.timing.visits
+    rule = warm_up_rule(planned_with(settings), settings, budget_s, visit, slow_start)
     assert rule.seconds == pytest.approx(seconds)
     assert rule.limit_s >= rule.seconds
 
 
 def test_a_warm_up_takes_at_most_a_fifth_of_a_visit_and_5_s() -> None:
     settings = settings_of("backend=simulated", "timing=default", "timing.warmup_repetitions=60")
-    limits = [warm_up_rule(settings, budget_s, 1, False).limit_s for budget_s in (10.0, 100.0)]
-    assert limits == [2.0, 5.0]
-    assert [warm_up_rule(settings, 10.0, visit, False).repetitions for visit in (1, 2)] == [60, 10]
+    planned = planned_with(settings)
+    rules = [warm_up_rule(planned, settings, budget_s, 1, False) for budget_s in (10.0, 100.0)]
+    assert [rule.limit_s for rule in rules] == [2.0, 5.0]
+    later = warm_up_rule(planned, settings, 10.0, 2, False)
+    assert [rule.repetitions for rule in (rules[0], later)] == [60, 10]
+
+
+def test_on_a_virtual_clock_a_warm_up_takes_repetitions_and_no_real_time() -> None:
+    settings = settings_of("backend=simulated", "timing=default", "timing.warmup_s=2")
+    rule = warm_up_rule(planned_with(settings, "virtual"), settings, 10.0, 1, True)
+    assert (rule.repetitions, rule.seconds) == (10, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from commbench.core.case import RankIdentity, World
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.protocols import Backend
 from commbench.hardware.network import meeting_address
-from commbench.launchers.registry import connect, detect
+from commbench.launchers.join import connect
+from commbench.launchers.registry import detect
 from commbench.launchers.srun import step_address
 from commbench.world.control import SingleProcessControl, StoreControl, hosted_world
 from commbench.world.exit_protocol import Print, who_prints
