@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-from .program import Isend, Pattern, Program, WaitAll
+from .program import Isend, Pattern, Program, Step, WaitAll
 from .states import Headline
 from .variables import Cache, Case
 
@@ -199,11 +199,16 @@ class Planned:
     def shape(self) -> Shape:
         return self.benchmark.shape(self.case, self.size)
 
+    @cached_property
+    def operation(self) -> type[Step] | None:
+        """See Program, of the first active rank."""
+        return self.program(self.active[0]).operation if self.active else None
+
     @property
     def bus_factor(self) -> float | None:
         """The benchmark's factor; 1 if each rank communicates with itself only, which has one
-        direction."""
-        factor = self.benchmark.bus_factor(self.size)
+        direction. None for several different operations, whose bytes share no path."""
+        factor = None if self.operation is None else self.benchmark.bus_factor(self.size)
         alone = self.case.pairs and all(first == second for first, second in self.case.pairs)
         return 1.0 if alone and factor is not None else factor
 

@@ -6,6 +6,7 @@ A Communicator lowers the steps to calls of its library; an engine runs them n t
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -187,6 +188,17 @@ Step = (
 )  # fmt: skip
 
 
+def operation_name(kind: type[Step]) -> str:
+    """The name of the benchmark that measures this operation alone: all_reduce for AllReduce."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+
+
+def _kind(step: Step) -> type[Step]:
+    if isinstance(step, Message):
+        return Send
+    return Copy if isinstance(step, Icopy) else type(step)
+
+
 @dataclass(frozen=True)
 class Program:
     """`steps` are timed, `reset` runs untimed before them."""
@@ -194,6 +206,13 @@ class Program:
     buffers: tuple[BufferSpec, ...] = ()
     steps: tuple[Step, ...] = ()
     reset: tuple[Step, ...] = ()
+
+    @property
+    def operation(self) -> type[Step] | None:
+        """The only kind of operation that is timed, Send for all messages and Copy for all copies;
+        None if there are several kinds, or none."""
+        kinds = {_kind(step) for step in self.steps if not isinstance(step, WaitAll)}
+        return kinds.pop() if len(kinds) == 1 else None
 
     @property
     def unfinished(self) -> set[int]:

@@ -61,8 +61,9 @@ class Bench:
             self.run_trial(trial)
 
     def run_trial(self, trial: Trial) -> None:
-        reason = self.backend.supports(trial.case, self.communicator.size)
         buffers = allocated(trial, self.communicator.allocate, POOL)
+        program = Program(tuple(buffer.spec for buffer in buffers.values()), trial.steps)
+        reason = self.backend.supports(trial.case, self.communicator.size, program)
         try:
             runner = self.prepare(trial, buffers)
         except Unsupported as error:

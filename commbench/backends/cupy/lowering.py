@@ -25,7 +25,7 @@ from commbench.engines.lowered import (
 )
 
 NCCL_UNSUPPORTED: UnsupportedForms = {
-    ("all_to_all", True): "NCCL receives into blocks that it has not sent yet"
+    (steps.AllToAll, True): "NCCL receives into blocks that it has not sent yet"
 }
 NULL_ADDRESS = 0  # the address of a buffer that only the root has
 

@@ -48,7 +48,7 @@ MPI_NAMES = {
 MPI_REDUCTIONS = ("sum", "prod", "min", "max")
 MPI_UNSUPPORTED: UnsupportedForms = {
     (
-        "reduce_scatter",
+        steps.ReduceScatter,
         True,
     ): "MPI leaves an in-place result at the front of the buffer, not in the rank's own block",
 }

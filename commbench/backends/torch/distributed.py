@@ -30,9 +30,9 @@ from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
 # a last resort: the deadlines of the control plane are shorter
 CALL_TIMEOUT = timedelta(minutes=10)
 TORCH_UNSUPPORTED: UnsupportedForms = {
-    ("all_reduce", False): "torch.distributed reduces in place only",
-    ("reduce", False): "torch.distributed reduces in place only",
-    ("all_to_all", True): "torch.distributed receives into blocks that it has not sent yet",
+    (steps.AllReduce, False): "torch.distributed reduces in place only",
+    (steps.Reduce, False): "torch.distributed reduces in place only",
+    (steps.AllToAll, True): "torch.distributed receives into blocks that it has not sent yet",
 }
 TORCH_REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 

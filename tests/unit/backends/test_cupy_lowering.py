@@ -36,7 +36,7 @@ from commbench.core.program import (
     WaitAll,
 )
 from commbench.engines.device import HostSync
-from commbench.engines.lowered import Lowered, skip_reason
+from commbench.engines.lowered import Lowered, form_missing
 
 SPEC = BufferSpec("data", 6, "float32", slots=3)
 DATA = View("data")
@@ -75,7 +75,7 @@ class Ranks:
 def test_every_benchmark_is_exact(scene: Any, pool: int, sync: str) -> None:
     benchmark, case, size = scene
     programs = [benchmark.program(case, rank, size) for rank in range(size)]
-    if skip_reason(NCCL_UNSUPPORTED, case):
+    if form_missing(NCCL_UNSUPPORTED, programs[0]):
         with pytest.raises(Unsupported, match="not sent yet"):
             Ranks(programs)
         return
