@@ -151,7 +151,7 @@ def _host_copies_limit(job: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
     if (
         job.case.device == "cpu"
         or not gpus
-        or all(spec.memory == DEVICE for spec in job.program(0).buffers)
+        or all(spec.memory == DEVICE for spec in job.buffers(0))
     ):
         return None
     members = [gpus[rank] for rank in job.members]

@@ -262,10 +262,6 @@ class _Planner:
     benchmark: Benchmark
     # by all variables but the pair, and whether that is one rank
     _paired_programs: dict[tuple[Case, bool], Program] = field(default_factory=dict)
-    # of a rank with a pair, by all variables but the pair and by its position there
-    _paired_buffers: dict[tuple[Case, bool, bool], tuple[BufferSpec, ...]] = field(
-        default_factory=dict
-    )
 
     def pair_texts(self) -> list[str | None]:
         """The text of Case.pair of each case."""
@@ -344,7 +340,7 @@ class _Planner:
         job = Planned(0, case, self.benchmark, place.members, 1, 0, reason)
         if reason:
             return job
-        specs = self._buffers(job)
+        specs = _buffers(job)
         # by identity: thousands of ranks with pairs share two objects
         kinds = {id(own): own for own in specs.values()}
         pool = _pool(case, kinds.values(), facts)
@@ -365,21 +361,21 @@ class _Planner:
             reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
         return replace(job, pool=pool, node_bytes=node_bytes, skip=reason)
 
-    def _buffers(self, job: Planned) -> dict[int, tuple[BufferSpec, ...]]:
-        """The buffers of each rank that has some. With pairs those of two ranks are enough: a
-        program depends on the position of its rank in the pair."""
-        case = job.case
-        if not case.pairs:
-            return {rank: job.program(rank).buffers for rank in range(job.size)}
-        key = replace(case, pair=None)
-        specs = {}
-        for pair in case.pairs:
-            for rank in pair:
-                position = (key, rank == pair[0], rank == pair[1])
-                if position not in self._paired_buffers:
-                    self._paired_buffers[position] = job.program(rank).buffers
-                specs[rank] = self._paired_buffers[position]
-        return specs
+
+def _buffers(job: Planned) -> dict[int, tuple[BufferSpec, ...]]:
+    """The buffers of each active rank. With pairs those of one are enough: they depend on the
+    position of a rank in its pair."""
+    if not job.case.pairs:
+        return {rank: job.buffers(rank) for rank in job.active}
+    specs = {}
+    by_position = {}
+    for first, second in job.case.pairs:
+        for rank in (first, second):
+            position = (rank == first, rank == second)
+            if position not in by_position:
+                by_position[position] = job.buffers(rank)
+            specs[rank] = by_position[position]
+    return specs
 
 
 def _host_bytes(case: Case, spec: BufferSpec, pool: int) -> int:

@@ -21,7 +21,7 @@ from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.payload import DTYPES
 from commbench.core.program import AllReduce as AllReduceStep
-from commbench.core.program import Barrier, Send, Step, View
+from commbench.core.program import Barrier, Program, Send, Step, View
 from commbench.measure.plan import (
     CONTROL_BYTES,
     LEAST_WINDOW,
@@ -369,6 +369,32 @@ def test_who_copies_follows_from_the_steps(steps: tuple[Step, ...], staging: str
     )
     world, _ = hosted_world(1, 2)
     assert {job.case.staging for job in plan(settings, world, FACTS)} == {staging}
+
+
+@pytest.mark.parametrize("benchmark", ["exchange", "p2p_bandwidth"])
+def test_a_plan_builds_one_program_and_not_those_of_all_ranks(
+    monkeypatch: pytest.MonkeyPatch, benchmark: str
+) -> None:
+    settings = settings_of(
+        "backend=simulated",
+        f"benchmark={benchmark}",
+        "layout=1x64",
+        "sizes=[64kB]",
+        "pairs=[[0,1]]",
+    )
+    (kind,) = (type(each) for each in settings.benchmarks)
+    built = []
+    program = kind.program
+
+    def counted(benchmark: Any, case: Any, rank: int, size: int) -> Program:
+        built.append(rank)
+        return program(benchmark, case, rank, size)
+
+    monkeypatch.setattr(kind, "program", counted)
+    world, _ = hosted_world(1, 64)
+    (job,) = plan(settings, world, FACTS)
+    assert job.active == (tuple(range(64)) if benchmark != "p2p_bandwidth" else (0, 1))
+    assert built == [0]
 
 
 def test_skips_keep_their_place_in_the_order(every: Settings) -> None:
