@@ -165,6 +165,17 @@ class AllToAll:
 
 
 @dataclass(frozen=True)
+class AllToAllV:
+    """`send` begins with the blocks for all ranks and `recv` with those from all ranks, in rank
+    order and without gaps: `send_counts` and `recv_counts` elements, also none at all."""
+
+    send: View
+    recv: View
+    send_counts: tuple[int, ...]
+    recv_counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Copy:
     """A copy within a rank."""
 
@@ -184,7 +195,7 @@ class Icopy:
 
 Step = (
     Message | WaitAll | Barrier | AllReduce | Broadcast | Reduce
-    | AllGather | Gather | Scatter | ReduceScatter | AllToAll | Copy | Icopy
+    | AllGather | Gather | Scatter | ReduceScatter | AllToAll | AllToAllV | Copy | Icopy
 )  # fmt: skip
 
 

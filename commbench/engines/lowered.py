@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -120,6 +121,11 @@ def check_form(table: UnsupportedForms, step: Step) -> None:
     reason = form_missing(table, Program(steps=(step,)))
     if reason is not None:
         raise Unsupported(reason)
+
+
+def displacements(counts: Sequence[int]) -> list[int]:
+    """Where each block begins, of blocks that follow one another without gaps."""
+    return [0, *accumulate(counts)][:-1]
 
 
 def has_collectives(program: Program) -> bool:

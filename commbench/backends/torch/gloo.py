@@ -16,6 +16,7 @@ from commbench.core.program import (
     AllGather,
     AllReduce,
     AllToAll,
+    AllToAllV,
     Barrier,
     Broadcast,
     Gather,
@@ -45,7 +46,7 @@ SINCE_2_8 = {
 # ProcessGroupGloo copies these between the GPU and pinned memory itself. Its send and recv hand the
 # pointer to the socket as it is, so commbench copies for them.
 COPIED_BY_GLOO = (
-    AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter
+    AllGather, AllReduce, AllToAll, AllToAllV, Broadcast, Gather, Reduce, ReduceScatter, Scatter
 )  # fmt: skip
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 torch_version = cache(partial(version, "torch"))
