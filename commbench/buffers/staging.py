@@ -31,21 +31,26 @@ def staged_program(program: Program, rank: int) -> Program:
     names with @host.
     """
     staged: list[Step] = []
-    pending: dict[int, View] = {}  # request -> what it receives
+    pending: dict[int, tuple[View, ...]] = {}  # request -> what it receives
     for step in program.steps:
-        sent, received = _sent_and_received(step, rank)
+        operation = steps.operation_of(step)
+        sent, received = _sent_and_received(operation, rank)
         staged += [steps.Copy(view, _staging_view(view)) for view in sent]
-        changes: dict[str, Any] = {name: _staging_view(view) for name, view in _views(step).items()}
-        staged.append(step if isinstance(step, steps.Copy) else replace(step, **changes))
-        if isinstance(step, steps.Irecv):
-            pending[step.request] = step.data
+        changes: dict[str, Any] = {
+            name: _staging_view(view) for name, view in _views(operation).items()
+        }
+        if not isinstance(operation, steps.Copy):
+            operation = replace(operation, **changes)
+        if isinstance(step, steps.Start) and not isinstance(operation, steps.WaitAll):
+            staged.append(replace(step, step=operation))
+            pending[step.request] = received
             continue
+        staged.append(operation)
         if isinstance(step, steps.WaitAll):
-            received = tuple(
-                pending.pop(request) for request in step.requests if request in pending
-            )
+            received = tuple(view for request in step.requests for view in pending.pop(request, ()))
         staged += [steps.Copy(_staging_view(view), view) for view in received]
-    used = {view.buffer for step in staged for view in _views(step).values()}
+    operations = map(steps.operation_of, staged)
+    used = {view.buffer for step in operations for view in _views(step).values()}
     staging = (replace(spec, name=spec.name + SUFFIX) for spec in program.buffers)
     buffers = (*program.buffers, *(spec for spec in staging if spec.name in used))
     return replace(program, buffers=buffers, steps=tuple(staged))
@@ -78,9 +83,9 @@ def _sent_and_received(step: Step, rank: int) -> tuple[tuple[View, ...], tuple[V
     """The views that a rank sends from and receives into; what only the root uses is included on
     the root only."""
     match step:
-        case steps.Send(data, _) | steps.Isend(data, _, _):
+        case steps.Send(data, _):
             return (data,), ()
-        case steps.Recv(data, _) | steps.Irecv(data, _, _):
+        case steps.Recv(data, _):
             return (), (data,)
         case steps.Broadcast(data, root):
             return ((data,), ()) if rank == root else ((), (data,))

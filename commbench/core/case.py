@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
-from .program import BufferSpec, Isend, Pattern, Program, Step, WaitAll
+from .program import BufferSpec, Pattern, Program, Send, Start, Step, WaitAll
 from .states import Headline
 from .variables import Cache, Case
 
@@ -233,6 +233,6 @@ class Planned:
             if isinstance(step, WaitAll):
                 most = max(most, *posted.values(), 0)
                 posted = Counter()
-            elif isinstance(step, Isend):
-                posted[step.peer] += 1
+            elif isinstance(step, Start) and isinstance(step.step, Send):
+                posted[step.step.peer] += 1
         return most

@@ -69,21 +69,7 @@ class Recv:
     peer: int
 
 
-@dataclass(frozen=True)
-class Isend:
-    data: View
-    peer: int
-    request: int
-
-
-@dataclass(frozen=True)
-class Irecv:
-    data: View
-    peer: int
-    request: int
-
-
-Message = Send | Recv | Isend | Irecv
+Message = Send | Recv
 
 
 @dataclass(frozen=True)
@@ -183,20 +169,28 @@ class Copy:
     target: View
 
 
-@dataclass(frozen=True)
-class Icopy:
-    """A copy within a rank that runs concurrently with the next steps, up to the WaitAll for its
-    request."""
+Operation = (
+    Message | Barrier | AllReduce | Broadcast | Reduce | AllGather | Gather | Scatter
+    | ReduceScatter | AllToAll | AllToAllV | Copy
+)  # fmt: skip
 
-    source: View
-    target: View
+
+@dataclass(frozen=True)
+class Start:
+    """Begin an operation and do not wait for it: the non-blocking form of any operation.
+
+    It may run at any time until the WaitAll that names its request has returned, which it does when
+    all operations that it names are complete, and no later than that: it must not need other
+    operations of this rank. Until then its memory belongs to the operation. Each request is named
+    by one WaitAll, and may be used again after that. Collectives begin in the same order on all
+    ranks. A backend that can't keep this refuses the program with a reason (Unsupported).
+    """
+
+    step: Operation
     request: int
 
 
-Step = (
-    Message | WaitAll | Barrier | AllReduce | Broadcast | Reduce
-    | AllGather | Gather | Scatter | ReduceScatter | AllToAll | AllToAllV | Copy | Icopy
-)  # fmt: skip
+Step = Operation | Start | WaitAll
 
 
 def operation_name(kind: type[Step]) -> str:
@@ -204,10 +198,9 @@ def operation_name(kind: type[Step]) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
 
 
-def _kind(step: Step) -> type[Step]:
-    if isinstance(step, Message):
-        return Send
-    return Copy if isinstance(step, Icopy) else type(step)
+def operation_of(step: Step) -> Operation | WaitAll:
+    """The operation that a step begins or runs; a WaitAll is itself."""
+    return step.step if isinstance(step, Start) else step
 
 
 @dataclass(frozen=True)
@@ -222,7 +215,8 @@ class Program:
     def operation(self) -> type[Step] | None:
         """The only kind of operation that is timed, Send for all messages and Copy for all copies;
         None if there are several kinds, or none."""
-        kinds = {_kind(step) for step in self.steps if not isinstance(step, WaitAll)}
+        timed = (operation_of(step) for step in self.steps if not isinstance(step, WaitAll))
+        kinds = {Send if isinstance(step, Message) else type(step) for step in timed}
         return kinds.pop() if len(kinds) == 1 else None
 
     @property
@@ -230,7 +224,7 @@ class Program:
         """The requests that no later WaitAll completes."""
         pending: set[int] = set()
         for step in self.steps:
-            if isinstance(step, Isend | Irecv | Icopy):
+            if isinstance(step, Start):
                 pending.add(step.request)
             elif isinstance(step, WaitAll):
                 pending -= set(step.requests)

@@ -31,6 +31,7 @@ from commbench.core.program import (
     Step,
     View,
     WaitAll,
+    operation_of,
 )
 from commbench.core.variables import ReductionName, Sync
 
@@ -112,7 +113,8 @@ class NativeCall:
 
 def form_missing(table: UnsupportedForms, program: Program) -> str | None:
     """The table's reason for the first step whose form it names; None if it names none."""
-    reasons = (table.get((type(step), in_place(step))) for step in program.steps)
+    operations = map(operation_of, program.steps)
+    reasons = (table.get((type(step), in_place(step))) for step in operations)
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -130,7 +132,8 @@ def displacements(counts: Sequence[int]) -> list[int]:
 
 def has_collectives(program: Program) -> bool:
     """Whether a backend of messages and barriers only can't lower the program."""
-    return not all(isinstance(step, Message | WaitAll | Barrier | Copy) for step in program.steps)
+    operations = map(operation_of, program.steps)
+    return not all(isinstance(step, Message | WaitAll | Barrier | Copy) for step in operations)
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ class Reduction:
 def reductions(program: Program) -> Iterator[Reduction]:
     """The reductions of the timed steps."""
     specs = {spec.name: spec for spec in program.buffers}
-    for step in program.steps:
+    for step in map(operation_of, program.steps):
         if isinstance(step, AllReduce | Reduce | ReduceScatter):
             # each rank has these: only the root may have the result of a Reduce
             view = step.recv if isinstance(step, ReduceScatter) else step.send

@@ -60,6 +60,11 @@ class Bench:
         for trial in Trials(rank, size, kind, count, reductions, roots).every():
             self.run_trial(trial)
 
+    def programs_of(self, kind: str, count: int) -> None:
+        rank = self.communicator.hosted[0]
+        for trial in Trials(rank, self.communicator.size, kind, count, ["sum"], [0]).programs():
+            self.run_trial(trial)
+
     def run_trial(self, trial: Trial) -> None:
         buffers = allocated(trial, self.communicator.allocate, POOL)
         program = Program(tuple(buffer.spec for buffer in buffers.values()), trial.steps)
@@ -120,6 +125,8 @@ def benches(backend: Any, communicator: Any) -> Iterator[Bench]:
     for engine in backend.engines:
         bench = Bench(backend, communicator, engine)
         bench.all_of("float32", 7)
+        bench.programs_of("float32", 7)
+        bench.programs_of("float32", 70_001)
         # enough for two ranks
         for kind in DTYPES if communicator.size != 2 else ("float16", "bfloat16", "int8"):
             bench.all_of(kind, 5, root=-1)

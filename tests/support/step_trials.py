@@ -23,13 +23,12 @@ from commbench.core.program import (
     BufferSpec,
     Copy,
     Gather,
-    Irecv,
-    Isend,
     Recv,
     Reduce,
     ReduceScatter,
     Scatter,
     Send,
+    Start,
     Step,
     View,
     WaitAll,
@@ -123,6 +122,45 @@ class Trials:
             for root in self.roots:
                 yield self.reduce(in_place, reduction, root)
 
+    def programs(self) -> Iterator[Trial]:
+        """Programs of several steps, and operations that are started without waiting."""
+        yield from self.started_alone()
+        yield from self.started_together()
+
+    def started_alone(self) -> Iterator[Trial]:
+        collectives = [
+            self.all_gather(False), self.all_to_all(False), self.all_to_all_v("uneven"),
+            self.gather(False, 0), self.scatter(False, 0), self.all_reduce(True, "sum"),
+            self.reduce(True, "sum", 0), self.reduce_scatter(False, "sum"),
+            self.trial("barrier", Barrier(), {}, {}),
+        ]  # fmt: skip
+        for each in collectives:
+            (step,) = each.steps
+            yield replace(each, steps=(Start(step, 0), WaitAll((0,))))
+
+    def started_together(self) -> Iterator[Trial]:
+        """Two operations at once, completed in one wait, and in two."""
+        rank = self.rank
+        before: dict[str, Values | int] = {
+            "source": self.blocks[rank],
+            "data": self.size * self.count,
+            "more": self.blocks[0] if rank == 0 else self.count,
+        }
+        after = {"data": self.joined, "more": self.blocks[0]}
+        started = (Start(AllGather(SOURCE, DATA), 0), Start(Broadcast(view("more"), 0), 1))
+        for waits in ([(0, 1)], [(0,), (1,)], [(1,), (0,)]):
+            steps = (*started, *map(WaitAll, waits))
+            yield self.trial(f"two_started {waits}", steps, before, after)
+        if self.size == 1:
+            return
+        right = (rank + 1) % self.size
+        left = (rank - 1) % self.size
+        ring = (Start(Recv(DATA, left), 0), Start(Send(SOURCE, right), 1))
+        before = {"source": self.blocks[rank], "data": self.count}
+        after = {"data": self.blocks[left]}
+        for waits in ([(0, 1)], [(0,), (1,)]):
+            yield self.trial(f"ring {waits}", (*ring, *map(WaitAll, waits)), before, after)
+
     def trial(self, name: str, steps: Any, before: Any, after: Any, **more: Any) -> Trial:
         steps = steps if isinstance(steps, tuple) else (steps,)
         return Trial(case_of(name, self.kind, self.count, **more), steps, before, after)
@@ -145,7 +183,7 @@ class Trials:
             return
         right = (rank + 1) % size
         left = (rank - 1) % size
-        ring = (Irecv(DATA, left, 0), Isend(SOURCE, right, 1), WaitAll((0, 1)))
+        ring = (Start(Recv(DATA, left), 0), Start(Send(SOURCE, right), 1), WaitAll((0, 1)))
         yield self.trial("ring", ring, {"source": mine, "data": count}, {"data": self.blocks[left]})
         there = (Send(SOURCE, right), Recv(DATA, left))
         back = (Recv(DATA, left), Send(SOURCE, right))

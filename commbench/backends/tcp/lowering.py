@@ -23,7 +23,16 @@ import numpy as np
 
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.errors import Unsupported, WorldBroken
-from commbench.core.program import Barrier, Copy, Irecv, Isend, Recv, Send, Step, View, WaitAll
+from commbench.core.program import (
+    Barrier,
+    Copy,
+    Recv,
+    Send,
+    Start,
+    Step,
+    View,
+    WaitAll,
+)
 from commbench.engines.lowered import NO_CALL, Call, Rotating
 from commbench.world.peer_listener import (
     PeerListener,
@@ -174,8 +183,8 @@ def barrier_partners(rank: int, size: int) -> list[tuple[int, int]]:
 
 
 class TcpLowering:
-    """Lowers the steps of one program. A wait completes all messages posted before it, whichever
-    requests it names."""
+    """Lowers the steps of one program. A wait completes all messages that are started, so it has
+    to name all of them."""
 
     def __init__(
         self,
@@ -193,26 +202,36 @@ class TcpLowering:
         self._pool = rotation_pool(buffers)
         self._sends: list[tuple[int, View]] = []
         self._receives: list[tuple[int, View]] = []
+        self._started: set[int] = set()  # the requests of these messages
         self._send_deferred = False
         self._waits: dict[tuple[Messages, Messages], Call] = {}
 
     def call(self, step: Step) -> Call:
         match step:
-            case Isend(data, peer, _):
+            case Start(Send(data, peer), request):
+                self._started.add(request)
                 self._sends.append((peer, data))
                 return NO_CALL
-            case Irecv(data, peer, _):
+            case Start(Recv(data, peer), request):
+                self._started.add(request)
                 self._receives.append((peer, data))
                 return NO_CALL
+            case Start(Copy() | Barrier()):
+                raise Unsupported(f"tcp can't start a {type(step.step).__name__} without waiting")
             case Send(data, peer):
                 self._sends.append((peer, data))
                 # the peer may be sending too: complete both at the wait
                 self._send_deferred = bool(self._receives)
                 return NO_CALL if self._send_deferred else self._wait()
+            case Recv() if self._started:
+                raise Unsupported("tcp can't complete a Recv before the messages that are started")
             case Recv(data, peer):
                 self._receives.append((peer, data))
                 return self._wait()
-            case WaitAll():
+            case WaitAll(requests):
+                if set(requests) != self._started:
+                    raise Unsupported("tcp completes all started messages in one WaitAll")
+                self._started = set()
                 return self._wait()
             case _ if self._send_deferred:
                 raise Unsupported(

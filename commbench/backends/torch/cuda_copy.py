@@ -19,10 +19,11 @@ from commbench.core.program import (
     Barrier,
     BufferSpec,
     Copy,
-    Icopy,
     Program,
+    Start,
     Step,
     WaitAll,
+    operation_of,
 )
 from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.core.variables import Case, Device, Mode, Staging
@@ -120,7 +121,7 @@ class CopyLowering:
                     self._copy,
                     (self._torch.tensors(target), self._torch.tensors(source), WITHOUT_WAITING),
                 )
-            case Icopy(source, target, request):
+            case Start(Copy(source, target), request):
                 if request not in self._streams:
                     self._streams[request] = self._gpu.side_stream()
                 stream = self._streams[request]
@@ -133,6 +134,7 @@ class CopyLowering:
             case Barrier():
                 return NO_CALL if self._size == 1 else self._torch.call(step)
             case _:
+                operation = operation_of(step)
                 raise Unsupported(
-                    f"cuda_copy copies within a rank only; it has no {type(step).__name__}"
+                    f"cuda_copy copies within a rank only; it has no {type(operation).__name__}"
                 )

@@ -36,6 +36,7 @@ TORCH_UNSUPPORTED: UnsupportedForms = {
     (steps.AllToAll, True): "torch.distributed receives into blocks that it has not sent yet",
     (steps.AllToAllV, True): "torch.distributed receives into blocks that it has not sent yet",
 }
+STARTED = True  # what torch calls async_op
 TORCH_REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
@@ -187,46 +188,53 @@ class TorchLowering:
 
     def call(self, step: Step) -> Call:
         dist = self._dist
-        group = self._group
         match step:
-            case steps.Send() | steps.Recv() | steps.Isend() | steps.Irecv():
-                function = getattr(dist, type(step).__name__.lower())
-                args = self.tensors(step.data), None, group, 0, step.peer
-                return Call(function, args, into=getattr(step, "request", None))
+            case steps.Start(steps.Copy()):
+                raise Unsupported("torch copies on the host, which waits for the end of a copy")
+            case steps.Start(steps.Send() | steps.Recv() as message, request):
+                function = getattr(dist, f"i{type(message).__name__.lower()}")
+                return Call(function, self._message(message), into=request)
+            case steps.Start(operation, request):
+                return replace(self._collective(operation, STARTED), into=request)
+            case steps.Send() | steps.Recv():
+                return Call(getattr(dist, type(step).__name__.lower()), self._message(step))
             case steps.WaitAll(requests):
                 return Call(_wait_all, requests=requests)
             case steps.Copy(source, target):
                 return Call(self._copy, (self.tensors(target), self.tensors(source)))
             case _:
-                return self._collective(step)
+                return self._collective(step, not STARTED)
 
-    def _collective(self, step: Step) -> Call:
+    def _message(self, step: steps.Message) -> tuple[Any, ...]:
+        return self.tensors(step.data), None, self._group, 0, step.peer
+
+    def _collective(self, step: Step, started: bool) -> Call:
         dist = self._dist
         group = self._group
         check_form(TORCH_UNSUPPORTED, step)
         match step:
             case steps.Barrier():
-                return Call(dist.barrier, (group,))
+                return Call(dist.barrier, (group, started))
             case steps.Broadcast(data, root):
-                return Call(dist.broadcast, (self.tensors(data), None, group, False, root))
+                return Call(dist.broadcast, (self.tensors(data), None, group, started, root))
             case steps.AllGather(send, recv):
                 # newer torch renamed its calls on one tensor, and warns about the old names
                 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-                return Call(all_gather, (self.tensors(recv), self.tensors(send), group))
+                return Call(all_gather, (self.tensors(recv), self.tensors(send), group, started))
             case steps.Gather(send, recv, root):
                 return Call(
                     dist.gather,
-                    (self.tensors(send), self._blocks(recv, root), None, group, False, root),
+                    (self.tensors(send), self._blocks(recv, root), None, group, started, root),
                 )
             case steps.Scatter(send, recv, root):
                 return Call(
                     dist.scatter,
-                    (self.tensors(recv), self._blocks(send, root), None, group, False, root),
+                    (self.tensors(recv), self._blocks(send, root), None, group, started, root),
                 )
             case steps.AllToAll(send, recv):
                 return Call(
                     dist.all_to_all_single,
-                    (self.tensors(recv), self.tensors(send), None, None, group),
+                    (self.tensors(recv), self.tensors(send), None, None, group, started),
                 )
             case steps.AllToAllV(send, recv, send_counts, recv_counts):
                 return Call(
@@ -237,21 +245,24 @@ class TorchLowering:
                         list(recv_counts),
                         list(send_counts),
                         group,
+                        started,
                     ),
                 )
             case steps.AllReduce(_, recv, reduction):
-                return Call(
-                    dist.all_reduce, (self.tensors(recv), self._operation(reduction), group)
-                )
+                operation = self._operation(reduction)
+                return Call(dist.all_reduce, (self.tensors(recv), operation, group, started))
             case steps.Reduce(send, _, reduction, root):
                 operation = self._operation(reduction)
-                return Call(dist.reduce, (self.tensors(send), None, operation, group, False, root))
+                return Call(
+                    dist.reduce, (self.tensors(send), None, operation, group, started, root)
+                )
             case steps.ReduceScatter(send, recv, reduction):
-                tensors = self.tensors(recv), self.tensors(send)
                 reduce_scatter = (
                     getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
                 )
-                return Call(reduce_scatter, (*tensors, self._operation(reduction), group))
+                operation = self._operation(reduction)
+                tensors = (self.tensors(recv), self.tensors(send))
+                return Call(reduce_scatter, (*tensors, operation, group, started))
             case _:
                 raise Unsupported(f"torch.distributed has no {type(step).__name__}")
 

@@ -18,12 +18,11 @@ from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     Barrier,
-    Irecv,
-    Isend,
     Message,
     Program,
     Recv,
     Send,
+    Start,
     Step,
     WaitAll,
 )
@@ -143,23 +142,35 @@ class NcclLowering:
         self._barrier_tensor = barrier_tensor
         self._torch = TorchLowering(group, buffers)
         self._posted: list[Message] = []  # since the last wait
+        self._requests: set[int] = set()  # of those that are started
+        self._collectives: set[int] = set()  # started and not waited for
 
     def call(self, step: Step) -> Call:
         """A message that is posted has no call: it is part of the batch that the wait starts.
         Raises Unsupported."""
         match step:
-            case Isend() | Irecv():
-                self._posted.append(step)
+            case Start(Send() | Recv() as message, request):
+                self._posted.append(message)
+                self._requests.add(request)
                 return NO_CALL
+            case Start(Barrier()):
+                raise Unsupported("nccl has no barrier but a blocking one")
+            case Start(_, request):
+                self._refuse_posted()
+                self._collectives.add(request)
+                return self._torch.call(step)
             case Send() | Recv() if self._posted:
                 # in the same batch, so that a rank can send to itself
-                shared = _buffer_names(self._posted, Irecv, Recv) & _buffer_names([step], Send)
+                shared = _buffer_names(self._posted, Recv) & _buffer_names([step], Send)
                 if shared:
                     raise Unsupported(
                         f"nccl sends from {', '.join(shared)} in the batch that receives into it"
                     )
                 self._posted.append(step)
                 return NO_CALL
+            case WaitAll(requests) if requests and self._collectives.issuperset(requests):
+                self._collectives.difference_update(requests)
+                return self._torch.call(step)
             case WaitAll(requests):
                 return self._batch(set(requests))
             case Barrier():  # dist.barrier would block the host instead of the stream
@@ -175,19 +186,24 @@ class NcclLowering:
     def _refuse_posted(self) -> None:
         if self._posted:
             raise Unsupported(
-                "nccl needs a WaitAll after Isend and Irecv before anything but messages follows"
+                "nccl needs a WaitAll for started messages before anything but messages follows"
             )
 
     def _batch(self, requests: set[int]) -> Call:
         posted = self._posted
+        started = self._requests
         self._posted = []
-        if {step.request for step in posted if isinstance(step, Isend | Irecv)} != requests:
-            raise Unsupported("nccl can only wait for all messages posted since the last WaitAll")
+        self._requests = set()
+        if started != requests:
+            raise Unsupported(
+                "nccl can only wait for all messages started since the last WaitAll, and not for"
+                " collectives with them"
+            )
         if not posted:
             return NO_CALL
         rows = []  # of each message one operation per copy of the rotation pool
         for step in posted:
-            kind = self._dist.isend if isinstance(step, Isend | Send) else self._dist.irecv
+            kind = self._dist.isend if isinstance(step, Send) else self._dist.irecv
             tensors = self._torch.tensors(step.data).values
             rows.append(
                 [
