@@ -34,20 +34,25 @@ def staged_program(program: Program, rank: int) -> Program:
     pending: dict[int, tuple[View, ...]] = {}  # request -> what it receives
     for step in program.steps:
         operation = steps.operation_of(step)
-        sent, received = _sent_and_received(operation, rank)
+        group = steps.group_of(step)
+        own_rank = rank if group is None else group.index(rank)
+        sent, received = _sent_and_received(operation, own_rank)
         staged += [steps.Copy(view, _staging_view(view)) for view in sent]
         changes: dict[str, Any] = {
             name: _staging_view(view) for name, view in _views(operation).items()
         }
-        if not isinstance(operation, steps.Copy):
-            operation = replace(operation, **changes)
-        if isinstance(step, steps.Start) and not isinstance(operation, steps.WaitAll):
-            staged.append(replace(step, step=operation))
+        if isinstance(operation, steps.WaitAll):
+            staged.append(operation)
+            received = tuple(
+                view for request in operation.requests for view in pending.pop(request, ())
+            )
+        elif isinstance(operation, steps.Copy):
+            staged.append(step)
+        else:
+            staged.append(steps.with_operation(step, replace(operation, **changes)))
+        if isinstance(step, steps.Start):
             pending[step.request] = received
             continue
-        staged.append(operation)
-        if isinstance(step, steps.WaitAll):
-            received = tuple(view for request in step.requests for view in pending.pop(request, ()))
         staged += [steps.Copy(_staging_view(view), view) for view in received]
     operations = map(steps.operation_of, staged)
     used = {view.buffer for step in operations for view in _views(step).values()}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
-from .program import BufferSpec, Pattern, Program, Send, Start, Step, WaitAll
+from .program import BufferSpec, Group, Pattern, Program, Send, Start, Step, WaitAll
 from .states import Headline
 from .variables import Cache, Case
 
@@ -138,6 +138,11 @@ class Benchmark(Protocol):
         rank in its pair alone: a plan asks for those of one pair."""
         return self.program(case, rank, size).buffers
 
+    def groups(self, case: Case, size: int) -> Sequence[Group]:
+        """The groups of ranks that steps of the case name (In). They are opened at the start of the
+        run, so a program may name no others."""
+        return ()
+
     def shape(self, case: Case, size: int) -> Shape: ...
 
     def bus_factor(self, size: int) -> float | None:
@@ -179,6 +184,15 @@ class Planned:
     @property
     def group(self) -> CaseGroup:
         return CaseGroup(self.members, self.case.timing_mode == "graph")
+
+    @property
+    def inner_groups(self) -> dict[Group, CaseGroup]:
+        """Those that the benchmark names, by their ranks in the layout."""
+        captures = self.group.captures
+        return {
+            ranks: CaseGroup(tuple(self.members[rank] for rank in ranks), captures)
+            for ranks in self.benchmark.groups(self.case, self.size)
+        }
 
     def program(self, rank: int) -> Program:
         """The program of a rank of the layout. Built once and kept with this object, not with

@@ -19,6 +19,7 @@ MemoryKind = Literal["device", "host", "pinned"]
 DEVICE: MemoryKind = "device"
 HOST: MemoryKind = "host"
 PINNED: MemoryKind = "pinned"
+Group = tuple[int, ...]
 PERIOD = 8191  # prime, so that no block, chunk or segment size of a library is a multiple of it
 
 
@@ -176,6 +177,15 @@ Operation = (
 
 
 @dataclass(frozen=True)
+class In:
+    """An operation of a group: ranks of the layout in the group's order, this one among them. Peers
+    and roots are ranks of the group. Benchmark.groups names the groups of a case."""
+
+    group: Group
+    step: Operation
+
+
+@dataclass(frozen=True)
 class Start:
     """Begin an operation and do not wait for it: the non-blocking form of any operation.
 
@@ -186,11 +196,11 @@ class Start:
     ranks. A backend that can't keep this refuses the program with a reason (Unsupported).
     """
 
-    step: Operation
+    step: Operation | In
     request: int
 
 
-Step = Operation | Start | WaitAll
+Step = Operation | In | Start | WaitAll
 
 
 def operation_name(kind: type[Step]) -> str:
@@ -199,8 +209,23 @@ def operation_name(kind: type[Step]) -> str:
 
 
 def operation_of(step: Step) -> Operation | WaitAll:
-    """The operation that a step begins or runs; a WaitAll is itself."""
-    return step.step if isinstance(step, Start) else step
+    """The operation that a step begins or runs, in a group or not; a WaitAll is itself."""
+    inner = step.step if isinstance(step, Start) else step
+    return inner.step if isinstance(inner, In) else inner
+
+
+def group_of(step: Step) -> Group | None:
+    """The group that the step names; None for all ranks."""
+    inner = step.step if isinstance(step, Start) else step
+    return inner.group if isinstance(inner, In) else None
+
+
+def with_operation(step: Step, operation: Operation) -> Step:
+    """The step with another operation, begun and in a group as before."""
+    if isinstance(step, Start):
+        inner = replace(step.step, step=operation) if isinstance(step.step, In) else operation
+        return replace(step, step=inner)
+    return replace(step, step=operation) if isinstance(step, In) else operation
 
 
 @dataclass(frozen=True)
@@ -218,6 +243,12 @@ class Program:
         timed = (operation_of(step) for step in self.steps if not isinstance(step, WaitAll))
         kinds = {Send if isinstance(step, Message) else type(step) for step in timed}
         return kinds.pop() if len(kinds) == 1 else None
+
+    @property
+    def groups(self) -> frozenset[Group]:
+        """The groups of its timed steps."""
+        groups = map(group_of, self.steps)
+        return frozenset(group for group in groups if group is not None)
 
     @property
     def unfinished(self) -> set[int]:

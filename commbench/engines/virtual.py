@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core import program as steps
 from commbench.core.errors import CommunicationError, ConfigError, Unsupported
-from commbench.core.program import Operation, Program, Step, View
+from commbench.core.program import Group, In, Operation, Program, Step, View
 from commbench.core.variables import ReductionName
 
 from .lowered import displacements
@@ -236,9 +236,9 @@ class VirtualBlock:
 
     `clock[rank]` is a vector of seconds since the repetition began, `todo[rank]` holds the steps
     that are left, `in_flight` messages with their arrival times by (sender, receiver),
-    `link_free_s` when that link can take the next one, `calls` the collectives that a rank has
-    joined so far, `meetings` each of them by its number, `requests` by (rank, request) a pending
-    receive or collective, or the time at which a send or copy ends.
+    `link_free_s` when that link can take the next one, `calls` by ranks and rank the collectives of
+    these that it has joined so far, `meetings` each of them by its number, `requests` by (rank,
+    request) a pending receive or collective, or the time at which a send or copy ends.
     """
 
     programs: Mapping[int, Program]
@@ -253,8 +253,8 @@ class VirtualBlock:
         default_factory=lambda: defaultdict(deque)
     )
     link_free_s: dict[tuple[int, int], Any] = field(default_factory=dict)
-    calls: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    meetings: dict[int, Meeting] = field(default_factory=lambda: defaultdict(Meeting))
+    calls: dict[tuple[Group, int], int] = field(default_factory=lambda: defaultdict(int))
+    meetings: dict[tuple[Group, int], Meeting] = field(default_factory=lambda: defaultdict(Meeting))
     requests: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def run(self) -> VirtualTimes:
@@ -294,17 +294,19 @@ class VirtualBlock:
                     self.requests[rank, BLOCKING] = self._begin(rank, step)
                 return self._complete(rank, BLOCKING)
 
-    def _begin(self, rank: int, step: Operation) -> Any:
+    def _begin(self, rank: int, step: Operation | In, group: Group | None = None) -> Any:
         """Begin an operation; returns what `requests` keeps of it."""
         match step:
+            case steps.In(ranks, operation):
+                return self._begin(rank, operation, ranks)
             case steps.Send(data, peer):
-                return self._start_send(rank, peer, data)
-            case steps.Recv():
-                return step
+                return self._start_send(rank, peer if group is None else group[peer], data)
+            case steps.Recv(data, peer):
+                return step if group is None else steps.Recv(data, group[peer])
             case steps.Copy():
                 return self._start_copy(rank, step)
             case _:
-                return self._arrive(rank, step)
+                return self._arrive(rank, step, tuple(self.todo) if group is None else group)
 
     def _complete(self, rank: int, request: int) -> bool:
         """Wait for an operation; returns False if others have to do something first."""
@@ -345,11 +347,10 @@ class VirtualBlock:
         self.clock[rank] = np.maximum(self.clock[rank] + self.model.call_s, arrival)
         return True
 
-    def _arrive(self, rank: int, step: Operation) -> Meeting:
-        """Join the next collective of the ranks; the last to arrive runs it for all."""
-        ranks = list(self.todo)
-        meeting = self.meetings[self.calls[rank]]
-        self.calls[rank] += 1
+    def _arrive(self, rank: int, step: Operation, ranks: Group) -> Meeting:
+        """Join the next collective of these ranks; the last to arrive runs it for all."""
+        meeting = self.meetings[ranks, self.calls[ranks, rank]]
+        self.calls[ranks, rank] += 1
         meeting.arrived[rank] = step
         meeting.latest_s = np.maximum(meeting.latest_s, self.clock[rank])
         alike = {type(other) for other in meeting.arrived.values()}
@@ -375,8 +376,9 @@ class VirtualBlock:
             case steps.AllToAllV():
                 return self._move_blocks(ranks, arrived)
             case steps.Broadcast() | steps.Scatter():
-                root_step = arrived[first.root]
-                message = self.words(first.root, getattr(root_step, "send", None) or root_step.data)
+                root = ranks[first.root]
+                root_step = arrived[root]
+                message = self.words(root, getattr(root_step, "send", None) or root_step.data)
             case _:
                 sent = [self.words(rank, arrived[rank].send) for rank in ranks]
                 message = np.concatenate(sent, axis=1)
@@ -388,8 +390,9 @@ class VirtualBlock:
             sent_blocks = [np.split(words, len(ranks), axis=1) for words in sent]
             received = [np.concatenate(parts, axis=1) for parts in zip(*sent_blocks, strict=True)]
             message_bytes = sent[0][0].nbytes
+        only_root = isinstance(first, steps.Reduce | steps.Gather)
         for rank, words in zip(ranks, received, strict=True):
-            if rank == first.root if isinstance(first, steps.Reduce | steps.Gather) else True:
+            if not only_root or rank == ranks[first.root]:
                 view = (
                     arrived[rank].data if isinstance(first, steps.Broadcast) else arrived[rank].recv
                 )

@@ -199,7 +199,7 @@ def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
     """
     if job.case.pairs:  # all bytes that the bus factor counts cross
         return job.bus_factor
-    if job.operation is None:
+    if job.operation is None or job.program(0).groups:
         return None
     layout = layout or Layout.parse(job.case.layout)
     if job.operation is steps.Send:

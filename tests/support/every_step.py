@@ -50,6 +50,7 @@ class Bench:
         self.wrong: list[str] = []
         self.refused: dict[str, str] = {}
         self.ran = 0
+        self.groups: dict[Any, Any] = {}
 
     def all_of(
         self, kind: str, count: int, reductions: Iterable[str] = REDUCE, root: int | None = None
@@ -62,7 +63,11 @@ class Bench:
 
     def programs_of(self, kind: str, count: int) -> None:
         rank = self.communicator.hosted[0]
-        for trial in Trials(rank, self.communicator.size, kind, count, ["sum"], [0]).programs():
+        trials = Trials(rank, self.communicator.size, kind, count, ["sum"], [0])
+        if not self.groups:
+            opened = {group: self.communicator.subset(group) for group in sorted(trials.groups)}
+            self.groups = {group: own for group, own in opened.items() if own is not None}
+        for trial in trials.programs():
             self.run_trial(trial)
 
     def run_trial(self, trial: Trial) -> None:
@@ -90,7 +95,7 @@ class Bench:
         if self.limit is not None:
             return self.agreed_limited(program, buffers)
         rank = self.communicator.hosted[0]
-        mode = Mode(self.engine)
+        mode = Mode(self.engine, groups=self.groups)
         runner: Runner = self.communicator.prepare({rank: program}, {rank: buffers}, mode)
         return runner
 
@@ -102,7 +107,7 @@ class Bench:
             runner = self.limited(program, buffers)
         except Unsupported as error:
             problem = str(error)
-        problems = self.communicator._comm.allgather(problem)
+        problems = self.communicator.comm.allgather(problem)
         first = next((problem for problem in problems if problem is not None), None)
         if runner is None or first is not None:
             raise Unsupported(first)
@@ -110,7 +115,7 @@ class Bench:
 
     def limited(self, program: Program, buffers: dict[str, Any]) -> Runner:
         mpi = self.communicator._mpi
-        comm = self.communicator._comm
+        comm = self.communicator.comm
         limit = self.limit or 0
         if self.engine == "native":
             native = NativeLowering(mpi, comm, buffers, program, limit)

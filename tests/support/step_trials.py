@@ -23,6 +23,8 @@ from commbench.core.program import (
     BufferSpec,
     Copy,
     Gather,
+    Group,
+    In,
     Recv,
     Reduce,
     ReduceScatter,
@@ -126,6 +128,52 @@ class Trials:
         """Programs of several steps, and operations that are started without waiting."""
         yield from self.started_alone()
         yield from self.started_together()
+        yield from self.in_groups()
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Those of `in_groups`: even and odd ranks, halves, and all ranks in reverse order."""
+        ranks = range(self.size)
+        middle = (self.size + 1) // 2
+        parts = [ranks[::2], ranks[1::2], ranks[:middle], ranks[middle:], ranks[::-1]]
+        return tuple(dict.fromkeys(tuple(part) for part in parts if part))
+
+    def in_groups(self) -> Iterator[Trial]:
+        """Two groups of a rank at once, one after the other, and messages between ranks of one."""
+        rank = self.rank
+        ranks = range(self.size)
+        middle = (self.size + 1) // 2
+        parity = tuple(ranks[rank % 2 :: 2])
+        half = tuple(ranks[:middle] if rank < middle else ranks[middle:])
+        last = half[-1]
+        before: dict[str, Values | int] = {
+            "source": self.blocks[rank],
+            "data": len(parity) * self.count,
+            "more": self.blocks[last] if rank == last else self.count,
+        }
+        after = {
+            "data": np.concatenate([self.blocks[other] for other in parity]),
+            "more": self.blocks[last],
+        }
+        gather = In(parity, AllGather(SOURCE, DATA))
+        broadcast = In(half, Broadcast(view("more"), len(half) - 1))
+        both = (Start(gather, 0), Start(broadcast, 1))
+        yield self.trial("groups at once", (*both, WaitAll((0, 1))), before, after)
+        yield self.trial(
+            "groups in two waits", (*both, WaitAll((1,)), WaitAll((0,))), before, after
+        )
+        yield self.trial("groups in turn", (gather, Barrier(), broadcast), before, after)
+        if self.size == 1:
+            return
+        turned = tuple(ranks[::-1])
+        own = turned.index(rank)
+        right = (own + 1) % self.size
+        left = (own - 1) % self.size
+        there = (In(turned, Send(SOURCE, right)), In(turned, Recv(DATA, left)))
+        steps = there if own == 0 else there[::-1]
+        before = {"source": self.blocks[rank], "data": self.count}
+        after = {"data": self.blocks[turned[left]]}
+        yield self.trial("relay in a group", steps, before, after)
 
     def started_alone(self) -> Iterator[Trial]:
         collectives = [

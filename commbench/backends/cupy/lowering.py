@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -68,12 +69,15 @@ class CupyLowering:
         self._stream = device.pointer
         # since the first started message behind the last WaitAll
         self._posted: list[GroupedMessage] = []
+        self._is_inner = False
         self._started: set[int] = set()  # the requests among them
         self._addresses: dict[View, Rotating] = {}
 
     def call(self, step: Step) -> Call:
         """What is posted is one group of calls, which the next WaitAll starts."""
         match step:
+            case steps.Start(steps.Send() | steps.Recv()) if self._is_inner:
+                raise Unsupported("cupy_nccl can start messages between all ranks only")
             case steps.Start(steps.Send() | steps.Recv() as message, request):
                 self._started.add(request)
                 self._posted.append(self._grouped_message(message))
@@ -106,6 +110,15 @@ class CupyLowering:
                 return Call(self._device.move, (self._address(target), self._address(source), size))
             case _:
                 return self._collective(step)
+
+    def within(self, communicator: Any) -> CupyLowering:
+        """A group of calls is of one communicator, so messages there can't be started."""
+        inner = copy(self)
+        inner._comm = communicator.comm
+        inner._rank = communicator.comm.rank_id()
+        inner._size = communicator.comm.size()
+        inner._is_inner = True
+        return inner
 
     def _grouped_message(self, step: steps.Message) -> GroupedMessage:
         function = self._comm.send if isinstance(step, steps.Send) else self._comm.recv

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,6 +235,11 @@ class PythonLowering:
                 args = tuple(map(self._argument, arguments))
                 return Call(getattr(comm, name), args, into=getattr(step, "request", None))
 
+    def within(self, communicator: Any) -> PythonLowering:
+        inner = copy(self)
+        inner._comm = communicator.comm
+        return inner
+
     def _argument(self, value: Memory | Blocks | str | int | None) -> Any:
         if isinstance(value, Blocks):
             datatype = typed(self._mpi, self._buffers[value.view.buffer].spec.dtype, 0, None)[1]
@@ -364,6 +370,14 @@ class NativeLowering:
         function = getattr(ctypes.CDLL(None) if name == "memcpy" else self._library, name)
         address = ctypes.cast(function, ctypes.c_void_p).value or 0
         return NativeCall(name, address, tuple(args), checked=name != "memcpy")
+
+    def within(self, communicator: Any) -> NativeLowering:
+        """With the same requests: a wait is for those of all groups."""
+        inner = copy(self)
+        inner._comm = handle(self._mpi, communicator.comm)
+        inner._rank = communicator.comm.rank
+        inner._size = communicator.comm.size
+        return inner
 
     def _c_arguments(self, arguments: Sequence[Any]) -> list[Argument]:
         match arguments:

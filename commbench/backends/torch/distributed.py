@@ -3,7 +3,8 @@ its calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -19,11 +20,13 @@ from commbench.core.protocols import GROUP_ORDER, Buffer, Control, RankCommunica
 from commbench.core.variables import Mode, ReductionName
 from commbench.engines.lowered import (
     Call,
+    GroupLowering,
     Lowered,
     PythonRunner,
     Rotating,
     UnsupportedForms,
     check_form,
+    in_groups,
 )
 
 from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
@@ -87,7 +90,7 @@ class TorchCommunicator(RankCommunicator):
         self, name: str, group: Any, ranks: tuple[int, ...], rank: int, *more: Any
     ) -> None:
         self._name = name
-        self._group = group
+        self.group = group
         self._ranks = ranks
         self._rank = rank
         self._more = more
@@ -120,12 +123,11 @@ class TorchCommunicator(RankCommunicator):
         return HostBuffer(spec, pool)
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        return PythonRunner(
-            Lowered.of(program, mode.sync, self._lowering(buffers)), rotation_pool(buffers)
-        )
+        lower = in_groups(self._lowering(buffers), mode.groups)
+        return PythonRunner(Lowered.of(program, mode.sync, lower), rotation_pool(buffers))
 
-    def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
-        return TorchLowering(self._group, buffers).call
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
+        return TorchLowering(self.group, buffers)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -158,7 +160,14 @@ class CudaCommunicator(TorchCommunicator):
         return DeviceBuffer(spec, pool, partial(CudaMemory, place=self._gpu.place))
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        return gpu_runner(self._gpu, program, self.hosted[0], buffers, mode, self._lowering)
+        return gpu_runner(
+            self._gpu,
+            program,
+            self.hosted[0],
+            buffers,
+            mode,
+            lambda used: in_groups(self._lowering(used), mode.groups),
+        )
 
     def counters(self) -> dict[str, float]:
         return self._gpu.readings()
@@ -204,6 +213,13 @@ class TorchLowering:
                 return Call(self._copy, (self.tensors(target), self.tensors(source)))
             case _:
                 return self._collective(step, not STARTED)
+
+    def within(self, communicator: TorchCommunicator) -> TorchLowering:
+        inner = copy(self)
+        inner._group = communicator.group
+        inner._rank = communicator.group.rank()
+        inner._size = communicator.group.size()
+        return inner
 
     def _message(self, step: steps.Message) -> tuple[Any, ...]:
         return self.tensors(step.data), None, self._group, 0, step.peer

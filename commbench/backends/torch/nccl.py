@@ -8,8 +8,9 @@ first would wait for each other. A batch has no order inside.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ from commbench.core.program import (
 )
 from commbench.core.protocols import Buffer, Control
 from commbench.core.variables import Case, Device, Ipc
-from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms
+from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating, UnsupportedForms
 from commbench.world.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing, graph_refusal
@@ -110,15 +111,15 @@ class NcclCommunicator(CudaCommunicator):
         # The first call of a group needs all its ranks, which a batch of messages does not involve.
         # This one also connects neighbours, so that the log names their transport; other pairs
         # connect in the first call of a case.
-        self._barrier_tensor = torch.zeros(1, device=gpu.place)
-        dist.all_reduce(self._barrier_tensor, group=group)
+        self.barrier_tensor = torch.zeros(1, device=gpu.place)
+        dist.all_reduce(self.barrier_tensor, group=group)
         gpu.synchronise()
 
     def for_graphs(self, ranks: Sequence[int]) -> TorchCommunicator | None:
         return self._new_group(tuple(self._ranks[rank] for rank in ranks))
 
-    def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
-        return NcclLowering(self._group, buffers, self._barrier_tensor).call
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
+        return NcclLowering(self.group, buffers, self.barrier_tensor)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -142,13 +143,25 @@ class NcclLowering:
         self._barrier_tensor = barrier_tensor
         self._torch = TorchLowering(group, buffers)
         self._posted: list[Message] = []  # since the last wait
+        self._is_inner = False
         self._requests: set[int] = set()  # of those that are started
         self._collectives: set[int] = set()  # started and not waited for
+
+    def within(self, communicator: NcclCommunicator) -> NcclLowering:
+        """What is started there is waited for here, but for messages: a batch is of one group."""
+        inner = copy(self)
+        inner._group = communicator.group
+        inner._barrier_tensor = communicator.barrier_tensor
+        inner._torch = self._torch.within(communicator)
+        inner._is_inner = True
+        return inner
 
     def call(self, step: Step) -> Call:
         """A message that is posted has no call: it is part of the batch that the wait starts.
         Raises Unsupported."""
         match step:
+            case Start(Send() | Recv()) if self._is_inner:
+                raise Unsupported("nccl can start messages between all ranks only, not in a group")
             case Start(Send() | Recv() as message, request):
                 self._posted.append(message)
                 self._requests.add(request)
