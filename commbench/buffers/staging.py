@@ -46,7 +46,7 @@ def staged_program(program: Program, rank: int) -> Program:
             received = tuple(
                 view for request in operation.requests for view in pending.pop(request, ())
             )
-        elif isinstance(operation, steps.Copy):
+        elif isinstance(operation, steps.Copy | steps.Compute):
             staged.append(step)
         else:
             staged.append(steps.with_operation(step, replace(operation, **changes)))

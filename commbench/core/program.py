@@ -177,6 +177,31 @@ Operation = (
 
 
 @dataclass(frozen=True)
+class Sleep:
+    """The rank does nothing."""
+
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class MemoryStream:
+    """Copies that many bytes between two buffers of its own."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """Multiplies square float32 matrices of its own, as often as it says."""
+
+    size: int
+    repetitions: int
+
+
+Compute = Sleep | MemoryStream | Matmul
+
+
+@dataclass(frozen=True)
 class In:
     """An operation of a group: ranks of the layout in the group's order, this one among them. Peers
     and roots are ranks of the group. Benchmark.groups names the groups of a case."""
@@ -200,7 +225,7 @@ class Start:
     request: int
 
 
-Step = Operation | In | Start | WaitAll
+Step = Operation | Compute | In | Start | WaitAll
 
 
 def operation_name(kind: type[Step]) -> str:
@@ -208,8 +233,9 @@ def operation_name(kind: type[Step]) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
 
 
-def operation_of(step: Step) -> Operation | WaitAll:
-    """The operation that a step begins or runs, in a group or not; a WaitAll is itself."""
+def operation_of(step: Step) -> Operation | Compute | WaitAll:
+    """The operation that a step begins or runs, in a group or not; a WaitAll and a
+    computation are themselves."""
     inner = step.step if isinstance(step, Start) else step
     return inner.step if isinstance(inner, In) else inner
 

@@ -23,6 +23,7 @@ from commbench.core.payload import dtype
 from commbench.core.program import (
     AllReduce,
     Barrier,
+    Compute,
     Copy,
     Group,
     Message,
@@ -145,7 +146,7 @@ def in_groups(lowering: GroupLowering[T], groups: Mapping[Group, Any]) -> Callab
     def call(step: Step) -> T:
         group = group_of(step)
         operation = operation_of(step)
-        if group is None or isinstance(operation, WaitAll):
+        if group is None or isinstance(operation, WaitAll | Compute):
             return lowering.call(step)
         if group not in inner:
             raise Unsupported(f"the benchmark does not name the group {group} of this step")
@@ -164,7 +165,7 @@ def has_collectives(program: Program) -> bool:
     """Whether a backend of messages and barriers only can't lower the program."""
     operations = map(operation_of, program.steps)
     return bool(program.groups) or not all(
-        isinstance(step, Message | WaitAll | Barrier | Copy) for step in operations
+        isinstance(step, Message | WaitAll | Barrier | Copy | Compute) for step in operations
     )
 
 

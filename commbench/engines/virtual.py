@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core import program as steps
 from commbench.core.errors import CommunicationError, ConfigError, Unsupported
-from commbench.core.program import Group, In, Operation, Program, Step, View
+from commbench.core.program import Compute, Group, In, Operation, Program, Step, View
 from commbench.core.variables import ReductionName
 
 from .lowered import displacements
@@ -60,6 +60,7 @@ class Model:
     bandwidth_gb_per_s: float = 10.0
     call_s: float = 1e-7
     copy_gb_per_s: float = 25.0  # of a copy within a rank, each direction
+    matmul_gflop_per_s: float = 50.0
     noise: float = 0.0
     rho: float = 0.0
     straggler_rank: int | None = None
@@ -105,6 +106,16 @@ class Model:
     def message_s(self, message_bytes: int) -> float:
         """Time on the wire, without latency."""
         return message_bytes / (self.bandwidth_gb_per_s * 1e9)
+
+    def compute_s(self, step: Compute) -> float:
+        """The time of a computation; communication beside it does not slow it."""
+        match step:
+            case steps.Sleep(duration_ns):
+                return duration_ns * 1e-9
+            case steps.MemoryStream(size_bytes):
+                return size_bytes / (self.copy_gb_per_s * 1e9)
+            case steps.Matmul(size, repetitions):
+                return repetitions * 2 * size**3 / (self.matmul_gflop_per_s * 1e9)
 
     def collective_s(self, step: Step, size: int, message_bytes: int) -> float:
         """Textbook costs: rings for reductions and gathers, binomial trees from a root,
@@ -294,7 +305,7 @@ class VirtualBlock:
                     self.requests[rank, BLOCKING] = self._begin(rank, step)
                 return self._complete(rank, BLOCKING)
 
-    def _begin(self, rank: int, step: Operation | In, group: Group | None = None) -> Any:
+    def _begin(self, rank: int, step: Operation | Compute | In, group: Group | None = None) -> Any:
         """Begin an operation; returns what `requests` keeps of it."""
         match step:
             case steps.In(ranks, operation):
@@ -305,6 +316,8 @@ class VirtualBlock:
                 return step if group is None else steps.Recv(data, group[peer])
             case steps.Copy():
                 return self._start_copy(rank, step)
+            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+                return self.clock[rank] + self.model.compute_s(step)
             case _:
                 return self._arrive(rank, step, tuple(self.todo) if group is None else group)
 

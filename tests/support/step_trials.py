@@ -25,11 +25,14 @@ from commbench.core.program import (
     Gather,
     Group,
     In,
+    Matmul,
+    MemoryStream,
     Recv,
     Reduce,
     ReduceScatter,
     Scatter,
     Send,
+    Sleep,
     Start,
     Step,
     View,
@@ -129,6 +132,15 @@ class Trials:
         yield from self.started_alone()
         yield from self.started_together()
         yield from self.in_groups()
+        yield from self.computing()
+
+    def computing(self) -> Iterator[Trial]:
+        """Every computation between a start and its wait."""
+        for compute in (Sleep(1000), MemoryStream(100_001), Matmul(17, 2)):
+            each = self.all_gather(False)
+            (step,) = each.steps
+            steps = (Start(step, 0), compute, WaitAll((0,)))
+            yield self.trial(f"beside {compute}", steps, each.before, each.after)
 
     @property
     def groups(self) -> tuple[Group, ...]:

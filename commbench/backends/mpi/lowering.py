@@ -29,6 +29,7 @@ from commbench.core.payload import dtype
 from commbench.core.program import Operation, Program, Step, View
 from commbench.core.units import INT_MAX
 from commbench.core.variables import ReductionName
+from commbench.engines.compute import compute_call
 from commbench.engines.lowered import (
     Call,
     NativeCall,
@@ -161,7 +162,7 @@ def mpi_call(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
 
 
 def _blocking_call(
-    step: Operation | steps.WaitAll, rank: int, size: int
+    step: Operation | steps.Compute | steps.WaitAll, rank: int, size: int
 ) -> tuple[str, tuple[Any, ...]]:
     check_form(MPI_UNSUPPORTED, step)
     at_root = getattr(step, "root", rank) == rank
@@ -225,6 +226,8 @@ class PythonLowering:
         match step:
             case steps.WaitAll(requests):
                 return Call(self._mpi.Request.Waitall, requests=requests)
+            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+                return compute_call(step)
             case steps.Copy(source, target):
                 return Call(np.copyto, (self._memory(target), self._memory(source)))
             case _:
@@ -342,9 +345,11 @@ class NativeLowering:
         # real statuses everywhere: nothing reads them, but MPICH refuses a null one
         self._statuses = np.zeros(pending * mpi._sizeof(mpi.Status), dtype=np.uint8)
         self._datatypes: list[Any] = []
-        self._numbers: list[NDArray[Any]] = []  # alive as long as the calls that read them
+        self._numbers: list[Any] = []  # memory that lives as long as the calls that use it
 
     def call(self, step: Step) -> NativeCall:
+        from commbench.engines.native import native_compute
+
         args: Sequence[Argument]
         status = self._statuses.ctypes.data
         match step:
@@ -353,6 +358,10 @@ class NativeLowering:
                     raise Unsupported("the native engine can only wait for consecutive requests")
                 name = "MPI_Waitall"
                 args = (len(requests), self._request(requests[0]), status)
+            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+                call, memory = native_compute(step)
+                self._numbers.append(memory)
+                return call
             case steps.Copy(source, target):
                 size = self._buffers[target.buffer].size_bytes(target)
                 name = "memcpy"

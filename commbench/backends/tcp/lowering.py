@@ -26,13 +26,19 @@ from commbench.core.errors import Unsupported, WorldBroken
 from commbench.core.program import (
     Barrier,
     Copy,
+    In,
+    Matmul,
+    MemoryStream,
+    Operation,
     Recv,
     Send,
+    Sleep,
     Start,
     Step,
     View,
     WaitAll,
 )
+from commbench.engines.compute import compute_call
 from commbench.engines.lowered import NO_CALL, Call, Rotating
 from commbench.world.peer_listener import (
     PeerListener,
@@ -208,16 +214,10 @@ class TcpLowering:
 
     def call(self, step: Step) -> Call:
         match step:
-            case Start(Send(data, peer), request):
+            case Start(operation, request):
+                self._start(operation)
                 self._started.add(request)
-                self._sends.append((peer, data))
                 return NO_CALL
-            case Start(Recv(data, peer), request):
-                self._started.add(request)
-                self._receives.append((peer, data))
-                return NO_CALL
-            case Start(Copy() | Barrier()):
-                raise Unsupported(f"tcp can't start a {type(step.step).__name__} without waiting")
             case Send(data, peer):
                 self._sends.append((peer, data))
                 # the peer may be sending too: complete both at the wait
@@ -245,12 +245,23 @@ class TcpLowering:
                     for pair in pairs
                 ]
                 return Call(_disseminate, (rounds, memoryview(bytearray(1)))) if rounds else NO_CALL
+            case Sleep() | MemoryStream() | Matmul():
+                return compute_call(step)
             case Copy(source, target):
                 return Call(
                     np.copyto, (self._rotating_elements(target), self._rotating_elements(source))
                 )
             case _:
                 raise Unsupported(TCP_NO_COLLECTIVES)
+
+    def _start(self, operation: Operation | In) -> None:
+        match operation:
+            case Send(data, peer):
+                self._sends.append((peer, data))
+            case Recv(data, peer):
+                self._receives.append((peer, data))
+            case _:
+                raise Unsupported(f"tcp can't start a {type(operation).__name__} without waiting")
 
     def _wait(self) -> Call:
         messages = tuple(self._sends), tuple(self._receives)

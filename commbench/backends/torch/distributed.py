@@ -18,6 +18,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import GROUP_ORDER, Buffer, Control, RankCommunicator, Runner
 from commbench.core.variables import Mode, ReductionName
+from commbench.engines.compute import compute_call
 from commbench.engines.lowered import (
     Call,
     GroupLowering,
@@ -169,6 +170,9 @@ class CudaCommunicator(TorchCommunicator):
             lambda used: in_groups(self._lowering(used), mode.groups),
         )
 
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
+        return TorchLowering(self.group, buffers, self._gpu.place)
+
     def counters(self) -> dict[str, float]:
         return self._gpu.readings()
 
@@ -183,7 +187,7 @@ class TorchLowering:
     lacks.
     """
 
-    def __init__(self, group: Any, buffers: Mapping[str, Buffer]) -> None:
+    def __init__(self, group: Any, buffers: Mapping[str, Buffer], place: Any = None) -> None:
         import torch
         import torch.distributed as dist
 
@@ -191,6 +195,7 @@ class TorchLowering:
         self._group = group
         self._buffers = buffers
         self._copy = torch.Tensor.copy_
+        self._place = place  # the GPU that computes; None for the host
         self._rank = group.rank()
         self._size = group.size()
         self._tensors: dict[View, Rotating] = {}
@@ -209,10 +214,28 @@ class TorchLowering:
                 return Call(getattr(dist, type(step).__name__.lower()), self._message(step))
             case steps.WaitAll(requests):
                 return Call(_wait_all, requests=requests)
+            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+                return self._compute(step)
             case steps.Copy(source, target):
                 return Call(self._copy, (self.tensors(target), self.tensors(source)))
             case _:
                 return self._collective(step, not STARTED)
+
+    def _compute(self, step: steps.Compute) -> Call:
+        """On the memory's own device: kernels on the stream of the caller, where it is a GPU."""
+        if self._place is None:
+            return compute_call(step)
+        import torch
+
+        match step:
+            case steps.MemoryStream(size_bytes):
+                first, second = torch.ones((2, size_bytes), dtype=torch.uint8, device=self._place)
+                return Call(self._copy, (first, second))
+            case steps.Matmul(size, repetitions):
+                factors = torch.ones((3, size, size), dtype=torch.float32, device=self._place)
+                return Call(_multiply, (*factors, repetitions))
+            case _:
+                raise Unsupported("a GPU's stream can't sleep; use memory or matmul")
 
     def within(self, communicator: TorchCommunicator) -> TorchLowering:
         inner = copy(self)
@@ -299,6 +322,13 @@ class TorchLowering:
         return Rotating(
             tuple(list(tensor.chunk(self._size)) for tensor in self.tensors(view).values)
         )
+
+
+def _multiply(first: Any, second: Any, product: Any, repetitions: int) -> None:
+    import torch
+
+    for _ in range(repetitions):
+        torch.matmul(first, second, out=product)
 
 
 def _beginning(view: View, counts: Sequence[int]) -> View:

@@ -19,10 +19,13 @@ from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     Barrier,
+    Matmul,
+    MemoryStream,
     Message,
     Program,
     Recv,
     Send,
+    Sleep,
     Start,
     Step,
     WaitAll,
@@ -141,7 +144,7 @@ class NcclLowering:
         self._dist = dist
         self._group = group
         self._barrier_tensor = barrier_tensor
-        self._torch = TorchLowering(group, buffers)
+        self._torch = TorchLowering(group, buffers, barrier_tensor.device)
         self._posted: list[Message] = []  # since the last wait
         self._is_inner = False
         self._requests: set[int] = set()  # of those that are started
@@ -186,6 +189,8 @@ class NcclLowering:
                 return self._torch.call(step)
             case WaitAll(requests):
                 return self._batch(set(requests))
+            case Sleep() | MemoryStream() | Matmul() if not self._posted:
+                return self._torch.call(step)
             case Barrier():  # dist.barrier would block the host instead of the stream
                 self._refuse_posted()
                 return Call(

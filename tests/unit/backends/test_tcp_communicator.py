@@ -26,10 +26,12 @@ from commbench.core.program import (
     AllReduce,
     Barrier,
     BufferSpec,
+    In,
     Program,
     Recv,
     Send,
     Start,
+    Step,
     View,
     WaitAll,
 )
@@ -306,6 +308,23 @@ def test_what_sockets_have_no_word_for_is_unsupported() -> None:
                     (spec,), (Start(Recv(data, 0), 0), Send(data, 0), Barrier(), WaitAll((0,)))
                 ),
             )
+
+
+TO_SELF = (Start(Recv(View("data"), 0), 0), Start(Send(View("data"), 0), 1))
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ((*TO_SELF, WaitAll((0,)), WaitAll((1,))), "all started messages in one WaitAll"),
+        ((*TO_SELF, Recv(View("data"), 0), WaitAll((0, 1))), "can't complete a Recv before"),
+        ((Start(Barrier(), 0), WaitAll((0,))), "can't start a Barrier"),
+        ((In((0,), Barrier()),), "sockets have no collectives"),
+    ],
+)
+def test_what_a_wait_can_not_keep_is_refused(steps: tuple[Step, ...], reason: str) -> None:
+    with opened(1) as (alone,), pytest.raises(Unsupported, match=reason):
+        Rank(alone, Program((BufferSpec("data", 4, "uint8"),), steps))
 
 
 # ---------------------------------------------------------------- trouble

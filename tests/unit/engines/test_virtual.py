@@ -31,6 +31,8 @@ from commbench.core.program import (
     BufferSpec,
     Copy,
     Gather,
+    Matmul,
+    MemoryStream,
     Pattern,
     Program,
     Recv,
@@ -39,6 +41,7 @@ from commbench.core.program import (
     Scatter,
     Segment,
     Send,
+    Sleep,
     Start,
     Step,
     View,
@@ -524,3 +527,27 @@ def test_a_block_that_would_move_the_same_bytes_is_not_run_again() -> None:
         runner(3)
         assert (received[0].words() == 9).all()
     assert elapsed == elapsed[:1] * 4
+
+
+@pytest.mark.parametrize(
+    ("compute", "computed_s"),
+    [
+        (Sleep(3_000_000), 3e-3),
+        (MemoryStream(5_000_000), 5e6 / 10e9),
+        (Matmul(100, 4), 4 * 2e6 / 8e9),
+    ],
+)
+def test_a_computation_hides_what_was_started_and_is_not_slowed_by_it(
+    compute: Step, computed_s: float
+) -> None:
+    model = replace(PLAIN, copy_gb_per_s=10.0, matmul_gflop_per_s=8.0)
+    started = Start(AllReduce(X, X, "sum"), 0)
+    ends_s = {}
+    for name, steps in (
+        ("both", (started, compute, WaitAll((0,)))),
+        ("communication", (started, WaitAll((0,)))),
+    ):
+        stamps = Ranks(2, lambda rank, steps=steps: steps, model=model).runner(1)
+        ends_s[name] = 1e-9 * (stamps[0, 0, 1] - stamps[0, 0, 0])
+    expected_s = max(computed_s + model.call_s, ends_s["communication"])
+    assert ends_s["both"] == pytest.approx(expected_s, abs=2e-9)
