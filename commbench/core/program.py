@@ -240,6 +240,19 @@ def operation_of(step: Step) -> Operation | Compute | WaitAll:
     return inner.step if isinstance(inner, In) else inner
 
 
+def _written(step: Operation | Compute | WaitAll) -> View | None:
+    """What a step writes to, on a rank that receives."""
+    if isinstance(step, Recv | Broadcast):
+        return step.data
+    return step.target if isinstance(step, Copy) else getattr(step, "recv", None)
+
+
+def _overlap(first: View, second: View) -> bool:
+    """Whether two views of one slot share elements."""
+    earlier, later = sorted((first, second), key=lambda view: view.offset)
+    return earlier.count is None or earlier.offset + earlier.count > later.offset
+
+
 def group_of(step: Step) -> Group | None:
     """The group that the step names; None for all ranks."""
     inner = step.step if isinstance(step, Start) else step
@@ -275,6 +288,20 @@ class Program:
         """The groups of its timed steps."""
         groups = map(group_of, self.steps)
         return frozenset(group for group in groups if group is not None)
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether timed steps write elements of a buffer more than once."""
+        written = dict[tuple[str, int], list[View]]()
+        for step in map(operation_of, self.steps):
+            view = _written(step)
+            if view is None:
+                continue
+            others = written.setdefault((view.buffer, view.slot), [])
+            if any(_overlap(view, other) for other in others):
+                return True
+            others.append(view)
+        return False
 
     @property
     def unfinished(self) -> set[int]:
