@@ -122,7 +122,7 @@ class NcclCommunicator(CudaCommunicator):
         return self._new_group(tuple(self._ranks[rank] for rank in ranks))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
-        return NcclLowering(self.group, buffers, self.barrier_tensor)
+        return NcclLowering(self.group, buffers, self.barrier_tensor, self._gpu.place)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -138,13 +138,15 @@ class NcclLowering:
     `barrier_tensor` has one element, which barriers reduce.
     """
 
-    def __init__(self, group: Any, buffers: Mapping[str, Buffer], barrier_tensor: Any) -> None:
+    def __init__(
+        self, group: Any, buffers: Mapping[str, Buffer], barrier_tensor: Any, place: Any = None
+    ) -> None:
         import torch.distributed as dist
 
         self._dist = dist
         self._group = group
         self._barrier_tensor = barrier_tensor
-        self._torch = TorchLowering(group, buffers, barrier_tensor.device)
+        self._torch = TorchLowering(group, buffers, place)
         self._posted: list[Message] = []  # since the last wait
         self._is_inner = False
         self._requests: set[int] = set()  # of those that are started
