@@ -43,7 +43,7 @@ class Simulated(Backend):
     def missing(self, device: Device = "cpu") -> str | None:
         return None
 
-    def supports(self, case: Case, size: int) -> str | None:
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
         return None
 
     def open(self, world: World, control: Control, device: Device = "cpu") -> SimulatedCommunicator:
@@ -81,7 +81,8 @@ class SimulatedCommunicator(Communicator):
         )
 
     def facts(self) -> dict[str, Any]:
-        return {"library": "commbench simulated", "clock": "virtual"}
+        contention = "none: operations at once do not slow one another"
+        return {"library": "commbench simulated", "clock": "virtual", "contention": contention}
 
     def close(self, abort: bool = False) -> None:
         pass

@@ -7,7 +7,16 @@ from functools import lru_cache
 
 from commbench.core.case import Shape
 from commbench.core.payload import SHARED, joined_blocks
-from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
+from commbench.core.program import (
+    BufferSpec,
+    Pattern,
+    Program,
+    Recv,
+    Send,
+    Start,
+    View,
+    WaitAll,
+)
 from commbench.core.variables import Case
 
 from .collective import Collective
@@ -24,14 +33,17 @@ class Exchange(Collective):
         bottleneck."""
         if size == 1:
             return Program()
-        buffers = tuple(
-            BufferSpec(name, case.elements, case.dtype, size - 1) for name in ("send", "recv")
-        )
         receives_below, sends_below = _calls_by_peer(size, 0)
         receives_above, sends_above = _calls_by_peer(size, 1)
         receives = (*receives_below[:rank], *receives_above[rank + 1 :])
         sends = (*sends_above[rank + 1 :], *sends_below[:rank])
+        buffers = self.buffers(case, rank, size)
         return Program(buffers, (*receives, *sends, WaitAll(tuple(range(2 * (size - 1))))))
+
+    def buffers(self, case: Case, rank: int, size: int) -> tuple[BufferSpec, ...]:
+        return tuple(
+            BufferSpec(name, case.elements, case.dtype, size - 1) for name in ("send", "recv")
+        )
 
     def shape(self, case: Case, size: int) -> Shape:
         """The messages that one rank sends; it receives as many."""
@@ -49,13 +61,14 @@ class Exchange(Collective):
 
 
 @lru_cache(maxsize=8)
-def _calls_by_peer(size: int, skipped: int) -> tuple[tuple[Irecv, ...], tuple[Isend, ...]]:
+def _calls_by_peer(size: int, skipped: int) -> tuple[tuple[Start, ...], tuple[Start, ...]]:
     """A receive and a send per peer. A rank has no slot for itself: `skipped` is 1 for the peers
     above it, else 0.
 
-    Cached and shared by all ranks, because a plan for thousands of ranks makes the programs of all
-    of them.
+    Cached and shared by all ranks, because a simulated world has the programs of all of them.
     """
     slots = [(peer, peer - skipped) for peer in range(size)]
-    receives = tuple(Irecv(View("recv", slot), peer, slot) for peer, slot in slots)
-    return receives, tuple(Isend(View("send", slot), peer, size - 1 + slot) for peer, slot in slots)
+    receives = tuple(Start(Recv(View("recv", slot), peer), slot) for peer, slot in slots)
+    return receives, tuple(
+        Start(Send(View("send", slot), peer), size - 1 + slot) for peer, slot in slots
+    )

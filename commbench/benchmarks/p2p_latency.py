@@ -6,10 +6,17 @@ from typing import ClassVar
 
 from commbench.core.case import Shape
 from commbench.core.layout import Pair
-from commbench.core.program import Irecv, Program, Recv, Send, View, WaitAll
+from commbench.core.program import (
+    Program,
+    Recv,
+    Send,
+    Start,
+    View,
+    WaitAll,
+)
 from commbench.core.variables import Cache, Case
 
-from .point_to_point import PointToPoint, send_and_recv
+from .point_to_point import PointToPoint
 
 
 class P2PLatency(PointToPoint):
@@ -19,11 +26,11 @@ class P2PLatency(PointToPoint):
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         first, second = pair
-        buffers = send_and_recv(case)
+        buffers = self.pair_buffers(case, rank, pair)
         send = View("send")
         recv = View("recv")
         if first == second:  # a blocking send to oneself deadlocks in MPI beyond the eager limit
-            return Program(buffers, (Irecv(recv, rank, 0), Send(send, rank), WaitAll((0,))))
+            return Program(buffers, (Start(Recv(recv, rank), 0), Send(send, rank), WaitAll((0,))))
         if rank == first:
             return Program(buffers, (Send(send, second), Recv(recv, second)))
         return Program(buffers, (Recv(recv, first), Send(send, first)))

@@ -5,14 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from commbench.core.case import Benchmark
 from commbench.core.layout import Pair
 from commbench.core.payload import joined_blocks
-from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
+from commbench.core.program import (
+    BufferSpec,
+    Pattern,
+    Program,
+    Recv,
+    Send,
+    Start,
+    View,
+    WaitAll,
+)
 from commbench.core.variables import Cache, Case
 
 
 @dataclass(frozen=True)
-class PointToPoint:
+class PointToPoint(Benchmark):
     """Messages between the two ranks of each pair, from the buffers `send` to `recv`; all other
     ranks are idle."""
 
@@ -28,6 +38,14 @@ class PointToPoint:
     def program(self, case: Case, rank: int, size: int) -> Program:
         pair = case.pair_by_rank.get(rank)
         return Program() if pair is None else self.pair_program(case, rank, pair)
+
+    def buffers(self, case: Case, rank: int, size: int) -> tuple[BufferSpec, ...]:
+        pair = case.pair_by_rank.get(rank)
+        return () if pair is None else self.pair_buffers(case, rank, pair)
+
+    def pair_buffers(self, case: Case, rank: int, pair: Pair) -> tuple[BufferSpec, ...]:
+        """The buffers of a rank of this pair."""
+        return send_and_recv(case)
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         """The program of a rank of this pair, both ranks of which may be the same."""
@@ -70,8 +88,10 @@ def windows_both_ways(case: Case, peer: int) -> Program:
     """A window of messages to the peer and one from it at the same time; the peer may be the rank
     itself."""
     window = window_of(case)
-    receives = (Irecv(slot_view("recv", slot, case), peer, slot) for slot in range(window))
-    sends = (Isend(slot_view("send", slot, case), peer, window + slot) for slot in range(window))
+    receives = (Start(Recv(slot_view("recv", slot, case), peer), slot) for slot in range(window))
+    sends = (
+        Start(Send(slot_view("send", slot, case), peer), window + slot) for slot in range(window)
+    )
     return Program(send_and_recv(case), (*receives, *sends, WaitAll(tuple(range(2 * window)))))
 
 

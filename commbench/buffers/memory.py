@@ -50,9 +50,7 @@ def buffer_bytes(spec: BufferSpec, pool: int) -> int:
 def largest_bytes(cases: Iterable[Planned], rank: int) -> int:
     """The bytes of all buffers that a rank of the world has in its largest case."""
     own = (planned for planned in cases if not planned.skip and rank in planned.members)
-    buffers = (
-        (planned.program(planned.members.index(rank)).buffers, planned.pool) for planned in own
-    )
+    buffers = ((planned.buffers(planned.members.index(rank)), planned.pool) for planned in own)
     return max(
         (sum(buffer_bytes(spec, pool) for spec in specs) for specs, pool in buffers), default=0
     )

@@ -151,7 +151,7 @@ def _host_copies_limit(planned: Planned, gpus: Sequence[RankGpu]) -> Limit | Non
     if (
         planned.case.device == "cpu"
         or not gpus
-        or all(spec.memory == DEVICE for spec in planned.program(0).buffers)
+        or all(spec.memory == DEVICE for spec in planned.buffers(0))
     ):
         return None
     members = [gpus[rank] for rank in planned.members]
@@ -176,10 +176,9 @@ def _core_copies_limit(
     share = crossing_share(planned, Layout(len(ranks), 1))
     if not share:
         return None
-    operation = None if planned.case.pairs else type(planned.program(0).steps[0])
-    if operation in (steps.Gather, steps.Scatter):
+    if planned.operation in (steps.Gather, steps.Scatter):
         share /= len(ranks)  # all other ranks can copy to or from the root at the same time
-    elif operation in (steps.Broadcast, steps.Reduce):
+    elif planned.operation in (steps.Broadcast, steps.Reduce):
         share *= (len(ranks) - 1) / len(ranks)  # the root receives nothing, and its core can help
     return planned.bus_factor * core_copy_gb_per_s / share, HOST_COPY
 
@@ -202,23 +201,25 @@ def crossing_share(planned: Planned, layout: Layout | None = None) -> float | No
     """
     if planned.case.pairs:  # all bytes that the bus factor counts cross
         return planned.bus_factor
-    layout = layout or Layout.parse(planned.case.layout)
-    timed = planned.program(0).steps
-    if not timed:
+    if planned.operation is None or planned.program(0).groups:
         return None
-    rule = CROSSING_RULES.get(type(timed[0]))
-    if rule is not None:
-        return rule(layout)
-    remote = [
-        step
-        for step in timed
-        if isinstance(step, steps.Isend) and step.peer >= layout.ranks_per_node
-    ]
+    layout = layout or Layout.parse(planned.case.layout)
+    if planned.operation is steps.Send:
+        return _exchanged_share(planned, layout)
+    rule = CROSSING_RULES.get(planned.operation)
+    return None if rule is None else rule(layout)
+
+
+def _exchanged_share(planned: Planned, layout: Layout) -> float | None:
+    """Of an exchange of messages between all ranks; where rank 0 does not send to each other one,
+    its program does not tell what crosses."""
+    timed = map(steps.operation_of, planned.program(0).steps)
+    peers = [step.peer for step in timed if isinstance(step, steps.Send)]
+    if set(peers) != set(range(1, planned.size)):
+        return None
+    remote = sum(peer >= layout.ranks_per_node for peer in peers)
     return (
-        layout.ranks_per_node
-        * len(remote)
-        * planned.case.message_bytes
-        / planned.shape.bytes_per_sample
+        layout.ranks_per_node * remote * planned.case.message_bytes / planned.shape.bytes_per_sample
     )
 
 

@@ -196,6 +196,7 @@ def _numbers(planned: Planned, record: CaseRecord, conditions: Conditions) -> di
         "warnings": [
             *statistics.warnings,
             *(["impossible"] if impossible else []),
+            *(["last_write"] if _rewrites(planned) else []),
             *_machine_flags(planned, record, conditions, numbers),
         ],
     }
@@ -271,6 +272,13 @@ def _clock_of_times(planned: Planned) -> str:
     if planned.case.engine == "virtual":
         return "virtual"
     return "device" if planned.case.timing_mode in EVENT_TIMED else "monotonic"
+
+
+def _rewrites(planned: Planned) -> bool:
+    """Whether a buffer is written several times in a sample. Two ranks tell: one of them receives.
+    Not asked of pairs, which may be millions: their windows have the flag one_buffer."""
+    programs = (planned.program(rank) for rank in planned.active[:2])
+    return not planned.case.pairs and any(program.rewrites for program in programs)
 
 
 def _skew_s(planned: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
@@ -401,7 +409,7 @@ def wire_gb_per_s(
     one node S (n + 1) / n (NVIDIA/nccl-tests#239).
     """
     factors = {RING: planned.bus_factor}
-    if _is_all_reduce(planned):
+    if planned.operation is AllReduce:
         factors[TREE] = 2.0
         factors[NVLS] = (
             (planned.size + 1) / planned.size
@@ -410,11 +418,6 @@ def wire_gb_per_s(
         )
     factor = factors.get((algorithm or "").upper())
     return None if factor is None or algbw_gb_per_s is None else factor * algbw_gb_per_s
-
-
-def _is_all_reduce(planned: Planned) -> bool:
-    steps = planned.program(0).steps
-    return bool(steps) and isinstance(steps[0], AllReduce)
 
 
 def impossible_reason(
@@ -436,7 +439,7 @@ def impossible_reason(
     possible = {
         "NVLS: the switch sums, a link carries (n+1)/n of the message and not 2(n-1)/n": (
             planned_rate
-            and _is_all_reduce(planned)
+            and planned.operation is AllReduce
             and (not ran or any(word in ran for word in SUMMED_BY_SWITCH))
         ),
         "SHARP: the network sums, so fewer bytes enter and leave a node": (

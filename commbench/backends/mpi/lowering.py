@@ -14,25 +14,29 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from commbench.backends.torch.cuda import CudaDevice, view_tensors
 from commbench.buffers.memory import HostBuffer
 from commbench.core import program as steps
 from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
-from commbench.core.program import Program, Step, View
+from commbench.core.program import Operation, Program, Step, View
 from commbench.core.units import INT_MAX
 from commbench.core.variables import ReductionName
+from commbench.engines.compute import compute_call
 from commbench.engines.lowered import (
     Call,
     NativeCall,
     Rotating,
     UnsupportedForms,
     check_form,
+    displacements,
     in_place,
 )
 from commbench.hardware.mpi_library import loaded_library
@@ -48,12 +52,12 @@ MPI_NAMES = {
 MPI_REDUCTIONS = ("sum", "prod", "min", "max")
 MPI_UNSUPPORTED: UnsupportedForms = {
     (
-        "reduce_scatter",
+        steps.ReduceScatter,
         True,
     ): "MPI leaves an in-place result at the front of the buffer, not in the rank's own block",
+    (steps.AllToAllV, True): "MPI's blocks in place must be as long in both directions",
 }
 Argument = int | tuple[int, ...]
-MessageArguments = tuple[Argument, int, int]
 NULL = 0
 TAG = 0
 
@@ -67,6 +71,32 @@ class Memory:
     blocks: int = 1
     reduction: ReductionName | None = None
     in_place: bool = False
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """An argument: blocks of different length, one per rank, from the begin of a view on."""
+
+    view: View
+    counts: tuple[int, ...]
+
+    @property
+    def largest(self) -> int:
+        """The largest of the numbers that MPI takes for them: a length, or where a block begins."""
+        return max(*self.counts, *displacements(self.counts))
+
+
+def alltoallv_name(library: Any, name: str, arguments: Sequence[Any], limit: int) -> str:
+    """The C function of that name for these blocks: with 64-bit counts only if they need it. Raises
+    Unsupported where the library has none."""
+    if all(blocks.largest <= limit for blocks in arguments):
+        return name
+    if not hasattr(library, f"{name}_c"):
+        raise Unsupported(
+            f"this MPI library has no {name}_c, so a block must begin and end below {limit}"
+            " elements"
+        )
+    return f"{name}_c"
 
 
 def typed(
@@ -123,16 +153,23 @@ def operation(mpi: Any, reduction: str) -> Any:
 
 
 def mpi_call(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
-    """MPI's name of a message or collective, and its arguments up to the communicator: each is a
-    Memory, None for memory that only the root has, the name of a reduction, or a rank or tag.
-    Raises Unsupported for what MPI lacks.
+    """MPI's name of a message or collective, with I where it is only started, and its arguments up
+    to the communicator: each is a Memory, Blocks, None for memory that only the root has, the name
+    of a reduction, or a rank or tag. Raises Unsupported for what MPI lacks.
     """
+    name, arguments = _blocking_call(steps.operation_of(step), rank, size)
+    return f"I{name.lower()}" if isinstance(step, steps.Start) else name, arguments
+
+
+def _blocking_call(
+    step: Operation | steps.Compute | steps.WaitAll, rank: int, size: int
+) -> tuple[str, tuple[Any, ...]]:
     check_form(MPI_UNSUPPORTED, step)
     at_root = getattr(step, "root", rank) == rank
     # in an operation with a root, only the root passes MPI_IN_PLACE
     own = in_place(step) and at_root
     match step:
-        case steps.Send() | steps.Recv() | steps.Isend() | steps.Irecv():
+        case steps.Send() | steps.Recv():
             return type(step).__name__, (Memory(step.data), step.peer, TAG)
         case steps.Barrier():
             return "Barrier", ()
@@ -154,6 +191,8 @@ def mpi_call(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
             )
         case steps.AllToAll(send, recv):
             return "Alltoall", (Memory(send, size, in_place=own), Memory(recv, size))
+        case steps.AllToAllV(send, recv, send_counts, recv_counts):
+            return "Alltoallv", (Blocks(send, send_counts), Blocks(recv, recv_counts))
         case steps.AllReduce(send, recv, name):
             return "Allreduce", (Memory(send, 1, name, own), Memory(recv, 1, name), name)
         case steps.Reduce(send, recv, name, root):
@@ -187,14 +226,29 @@ class PythonLowering:
         match step:
             case steps.WaitAll(requests):
                 return Call(self._mpi.Request.Waitall, requests=requests)
+            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+                return compute_call(step)
             case steps.Copy(source, target):
                 return Call(np.copyto, (self._memory(target), self._memory(source)))
             case _:
                 name, arguments = mpi_call(step, comm.rank, comm.size)
+                if isinstance(steps.operation_of(step), steps.AllToAllV):
+                    # mpi4py chooses by itself, but fails in the call where the library has none
+                    alltoallv_name(loaded_library(), f"MPI_{name}", arguments, self._limit)
                 args = tuple(map(self._argument, arguments))
                 return Call(getattr(comm, name), args, into=getattr(step, "request", None))
 
-    def _argument(self, value: Memory | str | int | None) -> Any:
+    def within(self, communicator: Any) -> PythonLowering:
+        inner = copy(self)
+        inner._comm = communicator.comm
+        return inner
+
+    def _argument(self, value: Memory | Blocks | str | int | None) -> Any:
+        if isinstance(value, Blocks):
+            datatype = typed(self._mpi, self._buffers[value.view.buffer].spec.dtype, 0, None)[1]
+            layout = (list(value.counts), displacements(value.counts))
+            copies = self._memory(value.view).values
+            return Rotating(tuple([copy, layout, datatype] for copy in copies))
         if isinstance(value, Memory):
             return self._mpi.IN_PLACE if value.in_place else self._message(value)
         return operation(self._mpi, value) if isinstance(value, str) else value
@@ -254,6 +308,14 @@ def handle(mpi: Any, mpi_object: Any) -> int:
     return int(kind.from_address(address).value)
 
 
+@dataclass(frozen=True, eq=False)
+class NumberedBlocks:
+    """Blocks of a view, with their lengths and begins [2, ranks] as C integers."""
+
+    view: View
+    numbers: NDArray[Any]
+
+
 class NativeLowering:
     """Requests and statuses are in arrays with the strides of the loaded library (MPICH's handles
     have 4 bytes).
@@ -276,15 +338,18 @@ class NativeLowering:
         self._comm = handle(mpi, communicator)
         self._rank = communicator.rank
         self._size = communicator.size
-        posted = (step for step in program.steps if isinstance(step, steps.Isend | steps.Irecv))
+        posted = (step for step in program.steps if isinstance(step, steps.Start))
         pending = max((step.request + 1 for step in posted), default=1)
         self._request_bytes: int = mpi._sizeof(mpi.Request)
         self._requests = np.zeros(pending * self._request_bytes, dtype=np.uint8)
         # real statuses everywhere: nothing reads them, but MPICH refuses a null one
         self._statuses = np.zeros(pending * mpi._sizeof(mpi.Status), dtype=np.uint8)
         self._datatypes: list[Any] = []
+        self._numbers: list[Any] = []  # memory that lives as long as the calls that use it
 
     def call(self, step: Step) -> NativeCall:
+        from commbench.engines.native import native_compute
+
         args: Sequence[Argument]
         status = self._statuses.ctypes.data
         match step:
@@ -293,6 +358,10 @@ class NativeLowering:
                     raise Unsupported("the native engine can only wait for consecutive requests")
                 name = "MPI_Waitall"
                 args = (len(requests), self._request(requests[0]), status)
+            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+                call, memory = native_compute(step)
+                self._numbers.append(memory)
+                return call
             case steps.Copy(source, target):
                 size = self._buffers[target.buffer].size_bytes(target)
                 name = "memcpy"
@@ -300,13 +369,24 @@ class NativeLowering:
             case _:
                 mpi_name, arguments = mpi_call(step, self._rank, self._size)
                 written = (status,) if isinstance(step, steps.Recv) else ()
-                if isinstance(step, steps.Isend | steps.Irecv):
+                if isinstance(step, steps.Start):
                     written = (self._request(step.request),)
                 name = f"MPI_{mpi_name}"
+                if isinstance(steps.operation_of(step), steps.AllToAllV):
+                    name = alltoallv_name(self._library, name, arguments, self._limit)
+                    arguments = tuple(self._numbered(name, blocks) for blocks in arguments)
                 args = (*self._c_arguments(arguments), self._comm, *written)
         function = getattr(ctypes.CDLL(None) if name == "memcpy" else self._library, name)
         address = ctypes.cast(function, ctypes.c_void_p).value or 0
         return NativeCall(name, address, tuple(args), checked=name != "memcpy")
+
+    def within(self, communicator: Any) -> NativeLowering:
+        """With the same requests: a wait is for those of all groups."""
+        inner = copy(self)
+        inner._comm = handle(self._mpi, communicator.comm)
+        inner._rank = communicator.comm.rank
+        inner._size = communicator.comm.size
+        return inner
 
     def _c_arguments(self, arguments: Sequence[Any]) -> list[Argument]:
         match arguments:
@@ -326,8 +406,19 @@ class NativeLowering:
             case _:
                 return [value for message in arguments for value in self._message(message)]
 
-    def _message(self, memory: Memory | None) -> MessageArguments:
-        """Address, count per block and datatype."""
+    def _numbered(self, name: str, blocks: Blocks) -> NumberedBlocks:
+        """The blocks with their numbers as that function takes them."""
+        kind = np.int64 if name.endswith("_c") else np.int32
+        numbers = np.array([blocks.counts, displacements(blocks.counts)], dtype=kind)
+        self._numbers.append(numbers)
+        return NumberedBlocks(blocks.view, numbers)
+
+    def _message(self, memory: Memory | NumberedBlocks | None) -> Sequence[Argument]:
+        """Address, count per block and datatype; of blocks addresses of their counts and begins."""
+        if isinstance(memory, NumberedBlocks):
+            datatype = typed(self._mpi, self._buffers[memory.view.buffer].spec.dtype, 0, None)[1]
+            numbers = (int(row.ctypes.data) for row in memory.numbers)
+            return self._addresses(memory.view), *numbers, handle(self._mpi, datatype)
         if memory is None:
             return NULL, 0, handle(self._mpi, self._mpi.BYTE)
         count, datatype = typed_memory(self._mpi, memory, self._buffers, self._limit)

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, WorldBroken
-from commbench.core.program import BufferSpec, Message, Program
+from commbench.core.program import BufferSpec, Message, Program, operation_of
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
 from commbench.core.units import INT_MAX
 from commbench.core.variables import Case, Device, Ipc, Mode
-from commbench.engines.lowered import Lowered, PythonRunner
+from commbench.engines.lowered import Lowered, PythonRunner, has_collectives
 from commbench.world.peer_listener import PeerListener, PeerStream
 from commbench.world.rendezvous import address_for_peers
 
@@ -63,10 +63,8 @@ class Tcp(Backend):
     def missing(self, device: Device = "cpu") -> str | None:
         return None
 
-    def supports(self, case: Case, size: int) -> str | None:
-        if any(value is not None for value in (case.reduction, case.root, case.in_place)):
-            return TCP_NO_COLLECTIVES
-        return None
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
+        return TCP_NO_COLLECTIVES if has_collectives(program) else None
 
     def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {INTERFACE: interface}
@@ -130,9 +128,8 @@ class TcpCommunicator(RankCommunicator):
     ) -> PythonRunner:
         """Also connects to the peers that the program names; raises WorldBroken if one can't be
         reached."""
-        peers = {
-            step.peer for step in (*program.steps, *program.reset) if isinstance(step, Message)
-        }
+        operations = map(operation_of, (*program.steps, *program.reset))
+        peers = {step.peer for step in operations if isinstance(step, Message)}
         self._used = [(peer, stream) for peer in sorted(peers) for stream in range(mode.streams)]
         self._endpoint.connect(
             [*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()]

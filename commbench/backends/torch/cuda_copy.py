@@ -3,7 +3,7 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -19,20 +19,20 @@ from commbench.core.program import (
     Barrier,
     BufferSpec,
     Copy,
-    Icopy,
     Program,
+    Start,
     Step,
     WaitAll,
+    operation_of,
 )
 from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.core.variables import Case, Device, Mode, Staging
-from commbench.engines.lowered import NO_CALL, Call
+from commbench.engines.lowered import NO_CALL, Call, GroupLowering
 
 from .cuda import CudaDevice, cuda_missing, graph_refusal
 from .distributed import CudaCommunicator, TorchLowering, start_group
 
-COPIES = ("copy_h2d", "copy_d2h", "copy_h2d_d2h", "copy_d2d")
-WITHIN_DEVICE = "copy_d2d"
+COPIES = "copy_h2d, copy_d2h, copy_h2d_d2h, copy_d2d"  # its benchmarks
 WITHOUT_WAITING = True  # of Tensor.copy_
 
 
@@ -48,14 +48,14 @@ class CudaCopy(Backend):
     def missing(self, device: Device = "cuda") -> str | None:
         return cuda_missing("take backend=simulated")
 
-    def supports(self, case: Case, size: int) -> str | None:
-        if case.benchmark not in COPIES:
-            return f"cuda_copy copies within a rank only; it has {', '.join(COPIES)}"
-        if case.benchmark == WITHIN_DEVICE:
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
+        if program.operation is not Copy:
+            return f"cuda_copy copies within a rank only; it has {COPIES}"
+        if self.staging(program) == "none":
             return (
                 graph_refusal(case)
                 if case.staging == "none"
-                else f"{WITHIN_DEVICE} needs no host memory; use staging=auto"
+                else f"{case.benchmark} needs no host memory; use staging=auto"
             )
         if case.staging != "pinned" and case.timing_mode in EVENT_TIMED:
             return (
@@ -64,8 +64,9 @@ class CudaCopy(Backend):
             )
         return graph_refusal(case)
 
-    def staging(self, benchmark: str) -> Staging:
-        return "none" if benchmark == WITHIN_DEVICE else "pinned"
+    def staging(self, program: Program) -> Staging:
+        within_device = all(spec.memory == DEVICE for spec in program.buffers)
+        return "none" if within_device else "pinned"
 
     def open(self, world: World, control: Control, device: Device = "cuda") -> CopyCommunicator:
         gpu = CudaDevice.of(world)
@@ -88,8 +89,8 @@ class CopyCommunicator(CudaCommunicator):
         # its steps are the copies themselves
         return super().runner(program, buffers, replace(mode, staging="none"))
 
-    def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
-        return CopyLowering(self._group, buffers, self._gpu, self.size).call
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
+        return CopyLowering(self.group, buffers, self._gpu, self.size)
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "transport": "memcpy"}
@@ -113,6 +114,10 @@ class CopyLowering:
         self._copy = torch.Tensor.copy_
         self._streams: dict[int, Any] = {}
 
+    def within(self, communicator: Any) -> CopyLowering:
+        """Copies are within a rank: a group changes nothing."""
+        return self
+
     def call(self, step: Step) -> Call:
         match step:
             case Copy(source, target):
@@ -120,7 +125,7 @@ class CopyLowering:
                     self._copy,
                     (self._torch.tensors(target), self._torch.tensors(source), WITHOUT_WAITING),
                 )
-            case Icopy(source, target, request):
+            case Start(Copy(source, target), request):
                 if request not in self._streams:
                     self._streams[request] = self._gpu.side_stream()
                 stream = self._streams[request]
@@ -133,6 +138,7 @@ class CopyLowering:
             case Barrier():
                 return NO_CALL if self._size == 1 else self._torch.call(step)
             case _:
+                operation = operation_of(step)
                 raise Unsupported(
-                    f"cuda_copy copies within a rank only; it has no {type(step).__name__}"
+                    f"cuda_copy copies within a rank only; it has no {type(operation).__name__}"
                 )

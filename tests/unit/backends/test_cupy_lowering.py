@@ -18,6 +18,7 @@ from gpu_scenes import gpu_scenes
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_on_host import COLLECTIVES, MESSAGES, Communicator, Device, Entry, Nccl, deliver
+from step_trials import SLOTS, Trials, allocated, wrong
 
 from commbench.backends.cupy.lowering import NCCL_UNSUPPORTED, CupyLowering
 from commbench.buffers.memory import HostBuffer
@@ -27,16 +28,16 @@ from commbench.core.program import (
     AllReduce,
     BufferSpec,
     Gather,
-    Irecv,
-    Isend,
     Program,
     Recv,
     Send,
+    Start,
+    Step,
     View,
     WaitAll,
 )
 from commbench.engines.device import HostSync
-from commbench.engines.lowered import Lowered, skip_reason
+from commbench.engines.lowered import Lowered, form_missing
 
 SPEC = BufferSpec("data", 6, "float32", slots=3)
 DATA = View("data")
@@ -75,7 +76,7 @@ class Ranks:
 def test_every_benchmark_is_exact(scene: Any, pool: int, sync: str) -> None:
     benchmark, case, size = scene
     programs = [benchmark.program(case, rank, size) for rank in range(size)]
-    if skip_reason(NCCL_UNSUPPORTED, case):
+    if form_missing(NCCL_UNSUPPORTED, programs[0]):
         with pytest.raises(Unsupported, match="not sent yet"):
             Ranks(programs)
         return
@@ -98,7 +99,7 @@ def names(program: Program) -> list[str]:
 
 
 def test_a_window_is_one_group_and_the_acknowledgement_comes_after_it() -> None:
-    window = tuple(Isend(View("data", slot), 1, slot) for slot in range(3))
+    window = tuple(Start(Send(View("data", slot), 1), slot) for slot in range(3))
     program = Program((SPEC,), (*window, WaitAll((0, 1, 2)), Recv(DATA, 1)))
     assert names(program) == ["groupStart", "send", "send", "send", "groupEnd", "recv"]
     assert names(program.repeated(2)) == 2 * names(program)
@@ -106,18 +107,29 @@ def test_a_window_is_one_group_and_the_acknowledgement_comes_after_it() -> None:
 
 def test_what_blocks_between_a_post_and_its_wait_is_in_the_group() -> None:
     """A rank's message to itself: outside of the group both ends would wait for each other."""
-    program = Program((SPEC,), (Irecv(DATA, 0, 0), Send(View("data", 1), 0), WaitAll((0,))))
+    program = Program((SPEC,), (Start(Recv(DATA, 0), 0), Send(View("data", 1), 0), WaitAll((0,))))
     assert names(program) == ["groupStart", "recv", "send", "groupEnd"]
 
 
-def test_the_end_of_a_group_ends_all_of_it() -> None:
-    program = Program((SPEC,), (Irecv(DATA, 1, 0), Isend(DATA, 1, 1), WaitAll((0,)), WaitAll((1,))))
-    assert names(program) == ["groupStart", "recv", "send", "groupEnd"]
+STARTED = (Start(Recv(DATA, 1), 0), Start(Send(DATA, 1), 1))
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ((*STARTED, WaitAll((0,)), WaitAll((1,))), "completes all started messages"),
+        ((*STARTED, AllReduce(DATA, DATA, "sum"), WaitAll((0, 1))), "needs a WaitAll"),
+        ((Start(AllReduce(DATA, DATA, "sum"), 0), WaitAll((0,))), "can't start a AllReduce"),
+    ],
+)
+def test_what_one_stream_can_not_start_is_refused(steps: tuple[Step, ...], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        names(Program((SPEC,), steps))
 
 
 def test_messages_that_nobody_waits_for_are_refused() -> None:
     with pytest.raises(Unsupported, match="without a WaitAll"):
-        Ranks([Program((SPEC,), (Irecv(DATA, 0, 0),))])
+        Ranks([Program((SPEC,), (Start(Recv(DATA, 0), 0),))])
 
 
 def test_a_call_that_fails_does_not_leave_its_group_open() -> None:
@@ -131,7 +143,7 @@ def test_a_call_that_fails_does_not_leave_its_group_open() -> None:
     held: Any = {"data": HostBuffer(SPEC)}
     device: Any = Device(log)
     lowering = CupyLowering(Nccl(log), Failing(log, 0, 2), device, held, 0)
-    steps = (Irecv(DATA, 1, 0), Isend(DATA, 1, 1), WaitAll((0, 1)))
+    steps = (Start(Recv(DATA, 1), 0), Start(Send(DATA, 1), 1), WaitAll((0, 1)))
     calls = Lowered.of(Program((SPEC,), steps), "barrier", lowering.call)
     with pytest.raises(CommunicationError, match="unhandled cuda error"):
         HostSync(device, calls, 1)(1)
@@ -142,6 +154,26 @@ def test_a_root_sends_itself_nothing_in_place() -> None:
     own = View("data", 0, 0, 3)
     gather = Program((SPEC,), (Gather(own, DATA, 0),))
     assert names(gather) == ["groupStart", "recv", "groupEnd"]
+
+
+def test_uneven_blocks_are_one_group_without_the_empty_ones() -> None:
+    trials = [
+        Trials(rank, 3, "float32", 5, ["sum"], [0]).all_to_all_v("uneven") for rank in range(3)
+    ]
+    specs = [
+        tuple(
+            BufferSpec(name, held if isinstance(held, int) else len(held), "float32", SLOTS)
+            for name, held in trial.before.items()
+        )
+        for trial in trials
+    ]
+    ranks = Ranks([Program(own, trial.steps) for own, trial in zip(specs, trials, strict=True)])
+    for held, trial in zip(ranks.buffers, trials, strict=True):
+        allocated(trial, lambda spec, _, held=held: held[spec.name], 1)
+    deliver(ranks.run(1))
+    for rank, trial in enumerate(trials):
+        assert list(wrong(trial, ranks.buffers[rank], 1)) == []
+    assert [name for name, _ in ranks.logs[0]].count("send") == 2, "one of three blocks is empty"
 
 
 def test_arguments_are_in_ncclls_order() -> None:
