@@ -1,0 +1,53 @@
+"""The readers of all formats, and the traces in the files that a user names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from commbench.core.errors import Unreadable
+from commbench.workloads.operations import RankTrace
+from commbench.workloads.trace_files import TraceFile, trace_files
+
+from .protocol import TraceReader
+from .torch_profiler import TorchProfiler
+
+READERS: tuple[TraceReader, ...] = (TorchProfiler(),)
+CUT = "files that end early; the operations before count"
+
+
+def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], list[str]]:
+    """What the files say about their ranks, and the names of files in no known format; raises
+    Unreadable, also where there is no trace at all."""
+    traces: list[RankTrace] = []
+    unknown: list[str] = []
+    for file in trace_files(paths):
+        reader = _reader_of(file)
+        if reader is None:
+            unknown.append(file.name)
+            continue
+        for trace in reader.read(file):
+            traces.append(_with_note(trace, CUT) if file.ended_early else trace)
+    if not traces:
+        named = ", ".join(unknown[:3])
+        raise Unreadable(
+            f"{named} is no trace that commbench knows; known are:"
+            f" {', '.join(reader.form for reader in READERS)} (docs/workloads.md)"
+        )
+    return traces, unknown
+
+
+def _reader_of(file: TraceFile) -> TraceReader | None:
+    return next((reader for reader in READERS if reader.recognises(file)), None)
+
+
+def _with_note(trace: RankTrace, note: str) -> RankTrace:
+    return RankTrace(
+        trace.source,
+        trace.form,
+        trace.rank,
+        trace.operations,
+        trace.world_size,
+        trace.step_ns,
+        trace.foreign,
+        {**trace.notes, note: 1},
+    )
