@@ -15,6 +15,7 @@ from commbench.core.units import format_ranges
 from .operations import POINT_TO_POINT, REDUCING, ROOTED, Operation, RankGroup, RankTrace
 
 ASSUMED_WORLD = "groups are not recorded; all ranks agree on the order, so all are in one group"
+ASSUMED_BY_NAME = "ranks of groups are not recorded; those with calls in a group are its ranks"
 UNMATCHED = "groups are not recorded, so the calls of different ranks can't be matched"
 UNEVEN_WINDOWS = "operations that only some ranks have: the traces begin or end at others"
 # they have as many bytes on each rank of the group
@@ -55,10 +56,11 @@ class Collective:
 
     @property
     def waiting_ns(self) -> dict[int, int]:
-        """How long each rank waited for the last one; the ends of a collective are alike, so no
-        clocks of different hosts are compared."""
+        """How long each rank waited for the last one. Where all ranks wait for all, their ends are
+        alike, so no clocks of different hosts are compared; empty for other operations."""
         shortest_ns = self.job_ns
-        if shortest_ns is None or len(self.durations_ns) < 2:
+        symmetric = self.operation not in (*ROOTED, *POINT_TO_POINT)
+        if shortest_ns is None or len(self.durations_ns) < 2 or not symmetric:
             return {}
         return {rank: total - shortest_ns for rank, total in self.durations_ns.items()}
 
@@ -107,7 +109,7 @@ def training_job(traces: Sequence[RankTrace]) -> TrainingJob:
     for trace in traces:
         notes.update(trace.notes)
         foreign.update(trace.foreign)
-    calls = _one_world(calls, world_size, notes)
+    calls = _with_assumed_groups(calls, world_size, notes)
     _check_groups(calls)
     calls = _one_all_to_all(calls)
     steps_ns = [duration for trace in traces for duration in trace.step_ns]
@@ -147,45 +149,65 @@ def _world_size(traces: Sequence[RankTrace]) -> int | None:
     return size
 
 
-def _one_world(
+def _with_assumed_groups(
     calls: Mapping[int, tuple[Operation, ...]], world_size: int | None, notes: Counter[str]
 ) -> dict[int, tuple[Operation, ...]]:
-    """The calls with one group of all ranks, where the trace has no ranks of groups and nothing
-    contradicts this."""
-    unknown = {
-        rank: {call.group for call in rank_calls if call.group.ranks is None}
+    """The calls with the ranks of their groups, where traces have none and nothing contradicts the
+    ranks that are assumed."""
+    unknown = sum(call.group.ranks is None for rank_calls in calls.values() for call in rank_calls)
+    if not unknown or len(calls) == 1:
+        return dict(calls)
+    complete = len(calls) == (world_size or max(calls) + 1)
+    assumed = _assumed_groups(calls) if complete else {}
+    alike: dict[tuple[RankGroup, int], list[Operation]] = defaultdict(list)
+    for rank_calls in calls.values():
+        for call in rank_calls:
+            if call.group.name in assumed and not call.is_point_to_point:
+                alike[assumed[call.group.name], call.sequence].append(call)
+    sizes_fit = all(
+        call.group.size in (None, group.size)
+        for (group, _), parts in alike.items()
+        for call in parts
+    )
+    if not assumed or not sizes_fit or not all(map(_are_alike, alike.values())):
+        notes[UNMATCHED] += unknown
+        return dict(calls)
+    world = len(set(assumed.values())) == 1
+    notes[ASSUMED_WORLD if world else ASSUMED_BY_NAME] += unknown
+    return {
+        rank: tuple(
+            call if call.group.ranks else replace(call, group=assumed[call.group.name])
+            for call in rank_calls
+        )
         for rank, rank_calls in calls.items()
     }
-    if not any(unknown.values()):
-        return dict(calls)
-    sizes = {group.size for groups in unknown.values() for group in groups if group.size}
-    whole_world = len(calls) == (world_size or max(calls) + 1)
-    agreed = (
-        len({tuple(_shared_kind(call) for call in rank_calls) for rank_calls in calls.values()})
-        == 1
-    )
-    single = all(
-        len({call.group.name for call in rank_calls}) <= 1 for rank_calls in calls.values()
-    )
-    if len(calls) > 1 and whole_world and agreed and single and sizes <= {len(calls)}:
-        notes[ASSUMED_WORLD] += sum(map(len, calls.values()))
-        world = RankGroup("", tuple(sorted(calls)), len(calls))
-        return {
-            rank: tuple(replace(call, group=world) for call in rank_calls)
-            for rank, rank_calls in calls.items()
-        }
-    if len(calls) > 1:
-        notes[UNMATCHED] += sum(
-            call.group.ranks is None for rank_calls in calls.values() for call in rank_calls
-        )
-    return dict(calls)
 
 
-def _shared_kind(call: Operation) -> tuple[object, ...]:
-    """What is the same on all ranks of a collective."""
-    operation = call.operation.removesuffix("_v")
-    equal = (call.input_bytes, call.output_bytes) if operation in EQUAL_BYTES else ()
-    return (operation, call.dtype, *equal)
+def _assumed_groups(calls: Mapping[int, tuple[Operation, ...]]) -> dict[str, RankGroup]:
+    """A group with ranks for each name without: all ranks if each uses one group, whose address or
+    name may differ, else those that use the name; empty where a name is of one rank only."""
+    users: dict[str, set[int]] = defaultdict(set)
+    for rank, rank_calls in calls.items():
+        for call in rank_calls:
+            if call.group.ranks is None:
+                users[call.group.name].add(rank)
+    uses = Counter(rank for ranks in users.values() for rank in ranks)
+    if set(uses.values()) == {1} and set(uses) == set(calls):
+        return dict.fromkeys(users, RankGroup("", tuple(sorted(calls)), len(calls)))
+    if any(len(ranks) == 1 for ranks in users.values()):
+        return {}
+    return {
+        name: RankGroup(name, tuple(sorted(ranks)), len(ranks)) for name, ranks in users.items()
+    }
+
+
+def _are_alike(parts: Sequence[Operation]) -> bool:
+    """Whether calls of different ranks can be one operation; what is not known fits everything."""
+    operations = {part.operation.removesuffix("_v") for part in parts}
+    facts: list[set[object]] = [{part.dtype for part in parts}]
+    if operations & set(EQUAL_BYTES):
+        facts += [{part.input_bytes for part in parts}, {part.output_bytes for part in parts}]
+    return len(operations) == 1 and all(len(values - {None}) <= 1 for values in facts)
 
 
 def _check_groups(calls: Mapping[int, tuple[Operation, ...]]) -> None:
@@ -245,7 +267,7 @@ def _collectives(
     for parts in together.values():
         group = parts[0].group
         pair = parts[0].is_point_to_point
-        if not pair and len({_shared_kind(part) for part in parts}) > 1:
+        if not pair and not _are_alike(parts):
             raise _disagreement(parts)
         expected = 2 if pair else group.size
         present = [rank for rank in group.ranks or () if rank in calls]
@@ -270,10 +292,10 @@ def _meeting(rank: int, call: Operation) -> tuple[object, ...]:
 
 def _disagreement(parts: Sequence[Operation]) -> Unreadable:
     """Names the smaller side."""
-    kinds = Counter(map(_shared_kind, parts))
-    usual = kinds.most_common(1)[0][0]
-    other = next(part for part in parts if _shared_kind(part) != usual)
-    most = next(part for part in parts if _shared_kind(part) == usual)
+    texts = Counter(map(_short, parts))
+    usual = texts.most_common(1)[0][0]
+    other = next(part for part in parts if _short(part) != usual)
+    most = next(part for part in parts if _short(part) == usual)
     group = other.group
     return Unreadable(
         f"the ranks of group {one_line(group.name)!r} ({format_ranges(group.ranks or ())}) disagree"

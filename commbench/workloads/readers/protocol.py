@@ -10,7 +10,7 @@ from commbench.workloads.operations import RankGroup, RankTrace
 from commbench.workloads.trace_files import TraceFile
 
 RANK_IN_NAME = re.compile(r"(?:rank|worker|host|eg|trace)[-_ ]?([0-9]{1,7})(?![0-9])", re.I)
-LAST_NUMBER = re.compile(r"[._]([0-9]{1,7})\.[A-Za-z]+$")
+LAST_NUMBER = re.compile(r"[._]([0-9]{1,7})(?:\.[A-Za-z]+)*$")
 CUT_LIST = "...]"
 MOST_RANKS = 2**20
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from commbench.core.errors import Unreadable
 from commbench.workloads.operations import RankTrace
 from commbench.workloads.trace_files import TraceFile, trace_files
 
+from .execution_trace import ExecutionTrace
+from .flight_recorder import FlightRecorder
 from .protocol import TraceReader
 from .torch_profiler import TorchProfiler
 
-READERS: tuple[TraceReader, ...] = (TorchProfiler(),)
+READERS: tuple[TraceReader, ...] = (
+    ExecutionTrace(),
+    FlightRecorder(),
+    TorchProfiler(),
+)
 CUT = "files that end early; the operations before count"
 
 
@@ -26,7 +33,8 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], list[str]]:
             unknown.append(file.name)
             continue
         for trace in reader.read(file):
-            traces.append(_with_note(trace, CUT) if file.ended_early else trace)
+            cut = {CUT: 1} if file.ended_early else {}
+            traces.append(replace(trace, notes={**trace.notes, **cut}))
     if not traces:
         named = ", ".join(unknown[:3])
         raise Unreadable(
@@ -38,16 +46,3 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], list[str]]:
 
 def _reader_of(file: TraceFile) -> TraceReader | None:
     return next((reader for reader in READERS if reader.recognises(file)), None)
-
-
-def _with_note(trace: RankTrace, note: str) -> RankTrace:
-    return RankTrace(
-        trace.source,
-        trace.form,
-        trace.rank,
-        trace.operations,
-        trace.world_size,
-        trace.step_ns,
-        trace.foreign,
-        {**trace.notes, note: 1},
-    )
