@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import shlex
@@ -19,12 +20,16 @@ from commbench.core.units import (
     plural,
 )
 from commbench.workloads.analysis import Signature, late_ranks, signatures
+from commbench.workloads.generators import GENERATORS, generate
 from commbench.workloads.operations import Operation
 from commbench.workloads.readers.registry import read_traces
 from commbench.workloads.training_job import TrainingJob, training_job
+from commbench.workloads.workload_file import workload_of, workload_text
 
 from .options import CommandParser, check_file, write_file
 
+REPLAY_USAGE = """commbench replay TRACE... [--csv FILE] [--export job.json]
+       commbench replay --generate fsdp ranks=64 params=70e9 layers=80 --export job.json"""
 TO_STDOUT = "-"
 MOST_NAMED_FILES = 3
 SIGNATURE_COLUMNS = (
@@ -46,35 +51,75 @@ OPERATION_COLUMNS = (
 
 def replay(words: list[str]) -> int:
     """Print the analysis of traces; returns 0. Raises ConfigError, Unreadable."""
+    options = _replay_parser().parse_args(words)
+    for option in ("csv", "export"):
+        _check_output(f"--{option}", getattr(options, option))
+    if options.generate is not None:
+        return _generated(options)
+    if not options.words:
+        raise ConfigError("which traces? name files, archives or folders, or --generate NAME")
+    traces, unknown = read_traces(options.words)
+    job = training_job(traces)
+    if options.csv == TO_STDOUT:
+        sys.stdout.write(operations_csv(job))
+        return 0
+    # refused before anything is printed
+    exported = workload_text(workload_of(job)) if options.export is not None else None
+    print(job_text(job, unknown), end="")
+    if options.csv is not None:
+        write_file("--csv", options.csv, operations_csv(job), replace=False)
+        print(f"{job.operations} operations: {options.csv}")
+    if exported is not None:
+        _write_workload(options.export, exported)
+    else:
+        print(f"next: commbench replay {shlex.join(options.words)} --export job.json")
+    return 0
+
+
+def _replay_parser() -> CommandParser:
     parser = CommandParser(
         prog="commbench replay",
+        usage=REPLAY_USAGE,
         description="Where a job's communication time goes, from the traces of its ranks"
         " (docs/workloads.md says how to record them). Nothing is measured.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("paths", nargs="+", metavar="TRACE", help="files, archives, or a folder with one a rank")
+    add("words", nargs="*", metavar="TRACE", help="files, archives, or a folder with one a rank")
     add("--csv", metavar="FILE", help="write every operation of every rank; - is stdout")
-    options = parser.parse_args(words)
-    _check_outputs(options.csv)
-    traces, unknown = read_traces(options.paths)
-    job = training_job(traces)
-    if options.csv == TO_STDOUT:
-        sys.stdout.write(operations_csv(job))
-        return 0
-    print(job_text(job, unknown, options.paths), end="")
-    if options.csv is not None:
-        write_file("--csv", options.csv, operations_csv(job), replace=False)
-        print(f"{job.operations} operations: {options.csv}")
+    add("--export", metavar="FILE", help="write the job's communication, without any names")
+    add(
+        "--generate",
+        metavar="NAME",
+        help=f"make a job instead of reading one: {', '.join(GENERATORS)}",
+    )
+    return parser
+
+
+def _generated(options: argparse.Namespace) -> int:
+    """Write the file of a generator from the words KEY=VALUE."""
+    pairs = [word.partition("=") for word in options.words]
+    wrong = [key for key, equals, _ in pairs if not equals]
+    if wrong:
+        raise ConfigError(f"--generate {options.generate}: {wrong[0]!r} is not KEY=VALUE")
+    workload = generate(options.generate, {key: value for key, _, value in pairs})
+    if options.export is None or options.csv is not None:
+        raise ConfigError("--generate writes a file, and only that; add --export job.json")
+    _write_workload(options.export, workload_text(workload))
     return 0
 
 
-def _check_outputs(csv_file: str | None) -> None:
-    if csv_file is None or csv_file == TO_STDOUT:
+def _write_workload(name: str, text: str) -> None:
+    write_file("--export", name, text, replace=False)
+    print(f"workload: {name}")
+
+
+def _check_output(option: str, name: str | None) -> None:
+    if name is None or (name == TO_STDOUT and option == "--csv"):
         return
-    check_file("--csv", csv_file)
-    if Path(csv_file).exists():
-        raise ConfigError(f"--csv {csv_file} exists; choose another file")
+    check_file(option, name)
+    if Path(name).exists():
+        raise ConfigError(f"{option} {name} exists; choose another file")
 
 
 def operations_csv(job: TrainingJob) -> str:
@@ -102,7 +147,7 @@ def _counts_text(counts: Sequence[int] | None) -> str | None:
     return None if counts is None else " ".join(map(str, counts))
 
 
-def job_text(job: TrainingJob, unknown_files: Sequence[str], paths: Sequence[str]) -> str:
+def job_text(job: TrainingJob, unknown_files: Sequence[str]) -> str:
     """What the command prints."""
     terminal = Terminal.of(sys.stdout)
     rows = signatures(job)
@@ -118,7 +163,6 @@ def job_text(job: TrainingJob, unknown_files: Sequence[str], paths: Sequence[str
         *_other_libraries(job),
         *(f"not complete: {text} ({count})" for text, count in job.notes.items()),
         *_unknown_file_lines(unknown_files),
-        f"next: commbench replay {' '.join(map(shlex.quote, paths))} --csv FILE",
     ]
     texts = [line if line == table else paragraphs([line], terminal) for line in lines]
     return "\n".join(texts) + "\n"

@@ -7,9 +7,13 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from commbench.workloads.operations import ITEM_BYTES
+from commbench.workloads.readers.registry import read_traces
+from commbench.workloads.training_job import training_job
+from commbench.workloads.workload_file import workload_of, workload_text
 
 GROUP_FACTOR = ("all_gather", "gather")
 TORCH_TYPES = {
@@ -278,9 +282,20 @@ def write_pickled_flight_recorder(schedule: Schedule, folder: Path) -> None:
     write_flight_recorder(schedule, folder, pickled=True)
 
 
+def write_workload(schedule: Schedule, folder: Path) -> None:
+    """commbench's own file, from a profile of the same schedule."""
+    source = folder / "source"
+    source.mkdir()
+    write_kineto(schedule, source)
+    job = training_job(read_traces([str(source)])[0])
+    (folder / "job.json").write_text(workload_text(workload_of(job)))
+    rmtree(source)
+
+
 # name -> writer of a folder with one file a rank
 WRITERS: dict[str, Callable[[Schedule, Path], None]] = {
     "torch profiler": write_kineto,
+    "commbench workload": write_workload,
     "execution trace": write_execution_trace,
     "Flight Recorder": write_flight_recorder,
     "Flight Recorder pickle": write_pickled_flight_recorder,

@@ -9,12 +9,14 @@ from commbench.core.errors import Unreadable
 from commbench.workloads.operations import RankTrace
 from commbench.workloads.trace_files import TraceFile, trace_files
 
+from .commbench_workload import CommbenchWorkload
 from .execution_trace import ExecutionTrace
 from .flight_recorder import FlightRecorder
 from .protocol import TraceReader
 from .torch_profiler import TorchProfiler
 
 READERS: tuple[TraceReader, ...] = (
+    CommbenchWorkload(),
     ExecutionTrace(),
     FlightRecorder(),
     TorchProfiler(),

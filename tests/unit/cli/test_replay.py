@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from places import TRACES
+from trace_writers import Call, write_kineto
 
 from commbench.cli.replay import replay
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable
@@ -90,3 +91,46 @@ def test_a_file_that_exists_is_not_replaced(tmp_path: Path) -> None:
 def _written(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
+
+
+def test_a_generated_job_is_a_file_that_the_command_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.json"
+    words = ["--generate", "fsdp", "params=7e9", "layers=32", "ranks=8", "--export", str(path)]
+    assert replay(words) == 0
+    assert replay([str(path)]) == 0
+    out = capsys.readouterr().out
+    assert f"workload: {path}" in out
+    assert "8 of 8 ranks, commbench workload; 768 operations in 2 signatures, 1 group" in out
+
+
+def test_an_exported_job_is_read_back_with_the_same_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    write_kineto([Call("0", (0, 1), "all_reduce", "float32", 8)], traces)
+    exported = tmp_path / "job.json"
+    assert replay([str(traces), "--export", str(exported)]) == 0
+    capsys.readouterr()
+    tables = []
+    for source in (traces, exported):
+        assert replay([str(source), "--csv", "-"]) == 0
+        rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
+        tables.append([{**row, "start_ns": "", "end_ns": ""} for row in rows])
+    assert tables[0] == tables[1] and len(tables[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "which traces"),
+        (["--generate", "ddp", "ranks"], "'ranks' is not KEY=VALUE"),
+        (["--generate", "ddp", "ranks=2", "params=8"], "add --export job.json"),
+        (["--generate", "x", "--export", "/missing/job.json"], "there is no folder /missing"),
+    ],
+)
+def test_what_the_command_needs_is_said(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replay(words)

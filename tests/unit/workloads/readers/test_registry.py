@@ -83,7 +83,7 @@ def test_every_reader_has_a_writer_of_its_format() -> None:
 
 @given(schedule=SCHEDULES)
 def test_splits_are_those_of_the_schedule_in_formats_that_have_them(schedule: Schedule) -> None:
-    for name in ("torch profiler", "execution trace"):
+    for name in ("torch profiler", "execution trace", "commbench workload"):
         with TemporaryDirectory() as folder:
             WRITERS[name](schedule, Path(folder))
             job = training_job(read_traces([folder])[0])
