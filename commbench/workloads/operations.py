@@ -85,11 +85,13 @@ class Operation:
     start_ns: int | None = None
     end_ns: int | None = None
     step: int | None = None
+    elapsed_ns: int | None = None
 
     @property
     def duration_ns(self) -> int | None:
+        """`elapsed_ns` where a trace has only that."""
         if self.start_ns is None or self.end_ns is None:
-            return None
+            return self.elapsed_ns
         return self.end_ns - self.start_ns
 
     @property
@@ -126,6 +128,20 @@ def element_type(word: object) -> tuple[str, int] | None:
     """Name here and bytes of an element of a trace's type; None for an unknown one."""
     name = _SPELLINGS.get(str(word).strip().lower())
     return None if name is None else (name, ITEM_BYTES[name])
+
+
+def rank_bytes(
+    operation: str, count_bytes: int, ranks: int | None
+) -> tuple[int | None, int | None]:
+    """Bytes in and out of a rank for NCCL's count, which is of the smaller side."""
+    many = count_bytes * ranks if ranks is not None else None
+    if operation == "all_gather":
+        return count_bytes, many
+    if operation == "reduce_scatter":
+        return many, count_bytes
+    if operation in ("all_to_all", "gather", "scatter"):
+        return many, many
+    return count_bytes, count_bytes
 
 
 def even(counts: Sequence[int] | None) -> bool:

@@ -14,6 +14,7 @@ from commbench.core.terminal import one_line
 
 HEAD_BYTES = 2**16
 PART_BYTES = 2**20
+LONGEST_LINE_BYTES = 2**20
 GZIP_MAGIC = b"\x1f\x8b"
 TAR_MAGIC = b"ustar"
 TAR_MAGIC_AT = 257
@@ -40,6 +41,15 @@ class TraceFile:
             self.read_bytes += len(chunk)
             yield chunk
             chunk = self._read(PART_BYTES)
+
+    def lines(self) -> Iterator[bytes]:
+        """All of it, line by line; of a longer one than LONGEST_LINE_BYTES only the end."""
+        rest = b""
+        for chunk in self.chunks():
+            lines = (rest + chunk).split(b"\n")
+            rest = lines.pop()[-LONGEST_LINE_BYTES:]
+            yield from lines
+        yield rest
 
     def content(self, most_bytes: int) -> bytes:
         """All of a file that must be small; raises Unreadable."""

@@ -126,6 +126,10 @@ def _check_exportable(job: TrainingJob) -> None:
     lacking = {
         "the ranks of its group": sum(call.group.ranks is None for call in calls),
         "its bytes": sum(call.input_bytes is None or call.output_bytes is None for call in calls),
+        "its type of elements": sum(
+            call.dtype is None and call.input_bytes != 0 and call.output_bytes != 0
+            for call in calls
+        ),
         "the other side": sum(call.is_point_to_point and call.peer is None for call in calls),
     }
     for what, count in lacking.items():
@@ -215,14 +219,14 @@ def _rank_order(order: Sequence[int], ranks: Sequence[int], job: TrainingJob) ->
 
 def _unknowns(job: TrainingJob) -> tuple[str, ...]:
     calls = [call for rank_calls in job.calls.values() for call in rank_calls]
-    untimed = any(call.duration_ns is None for call in calls)
+    untimed = any(call.start_ns is None or call.end_ns is None for call in calls)
     splits = any(call.operation == "all_to_all_v" and call.send_counts is None for call in calls)
     unknown = {
         GAPS_UNKNOWN: untimed,
         REDUCTION_UNKNOWN: REDUCTION_UNKNOWN in job.unknown,
         ROOTS_UNKNOWN: ROOTS_UNKNOWN in job.unknown,
         SPLITS_UNKNOWN: splits,
-        TIMES_UNKNOWN: untimed,
+        TIMES_UNKNOWN: any(call.duration_ns is None for call in calls),
     }
     return tuple(name for name in UNKNOWNS if unknown[name])
 

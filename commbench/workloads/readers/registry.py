@@ -9,16 +9,22 @@ from commbench.core.errors import Unreadable
 from commbench.workloads.operations import RankTrace
 from commbench.workloads.trace_files import TraceFile, trace_files
 
+from .chakra import Chakra
 from .commbench_workload import CommbenchWorkload
 from .execution_trace import ExecutionTrace
 from .flight_recorder import FlightRecorder
+from .nccl_calls import NcclCalls
+from .nccl_inspector import NcclInspector
 from .protocol import TraceReader
 from .torch_profiler import TorchProfiler
 
 READERS: tuple[TraceReader, ...] = (
+    Chakra(),
     CommbenchWorkload(),
     ExecutionTrace(),
     FlightRecorder(),
+    NcclInspector(),
+    NcclCalls(),
     TorchProfiler(),
 )
 CUT = "files that end early; the operations before count"
