@@ -32,6 +32,7 @@ REPLAY_USAGE = """commbench replay TRACE... [--csv FILE] [--export job.json]
        commbench replay --generate fsdp ranks=64 params=70e9 layers=80 --export job.json"""
 TO_STDOUT = "-"
 MOST_NAMED_FILES = 3
+MOST_NAMED_LIBRARIES = 5
 SIGNATURE_COLUMNS = (
     TableColumn("signature"),
     TableColumn("group"),
@@ -252,7 +253,9 @@ def _other_libraries(job: TrainingJob) -> list[str]:
     if not job.foreign:
         return []
     count = sum(job.foreign.values())
-    named = ", ".join(f"{name} ({times})" for name, times in sorted(job.foreign.items()))
+    most = sorted(job.foreign.items(), key=lambda pair: (-pair[1], pair[0]))
+    named = ", ".join(f"{name:.60} ({times})" for name, times in most[:MOST_NAMED_LIBRARIES])
+    named += ", ..." if len(most) > MOST_NAMED_LIBRARIES else ""
     return [
         f"other libraries: {count} collectives are not of the process groups, so they are not in"
         f" the table and its sums: {named}"
