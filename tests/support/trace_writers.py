@@ -187,6 +187,7 @@ def _kineto_events(number: int, call: Call, rank: int) -> list[dict[str, Any]]:
         "Process Group Name": call.group,
         "Process Group Ranks": str(list(call.ranks)),
         "Group size": len(call.ranks),
+        "Rank": rank,
     }
     start = 1000.0 + number * 10 * GAP_US + rank * LATE_US
     end = 1000.0 + number * 10 * GAP_US + 5 * GAP_US

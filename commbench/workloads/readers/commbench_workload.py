@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from commbench.workloads.operations import Operation, RankGroup, RankTrace, numbered
 from commbench.workloads.trace_files import TraceFile
-from commbench.workloads.workload_file import FORMAT, Workload, WorkloadOperation, parse_workload
+from commbench.workloads.workload_file import (
+    FORMAT,
+    RankOrder,
+    Workload,
+    WorkloadOperation,
+    parse_workload,
+)
 
 LARGEST_WORKLOAD_BYTES = 256 * 2**20
 
@@ -23,28 +28,25 @@ class CommbenchWorkload:
         groups = [
             RankGroup(str(index), ranks, len(ranks)) for index, ranks in enumerate(workload.groups)
         ]
+        orders = {rank: order for order in workload.orders for rank in order.ranks}
         return [
             RankTrace(
                 file.name,
                 self.form,
                 rank,
-                _rank_calls(workload, groups, rank),
+                _rank_calls(workload, orders.get(rank), groups, rank),
                 workload.ranks,
-                notes=Counter(),
             )
             for rank in range(workload.ranks)
         ]
 
 
-def _rank_calls(workload: Workload, groups: list[RankGroup], rank: int) -> tuple[Operation, ...]:
-    order = next((order for order in workload.orders if rank in order.ranks), None)
-    if order is None:
-        return ()
+def _rank_calls(
+    workload: Workload, order: RankOrder | None, groups: list[RankGroup], rank: int
+) -> tuple[Operation, ...]:
+    calls = order.calls if order is not None else ()
     return numbered(
-        [
-            _workload_fields(workload.operations[call.operation], groups, rank)
-            for call in order.calls
-        ],
+        [_workload_fields(workload.operations[call.operation], groups, rank) for call in calls],
         rank,
     )
 

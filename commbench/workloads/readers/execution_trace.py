@@ -105,9 +105,10 @@ def _call_fields(
         if NOT_A_TRANSFER not in values:
             notes[UNREADABLE_CALLS] += 1
         return None
+    listed_attributes = node.get("attrs")
     attributes = {
         str(entry.get("name")): entry.get("value")
-        for entry in node.get("attrs") or []
+        for entry in (listed_attributes if isinstance(listed_attributes, list) else [])
         if isinstance(entry, dict)
     }
     operation = operation_named(values[at])

@@ -70,6 +70,11 @@ def _add_record(processes: dict[object, _Inspected], record: object) -> bool:
     process.notes[NO_TYPES] += 1
     times = performance.get("event_trace_ts")
     times = times if isinstance(times, dict) else {}
+    start_ns = nanoseconds(times.get("coll_start_ts"))
+    end_ns = nanoseconds(times.get("coll_stop_ts"))
+    if start_ns is None or end_ns is None or end_ns < start_ns:
+        start_ns = None
+        end_ns = None
     process.calls.append(
         Operation(
             rank,
@@ -79,8 +84,8 @@ def _add_record(processes: dict[object, _Inspected], record: object) -> bool:
             None,
             input_bytes,
             output_bytes,
-            start_ns=nanoseconds(times.get("coll_start_ts")),
-            end_ns=nanoseconds(times.get("coll_stop_ts")),
+            start_ns=start_ns,
+            end_ns=end_ns,
             elapsed_ns=nanoseconds(performance.get("coll_exec_time_us")),
         )
     )

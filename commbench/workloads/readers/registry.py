@@ -40,7 +40,13 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], list[str]]:
         if reader is None:
             unknown.append(file.name)
             continue
-        for trace in reader.read(file):
+        try:
+            read = reader.read(file)
+        except RecursionError as error:
+            raise Unreadable(
+                f"{file.name} has values nested without end; record it again, or leave it out"
+            ) from error
+        for trace in read:
             cut = {CUT: 1} if file.ended_early else {}
             traces.append(replace(trace, notes={**trace.notes, **cut}))
     if not traces:

@@ -510,12 +510,12 @@ def _recorded_rank(facts: Mapping[str, Any], events: _Events) -> int | None:
     if "rank" in facts:
         return whole(facts["rank"])
     ranks = {
-        part.args.get("Rank")
+        whole(part.args.get("Rank"))
         for thread in events.calls.values()
         for part in thread
         if operation_named(part.args.get("Collective name")) not in (None, *POINT_TO_POINT)
     } - {None}
-    return whole(ranks.pop()) if len(ranks) == 1 else None
+    return ranks.pop() if len(ranks) == 1 else None
 
 
 def _foreign_counts(events: _Events) -> dict[str, int]:
