@@ -142,3 +142,11 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     counted, used_kib = done.stdout.splitlines()
     assert counted.split() == ["401", str(path.stat().st_size)]
     assert int(used_kib) < 200 * 1024
+
+
+@for_each("indent", [None, 1])
+def test_a_wanted_word_deep_inside_a_member_keeps_all_of_it(indent: int | None) -> None:
+    wanted = {"parts": [{"x": 1}, {"x": 2}, {"name": "KEEP"}, {"x": 3}], "id": 7}
+    document = {"events": [{"x": 0}, {"x": 0}, wanted, {"x": 0}, {"x": 0}]}
+    text = json.dumps(document, indent=indent).encode()
+    assert wanted in members(text, ["KEEP"])
