@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from places import TRACES
+from trace_writers import Call, write_kineto
 
 from commbench.core.errors import Unreadable
-from commbench.workloads.operations import RankTrace
+from commbench.workloads.operations import RankTrace, element_type, operation_named
 from commbench.workloads.readers.registry import read_traces
 from commbench.workloads.readers.torch_profiler import (
     NO_GROUP,
@@ -124,3 +126,38 @@ def test_a_file_that_is_cut_says_so_and_what_was_read_counts(tmp_path: Path) -> 
     plain.write_bytes(whole[: len(whole) * 99 // 100])
     (trace,), _ = read_traces([str(plain)])
     assert len(trace.operations) == 21 and any("end early" in note for note in trace.notes)
+
+
+def test_the_signatures_of_a_sharded_job_are_those_of_its_published_summary(
+    tmp_path: Path,
+) -> None:
+    """The summary of another tool has the calls and their megabytes; the traces are not public."""
+    summary = TRACES / "summary_fsdp70b_mi300_8rank" / "nccl_summary_long.csv"
+    rows = list(csv.DictReader(summary.read_text().splitlines()))
+    expected = {}
+    for row in rows:
+        operation = operation_named(row["Collective name"])
+        kind = element_type(row["dtype"])
+        assert operation is not None and kind is not None
+        sent = float(row["In msg size (MB)_first"])
+        received = float(row["Out msg size (MB)_first"])
+        elements = min(int(row["In msg nelems"]), int(row["Out msg nelems"]))
+        expected[operation, kind[0], sent, received] = elements
+    write_kineto(
+        [
+            Call("0", tuple(range(8)), operation, dtype, elements)
+            for (operation, dtype, _, _), elements in expected.items()
+        ],
+        tmp_path,
+    )
+    seen = {
+        (
+            call.operation,
+            call.dtype,
+            (call.input_bytes or 0) / 2**20,
+            (call.output_bytes or 0) / 2**20,
+        )
+        for collective in job(str(tmp_path)).collectives
+        for call in collective.calls
+    }
+    assert seen == set(expected) and len(rows) == 8 * len(expected)
