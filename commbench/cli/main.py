@@ -34,6 +34,7 @@ commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches 
                                      same verdict
 commbench predict PATH... --params N the communication of a data-parallel step on what was measured
 commbench export PATH... --csv FILE  results as CSV
+commbench replay TRACE...            where a training job's communication time goes, by its traces
 commbench doctor [--json]            what this machine has and which backends can run
 commbench help [COMMAND]             this text; the options of a command, as COMMAND --help
 torchrun|mpirun|srun ... commbench   the same as one rank of a given world
@@ -53,6 +54,7 @@ COMMANDS = {  # command with its own options -> module, function
     "compare": ("commbench.cli.compare", "compare_command"),
     "predict": ("commbench.cli.predict", "predict_command"),
     "export": ("commbench.cli.export", "export"),
+    "replay": ("commbench.cli.replay", "replay"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
     "doctor": ("commbench.cli.doctor", "doctor"),

@@ -53,7 +53,7 @@ def process_limit(error: BaseException) -> NoProcess | None:
 
 
 class Unreadable(CommbenchError):
-    """Raised for stored results that can't be read, by every command that reads them."""
+    """Raised for stored results and traces that can't be read, by every command that reads them."""
 
     exit_status = 2
 

@@ -11,3 +11,5 @@ SUPPORT = ROOT / "tests" / "support"
 HOST_GPU = SUPPORT / "host_gpu"
 DATA = ROOT / "tests" / "data"
 HARDWARE_TEXTS = DATA / "hardware"  # what commands and files of real machines said
+# real traces, where a checkout has them beside it
+TRACES = ROOT.parent / "shared" / "traces"

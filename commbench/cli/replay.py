@@ -1,0 +1,270 @@
+"""`commbench replay TRACE...`: what a training job communicates, from its traces."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from commbench.core.errors import ConfigError
+from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+from commbench.core.units import (
+    about_bytes,
+    format_number,
+    format_ranges,
+    format_seconds,
+    plural,
+)
+from commbench.workloads.analysis import Signature, late_ranks, signatures
+from commbench.workloads.generators import GENERATORS, generate
+from commbench.workloads.operations import Operation
+from commbench.workloads.readers.registry import read_traces
+from commbench.workloads.training_job import TrainingJob, training_job
+from commbench.workloads.workload_file import workload_of, workload_text
+
+from .options import CommandParser, check_file, write_file
+
+REPLAY_USAGE = """commbench replay TRACE... [--csv FILE] [--export job.json]
+       commbench replay --generate fsdp ranks=64 params=70e9 layers=80 --export job.json"""
+TO_STDOUT = "-"
+MOST_NAMED_FILES = 3
+MOST_NAMED_LIBRARIES = 5
+SIGNATURE_COLUMNS = (
+    TableColumn("signature"),
+    TableColumn("group"),
+    TableColumn("calls", right=True),
+    TableColumn("bytes", right=True),
+    TableColumn("busiest", right=True),
+    TableColumn("job us", right=True),
+    TableColumn("waiting", right=True),
+    TableColumn("share", right=True),
+)
+OPERATION_COLUMNS = (
+    *("rank", "group_ranks", "group_size", "sequence", "operation", "dtype", "input_bytes"),
+    *("output_bytes", "send_counts", "receive_counts", "root", "peer", "start_ns", "end_ns"),
+    "step",
+)
+
+
+def replay(words: list[str]) -> int:
+    """Print the analysis of traces; returns 0. Raises ConfigError, Unreadable."""
+    options = _replay_parser().parse_args(words)
+    for option in ("csv", "export"):
+        _check_output(f"--{option}", getattr(options, option))
+    if options.generate is not None:
+        return _generated(options)
+    if not options.words:
+        raise ConfigError("which traces? name files, archives or folders, or --generate NAME")
+    traces, unknown = read_traces(options.words)
+    job = training_job(traces)
+    if options.csv == TO_STDOUT:
+        sys.stdout.write(operations_csv(job))
+        return 0
+    # refused before anything is printed
+    exported = workload_text(workload_of(job)) if options.export is not None else None
+    print(job_text(job, unknown), end="")
+    if options.csv is not None:
+        write_file("--csv", options.csv, operations_csv(job), replace=False)
+        print(f"{job.operations} operations: {options.csv}")
+    if exported is not None:
+        _write_workload(options.export, exported)
+    else:
+        print(f"next: commbench replay {shlex.join(options.words)} --export job.json")
+    return 0
+
+
+def _replay_parser() -> CommandParser:
+    parser = CommandParser(
+        prog="commbench replay",
+        usage=REPLAY_USAGE,
+        description="Where a job's communication time goes, from the traces of its ranks"
+        " (docs/workloads.md says how to record them). Nothing is measured.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("words", nargs="*", metavar="TRACE", help="files, archives, or a folder with one a rank")
+    add("--csv", metavar="FILE", help="write every operation of every rank; - is stdout")
+    add("--export", metavar="FILE", help="write the job's communication, without any names")
+    add(
+        "--generate",
+        metavar="NAME",
+        help=f"make a job instead of reading one: {', '.join(GENERATORS)}",
+    )
+    return parser
+
+
+def _generated(options: argparse.Namespace) -> int:
+    """Write the file of a generator from the words KEY=VALUE."""
+    pairs = [word.partition("=") for word in options.words]
+    wrong = [key for key, equals, _ in pairs if not equals]
+    if wrong:
+        raise ConfigError(f"--generate {options.generate}: {wrong[0]!r} is not KEY=VALUE")
+    workload = generate(options.generate, {key: value for key, _, value in pairs})
+    if options.export is None or options.csv is not None:
+        raise ConfigError("--generate writes a file, and only that; add --export job.json")
+    _write_workload(options.export, workload_text(workload))
+    return 0
+
+
+def _write_workload(name: str, text: str) -> None:
+    write_file("--export", name, text, replace=False)
+    print(f"workload: {name}")
+
+
+def _check_output(option: str, name: str | None) -> None:
+    if name is None or (name == TO_STDOUT and option == "--csv"):
+        return
+    check_file(option, name)
+    if Path(name).exists():
+        raise ConfigError(f"{option} {name} exists; choose another file")
+
+
+def operations_csv(job: TrainingJob) -> str:
+    """One line an operation of a rank; what is not known is an empty cell."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(OPERATION_COLUMNS)
+    for rank in job.ranks:
+        for call in job.calls[rank]:
+            writer.writerow(["" if value is None else value for value in _cells(call)])
+    return out.getvalue()
+
+
+def _cells(call: Operation) -> list[object]:
+    special: dict[str, object] = {
+        "group_ranks": None if call.group.ranks is None else format_ranges(call.group.ranks),
+        "group_size": call.group.size,
+        "send_counts": _counts_text(call.send_counts),
+        "receive_counts": _counts_text(call.receive_counts),
+    }
+    return [special[name] if name in special else getattr(call, name) for name in OPERATION_COLUMNS]
+
+
+def _counts_text(counts: Sequence[int] | None) -> str | None:
+    return None if counts is None else " ".join(map(str, counts))
+
+
+def job_text(job: TrainingJob, unknown_files: Sequence[str]) -> str:
+    """What the command prints."""
+    terminal = Terminal.of(sys.stdout)
+    rows = signatures(job)
+    total_ns = sum(row.total_ns for row in rows)
+    table = table_text(
+        SIGNATURE_COLUMNS, [_signature_cells(row, job, total_ns) for row in rows], terminal
+    )
+    lines = [
+        _headline(job, rows),
+        *([table, ""] if rows else []),
+        *_time_lines(job, rows, total_ns),
+        *_late_lines(job),
+        *_other_libraries(job),
+        *(f"not complete: {text} ({count})" for text, count in job.notes.items()),
+        *_unknown_file_lines(unknown_files),
+    ]
+    texts = [line if line == table else paragraphs([line], terminal) for line in lines]
+    return "\n".join(texts) + "\n"
+
+
+def _headline(job: TrainingJob, rows: Sequence[Signature]) -> str:
+    of_world = f"{len(job.ranks)} of {job.world_size or 'an unknown number of'} ranks"
+    steps = f", {plural(job.steps, 'step', 'steps')} of" if job.steps else ""
+    step_text = f"{steps} {format_seconds(job.step_s)}" if job.step_s is not None else ""
+    groups = len({collective.group for collective in job.collectives})
+    text = (
+        f"{of_world}, {', '.join(job.forms)}{step_text};"
+        f" {plural(job.operations, 'operation', 'operations')} in"
+        f" {plural(len(rows), 'signature', 'signatures')}, {plural(groups, 'group', 'groups')}"
+    )
+    return f"{text}; not known: {', '.join(job.unknown)}" if job.unknown else text
+
+
+def _signature_cells(row: Signature, job: TrainingJob, total_ns: int) -> list[str]:
+    waiting = row.waiting_ns
+    share = row.total_ns / total_ns if total_ns else None
+    return [
+        f"{row.operation} {row.dtype}" if row.dtype is not None else row.operation,
+        _group_text(row, job),
+        f"{row.calls}",
+        about_bytes(row.input_bytes) if row.input_bytes is not None else "-",
+        about_bytes(row.busiest_bytes) if row.busiest_bytes is not None else "-",
+        _job_time_text(row),
+        f"{waiting / row.total_ns:.0%}" if waiting is not None and row.total_ns else "-",
+        f"{share:.0%}" if share is not None and row.total_ns else "-",
+    ]
+
+
+def _group_text(row: Signature, job: TrainingJob) -> str:
+    if row.groups == (None,):
+        return "unknown" if row.group_size is None else f"unknown({row.group_size})"
+    if row.group_size == job.world_size or row.groups == (job.ranks,):
+        return f"world({row.group_size})"
+    if len(row.groups) == 1 and row.groups[0] is not None:
+        return f"{format_ranges(row.groups[0])}"
+    return f"{len(row.groups)} x {row.group_size}"
+
+
+def _job_time_text(row: Signature) -> str:
+    if row.job_ns is None:
+        return "-"
+    least, most = (format_number(time_ns / 1000) for time_ns in row.job_ns)
+    text = least if least == most else f"{least} .. {most}"
+    return f"<= {text}" if row.is_bound else text
+
+
+def _time_lines(job: TrainingJob, rows: Sequence[Signature], total_ns: int) -> list[str]:
+    timed = sum(
+        call.duration_ns is not None for rank_calls in job.calls.values() for call in rank_calls
+    )
+    lines = []
+    if timed:
+        known = "" if timed == job.operations else f" ({timed} of {job.operations} operations)"
+        spent_s = total_ns / len(job.ranks) / max(job.steps, 1) / 1e9
+        waiting_s = sum(row.waiting_ns or 0 for row in rows) / len(job.ranks) / max(job.steps, 1)
+        per = "a step" if job.steps else "in all"
+        text = f"communication: {format_seconds(spent_s)} {per} on each rank{known}"
+        if any(row.waiting_ns is not None for row in rows):
+            text += f", of which {format_seconds(waiting_s / 1e9)} waiting for the last rank"
+        lines.append(f"{text}; how much of it computation hides is not known")
+    if any(row.is_bound for row in rows):
+        lines.append(
+            "<=: an upper bound with waiting in it, because not all ranks of the group have traces"
+        )
+    return lines
+
+
+def _late_lines(job: TrainingJob) -> list[str]:
+    late = late_ranks(job)
+    if not late:
+        return []
+    worst = late[0]
+    per = "a step" if job.steps else "in all"
+    waited_s = worst.waiting_ns / max(job.steps, 1) / 1e9
+    return [
+        f"late: rank {worst.rank} is last in {worst.last} of {worst.operations} operations; the"
+        f" others wait {format_seconds(waited_s)} {per}"
+    ]
+
+
+def _other_libraries(job: TrainingJob) -> list[str]:
+    if not job.foreign:
+        return []
+    count = sum(job.foreign.values())
+    most = sorted(job.foreign.items(), key=lambda pair: (-pair[1], pair[0]))
+    named = ", ".join(f"{name:.60} ({times})" for name, times in most[:MOST_NAMED_LIBRARIES])
+    named += ", ..." if len(most) > MOST_NAMED_LIBRARIES else ""
+    return [
+        f"other libraries: {count} collectives are not of the process groups, so they are not in"
+        f" the table and its sums: {named}"
+    ]
+
+
+def _unknown_file_lines(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    shown = ", ".join(names[:MOST_NAMED_FILES])
+    more = f" and {len(names) - MOST_NAMED_FILES} more" if len(names) > MOST_NAMED_FILES else ""
+    return [f"not read: {shown}{more}: no trace that commbench knows"]

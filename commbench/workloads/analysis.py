@@ -1,0 +1,109 @@
+"""What a job's communication consists of, how long it took, and who was late."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from .operations import Operation
+from .training_job import Collective, TrainingJob
+
+# between the ends of a collective on different ranks of a host: 1 us is usual, 5 us the most
+LEAST_WAITING_NS = 10_000
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Operations that are alike. `calls` is of one rank; `input_bytes` the mean and `busiest_bytes`
+    the most that a rank sends or receives in a call; `job_ns` the shortest and the longest of their
+    times without waiting; None is not known. `total_ns` is over all calls of all ranks, and so is
+    `waiting_ns`, of those that were matched."""
+
+    operation: str
+    dtype: str | None
+    groups: tuple[tuple[int, ...] | None, ...]
+    group_size: int | None
+    calls: int
+    input_bytes: float | None
+    busiest_bytes: int | None
+    job_ns: tuple[int, int] | None
+    is_bound: bool
+    total_ns: int
+    waiting_ns: int | None
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that others waited for: last in `last` of `operations`, whose other ranks waited
+    `waiting_ns` each in all."""
+
+    rank: int
+    last: int
+    operations: int
+    waiting_ns: float
+
+
+def signatures(job: TrainingJob) -> list[Signature]:
+    """Those that took longest first, then those that move most."""
+    alike: dict[tuple[object, ...], list[Collective]] = defaultdict(list)
+    for collective in job.collectives:
+        alike[_signature_key(collective)].append(collective)
+    result = [_signature(collectives) for collectives in alike.values()]
+    return sorted(result, key=lambda row: (-row.total_ns, -(row.busiest_bytes or 0) * row.calls))
+
+
+def late_ranks(job: TrainingJob) -> list[Late]:
+    """Those that others waited for, the one that cost most first."""
+    waits: dict[int, list[float]] = defaultdict(list)
+    operations: dict[int, int] = defaultdict(int)
+    for collective in job.collectives:
+        waiting = collective.waiting_ns
+        for rank in waiting:
+            operations[rank] += 1
+        if not waiting or max(waiting.values()) < LEAST_WAITING_NS:
+            continue
+        last = min(waiting, key=lambda rank: (waiting[rank], rank))
+        waits[last].append(fmean(wait for rank, wait in waiting.items() if rank != last))
+    result = [Late(rank, len(costs), operations[rank], sum(costs)) for rank, costs in waits.items()]
+    return sorted(result, key=lambda late: -late.waiting_ns)
+
+
+def _signature_key(collective: Collective) -> tuple[object, ...]:
+    call = collective.calls[0]
+    size = collective.group.size
+    sizes = (call.input_bytes, call.output_bytes)
+    if call.operation == "all_to_all_v":
+        sizes = (None, None)  # its bytes differ from call to call
+    operation = "send" if call.is_point_to_point else call.operation
+    return (operation, call.dtype, size, sizes)
+
+
+def _signature(collectives: Sequence[Collective]) -> Signature:
+    calls = [call for collective in collectives for call in collective.calls]
+    counts: dict[int, int] = defaultdict(int)
+    for call in calls:
+        counts[call.rank] += 1
+    sent = [call.input_bytes for call in calls if call.input_bytes is not None]
+    job_ns = [collective.job_ns for collective in collectives if collective.job_ns is not None]
+    waits = [collective.waiting_ns for collective in collectives]
+    group = collectives[0].group
+    return Signature(
+        "send_recv" if calls[0].is_point_to_point else calls[0].operation,
+        calls[0].dtype,
+        tuple(dict.fromkeys(collective.group.ranks for collective in collectives)),
+        group.size,
+        max(counts.values()),
+        fmean(sent) if sent else None,
+        max((busiest for busiest in map(_busiest, calls) if busiest is not None), default=None),
+        (min(job_ns), max(job_ns)) if job_ns else None,
+        any(collective.is_bound for collective in collectives if collective.job_ns is not None),
+        sum(call.duration_ns or 0 for call in calls),
+        sum(sum(waiting.values()) for waiting in waits) if any(waits) else None,
+    )
+
+
+def _busiest(call: Operation) -> int | None:
+    sizes = [size for size in (call.input_bytes, call.output_bytes) if size is not None]
+    return max(sizes, default=None)

@@ -1,0 +1,188 @@
+"""A list inside a JSON document of any size, member by member, in bounded memory.
+
+The standard library parses each member. Most events of a profile are of no interest: a word and the
+border between two events are found many times faster than one is parsed, so those are skipped as
+text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from codecs import getincrementaldecoder
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from commbench.core.errors import Unreadable
+from commbench.core.terminal import one_line
+
+from .trace_files import TraceFile
+
+SEPARATOR = re.compile(r"\}\s*,\s*\{")
+SPACE = re.compile(r"\s*")
+LIST_END = re.compile(r"\}\s*\]")
+LARGEST_VALUE = 16 * 2**20  # characters
+CUT_MARGIN = 8  # characters before the end of a cut text at which it may be wrong
+LARGEST_INTEGER = 2**63 - 1
+
+
+class JsonList:
+    """The members of list `key` of an object, or of a list that is the whole document.
+
+    Members without any of the words `wanted` may be left out. `outer` has the other keys, once
+    all members were read. A file that is cut yields what it has.
+    """
+
+    def __init__(self, file: TraceFile, key: str, wanted: Sequence[str] = ()) -> None:
+        self.file = file
+        self.key = key
+        self.outer: dict[str, Any] = {}
+        # word -> where it stands next in the text
+        self._next = dict.fromkeys(wanted, -1)
+        self._parsed_until = 0
+        self._chunks = file.chunks()
+        self._decoder = getincrementaldecoder("utf-8")()
+        self._decode = json.JSONDecoder().raw_decode
+        self._text = ""
+        self._at = 0
+        self._complete = False
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        try:
+            opening = self._next_character()
+            if opening == "[":
+                self._at += 1
+                yield from self._members()
+            elif opening == "{":
+                yield from self._object()
+            else:
+                raise self._refused("it begins with neither { nor [")
+        except _Cut:
+            self.file.ended_early = True
+        except (UnicodeDecodeError, RecursionError, ValueError) as error:
+            raise self._refused(one_line(str(error))) from error
+
+    def _object(self) -> Iterator[dict[str, Any]]:
+        self._at += 1
+        while self._next_character() != "}":
+            key = self._value()
+            self._expect(":")
+            if key == self.key and self._next_character() == "[":
+                self._at += 1
+                yield from self._members()
+            else:
+                self.outer[str(key)] = self._value()
+            if self._next_character() == ",":
+                self._at += 1
+
+    def _members(self) -> Iterator[dict[str, Any]]:
+        while self._next_character() != "]":
+            if self._next and self._text[self._at] == "{" and self._skip() and self._more():
+                continue
+            member = self._value()
+            if isinstance(member, dict):
+                yield member
+            if self._next_character() == ",":
+                self._at += 1
+        self._at += 1
+
+    def _skip(self) -> bool:
+        """Go on to the last member that begins before the next wanted word; whether the text has
+        no such word.
+
+        What is skipped must be whole members: balanced braces, and no list that ends. Otherwise
+        they are parsed, up to the word.
+        """
+        for word, place in self._next.items():
+            if place < self._at:
+                place = self._text.find(word, self._at)
+                self._next[word] = place if place >= 0 else len(self._text)
+        target = min(self._next.values())
+        if self._at >= self._parsed_until:
+            end = self._last_border(target)
+            skipped = self._text[self._at : end]
+            if skipped.count("{") == skipped.count("}") and not LIST_END.search(skipped):
+                self._at = end
+            else:
+                self._parsed_until = target
+        return target == len(self._text) and self._at >= self._parsed_until
+
+    def _last_border(self, before: int) -> int:
+        """Where the last member that begins before a place in the text does."""
+        end = before
+        while (end := self._text.rfind("}", self._at, end)) >= 0:
+            border = SEPARATOR.match(self._text, end, before)
+            if border is not None:
+                return border.end() - 1
+        return self._at
+
+    def _value(self) -> Any:
+        """The next value, read on until all of it is there."""
+        self._next_character()
+        while True:
+            try:
+                value, end = self._decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                if self._more():
+                    continue
+                if "Unterminated" in error.msg or error.pos >= len(self._text) - CUT_MARGIN:
+                    raise _Cut from error
+                raise
+            # a number at the end of the text may go on
+            if end < len(self._text) or not self._more():
+                self._at = end
+                return value
+
+    def _expect(self, character: str) -> None:
+        if self._next_character() != character:
+            raise ValueError(f"{self._text[self._at]!r} stands where {character!r} should")
+        self._at += 1
+
+    def _next_character(self) -> str:
+        while True:
+            space = SPACE.match(self._text, self._at)
+            self._at = space.end() if space else self._at
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                raise _Cut
+
+    def _more(self) -> bool:
+        """Read the next part of the file; False at its end."""
+        if self._complete:
+            return False
+        if len(self._text) - self._at > LARGEST_VALUE:
+            raise self._refused(f"one value has more than {LARGEST_VALUE >> 20} MiB")
+        chunk = next(self._chunks, b"")
+        self._complete = not chunk
+        final = self._complete and not self.file.ended_early
+        self._text = self._text[self._at :] + self._decoder.decode(chunk, final)
+        self._at = 0
+        self._parsed_until = 0
+        self._next = dict.fromkeys(self._next, -1)
+        return not self._complete
+
+    def _refused(self, cause: str) -> Unreadable:
+        return Unreadable(
+            f"{self.file.name} is not the JSON of a trace, in its first {self.file.read_bytes}"
+            f" bytes: {cause}; record it again, or leave it out"
+        )
+
+
+class _Cut(Exception):
+    """Raised where the text ends too early."""
+
+
+def whole(value: object, least: int = 0) -> int | None:
+    """A number of a trace as an integer; None where it is none, or does not fit 64 bits."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    # NaN is in no range
+    return int(value) if least <= value <= LARGEST_INTEGER else None
+
+
+def nanoseconds(microseconds: object) -> int | None:
+    """A time in microseconds, which may have decimals, in nanoseconds."""
+    if not isinstance(microseconds, int | float) or not abs(microseconds) < LARGEST_INTEGER:
+        return None
+    return whole(round(microseconds * 1000))

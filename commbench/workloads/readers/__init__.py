@@ -1,0 +1,1 @@
+"""What other programs write about a job's communication, one file a format (`TraceReader`)."""

@@ -1,0 +1,193 @@
+"""Dumps of torch's Flight Recorder, JSON or pickle: the last calls of each group, no durations."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections import Counter
+from collections.abc import Mapping
+from math import prod
+from typing import Any, NoReturn
+
+from commbench.core.errors import Unreadable
+from commbench.core.terminal import one_line
+from commbench.workloads.json_stream import whole
+from commbench.workloads.operations import (
+    POINT_TO_POINT,
+    Operation,
+    RankGroup,
+    RankTrace,
+    element_type,
+    operation_named,
+)
+from commbench.workloads.trace_files import TraceFile
+
+from .protocol import group_of, listed, rank_of
+
+LARGEST_DUMP_BYTES = 256 * 2**20
+PICKLE_MAGIC = b"\x80"
+NO_SPLITS_HERE = "splits of all_to_all_v, which Flight Recorder does not record"
+NO_GROUP_LIST = "ranks of groups, which this Flight Recorder dump does not list"
+LOST_CALLS = "calls between two others that the ring has lost (TORCH_FR_BUFFER_SIZE)"
+NO_SIZE_HERE = "sizes of coalesced operations"
+UNKNOWN_NAMES = "operations of unknown name"
+
+
+class FlightRecorder:
+    form = "Flight Recorder"
+
+    def recognises(self, file: TraceFile) -> bool:
+        head = file.head.lstrip()
+        if file.head[:1] == PICKLE_MAGIC:
+            return True
+        return head[:1] == b"{" and any(
+            word in head for word in (b'"pg_status"', b'"comm_lib_version"', b'"collective_seq_id"')
+        )
+
+    def read(self, file: TraceFile) -> list[RankTrace]:
+        content = file.content(LARGEST_DUMP_BYTES)
+        dump = _plain_dump(file, content)
+        entries = dump.get("entries")
+        groups = _listed_groups(dump.get("pg_config"))
+        notes: Counter[str] = Counter()
+        rank = rank_of(file, None)
+        calls = []
+        for entry in entries if isinstance(entries, list | tuple) else []:
+            call = _entry_operation(entry, rank, groups, notes) if isinstance(entry, dict) else None
+            if call is not None:
+                calls.append(call)
+        _note_lost(calls, notes)
+        return [RankTrace(file.name, self.form, rank, tuple(calls), notes=notes)]
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Builds lists, dictionaries, tuples, texts, numbers and truth values; imports nothing."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which would run code")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise pickle.UnpicklingError(f"it refers to {pid!r}, which is elsewhere")
+
+
+def _plain_dump(file: TraceFile, content: bytes) -> dict[str, Any]:
+    try:
+        if content[:1] == PICKLE_MAGIC:
+            dump = _PlainUnpickler(io.BytesIO(content)).load()
+        else:
+            dump = json.loads(content)
+    except Exception as error:  # of a hostile pickle, any
+        raise Unreadable(
+            f"{file.name} is no Flight Recorder dump: {one_line(str(error))}; dump it again,"
+            " as JSON with torch._C._distributed_c10d._dump_fr_trace_json()"
+        ) from error
+    if not isinstance(dump, dict) or "entries" not in dump:
+        raise Unreadable(
+            f"{file.name} is no Flight Recorder dump: it has no entries; leave it out, or dump it"
+            " again"
+        )
+    return dump
+
+
+def _listed_groups(configured: object) -> dict[str, RankGroup]:
+    result = {}
+    for entry in configured.values() if isinstance(configured, dict) else []:
+        if isinstance(entry, dict) and entry.get("name"):
+            name = str(entry["name"])
+            result[name] = group_of(name, listed(entry.get("ranks")), None, None)
+    return result
+
+
+def _entry_operation(
+    entry: Mapping[str, Any], rank: int, groups: Mapping[str, RankGroup], notes: Counter[str]
+) -> Operation | None:
+    # "nccl:send 0->1": the ranks are in the group
+    words = str(entry.get("profiling_name")).split(" ")
+    operation = operation_named(words[0])
+    if operation is None:
+        notes[UNKNOWN_NAMES] += 1
+        return None
+    given = entry.get("process_group")
+    name = str(given[0]) if isinstance(given, list | tuple) and given else ""
+    group = groups.get(name, RankGroup(name))
+    pair = operation in POINT_TO_POINT
+    sequence = whole(entry.get("p2p_seq_id" if pair else "collective_seq_id"))
+    sent, kind = _total_elements(entry, "input")
+    received, output_kind = _total_elements(entry, "output")
+    kind = kind or output_kind
+    if operation == "barrier":
+        sent = 0
+        received = 0
+    elif pair:
+        received = sent if received is None else received
+        sent = received if sent is None else sent
+    if sent is None or received is None:
+        notes[NO_SIZE_HERE] += 1
+    if group.ranks is None:
+        notes[NO_GROUP_LIST] += 1
+    if operation == "all_to_all" and sent != received:
+        operation = "all_to_all_v"
+        notes[NO_SPLITS_HERE] += 1
+    item_bytes = kind[1] if kind is not None else 0 if operation == "barrier" else None
+    start_ns, end_ns = _measured_ns(entry)
+    return Operation(
+        rank,
+        group,
+        sequence or 0,
+        operation,
+        kind[0] if kind is not None else None,
+        None if sent is None or item_bytes is None else sent * item_bytes,
+        None if received is None or item_bytes is None else received * item_bytes,
+        peer=_peer_of(words) if pair else None,
+        start_ns=start_ns,
+        end_ns=end_ns,
+    )
+
+
+def _measured_ns(entry: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Start and end, of a call with a measured duration: completion is when the watchdog saw it."""
+    start_ns = whole(entry.get("time_discovered_started_ns"), 1)
+    duration_ms = entry.get("duration_ms")
+    if start_ns is None or not isinstance(duration_ms, int | float) or not 0 < duration_ms < 1e9:
+        return None, None
+    return start_ns, start_ns + round(duration_ms * 1e6)
+
+
+def _peer_of(words: list[str]) -> int | None:
+    """The other rank in `send 0->1` and `recv 1<-0`."""
+    peer = words[1].replace("<-", "->").partition("->")[2] if len(words) == 2 else ""
+    return int(peer) if peer.isdecimal() and len(peer) < 8 else None
+
+
+def _total_elements(
+    entry: Mapping[str, Any], side: str
+) -> tuple[int | None, tuple[str, int] | None]:
+    """Elements of all tensors of a side, and their type."""
+    shapes = entry.get(f"{side}_sizes")
+    types = entry.get(f"{side}_dtypes")
+    if not isinstance(shapes, list | tuple) or not isinstance(types, list | tuple):
+        return None, None
+    # an operation on several tensors may have no shapes
+    unknown = "coalesced" in str(entry.get("profiling_name")).lower() and not all(shapes)
+    if not shapes or not types or unknown:
+        return None, None
+    total = 0
+    for shape in shapes:
+        numbers = [whole(number) for number in shape] if isinstance(shape, list | tuple) else [None]
+        known = [number for number in numbers if number is not None]
+        if len(known) != len(numbers):
+            return None, None
+        total += prod(known)
+    return whole(total), element_type(types[0])
+
+
+def _note_lost(calls: list[Operation], notes: Counter[str]) -> None:
+    """Count the sequence numbers that are missing between a group's first and last call."""
+    seen: dict[RankGroup, set[int]] = {}
+    for call in calls:
+        if not call.is_point_to_point:
+            seen.setdefault(call.group, set()).add(call.sequence)
+    lost = sum(max(numbers) - min(numbers) + 1 - len(numbers) for numbers in seen.values())
+    if lost:
+        notes[LOST_CALLS] += lost

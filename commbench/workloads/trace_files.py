@@ -1,0 +1,116 @@
+"""The files that a user names: plain, gzip, tar, or a folder of them, read from front to end."""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+from commbench.core.errors import Unreadable
+from commbench.core.terminal import one_line
+
+HEAD_BYTES = 2**16
+PART_BYTES = 2**20
+LONGEST_LINE_BYTES = 2**20
+GZIP_MAGIC = b"\x1f\x8b"
+TAR_MAGIC = b"ustar"
+TAR_MAGIC_AT = 257
+APPLE_DOUBLE = "._"  # metadata that macOS adds to archives
+
+
+class TraceFile:
+    """One file, decompressed. `head` is its beginning; `chunks` may be called once.
+
+    `ended_early`: the file is cut, and what was read until there counts.
+    """
+
+    def __init__(self, name: str, stream: IO[bytes]) -> None:
+        self.name = one_line(name)
+        self.ended_early = False
+        self.read_bytes = 0
+        self._stream = stream
+        self.head = self._read(HEAD_BYTES)
+
+    def chunks(self) -> Iterator[bytes]:
+        """All of it, in parts of at most PART_BYTES; raises Unreadable."""
+        chunk = self.head
+        while chunk:
+            self.read_bytes += len(chunk)
+            yield chunk
+            chunk = self._read(PART_BYTES)
+
+    def lines(self) -> Iterator[bytes]:
+        """All of it, line by line; of a longer one than LONGEST_LINE_BYTES only the end."""
+        rest = b""
+        for chunk in self.chunks():
+            lines = (rest + chunk).split(b"\n")
+            rest = lines.pop()[-LONGEST_LINE_BYTES:]
+            yield from lines
+        yield rest
+
+    def content(self, most_bytes: int) -> bytes:
+        """All of a file that must be small; raises Unreadable."""
+        parts = []
+        for chunk in self.chunks():
+            parts.append(chunk)
+            if self.read_bytes > most_bytes:
+                raise Unreadable(
+                    f"{self.name} has more than {most_bytes >> 20} MiB, the most that a file of"
+                    " this form may have; leave it out"
+                )
+        return b"".join(parts)
+
+    def _read(self, most_bytes: int) -> bytes:
+        if self.ended_early:
+            return b""
+        try:
+            return self._stream.read(most_bytes)
+        except EOFError:
+            self.ended_early = True
+            return b""
+        except (OSError, zlib.error, tarfile.TarError) as error:
+            raise Unreadable(
+                f"{self.name} can't be read: {one_line(str(error))}; copy it again, or leave it out"
+            ) from error
+
+
+def trace_files(paths: Sequence[str]) -> Iterator[TraceFile]:
+    """Each file below the paths, open until the next one is asked for; raises Unreadable."""
+    for path in paths:
+        folder = Path(path)
+        if not folder.exists():
+            raise Unreadable(f"{one_line(path)} does not exist; name a trace, or a folder of them")
+        names = sorted(file for file in folder.rglob("*") if file.is_file())
+        files = names if folder.is_dir() else [folder]
+        for file in files:
+            if not file.name.startswith(APPLE_DOUBLE):
+                yield from _open_files(file)
+        if not files:
+            raise Unreadable(f"{one_line(path)} is an empty folder; name one with traces")
+
+
+def _open_files(path: Path) -> Iterator[TraceFile]:
+    try:
+        with path.open("rb") as raw:
+            compressed = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            raw.seek(0)
+            stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if compressed else raw
+            file = TraceFile(str(path), stream)
+            if file.head[TAR_MAGIC_AT:].startswith(TAR_MAGIC):
+                raw.seek(0)
+                yield from _members(path, raw, compressed)
+            else:
+                yield file
+    except (OSError, tarfile.TarError) as error:
+        raise Unreadable(f"{path} can't be read: {one_line(str(error))}; check the file") from error
+
+
+def _members(path: Path, raw: BinaryIO, compressed: bool) -> Iterator[TraceFile]:
+    with tarfile.open(fileobj=raw, mode="r|gz" if compressed else "r|") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is not None and not Path(member.name).name.startswith(APPLE_DOUBLE):
+                yield TraceFile(f"{path}:{member.name}", content)

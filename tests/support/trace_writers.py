@@ -1,0 +1,412 @@
+"""Traces of a job that never ran: one schedule, written in each format that commbench reads."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from commbench.workloads.operations import ITEM_BYTES
+from commbench.workloads.readers.registry import read_traces
+from commbench.workloads.training_job import training_job
+from commbench.workloads.workload_file import workload_of, workload_text
+
+GROUP_FACTOR = ("all_gather", "gather")
+TORCH_TYPES = {
+    "float32": "Float",
+    "bfloat16": "BFloat16",
+    "float16": "Half",
+    "int64": "Long",
+    "int32": "Int",
+    "uint8": "Byte",
+}
+TENSOR_TYPES = {
+    "float32": "float",
+    "bfloat16": "c10::BFloat16",
+    "float16": "c10::Half",
+    "int64": "long int",
+    "int32": "int",
+    "uint8": "unsigned char",
+}
+RECORDED = {
+    "all_reduce": "allreduce",
+    "all_gather": "_allgather_base",
+    "reduce_scatter": "_reduce_scatter_base",
+    "all_to_all": "all_to_all",
+    "all_to_all_v": "all_to_allv",
+    "broadcast": "broadcast",
+}
+ANNOTATED = {
+    "all_reduce": "all_reduce",
+    "all_gather": "_all_gather_base",
+    "reduce_scatter": "_reduce_scatter_base",
+    "all_to_all": "all_to_all",
+    "all_to_all_v": "all_to_all",
+    "broadcast": "broadcast",
+}
+CALLED = {
+    "all_reduce": "allreduce_",
+    "all_gather": "_allgather_base_",
+    "reduce_scatter": "_reduce_scatter_base_",
+    "all_to_all": "alltoall_base_",
+    "all_to_all_v": "alltoall_base_",
+    "broadcast": "broadcast_",
+}
+NCCL_NAMES = {
+    "all_reduce": "AllReduce",
+    "all_gather": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "broadcast": "Broadcast",
+}
+CHAKRA_KINDS = {
+    "all_reduce": 0,
+    "all_gather": 2,
+    "broadcast": 5,
+    "all_to_all": 6,
+    "reduce_scatter": 7,
+}
+NCCL_TYPES = (
+    *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"),
+    "bfloat16",
+)
+GAP_US = 100
+LATE_US = 40  # of rank r: r times this
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective on `ranks`. `elements` is what a rank gives to each in an all_to_all,
+    else its input (all_gather) or output (reduce_scatter) or all of it. `matrix` has the elements
+    from each rank to each in an all_to_all_v."""
+
+    group: str
+    ranks: tuple[int, ...]
+    operation: str
+    dtype: str
+    elements: int
+    matrix: tuple[tuple[int, ...], ...] = ()
+
+    def splits(self, rank: int) -> tuple[list[int], list[int]]:
+        """What a rank sends to each, and receives from each; empty without splits."""
+        if not self.matrix:
+            return [], []
+        place = self.ranks.index(rank)
+        return list(self.matrix[place]), [row[place] for row in self.matrix]
+
+    def sizes(self, rank: int) -> tuple[int, int]:
+        """Elements in and out."""
+        size = len(self.ranks)
+        sent, received = self.splits(rank)
+        if self.matrix:
+            return sum(sent), sum(received)
+        factors = {
+            "all_gather": (1, size),
+            "reduce_scatter": (size, 1),
+            "all_to_all": (size, size),
+        }
+        send, receive = factors.get(self.operation, (1, 1))
+        return self.elements * send, self.elements * receive
+
+    def row(self, rank: int, sequence: int) -> tuple[object, ...]:
+        """The line of the table that every reader must return for a rank."""
+        sent, received = self.sizes(rank)
+        item_bytes = ITEM_BYTES[self.dtype]
+        return (
+            rank,
+            self.ranks,
+            sequence,
+            self.operation,
+            self.dtype,
+            sent * item_bytes,
+            received * item_bytes,
+        )
+
+
+Schedule = Sequence[Call]
+
+
+def world_of(schedule: Schedule) -> int:
+    return 1 + max(max(call.ranks) for call in schedule)
+
+
+def calls_of(schedule: Schedule, rank: int) -> list[tuple[int, Call]]:
+    """The calls of a rank with their numbers in the schedule."""
+    return [(number, call) for number, call in enumerate(schedule) if rank in call.ranks]
+
+
+def expected_rows(schedule: Schedule) -> list[tuple[object, ...]]:
+    rows = []
+    for rank in range(world_of(schedule)):
+        counts: dict[str, int] = {}
+        for _, call in calls_of(schedule, rank):
+            sequence = counts.get(call.group, 0)
+            counts[call.group] = sequence + 1
+            rows.append(call.row(rank, sequence))
+    return rows
+
+
+def write_kineto(schedule: Schedule, folder: Path) -> None:
+    """As torch 2.9 does for NCCL: calls with sizes and groups, a kernel each."""
+    for rank in range(world_of(schedule)):
+        groups = {call.group: call.ranks for _, call in calls_of(schedule, rank)}
+        document = {
+            "schemaVersion": 1,
+            "distributedInfo": {
+                "backend": "nccl",
+                "rank": rank,
+                "world_size": world_of(schedule),
+                "pg_config": [
+                    {"pg_name": name, "pg_size": len(ranks), "ranks": list(ranks)}
+                    for name, ranks in groups.items()
+                ],
+            },
+            "traceEvents": [
+                event
+                for number, call in calls_of(schedule, rank)
+                for event in _kineto_events(number, call, rank)
+            ],
+            "baseTimeNanoseconds": 1_000_000_000,
+        }
+        (folder / f"rank{rank}.json").write_text(json.dumps(document, indent=1))
+
+
+def _kineto_events(number: int, call: Call, rank: int) -> list[dict[str, Any]]:
+    sent, received = call.sizes(rank)
+    send_counts, receive_counts = call.splits(rank)
+    facts = {
+        "Collective name": RECORDED[call.operation],
+        "dtype": TORCH_TYPES[call.dtype],
+        "In msg nelems": sent,
+        "Out msg nelems": received,
+        "In split size": str(send_counts),
+        "Out split size": str(receive_counts),
+        "Process Group Name": call.group,
+        "Process Group Ranks": str(list(call.ranks)),
+        "Group size": len(call.ranks),
+        "Rank": rank,
+    }
+    start = 1000.0 + number * 10 * GAP_US + rank * LATE_US
+    end = 1000.0 + number * 10 * GAP_US + 5 * GAP_US
+    common = {"ph": "X", "pid": 7, "tid": 7}
+    wait = {"Collective name": "wait", "dtype": "Byte", "In msg nelems": 0, "Out msg nelems": 0}
+    names = (f"c10d::{CALLED[call.operation]}", "record_param_comms")
+    launch = {"correlation": 100 + number}
+    return [
+        {**common, "cat": "cpu_op", "name": names[0], "ts": start, "dur": 20.0, "args": {}},
+        {**common, "cat": "cpu_op", "name": names[1], "ts": start + 1, "dur": 18.0, "args": facts},
+        {
+            **common,
+            "cat": "user_annotation",
+            "name": f"nccl:{ANNOTATED[call.operation]}",
+            "ts": start + 2,
+            "dur": 16.0,
+            "args": {"External id": 5},
+        },
+        {
+            **common,
+            "cat": "cuda_runtime",
+            "name": "cudaLaunchKernelExC",
+            "ts": start + 3,
+            "dur": 2.0,
+            "args": launch,
+        },
+        {
+            **common,
+            "cat": "kernel",
+            "name": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+            "tid": 40,
+            "ts": start + 10,
+            "dur": end - start,
+            "args": launch,
+        },
+        {**common, "cat": "cpu_op", "name": names[1], "ts": start + 30, "dur": 1.0, "args": wait},
+        {**common, "cat": "cpu_op", "name": "aten::add", "ts": start + 40, "dur": 1.0, "args": {}},
+    ]
+
+
+def write_execution_trace(schedule: Schedule, folder: Path) -> None:
+    """Schema 1.1.1."""
+    for rank in range(world_of(schedule)):
+        groups = [
+            {"pg_name": name, "pg_desc": "", "ranks": list(ranks), "group_size": len(ranks)}
+            for name, ranks in {
+                call.group: call.ranks for _, call in calls_of(schedule, rank)
+            }.items()
+        ]
+        announced = {
+            "id": 1,
+            "name": "## process_group:init ##",
+            "inputs": {"values": [json.dumps(groups)], "shapes": [[]], "types": ["String"]},
+        }
+        nodes = [_execution_node(number, call, rank) for number, call in calls_of(schedule, rank)]
+        document = {"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [announced, *nodes]}
+        (folder / f"rank{rank}_et.json").write_text(json.dumps(document))
+
+
+def _execution_node(number: int, call: Call, rank: int) -> dict[str, Any]:
+    sent, received = call.sizes(rank)
+    kind = f"Tensor({TENSOR_TYPES[call.dtype]})"
+    name = RECORDED[call.operation]
+    values = [[], number, [call.group, ""], rank, name, *call.splits(rank), 0, 1, len(call.ranks)]
+    types = [kind, "Int", "Tuple[String,String]", "Int", "String"]
+    return {
+        "id": 10 + number,
+        "name": "record_param_comms",
+        "inputs": {"values": values, "shapes": [[sent]], "types": types},
+        "outputs": {"values": [[]], "shapes": [[received]], "types": [kind]},
+        "attrs": [{"name": "pg_size", "type": "uint64", "value": len(call.ranks)}],
+    }
+
+
+def write_flight_recorder(schedule: Schedule, folder: Path, pickled: bool = False) -> None:
+    for rank in range(world_of(schedule)):
+        counts: dict[str, int] = {}
+        entries = []
+        for _, call in calls_of(schedule, rank):
+            sequence = counts.get(call.group, 0)
+            counts[call.group] = sequence + 1
+            sent, received = call.sizes(rank)
+            entries.append(
+                {
+                    "process_group": (call.group, ""),
+                    "collective_seq_id": sequence,
+                    "p2p_seq_id": 0,
+                    "is_p2p": False,
+                    "profiling_name": f"nccl:{ANNOTATED[call.operation]}",
+                    "input_sizes": [[sent]],
+                    "input_dtypes": [TORCH_TYPES[call.dtype]],
+                    "output_sizes": [[received]],
+                    "output_dtypes": [TORCH_TYPES[call.dtype]],
+                    "state": "completed",
+                }
+            )
+        config = {
+            call.group: {"name": call.group, "desc": "", "ranks": str(list(call.ranks))}
+            for _, call in calls_of(schedule, rank)
+        }
+        dump = {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}
+        path = folder / f"nccl_trace_rank_{rank}"
+        if pickled:
+            path.write_bytes(pickle.dumps(dump))
+        else:
+            path.write_text(json.dumps(dump))
+
+
+def write_pickled_flight_recorder(schedule: Schedule, folder: Path) -> None:
+    write_flight_recorder(schedule, folder, pickled=True)
+
+
+def write_nccl_log(schedule: Schedule, folder: Path) -> None:
+    """As NCCL 2.28 does with NCCL_DEBUG_SUBSYS=INIT,COLL."""
+    for rank in range(world_of(schedule)):
+        calls = calls_of(schedule, rank)
+        process = f"node1:{1000 + rank}:{1000 + rank} [0]"
+        groups = {call.group: call.ranks for _, call in calls}
+        lines = [
+            f"{process} NCCL INFO ncclCommInitRankConfig comm 0x{name}a{rank} rank"
+            f" {ranks.index(rank)} nranks {len(ranks)} cudaDev 0 nvmlDev 0 busId 1b000 commId"
+            f" 0xc{name} - Init COMPLETE"
+            for name, ranks in groups.items()
+        ]
+        for number, call in calls:
+            sent, received = call.sizes(rank)
+            count = received if call.operation == "reduce_scatter" else sent
+            lines.append(
+                f"{process} NCCL INFO {NCCL_NAMES[call.operation]}: opCount {number:x} sendbuff"
+                f" 0x7f01 recvbuff 0x7f02 count {count} datatype {NCCL_TYPES.index(call.dtype)}"
+                f" op 0 root 0 comm 0x{call.group}a{rank} [nranks={len(call.ranks)}] stream 0x55"
+            )
+        (folder / f"nccl.{rank}.log").write_text("\n".join([*lines, ""]))
+
+
+def write_inspector(schedule: Schedule, folder: Path) -> None:
+    """As NCCL Inspector, format 4.0."""
+    for rank in range(world_of(schedule)):
+        counts: dict[str, int] = {}
+        records = []
+        for _, call in calls_of(schedule, rank):
+            sequence = counts.get(call.group, 0)
+            counts[call.group] = sequence + 1
+            header = {
+                "id": f"0x{call.group}",
+                "rank": call.ranks.index(rank),
+                "n_ranks": len(call.ranks),
+                "nnodes": 1,
+            }
+            performance = {
+                "coll": NCCL_NAMES[call.operation],
+                "coll_sn": sequence,
+                "coll_msg_size_bytes": min(call.sizes(rank)) * ITEM_BYTES[call.dtype],
+                "coll_exec_time_us": 100 + rank,
+            }
+            metadata = {"hostname": "node1", "pid": 1000 + rank}
+            records.append({"header": header, "metadata": metadata, "coll_perf": performance})
+        text = "\n".join(map(json.dumps, records))
+        (folder / f"node1-{rank}.log").write_text(f"{text}\n")
+
+
+def _varint_bytes(value: int) -> bytes:
+    parts = []
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def _field_bytes(number: int, value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        return _varint_bytes(number << 3) + _varint_bytes(value)
+    return _varint_bytes(number << 3 | 2) + _varint_bytes(len(value)) + value
+
+
+def write_chakra(schedule: Schedule, folder: Path) -> None:
+    """As Chakra 0.0.4: metadata, then a node a call."""
+    for rank in range(world_of(schedule)):
+        messages = [_field_bytes(1, b"0.0.4")]
+        for number, call in calls_of(schedule, rank):
+            size = call.sizes(rank)[0] * ITEM_BYTES[call.dtype]
+            attributes = {
+                b"is_cpu_op": (27, 0),
+                b"comm_type": (9, CHAKRA_KINDS[call.operation]),
+                b"comm_size": (9, size),
+                b"pg_name": (29, call.group.encode()),
+            }
+            message = _field_bytes(1, number + 1) + _field_bytes(3, 7)
+            for name, (kind, value) in attributes.items():
+                message += _field_bytes(10, _field_bytes(1, name) + _field_bytes(kind, value))
+            messages.append(message)
+        content = b"".join(_varint_bytes(len(message)) + message for message in messages)
+        (folder / f"job.{rank}.et").write_bytes(content)
+
+
+def write_workload(schedule: Schedule, folder: Path) -> None:
+    """commbench's own file, from a profile of the same schedule."""
+    source = folder / "source"
+    source.mkdir()
+    write_kineto(schedule, source)
+    job = training_job(read_traces([str(source)])[0])
+    (folder / "job.json").write_text(workload_text(workload_of(job)))
+    rmtree(source)
+
+
+# name -> writer of a folder with one file a rank
+WRITERS: dict[str, Callable[[Schedule, Path], None]] = {
+    "torch profiler": write_kineto,
+    "commbench workload": write_workload,
+    "execution trace": write_execution_trace,
+    "Flight Recorder": write_flight_recorder,
+    "Flight Recorder pickle": write_pickled_flight_recorder,
+    "NCCL log": write_nccl_log,
+    "NCCL Inspector": write_inspector,
+    "Chakra": write_chakra,
+}
+# format -> what it can record, where it is not everything
+WRITABLE: dict[str, Collection[str]] = {
+    "NCCL log": NCCL_NAMES,
+    "NCCL Inspector": NCCL_NAMES,
+    "Chakra": CHAKRA_KINDS,
+}
