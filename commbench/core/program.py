@@ -198,7 +198,15 @@ class Matmul:
     repetitions: int
 
 
-Compute = Sleep | MemoryStream | Matmul
+@dataclass(frozen=True)
+class MatmulFor:
+    """Multiplies such matrices until that time has passed, whatever else slows it."""
+
+    size: int
+    duration_ns: int
+
+
+Compute = Sleep | MemoryStream | Matmul | MatmulFor
 
 
 @dataclass(frozen=True)

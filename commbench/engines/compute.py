@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from commbench.core.program import Compute, Matmul, MemoryStream, Sleep
+from commbench.core.program import Compute, Matmul, MatmulFor, MemoryStream, Sleep
 
-from .lowered import Call
+from .lowered import Call, now_ns
 
 NS_PER_S = 1e9
 
@@ -23,6 +23,8 @@ def compute_call(step: Compute) -> Call:
             return Call(np.copyto, (np.ones(size_bytes, np.uint8), np.ones(size_bytes, np.uint8)))
         case Matmul(size, repetitions):
             return Call(_multiply, (*matrices(size), repetitions))
+        case MatmulFor(size, duration_ns):
+            return Call(_multiply_for, (*matrices(size), duration_ns))
 
 
 def matrices(size: int) -> tuple[Any, Any, Any]:
@@ -32,4 +34,10 @@ def matrices(size: int) -> tuple[Any, Any, Any]:
 
 def _multiply(first: Any, second: Any, product: Any, repetitions: int) -> None:
     for _ in range(repetitions):
+        np.matmul(first, second, out=product)
+
+
+def _multiply_for(first: Any, second: Any, product: Any, duration_ns: int) -> None:
+    end_ns = now_ns() + duration_ns
+    while now_ns() < end_ns:
         np.matmul(first, second, out=product)

@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommunicationError
-from commbench.core.program import Compute, Matmul, MemoryStream, Sleep
+from commbench.core.program import Compute, Matmul, MatmulFor, MemoryStream, Sleep
 from commbench.core.terminal import first_line
 
 from .compute import matrices
@@ -39,6 +39,7 @@ SIGNATURE = (
     "void(int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1], int64[::1], int64[:,::1],"
     " int64[::1], int64[::1])"
 )
+MONOTONIC = time.CLOCK_MONOTONIC
 if config.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT is set")
 
@@ -54,7 +55,7 @@ class NativeRunner:
         self._before = call_table(calls.before, pool)
         self._timed = call_table(calls.steps, pool)
         self._windowed = calls.windowed
-        self._clock = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
+        self._clock = _clock_address()
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         if (starts is not None) != self._windowed:
@@ -213,19 +214,36 @@ def compiled(loop: Callable[..., None]) -> tuple[Any, str | None]:
 run_table, cache_problem = compiled(_run_table)
 
 
-@cfunc("int32(int64, int64, int64, int64, int64)", cache=cache_problem is None)
-def _multiply(first: int, second: int, product: int, size: int, repetitions: int) -> int:
+@njit(nogil=True)
+def _multiply_once(first: int, second: int, product: int, size: int) -> None:
     """A loop of numba's, because a library's gemm takes more arguments than a row has."""
     shape = (size, size)
     a = carray(_address_as_void_pointer(first), shape, float32)
     b = carray(_address_as_void_pointer(second), shape, float32)
     c = carray(_address_as_void_pointer(product), shape, float32)
+    for row in range(size):
+        c[row, :] = 0
+        for inner in range(size):
+            for column in range(size):
+                c[row, column] += a[row, inner] * b[inner, column]
+
+
+@cfunc("int32(int64, int64, int64, int64, int64)", cache=cache_problem is None)
+def _multiply(first: int, second: int, product: int, size: int, repetitions: int) -> int:
     for _ in range(repetitions):
-        for row in range(size):
-            c[row, :] = 0
-            for inner in range(size):
-                for column in range(size):
-                    c[row, column] += a[row, inner] * b[inner, column]
+        _multiply_once(first, second, product, size)
+    return 0
+
+
+@cfunc("int32(int64, int64, int64, int64, int64, int64, int64)", cache=cache_problem is None)
+def _multiply_for(
+    first: int, second: int, product: int, size: int, duration_ns: int, clock: int, words: int
+) -> int:
+    """`words`: the address of a timespec that the clock writes."""
+    timespec = carray(_address_as_void_pointer(words), (2,), int64)
+    end_ns = _read(clock, MONOTONIC, timespec) + duration_ns
+    while _read(clock, MONOTONIC, timespec) < end_ns:
+        _multiply_once(first, second, product, size)
     return 0
 
 
@@ -246,6 +264,17 @@ def native_compute(step: Compute) -> tuple[NativeCall, Any]:
             addresses = (int(matrix.ctypes.data) for matrix in memory)
             numbers = (*addresses, size, repetitions)
             return NativeCall("matmul", int(_multiply.address), numbers), memory
+        case MatmulFor(size, duration_ns):
+            timespec = np.zeros(2, dtype=np.int64)
+            factors = matrices(size)
+            addresses = (int(matrix.ctypes.data) for matrix in factors)
+            words = (*addresses, size, duration_ns, _clock_address(), timespec.ctypes.data)
+            call = NativeCall("matmul", int(_multiply_for.address), words)
+            return call, (timespec, factors)
+
+
+def _clock_address() -> int:
+    return ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
 
 
 def _c_library_call(name: str, args: tuple[int, ...]) -> NativeCall:

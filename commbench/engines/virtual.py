@@ -110,7 +110,7 @@ class Model:
     def compute_s(self, step: Compute) -> float:
         """The time of a computation; communication beside it does not slow it."""
         match step:
-            case steps.Sleep(duration_ns):
+            case steps.Sleep(duration_ns) | steps.MatmulFor(_, duration_ns):
                 return duration_ns * 1e-9
             case steps.MemoryStream(size_bytes):
                 return size_bytes / (self.copy_gb_per_s * 1e9)
@@ -316,7 +316,7 @@ class VirtualBlock:
                 return step if group is None else steps.Recv(data, group[peer])
             case steps.Copy():
                 return self._start_copy(rank, step)
-            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+            case _ if isinstance(step, steps.Compute):
                 return self.clock[rank] + self.model.compute_s(step)
             case _:
                 return self._arrive(rank, step, tuple(self.todo) if group is None else group)

@@ -226,7 +226,7 @@ class PythonLowering:
         match step:
             case steps.WaitAll(requests):
                 return Call(self._mpi.Request.Waitall, requests=requests)
-            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+            case _ if isinstance(step, steps.Compute):
                 return compute_call(step)
             case steps.Copy(source, target):
                 return Call(np.copyto, (self._memory(target), self._memory(source)))
@@ -358,7 +358,7 @@ class NativeLowering:
                     raise Unsupported("the native engine can only wait for consecutive requests")
                 name = "MPI_Waitall"
                 args = (len(requests), self._request(requests[0]), status)
-            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+            case _ if isinstance(step, steps.Compute):
                 call, memory = native_compute(step)
                 self._numbers.append(memory)
                 return call

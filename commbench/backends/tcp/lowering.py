@@ -25,14 +25,12 @@ from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.errors import Unsupported, WorldBroken
 from commbench.core.program import (
     Barrier,
+    Compute,
     Copy,
     In,
-    Matmul,
-    MemoryStream,
     Operation,
     Recv,
     Send,
-    Sleep,
     Start,
     Step,
     View,
@@ -245,7 +243,7 @@ class TcpLowering:
                     for pair in pairs
                 ]
                 return Call(_disseminate, (rounds, memoryview(bytearray(1)))) if rounds else NO_CALL
-            case Sleep() | MemoryStream() | Matmul():
+            case _ if isinstance(step, Compute):
                 return compute_call(step)
             case Copy(source, target):
                 return Call(

@@ -214,7 +214,7 @@ class TorchLowering:
                 return Call(getattr(dist, type(step).__name__.lower()), self._message(step))
             case steps.WaitAll(requests):
                 return Call(_wait_all, requests=requests)
-            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+            case _ if isinstance(step, steps.Compute):
                 return self._compute(step)
             case steps.Copy(source, target):
                 return Call(self._copy, (self.tensors(target), self.tensors(source)))
@@ -235,7 +235,10 @@ class TorchLowering:
                 factors = torch.ones((3, size, size), dtype=torch.float32, device=self._place)
                 return Call(_multiply, (*factors, repetitions))
             case _:
-                raise Unsupported("a GPU's stream can't sleep; use memory or matmul")
+                raise Unsupported(
+                    "a GPU's stream can't compute for a given time, nor sleep; use an amount of"
+                    " memory or matmul"
+                )
 
     def within(self, communicator: TorchCommunicator) -> TorchLowering:
         inner = copy(self)

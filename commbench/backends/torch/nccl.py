@@ -19,13 +19,11 @@ from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     Barrier,
-    Matmul,
-    MemoryStream,
+    Compute,
     Message,
     Program,
     Recv,
     Send,
-    Sleep,
     Start,
     Step,
     WaitAll,
@@ -191,7 +189,7 @@ class NcclLowering:
                 return self._torch.call(step)
             case WaitAll(requests):
                 return self._batch(set(requests))
-            case Sleep() | MemoryStream() | Matmul() if not self._posted:
+            case _ if isinstance(step, Compute) and not self._posted:
                 return self._torch.call(step)
             case Barrier():  # dist.barrier would block the host instead of the stream
                 self._refuse_posted()
