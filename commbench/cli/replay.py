@@ -27,6 +27,7 @@ from commbench.workloads.training_job import TrainingJob, training_job
 from commbench.workloads.workload_file import workload_of, workload_text
 
 from .options import CommandParser, check_file, write_file
+from .replay_answer import measured_here, workload_here
 
 REPLAY_USAGE = """commbench replay TRACE... [--csv FILE] [--export job.json]
        commbench replay --generate fsdp ranks=64 params=70e9 layers=80 --export job.json"""
@@ -59,20 +60,25 @@ def replay(words: list[str]) -> int:
         return _generated(options)
     if not options.words:
         raise ConfigError("which traces? name files, archives or folders, or --generate NAME")
+    if options.on is not None and (workload := workload_here(options.words)) is not None:
+        return measured_here(workload, None, options.on)
     traces, unknown = read_traces(options.words)
     job = training_job(traces)
     if options.csv == TO_STDOUT:
         sys.stdout.write(operations_csv(job))
         return 0
     # refused before anything is printed
-    exported = workload_text(workload_of(job)) if options.export is not None else None
+    wanted = options.export is not None or options.on is not None
+    exported = workload_of(job) if wanted else None
     print(job_text(job, unknown), end="")
     if options.csv is not None:
         write_file("--csv", options.csv, operations_csv(job), replace=False)
         print(f"{job.operations} operations: {options.csv}")
-    if exported is not None:
-        _write_workload(options.export, exported)
-    else:
+    if exported is not None and options.export is not None:
+        _write_workload(options.export, workload_text(exported))
+    if exported is not None and options.on is not None:
+        return measured_here(exported, job, options.on)
+    if exported is None:
         print(f"next: commbench replay {shlex.join(options.words)} --export job.json")
     return 0
 
@@ -89,6 +95,7 @@ def _replay_parser() -> CommandParser:
     add("words", nargs="*", metavar="TRACE", help="files, archives, or a folder with one a rank")
     add("--csv", metavar="FILE", help="write every operation of every rank; - is stdout")
     add("--export", metavar="FILE", help="write the job's communication, without any names")
+    add("--on", metavar="OVERRIDES", help="measure it here: --on 'backend=gloo layout=1x4'")
     add(
         "--generate",
         metavar="NAME",

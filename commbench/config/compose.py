@@ -45,6 +45,7 @@ from .keys import (
 )
 from .settings import Job, job_of
 
+WORD = re.compile(r"(?:[^\s']|'[^']*')+")  # of a line of parts: spaces within quotes belong to it
 EVERY = "all"  # benchmark=all
 ENV_RESOLVER = "oc.env"
 COMPOSED_GROUPS = (*GROUPS, "experiment")
@@ -528,7 +529,7 @@ def experiment_parts(composer: ConfigComposer, overrides: Sequence[str]) -> list
     timing=quick from the user also removes timing.duration_s of a part.
     """
     config = composer.config(composer.plain(overrides))
-    lines = [str(line).split() for line in config.parts.get(str(config.scale)) or ()]
+    lines = [WORD.findall(str(line)) for line in config.parts.get(str(config.scale)) or ()]
     if not lines:
         return [list(overrides)]
     keys_of_lines = [composer.keys_of_file(line) for line in lines]

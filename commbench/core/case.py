@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -124,6 +124,15 @@ class Benchmark(Protocol):
 
     def blocks(self, size: int) -> int:
         """The number of equal blocks that the message is divided into; 0 without a message."""
+
+    def variants(self, case: Case, size: int) -> Iterable[Case]:
+        """The cases that it stands for: with the size of the message, where another variable
+        decides that."""
+        return (case,)
+
+    def refusal(self, case: Case, size: int) -> str | None:
+        """Why it can't run with these variables on so many ranks; None if it can."""
+        return None
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         """The program of a rank; without steps for an idle one."""

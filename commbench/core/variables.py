@@ -29,6 +29,7 @@ BufferUse = Literal["own", "shared"]
 ReductionName = Literal["sum", "prod", "min", "max", "avg"]
 Ipc = Literal["auto", "on", "off"]
 Binding = Literal["auto", "core", "numa", "none"]
+Gaps = Literal["none", "sleep", "matmul"]
 Options = tuple[tuple[str, str], ...]  # names and values, sorted
 
 VariableKind = Literal["text", "integer", "flag", "map"]
@@ -151,6 +152,27 @@ class Case:
         axis=True,
         applies_to="operation",
         bare=True,
+    )
+    workload: str | None = variable(
+        "job whose communication is replayed: a generator, or a file's name and digest; with a"
+        " number, one of its operations alone",
+        default=None,
+        choices=(),
+        applies_to="operation",
+    )
+    gaps: Gaps | None = variable(
+        "what a rank does in the times between the operations of a job: none, sleep, matmul",
+        default=None,
+        usual="none",
+        choices=get_args(Gaps),
+        axis=True,
+        applies_to="operation",
+    )
+    late: str | None = variable(
+        "rank that begins each operation of a job later, and by how much",
+        default=None,
+        choices=(),
+        applies_to="operation",
     )
     buffers: BufferUse | None = variable(
         "own: each message of a window has its own memory; shared: all share one buffer",

@@ -313,7 +313,9 @@ class _Planner:
                 backend_options=settings.backend.options,
                 **axes | {"window": _window(axes["window"], message_bytes, axes["buffers"])},
             )
-            yield case if settings.device == "cpu" else replace(case, staging=self._staging(case))
+            for each in benchmark.variants(case, self.place.layout.size):
+                on_host = settings.device == "cpu"
+                yield each if on_host else replace(each, staging=self._staging(each))
 
     def _staging(self, case: Case) -> Staging:
         """Of a case on a GPU; `auto` is that of its program, which needs possible variables."""
@@ -446,7 +448,7 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
             f"sync=window waits on the host's clock, timing_mode={case.timing_mode} does not; use"
             " sync=barrier"
         )
-    return None
+    return benchmark.refusal(case, layout.size)
 
 
 def _pool(case: Case, buffers: Iterable[tuple[BufferSpec, ...]], facts: PlanFacts) -> int:

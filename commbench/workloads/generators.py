@@ -36,6 +36,7 @@ class ModelNumbers:
     bucket: int = 25 * 2**20
     tokens: int = 4096
     microbatches: int = 8
+    tensor_ranks: int = 2
     top_k: int = 8
     dtype: str = "bfloat16"
 
@@ -157,6 +158,53 @@ def pipeline(model: ModelNumbers) -> Workload:
     )
 
 
+def tensor_and_data_parallel(model: ModelNumbers) -> Workload:
+    """Groups of `tensor_ranks` neighbours with two all_reduces of activations a layer, forward and
+    backward, and groups of the ranks at the same place in these, with an all_reduce of the
+    gradients of each layer that runs while the next layer computes."""
+    _check_calls(5 * model.layers)
+    if model.ranks % model.tensor_ranks or model.ranks < 2 * model.tensor_ranks:
+        raise ConfigError(
+            f"tensor_ranks={model.tensor_ranks} does not divide ranks={model.ranks} into two groups"
+            " or more"
+        )
+    item_bytes = ITEM_BYTES[model.dtype]
+    activations = model.tokens * model.hidden * item_bytes
+    shard = _divided(_divided(model.params, model.layers), model.tensor_ranks) * item_bytes
+    world = range(model.ranks)
+    places = range(model.tensor_ranks)
+    tensor_groups = [
+        tuple(world[first : first + model.tensor_ranks])
+        for first in range(0, model.ranks, model.tensor_ranks)
+    ]
+    data_groups = [tuple(world[place :: model.tensor_ranks]) for place in places]
+    operations = [
+        WorkloadOperation(group, "all_reduce", model.dtype, (size,), (size,))
+        for group, size in enumerate(
+            [activations] * len(tensor_groups) + [shard] * len(data_groups)
+        )
+    ]
+    orders = []
+    for rank in world:
+        tensor, place = divmod(rank, model.tensor_ranks)
+        gradients = len(tensor_groups) + place
+        forward = [WorkloadCall(tensor)] * 2 * model.layers
+        first_layer = [WorkloadCall(tensor), WorkloadCall(tensor), WorkloadCall(gradients)]
+        # beside the gradients of the layer before
+        layer = [
+            WorkloadCall(tensor, concurrent=1), WorkloadCall(tensor), WorkloadCall(gradients),
+        ]  # fmt: skip
+        calls = (*forward, *first_layer, *layer * (model.layers - 1))
+        orders.append(RankOrder((rank,), calls))
+    return Workload(
+        model.ranks,
+        (*tensor_groups, *data_groups),
+        tuple(operations),
+        tuple(orders),
+        unknown=(GAPS_UNKNOWN, TIMES_UNKNOWN),
+    )
+
+
 def _divided(total: int, parts: int) -> int:
     """Rounded up: libraries pad what does not divide."""
     return -(-total // parts)
@@ -189,5 +237,8 @@ GENERATORS = {
     "fsdp": Generator(fsdp, ("params", "layers")),
     "tensor_parallel": Generator(tensor_parallel, ("layers", "hidden"), ("tokens",)),
     "pipeline": Generator(pipeline, ("hidden",), ("tokens", "microbatches")),
+    "tp_dp": Generator(
+        tensor_and_data_parallel, ("params", "layers", "hidden"), ("tokens", "tensor_ranks")
+    ),
     "moe": Generator(moe, ("layers", "hidden"), ("tokens", "top_k")),
 }

@@ -33,6 +33,8 @@ ROWS = {
     "ec2_enhanced",
     "exchange_quiz",
     "mvapich_cloud",
+    "fsdp_step",
+    "tp_dp",
 }
 OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
 

@@ -1,0 +1,278 @@
+"""The communication of a recorded or generated job: its operations in their order, groups and
+concurrency, and each kind of operation alone."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+from commbench.core.case import Benchmark, Shape
+from commbench.core.errors import ConfigError, Unreadable
+from commbench.core.payload import dtype
+from commbench.core.program import Group, MatmulFor, Pattern, Program, Sleep, Start, Step, WaitAll
+from commbench.core.variables import Cache, Case, Device
+from commbench.workloads.generators import GENERATORS, generate
+from commbench.workloads.scaling import ScaledWorkload, first_alike, scaled
+from commbench.workloads.workload_file import Workload, WorkloadCall, parse_workload
+
+from .replay_parts import Part, part_and_buffer
+
+# Case.workload: a generator with its numbers, or a file's name with the digest of its content; the
+# number and name of an operation that is measured alone
+ALONE = re.compile(r"(?P<workload>.+) #(?P<operation>\d+) \w+", re.DOTALL)
+LATE = re.compile(r"(?P<rank>\d{1,7}):(?P<number>\d{1,9})(?P<unit>us|ms)")
+DIGEST_LETTERS = 12
+MATRIX_SIZE = 128  # of the computation in a gap: three of them stay in a core's cache
+
+
+@dataclass(frozen=True)
+class Replay(Benchmark):
+    """`workload` is the path of a file that `commbench replay --export` has written, or a generator
+    with its numbers, like `fsdp params=1e9 layers=8`, for the ranks of the layout."""
+
+    workload: str = "ddp params=1e6 dtype=float32"
+    name: ClassVar[str] = "replay"
+    axes: ClassVar[tuple[str, ...]] = ("workload", "gaps", "late")
+    cache: ClassVar[Cache] = "warm"
+    min_ranks: ClassVar[int] = 2
+    self_synchronising: ClassVar[bool] = False
+
+    def blocks(self, size: int) -> int:
+        """0: the workload decides the sizes of its messages."""
+        return 0
+
+    def variants(self, case: Case, size: int) -> Iterator[Case]:
+        """The sequence of all operations, and one operation of each signature alone, which has its
+        type and size, and neither gaps nor a late rank."""
+        source = _source_of(self.workload, size)
+        yield replace(case, workload=source.text)
+        if case.gaps not in (None, "none") or case.late is not None:
+            return
+        for number in sorted(set(first_alike(source.workload).values())):
+            operation = source.workload.operations[number].operation
+            alone = replace(case, workload=f"{source.text} #{number} {operation}", gaps=None)
+            part = self._parts(alone, size).get(number)
+            if part is None:
+                yield alone
+                continue
+            elements = part.case.elements
+            block_bytes = elements * dtype(part.case.dtype).itemsize
+            yield replace(
+                alone,
+                dtype=part.case.dtype,
+                elements=elements,
+                message_bytes=part.benchmark.blocks(part.size) * block_bytes,
+            )
+
+    def refusal(self, case: Case, size: int) -> str | None:
+        workload = _source_of(self.workload, size).workload
+        if size > workload.ranks:
+            return f"the workload has {workload.ranks} ranks, the layout {size}"
+        number = _operation_number(case)
+        operations = self._scaled(size).operations
+        if number is None and not operations:
+            return f"no operation of the workload fits its first {size} ranks"
+        if number is not None and number not in operations:
+            return f"operation {number} of the workload does not fit its first {size} ranks"
+        late = parse_late(case.late)
+        if late is not None and late.rank >= size:
+            return f"late={case.late} is of a rank that the layout does not have"
+        return None
+
+    def active(self, case: Case, size: int) -> Sequence[int]:
+        return [rank for rank in range(size) if self._calls(case, rank, size)]
+
+    def groups(self, case: Case, size: int) -> Sequence[Group]:
+        number = _operation_number(case)
+        parts = self._parts(case, size)
+        chosen = parts.values() if number is None else (parts[number],)
+        ranks = {part.ranks for part in chosen if part.needs_group and part.size < size}
+        return sorted(ranks)
+
+    def program(self, case: Case, rank: int, size: int) -> Program:
+        calls = self._calls(case, rank, size)
+        parts = self._parts(case, size)
+        own = [parts[number].program(rank, slots) for number, slots in _most_at_once(calls).items()]
+        return Program(
+            tuple(spec for program in own for spec in program.buffers),
+            tuple(self._steps(case, rank, calls, size)),
+            tuple(step for program in own for step in program.reset),
+        )
+
+    def shape(self, case: Case, size: int) -> Shape:
+        """Of the sequence, a step of the job and the bytes of the rank that moves most."""
+        parts = self._parts(case, size)
+        number = _operation_number(case)
+        if number is not None:
+            moved_bytes = case.message_bytes or parts[number].busiest_bytes
+            return Shape(1, moved_bytes, "max_over_ranks", "operation")
+        busiest_bytes = max(
+            sum(parts[call.operation].moved_bytes(rank) for call in calls)
+            for rank, calls in self._scaled(size).calls.items()
+        )
+        steps = _source_of(self.workload, size).workload.steps
+        return Shape(steps, busiest_bytes, "max_over_ranks", "step of the job", steps == 1)
+
+    def bus_factor(self, size: int) -> float | None:
+        return None
+
+    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        number, buffer = part_and_buffer(name)
+        slots = _most_at_once(self._calls(case, rank, size))[number]
+        return self._parts(case, size)[number].fill(rank, buffer, slots, salt)
+
+    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        number, buffer = part_and_buffer(name)
+        slots = _most_at_once(self._calls(case, rank, size))[number]
+        return self._parts(case, size)[number].expected(rank, buffer, slots, salt)
+
+    def _scaled(self, size: int) -> ScaledWorkload:
+        return _scaled_workload(self.workload, size)
+
+    def _parts(self, case: Case, size: int) -> Mapping[int, Part]:
+        """By the number of the operation."""
+        return _workload_parts(self.workload, size, case.device)
+
+    def _calls(self, case: Case, rank: int, size: int) -> tuple[WorkloadCall, ...]:
+        """The calls of a rank in a sample."""
+        number = _operation_number(case)
+        if number is None:
+            return self._scaled(size).calls.get(rank, ())
+        part = self._parts(case, size)[number]
+        return (WorkloadCall(number),) if rank in part.ranks else ()
+
+    def _steps(
+        self, case: Case, rank: int, calls: Sequence[WorkloadCall], size: int
+    ) -> Iterator[Step]:
+        """A call that others begin beside is started, and waited for when a later one begins that
+        ran beside fewer."""
+        parts = self._parts(case, size)
+        running: deque[int] = deque()
+        slots = _most_at_once(calls)
+        begun = dict.fromkeys(slots, 0)
+        for place, call in enumerate(calls):
+            ended = [running.popleft() for _ in range(len(running) - call.concurrent)]
+            if ended:
+                yield WaitAll(tuple(ended))
+            yield from self._before(case, rank, call)
+            slot = begun[call.operation] % slots[call.operation]
+            begun[call.operation] += 1
+            step = parts[call.operation].step(rank, slot, size)
+            if _overlaps(calls, place):
+                yield Start(step, place)
+                running.append(place)
+            else:
+                yield step
+        if running:
+            yield WaitAll(tuple(running))
+
+    def _before(self, case: Case, rank: int, call: WorkloadCall) -> Iterator[Step]:
+        """What the rank does before a call: nothing, or as long as the job computed."""
+        late = parse_late(case.late)
+        if late is not None and late.rank == rank:
+            yield Sleep(late.ns)
+        gap_ns = round((call.gap_s or 0.0) * 1e9)
+        if gap_ns and case.gaps == "sleep":
+            yield Sleep(gap_ns)
+        if gap_ns and case.gaps == "matmul":
+            yield MatmulFor(MATRIX_SIZE, gap_ns)
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that begins each of its calls later by `ns`."""
+
+    rank: int
+    ns: int
+
+
+def parse_late(text: str | None) -> Late | None:
+    """`3:400us`; raises ConfigError."""
+    if text is None:
+        return None
+    match = LATE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"late={text} is no rank and time; write it like 3:400us or 0:2ms")
+    factor = {"us": 1_000, "ms": 1_000_000}[match["unit"]]
+    return Late(int(match["rank"]), int(match["number"]) * factor)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A workload and its name in results."""
+
+    text: str
+    workload: Workload
+
+
+@lru_cache(maxsize=8)
+def _source_of(text: str, size: int) -> _Source:
+    """Raises ConfigError."""
+    name, *words = text.split() or [""]
+    if name in GENERATORS:
+        numbers = dict(word.partition("=")[::2] for word in words)
+        return _Source(text, generate(name, {"ranks": str(size), **numbers}))
+    return _file_source(text)
+
+
+@lru_cache(maxsize=8)
+def _file_source(path: str) -> _Source:
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise ConfigError(
+            f"workload={path} is no generator ({', '.join(GENERATORS)}), and as a file it can't be"
+            f" read: {error}"
+        ) from error
+    try:
+        workload = parse_workload(content, path)
+    except Unreadable as error:
+        raise ConfigError(f"workload={error}") from error
+    digest = hashlib.sha256(content).hexdigest()[:DIGEST_LETTERS]
+    return _Source(f"{Path(path).stem}@{digest}", workload)
+
+
+@lru_cache(maxsize=8)
+def _scaled_workload(text: str, size: int) -> ScaledWorkload:
+    return scaled(_source_of(text, size).workload, size)
+
+
+@lru_cache(maxsize=8)
+def _workload_parts(text: str, size: int, device: Device) -> Mapping[int, Part]:
+    whole = _scaled_workload(text, size)
+    return {
+        number: Part.of(number, operation, whole.groups[operation.group], device)
+        for number, operation in whole.operations.items()
+    }
+
+
+def _operation_number(case: Case) -> int | None:
+    """Of the operation that is measured alone; None for the sequence."""
+    match = ALONE.fullmatch(case.workload or "")
+    return None if match is None else int(match["operation"])
+
+
+def _overlaps(calls: Sequence[WorkloadCall], place: int) -> bool:
+    """Whether the next call begins before this one has ended."""
+    return place + 1 < len(calls) and calls[place + 1].concurrent > 0
+
+
+def _most_at_once(calls: Sequence[WorkloadCall]) -> dict[int, int]:
+    """By operation: how many of its calls run at the same time at most, and so need memory of their
+    own."""
+    most: dict[int, int] = {}
+    running: deque[int] = deque()
+    for place, call in enumerate(calls):
+        for _ in range(len(running) - call.concurrent):
+            running.popleft()
+        at_once = running.count(call.operation) + 1
+        most[call.operation] = max(most.get(call.operation, 0), at_once)
+        if _overlaps(calls, place):
+            running.append(call.operation)
+    return most

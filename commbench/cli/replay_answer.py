@@ -1,0 +1,141 @@
+"""The second half of `commbench replay`: a job's communication measured on these machines, and
+which cause its time has."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+from commbench.core.terminal import Terminal, paragraphs
+from commbench.report.replay_causes import ReplayTimes, Seconds, causes, replay_times
+from commbench.results.columns import grouped
+from commbench.results.load import read_rows, row_dicts
+from commbench.results.run_folder import new_folder
+from commbench.workloads.scaling import scaled
+from commbench.workloads.training_job import TrainingJob
+from commbench.workloads.workload_file import FORMAT, Workload, parse_workload, workload_text
+
+from . import run
+from .options import write_file
+
+WORKLOAD_FILE = "job.json"
+SWEEP_WORD = "-m"
+LONGEST_BEGIN = 200  # bytes in which a workload file names its format
+# rows of one answer
+ANSWERED = ("backend", "library", "layout", "engine", "device", "hosts")
+NEEDED = (
+    "run_id", "case_id",
+    *ANSWERED, "benchmark", "workload", "gaps", "late", "status", "median_s", "ci_low_s",
+    "ci_high_s", "efficiency",
+)  # fmt: skip
+
+
+def measured_here(workload: Workload, job: TrainingJob | None, overrides: str) -> int:
+    """Measure a workload with these overrides and print the answer; returns the exit status of the
+    run. `job`: its traces, where they are at hand."""
+    words = shlex.split(overrides)
+    outputs = [word.partition("=")[2] for word in words if word.startswith("output=")]
+    folder = Path(new_folder(outputs[-1] if outputs else "results"))
+    path = folder / WORKLOAD_FILE
+    write_file("--on", str(path), workload_text(workload), replace=False)
+    quoted = str(path).replace("'", r"\'")
+    gaps = ["gaps=[none,sleep,matmul]"] if _has_gaps(workload) else []
+    chosen = [word for word in words if not word.startswith("output=") and word != SWEEP_WORD]
+    status = run.run(
+        [
+            "benchmark=replay",
+            *gaps,
+            *chosen,
+            f"workload='{quoted}'",
+            f"output='{folder}'",
+        ],
+        multirun=SWEEP_WORD in words,
+    )
+    if not any(word.startswith("plan=") for word in chosen):
+        print("\n".join(answer_lines(workload, job, [folder])))
+    return status
+
+
+def workload_here(words: Sequence[str]) -> Workload | None:
+    """The workload of the only word, where that is a workload file; None for traces."""
+    path = Path(words[0])
+    if len(words) != 1 or not path.is_file():
+        return None
+    with path.open("rb") as file:
+        begin = file.read(LONGEST_BEGIN)
+    return parse_workload(path.read_bytes(), words[0]) if FORMAT.encode() in begin else None
+
+
+def _has_gaps(workload: Workload) -> bool:
+    return any(call.gap_s for order in workload.orders for call in order.calls)
+
+
+def answer_lines(workload: Workload, job: TrainingJob | None, folders: Sequence[Path]) -> list[str]:
+    """One paragraph for each backend and layout that measured the workload."""
+    frame = read_rows(folders, columns=NEEDED)
+    rows = [row for row in row_dicts(frame) if row["benchmark"] == "replay"]
+    if not rows:
+        raise ConfigError(f"no case of benchmark=replay in {', '.join(map(str, folders))}")
+    lines = []
+    terminal = Terminal.of(sys.stdout)
+    for _, own in grouped(rows, lambda row: tuple(str(row[name]) for name in ANSWERED)).items():
+        for line in _answer(workload, job, own):
+            lines.append(paragraphs([line], terminal))
+    return lines
+
+
+def _answer(
+    workload: Workload, job: TrainingJob | None, rows: Sequence[dict[str, Any]]
+) -> Iterable[str]:
+    first = rows[0]
+    ranks = Layout.parse(first["layout"]).size
+    times = replay_times(rows, workload, ranks)
+    yield ""
+    yield f"{first['backend']}, layout {first['layout']}: {_sequence_text(times)}"
+    part = scaled(workload, ranks)
+    if ranks < workload.ranks or part.dropped:
+        reasons = "; ".join(part.dropped)
+        dropped = f", {part.dropped_share:.0%} of their bytes dropped: {reasons}"
+        yield (f"{ranks} of the job's {workload.ranks} ranks{dropped if part.dropped else ''}")
+    same_ranks = ranks == workload.ranks
+    waiting = waiting_of(job) if job is not None and same_ranks else None
+    yield from map(str, causes(times, waiting, job_seconds(workload) if same_ranks else None))
+
+
+def _sequence_text(times: ReplayTimes) -> str:
+    plain = times.sequence.get("none")
+    alone = times.alone_sum
+    step = "the step was not measured" if plain is None else f"a step takes {plain}"
+    return step if alone is None else f"{step}, its operations one after another {alone}"
+
+
+def job_seconds(workload: Workload) -> float | None:
+    """The time of a step's operations in the job, without waiting, of the rank with most; None
+    where one is not known or only an upper bound."""
+    known = [each.job_s is not None and not each.is_bound for each in workload.operations]
+    if not all(known):
+        return None
+    totals = [
+        sum(workload.operations[call.operation].job_s or 0.0 for call in order.calls)
+        for order in workload.orders
+    ]
+    return max(totals, default=0.0) / workload.steps
+
+
+def waiting_of(job: TrainingJob) -> Seconds | None:
+    """How long a rank of the job waited for others in a step: the mean over the ranks, from the
+    rank that waited least to the one that waited most; None where it is not known."""
+    by_rank = dict.fromkeys(job.ranks, 0)
+    for collective in job.collectives:
+        if collective.is_bound:
+            return None
+        for rank, waiting_ns in collective.waiting_ns.items():
+            by_rank[rank] += waiting_ns
+    seconds = [total / 1e9 / max(job.steps, 1) for total in by_rank.values()]
+    return Seconds(fmean(seconds), min(seconds), max(seconds))

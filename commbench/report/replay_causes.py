@@ -1,0 +1,207 @@
+"""Where the communication time of a replayed job goes: each cause is a difference of two times, and
+is named only if its interval excludes zero."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from commbench.benchmarks.replay import ALONE
+from commbench.core.states import case_status
+from commbench.core.units import format_seconds
+from commbench.workloads.scaling import first_alike, scaled
+from commbench.workloads.workload_file import Workload
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """A time, or a difference of times, of one step, with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.value + other.value, self.low + other.low, self.high + other.high)
+
+    def __sub__(self, other: Seconds) -> Seconds:
+        """The interval holds the difference wherever both times are in theirs."""
+        return Seconds(self.value - other.value, self.low - other.high, self.high - other.low)
+
+    def times(self, factor: float) -> Seconds:
+        return Seconds(self.value * factor, self.low * factor, self.high * factor)
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        value, low, high = map(_signed, (self.value, self.low, self.high))
+        return f"{value} ({low} .. {high})"
+
+
+def _signed(seconds: float) -> str:
+    return f"-{format_seconds(-seconds)}" if seconds < 0 else format_seconds(seconds)
+
+
+ZERO = Seconds(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """`loss` is None where what it needs was not measured, for the reason `missing`."""
+
+    name: str
+    loss: Seconds | None
+    meaning: str
+    missing: str = ""
+
+    def __str__(self) -> str:
+        if self.loss is None:
+            return f"{self.name}: not known, {self.missing}"
+        if not self.loss.excludes_zero:
+            return f"{self.name}: inconclusive, {self.loss} a step"
+        return f"{self.name}: {self.loss} a step: {self.meaning}"
+
+
+@dataclass(frozen=True)
+class ReplayTimes:
+    """Measured times of one workload in one layout on one backend. `sequence`: by Case.gaps;
+    `alone`: by the number of the operation; `limit`: likewise, where the limit of its link is
+    known. `calls`: how often each operation runs in a step on each rank."""
+
+    sequence: Mapping[str, Seconds]
+    alone: Mapping[int, Seconds]
+    limit: Mapping[int, Seconds]
+    calls: Mapping[int, Mapping[int, float]]
+
+    @property
+    def alone_sum(self) -> Seconds | None:
+        """All operations of a step one after another, of the rank for which that takes longest;
+        None if one was not measured."""
+        return self._busiest(self.alone)
+
+    @property
+    def limit_sum(self) -> Seconds | None:
+        return self._busiest(self.limit)
+
+    def _busiest(self, times: Mapping[int, Seconds]) -> Seconds | None:
+        needed = {number for counts in self.calls.values() for number in counts}
+        if not needed <= set(times):
+            return None
+        sums = [
+            sum((times[number].times(count) for number, count in counts.items()), ZERO)
+            for counts in self.calls.values()
+        ]
+        return max(sums, key=lambda total: total.value, default=None)
+
+
+def replay_times(rows: Iterable[Row], workload: Workload, ranks: int) -> ReplayTimes:
+    """Of the rows of one workload in one layout on one backend; an operation that was not measured
+    alone has the time of the one that is like it."""
+    sequence = {}
+    measured: dict[int, Row] = {}
+    for row in rows:
+        match = ALONE.fullmatch(row["workload"])
+        if match is not None:
+            measured[int(match["operation"])] = row
+        elif (seconds := measured_seconds(row)) is not None and row["late"] is None:
+            sequence[row["gaps"] or "none"] = seconds
+    alone = {}
+    limit = {}
+    for number, first in first_alike(workload).items():
+        seconds = measured_seconds(measured[first]) if first in measured else None
+        if seconds is None:
+            continue
+        alone[number] = seconds
+        efficiency = measured[first]["efficiency"]
+        if efficiency is not None:
+            limit[number] = seconds.times(min(float(efficiency), 1.0))
+    calls = {
+        rank: Counter(call.operation for call in own)
+        for rank, own in scaled(workload, ranks).calls.items()
+    }
+    per_step = 1 / workload.steps
+    counted = {
+        rank: {number: count * per_step for number, count in counts.items()}
+        for rank, counts in calls.items()
+    }
+    return ReplayTimes(sequence, alone, limit, counted)
+
+
+def measured_seconds(row: Row) -> Seconds | None:
+    """The median of a row with its interval; None if it has no such numbers."""
+    if case_status(row) != "ok" or row["median_s"] is None:
+        return None
+    median_s = float(row["median_s"])
+    low_s = row["ci_low_s"]
+    high_s = row["ci_high_s"]
+    if low_s is None or high_s is None:
+        return Seconds(median_s, 0.0, float("inf"))
+    return Seconds(median_s, float(low_s), float(high_s))
+
+
+def causes(times: ReplayTimes, waiting: Seconds | None, job_s: float | None) -> list[Cause]:
+    """`waiting` and `job_s` (the time without waiting) are those of a step of the traced job."""
+    plain = times.sequence.get("none")
+    return [
+        _waiting(waiting),
+        _interference(times.sequence),
+        _contention(plain, times.alone_sum),
+        _link(times),
+        _rest(plain, job_s),
+    ]
+
+
+def _waiting(waiting: Seconds | None) -> Cause:
+    return Cause(
+        "waiting",
+        waiting,
+        "ranks of the job waited for the last one of their group",
+        "the traces do not have all ranks of a group, or no times",
+    )
+
+
+def _interference(sequence: Mapping[str, Seconds]) -> Cause:
+    loss = None
+    if {"matmul", "sleep"} <= set(sequence):
+        loss = sequence["matmul"] - sequence["sleep"]
+    return Cause(
+        "interference",
+        loss,
+        "computation in the gaps instead of sleep makes the step longer",
+        "gaps=[sleep,matmul] were not both measured",
+    )
+
+
+def _contention(plain: Seconds | None, alone: Seconds | None) -> Cause:
+    loss = None if plain is None or alone is None else plain - alone
+    meaning = "operations in the job's order and concurrency take longer than alone"
+    if loss is not None and loss.high < 0:
+        meaning = "no loss: operations at the same time take less than one after another"
+    return Cause("contention", loss, meaning, "the sequence or an operation was not measured")
+
+
+def _link(times: ReplayTimes) -> Cause:
+    alone = times.alone_sum
+    limit = times.limit_sum
+    loss = None if alone is None or limit is None else alone - limit
+    return Cause(
+        "link",
+        loss,
+        "operations alone take longer than the limit of their links allows",
+        "the limit of a link is not known",
+    )
+
+
+def _rest(plain: Seconds | None, job_s: float | None) -> Cause:
+    job = None if job_s is None else Seconds(job_s, job_s, job_s)
+    loss = None if plain is None or job is None else job - plain
+    meaning = "the job's operations took longer than their replay; no cause above explains it"
+    if loss is not None and loss.high < 0:
+        meaning = "the replay takes longer than the job's operations: these are other machines"
+    return Cause("rest", loss, meaning, "the job's own times or the sequence are not known")

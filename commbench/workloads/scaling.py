@@ -1,0 +1,143 @@
+"""A workload on another number of ranks: which of its ranks, groups and operations are replayed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from .operations import ROOTED
+from .workload_file import (
+    SEND_RECV,
+    RankOrder,
+    Workload,
+    WorkloadCall,
+    WorkloadOperation,
+)
+
+UNEVEN_SPLITS = "all_to_all_v whose counts are not known"
+UNEVEN_BLOCKS = "blocks of different sizes in an operation without counts"
+CUT_SPLITS = "all_to_all_v in a group that was cut: its counts are of other ranks"
+CUT_PEERS = "ranks of the group or of the message are not replayed"
+
+
+@dataclass(frozen=True)
+class ScaledWorkload:
+    """The first ranks of a workload. `operations` have their numbers in the file; their `group` is
+    an index of `groups`. `dropped`: reason -> bytes of what is not replayed, over `all_bytes`."""
+
+    groups: tuple[tuple[int, ...], ...]
+    operations: Mapping[int, WorkloadOperation]
+    orders: tuple[RankOrder, ...]
+    dropped: Mapping[str, int]
+    all_bytes: int
+
+    @cached_property
+    def calls(self) -> dict[int, tuple[WorkloadCall, ...]]:
+        """By rank."""
+        return {rank: order.calls for order in self.orders for rank in order.ranks}
+
+    @property
+    def dropped_share(self) -> float:
+        """Of the bytes that the replayed ranks send in the job."""
+        return sum(self.dropped.values()) / self.all_bytes if self.all_bytes else 0.0
+
+
+def first_alike(workload: Workload) -> dict[int, int]:
+    """For each operation the number of the first that is like it: with the same bytes and type, in
+    a group whose ranks lie alike. That one is measured alone for all of them."""
+    first: dict[tuple[object, ...], int] = {}
+    alike = {}
+    for number, operation in enumerate(workload.operations):
+        group = workload.groups[operation.group]
+        distances = tuple(rank - group[0] for rank in group)
+        kind = replace(operation, group=0, job_s=None, is_bound=False)
+        alike[number] = first.setdefault((kind, distances), number)
+    return alike
+
+
+def scaled(workload: Workload, ranks: int) -> ScaledWorkload:
+    """The workload on its first `ranks` ranks. A group whose ranks are all there stays as it is. A
+    group with more ranks than there are is cut to those that are, with as many bytes per rank.
+    The operations of other groups are dropped."""
+    members = [tuple(rank for rank in group if rank < ranks) for group in workload.groups]
+    operations: dict[int, WorkloadOperation] = {}
+    reasons: dict[int, str] = {}
+    for number, operation in enumerate(workload.operations):
+        own = members[operation.group]
+        whole = workload.groups[operation.group]
+        outcome = _fitted(operation, whole, own, ranks)
+        if isinstance(outcome, str):
+            reasons[number] = outcome
+        else:
+            operations[number] = outcome
+    orders = []
+    dropped: Counter[str] = Counter()
+    all_bytes = 0
+    for order in workload.orders:
+        own_ranks = tuple(rank for rank in order.ranks if rank < ranks)
+        if not own_ranks:
+            continue
+        for call in order.calls:
+            call_bytes = len(own_ranks) * _sent_bytes(workload.operations[call.operation])
+            all_bytes += call_bytes
+            if call.operation in reasons:
+                dropped[reasons[call.operation]] += call_bytes
+        orders.append(RankOrder(own_ranks, _kept_calls(order.calls, operations)))
+    return ScaledWorkload(tuple(members), operations, tuple(orders), dict(dropped), all_bytes)
+
+
+def _kept_calls(
+    calls: Sequence[WorkloadCall], operations: Mapping[int, WorkloadOperation]
+) -> tuple[WorkloadCall, ...]:
+    """The calls that are replayed; the gap before one that is not is added to that of the next."""
+    kept = []
+    gap_s = 0.0
+    for call in calls:
+        gap_s += call.gap_s or 0.0
+        if call.operation in operations:
+            kept.append(replace(call, gap_s=gap_s))
+            gap_s = 0.0
+    return tuple(kept)
+
+
+def _fitted(
+    operation: WorkloadOperation, whole: tuple[int, ...], own: tuple[int, ...], ranks: int
+) -> WorkloadOperation | str:
+    """The operation among the ranks that are there, or the reason why it is dropped."""
+    if operation.operation == "all_to_all_v":
+        if operation.counts is None:
+            return UNEVEN_SPLITS
+        return operation if own == whole else CUT_SPLITS
+    if len(operation.input_bytes) > 1 or len(operation.output_bytes) > 1:
+        return UNEVEN_BLOCKS
+    if own == whole:
+        return operation
+    if operation.operation == SEND_RECV or len(whole) <= ranks or len(own) < 2:
+        return CUT_PEERS
+    return _cut(operation, len(whole), len(own))
+
+
+def _cut(operation: WorkloadOperation, size: int, own_size: int) -> WorkloadOperation:
+    """Among the first ranks of its group, with the bytes of its larger buffer, which are those that
+    a rank sends or receives."""
+    root = operation.root
+    if operation.operation in ROOTED and root is not None and root >= own_size:
+        root = 0
+    shared = replace(operation, root=root, job_s=None)
+    (input_bytes,) = operation.input_bytes
+    (output_bytes,) = operation.output_bytes
+    if operation.operation in ("all_gather", "gather"):
+        return replace(shared, input_bytes=(output_bytes // own_size,))
+    if operation.operation in ("reduce_scatter", "scatter"):
+        return replace(shared, output_bytes=(input_bytes // own_size,))
+    return shared
+
+
+def _sent_bytes(operation: WorkloadOperation) -> int:
+    """The mean bytes of the larger buffer of a rank."""
+    return max(
+        sum(sizes) // max(len(sizes), 1)
+        for sizes in (operation.input_bytes, operation.output_bytes)
+    )

@@ -1,0 +1,96 @@
+"""`commbench replay ... --on`: a workload measured here, and the answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commbench.cli.main import main
+from commbench.cli.replay_answer import job_seconds, waiting_of, workload_here
+from commbench.results.load import load
+from commbench.workloads.generators import generate
+from commbench.workloads.operations import Operation, RankGroup, RankTrace
+from commbench.workloads.training_job import training_job
+from commbench.workloads.workload_file import parse_workload, workload_text
+
+SIMULATED = "backend=simulated layout=1x4 timing=quick timing.pass_s=0"
+TIMED = """{"format": "commbench workload", "version": 1,
+"ranks": 4, "steps": 2, "step_s": 0.02, "unknown": [],
+"groups": [[0,1,2,3]],
+"operations": [
+{"group":0,"operation":"all_reduce","dtype":"float32","input_bytes":[65536],
+ "output_bytes":[65536],"job_s":0.0005}
+],
+"orders": [{"ranks":[0,1,2,3],"calls":[[0,0.002,0],[0,0.003,0]]}]}"""
+
+
+@pytest.fixture
+def workload_file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.json"
+    path.write_text(TIMED)
+    return path
+
+
+def test_a_workload_is_measured_with_its_gaps_and_the_answer_names_each_cause(
+    workload_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    on = f"{SIMULATED} output='{tmp_path / 'results'}'"
+    assert main(["replay", str(workload_file), "--on", on]) == 0
+    out = capfd.readouterr().out
+    frame = load(tmp_path / "results")
+    assert set(frame["gaps"].dropna()) == {"none", "sleep", "matmul"}
+    assert list(frame["status"].unique()) == ["ok"]
+    answer = out.partition("simulated, layout 1x4: a step takes")[2]
+    names = ("waiting", "interference", "contention", "link", "rest")
+    assert all(f"\n{name}: " in answer for name in names)
+    # 5 ms of gaps in two steps, of an operation of some microseconds
+    step_s = frame.set_index("gaps").loc["sleep", "median_s"] - 2.5e-3
+    assert step_s == pytest.approx(frame.set_index("gaps").loc["none", "median_s"], rel=0.01)
+    (stored,) = (tmp_path / "results").glob("*/job.json")
+    assert parse_workload(stored.read_text(), "job.json") == workload_here([str(workload_file)])
+
+
+def test_fewer_ranks_than_the_job_had_say_what_was_dropped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole = generate("tp_dp", {
+        "ranks": "8", "params": "1e4", "layers": "1", "hidden": "16", "tokens": "4",
+    })  # fmt: skip
+    path = tmp_path / "large.json"
+    path.write_text(workload_text(whole))
+    assert main(["replay", str(path), "--on", f"{SIMULATED} output='{tmp_path}'"]) == 0
+    out = capfd.readouterr().out
+    assert "4 of the job's 8 ranks" in out
+    assert "rest: not known" in out
+
+
+def test_the_time_of_the_job_is_known_only_without_upper_bounds() -> None:
+    workload = parse_workload(TIMED, "job.json")
+    assert job_seconds(workload) == pytest.approx(0.5e-3)
+    bound = parse_workload(TIMED.replace('"job_s":0.0005', '"job_s":0.0005,"is_bound":true'), "x")
+    assert job_seconds(bound) is None
+    assert job_seconds(generate("ddp", {"ranks": "2", "params": "10"})) is None
+
+
+def test_waiting_is_that_of_all_ranks_or_not_known() -> None:
+    world = RankGroup("0", (0, 1), 2)
+
+    def trace(rank: int, start_ns: int) -> RankTrace:
+        call = Operation(
+            rank, world, 0, "all_reduce", "float32", 4, 4, start_ns=start_ns, end_ns=1_000_000
+        )
+        return RankTrace(f"rank{rank}", "test", rank, (call,), 2)
+
+    late = training_job([trace(0, 0), trace(1, 900_000)])
+    waiting = waiting_of(late)
+    assert waiting is not None
+    assert (waiting.low, waiting.high) == (0.0, pytest.approx(0.9e-3))
+    assert waiting_of(training_job([trace(0, 0)])) is None
+
+
+def test_traces_are_not_taken_for_a_workload(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": []}')
+    assert workload_here([str(path)]) is None
+    assert workload_here([str(tmp_path)]) is None

@@ -1,0 +1,101 @@
+"""Which part of a workload fewer ranks replay."""
+
+from __future__ import annotations
+
+import pytest
+
+from commbench.workloads.generators import generate
+from commbench.workloads.scaling import (
+    CUT_PEERS,
+    CUT_SPLITS,
+    UNEVEN_BLOCKS,
+    UNEVEN_SPLITS,
+    first_alike,
+    scaled,
+)
+from commbench.workloads.workload_file import RankOrder, Workload, WorkloadCall, WorkloadOperation
+
+WORLD = (0, 1, 2, 3)
+
+
+def workload_with(
+    *operations: WorkloadOperation, groups: tuple[tuple[int, ...], ...] = (WORLD,)
+) -> Workload:
+    """Each rank calls every operation of its groups once."""
+    orders = tuple(
+        RankOrder(
+            (rank,),
+            tuple(
+                WorkloadCall(number, 1e-3)
+                for number, operation in enumerate(operations)
+                if rank in groups[operation.group]
+            ),
+        )
+        for rank in WORLD
+    )
+    return Workload(4, groups, operations, orders)
+
+
+def one(name: str, sent: int, received: int, group: int = 0) -> WorkloadOperation:
+    return WorkloadOperation(group, name, "float32", (sent,), (received,), job_s=1e-3)
+
+
+def test_as_many_ranks_as_the_job_had_replay_all_of_it() -> None:
+    whole = generate("fsdp", {"ranks": "4", "params": "1e6", "layers": "2"})
+    part = scaled(whole, 4)
+    assert tuple(part.operations.values()) == whole.operations
+    assert part.dropped_share == 0.0 and not part.dropped
+    assert [len(part.calls[rank]) for rank in WORLD] == [6] * 4
+
+
+def test_a_group_that_fits_stays_whole_and_one_that_straddles_is_dropped() -> None:
+    groups = ((0, 1), (2, 3), (0, 2), (1, 3))
+    operations = [one("all_reduce", 64, 64, group) for group in range(4)]
+    part = scaled(workload_with(*operations, groups=groups), 2)
+    assert list(part.operations) == [0]
+    assert part.dropped == {CUT_PEERS: 2 * 64} and part.dropped_share == 0.5
+    assert [call.operation for call in part.calls[0]] == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "received", "cut"),
+    [
+        ("all_reduce", 64, 64, (64, 64)),
+        ("all_gather", 16, 64, (32, 64)),
+        ("reduce_scatter", 64, 16, (64, 32)),
+        ("all_to_all", 64, 64, (64, 64)),
+        ("gather", 16, 64, (32, 64)),
+        ("scatter", 64, 16, (64, 32)),
+    ],
+)
+def test_a_larger_group_is_cut_with_the_bytes_of_a_rank(
+    name: str, sent: int, received: int, cut: tuple[int, int]
+) -> None:
+    (operation,) = scaled(workload_with(one(name, sent, received)), 2).operations.values()
+    assert (operation.input_bytes[0], operation.output_bytes[0]) == cut
+    assert operation.job_s is None  # it is not the operation that the job timed
+
+
+def test_what_cannot_be_replayed_is_named_with_its_bytes() -> None:
+    uneven = WorkloadOperation(0, "all_to_all_v", "float32", (16, 8, 8, 8), (10,), None)
+    counted = WorkloadOperation(0, "all_to_all_v", "float32", (16,), (16,), ((1,) * 4,) * 4)
+    blocks = WorkloadOperation(0, "all_gather", "float32", (16, 8, 8, 8), (40,))
+    message = WorkloadOperation(0, "send_recv", "float32", (32,), (32,), peers=(1, 3))
+    part = scaled(workload_with(uneven, counted, blocks, message), 2)
+    assert not part.operations and part.dropped_share == 1.0
+    assert set(part.dropped) == {UNEVEN_SPLITS, CUT_SPLITS, UNEVEN_BLOCKS, CUT_PEERS}
+    assert list(scaled(workload_with(counted), 4).operations) == [0]
+
+
+def test_the_gap_before_a_dropped_call_is_kept() -> None:
+    dropped = WorkloadOperation(0, "all_to_all_v", "float32", (16, 8, 8, 8), (10,), None)
+    part = scaled(workload_with(dropped, one("all_reduce", 64, 64)), 4)
+    assert [call.gap_s for call in part.calls[0]] == [pytest.approx(2e-3)]
+
+
+def test_operations_are_alike_where_bytes_type_and_distances_of_ranks_are() -> None:
+    groups = ((0, 1), (2, 3), (0, 2))
+    operations = [one("all_reduce", 64, 64, group) for group in range(3)]
+    more = [one("all_reduce", 32, 32, 0), one("broadcast", 64, 64, 0)]
+    alike = first_alike(workload_with(*operations, *more, groups=groups))
+    assert alike == {0: 0, 1: 0, 2: 2, 3: 3, 4: 4}
