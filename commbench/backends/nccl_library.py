@@ -11,9 +11,10 @@ import os
 from collections.abc import MutableMapping
 from typing import Any, ClassVar
 
+from commbench.core.program import Program
 from commbench.core.protocols import Backend
 from commbench.core.variables import Case, Device, Ipc
-from commbench.engines.lowered import UnsupportedForms, reduction_missing, skip_reason
+from commbench.engines.lowered import UnsupportedForms, form_missing, reduction_missing
 from commbench.hardware.cuda import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
 
@@ -36,14 +37,14 @@ class NcclBackend(Backend):
     shares_gpu: ClassVar[bool] = False
     unsupported_forms: ClassVar[UnsupportedForms]
 
-    def supports(self, case: Case, size: int) -> str | None:
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
         """A rank may send to itself: NCCL copies where both ends are in one group of calls."""
         if case.staging != "none":
             return (
                 f"NCCL reads and writes GPU memory itself; staging={case.staging} has no effect"
                 " on it"
             )
-        return reduction_missing("NCCL", case) or skip_reason(self.unsupported_forms, case)
+        return reduction_missing("NCCL", program) or form_missing(self.unsupported_forms, program)
 
     def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         """NCCL reads its variables once per process, so these and the user's hold for all cases."""

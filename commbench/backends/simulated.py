@@ -43,7 +43,7 @@ class Simulated(Backend):
     def missing(self, device: Device = "cpu") -> str | None:
         return None
 
-    def supports(self, case: Case, size: int) -> str | None:
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
         return None
 
     def open(self, world: World, control: Control, device: Device = "cpu") -> SimulatedCommunicator:

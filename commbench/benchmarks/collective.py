@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench.core.case import Shape
+from commbench.core.case import Benchmark, Shape
 from commbench.core.program import BufferSpec, Copy, Pattern, View
 from commbench.core.variables import Cache, Case, ReductionName
 
@@ -14,7 +14,7 @@ DATA = View("data")  # the input, which no call writes to, and the buffer that i
 
 
 @dataclass(frozen=True)
-class Collective:
+class Collective(Benchmark):
     """One call per sample on all ranks. `input` and `result` are the contents of `source` and
     `data`."""
 

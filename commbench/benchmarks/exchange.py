@@ -24,14 +24,17 @@ class Exchange(Collective):
         bottleneck."""
         if size == 1:
             return Program()
-        buffers = tuple(
-            BufferSpec(name, case.elements, case.dtype, size - 1) for name in ("send", "recv")
-        )
         receives_below, sends_below = _calls_by_peer(size, 0)
         receives_above, sends_above = _calls_by_peer(size, 1)
         receives = (*receives_below[:rank], *receives_above[rank + 1 :])
         sends = (*sends_above[rank + 1 :], *sends_below[:rank])
+        buffers = self.buffers(case, rank, size)
         return Program(buffers, (*receives, *sends, WaitAll(tuple(range(2 * (size - 1))))))
+
+    def buffers(self, case: Case, rank: int, size: int) -> tuple[BufferSpec, ...]:
+        return tuple(
+            BufferSpec(name, case.elements, case.dtype, size - 1) for name in ("send", "recv")
+        )
 
     def shape(self, case: Case, size: int) -> Shape:
         """The messages that one rank sends; it receives as many."""
@@ -53,8 +56,7 @@ def _calls_by_peer(size: int, skipped: int) -> tuple[tuple[Irecv, ...], tuple[Is
     """A receive and a send per peer. A rank has no slot for itself: `skipped` is 1 for the peers
     above it, else 0.
 
-    Cached and shared by all ranks, because a plan for thousands of ranks makes the programs of all
-    of them.
+    Cached and shared by all ranks, because a simulated world has the programs of all of them.
     """
     slots = [(peer, peer - skipped) for peer in range(size)]
     receives = tuple(Irecv(View("recv", slot), peer, slot) for peer, slot in slots)

@@ -27,20 +27,24 @@ ACK_KEY = 1 << 20  # added to the rank: larger than the keys of all messages
 class P2PBandwidth(PointToPoint):
     name = "p2p_bandwidth"
 
+    def pair_buffers(self, case: Case, rank: int, pair: Pair) -> tuple[BufferSpec, ...]:
+        first, second = pair
+        send, recv = send_and_recv(case)
+        if first == second:
+            return send, recv
+        return recv if rank == second else send, BufferSpec("ack", ACK_BYTES, "uint8")
+
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         first, second = pair
         if first == second:
             return windows_both_ways(case, peer=rank)
-        send, recv = send_and_recv(case)
-        ack = BufferSpec("ack", ACK_BYTES, "uint8")
+        buffers = self.pair_buffers(case, rank, pair)
         slots = range(window_of(case))
         if rank == second:
             receives = (Irecv(slot_view("recv", slot, case), first, slot) for slot in slots)
-            return Program(
-                (recv, ack), (*receives, WaitAll(tuple(slots)), Send(View("ack"), first))
-            )
+            return Program(buffers, (*receives, WaitAll(tuple(slots)), Send(View("ack"), first)))
         sends = (Isend(slot_view("send", slot, case), second, slot) for slot in slots)
-        return Program((send, ack), (*sends, WaitAll(tuple(slots)), Recv(View("ack"), second)))
+        return Program(buffers, (*sends, WaitAll(tuple(slots)), Recv(View("ack"), second)))
 
     def shape(self, case: Case, size: int) -> Shape:
         """A sample is the window of one pair."""

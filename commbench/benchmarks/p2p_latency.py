@@ -9,7 +9,7 @@ from commbench.core.layout import Pair
 from commbench.core.program import Irecv, Program, Recv, Send, View, WaitAll
 from commbench.core.variables import Cache, Case
 
-from .point_to_point import PointToPoint, send_and_recv
+from .point_to_point import PointToPoint
 
 
 class P2PLatency(PointToPoint):
@@ -19,7 +19,7 @@ class P2PLatency(PointToPoint):
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         first, second = pair
-        buffers = send_and_recv(case)
+        buffers = self.pair_buffers(case, rank, pair)
         send = View("send")
         recv = View("recv")
         if first == second:  # a blocking send to oneself deadlocks in MPI beyond the eager limit

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from commbench.core.case import Benchmark
 from commbench.core.layout import Pair
 from commbench.core.payload import joined_blocks
 from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
@@ -12,7 +13,7 @@ from commbench.core.variables import Cache, Case
 
 
 @dataclass(frozen=True)
-class PointToPoint:
+class PointToPoint(Benchmark):
     """Messages between the two ranks of each pair, from the buffers `send` to `recv`; all other
     ranks are idle."""
 
@@ -28,6 +29,14 @@ class PointToPoint:
     def program(self, case: Case, rank: int, size: int) -> Program:
         pair = case.pair_by_rank.get(rank)
         return Program() if pair is None else self.pair_program(case, rank, pair)
+
+    def buffers(self, case: Case, rank: int, size: int) -> tuple[BufferSpec, ...]:
+        pair = case.pair_by_rank.get(rank)
+        return () if pair is None else self.pair_buffers(case, rank, pair)
+
+    def pair_buffers(self, case: Case, rank: int, pair: Pair) -> tuple[BufferSpec, ...]:
+        """The buffers of a rank of this pair."""
+        return send_and_recv(case)
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         """The program of a rank of this pair, both ranks of which may be the same."""

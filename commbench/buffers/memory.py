@@ -50,7 +50,7 @@ def buffer_bytes(spec: BufferSpec, pool: int) -> int:
 def largest_bytes(jobs: Iterable[Planned], rank: int) -> int:
     """The bytes of all buffers that a rank of the world has in its largest case."""
     own = (job for job in jobs if not job.skip and rank in job.members)
-    buffers = ((job.program(job.members.index(rank)).buffers, job.pool) for job in own)
+    buffers = ((job.buffers(job.members.index(rank)), job.pool) for job in own)
     return max(
         (sum(buffer_bytes(spec, pool) for spec in specs) for specs, pool in buffers), default=0
     )

@@ -88,7 +88,9 @@ def _sent_and_received(step: Step, rank: int) -> tuple[tuple[View, ...], tuple[V
             return (send,), (recv,) if rank == root else ()
         case steps.Scatter(send, recv, root):
             return (send,) if rank == root else (), (recv,)
-        case steps.AllReduce() | steps.ReduceScatter() | steps.AllGather() | steps.AllToAll():
+        case steps.AllReduce() | steps.ReduceScatter() | steps.AllGather():
+            return (step.send,), (step.recv,)
+        case steps.AllToAll() | steps.AllToAllV():
             return (step.send,), (step.recv,)
     return (), ()
 

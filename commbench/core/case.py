@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from .program import Isend, Pattern, Program, WaitAll
+from .program import BufferSpec, Isend, Pattern, Program, Step, WaitAll
 from .states import Headline
 from .variables import Cache, Case
 
@@ -110,24 +110,33 @@ class Shape:
 
 
 class Benchmark(Protocol):
-    """An operation, as pure functions of the case: without a clock and without a library."""
+    """An operation, as pure functions of the case: without a clock and without a library.
+    Benchmarks inherit from this class for its defaults."""
 
-    name: str
+    name: ClassVar[str]
     # its variables, of pair (one at a time), pairs (all at once), window, buffers, in_place,
     # reduction, root, staging
-    axes: tuple[str, ...]
-    cache: Cache  # the default: warm or rotate
-    min_ranks: int
+    axes: ClassVar[tuple[str, ...]]
+    cache: ClassVar[Cache]  # the default: warm or rotate
+    min_ranks: ClassVar[int]
     # a sample can't start before the previous one has ended on all ranks that matter
-    self_synchronising: bool
+    self_synchronising: ClassVar[bool]
 
     def blocks(self, size: int) -> int:
         """The number of equal blocks that the message is divided into; 0 without a message."""
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        """The program of a rank; without steps for an idle one. Of an operation between pairs, the
-        ranks outside the pairs are idle, and the buffers of a rank depend on its place in its pair
-        alone: a plan asks for those of one pair."""
+        """The program of a rank; without steps for an idle one."""
+
+    def active(self, case: Case, size: int) -> Sequence[int]:
+        """The ranks whose programs have steps, in ascending order: those of the pairs, else all."""
+        return sorted(case.pair_by_rank) or range(size)
+
+    def buffers(self, case: Case, rank: int, size: int) -> tuple[BufferSpec, ...]:
+        """The buffers of the program of a rank. A plan asks for those of every rank, so a program
+        of many steps should not be built for them. Between pairs, they depend on the place of the
+        rank in its pair alone: a plan asks for those of one pair."""
+        return self.program(case, rank, size).buffers
 
     def shape(self, case: Case, size: int) -> Shape: ...
 
@@ -184,9 +193,12 @@ class Planned:
 
     @cached_property
     def active(self) -> tuple[int, ...]:
-        """The ranks of the layout whose programs have steps; those outside the pairs have none."""
-        ranks = sorted(self.case.pair_by_rank) or range(self.size)
-        return tuple(rank for rank in ranks if self.program(rank).steps)
+        """The ranks of the layout whose programs have steps."""
+        return tuple(self.benchmark.active(self.case, self.size))
+
+    def buffers(self, rank: int) -> tuple[BufferSpec, ...]:
+        """The buffers of a rank of the layout."""
+        return self.benchmark.buffers(self.case, rank, self.size)
 
     @property
     def senders(self) -> tuple[int, ...]:
@@ -199,11 +211,16 @@ class Planned:
     def shape(self) -> Shape:
         return self.benchmark.shape(self.case, self.size)
 
+    @cached_property
+    def operation(self) -> type[Step] | None:
+        """See Program, of the first active rank."""
+        return self.program(self.active[0]).operation if self.active else None
+
     @property
     def bus_factor(self) -> float | None:
         """The benchmark's factor; 1 if each rank communicates with itself only, which has one
-        direction."""
-        factor = self.benchmark.bus_factor(self.size)
+        direction. None for several different operations, whose bytes share no path."""
+        factor = None if self.operation is None else self.benchmark.bus_factor(self.size)
         alone = self.case.pairs and all(first == second for first, second in self.case.pairs)
         return 1.0 if alone and factor is not None else factor
 

@@ -6,6 +6,7 @@ A Communicator lowers the steps to calls of its library; an engine runs them n t
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -164,6 +165,17 @@ class AllToAll:
 
 
 @dataclass(frozen=True)
+class AllToAllV:
+    """`send` begins with the blocks for all ranks and `recv` with those from all ranks, in rank
+    order and without gaps: `send_counts` and `recv_counts` elements, also none at all."""
+
+    send: View
+    recv: View
+    send_counts: tuple[int, ...]
+    recv_counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Copy:
     """A copy within a rank."""
 
@@ -183,8 +195,19 @@ class Icopy:
 
 Step = (
     Message | WaitAll | Barrier | AllReduce | Broadcast | Reduce
-    | AllGather | Gather | Scatter | ReduceScatter | AllToAll | Copy | Icopy
+    | AllGather | Gather | Scatter | ReduceScatter | AllToAll | AllToAllV | Copy | Icopy
 )  # fmt: skip
+
+
+def operation_name(kind: type[Step]) -> str:
+    """The name of the benchmark that measures this operation alone: all_reduce for AllReduce."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+
+
+def _kind(step: Step) -> type[Step]:
+    if isinstance(step, Message):
+        return Send
+    return Copy if isinstance(step, Icopy) else type(step)
 
 
 @dataclass(frozen=True)
@@ -194,6 +217,13 @@ class Program:
     buffers: tuple[BufferSpec, ...] = ()
     steps: tuple[Step, ...] = ()
     reset: tuple[Step, ...] = ()
+
+    @property
+    def operation(self) -> type[Step] | None:
+        """The only kind of operation that is timed, Send for all messages and Copy for all copies;
+        None if there are several kinds, or none."""
+        kinds = {_kind(step) for step in self.steps if not isinstance(step, WaitAll)}
+        return kinds.pop() if len(kinds) == 1 else None
 
     @property
     def unfinished(self) -> set[int]:

@@ -218,13 +218,14 @@ class Backend(Protocol):
         """Why this machine can't run it on cpu or cuda, found without importing the library; None
         if it can."""
 
-    def supports(self, case: Case, size: int) -> str | None:
-        """The reason to skip a case, from declared tables; None if it can run."""
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
+        """The reason to skip a case, from declared tables; None if it can run. `program` is that of
+        a rank of the case, or of one that differs from it in its pair only."""
 
-    def staging(self, benchmark: str) -> Staging:
-        """How an operation's messages reach device memory: none (the library accesses it directly),
-        library (it copies them through host memory), pinned (commbench copies them through pinned
-        host memory, in the timed steps).
+    def staging(self, program: Program) -> Staging:
+        """How the messages of a program reach device memory: none (the library accesses it
+        directly), library (it copies them through host memory), pinned (commbench copies them
+        through pinned host memory, in the timed steps).
         """
         return "none"
 

@@ -7,11 +7,11 @@ B ping-pong, a loop over a tuple of bound calls 9 %.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -20,15 +20,26 @@ from numpy.typing import NDArray
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.garbage_collection import collection_paused
 from commbench.core.payload import dtype
-from commbench.core.program import Barrier, Program, Step, View
-from commbench.core.variables import Case, Sync
+from commbench.core.program import (
+    AllReduce,
+    Barrier,
+    Copy,
+    Message,
+    Program,
+    Reduce,
+    ReduceScatter,
+    Step,
+    View,
+    WaitAll,
+)
+from commbench.core.variables import ReductionName, Sync
 
 now_ns = time.perf_counter_ns  # CLOCK_MONOTONIC on Linux: the same clock the native engine reads
 LONG_WAIT_NS = 4_000_000  # a longer wait sleeps first
 WAKE_EARLY_NS = 2_000_000  # how long before the end of the wait its sleep ends
 
 T = TypeVar("T")
-UnsupportedForms = Mapping[tuple[str, bool], str]  # (operation, in place) -> the reason
+UnsupportedForms = Mapping[tuple[type[Step], bool], str]  # (operation, in place) -> the reason
 
 
 @dataclass(frozen=True)
@@ -99,29 +110,58 @@ class NativeCall:
     checked: bool = True  # a return value other than 0 is an error
 
 
-def skip_reason(table: UnsupportedForms, case: Case) -> str | None:
-    """The reason to skip the case; None if the table does not name its form."""
-    return None if case.in_place is None else table.get((case.benchmark, case.in_place))
+def form_missing(table: UnsupportedForms, program: Program) -> str | None:
+    """The table's reason for the first step whose form it names; None if it names none."""
+    reasons = (table.get((type(step), in_place(step))) for step in program.steps)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def check_form(table: UnsupportedForms, step: Step) -> None:
-    """Raises Unsupported with the table's reason, also for programs of benchmarks that the table
-    does not name."""
-    operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(step).__name__).lower()
-    reason = table.get((operation, in_place(step)))
-    if reason:
+    """Raises Unsupported if the table names the form of the step."""
+    reason = form_missing(table, Program(steps=(step,)))
+    if reason is not None:
         raise Unsupported(reason)
 
 
-def reduction_missing(library: str, case: Case) -> str | None:
-    """Why NCCL or gloo lacks the case's reduction; None if it has it. Averages are of floating
-    types only: gloo has no others, and NCCL truncates those of integers."""
-    if case.reduction is None:
-        return None
-    known = case.reduction in ("sum", "prod", "min", "max")
-    if known or (case.reduction == "avg" and dtype(case.dtype).floating):
-        return None
-    return f"{library} has no reduction {case.reduction} of {case.dtype}"
+def displacements(counts: Sequence[int]) -> list[int]:
+    """Where each block begins, of blocks that follow one another without gaps."""
+    return [0, *accumulate(counts)][:-1]
+
+
+def has_collectives(program: Program) -> bool:
+    """Whether a backend of messages and barriers only can't lower the program."""
+    return not all(isinstance(step, Message | WaitAll | Barrier | Copy) for step in program.steps)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What a step reduces: `count` elements a call and result block."""
+
+    operation: type[Step]
+    name: ReductionName
+    dtype: str
+    count: int
+
+
+def reductions(program: Program) -> Iterator[Reduction]:
+    """The reductions of the timed steps."""
+    specs = {spec.name: spec for spec in program.buffers}
+    for step in program.steps:
+        if isinstance(step, AllReduce | Reduce | ReduceScatter):
+            # each rank has these: only the root may have the result of a Reduce
+            view = step.recv if isinstance(step, ReduceScatter) else step.send
+            spec = specs[view.buffer]
+            yield Reduction(type(step), step.reduction, spec.dtype, view.count_in(spec))
+
+
+def reduction_missing(library: str, program: Program) -> str | None:
+    """Which reduction of the program NCCL or gloo lacks; None if it has all. Averages are of
+    floating types only: gloo has no others, and NCCL truncates those of integers."""
+    for reduction in reductions(program):
+        known = reduction.name in ("sum", "prod", "min", "max")
+        if not known and not (reduction.name == "avg" and dtype(reduction.dtype).floating):
+            return f"{library} has no reduction {reduction.name} of {reduction.dtype}"
+    return None
 
 
 def in_place(step: Step) -> bool:

@@ -26,7 +26,7 @@ from commbench.core.terminal import first_line
 
 from .lowered import Lowered, NativeCall, sleep_until
 
-MAX_ARGS = 8
+MAX_ARGS = 9
 REGISTERS = 6  # integer arguments that x86-64 passes in registers; more need the wider call
 ADDRESS = 0
 CHECKED = 1
@@ -134,7 +134,7 @@ def _call(row: Any) -> Any:
         row[ADDRESS],
         (
             row[ARGS], row[ARGS + 1], row[ARGS + 2], row[ARGS + 3],
-            row[ARGS + 4], row[ARGS + 5], row[ARGS + 6], row[ARGS + 7],
+            row[ARGS + 4], row[ARGS + 5], row[ARGS + 6], row[ARGS + 7], row[ARGS + 8],
         ),
     )  # fmt: skip
 

@@ -24,6 +24,8 @@ from commbench.core.errors import CommunicationError, ConfigError, Unsupported
 from commbench.core.program import Program, Step, View
 from commbench.core.variables import ReductionName
 
+from .lowered import displacements
+
 VirtualTimes = NDArray[np.float64]
 Words = NDArray[Any]  # [copies of the pool, elements] of a view
 
@@ -355,6 +357,8 @@ class VirtualBlock:
                 message = self._reduced(
                     [(rank, arrived[rank].send) for rank in ranks], first.reduction
                 )
+            case steps.AllToAllV():
+                return self._move_blocks(ranks, arrived)
             case steps.Broadcast() | steps.Scatter():
                 root_step = arrived[first.root]
                 message = self.words(first.root, getattr(root_step, "send", None) or root_step.data)
@@ -376,6 +380,28 @@ class VirtualBlock:
                 )
                 self.words(rank, view)[:] = words
         return message_bytes
+
+    def _move_blocks(self, ranks: Sequence[int], arrived: Mapping[int, Any]) -> int:
+        """Run an AllToAllV; returns the bytes that the busiest rank sends or receives."""
+        blocks = {}
+        for rank in ranks:
+            step = arrived[rank]
+            words = self.words(rank, step.send)[:, : sum(step.send_counts)]
+            blocks[rank] = np.split(words, displacements(step.send_counts)[1:], axis=1)
+        busiest = 0
+        for position, rank in enumerate(ranks):
+            step = arrived[rank]
+            parts = [blocks[sender][position] for sender in ranks]
+            sent = tuple(part.shape[1] for part in parts)
+            if sent != step.recv_counts:
+                raise CommunicationError(
+                    f"rank {rank} receives blocks of {step.recv_counts} elements, the others send"
+                    f" it {sent}"
+                )
+            received = np.concatenate(parts, axis=1)
+            self.words(rank, step.recv)[:, : sum(sent)] = received
+            busiest = max(busiest, received.shape[1], sum(step.send_counts))
+        return busiest * self.buffers[ranks[0]][arrived[ranks[0]].recv.buffer].dtype.itemsize
 
     def _reduced(self, sources: Sequence[tuple[int, View]], reduction: ReductionName) -> Words:
         rank, view = sources[0]

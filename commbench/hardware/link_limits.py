@@ -151,7 +151,7 @@ def _host_copies_limit(job: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
     if (
         job.case.device == "cpu"
         or not gpus
-        or all(spec.memory == DEVICE for spec in job.program(0).buffers)
+        or all(spec.memory == DEVICE for spec in job.buffers(0))
     ):
         return None
     members = [gpus[rank] for rank in job.members]
@@ -176,10 +176,9 @@ def _core_copies_limit(
     share = crossing_share(job, Layout(len(ranks), 1))
     if not share:
         return None
-    operation = None if job.case.pairs else type(job.program(0).steps[0])
-    if operation in (steps.Gather, steps.Scatter):
+    if job.operation in (steps.Gather, steps.Scatter):
         share /= len(ranks)  # all other ranks can copy to or from the root at the same time
-    elif operation in (steps.Broadcast, steps.Reduce):
+    elif job.operation in (steps.Broadcast, steps.Reduce):
         share *= (len(ranks) - 1) / len(ranks)  # the root receives nothing, and its core can help
     return job.bus_factor * core_copy_gb_per_s / share, HOST_COPY
 
@@ -200,19 +199,23 @@ def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
     """
     if job.case.pairs:  # all bytes that the bus factor counts cross
         return job.bus_factor
-    layout = layout or Layout.parse(job.case.layout)
-    timed = job.program(0).steps
-    if not timed:
+    if job.operation is None:
         return None
-    rule = CROSSING_RULES.get(type(timed[0]))
-    if rule is not None:
-        return rule(layout)
-    remote = [
-        step
-        for step in timed
-        if isinstance(step, steps.Isend) and step.peer >= layout.ranks_per_node
-    ]
-    return layout.ranks_per_node * len(remote) * job.case.message_bytes / job.shape.bytes_per_sample
+    layout = layout or Layout.parse(job.case.layout)
+    if job.operation is steps.Send:
+        return _exchanged_share(job, layout)
+    rule = CROSSING_RULES.get(job.operation)
+    return None if rule is None else rule(layout)
+
+
+def _exchanged_share(job: Planned, layout: Layout) -> float | None:
+    """Of an exchange of messages between all ranks; where rank 0 does not send to each other one,
+    its program does not tell what crosses."""
+    peers = [step.peer for step in job.program(0).steps if isinstance(step, steps.Isend)]
+    if set(peers) != set(range(1, job.size)):
+        return None
+    remote = sum(peer >= layout.ranks_per_node for peer in peers)
+    return layout.ranks_per_node * remote * job.case.message_bytes / job.shape.bytes_per_sample
 
 
 def _remote_share(layout: Layout) -> float:

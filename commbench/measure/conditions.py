@@ -174,5 +174,5 @@ class ConditionsReader:
 def copied_bytes(planned: Planned) -> int:
     """The bytes of the largest buffer of any rank, with all its copies: the memory that successive
     operations use."""
-    specs = (spec for rank in planned.active for spec in planned.program(rank).buffers)
+    specs = (spec for rank in planned.active for spec in planned.buffers(rank))
     return max((buffer_bytes(spec, planned.pool) for spec in specs), default=0)

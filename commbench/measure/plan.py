@@ -23,7 +23,7 @@ from commbench.core.layout import (
     rounds,
 )
 from commbench.core.payload import dtype
-from commbench.core.program import DEVICE, BufferSpec
+from commbench.core.program import DEVICE, BufferSpec, Program
 from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimingMode
 from commbench.results.columns import grouped
 
@@ -125,14 +125,6 @@ def duration_s(settings: Settings, job: Planned) -> float:
         settings.timing.visits * settings.timing.launches * (SETUP_S + job.node_bytes / 1e9)
         + 1.25 * settings.case_s
     )
-
-
-def _staging(settings: Settings, benchmark: Benchmark) -> Staging:
-    if settings.device == "cpu":
-        return "none"
-    if settings.staging == "auto":
-        return settings.backend.staging(benchmark.name)
-    return settings.staging
 
 
 def _sync(
@@ -268,10 +260,8 @@ class _Planner:
     facts: PlanFacts
     place: _Place
     benchmark: Benchmark
-    # of a rank with a pair, by all variables but the pair and by its position there
-    _paired_buffers: dict[tuple[Case, bool, bool], tuple[BufferSpec, ...]] = field(
-        default_factory=dict
-    )
+    # by all variables but the pair, and whether that is one rank
+    _paired_programs: dict[tuple[Case, bool], Program] = field(default_factory=dict)
 
     def pair_texts(self) -> list[str | None]:
         """The text of Case.pair of each case."""
@@ -299,7 +289,7 @@ class _Planner:
                 continue
             # one buffer for all messages of a window is meant to be used again
             usual_cache = "warm" if axes["buffers"] == "shared" else benchmark.cache
-            yield Case(
+            case = Case(
                 benchmark=benchmark.name,
                 backend=settings.backend.name,
                 timing=settings.timing.name,
@@ -310,7 +300,6 @@ class _Planner:
                 message_bytes=message_bytes,
                 elements=elements,
                 schedule=schedule,
-                staging=_staging(settings, benchmark),
                 cache=usual_cache if settings.cache == "auto" else settings.cache,
                 cuda_ipc=settings.cuda_ipc,
                 interface=settings.interface,
@@ -319,17 +308,39 @@ class _Planner:
                 backend_options=settings.backend.options,
                 **axes | {"window": _window(axes["window"], message_bytes, axes["buffers"])},
             )
+            yield case if settings.device == "cpu" else replace(case, staging=self._staging(case))
+
+    def _staging(self, case: Case) -> Staging:
+        """Of a case on a GPU; `auto` is that of its program, which needs possible variables."""
+        settings = self.settings
+        if settings.staging != "auto":
+            return settings.staging
+        if self.place.misfit or _impossible(settings, self.place.layout, self.benchmark, case):
+            return "none"
+        return settings.backend.staging(self._program(case))
+
+    def _program(self, case: Case) -> Program:
+        """The program of the first rank of a case, or of one that differs in its pair only: of
+        thousands of ranks with pairs there are millions."""
+        if not case.pairs:
+            return self.benchmark.program(case, 0, self.place.layout.size)
+        rank, peer = case.pairs[0]
+        key = (replace(case, pair=None), rank == peer)
+        if key not in self._paired_programs:
+            program = self.benchmark.program(case, rank, self.place.layout.size)
+            self._paired_programs[key] = program
+        return self._paired_programs[key]
 
     def planned(self, case: Case) -> Planned:
         settings = self.settings
         facts = self.facts
         place = self.place
-        misfit = place.misfit
-        reason = misfit or _impossible(settings, place.layout, self.benchmark, case)
+        reason = place.misfit or _impossible(settings, place.layout, self.benchmark, case)
+        reason = reason or settings.backend.supports(case, place.layout.size, self._program(case))
         job = Planned(0, case, self.benchmark, place.members, 1, 0, reason)
         if reason:
             return job
-        specs = self._buffers(job)
+        specs = _buffers(job)
         # by identity: thousands of ranks with pairs share two objects
         kinds = {id(own): own for own in specs.values()}
         pool = _pool(case, kinds.values(), facts)
@@ -350,21 +361,21 @@ class _Planner:
             reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
         return replace(job, pool=pool, node_bytes=node_bytes, skip=reason)
 
-    def _buffers(self, job: Planned) -> dict[int, tuple[BufferSpec, ...]]:
-        """The buffers of each rank that has some. With pairs those of two ranks are enough: a
-        program depends on the position of its rank in the pair."""
-        case = job.case
-        if not case.pairs:
-            return {rank: job.program(rank).buffers for rank in range(job.size)}
-        key = replace(case, pair=None)
-        specs = {}
-        for pair in case.pairs:
-            for rank in pair:
-                position = (key, rank == pair[0], rank == pair[1])
-                if position not in self._paired_buffers:
-                    self._paired_buffers[position] = job.program(rank).buffers
-                specs[rank] = self._paired_buffers[position]
-        return specs
+
+def _buffers(job: Planned) -> dict[int, tuple[BufferSpec, ...]]:
+    """The buffers of each active rank. With pairs those of one are enough: they depend on the
+    position of a rank in its pair."""
+    if not job.case.pairs:
+        return {rank: job.buffers(rank) for rank in job.active}
+    specs = {}
+    by_position = {}
+    for first, second in job.case.pairs:
+        for rank in (first, second):
+            position = (rank == first, rank == second)
+            if position not in by_position:
+                by_position[position] = job.buffers(rank)
+            specs[rank] = by_position[position]
+    return specs
 
 
 def _host_bytes(case: Case, spec: BufferSpec, pool: int) -> int:
@@ -430,7 +441,7 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
             f"sync=window waits on the host's clock, timing_mode={case.timing_mode} does not; use"
             " sync=barrier"
         )
-    return settings.backend.supports(case, layout.size)
+    return None
 
 
 def _pool(case: Case, buffers: Iterable[tuple[BufferSpec, ...]], facts: PlanFacts) -> int:

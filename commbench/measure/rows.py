@@ -375,7 +375,7 @@ def wire_gb_per_s(
     one node S (n + 1) / n (NVIDIA/nccl-tests#239).
     """
     factors = {RING: planned.bus_factor}
-    if _is_all_reduce(planned):
+    if planned.operation is AllReduce:
         factors[TREE] = 2.0
         factors[NVLS] = (
             (planned.size + 1) / planned.size
@@ -384,11 +384,6 @@ def wire_gb_per_s(
         )
     factor = factors.get((algorithm or "").upper())
     return None if factor is None or algbw_gb_per_s is None else factor * algbw_gb_per_s
-
-
-def _is_all_reduce(planned: Planned) -> bool:
-    steps = planned.program(0).steps
-    return bool(steps) and isinstance(steps[0], AllReduce)
 
 
 def impossible_reason(
@@ -410,7 +405,7 @@ def impossible_reason(
     possible = {
         "NVLS: the switch sums, a link carries (n+1)/n of the message and not 2(n-1)/n": (
             planned_rate
-            and _is_all_reduce(planned)
+            and planned.operation is AllReduce
             and (not ran or any(word in ran for word in SUMMED_BY_SWITCH))
         ),
         "SHARP: the network sums, so fewer bytes enter and leave a node": (

@@ -11,6 +11,7 @@ from typing import Any
 
 from commbench.core.case import Planned, World
 from commbench.core.layout import Layout, Pair
+from commbench.core.program import operation_name
 from commbench.core.protocols import Control
 from commbench.hardware import nvml
 from commbench.hardware.cuda import CUDA_IPC_VALUES, cuda_ipc_without_effect
@@ -157,10 +158,11 @@ class TransportEvidence:
 
     def algorithm(self, planned: Planned) -> str | None:
         """The algorithm in NCCL's log (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
+        if planned.operation is None:
+            return None
+        name = operation_name(planned.operation)
         block_bytes = planned.case.message_bytes // max(1, planned.benchmark.blocks(planned.size))
-        return common_algorithm(
-            self.algorithms, planned.case.benchmark, planned.case.message_bytes, block_bytes
-        )
+        return common_algorithm(self.algorithms, name, planned.case.message_bytes, block_bytes)
 
     def wires(self, planned: Planned) -> tuple[Limit | None, ...]:
         """The wire of each node that carries the case's bytes to other nodes; None if unknown,

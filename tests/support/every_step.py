@@ -61,8 +61,9 @@ class Bench:
             self.run_trial(trial)
 
     def run_trial(self, trial: Trial) -> None:
-        reason = self.backend.supports(trial.case, self.communicator.size)
         buffers = allocated(trial, self.communicator.allocate, POOL)
+        program = Program(tuple(buffer.spec for buffer in buffers.values()), trial.steps)
+        reason = self.backend.supports(trial.case, self.communicator.size, program)
         try:
             runner = self.prepare(trial, buffers)
         except Unsupported as error:
@@ -82,10 +83,24 @@ class Bench:
     def prepare(self, trial: Trial, buffers: dict[str, Any]) -> Runner:
         program = Program(steps=trial.steps)
         if self.limit is not None:
-            return self.limited(program, buffers)
+            return self.agreed_limited(program, buffers)
         rank = self.communicator.hosted[0]
         mode = Mode(self.engine)
         runner: Runner = self.communicator.prepare({rank: program}, {rank: buffers}, mode)
+        return runner
+
+    def agreed_limited(self, program: Program, buffers: dict[str, Any]) -> Runner:
+        """As in a run: what one rank refuses, no rank calls. Uneven blocks are larger on some."""
+        runner = None
+        problem = None
+        try:
+            runner = self.limited(program, buffers)
+        except Unsupported as error:
+            problem = str(error)
+        problems = self.communicator._comm.allgather(problem)
+        first = next((problem for problem in problems if problem is not None), None)
+        if runner is None or first is not None:
+            raise Unsupported(first)
         return runner
 
     def limited(self, program: Program, buffers: dict[str, Any]) -> Runner:

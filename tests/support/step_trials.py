@@ -17,6 +17,7 @@ from commbench.core.program import (
     AllGather,
     AllReduce,
     AllToAll,
+    AllToAllV,
     Barrier,
     Broadcast,
     BufferSpec,
@@ -114,6 +115,8 @@ class Trials:
             for root in self.roots:
                 yield self.gather(in_place, root)
                 yield self.scatter(in_place, root)
+        for traffic in ("uneven", "incast"):
+            yield self.all_to_all_v(traffic)
         for in_place, reduction in itertools.product((False, True), self.reductions):
             yield self.all_reduce(in_place, reduction)
             yield self.reduce_scatter(in_place, reduction)
@@ -206,6 +209,30 @@ class Trials:
         before = {"source": sent[self.rank], "data": len(got)}
         after = {"source": sent[self.rank], "data": got}
         return self.trial("all_to_all", AllToAll(SOURCE, DATA), before, after, in_place=False)
+
+    def all_to_all_v(self, traffic: str) -> Trial:
+        """Uneven blocks, some of them empty, or incast: all others send to the last rank only."""
+        ranks = range(self.size)
+        factors = [
+            [
+                (sender + 2 * receiver + 1) % 3
+                if traffic == "uneven"
+                else int(sender < receiver == self.size - 1)
+                for receiver in ranks
+            ]
+            for sender in ranks
+        ]
+        counts = self.count * np.array(factors)
+        sent = [values(sender, int(counts[sender].sum())) for sender in ranks]
+        parts = [np.split(sent[sender], np.cumsum(counts[sender])[:-1]) for sender in ranks]
+        mine = self.rank
+        got = np.concatenate([parts[sender][mine] for sender in ranks])
+        step = AllToAllV(
+            SOURCE, DATA, tuple(counts[mine].tolist()), tuple(counts[:, mine].tolist())
+        )
+        before = {"source": sent[mine], "data": len(got)}
+        after = {"source": sent[mine], "data": got}
+        return self.trial(f"all_to_all_v {traffic}", step, before, after)
 
     def all_reduce(self, in_place: bool, reduction: str) -> Trial:
         held, result = self.contributions(self.count, reduction)

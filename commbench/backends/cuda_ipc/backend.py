@@ -17,7 +17,7 @@ from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Irecv, Isend, Program, Recv, Send
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
 from commbench.core.variables import Case, Device, Ipc, Mode
-from commbench.engines.lowered import Lowered, PythonRunner
+from commbench.engines.lowered import Lowered, PythonRunner, has_collectives
 from commbench.hardware.cuda import CudaError, driver_missing
 
 from .lowering import (
@@ -62,8 +62,8 @@ class IpcCopy(Backend):
         reason = driver_missing()
         return None if reason is None else f"{reason}; CUDA IPC needs an NVIDIA GPU"
 
-    def supports(self, case: Case, size: int) -> str | None:
-        if any(value is not None for value in (case.reduction, case.root, case.in_place)):
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
+        if has_collectives(program):
             return IPC_NO_COLLECTIVES
         if case.timing_mode in EVENT_TIMED:
             return HOST_CLOCK

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from commbench.buffers.memory import DeviceBuffer
 from commbench.core.errors import Unsupported
@@ -25,7 +25,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
-from commbench.engines.lowered import Call, Rotating
+from commbench.engines.lowered import Call, Rotating, has_collectives
 
 from .protocol import NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, Transfer
 
@@ -65,7 +65,7 @@ def region_of(buffers: Mapping[str, DeviceBuffer], view: View) -> Region:
 def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[int]) -> None:
     """Raises Unsupported for a program that copies within one node can't run."""
     steps = (*program.steps, *program.reset)
-    if any(not isinstance(step, Message | WaitAll | Barrier | Copy) for step in steps):
+    if has_collectives(replace(program, steps=steps)):
         raise Unsupported(IPC_NO_COLLECTIVES)
     if any(not isinstance(step, Copy) for step in program.reset):
         raise Unsupported("ipc_copy can't lower messages in a reset")

@@ -7,8 +7,9 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from commbench.buffers.memory import DeviceBuffer
@@ -21,16 +22,25 @@ from commbench.engines.lowered import (
     Rotating,
     UnsupportedForms,
     check_form,
+    displacements,
     in_place,
 )
 
 NCCL_UNSUPPORTED: UnsupportedForms = {
-    ("all_to_all", True): "NCCL receives into blocks that it has not sent yet"
+    (steps.AllToAll, True): "NCCL receives into blocks that it has not sent yet",
+    (steps.AllToAllV, True): "NCCL receives into blocks that it has not sent yet",
 }
 NULL_ADDRESS = 0  # the address of a buffer that only the root has
 
 MessageSide = tuple[Any, View]  # one side of a message: NCCL's call and the memory
 GroupedMessage = tuple[Any, View, int, int]  # NCCL's call, a view, the index of its block, the peer
+
+
+def _block_messages(function: Any, view: View, counts: Sequence[int]) -> Iterator[GroupedMessage]:
+    """A message with each rank that has a block in the view."""
+    for peer, (begin, count) in enumerate(zip(displacements(counts), counts, strict=True)):
+        if count:
+            yield function, replace(view, offset=view.offset + begin, count=count), 0, peer
 
 
 class CupyLowering:
@@ -110,6 +120,13 @@ class CupyLowering:
                 sends = ((comm.send, send, peer, peer) for peer in peers)
                 receives = ((comm.recv, recv, peer, peer) for peer in peers)
                 return self._grouped([*sends, *receives], self._count(send) // self._size)
+            case steps.AllToAllV(send, recv, send_counts, recv_counts):
+                return self._grouped(
+                    [
+                        *_block_messages(comm.send, send, send_counts),
+                        *_block_messages(comm.recv, recv, recv_counts),
+                    ]
+                )
             case steps.AllReduce(send, recv, reduction):
                 address, *message = self._message(send)
                 operation = self._constant(reduction)

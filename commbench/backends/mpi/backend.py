@@ -16,7 +16,7 @@ from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, Launchers, RankCommunicator, Runner
 from commbench.core.variables import Case, Device, Engine, Ipc, Mode, Staging
-from commbench.engines.lowered import Lowered, PythonRunner, skip_reason
+from commbench.engines.lowered import Lowered, PythonRunner, form_missing, reductions
 from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.mpi_library import CHOICES, THREADS, CudaAware
@@ -71,10 +71,10 @@ class Mpi(Backend):
             )
         return cuda_missing("take device=cpu") if device == "cuda" else None
 
-    def supports(self, case: Case, size: int) -> str | None:
-        reason = skip_reason(MPI_UNSUPPORTED, case)
-        if reason is None and case.reduction is not None:
-            reason = reduction_problem(case.dtype, case.reduction, case.elements)
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
+        reason = form_missing(MPI_UNSUPPORTED, program)
+        for each in reductions(program):
+            reason = reason or reduction_problem(each.dtype, each.name, each.count)
         if reason is not None or case.device == "cpu":
             return reason
         if case.engine != "python":
@@ -90,8 +90,8 @@ class Mpi(Backend):
             return f"this MPI library {by_files}; use staging=pinned"
         return None
 
-    def staging(self, benchmark: str) -> Staging:
-        """The same for all operations. From the library's files: it is not loaded where cases are
+    def staging(self, program: Program) -> Staging:
+        """The same for all programs. From the library's files: it is not loaded where cases are
         planned."""
         return "none" if self._cuda_aware_by_files().answer else "pinned"
 

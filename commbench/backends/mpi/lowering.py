@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from commbench.backends.torch.cuda import CudaDevice, view_tensors
 from commbench.buffers.memory import HostBuffer
@@ -33,6 +34,7 @@ from commbench.engines.lowered import (
     Rotating,
     UnsupportedForms,
     check_form,
+    displacements,
     in_place,
 )
 from commbench.hardware.mpi_library import loaded_library
@@ -48,12 +50,12 @@ MPI_NAMES = {
 MPI_REDUCTIONS = ("sum", "prod", "min", "max")
 MPI_UNSUPPORTED: UnsupportedForms = {
     (
-        "reduce_scatter",
+        steps.ReduceScatter,
         True,
     ): "MPI leaves an in-place result at the front of the buffer, not in the rank's own block",
+    (steps.AllToAllV, True): "MPI's blocks in place must be as long in both directions",
 }
 Argument = int | tuple[int, ...]
-MessageArguments = tuple[Argument, int, int]
 NULL = 0
 TAG = 0
 
@@ -67,6 +69,32 @@ class Memory:
     blocks: int = 1
     reduction: ReductionName | None = None
     in_place: bool = False
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """An argument: blocks of different length, one per rank, from the begin of a view on."""
+
+    view: View
+    counts: tuple[int, ...]
+
+    @property
+    def largest(self) -> int:
+        """The largest of the numbers that MPI takes for them: a length, or where a block begins."""
+        return max(*self.counts, *displacements(self.counts))
+
+
+def alltoallv_name(library: Any, arguments: Sequence[Any], limit: int) -> str:
+    """The C function for these blocks: with 64-bit counts only if they need it. Raises Unsupported
+    where the library has none."""
+    if all(blocks.largest <= limit for blocks in arguments):
+        return "MPI_Alltoallv"
+    if not hasattr(library, "MPI_Alltoallv_c"):
+        raise Unsupported(
+            f"this MPI library has no MPI_Alltoallv_c, so a block must begin and end below {limit}"
+            " elements"
+        )
+    return "MPI_Alltoallv_c"
 
 
 def typed(
@@ -154,6 +182,8 @@ def mpi_call(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
             )
         case steps.AllToAll(send, recv):
             return "Alltoall", (Memory(send, size, in_place=own), Memory(recv, size))
+        case steps.AllToAllV(send, recv, send_counts, recv_counts):
+            return "Alltoallv", (Blocks(send, send_counts), Blocks(recv, recv_counts))
         case steps.AllReduce(send, recv, name):
             return "Allreduce", (Memory(send, 1, name, own), Memory(recv, 1, name), name)
         case steps.Reduce(send, recv, name, root):
@@ -191,10 +221,18 @@ class PythonLowering:
                 return Call(np.copyto, (self._memory(target), self._memory(source)))
             case _:
                 name, arguments = mpi_call(step, comm.rank, comm.size)
+                if isinstance(step, steps.AllToAllV):
+                    # mpi4py chooses by itself, but fails in the call where the library has none
+                    alltoallv_name(loaded_library(), arguments, self._limit)
                 args = tuple(map(self._argument, arguments))
                 return Call(getattr(comm, name), args, into=getattr(step, "request", None))
 
-    def _argument(self, value: Memory | str | int | None) -> Any:
+    def _argument(self, value: Memory | Blocks | str | int | None) -> Any:
+        if isinstance(value, Blocks):
+            datatype = typed(self._mpi, self._buffers[value.view.buffer].spec.dtype, 0, None)[1]
+            layout = (list(value.counts), displacements(value.counts))
+            copies = self._memory(value.view).values
+            return Rotating(tuple([copy, layout, datatype] for copy in copies))
         if isinstance(value, Memory):
             return self._mpi.IN_PLACE if value.in_place else self._message(value)
         return operation(self._mpi, value) if isinstance(value, str) else value
@@ -254,6 +292,14 @@ def handle(mpi: Any, mpi_object: Any) -> int:
     return int(kind.from_address(address).value)
 
 
+@dataclass(frozen=True, eq=False)
+class NumberedBlocks:
+    """Blocks of a view, with their lengths and begins [2, ranks] as C integers."""
+
+    view: View
+    numbers: NDArray[Any]
+
+
 class NativeLowering:
     """Requests and statuses are in arrays with the strides of the loaded library (MPICH's handles
     have 4 bytes).
@@ -283,6 +329,7 @@ class NativeLowering:
         # real statuses everywhere: nothing reads them, but MPICH refuses a null one
         self._statuses = np.zeros(pending * mpi._sizeof(mpi.Status), dtype=np.uint8)
         self._datatypes: list[Any] = []
+        self._numbers: list[NDArray[Any]] = []  # alive as long as the calls that read them
 
     def call(self, step: Step) -> NativeCall:
         args: Sequence[Argument]
@@ -303,6 +350,9 @@ class NativeLowering:
                 if isinstance(step, steps.Isend | steps.Irecv):
                     written = (self._request(step.request),)
                 name = f"MPI_{mpi_name}"
+                if isinstance(step, steps.AllToAllV):
+                    name = alltoallv_name(self._library, arguments, self._limit)
+                    arguments = tuple(self._numbered(name, blocks) for blocks in arguments)
                 args = (*self._c_arguments(arguments), self._comm, *written)
         function = getattr(ctypes.CDLL(None) if name == "memcpy" else self._library, name)
         address = ctypes.cast(function, ctypes.c_void_p).value or 0
@@ -326,8 +376,19 @@ class NativeLowering:
             case _:
                 return [value for message in arguments for value in self._message(message)]
 
-    def _message(self, memory: Memory | None) -> MessageArguments:
-        """Address, count per block and datatype."""
+    def _numbered(self, name: str, blocks: Blocks) -> NumberedBlocks:
+        """The blocks with their numbers as that function takes them."""
+        kind = np.int64 if name.endswith("_c") else np.int32
+        numbers = np.array([blocks.counts, displacements(blocks.counts)], dtype=kind)
+        self._numbers.append(numbers)
+        return NumberedBlocks(blocks.view, numbers)
+
+    def _message(self, memory: Memory | NumberedBlocks | None) -> Sequence[Argument]:
+        """Address, count per block and datatype; of blocks addresses of their counts and begins."""
+        if isinstance(memory, NumberedBlocks):
+            datatype = typed(self._mpi, self._buffers[memory.view.buffer].spec.dtype, 0, None)[1]
+            numbers = (int(row.ctypes.data) for row in memory.numbers)
+            return self._addresses(memory.view), *numbers, handle(self._mpi, datatype)
         if memory is None:
             return NULL, 0, handle(self._mpi, self._mpi.BYTE)
         count, datatype = typed_memory(self._mpi, memory, self._buffers, self._limit)

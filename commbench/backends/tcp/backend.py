@@ -17,7 +17,7 @@ from commbench.core.program import BufferSpec, Message, Program
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
 from commbench.core.units import INT_MAX
 from commbench.core.variables import Case, Device, Ipc, Mode
-from commbench.engines.lowered import Lowered, PythonRunner
+from commbench.engines.lowered import Lowered, PythonRunner, has_collectives
 from commbench.world.peer_listener import PeerListener, PeerStream
 from commbench.world.rendezvous import address_for_peers
 
@@ -63,10 +63,8 @@ class Tcp(Backend):
     def missing(self, device: Device = "cpu") -> str | None:
         return None
 
-    def supports(self, case: Case, size: int) -> str | None:
-        if any(value is not None for value in (case.reduction, case.root, case.in_place)):
-            return TCP_NO_COLLECTIVES
-        return None
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
+        return TCP_NO_COLLECTIVES if has_collectives(program) else None
 
     def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {INTERFACE: interface}

@@ -31,8 +31,7 @@ from commbench.engines.lowered import NO_CALL, Call
 from .cuda import CudaDevice, cuda_missing, graph_refusal
 from .distributed import CudaCommunicator, TorchLowering, start_group
 
-COPIES = ("copy_h2d", "copy_d2h", "copy_h2d_d2h", "copy_d2d")
-WITHIN_DEVICE = "copy_d2d"
+COPIES = "copy_h2d, copy_d2h, copy_h2d_d2h, copy_d2d"  # its benchmarks
 WITHOUT_WAITING = True  # of Tensor.copy_
 
 
@@ -48,14 +47,14 @@ class CudaCopy(Backend):
     def missing(self, device: Device = "cuda") -> str | None:
         return cuda_missing("take backend=simulated")
 
-    def supports(self, case: Case, size: int) -> str | None:
-        if case.benchmark not in COPIES:
-            return f"cuda_copy copies within a rank only; it has {', '.join(COPIES)}"
-        if case.benchmark == WITHIN_DEVICE:
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
+        if program.operation is not Copy:
+            return f"cuda_copy copies within a rank only; it has {COPIES}"
+        if self.staging(program) == "none":
             return (
                 graph_refusal(case)
                 if case.staging == "none"
-                else f"{WITHIN_DEVICE} needs no host memory; use staging=auto"
+                else f"{case.benchmark} needs no host memory; use staging=auto"
             )
         if case.staging != "pinned" and case.timing_mode in EVENT_TIMED:
             return (
@@ -64,8 +63,9 @@ class CudaCopy(Backend):
             )
         return graph_refusal(case)
 
-    def staging(self, benchmark: str) -> Staging:
-        return "none" if benchmark == WITHIN_DEVICE else "pinned"
+    def staging(self, program: Program) -> Staging:
+        within_device = all(spec.memory == DEVICE for spec in program.buffers)
+        return "none" if within_device else "pinned"
 
     def open(self, world: World, control: Control, device: Device = "cuda") -> CopyCommunicator:
         gpu = CudaDevice.of(world)

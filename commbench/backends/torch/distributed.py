@@ -4,6 +4,7 @@ its calls."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from inspect import signature
@@ -30,9 +31,10 @@ from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
 # a last resort: the deadlines of the control plane are shorter
 CALL_TIMEOUT = timedelta(minutes=10)
 TORCH_UNSUPPORTED: UnsupportedForms = {
-    ("all_reduce", False): "torch.distributed reduces in place only",
-    ("reduce", False): "torch.distributed reduces in place only",
-    ("all_to_all", True): "torch.distributed receives into blocks that it has not sent yet",
+    (steps.AllReduce, False): "torch.distributed reduces in place only",
+    (steps.Reduce, False): "torch.distributed reduces in place only",
+    (steps.AllToAll, True): "torch.distributed receives into blocks that it has not sent yet",
+    (steps.AllToAllV, True): "torch.distributed receives into blocks that it has not sent yet",
 }
 TORCH_REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
@@ -226,6 +228,17 @@ class TorchLowering:
                     dist.all_to_all_single,
                     (self.tensors(recv), self.tensors(send), None, None, group),
                 )
+            case steps.AllToAllV(send, recv, send_counts, recv_counts):
+                return Call(
+                    dist.all_to_all_single,
+                    (
+                        self.tensors(_beginning(recv, recv_counts)),
+                        self.tensors(_beginning(send, send_counts)),
+                        list(recv_counts),
+                        list(send_counts),
+                        group,
+                    ),
+                )
             case steps.AllReduce(_, recv, reduction):
                 return Call(
                     dist.all_reduce, (self.tensors(recv), self._operation(reduction), group)
@@ -259,6 +272,11 @@ class TorchLowering:
         return Rotating(
             tuple(list(tensor.chunk(self._size)) for tensor in self.tensors(view).values)
         )
+
+
+def _beginning(view: View, counts: Sequence[int]) -> View:
+    """The part of the view that these blocks fill: torch takes no more."""
+    return replace(view, count=sum(counts))
 
 
 def _wait_all(works: list[Any]) -> None:

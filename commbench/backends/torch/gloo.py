@@ -12,9 +12,24 @@ from typing import ClassVar
 
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unconnected, process_limit
+from commbench.core.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    AllToAllV,
+    Barrier,
+    Broadcast,
+    Gather,
+    Program,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+    WaitAll,
+    operation_name,
+)
 from commbench.core.protocols import Backend, Control
 from commbench.core.variables import Case, Device, Ipc, Staging
-from commbench.engines.lowered import reduction_missing, skip_reason
+from commbench.engines.lowered import form_missing, reduction_missing, reductions
 from commbench.hardware.network import interface_at, interface_name, network_advice
 from commbench.world.rendezvous import address_for_peers
 
@@ -24,25 +39,15 @@ from .distributed import TORCH_UNSUPPORTED, CudaCommunicator, TorchCommunicator,
 # torch 2.8 brought averages (pull request 149781); until then reduce_scatter summed whatever the
 # operation (149869)
 SINCE_2_8 = {
-    ("all_reduce", "avg"),
-    ("reduce", "avg"),
-    *(("reduce_scatter", reduction) for reduction in ("avg", "prod", "min", "max")),
+    (AllReduce, "avg"),
+    (Reduce, "avg"),
+    *((ReduceScatter, reduction) for reduction in ("avg", "prod", "min", "max")),
 }
 # ProcessGroupGloo copies these between the GPU and pinned memory itself. Its send and recv hand the
 # pointer to the socket as it is, so commbench copies for them.
-COPIED_BY_GLOO = frozenset(
-    (
-        "all_gather",
-        "all_reduce",
-        "all_to_all",
-        "broadcast",
-        "gather",
-        "reduce",
-        "reduce_scatter",
-        "scatter",
-    )
-)
-WITHOUT_MESSAGE = "barrier"
+COPIED_BY_GLOO = (
+    AllGather, AllReduce, AllToAll, AllToAllV, Broadcast, Gather, Reduce, ReduceScatter, Scatter
+)  # fmt: skip
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 torch_version = cache(partial(version, "torch"))
 
@@ -60,7 +65,7 @@ class Gloo(Backend):
     def missing(self, device: Device = "cpu") -> str | None:
         return None if device == "cpu" else cuda_missing("take device=cpu")
 
-    def supports(self, case: Case, size: int) -> str | None:
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
         if any(first == second for first, second in case.pairs):
             return "gloo can't send a message to the same rank"
         if case.device == "cuda" and case.timing_mode != "host_sync":
@@ -68,23 +73,18 @@ class Gloo(Backend):
                 f"gloo copies on the host, so timing_mode={case.timing_mode} would not time all"
                 " of it"
             )
-        if case.device == "cuda" and case.staging == "none" and case.benchmark != WITHOUT_MESSAGE:
+        if case.device == "cuda" and case.staging == "none" and self.staging(program) != "none":
             return "gloo can't send GPU memory directly; use staging=auto or staging=pinned"
-        reason = skip_reason(TORCH_UNSUPPORTED, case) or reduction_missing("gloo", case)
-        if reason is None and (case.benchmark, case.reduction) in SINCE_2_8:
-            release = torch_version()
-            if tuple(map(int, release.split(".")[:2])) < (2, 8):
-                return (
-                    f"gloo has no {case.benchmark} with {case.reduction} before torch 2.8; this is"
-                    f" {release}"
-                )
-        return reason
+        reason = form_missing(TORCH_UNSUPPORTED, program) or reduction_missing("gloo", program)
+        return reason or _too_old_for(program)
 
-    def staging(self, benchmark: str) -> Staging:
-        """Unknown operations are treated as messages."""
-        if benchmark == WITHOUT_MESSAGE:
+    def staging(self, program: Program) -> Staging:
+        """A program with a step that gloo does not copy is copied by commbench as a whole."""
+        moving = [step for step in program.steps if not isinstance(step, Barrier | WaitAll)]
+        if not moving:
             return "none"
-        return "library" if benchmark in COPIED_BY_GLOO else "pinned"
+        copied = all(isinstance(step, COPIED_BY_GLOO) for step in moving)
+        return "library" if copied else "pinned"
 
     def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {GLOO_INTERFACE: interface_name(interface)}
@@ -104,6 +104,18 @@ class Gloo(Backend):
         if gpu is None:
             return TorchCommunicator(Gloo.name, *group)
         return CudaCommunicator(Gloo.name, *group, gpu)
+
+
+def _too_old_for(program: Program) -> str | None:
+    """Why this torch's gloo lacks a reduction of the program; None if it has all."""
+    release = torch_version()
+    if tuple(map(int, release.split(".")[:2])) >= (2, 8):
+        return None
+    for each in reductions(program):
+        if (each.operation, each.name) in SINCE_2_8:
+            name = operation_name(each.operation)
+            return f"gloo has no {name} with {each.name} before torch 2.8; this is {release}"
+    return None
 
 
 def choose_interface(world: World, control: Control) -> None:

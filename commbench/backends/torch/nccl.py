@@ -16,7 +16,17 @@ from typing import Any, ClassVar
 from commbench.backends.nccl_library import NcclBackend, NcclLog
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
-from commbench.core.program import Barrier, Irecv, Isend, Message, Recv, Send, Step, WaitAll
+from commbench.core.program import (
+    Barrier,
+    Irecv,
+    Isend,
+    Message,
+    Program,
+    Recv,
+    Send,
+    Step,
+    WaitAll,
+)
 from commbench.core.protocols import Buffer, Control
 from commbench.core.variables import Case, Device, Ipc
 from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms
@@ -51,8 +61,8 @@ class Nccl(NcclBackend):
     def missing(self, device: Device = "cuda") -> str | None:
         return cuda_missing("take backend=gloo")
 
-    def supports(self, case: Case, size: int) -> str | None:
-        return super().supports(case, size) or graph_refusal(case)
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
+        return super().supports(case, size, program) or graph_refusal(case)
 
     def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         # 0: torch's watchdog does not end this process when another rank is lost; commbench does,

@@ -113,13 +113,13 @@ class Queued(Gloo):
     def missing(self, device: Device = "cuda") -> str | None:
         return None
 
-    def supports(self, case: Case, size: int) -> str | None:
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
         """What gloo can do with host memory, in any timing mode."""
         return super().supports(
-            replace(case, device="cpu", timing_mode="host", staging="none"), size
+            replace(case, device="cpu", timing_mode="host", staging="none"), size, program
         )
 
-    def staging(self, benchmark: str) -> Staging:
+    def staging(self, program: Program) -> Staging:
         return "pinned" if self.pinned else "none"
 
     def open(self, world: World, control: Control, device: Device = "cuda") -> Any:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from host_gpu import HostGpu
 from places import HOST_GPU
+from refusals import refusal
 from sample_cases import GPU_CASE
 from shown_gpus import hgx, shown
 
@@ -61,7 +62,7 @@ def case(benchmark: str, staging: str, timing_mode: str = "host_sync") -> Case:
 def test_cases_that_a_copy_cannot_measure_are_skipped_with_a_reason(
     copy_case: Case, reason: str | None
 ) -> None:
-    answer = CudaCopy().supports(copy_case, 1)
+    answer = refusal(CudaCopy(), copy_case, 1)
     assert (answer is None) if reason is None else (reason in str(answer))
     assert isinstance(CudaCopy(), Backend)
 

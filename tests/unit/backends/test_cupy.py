@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import program_of, refusal
 from sample_cases import GPU_CASE
 from shown_gpus import hgx, libraries, shown_to_cupy
 
@@ -111,16 +112,16 @@ def test_counters_are_those_of_the_pci_bus_id(stand_in: dict[str, str]) -> None:
 
 def test_cases_that_nccl_has_no_call_for_are_skipped() -> None:
     nccl = CupyNccl()
-    assert not nccl.shares_gpu and nccl.staging("gather") == "none"
-    assert nccl.supports(CASE, 2) is None
-    assert nccl.supports(replace(CASE, reduction="avg"), 2) is None
+    assert not nccl.shares_gpu and nccl.staging(program_of(CASE, 2)) == "none"
+    assert refusal(nccl, CASE, 2) is None
+    assert refusal(nccl, replace(CASE, reduction="avg"), 2) is None
     assert (
-        nccl.supports(replace(CASE, reduction="avg", dtype="int32"), 2)
+        refusal(nccl, replace(CASE, reduction="avg", dtype="int32"), 2)
         == "NCCL has no reduction avg of int32"
     )
-    assert "has no effect on it" in str(nccl.supports(replace(CASE, staging="pinned"), 2))
+    assert "has no effect on it" in str(refusal(nccl, replace(CASE, staging="pinned"), 2))
     assert "not sent yet" in str(
-        nccl.supports(replace(CASE, benchmark="all_to_all", reduction=None), 2)
+        refusal(nccl, replace(CASE, benchmark="all_to_all", reduction=None), 2)
     )
 
 

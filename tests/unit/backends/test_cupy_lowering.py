@@ -18,6 +18,7 @@ from gpu_scenes import gpu_scenes
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_on_host import COLLECTIVES, MESSAGES, Communicator, Device, Entry, Nccl, deliver
+from step_trials import SLOTS, Trials, allocated, wrong
 
 from commbench.backends.cupy.lowering import NCCL_UNSUPPORTED, CupyLowering
 from commbench.buffers.memory import HostBuffer
@@ -36,7 +37,7 @@ from commbench.core.program import (
     WaitAll,
 )
 from commbench.engines.device import HostSync
-from commbench.engines.lowered import Lowered, skip_reason
+from commbench.engines.lowered import Lowered, form_missing
 
 SPEC = BufferSpec("data", 6, "float32", slots=3)
 DATA = View("data")
@@ -75,7 +76,7 @@ class Ranks:
 def test_every_benchmark_is_exact(scene: Any, pool: int, sync: str) -> None:
     benchmark, case, size = scene
     programs = [benchmark.program(case, rank, size) for rank in range(size)]
-    if skip_reason(NCCL_UNSUPPORTED, case):
+    if form_missing(NCCL_UNSUPPORTED, programs[0]):
         with pytest.raises(Unsupported, match="not sent yet"):
             Ranks(programs)
         return
@@ -142,6 +143,26 @@ def test_a_root_sends_itself_nothing_in_place() -> None:
     own = View("data", 0, 0, 3)
     gather = Program((SPEC,), (Gather(own, DATA, 0),))
     assert names(gather) == ["groupStart", "recv", "groupEnd"]
+
+
+def test_uneven_blocks_are_one_group_without_the_empty_ones() -> None:
+    trials = [
+        Trials(rank, 3, "float32", 5, ["sum"], [0]).all_to_all_v("uneven") for rank in range(3)
+    ]
+    specs = [
+        tuple(
+            BufferSpec(name, held if isinstance(held, int) else len(held), "float32", SLOTS)
+            for name, held in trial.before.items()
+        )
+        for trial in trials
+    ]
+    ranks = Ranks([Program(own, trial.steps) for own, trial in zip(specs, trials, strict=True)])
+    for held, trial in zip(ranks.buffers, trials, strict=True):
+        allocated(trial, lambda spec, _, held=held: held[spec.name], 1)
+    deliver(ranks.run(1))
+    for rank, trial in enumerate(trials):
+        assert list(wrong(trial, ranks.buffers[rank], 1)) == []
+    assert [name for name, _ in ranks.logs[0]].count("send") == 2, "one of three blocks is empty"
 
 
 def test_arguments_are_in_ncclls_order() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from places import HOST_GPU, SUPPORT
+from refusals import program_of, refusal
 from sample_cases import CASE
 from shown_gpus import ask, hgx, shown
 
@@ -55,7 +56,7 @@ def case(**values: Any) -> Case:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_averages_are_of_floating_types(dtype: str) -> None:
-    reason = Gloo().supports(case(benchmark="all_reduce", reduction="avg", dtype=dtype), 2)
+    reason = refusal(Gloo(), case(benchmark="all_reduce", reduction="avg", dtype=dtype), 2)
     assert reason == (None if "float" in dtype else f"gloo has no reduction avg of {dtype}")
 
 
@@ -74,18 +75,18 @@ def test_an_older_torch_lacks_some_reductions(
     monkeypatch: pytest.MonkeyPatch, benchmark: str, reduction: str, since: str | None
 ) -> None:
     reduction_case = case(benchmark=benchmark, reduction=reduction)
-    assert Gloo().supports(reduction_case, 2) is None, "the installed torch has it"
+    assert refusal(Gloo(), reduction_case, 2) is None, "the installed torch has it"
     monkeypatch.setattr(gloo, "torch_version", lambda: "2.7.1+cpu")
-    reason = Gloo().supports(reduction_case, 2)
+    reason = refusal(Gloo(), reduction_case, 2)
     assert (reason is None) == (since is None)
     assert reason is None or (f"before torch {since}" in reason and "2.7.1" in reason)
     monkeypatch.setattr(gloo, "torch_version", lambda: "2.10.0")
-    assert Gloo().supports(reduction_case, 2) is None
+    assert refusal(Gloo(), reduction_case, 2) is None
 
 
 def test_a_message_to_oneself_is_refused() -> None:
-    assert Gloo().supports(case(benchmark="p2p_latency", pair="0-1 2-2", in_place=None), 3)
-    assert Gloo().supports(case(benchmark="p2p_latency", pair="0-1", in_place=None), 3) is None
+    assert refusal(Gloo(), case(benchmark="p2p_latency", pair="0-1 2-2", in_place=None), 3)
+    assert refusal(Gloo(), case(benchmark="p2p_latency", pair="0-1", in_place=None), 3) is None
 
 
 @pytest.mark.parametrize(
@@ -108,16 +109,22 @@ def test_a_message_to_oneself_is_refused() -> None:
 def test_what_gloo_does_with_gpu_memory(
     benchmark: str, staging: str, timing_mode: str, reason: str | None
 ) -> None:
-    gpu_case = case(benchmark=benchmark, device="cuda", staging=staging, timing_mode=timing_mode)
-    answer = Gloo().supports(gpu_case, 2)
+    gpu_case = case(
+        benchmark=benchmark, device="cuda", staging=staging, timing_mode=timing_mode, pair="0-1"
+    )
+    answer = refusal(Gloo(), gpu_case, 2)
     assert (answer is None) if reason is None else (reason in str(answer))
+
+
+def staging_of(benchmark: str) -> str:
+    return Gloo().staging(program_of(case(benchmark=benchmark, pair="0-1"), 2))
 
 
 def test_who_copies_is_told_for_every_operation() -> None:
     with ConfigComposer() as composer:
-        staging_of = {name: Gloo().staging(name) for name in composer.options("benchmark")}
-    assert staging_of.pop("barrier") == "none"
-    assert {name for name, staging in staging_of.items() if staging == "library"} == {
+        copiers = {name: staging_of(name) for name in composer.options("benchmark")}
+    assert copiers.pop("barrier") == "none"
+    assert {name for name, staging in copiers.items() if staging == "library"} == {
         "all_gather",
         "all_reduce",
         "all_to_all",
@@ -128,7 +135,7 @@ def test_who_copies_is_told_for_every_operation() -> None:
         "scatter",
     }
     assert {
-        staging for name, staging in staging_of.items() if name.startswith(("p2p", "exchange"))
+        staging for name, staging in copiers.items() if name.startswith(("p2p", "exchange"))
     } == {"pinned"}
 
 
@@ -168,7 +175,7 @@ def test_messages_are_staged_and_collectives_given_as_they_are(
     cases = run.cases[~run.cases.benchmark.str.startswith("copy_")]
     assert set(cases.status) == {"ok"} and (cases.wrong_elements == 0).all()
     assert dict(zip(cases.benchmark, cases.staging, strict=True)) == {
-        name: Gloo().staging(name) for name in cases.benchmark
+        name: staging_of(name) for name in cases.benchmark
     }
     counters = commbench.load(run.output, table="counters")
     locked = counters[counters.name == "gpu.locked_buffers"].merge(

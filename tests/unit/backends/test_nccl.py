@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 from places import HOST_GPU
+from refusals import program_of, refusal
 from sample_cases import GPU_CASE
 from shown_gpus import ask, hgx, shown
 
@@ -150,19 +151,19 @@ def case(benchmark: str = "all_reduce", **more: Any) -> Case:
 def test_cases_that_nccl_cannot_measure_are_skipped_with_a_reason(
     asked_for: Case, reason: str | None
 ) -> None:
-    answer = Nccl().supports(asked_for, 2)
+    answer = refusal(Nccl(), asked_for, 2)
     assert (answer is None) if reason is None else (reason in str(answer))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reduction", ["sum", "prod", "min", "max"])
 def test_every_type_can_be_reduced(dtype: str, reduction: str) -> None:
-    assert Nccl().supports(case(reduction=reduction, dtype=dtype), 2) is None
+    assert refusal(Nccl(), case(reduction=reduction, dtype=dtype), 2) is None
 
 
 def test_a_gpu_is_one_ranks_and_nothing_is_staged() -> None:
     assert isinstance(Nccl(), Backend)
-    assert Nccl().shares_gpu is False and Nccl().staging("all_reduce") == "none"
+    assert Nccl().shares_gpu is False and Nccl().staging(program_of(GPU_CASE, 2)) == "none"
 
 
 @pytest.fixture

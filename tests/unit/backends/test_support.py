@@ -23,8 +23,8 @@ DATA = View("data")
 PART = View("data", offset=3, count=3)
 SOURCE = View("source")
 TABLE: UnsupportedForms = {
-    ("all_reduce", False): "only in place",
-    ("all_to_all", True): "never in place",
+    (AllReduce, False): "only in place",
+    (AllToAll, True): "never in place",
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refusal
 from sample_cases import GPU_CASE
 
 from commbench.backends.torch import cuda
@@ -163,10 +164,10 @@ def test_a_torch_whose_graphs_have_more_in_them_is_refused_for_graphs_only(
     try:
         captured = replace(GPU_CASE, timing_mode="graph")
         copied = replace(captured, benchmark="copy_d2d", staging="none")
-        for reason in (Nccl().supports(captured, 2), CudaCopy().supports(copied, 1)):
+        for reason in (refusal(Nccl(), captured, 2), refusal(CudaCopy(), copied, 1)):
             assert (reason is not None) is is_refused
             assert reason is None or "torch 2.6.0+cu126" in reason
-        assert Nccl().supports(replace(GPU_CASE, timing_mode="throughput"), 2) is None
+        assert refusal(Nccl(), replace(GPU_CASE, timing_mode="throughput"), 2) is None
     finally:
         cuda._too_old_for_graphs.cache_clear()
 

@@ -241,6 +241,17 @@ def programs(benchmark: Benchmark, size: int, count: int = 7) -> Iterator[tuple[
 
 
 @for_each(("name", "size"), WORLDS)
+def test_who_is_active_and_the_buffers_are_those_of_the_programs(name: str, size: int) -> None:
+    benchmark = BENCHMARKS[name]
+    for case, ranks in programs(benchmark, size):
+        active = [rank for rank, program in enumerate(ranks) if program.steps]
+        assert list(benchmark.active(case, size)) == active, case
+        assert [benchmark.buffers(case, rank, size) for rank in range(size)] == [
+            program.buffers for program in ranks
+        ], case
+
+
+@for_each(("name", "size"), WORLDS)
 def test_steps_stay_inside_the_buffers_of_their_rank(name: str, size: int) -> None:
     """And a rank allocates nothing that it does not use."""
     for case, ranks in programs(BENCHMARKS[name], size):
@@ -415,7 +426,7 @@ def test_the_buffers_of_a_pair_are_those_of_every_pair(name: str) -> None:
     benchmark = BENCHMARKS[name]
     size = 8
     case = case_of(benchmark, size, count=16, pair="0-1 3-2 6-7 5-5")
-    buffers = [benchmark.program(case, rank, size).buffers for rank in range(size)]
+    buffers = [benchmark.buffers(case, rank, size) for rank in range(size)]
     assert buffers[0] == buffers[3] == buffers[6] != ()
     assert buffers[1] == buffers[2] == buffers[7] != ()
-    assert benchmark.program(case, 4, size) == Program()
+    assert benchmark.program(case, 4, size) == Program() and buffers[4] == ()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.core.case import World
+from commbench.core.program import Program
 from commbench.core.protocols import Backend, Control
 from commbench.core.variables import Case
 
@@ -19,7 +20,7 @@ class Smallest(Backend):
     def missing(self, device: str) -> str | None:
         return None
 
-    def supports(self, case: Case, size: int) -> str | None:
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
         return None
 
     def open(self, world: World, control: Control, device: str) -> Any: ...
@@ -39,7 +40,7 @@ def test_a_backend_inherits_what_it_does_not_declare() -> None:
         1,
         True,
     )
-    assert (backend.library, backend.threads, backend.staging("all_reduce")) == (
+    assert (backend.library, backend.threads, backend.staging(Program())) == (
         None,
         "funneled",
         "none",

@@ -9,11 +9,14 @@ import pytest
 from gpu_cases import BRIDGED, matrix, planned, table
 from hypothesis import given
 from hypothesis import strategies as st
+from two_steps import GATHER, REDUCE, Steps
 
+from commbench.core.program import Irecv, Isend, Step, View, WaitAll
 from commbench.hardware.link_limits import (
     HOST_COPY,
     Limit,
     bandwidth_limit,
+    crossing_share,
     host_link,
     interface_limit,
     network_limit,
@@ -502,6 +505,32 @@ def test_two_gpus_are_bound_alike_by_every_operation(
     pair = limit_of("p2p_bandwidth", "1x2", gpus(2, capability), topology)
     assert pair is not None
     assert limit_of(benchmark, "1x2", gpus(2, capability), topology) == pair
+
+
+@pytest.mark.parametrize("order", [(REDUCE, GATHER), (GATHER, REDUCE)])
+def test_several_operations_have_no_bus_bandwidth_and_no_limit(order: tuple[Step, ...]) -> None:
+    job = replace(planned("all_reduce", "2x2"), benchmark=Steps(order))
+    assert job.bus_factor is None and crossing_share(job) is None
+    for wires in ((SLOW,) * 2, ()):
+        assert bandwidth_limit(job, wires, lambda rank: rank // 2) is None
+    assert bandwidth_limit(job, (), lambda _: 0, core_copy_gb_per_s=10.0) is None
+
+
+def test_the_same_operation_twice_has_the_limit_of_one() -> None:
+    once = planned("all_reduce", "2x2")
+    twice = replace(planned("all_reduce", "2x2"), benchmark=Steps((REDUCE, REDUCE)))
+    assert crossing_share(twice) == crossing_share(once) == 1.0
+    assert twice.bus_factor == once.bus_factor
+
+
+def test_messages_to_some_ranks_only_do_not_tell_what_crosses() -> None:
+    ring = (
+        Irecv(View("data"), 3, 0),
+        Isend(View("source"), 1, 1),
+        WaitAll((0, 1)),
+    )
+    job = replace(planned("all_reduce", "2x2"), benchmark=Steps(ring))
+    assert crossing_share(job) is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from composed import settings_of
 from hypothesis import given
 from hypothesis import strategies as st
+from two_steps import GATHER, REDUCE, Steps
 
 from commbench.backends.torch.cuda_copy import CudaCopy
 from commbench.benchmarks.all_reduce import AllReduce
@@ -19,6 +20,8 @@ from commbench.buffers.memory import buffer_bytes, slot_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.payload import DTYPES
+from commbench.core.program import AllReduce as AllReduceStep
+from commbench.core.program import Barrier, Program, Send, Step, View
 from commbench.measure.plan import (
     CONTROL_BYTES,
     LEAST_WINDOW,
@@ -337,6 +340,61 @@ def test_ranks_meet_behind_the_hold_of_a_gpu(
 def test_what_a_backend_can_not_do_is_a_skip(overrides: list[str], reason: str) -> None:
     (job,) = planned("benchmark=all_reduce", "sizes=[8]", "layout=1x2", *overrides)
     assert job.skip == reason
+
+
+def test_a_step_that_a_backend_lacks_is_a_skip_whatever_the_benchmark_is_called() -> None:
+    settings = replace(
+        settings_of("backend=gloo", "benchmark=all_reduce", "layout=1x2"),
+        benchmarks=(Steps((REDUCE, AllReduceStep(View("source"), View("data"), "sum"))),),
+    )
+    world, _ = hosted_world(1, 2)
+    reasons = {job.skip for job in plan(settings, world, FACTS)}
+    assert reasons == {"torch.distributed reduces in place only"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "staging"),
+    [
+        ((REDUCE, GATHER), "library"),
+        ((REDUCE, Send(View("data"), 1)), "pinned"),
+        ((REDUCE, Barrier()), "library"),
+        ((Barrier(), Barrier()), "none"),
+    ],
+)
+def test_who_copies_follows_from_the_steps(steps: tuple[Step, ...], staging: str) -> None:
+    settings = replace(
+        settings_of("backend=gloo", "benchmark=all_reduce", "layout=1x2"),
+        device="cuda",
+        benchmarks=(Steps(steps),),
+    )
+    world, _ = hosted_world(1, 2)
+    assert {job.case.staging for job in plan(settings, world, FACTS)} == {staging}
+
+
+@pytest.mark.parametrize("benchmark", ["exchange", "p2p_bandwidth"])
+def test_a_plan_builds_one_program_and_not_those_of_all_ranks(
+    monkeypatch: pytest.MonkeyPatch, benchmark: str
+) -> None:
+    settings = settings_of(
+        "backend=simulated",
+        f"benchmark={benchmark}",
+        "layout=1x64",
+        "sizes=[64kB]",
+        "pairs=[[0,1]]",
+    )
+    (kind,) = (type(each) for each in settings.benchmarks)
+    built = []
+    program = kind.program
+
+    def counted(benchmark: Any, case: Any, rank: int, size: int) -> Program:
+        built.append(rank)
+        return program(benchmark, case, rank, size)
+
+    monkeypatch.setattr(kind, "program", counted)
+    world, _ = hosted_world(1, 64)
+    (job,) = plan(settings, world, FACTS)
+    assert job.active == (tuple(range(64)) if benchmark != "p2p_bandwidth" else (0, 1))
+    assert built == [0]
 
 
 def test_skips_keep_their_place_in_the_order(every: Settings) -> None:

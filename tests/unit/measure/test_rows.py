@@ -14,6 +14,7 @@ import pytest
 from composed import FACTS, settings_of
 from gpu_cases import planned as gpu_planned
 from numpy.random import default_rng
+from two_steps import GATHER, REDUCE, Steps
 
 from commbench.buffers.memory import slot_bytes
 from commbench.config.compose import ConfigComposer
@@ -22,6 +23,7 @@ from commbench.core.case import Planned, World
 from commbench.core.layout import Layout
 from commbench.engines.device import HOST_BOUND
 from commbench.hardware.link_limits import interface_limit, network_limit
+from commbench.hardware.nccl_log import Chosen
 from commbench.hardware.topology import RankGpu
 from commbench.measure.calibration import empty_samples_s, host_copies_gb_per_s
 from commbench.measure.case import CaseVisit
@@ -646,6 +648,14 @@ def test_the_load_of_a_link(
 
 def test_without_a_rate_there_is_no_load() -> None:
     assert wire_gb_per_s(gpu_planned("all_reduce", "1x8"), None, "RING") is None
+
+
+def test_several_operations_have_no_load_and_no_algorithm() -> None:
+    planned = replace(gpu_planned("all_reduce", "1x8"), benchmark=Steps((REDUCE, GATHER)))
+    for algorithm in ("RING", "TREE", "NVLS"):
+        assert wire_gb_per_s(planned, 100.0, algorithm) is None
+    log = (Chosen("AllReduce", planned.case.message_bytes, "RING"),)
+    assert TransportEvidence(algorithms=log).algorithm(planned) is None
 
 
 def test_nvls_is_above_the_link_in_busbw_and_below_it_on_the_wire() -> None:
