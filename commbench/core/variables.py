@@ -151,6 +151,13 @@ class Case:
         applies_to="operation",
         bare=True,
     )
+    traffic: str | None = variable(
+        "who sends how much to whom: a pattern, a model of experts, a file with its digest",
+        default=None,
+        choices=(),
+        axis=True,
+        applies_to="operation",
+    )
     buffers: BufferUse | None = variable(
         "own: each message of a window has its own memory; shared: all share one buffer",
         default=None,

@@ -308,6 +308,7 @@ class _Planner:
                 backend_options=settings.backend.options,
                 **axes | {"window": _window(axes["window"], message_bytes, axes["buffers"])},
             )
+            case = benchmark.sized(case, self.place.layout.size)
             yield case if settings.device == "cpu" else replace(case, staging=self._staging(case))
 
     def _staging(self, case: Case) -> Staging:
@@ -441,7 +442,7 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
             f"sync=window waits on the host's clock, timing_mode={case.timing_mode} does not; use"
             " sync=barrier"
         )
-    return None
+    return benchmark.refusal(case, layout.size)
 
 
 def _pool(case: Case, buffers: Iterable[tuple[BufferSpec, ...]], facts: PlanFacts) -> int:

@@ -23,6 +23,7 @@ from commbench.results.columns import CASES, VARIABLES
 from .conditions import Conditions, copied_bytes
 from .samples import Failure, Outcome, Refused, Samples
 from .statistics import summarise, tukey_outliers
+from .traffic_columns import traffic_columns
 from .visits import CaseRecord, Estimate, estimate, flags, levels_text, spread
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
@@ -207,6 +208,7 @@ def _numbers(planned: Planned, record: CaseRecord, conditions: Conditions) -> di
         "reason": "; ".join(reasons) or None,
         "headline": planned.shape.headline,
         "median_of": planned.shape.median_of,
+        **traffic_columns(planned, conditions.world.node_of),
         "bytes_per_rank": planned.case.message_bytes
         // (planned.benchmark.blocks(planned.size) or 1)
         or None,

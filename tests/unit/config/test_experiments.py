@@ -33,6 +33,7 @@ ROWS = {
     "ec2_enhanced",
     "exchange_quiz",
     "mvapich_cloud",
+    "moe_dispatch",
 }
 OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
 
