@@ -81,7 +81,8 @@ class SimulatedCommunicator(Communicator):
         )
 
     def facts(self) -> dict[str, Any]:
-        return {"library": "commbench simulated", "clock": "virtual"}
+        contention = "none: operations at once do not slow one another"
+        return {"library": "commbench simulated", "clock": "virtual", "contention": contention}
 
     def close(self, abort: bool = False) -> None:
         pass

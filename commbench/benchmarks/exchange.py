@@ -7,7 +7,16 @@ from functools import lru_cache
 
 from commbench.core.case import Shape
 from commbench.core.payload import SHARED, joined_blocks
-from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
+from commbench.core.program import (
+    BufferSpec,
+    Pattern,
+    Program,
+    Recv,
+    Send,
+    Start,
+    View,
+    WaitAll,
+)
 from commbench.core.variables import Case
 
 from .collective import Collective
@@ -52,12 +61,14 @@ class Exchange(Collective):
 
 
 @lru_cache(maxsize=8)
-def _calls_by_peer(size: int, skipped: int) -> tuple[tuple[Irecv, ...], tuple[Isend, ...]]:
+def _calls_by_peer(size: int, skipped: int) -> tuple[tuple[Start, ...], tuple[Start, ...]]:
     """A receive and a send per peer. A rank has no slot for itself: `skipped` is 1 for the peers
     above it, else 0.
 
     Cached and shared by all ranks, because a simulated world has the programs of all of them.
     """
     slots = [(peer, peer - skipped) for peer in range(size)]
-    receives = tuple(Irecv(View("recv", slot), peer, slot) for peer, slot in slots)
-    return receives, tuple(Isend(View("send", slot), peer, size - 1 + slot) for peer, slot in slots)
+    receives = tuple(Start(Recv(View("recv", slot), peer), slot) for peer, slot in slots)
+    return receives, tuple(
+        Start(Send(View("send", slot), peer), size - 1 + slot) for peer, slot in slots
+    )

@@ -13,10 +13,10 @@ from commbench.core.program import (
     PINNED,
     BufferSpec,
     Copy,
-    Icopy,
     MemoryKind,
     Pattern,
     Program,
+    Start,
     View,
     WaitAll,
 )
@@ -95,8 +95,8 @@ class CopyH2DD2H(MemoryCopy):
         to_device = (_buffer("send_h2d", HOST, case), _buffer("recv_h2d", DEVICE, case))
         to_host = (_buffer("send_d2h", DEVICE, case), _buffer("recv_d2h", HOST, case))
         copies = (
-            Icopy(View("send_h2d"), View("recv_h2d"), 0),
-            Icopy(View("send_d2h"), View("recv_d2h"), 1),
+            Start(Copy(View("send_h2d"), View("recv_h2d")), 0),
+            Start(Copy(View("send_d2h"), View("recv_d2h")), 1),
         )
         return Program((*to_device, *to_host), (*copies, WaitAll((0, 1))))
 

@@ -7,12 +7,11 @@ from commbench.core.layout import Pair
 from commbench.core.payload import message
 from commbench.core.program import (
     BufferSpec,
-    Irecv,
-    Isend,
     Pattern,
     Program,
     Recv,
     Send,
+    Start,
     View,
     WaitAll,
 )
@@ -41,9 +40,9 @@ class P2PBandwidth(PointToPoint):
         buffers = self.pair_buffers(case, rank, pair)
         slots = range(window_of(case))
         if rank == second:
-            receives = (Irecv(slot_view("recv", slot, case), first, slot) for slot in slots)
+            receives = (Start(Recv(slot_view("recv", slot, case), first), slot) for slot in slots)
             return Program(buffers, (*receives, WaitAll(tuple(slots)), Send(View("ack"), first)))
-        sends = (Isend(slot_view("send", slot, case), second, slot) for slot in slots)
+        sends = (Start(Send(slot_view("send", slot, case), second), slot) for slot in slots)
         return Program(buffers, (*sends, WaitAll(tuple(slots)), Recv(View("ack"), second)))
 
     def shape(self, case: Case, size: int) -> Shape:

@@ -6,7 +6,14 @@ from typing import ClassVar
 
 from commbench.core.case import Shape
 from commbench.core.layout import Pair
-from commbench.core.program import Irecv, Program, Recv, Send, View, WaitAll
+from commbench.core.program import (
+    Program,
+    Recv,
+    Send,
+    Start,
+    View,
+    WaitAll,
+)
 from commbench.core.variables import Cache, Case
 
 from .point_to_point import PointToPoint
@@ -23,7 +30,7 @@ class P2PLatency(PointToPoint):
         send = View("send")
         recv = View("recv")
         if first == second:  # a blocking send to oneself deadlocks in MPI beyond the eager limit
-            return Program(buffers, (Irecv(recv, rank, 0), Send(send, rank), WaitAll((0,))))
+            return Program(buffers, (Start(Recv(recv, rank), 0), Send(send, rank), WaitAll((0,))))
         if rank == first:
             return Program(buffers, (Send(send, second), Recv(recv, second)))
         return Program(buffers, (Recv(recv, first), Send(send, first)))

@@ -8,7 +8,16 @@ from typing import ClassVar
 from commbench.core.case import Benchmark
 from commbench.core.layout import Pair
 from commbench.core.payload import joined_blocks
-from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
+from commbench.core.program import (
+    BufferSpec,
+    Pattern,
+    Program,
+    Recv,
+    Send,
+    Start,
+    View,
+    WaitAll,
+)
 from commbench.core.variables import Cache, Case
 
 
@@ -79,8 +88,10 @@ def windows_both_ways(case: Case, peer: int) -> Program:
     """A window of messages to the peer and one from it at the same time; the peer may be the rank
     itself."""
     window = window_of(case)
-    receives = (Irecv(slot_view("recv", slot, case), peer, slot) for slot in range(window))
-    sends = (Isend(slot_view("send", slot, case), peer, window + slot) for slot in range(window))
+    receives = (Start(Recv(slot_view("recv", slot, case), peer), slot) for slot in range(window))
+    sends = (
+        Start(Send(slot_view("send", slot, case), peer), window + slot) for slot in range(window)
+    )
     return Program(send_and_recv(case), (*receives, *sends, WaitAll(tuple(range(2 * window)))))
 
 

@@ -31,21 +31,31 @@ def staged_program(program: Program, rank: int) -> Program:
     names with @host.
     """
     staged: list[Step] = []
-    pending: dict[int, View] = {}  # request -> what it receives
+    pending: dict[int, tuple[View, ...]] = {}  # request -> what it receives
     for step in program.steps:
-        sent, received = _sent_and_received(step, rank)
+        operation = steps.operation_of(step)
+        group = steps.group_of(step)
+        own_rank = rank if group is None else group.index(rank)
+        sent, received = _sent_and_received(operation, own_rank)
         staged += [steps.Copy(view, _staging_view(view)) for view in sent]
-        changes: dict[str, Any] = {name: _staging_view(view) for name, view in _views(step).items()}
-        staged.append(step if isinstance(step, steps.Copy) else replace(step, **changes))
-        if isinstance(step, steps.Irecv):
-            pending[step.request] = step.data
-            continue
-        if isinstance(step, steps.WaitAll):
+        changes: dict[str, Any] = {
+            name: _staging_view(view) for name, view in _views(operation).items()
+        }
+        if isinstance(operation, steps.WaitAll):
+            staged.append(operation)
             received = tuple(
-                pending.pop(request) for request in step.requests if request in pending
+                view for request in operation.requests for view in pending.pop(request, ())
             )
+        elif isinstance(operation, steps.Copy | steps.Compute):
+            staged.append(step)
+        else:
+            staged.append(steps.with_operation(step, replace(operation, **changes)))
+        if isinstance(step, steps.Start):
+            pending[step.request] = received
+            continue
         staged += [steps.Copy(_staging_view(view), view) for view in received]
-    used = {view.buffer for step in staged for view in _views(step).values()}
+    operations = map(steps.operation_of, staged)
+    used = {view.buffer for step in operations for view in _views(step).values()}
     staging = (replace(spec, name=spec.name + SUFFIX) for spec in program.buffers)
     buffers = (*program.buffers, *(spec for spec in staging if spec.name in used))
     return replace(program, buffers=buffers, steps=tuple(staged))
@@ -78,9 +88,9 @@ def _sent_and_received(step: Step, rank: int) -> tuple[tuple[View, ...], tuple[V
     """The views that a rank sends from and receives into; what only the root uses is included on
     the root only."""
     match step:
-        case steps.Send(data, _) | steps.Isend(data, _, _):
+        case steps.Send(data, _):
             return (data,), ()
-        case steps.Recv(data, _) | steps.Irecv(data, _, _):
+        case steps.Recv(data, _):
             return (), (data,)
         case steps.Broadcast(data, root):
             return ((data,), ()) if rank == root else ((), (data,))

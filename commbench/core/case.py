@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .program import BufferSpec, Isend, Pattern, Program, Step, WaitAll
+from .program import BufferSpec, Group, Pattern, Program, Send, Start, Step, WaitAll
 from .states import Headline
 from .variables import Cache, Case
 
@@ -154,6 +154,11 @@ class Benchmark(Protocol):
         rank in its pair alone: a plan asks for those of one pair."""
         return self.program(case, rank, size).buffers
 
+    def groups(self, case: Case, size: int) -> Sequence[Group]:
+        """The groups of ranks that steps of the case name (In). They are opened at the start of the
+        run, so a program may name no others."""
+        return ()
+
     def shape(self, case: Case, size: int) -> Shape: ...
 
     def bus_factor(self, case: Case, size: int) -> float | None:
@@ -195,6 +200,15 @@ class Planned:
     @property
     def group(self) -> CaseGroup:
         return CaseGroup(self.members, self.case.timing_mode == "graph")
+
+    @property
+    def inner_groups(self) -> dict[Group, CaseGroup]:
+        """Those that the benchmark names, by their ranks in the layout."""
+        captures = self.group.captures
+        return {
+            ranks: CaseGroup(tuple(self.members[rank] for rank in ranks), captures)
+            for ranks in self.benchmark.groups(self.case, self.size)
+        }
 
     def program(self, rank: int) -> Program:
         """The program of a rank of the layout. Built once and kept with this object, not with
@@ -249,6 +263,6 @@ class Planned:
             if isinstance(step, WaitAll):
                 most = max(most, *posted.values(), 0)
                 posted = Counter()
-            elif isinstance(step, Isend):
-                posted[step.peer] += 1
+            elif isinstance(step, Start) and isinstance(step.step, Send):
+                posted[step.step.peer] += 1
         return most

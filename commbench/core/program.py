@@ -19,6 +19,7 @@ MemoryKind = Literal["device", "host", "pinned"]
 DEVICE: MemoryKind = "device"
 HOST: MemoryKind = "host"
 PINNED: MemoryKind = "pinned"
+Group = tuple[int, ...]
 PERIOD = 8191  # prime, so that no block, chunk or segment size of a library is a multiple of it
 
 
@@ -69,21 +70,7 @@ class Recv:
     peer: int
 
 
-@dataclass(frozen=True)
-class Isend:
-    data: View
-    peer: int
-    request: int
-
-
-@dataclass(frozen=True)
-class Irecv:
-    data: View
-    peer: int
-    request: int
-
-
-Message = Send | Recv | Isend | Irecv
+Message = Send | Recv
 
 
 @dataclass(frozen=True)
@@ -183,20 +170,62 @@ class Copy:
     target: View
 
 
-@dataclass(frozen=True)
-class Icopy:
-    """A copy within a rank that runs concurrently with the next steps, up to the WaitAll for its
-    request."""
+Operation = (
+    Message | Barrier | AllReduce | Broadcast | Reduce | AllGather | Gather | Scatter
+    | ReduceScatter | AllToAll | AllToAllV | Copy
+)  # fmt: skip
 
-    source: View
-    target: View
+
+@dataclass(frozen=True)
+class Sleep:
+    """The rank does nothing."""
+
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class MemoryStream:
+    """Copies that many bytes between two buffers of its own."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """Multiplies square float32 matrices of its own, as often as it says."""
+
+    size: int
+    repetitions: int
+
+
+Compute = Sleep | MemoryStream | Matmul
+
+
+@dataclass(frozen=True)
+class In:
+    """An operation of a group: ranks of the layout in the group's order, this one among them. Peers
+    and roots are ranks of the group. Benchmark.groups names the groups of a case."""
+
+    group: Group
+    step: Operation
+
+
+@dataclass(frozen=True)
+class Start:
+    """Begin an operation and do not wait for it: the non-blocking form of any operation.
+
+    It may run at any time until the WaitAll that names its request has returned, which it does when
+    all operations that it names are complete, and no later than that: it must not need other
+    operations of this rank. Until then its memory belongs to the operation. Each request is named
+    by one WaitAll, and may be used again after that. Collectives begin in the same order on all
+    ranks. A backend that can't keep this refuses the program with a reason (Unsupported).
+    """
+
+    step: Operation | In
     request: int
 
 
-Step = (
-    Message | WaitAll | Barrier | AllReduce | Broadcast | Reduce
-    | AllGather | Gather | Scatter | ReduceScatter | AllToAll | AllToAllV | Copy | Icopy
-)  # fmt: skip
+Step = Operation | Compute | In | Start | WaitAll
 
 
 def operation_name(kind: type[Step]) -> str:
@@ -204,10 +233,38 @@ def operation_name(kind: type[Step]) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
 
 
-def _kind(step: Step) -> type[Step]:
-    if isinstance(step, Message):
-        return Send
-    return Copy if isinstance(step, Icopy) else type(step)
+def operation_of(step: Step) -> Operation | Compute | WaitAll:
+    """The operation that a step begins or runs, in a group or not; a WaitAll and a
+    computation are themselves."""
+    inner = step.step if isinstance(step, Start) else step
+    return inner.step if isinstance(inner, In) else inner
+
+
+def _written(step: Operation | Compute | WaitAll) -> View | None:
+    """What a step writes to, on a rank that receives."""
+    if isinstance(step, Recv | Broadcast):
+        return step.data
+    return step.target if isinstance(step, Copy) else getattr(step, "recv", None)
+
+
+def _overlap(first: View, second: View) -> bool:
+    """Whether two views of one slot share elements."""
+    earlier, later = sorted((first, second), key=lambda view: view.offset)
+    return earlier.count is None or earlier.offset + earlier.count > later.offset
+
+
+def group_of(step: Step) -> Group | None:
+    """The group that the step names; None for all ranks."""
+    inner = step.step if isinstance(step, Start) else step
+    return inner.group if isinstance(inner, In) else None
+
+
+def with_operation(step: Step, operation: Operation) -> Step:
+    """The step with another operation, begun and in a group as before."""
+    if isinstance(step, Start):
+        inner = replace(step.step, step=operation) if isinstance(step.step, In) else operation
+        return replace(step, step=inner)
+    return replace(step, step=operation) if isinstance(step, In) else operation
 
 
 @dataclass(frozen=True)
@@ -222,15 +279,36 @@ class Program:
     def operation(self) -> type[Step] | None:
         """The only kind of operation that is timed, Send for all messages and Copy for all copies;
         None if there are several kinds, or none."""
-        kinds = {_kind(step) for step in self.steps if not isinstance(step, WaitAll)}
+        timed = (operation_of(step) for step in self.steps if not isinstance(step, WaitAll))
+        kinds = {Send if isinstance(step, Message) else type(step) for step in timed}
         return kinds.pop() if len(kinds) == 1 else None
+
+    @property
+    def groups(self) -> frozenset[Group]:
+        """The groups of its timed steps."""
+        groups = map(group_of, self.steps)
+        return frozenset(group for group in groups if group is not None)
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether timed steps write elements of a buffer more than once."""
+        written = dict[tuple[str, int], list[View]]()
+        for step in map(operation_of, self.steps):
+            view = _written(step)
+            if view is None:
+                continue
+            others = written.setdefault((view.buffer, view.slot), [])
+            if any(_overlap(view, other) for other in others):
+                return True
+            others.append(view)
+        return False
 
     @property
     def unfinished(self) -> set[int]:
         """The requests that no later WaitAll completes."""
         pending: set[int] = set()
         for step in self.steps:
-            if isinstance(step, Isend | Irecv | Icopy):
+            if isinstance(step, Start):
                 pending.add(step.request)
             elif isinstance(step, WaitAll):
                 pending -= set(step.requests)

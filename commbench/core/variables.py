@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args, get_type_hints
@@ -279,7 +280,8 @@ class Case:
 class Mode:
     """How a program is run: what a backend must know beside the steps to lower them.
 
-    `connected`: the steps have run before, so they may be captured in a graph.
+    `connected`: the steps have run before, so they may be captured in a graph. `groups`: the open
+    communicators of the groups that steps name, of which this process hosts a rank.
     """
 
     engine: Engine
@@ -289,6 +291,7 @@ class Mode:
     device: Device = "cpu"
     staging: Staging = "none"
     connected: bool = False
+    groups: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False)
 
 
 def _table() -> tuple[Variable, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,19 @@ from commbench.core.payload import dtype
 from commbench.core.program import (
     AllReduce,
     Barrier,
+    Compute,
     Copy,
+    Group,
     Message,
     Program,
     Reduce,
     ReduceScatter,
+    Start,
     Step,
     View,
     WaitAll,
+    group_of,
+    operation_of,
 )
 from commbench.core.variables import ReductionName, Sync
 
@@ -39,6 +44,7 @@ LONG_WAIT_NS = 4_000_000  # a longer wait sleeps first
 WAKE_EARLY_NS = 2_000_000  # how long before the end of the wait its sleep ends
 
 T = TypeVar("T")
+Lowers = TypeVar("Lowers", covariant=True)
 UnsupportedForms = Mapping[tuple[type[Step], bool], str]  # (operation, in place) -> the reason
 
 
@@ -112,7 +118,8 @@ class NativeCall:
 
 def form_missing(table: UnsupportedForms, program: Program) -> str | None:
     """The table's reason for the first step whose form it names; None if it names none."""
-    reasons = (table.get((type(step), in_place(step))) for step in program.steps)
+    operations = map(operation_of, program.steps)
+    reasons = (table.get((type(step), in_place(step))) for step in operations)
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -123,6 +130,32 @@ def check_form(table: UnsupportedForms, step: Step) -> None:
         raise Unsupported(reason)
 
 
+class GroupLowering(Protocol[Lowers]):
+    """A lowering to the calls of a communicator, and the same to those of another one."""
+
+    def call(self, step: Step) -> Lowers: ...
+
+    def within(self, communicator: Any) -> GroupLowering[Lowers]: ...
+
+
+def in_groups(lowering: GroupLowering[T], groups: Mapping[Group, Any]) -> Callable[[Step], T]:
+    """Lower the steps of each group to calls of its communicator. Raises Unsupported for a group
+    that is not open."""
+    inner = {group: lowering.within(communicator) for group, communicator in groups.items()}
+
+    def call(step: Step) -> T:
+        group = group_of(step)
+        operation = operation_of(step)
+        if group is None or isinstance(operation, WaitAll | Compute):
+            return lowering.call(step)
+        if group not in inner:
+            raise Unsupported(f"the benchmark does not name the group {group} of this step")
+        started = Start(operation, step.request) if isinstance(step, Start) else operation
+        return inner[group].call(started)
+
+    return call
+
+
 def displacements(counts: Sequence[int]) -> list[int]:
     """Where each block begins, of blocks that follow one another without gaps."""
     return [0, *accumulate(counts)][:-1]
@@ -130,7 +163,10 @@ def displacements(counts: Sequence[int]) -> list[int]:
 
 def has_collectives(program: Program) -> bool:
     """Whether a backend of messages and barriers only can't lower the program."""
-    return not all(isinstance(step, Message | WaitAll | Barrier | Copy) for step in program.steps)
+    operations = map(operation_of, program.steps)
+    return bool(program.groups) or not all(
+        isinstance(step, Message | WaitAll | Barrier | Copy | Compute) for step in operations
+    )
 
 
 @dataclass(frozen=True)
@@ -146,7 +182,7 @@ class Reduction:
 def reductions(program: Program) -> Iterator[Reduction]:
     """The reductions of the timed steps."""
     specs = {spec.name: spec for spec in program.buffers}
-    for step in program.steps:
+    for step in map(operation_of, program.steps):
         if isinstance(step, AllReduce | Reduce | ReduceScatter):
             # each rank has these: only the root may have the result of a Reduce
             view = step.recv if isinstance(step, ReduceScatter) else step.send

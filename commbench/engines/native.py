@@ -16,17 +16,19 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import config, int32, int64, njit
+from numba import carray, cfunc, config, float32, int32, int64, njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommunicationError
+from commbench.core.program import Compute, Matmul, MemoryStream, Sleep
 from commbench.core.terminal import first_line
 
+from .compute import matrices
 from .lowered import Lowered, NativeCall, sleep_until
 
-MAX_ARGS = 9
+MAX_ARGS = 10
 REGISTERS = 6  # integer arguments that x86-64 passes in registers; more need the wider call
 ADDRESS = 0
 CHECKED = 1
@@ -101,6 +103,16 @@ def call_table(calls: Sequence[NativeCall], pool: int) -> NDArray[np.int64]:
 
 
 @intrinsic
+def _address_as_void_pointer(typing_context: Any, address: Any) -> Any:
+    """The pointer that carray takes."""
+
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), emit
+
+
+@intrinsic
 def _c_call(typing_context: Any, address: Any, args: Any) -> Any:
     """Call the C function at an address with a tuple of integers; returns its int result.
 
@@ -135,6 +147,7 @@ def _call(row: Any) -> Any:
         (
             row[ARGS], row[ARGS + 1], row[ARGS + 2], row[ARGS + 3],
             row[ARGS + 4], row[ARGS + 5], row[ARGS + 6], row[ARGS + 7], row[ARGS + 8],
+            row[ARGS + 9],
         ),
     )  # fmt: skip
 
@@ -198,3 +211,43 @@ def compiled(loop: Callable[..., None]) -> tuple[Any, str | None]:
 
 
 run_table, cache_problem = compiled(_run_table)
+
+
+@cfunc("int32(int64, int64, int64, int64, int64)", cache=cache_problem is None)
+def _multiply(first: int, second: int, product: int, size: int, repetitions: int) -> int:
+    """A loop of numba's, because a library's gemm takes more arguments than a row has."""
+    shape = (size, size)
+    a = carray(_address_as_void_pointer(first), shape, float32)
+    b = carray(_address_as_void_pointer(second), shape, float32)
+    c = carray(_address_as_void_pointer(product), shape, float32)
+    for _ in range(repetitions):
+        for row in range(size):
+            c[row, :] = 0
+            for inner in range(size):
+                for column in range(size):
+                    c[row, column] += a[row, inner] * b[inner, column]
+    return 0
+
+
+def native_compute(step: Compute) -> tuple[NativeCall, Any]:
+    """The computation as a C call (nanosleep, memcpy) or numba's loop (a product of matrices), and
+    the memory that it works on, which must live as long."""
+    match step:
+        case Sleep(duration_ns):
+            timespec = np.array(divmod(duration_ns, 1_000_000_000), dtype=np.int64)
+            return _c_library_call("nanosleep", (timespec.ctypes.data, 0)), timespec
+        case MemoryStream(size_bytes):
+            target = np.ones(size_bytes, np.uint8)
+            source = np.ones(size_bytes, np.uint8)
+            args = (target.ctypes.data, source.ctypes.data, size_bytes)
+            return _c_library_call("memcpy", args), (target, source)
+        case Matmul(size, repetitions):
+            memory = matrices(size)
+            addresses = (int(matrix.ctypes.data) for matrix in memory)
+            numbers = (*addresses, size, repetitions)
+            return NativeCall("matmul", int(_multiply.address), numbers), memory
+
+
+def _c_library_call(name: str, args: tuple[int, ...]) -> NativeCall:
+    address = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
+    return NativeCall(name, address, args, checked=False)

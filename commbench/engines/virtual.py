@@ -11,7 +11,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core import program as steps
 from commbench.core.errors import CommunicationError, ConfigError, Unsupported
-from commbench.core.program import Program, Step, View
+from commbench.core.program import Compute, Group, In, Operation, Program, Step, View
 from commbench.core.variables import ReductionName
 
 from .lowered import displacements
@@ -39,6 +39,7 @@ NUMPY_REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 
 
 Buffers = Mapping[int, Mapping[str, HostBuffer]]
+BLOCKING = -1  # the request of the operation that a rank waits for
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Model:
     bandwidth_gb_per_s: float = 10.0
     call_s: float = 1e-7
     copy_gb_per_s: float = 25.0  # of a copy within a rank, each direction
+    matmul_gflop_per_s: float = 50.0
     noise: float = 0.0
     rho: float = 0.0
     straggler_rank: int | None = None
@@ -104,6 +106,16 @@ class Model:
     def message_s(self, message_bytes: int) -> float:
         """Time on the wire, without latency."""
         return message_bytes / (self.bandwidth_gb_per_s * 1e9)
+
+    def compute_s(self, step: Compute) -> float:
+        """The time of a computation; communication beside it does not slow it."""
+        match step:
+            case steps.Sleep(duration_ns):
+                return duration_ns * 1e-9
+            case steps.MemoryStream(size_bytes):
+                return size_bytes / (self.copy_gb_per_s * 1e9)
+            case steps.Matmul(size, repetitions):
+                return repetitions * 2 * size**3 / (self.matmul_gflop_per_s * 1e9)
 
     def collective_s(self, step: Step, size: int, message_bytes: int) -> float:
         """Textbook costs: rings for reductions and gathers, binomial trees from a root,
@@ -195,10 +207,10 @@ class VirtualRunner:
         for program in self._programs.values():
             sent = set()
             received = set()
-            for step in (*program.reset, *program.steps):
-                if isinstance(step, steps.Send | steps.Isend):
+            for step in map(steps.operation_of, (*program.reset, *program.steps)):
+                if isinstance(step, steps.Send):
                     sent.add(step.data.buffer)
-                elif isinstance(step, steps.Recv | steps.Irecv):
+                elif isinstance(step, steps.Recv):
                     received.add(step.data.buffer)
                 elif not isinstance(step, steps.WaitAll):
                     return False
@@ -220,13 +232,24 @@ class VirtualRunner:
 
 
 @dataclass
+class Meeting:
+    """A collective: the step of each rank that has arrived, the time at which the last of them did,
+    and the time at which it ends, once all have arrived with the same operation."""
+
+    arrived: dict[int, Any] = field(default_factory=dict)
+    latest_s: Any = 0.0
+    end_s: Any = None
+
+
+@dataclass
 class VirtualBlock:
     """One pass over the programs of all ranks.
 
     `clock[rank]` is a vector of seconds since the repetition began, `todo[rank]` holds the steps
     that are left, `in_flight` messages with their arrival times by (sender, receiver),
-    `link_free_s` when that link can take the next one, `requests` by (rank, request) a pending
-    receive or the time at which a send ends.
+    `link_free_s` when that link can take the next one, `calls` by ranks and rank the collectives of
+    these that it has joined so far, `meetings` each of them by its number, `requests` by (rank,
+    request) a pending receive or collective, or the time at which a send or copy ends.
     """
 
     programs: Mapping[int, Program]
@@ -241,6 +264,8 @@ class VirtualBlock:
         default_factory=lambda: defaultdict(deque)
     )
     link_free_s: dict[tuple[int, int], Any] = field(default_factory=dict)
+    calls: dict[tuple[Group, int], int] = field(default_factory=lambda: defaultdict(int))
+    meetings: dict[tuple[Group, int], Meeting] = field(default_factory=lambda: defaultdict(Meeting))
     requests: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def run(self) -> VirtualTimes:
@@ -268,25 +293,47 @@ class VirtualBlock:
     def _try(self, rank: int, step: Step) -> bool:
         """Run a step; returns False if the rank has to wait for others first."""
         match step:
-            case steps.Send():
-                self.clock[rank] = self._start_send(rank, step.peer, step.data)
-            case steps.Isend():
-                self.requests[rank, step.request] = self._start_send(rank, step.peer, step.data)
+            case steps.WaitAll(requests):
+                # those that are complete are not there when the wait is tried again
+                return all(self._complete(rank, request) for request in requests)
+            case steps.Start(operation, request):
+                self.requests[rank, request] = self._begin(rank, operation)
                 self.clock[rank] = self.clock[rank] + self.model.call_s
-            case steps.Irecv():
-                self.requests[rank, step.request] = step
-                self.clock[rank] = self.clock[rank] + self.model.call_s
-            case steps.Recv():
-                return self._receive(rank, step.peer, step.data)
-            case steps.WaitAll():
-                return self._wait(rank, step)
-            case steps.Copy():
-                self.clock[rank] = self._start_copy(rank, step)
-            case steps.Icopy():
-                self.requests[rank, step.request] = self._start_copy(rank, step)
-                self.clock[rank] = self.clock[rank] + self.model.call_s
+                return True
             case _:
-                return self._collective(rank, step)
+                if (rank, BLOCKING) not in self.requests:
+                    self.requests[rank, BLOCKING] = self._begin(rank, step)
+                return self._complete(rank, BLOCKING)
+
+    def _begin(self, rank: int, step: Operation | Compute | In, group: Group | None = None) -> Any:
+        """Begin an operation; returns what `requests` keeps of it."""
+        match step:
+            case steps.In(ranks, operation):
+                return self._begin(rank, operation, ranks)
+            case steps.Send(data, peer):
+                return self._start_send(rank, peer if group is None else group[peer], data)
+            case steps.Recv(data, peer):
+                return step if group is None else steps.Recv(data, group[peer])
+            case steps.Copy():
+                return self._start_copy(rank, step)
+            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+                return self.clock[rank] + self.model.compute_s(step)
+            case _:
+                return self._arrive(rank, step, tuple(self.todo) if group is None else group)
+
+    def _complete(self, rank: int, request: int) -> bool:
+        """Wait for an operation; returns False if others have to do something first."""
+        pending = self.requests.get((rank, request), self.clock[rank])
+        if isinstance(pending, steps.Recv):
+            if not self._receive(rank, pending.peer, pending.data):
+                return False
+        elif not isinstance(pending, Meeting):
+            self.clock[rank] = np.maximum(self.clock[rank], pending)
+        elif pending.end_s is None:
+            return False
+        else:
+            self.clock[rank] = np.maximum(self.clock[rank], pending.end_s)
+        self.requests.pop((rank, request), None)
         return True
 
     def _start_send(self, rank: int, peer: int, view: View) -> Any:
@@ -313,39 +360,21 @@ class VirtualBlock:
         self.clock[rank] = np.maximum(self.clock[rank] + self.model.call_s, arrival)
         return True
 
-    def _wait(self, rank: int, step: steps.WaitAll) -> bool:
-        """Complete the requests in order; those that are complete are not there when the wait is
-        tried again."""
-        for request in step.requests:
-            pending = self.requests.get((rank, request), self.clock[rank])
-            if not isinstance(pending, steps.Irecv):
-                self.clock[rank] = np.maximum(self.clock[rank], pending)
-            elif not self._receive(rank, pending.peer, pending.data):
-                return False
-            self.requests.pop((rank, request), None)
-        return True
-
-    def _collective(self, rank: int, step: Step) -> bool:
-        """Run the step for all ranks when the last one has arrived, and drop it from the lists of
-        the others."""
-        ranks = list(self.todo)
-        arrived = {
-            other: todo[0]
-            for other, todo in self.todo.items()
-            if todo and type(todo[0]) is type(step)
-        }
-        if len(arrived) < len(ranks):
-            return False
-        message_bytes = self._move_payload(ranks, arrived)
-        latest: Any = reduce(np.maximum, [self.clock[other] for other in ranks], 0.0)
+    def _arrive(self, rank: int, step: Operation, ranks: Group) -> Meeting:
+        """Join the next collective of these ranks; the last to arrive runs it for all."""
+        meeting = self.meetings[ranks, self.calls[ranks, rank]]
+        self.calls[ranks, rank] += 1
+        meeting.arrived[rank] = step
+        meeting.latest_s = np.maximum(meeting.latest_s, self.clock[rank])
+        alike = {type(other) for other in meeting.arrived.values()}
+        if len(meeting.arrived) < len(ranks) or len(alike) > 1:
+            return meeting
+        message_bytes = self._move_payload(ranks, meeting.arrived)
         ring = zip(ranks, [*ranks[1:], ranks[0]], strict=True) if len(ranks) > 1 else ()
         pace = max((self._link_factor(*link) for link in ring), default=1.0)
-        end = latest + pace * self.model.collective_s(step, len(ranks), message_bytes)
-        for other in ranks:
-            self.clock[other] = end
-            if other != rank:  # the caller drops its own step
-                self.todo[other].popleft()
-        return True
+        duration_s = pace * self.model.collective_s(step, len(ranks), message_bytes)
+        meeting.end_s = meeting.latest_s + duration_s
+        return meeting
 
     def _move_payload(self, ranks: Sequence[int], arrived: Mapping[int, Any]) -> int:
         """Run a collective, whose steps are given by rank; returns the bytes of its message."""
@@ -360,8 +389,9 @@ class VirtualBlock:
             case steps.AllToAllV():
                 return self._move_blocks(ranks, arrived)
             case steps.Broadcast() | steps.Scatter():
-                root_step = arrived[first.root]
-                message = self.words(first.root, getattr(root_step, "send", None) or root_step.data)
+                root = ranks[first.root]
+                root_step = arrived[root]
+                message = self.words(root, getattr(root_step, "send", None) or root_step.data)
             case _:
                 sent = [self.words(rank, arrived[rank].send) for rank in ranks]
                 message = np.concatenate(sent, axis=1)
@@ -373,8 +403,9 @@ class VirtualBlock:
             sent_blocks = [np.split(words, len(ranks), axis=1) for words in sent]
             received = [np.concatenate(parts, axis=1) for parts in zip(*sent_blocks, strict=True)]
             message_bytes = sent[0][0].nbytes
+        only_root = isinstance(first, steps.Reduce | steps.Gather)
         for rank, words in zip(ranks, received, strict=True):
-            if rank == first.root if isinstance(first, steps.Reduce | steps.Gather) else True:
+            if not only_root or rank == ranks[first.root]:
                 view = (
                     arrived[rank].data if isinstance(first, steps.Broadcast) else arrived[rank].recv
                 )
@@ -412,7 +443,7 @@ class VirtualBlock:
         )
         return np.stack([kind.encode(NUMPY_REDUCTIONS[reduction](stack)) for stack in stacks])
 
-    def _start_copy(self, rank: int, step: steps.Copy | steps.Icopy) -> Any:
+    def _start_copy(self, rank: int, step: steps.Copy) -> Any:
         """Returns the time at which the copy ends."""
         self._copy(rank, step)
         copied_bytes = self.words(rank, step.source)[0].nbytes
@@ -422,7 +453,7 @@ class VirtualBlock:
 
     def _copy(self, rank: int, step: Step) -> None:
         """Move the payload of a copy; in a reset, this takes no time."""
-        if not isinstance(step, steps.Copy | steps.Icopy):
+        if not isinstance(step, steps.Copy):
             raise Unsupported(f"the simulated engine cannot reset with {type(step).__name__}")
         self.words(rank, step.target)[:] = self.words(rank, step.source)
 

@@ -199,7 +199,7 @@ def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
     """
     if job.case.pairs:  # all bytes that the bus factor counts cross
         return job.bus_factor
-    if job.operation is None:
+    if job.operation is None or job.program(0).groups:
         return None
     layout = layout or Layout.parse(job.case.layout)
     if job.operation is steps.Send:
@@ -211,7 +211,8 @@ def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
 def _exchanged_share(job: Planned, layout: Layout) -> float | None:
     """Of an exchange of messages between all ranks; where rank 0 does not send to each other one,
     its program does not tell what crosses."""
-    peers = [step.peer for step in job.program(0).steps if isinstance(step, steps.Isend)]
+    timed = map(steps.operation_of, job.program(0).steps)
+    peers = [step.peer for step in timed if isinstance(step, steps.Send)]
     if set(peers) != set(range(1, job.size)):
         return None
     remote = sum(peer >= layout.ranks_per_node for peer in peers)

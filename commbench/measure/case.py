@@ -114,7 +114,7 @@ class CaseVisit:
         self._collector.operations = planned.shape.operations_per_sample * block_k
         try:
             programs = {rank: program.repeated(block_k) for rank, program in self._programs.items()}
-            mode = replace(planned.case.mode, connected=self._connected)
+            mode = replace(planned.case.mode, connected=self._connected, groups=self.setup.groups)
             runner = self.setup.communicator.prepare(programs, self._payload.buffers, mode)
         except Unsupported as error:
             problem = str(error)

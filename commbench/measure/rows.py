@@ -243,10 +243,21 @@ def _numbers(planned: Planned, record: CaseRecord, conditions: Conditions) -> di
         "overhead_s": overhead_s,
         "wrong_elements": 0,
     }
-    series_flags = [*flags(visits, record.times, median), *(["impossible"] if impossible else [])]
+    series_flags = [
+        *flags(visits, record.times, median),
+        *(["impossible"] if impossible else []),
+        *(["last_write"] if _rewrites(planned) else []),
+    ]
     return numbers | {
         "warnings": series_flags + _machine_flags(planned, record, conditions, numbers)
     }
+
+
+def _rewrites(planned: Planned) -> bool:
+    """Whether a buffer is written several times in a sample. Two ranks tell: one of them receives.
+    Not asked of pairs, which may be millions: their windows have the flag one_buffer."""
+    programs = (planned.program(rank) for rank in planned.active[:2])
+    return not planned.case.pairs and any(program.rewrites for program in programs)
 
 
 def _skew_s(planned: Planned, record: CaseRecord, conditions: Conditions) -> float | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from commbench.config.settings import Settings
 from commbench.core.case import CaseGroup, Planned, RankIdentity, World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
+from commbench.core.program import Group
 from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
@@ -124,6 +126,11 @@ class _Library:
     reader: ConditionsReader
     groups: Mapping[CaseGroup, Communicator | None]
 
+    def inner_groups(self, planned: Planned) -> dict[Group, Communicator]:
+        """The communicators of the groups that the case names, of those with a rank here."""
+        opened = {ranks: self.groups[group] for ranks, group in planned.inner_groups.items()}
+        return {ranks: group for ranks, group in opened.items() if group is not None}
+
 
 class _Session:
     """The cases of one run. Rank 0 records; the ranks that a case does not need wait for the next
@@ -178,7 +185,12 @@ class _Session:
         if self._setup.request.earlier is not None:
             self._cases = self._unfinished_cases()
         reference = set() if self._reference is None else self._reference.groups
-        own = {planned.group for planned in self._cases if not planned.skip}
+        planned_groups = (
+            (planned.group, *planned.inner_groups.values())
+            for planned in self._cases
+            if not planned.skip
+        )
+        own = set(chain.from_iterable(planned_groups))
         reader = ConditionsReader(settings, world, control, self._setup.run, communicator)
         groups = {group: reader.open_group(group) for group in sorted(own | {SINGLE} | reference)}
         self._library = _Library(communicator, reader, groups)
@@ -259,6 +271,7 @@ class _Session:
         visit_setup = VisitSetup(
             planned,
             communicator,
+            groups=self._library.inner_groups(planned),
             control=self._setup.control.subset(planned.members),
             settings=self._setup.settings,
             empty_sample_s=self._conditions.empty_sample_s,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
+from commbench.core.program import Group
 from commbench.core.protocols import Communicator, Control
 from commbench.world.heartbeat import Progress
 
@@ -19,7 +20,8 @@ Sink = Callable[[Samples], None]  # receives the samples of a running soak, on r
 
 @dataclass(frozen=True)
 class VisitSetup:
-    """`communicator` and `control` are of the ranks of the case's layout only.
+    """`communicator` and `control` are of the ranks of the case's layout only, `groups` the
+    communicators of those groups of the case of which this process hosts a rank.
 
     `empty_sample_s` is used on rank 0 (see Conditions); `clocks` are needed for sync=window. With
     `slow_start`, known on rank 0, the first visit warms up for a second: TCP takes that long to
@@ -37,6 +39,7 @@ class VisitSetup:
     number: int = 1  # of the visits of its case
     first_block_k: int | None = None  # of the first visit, which later ones keep
     slow_start: bool = False
+    groups: Mapping[Group, Communicator] = field(default_factory=dict)
 
     @property
     def deadline_s(self) -> float:

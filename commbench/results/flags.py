@@ -117,6 +117,12 @@ FLAGS = {
         " all of them",
         is_doubt=False,
     ),
+    "last_write": Flag(
+        "a program writes to the same elements several times, so only what the last step left there"
+        " was checked",
+        "nothing, if each step was checked alone; else give each step its own buffer",
+        is_doubt=False,
+    ),
     "zero_payload": Flag(
         "in-place sums that nothing resets between two time stamps moved zeros; the payload was"
         " checked separately",

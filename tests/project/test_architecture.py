@@ -25,8 +25,8 @@ PACKAGE = Path(commbench.__file__).parent
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "misc"}
 LIBRARIES = {"torch", "mpi4py", "cupy", "numba", "llvmlite", "pynvml"}  # measured or slow to import
 PURE = {
-    "__future__", "collections", "dataclasses", "functools", "hashlib", "itertools", "math", "numpy",
-    "re", "typing",
+    "__future__", "collections", "dataclasses", "functools", "hashlib", "itertools", "math",
+    "numpy", "re", "typing",
     "pathlib",  # the file of a traffic matrix
 }  # fmt: skip
 REPORT_READS = {"core", "results", "measure", "report"}

@@ -50,6 +50,7 @@ class Bench:
         self.wrong: list[str] = []
         self.refused: dict[str, str] = {}
         self.ran = 0
+        self.groups: dict[Any, Any] = {}
 
     def all_of(
         self, kind: str, count: int, reductions: Iterable[str] = REDUCE, root: int | None = None
@@ -58,6 +59,15 @@ class Bench:
         size = self.communicator.size
         roots = range(size) if root is None else (root % size,)
         for trial in Trials(rank, size, kind, count, reductions, roots).every():
+            self.run_trial(trial)
+
+    def programs_of(self, kind: str, count: int) -> None:
+        rank = self.communicator.hosted[0]
+        trials = Trials(rank, self.communicator.size, kind, count, ["sum"], [0])
+        if not self.groups:
+            opened = {group: self.communicator.subset(group) for group in sorted(trials.groups)}
+            self.groups = {group: own for group, own in opened.items() if own is not None}
+        for trial in trials.programs():
             self.run_trial(trial)
 
     def run_trial(self, trial: Trial) -> None:
@@ -85,7 +95,7 @@ class Bench:
         if self.limit is not None:
             return self.agreed_limited(program, buffers)
         rank = self.communicator.hosted[0]
-        mode = Mode(self.engine)
+        mode = Mode(self.engine, groups=self.groups)
         runner: Runner = self.communicator.prepare({rank: program}, {rank: buffers}, mode)
         return runner
 
@@ -97,7 +107,7 @@ class Bench:
             runner = self.limited(program, buffers)
         except Unsupported as error:
             problem = str(error)
-        problems = self.communicator._comm.allgather(problem)
+        problems = self.communicator.comm.allgather(problem)
         first = next((problem for problem in problems if problem is not None), None)
         if runner is None or first is not None:
             raise Unsupported(first)
@@ -105,7 +115,7 @@ class Bench:
 
     def limited(self, program: Program, buffers: dict[str, Any]) -> Runner:
         mpi = self.communicator._mpi
-        comm = self.communicator._comm
+        comm = self.communicator.comm
         limit = self.limit or 0
         if self.engine == "native":
             native = NativeLowering(mpi, comm, buffers, program, limit)
@@ -120,6 +130,8 @@ def benches(backend: Any, communicator: Any) -> Iterator[Bench]:
     for engine in backend.engines:
         bench = Bench(backend, communicator, engine)
         bench.all_of("float32", 7)
+        bench.programs_of("float32", 7)
+        bench.programs_of("float32", 70_001)
         # enough for two ranks
         for kind in DTYPES if communicator.size != 2 else ("float16", "bfloat16", "int8"):
             bench.all_of(kind, 5, root=-1)

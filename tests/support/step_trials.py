@@ -23,13 +23,17 @@ from commbench.core.program import (
     BufferSpec,
     Copy,
     Gather,
-    Irecv,
-    Isend,
+    Group,
+    In,
+    Matmul,
+    MemoryStream,
     Recv,
     Reduce,
     ReduceScatter,
     Scatter,
     Send,
+    Sleep,
+    Start,
     Step,
     View,
     WaitAll,
@@ -123,6 +127,100 @@ class Trials:
             for root in self.roots:
                 yield self.reduce(in_place, reduction, root)
 
+    def programs(self) -> Iterator[Trial]:
+        """Programs of several steps, and operations that are started without waiting."""
+        yield from self.started_alone()
+        yield from self.started_together()
+        yield from self.in_groups()
+        yield from self.computing()
+
+    def computing(self) -> Iterator[Trial]:
+        """Every computation between a start and its wait."""
+        for compute in (Sleep(1000), MemoryStream(100_001), Matmul(17, 2)):
+            each = self.all_gather(False)
+            (step,) = each.steps
+            steps = (Start(step, 0), compute, WaitAll((0,)))
+            yield self.trial(f"beside {compute}", steps, each.before, each.after)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Those of `in_groups`: even and odd ranks, halves, and all ranks in reverse order."""
+        ranks = range(self.size)
+        middle = (self.size + 1) // 2
+        parts = [ranks[::2], ranks[1::2], ranks[:middle], ranks[middle:], ranks[::-1]]
+        return tuple(dict.fromkeys(tuple(part) for part in parts if part))
+
+    def in_groups(self) -> Iterator[Trial]:
+        """Two groups of a rank at once, one after the other, and messages between ranks of one."""
+        rank = self.rank
+        ranks = range(self.size)
+        middle = (self.size + 1) // 2
+        parity = tuple(ranks[rank % 2 :: 2])
+        half = tuple(ranks[:middle] if rank < middle else ranks[middle:])
+        last = half[-1]
+        before: dict[str, Values | int] = {
+            "source": self.blocks[rank],
+            "data": len(parity) * self.count,
+            "more": self.blocks[last] if rank == last else self.count,
+        }
+        after = {
+            "data": np.concatenate([self.blocks[other] for other in parity]),
+            "more": self.blocks[last],
+        }
+        gather = In(parity, AllGather(SOURCE, DATA))
+        broadcast = In(half, Broadcast(view("more"), len(half) - 1))
+        both = (Start(gather, 0), Start(broadcast, 1))
+        yield self.trial("groups at once", (*both, WaitAll((0, 1))), before, after)
+        yield self.trial(
+            "groups in two waits", (*both, WaitAll((1,)), WaitAll((0,))), before, after
+        )
+        yield self.trial("groups in turn", (gather, Barrier(), broadcast), before, after)
+        if self.size == 1:
+            return
+        turned = tuple(ranks[::-1])
+        own = turned.index(rank)
+        right = (own + 1) % self.size
+        left = (own - 1) % self.size
+        there = (In(turned, Send(SOURCE, right)), In(turned, Recv(DATA, left)))
+        steps = there if own == 0 else there[::-1]
+        before = {"source": self.blocks[rank], "data": self.count}
+        after = {"data": self.blocks[turned[left]]}
+        yield self.trial("relay in a group", steps, before, after)
+
+    def started_alone(self) -> Iterator[Trial]:
+        collectives = [
+            self.all_gather(False), self.all_to_all(False), self.all_to_all_v("uneven"),
+            self.gather(False, 0), self.scatter(False, 0), self.all_reduce(True, "sum"),
+            self.reduce(True, "sum", 0), self.reduce_scatter(False, "sum"),
+            self.trial("barrier", Barrier(), {}, {}),
+        ]  # fmt: skip
+        for each in collectives:
+            (step,) = each.steps
+            yield replace(each, steps=(Start(step, 0), WaitAll((0,))))
+
+    def started_together(self) -> Iterator[Trial]:
+        """Two operations at once, completed in one wait, and in two."""
+        rank = self.rank
+        before: dict[str, Values | int] = {
+            "source": self.blocks[rank],
+            "data": self.size * self.count,
+            "more": self.blocks[0] if rank == 0 else self.count,
+        }
+        after = {"data": self.joined, "more": self.blocks[0]}
+        started = (Start(AllGather(SOURCE, DATA), 0), Start(Broadcast(view("more"), 0), 1))
+        for waits in ([(0, 1)], [(0,), (1,)], [(1,), (0,)]):
+            steps = (*started, *map(WaitAll, waits))
+            yield self.trial(f"two_started {waits}", steps, before, after)
+        if self.size == 1:
+            return
+        right = (rank + 1) % self.size
+        left = (rank - 1) % self.size
+        ring = (Start(Recv(DATA, left), 0), Start(Send(SOURCE, right), 1))
+        before = {"source": self.blocks[rank], "data": self.count}
+        after = {"data": self.blocks[left]}
+        for waits in ([(0, 1)], [(0,), (1,)]):
+            yield self.trial(f"ring {waits}", (*ring, *map(WaitAll, waits)), before, after)
+
     def trial(self, name: str, steps: Any, before: Any, after: Any, **more: Any) -> Trial:
         steps = steps if isinstance(steps, tuple) else (steps,)
         return Trial(case_of(name, self.kind, self.count, **more), steps, before, after)
@@ -145,7 +243,7 @@ class Trials:
             return
         right = (rank + 1) % size
         left = (rank - 1) % size
-        ring = (Irecv(DATA, left, 0), Isend(SOURCE, right, 1), WaitAll((0, 1)))
+        ring = (Start(Recv(DATA, left), 0), Start(Send(SOURCE, right), 1), WaitAll((0, 1)))
         yield self.trial("ring", ring, {"source": mine, "data": count}, {"data": self.blocks[left]})
         there = (Send(SOURCE, right), Recv(DATA, left))
         back = (Recv(DATA, left), Send(SOURCE, right))

@@ -14,7 +14,13 @@ from commbench.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unsupported
-from commbench.core.program import BufferSpec, Irecv, Isend, Program, Recv, Send
+from commbench.core.program import (
+    BufferSpec,
+    Program,
+    Recv,
+    Send,
+    operation_of,
+)
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
 from commbench.core.variables import Case, Device, Ipc, Mode
 from commbench.engines.lowered import Lowered, PythonRunner, has_collectives
@@ -223,10 +229,10 @@ class IpcCommunicator(RankCommunicator):
         sends = defaultdict(list)
         try:
             check_program(program, self._ranks, process.node_ranks)
-            for step in program.steps:
-                if isinstance(step, Recv | Irecv):
+            for step in map(operation_of, program.steps):
+                if isinstance(step, Recv):
                     receives[str(self._ranks[step.peer])].append(region_of(buffers, step.data))
-                elif isinstance(step, Send | Isend):
+                elif isinstance(step, Send):
                     sends[str(self._ranks[step.peer])].append(region_of(buffers, step.data)[3])
             shared = {
                 name

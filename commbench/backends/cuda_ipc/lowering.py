@@ -15,15 +15,15 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import (
     Barrier,
     Copy,
-    Irecv,
-    Isend,
     Message,
     Program,
     Recv,
     Send,
+    Start,
     Step,
     View,
     WaitAll,
+    operation_of,
 )
 from commbench.engines.lowered import Call, Rotating, has_collectives
 
@@ -67,11 +67,12 @@ def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[i
     steps = (*program.steps, *program.reset)
     if has_collectives(replace(program, steps=steps)):
         raise Unsupported(IPC_NO_COLLECTIVES)
+    if any(isinstance(step, Start) and not isinstance(step.step, Message) for step in steps):
+        raise Unsupported("ipc_copy can start messages only")
     if any(not isinstance(step, Copy) for step in program.reset):
         raise Unsupported("ipc_copy can't lower messages in a reset")
-    remote = [
-        step for step in steps if isinstance(step, Message) and ranks[step.peer] not in node_ranks
-    ]
+    messages = (step for step in map(operation_of, steps) if isinstance(step, Message))
+    remote = [step for step in messages if ranks[step.peer] not in node_ranks]
     if remote:
         raise Unsupported(f"{ONE_NODE_ONLY}: rank {ranks[remote[0].peer]} is on another")
     if any(isinstance(step, Barrier) for step in program.steps) and not set(ranks) <= set(
@@ -132,7 +133,7 @@ class IpcLowering:
             case Send(data, peer):
                 function = engine.send_while_pending if pending else engine.send
                 return Call(function, (self._sends[peer], self._message(data, peer)))
-            case Isend(data, peer, request):
+            case Start(Send(data, peer), request):
                 call = Call(engine.isend, (self._sends[peer], self._message(data, peer)))
                 self._open[request] = ("send", peer), self._count["send", peer] - 1
                 return call
@@ -142,7 +143,7 @@ class IpcLowering:
                     engine.receive_while_pending if pending else engine.receive,
                     (self._receives[peer],),
                 )
-            case Irecv(_, peer, request):
+            case Start(Recv(_, peer), request):
                 self._open[request] = ("receive", peer), self._count["receive", peer]
                 self._count["receive", peer] += 1
                 return Call(engine.irecv, (self._receives[peer],))

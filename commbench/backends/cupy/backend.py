@@ -27,7 +27,7 @@ from commbench.core.protocols import Buffer, Control, RankCommunicator
 from commbench.core.terminal import first_line
 from commbench.core.variables import Device, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
-from commbench.engines.lowered import Lowered, UnsupportedForms
+from commbench.engines.lowered import Lowered, UnsupportedForms, in_groups
 from commbench.hardware.cuda import driver_missing, driver_too_old
 from commbench.hardware.machine_facts import installed_version
 from commbench.hardware.nvml import Monitor
@@ -104,7 +104,7 @@ class CupyCommunicator(RankCommunicator):
         own_id = id_to_json(nccl.get_unique_id()) if control.rank == 0 else None
         unique_id = id_from_json(control.decide(own_id, ID_DEADLINE_S, "the id of a communicator"))
         try:
-            self._comm = nccl.NcclCommunicator(self.size, unique_id, control.rank)
+            self.comm = nccl.NcclCommunicator(self.size, unique_id, control.rank)
         except RuntimeError as error:  # NcclError is one
             raise CommunicationError(f"NCCL can't connect {self.size} ranks: {error}") from error
         self._barrier_memory = CupyMemory(BARRIER_BYTES)
@@ -127,9 +127,9 @@ class CupyCommunicator(RankCommunicator):
         if mode.timing_mode in EVENT_TIMED:
             self._device.ready_to_hold()
         lowering = CupyLowering(
-            self._nccl, self._comm, self._device, buffers, self._barrier_memory.address
+            self._nccl, self.comm, self._device, buffers, self._barrier_memory.address
         )
-        lowered = Lowered.of(program, mode.sync, lowering.call)
+        lowered = Lowered.of(program, mode.sync, in_groups(lowering, mode.groups))
         return device_runner(self._device, lowered, rotation_pool(buffers), mode)
 
     def counters(self) -> dict[str, float]:
@@ -146,7 +146,7 @@ class CupyCommunicator(RankCommunicator):
         if abort:
             return
         for communicator in (self, *self._subsets):
-            communicator._comm.destroy()
+            communicator.comm.destroy()
 
 
 def id_to_json(unique_id: bytes | tuple[int, ...]) -> str | list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -66,34 +67,62 @@ class CupyLowering:
         self._rank = communicator.rank_id()
         self._size = communicator.size()
         self._stream = device.pointer
-        # since the first Isend or Irecv behind the last WaitAll
+        # since the first started message behind the last WaitAll
         self._posted: list[GroupedMessage] = []
+        self._is_inner = False
+        self._started: set[int] = set()  # the requests among them
         self._addresses: dict[View, Rotating] = {}
 
     def call(self, step: Step) -> Call:
         """What is posted is one group of calls, which the next WaitAll starts."""
         match step:
-            case steps.Isend() | steps.Irecv() | steps.Send() | steps.Recv():
-                function = (
-                    self._comm.send
-                    if isinstance(step, steps.Isend | steps.Send)
-                    else self._comm.recv
-                )
-                if isinstance(step, steps.Send | steps.Recv) and not self._posted:
-                    return Call(function, (*self._message(step.data), step.peer, self._stream))
-                # also what blocks between a post and its wait, so that a rank can send to itself
-                self._posted.append((function, step.data, 0, step.peer))
+            case steps.Start(steps.Send() | steps.Recv()) if self._is_inner:
+                raise Unsupported("cupy_nccl can start messages between all ranks only")
+            case steps.Start(steps.Send() | steps.Recv() as message, request):
+                self._started.add(request)
+                self._posted.append(self._grouped_message(message))
                 return NO_CALL
-            case steps.WaitAll():
-                # a second wait for parts of a group, which has run as a whole, has nothing to do
+            case steps.Start():
+                name = type(step.step).__name__
+                raise Unsupported(f"cupy_nccl has one stream, so it can't start a {name} beside it")
+            case steps.Send() | steps.Recv() if self._posted:
+                # between a start and its wait, so that a rank can send to itself
+                self._posted.append(self._grouped_message(step))
+                return NO_CALL
+            case steps.Send() | steps.Recv():
+                function, view, _, peer = self._grouped_message(step)
+                return Call(function, (*self._message(view), peer, self._stream))
+            case steps.WaitAll(requests):
                 posted = self._posted
+                started = self._started
                 self._posted = []
+                self._started = set()
+                if started != set(requests):
+                    raise Unsupported("cupy_nccl completes all started messages in one WaitAll")
                 return self._grouped(posted)
+            case _ if self._posted:
+                raise Unsupported(
+                    "cupy_nccl needs a WaitAll for started messages before anything but messages"
+                    " follows"
+                )
             case steps.Copy(source, target):
                 size = self._buffers[target.buffer].size_bytes(target)
                 return Call(self._device.move, (self._address(target), self._address(source), size))
             case _:
                 return self._collective(step)
+
+    def within(self, communicator: Any) -> CupyLowering:
+        """A group of calls is of one communicator, so messages there can't be started."""
+        inner = copy(self)
+        inner._comm = communicator.comm
+        inner._rank = communicator.comm.rank_id()
+        inner._size = communicator.comm.size()
+        inner._is_inner = True
+        return inner
+
+    def _grouped_message(self, step: steps.Message) -> GroupedMessage:
+        function = self._comm.send if isinstance(step, steps.Send) else self._comm.recv
+        return function, step.data, 0, step.peer
 
     def _collective(self, step: Step) -> Call:
         check_form(NCCL_UNSUPPORTED, step)

@@ -16,7 +16,7 @@ from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, Launchers, RankCommunicator, Runner
 from commbench.core.variables import Case, Device, Engine, Ipc, Mode, Staging
-from commbench.engines.lowered import Lowered, PythonRunner, form_missing, reductions
+from commbench.engines.lowered import Lowered, PythonRunner, form_missing, in_groups, reductions
 from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.mpi_library import CHOICES, THREADS, CudaAware
@@ -139,7 +139,7 @@ class MpiCommunicator(RankCommunicator):
         aware: CudaAware = NOT_QUERIED,
     ) -> None:
         self._mpi = mpi
-        self._comm = communicator
+        self.comm = communicator
         self._gpu = gpu
         self._aware = aware
         self.size = int(communicator.size)
@@ -149,7 +149,7 @@ class MpiCommunicator(RankCommunicator):
     def subset(self, ranks: Sequence[int]) -> MpiCommunicator | None:
         if tuple(ranks) == tuple(range(self.size)):
             return self
-        communicator = self._comm.Create(self._comm.group.Incl(list(ranks)))
+        communicator = self.comm.Create(self.comm.group.Incl(list(ranks)))
         if communicator == self._mpi.COMM_NULL:
             return None
         self._subsets.append(MpiCommunicator(self._mpi, communicator, self._gpu, self._aware))
@@ -168,19 +168,23 @@ class MpiCommunicator(RankCommunicator):
         if gpu is not None:
             if mode.staging != "pinned" and buffers and self._aware.answer is not True:
                 raise Unsupported(f"this MPI library {self._aware}; use staging=pinned")
-            lowering = partial(CudaLowering, self._mpi, self._comm, gpu=gpu)
+            lowering = partial(CudaLowering, self._mpi, self.comm, gpu=gpu)
             return gpu_runner(
-                gpu, program, self.hosted[0], buffers, mode, lambda used: lowering(used).call
+                gpu,
+                program,
+                self.hosted[0],
+                buffers,
+                mode,
+                lambda used: in_groups(lowering(used), mode.groups),
             )
         if mode.engine == "native":
             from commbench.engines.native import NativeRunner
 
-            native = NativeLowering(self._mpi, self._comm, buffers, program)
-            return NativeRunner(
-                Lowered.of(program, mode.sync, native.call), pool, keep=(native, buffers)
-            )
-        python = PythonLowering(self._mpi, self._comm, buffers)
-        return PythonRunner(Lowered.of(program, mode.sync, python.call), pool)
+            native = NativeLowering(self._mpi, self.comm, buffers, program)
+            calls = Lowered.of(program, mode.sync, in_groups(native, mode.groups))
+            return NativeRunner(calls, pool, keep=(native, buffers))
+        python = PythonLowering(self._mpi, self.comm, buffers)
+        return PythonRunner(Lowered.of(program, mode.sync, in_groups(python, mode.groups)), pool)
 
     def counters(self) -> dict[str, float]:
         return {} if self._gpu is None else self._gpu.readings()
@@ -204,4 +208,4 @@ class MpiCommunicator(RankCommunicator):
             return
         for communicator in self._subsets:
             communicator.close()
-        self._comm.Free()
+        self.comm.Free()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +26,10 @@ from commbench.buffers.memory import HostBuffer
 from commbench.core import program as steps
 from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
-from commbench.core.program import Program, Step, View
+from commbench.core.program import Operation, Program, Step, View
 from commbench.core.units import INT_MAX
 from commbench.core.variables import ReductionName
+from commbench.engines.compute import compute_call
 from commbench.engines.lowered import (
     Call,
     NativeCall,
@@ -84,17 +86,17 @@ class Blocks:
         return max(*self.counts, *displacements(self.counts))
 
 
-def alltoallv_name(library: Any, arguments: Sequence[Any], limit: int) -> str:
-    """The C function for these blocks: with 64-bit counts only if they need it. Raises Unsupported
-    where the library has none."""
+def alltoallv_name(library: Any, name: str, arguments: Sequence[Any], limit: int) -> str:
+    """The C function of that name for these blocks: with 64-bit counts only if they need it. Raises
+    Unsupported where the library has none."""
     if all(blocks.largest <= limit for blocks in arguments):
-        return "MPI_Alltoallv"
-    if not hasattr(library, "MPI_Alltoallv_c"):
+        return name
+    if not hasattr(library, f"{name}_c"):
         raise Unsupported(
-            f"this MPI library has no MPI_Alltoallv_c, so a block must begin and end below {limit}"
+            f"this MPI library has no {name}_c, so a block must begin and end below {limit}"
             " elements"
         )
-    return "MPI_Alltoallv_c"
+    return f"{name}_c"
 
 
 def typed(
@@ -151,16 +153,23 @@ def operation(mpi: Any, reduction: str) -> Any:
 
 
 def mpi_call(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
-    """MPI's name of a message or collective, and its arguments up to the communicator: each is a
-    Memory, None for memory that only the root has, the name of a reduction, or a rank or tag.
-    Raises Unsupported for what MPI lacks.
+    """MPI's name of a message or collective, with I where it is only started, and its arguments up
+    to the communicator: each is a Memory, Blocks, None for memory that only the root has, the name
+    of a reduction, or a rank or tag. Raises Unsupported for what MPI lacks.
     """
+    name, arguments = _blocking_call(steps.operation_of(step), rank, size)
+    return f"I{name.lower()}" if isinstance(step, steps.Start) else name, arguments
+
+
+def _blocking_call(
+    step: Operation | steps.Compute | steps.WaitAll, rank: int, size: int
+) -> tuple[str, tuple[Any, ...]]:
     check_form(MPI_UNSUPPORTED, step)
     at_root = getattr(step, "root", rank) == rank
     # in an operation with a root, only the root passes MPI_IN_PLACE
     own = in_place(step) and at_root
     match step:
-        case steps.Send() | steps.Recv() | steps.Isend() | steps.Irecv():
+        case steps.Send() | steps.Recv():
             return type(step).__name__, (Memory(step.data), step.peer, TAG)
         case steps.Barrier():
             return "Barrier", ()
@@ -217,15 +226,22 @@ class PythonLowering:
         match step:
             case steps.WaitAll(requests):
                 return Call(self._mpi.Request.Waitall, requests=requests)
+            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+                return compute_call(step)
             case steps.Copy(source, target):
                 return Call(np.copyto, (self._memory(target), self._memory(source)))
             case _:
                 name, arguments = mpi_call(step, comm.rank, comm.size)
-                if isinstance(step, steps.AllToAllV):
+                if isinstance(steps.operation_of(step), steps.AllToAllV):
                     # mpi4py chooses by itself, but fails in the call where the library has none
-                    alltoallv_name(loaded_library(), arguments, self._limit)
+                    alltoallv_name(loaded_library(), f"MPI_{name}", arguments, self._limit)
                 args = tuple(map(self._argument, arguments))
                 return Call(getattr(comm, name), args, into=getattr(step, "request", None))
+
+    def within(self, communicator: Any) -> PythonLowering:
+        inner = copy(self)
+        inner._comm = communicator.comm
+        return inner
 
     def _argument(self, value: Memory | Blocks | str | int | None) -> Any:
         if isinstance(value, Blocks):
@@ -322,16 +338,18 @@ class NativeLowering:
         self._comm = handle(mpi, communicator)
         self._rank = communicator.rank
         self._size = communicator.size
-        posted = (step for step in program.steps if isinstance(step, steps.Isend | steps.Irecv))
+        posted = (step for step in program.steps if isinstance(step, steps.Start))
         pending = max((step.request + 1 for step in posted), default=1)
         self._request_bytes: int = mpi._sizeof(mpi.Request)
         self._requests = np.zeros(pending * self._request_bytes, dtype=np.uint8)
         # real statuses everywhere: nothing reads them, but MPICH refuses a null one
         self._statuses = np.zeros(pending * mpi._sizeof(mpi.Status), dtype=np.uint8)
         self._datatypes: list[Any] = []
-        self._numbers: list[NDArray[Any]] = []  # alive as long as the calls that read them
+        self._numbers: list[Any] = []  # memory that lives as long as the calls that use it
 
     def call(self, step: Step) -> NativeCall:
+        from commbench.engines.native import native_compute
+
         args: Sequence[Argument]
         status = self._statuses.ctypes.data
         match step:
@@ -340,6 +358,10 @@ class NativeLowering:
                     raise Unsupported("the native engine can only wait for consecutive requests")
                 name = "MPI_Waitall"
                 args = (len(requests), self._request(requests[0]), status)
+            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+                call, memory = native_compute(step)
+                self._numbers.append(memory)
+                return call
             case steps.Copy(source, target):
                 size = self._buffers[target.buffer].size_bytes(target)
                 name = "memcpy"
@@ -347,16 +369,24 @@ class NativeLowering:
             case _:
                 mpi_name, arguments = mpi_call(step, self._rank, self._size)
                 written = (status,) if isinstance(step, steps.Recv) else ()
-                if isinstance(step, steps.Isend | steps.Irecv):
+                if isinstance(step, steps.Start):
                     written = (self._request(step.request),)
                 name = f"MPI_{mpi_name}"
-                if isinstance(step, steps.AllToAllV):
-                    name = alltoallv_name(self._library, arguments, self._limit)
+                if isinstance(steps.operation_of(step), steps.AllToAllV):
+                    name = alltoallv_name(self._library, name, arguments, self._limit)
                     arguments = tuple(self._numbered(name, blocks) for blocks in arguments)
                 args = (*self._c_arguments(arguments), self._comm, *written)
         function = getattr(ctypes.CDLL(None) if name == "memcpy" else self._library, name)
         address = ctypes.cast(function, ctypes.c_void_p).value or 0
         return NativeCall(name, address, tuple(args), checked=name != "memcpy")
+
+    def within(self, communicator: Any) -> NativeLowering:
+        """With the same requests: a wait is for those of all groups."""
+        inner = copy(self)
+        inner._comm = handle(self._mpi, communicator.comm)
+        inner._rank = communicator.comm.rank
+        inner._size = communicator.comm.size
+        return inner
 
     def _c_arguments(self, arguments: Sequence[Any]) -> list[Argument]:
         match arguments:

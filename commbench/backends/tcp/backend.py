@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, WorldBroken
-from commbench.core.program import BufferSpec, Message, Program
+from commbench.core.program import BufferSpec, Message, Program, operation_of
 from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
 from commbench.core.units import INT_MAX
 from commbench.core.variables import Case, Device, Ipc, Mode
@@ -128,9 +128,8 @@ class TcpCommunicator(RankCommunicator):
     ) -> PythonRunner:
         """Also connects to the peers that the program names; raises WorldBroken if one can't be
         reached."""
-        peers = {
-            step.peer for step in (*program.steps, *program.reset) if isinstance(step, Message)
-        }
+        operations = map(operation_of, (*program.steps, *program.reset))
+        peers = {step.peer for step in operations if isinstance(step, Message)}
         self._used = [(peer, stream) for peer in sorted(peers) for stream in range(mode.streams)]
         self._endpoint.connect(
             [*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()]

@@ -23,7 +23,22 @@ import numpy as np
 
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.errors import Unsupported, WorldBroken
-from commbench.core.program import Barrier, Copy, Irecv, Isend, Recv, Send, Step, View, WaitAll
+from commbench.core.program import (
+    Barrier,
+    Copy,
+    In,
+    Matmul,
+    MemoryStream,
+    Operation,
+    Recv,
+    Send,
+    Sleep,
+    Start,
+    Step,
+    View,
+    WaitAll,
+)
+from commbench.engines.compute import compute_call
 from commbench.engines.lowered import NO_CALL, Call, Rotating
 from commbench.world.peer_listener import (
     PeerListener,
@@ -174,8 +189,8 @@ def barrier_partners(rank: int, size: int) -> list[tuple[int, int]]:
 
 
 class TcpLowering:
-    """Lowers the steps of one program. A wait completes all messages posted before it, whichever
-    requests it names."""
+    """Lowers the steps of one program. A wait completes all messages that are started, so it has
+    to name all of them."""
 
     def __init__(
         self,
@@ -193,26 +208,30 @@ class TcpLowering:
         self._pool = rotation_pool(buffers)
         self._sends: list[tuple[int, View]] = []
         self._receives: list[tuple[int, View]] = []
+        self._started: set[int] = set()  # the requests of these messages
         self._send_deferred = False
         self._waits: dict[tuple[Messages, Messages], Call] = {}
 
     def call(self, step: Step) -> Call:
         match step:
-            case Isend(data, peer, _):
-                self._sends.append((peer, data))
-                return NO_CALL
-            case Irecv(data, peer, _):
-                self._receives.append((peer, data))
+            case Start(operation, request):
+                self._start(operation)
+                self._started.add(request)
                 return NO_CALL
             case Send(data, peer):
                 self._sends.append((peer, data))
                 # the peer may be sending too: complete both at the wait
                 self._send_deferred = bool(self._receives)
                 return NO_CALL if self._send_deferred else self._wait()
+            case Recv() if self._started:
+                raise Unsupported("tcp can't complete a Recv before the messages that are started")
             case Recv(data, peer):
                 self._receives.append((peer, data))
                 return self._wait()
-            case WaitAll():
+            case WaitAll(requests):
+                if set(requests) != self._started:
+                    raise Unsupported("tcp completes all started messages in one WaitAll")
+                self._started = set()
                 return self._wait()
             case _ if self._send_deferred:
                 raise Unsupported(
@@ -226,12 +245,23 @@ class TcpLowering:
                     for pair in pairs
                 ]
                 return Call(_disseminate, (rounds, memoryview(bytearray(1)))) if rounds else NO_CALL
+            case Sleep() | MemoryStream() | Matmul():
+                return compute_call(step)
             case Copy(source, target):
                 return Call(
                     np.copyto, (self._rotating_elements(target), self._rotating_elements(source))
                 )
             case _:
                 raise Unsupported(TCP_NO_COLLECTIVES)
+
+    def _start(self, operation: Operation | In) -> None:
+        match operation:
+            case Send(data, peer):
+                self._sends.append((peer, data))
+            case Recv(data, peer):
+                self._receives.append((peer, data))
+            case _:
+                raise Unsupported(f"tcp can't start a {type(operation).__name__} without waiting")
 
     def _wait(self) -> Call:
         messages = tuple(self._sends), tuple(self._receives)

@@ -3,7 +3,7 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -19,14 +19,15 @@ from commbench.core.program import (
     Barrier,
     BufferSpec,
     Copy,
-    Icopy,
     Program,
+    Start,
     Step,
     WaitAll,
+    operation_of,
 )
 from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.core.variables import Case, Device, Mode, Staging
-from commbench.engines.lowered import NO_CALL, Call
+from commbench.engines.lowered import NO_CALL, Call, GroupLowering
 
 from .cuda import CudaDevice, cuda_missing, graph_refusal
 from .distributed import CudaCommunicator, TorchLowering, start_group
@@ -88,8 +89,8 @@ class CopyCommunicator(CudaCommunicator):
         # its steps are the copies themselves
         return super().runner(program, buffers, replace(mode, staging="none"))
 
-    def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
-        return CopyLowering(self._group, buffers, self._gpu, self.size).call
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
+        return CopyLowering(self.group, buffers, self._gpu, self.size)
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "transport": "memcpy"}
@@ -113,6 +114,10 @@ class CopyLowering:
         self._copy = torch.Tensor.copy_
         self._streams: dict[int, Any] = {}
 
+    def within(self, communicator: Any) -> CopyLowering:
+        """Copies are within a rank: a group changes nothing."""
+        return self
+
     def call(self, step: Step) -> Call:
         match step:
             case Copy(source, target):
@@ -120,7 +125,7 @@ class CopyLowering:
                     self._copy,
                     (self._torch.tensors(target), self._torch.tensors(source), WITHOUT_WAITING),
                 )
-            case Icopy(source, target, request):
+            case Start(Copy(source, target), request):
                 if request not in self._streams:
                     self._streams[request] = self._gpu.side_stream()
                 stream = self._streams[request]
@@ -133,6 +138,7 @@ class CopyLowering:
             case Barrier():
                 return NO_CALL if self._size == 1 else self._torch.call(step)
             case _:
+                operation = operation_of(step)
                 raise Unsupported(
-                    f"cuda_copy copies within a rank only; it has no {type(step).__name__}"
+                    f"cuda_copy copies within a rank only; it has no {type(operation).__name__}"
                 )

@@ -3,7 +3,8 @@ its calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -17,13 +18,16 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import GROUP_ORDER, Buffer, Control, RankCommunicator, Runner
 from commbench.core.variables import Mode, ReductionName
+from commbench.engines.compute import compute_call
 from commbench.engines.lowered import (
     Call,
+    GroupLowering,
     Lowered,
     PythonRunner,
     Rotating,
     UnsupportedForms,
     check_form,
+    in_groups,
 )
 
 from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
@@ -36,6 +40,7 @@ TORCH_UNSUPPORTED: UnsupportedForms = {
     (steps.AllToAll, True): "torch.distributed receives into blocks that it has not sent yet",
     (steps.AllToAllV, True): "torch.distributed receives into blocks that it has not sent yet",
 }
+STARTED = True  # what torch calls async_op
 TORCH_REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
@@ -86,7 +91,7 @@ class TorchCommunicator(RankCommunicator):
         self, name: str, group: Any, ranks: tuple[int, ...], rank: int, *more: Any
     ) -> None:
         self._name = name
-        self._group = group
+        self.group = group
         self._ranks = ranks
         self._rank = rank
         self._more = more
@@ -119,12 +124,11 @@ class TorchCommunicator(RankCommunicator):
         return HostBuffer(spec, pool)
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        return PythonRunner(
-            Lowered.of(program, mode.sync, self._lowering(buffers)), rotation_pool(buffers)
-        )
+        lower = in_groups(self._lowering(buffers), mode.groups)
+        return PythonRunner(Lowered.of(program, mode.sync, lower), rotation_pool(buffers))
 
-    def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
-        return TorchLowering(self._group, buffers).call
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
+        return TorchLowering(self.group, buffers)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -157,7 +161,17 @@ class CudaCommunicator(TorchCommunicator):
         return DeviceBuffer(spec, pool, partial(CudaMemory, place=self._gpu.place))
 
     def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        return gpu_runner(self._gpu, program, self.hosted[0], buffers, mode, self._lowering)
+        return gpu_runner(
+            self._gpu,
+            program,
+            self.hosted[0],
+            buffers,
+            mode,
+            lambda used: in_groups(self._lowering(used), mode.groups),
+        )
+
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
+        return TorchLowering(self.group, buffers, self._gpu.place)
 
     def counters(self) -> dict[str, float]:
         return self._gpu.readings()
@@ -173,7 +187,7 @@ class TorchLowering:
     lacks.
     """
 
-    def __init__(self, group: Any, buffers: Mapping[str, Buffer]) -> None:
+    def __init__(self, group: Any, buffers: Mapping[str, Buffer], place: Any = None) -> None:
         import torch
         import torch.distributed as dist
 
@@ -181,52 +195,85 @@ class TorchLowering:
         self._group = group
         self._buffers = buffers
         self._copy = torch.Tensor.copy_
+        self._place = place  # the GPU that computes; None for the host
         self._rank = group.rank()
         self._size = group.size()
         self._tensors: dict[View, Rotating] = {}
 
     def call(self, step: Step) -> Call:
         dist = self._dist
-        group = self._group
         match step:
-            case steps.Send() | steps.Recv() | steps.Isend() | steps.Irecv():
-                function = getattr(dist, type(step).__name__.lower())
-                args = self.tensors(step.data), None, group, 0, step.peer
-                return Call(function, args, into=getattr(step, "request", None))
+            case steps.Start(steps.Copy()):
+                raise Unsupported("torch copies on the host, which waits for the end of a copy")
+            case steps.Start(steps.Send() | steps.Recv() as message, request):
+                function = getattr(dist, f"i{type(message).__name__.lower()}")
+                return Call(function, self._message(message), into=request)
+            case steps.Start(operation, request):
+                return replace(self._collective(operation, STARTED), into=request)
+            case steps.Send() | steps.Recv():
+                return Call(getattr(dist, type(step).__name__.lower()), self._message(step))
             case steps.WaitAll(requests):
                 return Call(_wait_all, requests=requests)
+            case steps.Sleep() | steps.MemoryStream() | steps.Matmul():
+                return self._compute(step)
             case steps.Copy(source, target):
                 return Call(self._copy, (self.tensors(target), self.tensors(source)))
             case _:
-                return self._collective(step)
+                return self._collective(step, not STARTED)
 
-    def _collective(self, step: Step) -> Call:
+    def _compute(self, step: steps.Compute) -> Call:
+        """On the memory's own device: kernels on the stream of the caller, where it is a GPU."""
+        if self._place is None:
+            return compute_call(step)
+        import torch
+
+        match step:
+            case steps.MemoryStream(size_bytes):
+                first, second = torch.ones((2, size_bytes), dtype=torch.uint8, device=self._place)
+                return Call(self._copy, (first, second))
+            case steps.Matmul(size, repetitions):
+                factors = torch.ones((3, size, size), dtype=torch.float32, device=self._place)
+                return Call(_multiply, (*factors, repetitions))
+            case _:
+                raise Unsupported("a GPU's stream can't sleep; use memory or matmul")
+
+    def within(self, communicator: TorchCommunicator) -> TorchLowering:
+        inner = copy(self)
+        inner._group = communicator.group
+        inner._rank = communicator.group.rank()
+        inner._size = communicator.group.size()
+        return inner
+
+    def _message(self, step: steps.Message) -> tuple[Any, ...]:
+        return self.tensors(step.data), None, self._group, 0, step.peer
+
+    def _collective(self, step: Step, started: bool) -> Call:
         dist = self._dist
         group = self._group
         check_form(TORCH_UNSUPPORTED, step)
         match step:
             case steps.Barrier():
-                return Call(dist.barrier, (group,))
+                return Call(dist.barrier, (group, started))
             case steps.Broadcast(data, root):
-                return Call(dist.broadcast, (self.tensors(data), None, group, False, root))
+                return Call(dist.broadcast, (self.tensors(data), None, group, started, root))
             case steps.AllGather(send, recv):
                 # newer torch renamed its calls on one tensor, and warns about the old names
                 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-                return Call(all_gather, (self.tensors(recv), self.tensors(send), group))
+                return Call(all_gather, (self.tensors(recv), self.tensors(send), group, started))
             case steps.Gather(send, recv, root):
                 return Call(
                     dist.gather,
-                    (self.tensors(send), self._blocks(recv, root), None, group, False, root),
+                    (self.tensors(send), self._blocks(recv, root), None, group, started, root),
                 )
             case steps.Scatter(send, recv, root):
                 return Call(
                     dist.scatter,
-                    (self.tensors(recv), self._blocks(send, root), None, group, False, root),
+                    (self.tensors(recv), self._blocks(send, root), None, group, started, root),
                 )
             case steps.AllToAll(send, recv):
                 return Call(
                     dist.all_to_all_single,
-                    (self.tensors(recv), self.tensors(send), None, None, group),
+                    (self.tensors(recv), self.tensors(send), None, None, group, started),
                 )
             case steps.AllToAllV(send, recv, send_counts, recv_counts):
                 return Call(
@@ -237,21 +284,24 @@ class TorchLowering:
                         list(recv_counts),
                         list(send_counts),
                         group,
+                        started,
                     ),
                 )
             case steps.AllReduce(_, recv, reduction):
-                return Call(
-                    dist.all_reduce, (self.tensors(recv), self._operation(reduction), group)
-                )
+                operation = self._operation(reduction)
+                return Call(dist.all_reduce, (self.tensors(recv), operation, group, started))
             case steps.Reduce(send, _, reduction, root):
                 operation = self._operation(reduction)
-                return Call(dist.reduce, (self.tensors(send), None, operation, group, False, root))
+                return Call(
+                    dist.reduce, (self.tensors(send), None, operation, group, started, root)
+                )
             case steps.ReduceScatter(send, recv, reduction):
-                tensors = self.tensors(recv), self.tensors(send)
                 reduce_scatter = (
                     getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
                 )
-                return Call(reduce_scatter, (*tensors, self._operation(reduction), group))
+                operation = self._operation(reduction)
+                tensors = (self.tensors(recv), self.tensors(send))
+                return Call(reduce_scatter, (*tensors, operation, group, started))
             case _:
                 raise Unsupported(f"torch.distributed has no {type(step).__name__}")
 
@@ -272,6 +322,13 @@ class TorchLowering:
         return Rotating(
             tuple(list(tensor.chunk(self._size)) for tensor in self.tensors(view).values)
         )
+
+
+def _multiply(first: Any, second: Any, product: Any, repetitions: int) -> None:
+    import torch
+
+    for _ in range(repetitions):
+        torch.matmul(first, second, out=product)
 
 
 def _beginning(view: View, counts: Sequence[int]) -> View:

@@ -8,8 +8,9 @@ first would wait for each other. A batch has no order inside.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,18 +19,20 @@ from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     Barrier,
-    Irecv,
-    Isend,
+    Matmul,
+    MemoryStream,
     Message,
     Program,
     Recv,
     Send,
+    Sleep,
+    Start,
     Step,
     WaitAll,
 )
 from commbench.core.protocols import Buffer, Control
 from commbench.core.variables import Case, Device, Ipc
-from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms
+from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating, UnsupportedForms
 from commbench.world.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing, graph_refusal
@@ -111,15 +114,15 @@ class NcclCommunicator(CudaCommunicator):
         # The first call of a group needs all its ranks, which a batch of messages does not involve.
         # This one also connects neighbours, so that the log names their transport; other pairs
         # connect in the first call of a case.
-        self._barrier_tensor = torch.zeros(1, device=gpu.place)
-        dist.all_reduce(self._barrier_tensor, group=group)
+        self.barrier_tensor = torch.zeros(1, device=gpu.place)
+        dist.all_reduce(self.barrier_tensor, group=group)
         gpu.synchronise()
 
     def for_graphs(self, ranks: Sequence[int]) -> TorchCommunicator | None:
         return self._new_group(tuple(self._ranks[rank] for rank in ranks))
 
-    def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
-        return NcclLowering(self._group, buffers, self._barrier_tensor).call
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
+        return NcclLowering(self.group, buffers, self.barrier_tensor, self._gpu.place)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -135,33 +138,61 @@ class NcclLowering:
     `barrier_tensor` has one element, which barriers reduce.
     """
 
-    def __init__(self, group: Any, buffers: Mapping[str, Buffer], barrier_tensor: Any) -> None:
+    def __init__(
+        self, group: Any, buffers: Mapping[str, Buffer], barrier_tensor: Any, place: Any = None
+    ) -> None:
         import torch.distributed as dist
 
         self._dist = dist
         self._group = group
         self._barrier_tensor = barrier_tensor
-        self._torch = TorchLowering(group, buffers)
+        self._torch = TorchLowering(group, buffers, place)
         self._posted: list[Message] = []  # since the last wait
+        self._is_inner = False
+        self._requests: set[int] = set()  # of those that are started
+        self._collectives: set[int] = set()  # started and not waited for
+
+    def within(self, communicator: NcclCommunicator) -> NcclLowering:
+        """What is started there is waited for here, but for messages: a batch is of one group."""
+        inner = copy(self)
+        inner._group = communicator.group
+        inner._barrier_tensor = communicator.barrier_tensor
+        inner._torch = self._torch.within(communicator)
+        inner._is_inner = True
+        return inner
 
     def call(self, step: Step) -> Call:
         """A message that is posted has no call: it is part of the batch that the wait starts.
         Raises Unsupported."""
         match step:
-            case Isend() | Irecv():
-                self._posted.append(step)
+            case Start(Send() | Recv()) if self._is_inner:
+                raise Unsupported("nccl can start messages between all ranks only, not in a group")
+            case Start(Send() | Recv() as message, request):
+                self._posted.append(message)
+                self._requests.add(request)
                 return NO_CALL
+            case Start(Barrier()):
+                raise Unsupported("nccl has no barrier but a blocking one")
+            case Start(_, request):
+                self._refuse_posted()
+                self._collectives.add(request)
+                return self._torch.call(step)
             case Send() | Recv() if self._posted:
                 # in the same batch, so that a rank can send to itself
-                shared = _buffer_names(self._posted, Irecv, Recv) & _buffer_names([step], Send)
+                shared = _buffer_names(self._posted, Recv) & _buffer_names([step], Send)
                 if shared:
                     raise Unsupported(
                         f"nccl sends from {', '.join(shared)} in the batch that receives into it"
                     )
                 self._posted.append(step)
                 return NO_CALL
+            case WaitAll(requests) if requests and self._collectives.issuperset(requests):
+                self._collectives.difference_update(requests)
+                return self._torch.call(step)
             case WaitAll(requests):
                 return self._batch(set(requests))
+            case Sleep() | MemoryStream() | Matmul() if not self._posted:
+                return self._torch.call(step)
             case Barrier():  # dist.barrier would block the host instead of the stream
                 self._refuse_posted()
                 return Call(
@@ -175,19 +206,24 @@ class NcclLowering:
     def _refuse_posted(self) -> None:
         if self._posted:
             raise Unsupported(
-                "nccl needs a WaitAll after Isend and Irecv before anything but messages follows"
+                "nccl needs a WaitAll for started messages before anything but messages follows"
             )
 
     def _batch(self, requests: set[int]) -> Call:
         posted = self._posted
+        started = self._requests
         self._posted = []
-        if {step.request for step in posted if isinstance(step, Isend | Irecv)} != requests:
-            raise Unsupported("nccl can only wait for all messages posted since the last WaitAll")
+        self._requests = set()
+        if started != requests:
+            raise Unsupported(
+                "nccl can only wait for all messages started since the last WaitAll, and not for"
+                " collectives with them"
+            )
         if not posted:
             return NO_CALL
         rows = []  # of each message one operation per copy of the rotation pool
         for step in posted:
-            kind = self._dist.isend if isinstance(step, Isend | Send) else self._dist.irecv
+            kind = self._dist.isend if isinstance(step, Send) else self._dist.irecv
             tensors = self._torch.tensors(step.data).values
             rows.append(
                 [

@@ -23,7 +23,16 @@ from commbench.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.config.keys import TIMING_MODES
 from commbench.core.errors import Unsupported
 from commbench.core.payload import message
-from commbench.core.program import Barrier, BufferSpec, Copy, Icopy, Program, Send, View, WaitAll
+from commbench.core.program import (
+    Barrier,
+    BufferSpec,
+    Copy,
+    Program,
+    Send,
+    Start,
+    View,
+    WaitAll,
+)
 from commbench.core.protocols import Backend
 from commbench.core.variables import Case
 from commbench.engines.device import HostSync
@@ -99,7 +108,11 @@ def test_posted_copies_are_on_streams_of_their_own_which_are_waited_for() -> Non
     }
     for name, key in (("a", 1), ("c", 2)):
         buffers[name].write(message(key, 0, 5))
-    steps = (Icopy(View("a"), View("b"), 0), Icopy(View("c"), View("d"), 1), WaitAll((0, 1)))
+    steps = (
+        Start(Copy(View("a"), View("b")), 0),
+        Start(Copy(View("c"), View("d")), 1),
+        WaitAll((0, 1)),
+    )
     gpu = Streams()
     group = type("Group", (), {"rank": lambda self: 0, "size": lambda self: 1})()
     lowering = CopyLowering(group, buffers, gpu, 1)  # type: ignore[arg-type]

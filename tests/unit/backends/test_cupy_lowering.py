@@ -28,11 +28,11 @@ from commbench.core.program import (
     AllReduce,
     BufferSpec,
     Gather,
-    Irecv,
-    Isend,
     Program,
     Recv,
     Send,
+    Start,
+    Step,
     View,
     WaitAll,
 )
@@ -99,7 +99,7 @@ def names(program: Program) -> list[str]:
 
 
 def test_a_window_is_one_group_and_the_acknowledgement_comes_after_it() -> None:
-    window = tuple(Isend(View("data", slot), 1, slot) for slot in range(3))
+    window = tuple(Start(Send(View("data", slot), 1), slot) for slot in range(3))
     program = Program((SPEC,), (*window, WaitAll((0, 1, 2)), Recv(DATA, 1)))
     assert names(program) == ["groupStart", "send", "send", "send", "groupEnd", "recv"]
     assert names(program.repeated(2)) == 2 * names(program)
@@ -107,18 +107,29 @@ def test_a_window_is_one_group_and_the_acknowledgement_comes_after_it() -> None:
 
 def test_what_blocks_between_a_post_and_its_wait_is_in_the_group() -> None:
     """A rank's message to itself: outside of the group both ends would wait for each other."""
-    program = Program((SPEC,), (Irecv(DATA, 0, 0), Send(View("data", 1), 0), WaitAll((0,))))
+    program = Program((SPEC,), (Start(Recv(DATA, 0), 0), Send(View("data", 1), 0), WaitAll((0,))))
     assert names(program) == ["groupStart", "recv", "send", "groupEnd"]
 
 
-def test_the_end_of_a_group_ends_all_of_it() -> None:
-    program = Program((SPEC,), (Irecv(DATA, 1, 0), Isend(DATA, 1, 1), WaitAll((0,)), WaitAll((1,))))
-    assert names(program) == ["groupStart", "recv", "send", "groupEnd"]
+STARTED = (Start(Recv(DATA, 1), 0), Start(Send(DATA, 1), 1))
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ((*STARTED, WaitAll((0,)), WaitAll((1,))), "completes all started messages"),
+        ((*STARTED, AllReduce(DATA, DATA, "sum"), WaitAll((0, 1))), "needs a WaitAll"),
+        ((Start(AllReduce(DATA, DATA, "sum"), 0), WaitAll((0,))), "can't start a AllReduce"),
+    ],
+)
+def test_what_one_stream_can_not_start_is_refused(steps: tuple[Step, ...], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        names(Program((SPEC,), steps))
 
 
 def test_messages_that_nobody_waits_for_are_refused() -> None:
     with pytest.raises(Unsupported, match="without a WaitAll"):
-        Ranks([Program((SPEC,), (Irecv(DATA, 0, 0),))])
+        Ranks([Program((SPEC,), (Start(Recv(DATA, 0), 0),))])
 
 
 def test_a_call_that_fails_does_not_leave_its_group_open() -> None:
@@ -132,7 +143,7 @@ def test_a_call_that_fails_does_not_leave_its_group_open() -> None:
     held: Any = {"data": HostBuffer(SPEC)}
     device: Any = Device(log)
     lowering = CupyLowering(Nccl(log), Failing(log, 0, 2), device, held, 0)
-    steps = (Irecv(DATA, 1, 0), Isend(DATA, 1, 1), WaitAll((0, 1)))
+    steps = (Start(Recv(DATA, 1), 0), Start(Send(DATA, 1), 1), WaitAll((0, 1)))
     calls = Lowered.of(Program((SPEC,), steps), "barrier", lowering.call)
     with pytest.raises(CommunicationError, match="unhandled cuda error"):
         HostSync(device, calls, 1)(1)

@@ -24,11 +24,10 @@ from commbench.core.program import (
     Barrier,
     BufferSpec,
     Copy,
-    Irecv,
-    Isend,
     Program,
     Recv,
     Send,
+    Start,
     Step,
     View,
     WaitAll,
@@ -67,19 +66,19 @@ def program(rank: int, messages: list[tuple[int, int]], seed: int) -> Program:
     parts."""
     rng = random.Random(seed * 31 + rank)
     receives = [
-        Irecv(View("recv", slot), source, slot)
+        Start(Recv(View("recv", slot), source), slot)
         for slot, (source, to) in enumerate(messages)
         if to == rank
     ]
     shift = len(messages)
     sends = [
-        Isend(View("send", slot), to, shift + slot)
+        Start(Send(View("send", slot), to), shift + slot)
         for slot, (source, to) in enumerate(messages)
         if source == rank
     ]
-    mixed: list[Irecv | Isend] = [*receives, *sends]
+    mixed: list[Start] = [*receives, *sends]
     if all(source != to for source, to in messages):  # to oneself the receive comes first
-        order = [isinstance(step, Irecv) for step in mixed]
+        order = [isinstance(step.step, Recv) for step in mixed]
         rng.shuffle(order)
         queues = {True: list(receives), False: list(sends)}
         mixed = [queues[kind].pop(0) for kind in order]
@@ -145,7 +144,7 @@ def test_a_receiver_that_comes_late_is_never_overwritten() -> None:
     first, second = communicators(2)
     buffers = tuple(BufferSpec(name, COUNT, "int64", 2) for name in ("send", "recv"))
     sends = Program(
-        buffers, (Send(View("send", 0), 1), Isend(View("send", 1), 1, 0), WaitAll((0,)))
+        buffers, (Send(View("send", 0), 1), Start(Send(View("send", 1), 1), 0), WaitAll((0,)))
     )
     seen = []
 
@@ -185,7 +184,7 @@ def test_a_receiver_that_comes_late_is_never_overwritten() -> None:
         ((Send(View("send"), 0), Recv(View("recv"), 0)), "post the receive first"),
         ((AllReduce(View("send"), View("send"), "sum"),), "point to point only"),
         (
-            (Irecv(View("recv"), 0, 0), Isend(View("send"), 0, 1), WaitAll((0,))),
+            (Start(Recv(View("recv"), 0), 0), Start(Send(View("send"), 0), 1), WaitAll((0,))),
             "without a WaitAll",
         ),
     ],

@@ -24,10 +24,10 @@ from commbench.core.program import (
     AllReduce,
     Barrier,
     BufferSpec,
-    Irecv,
-    Isend,
     Program,
+    Recv,
     Send,
+    Start,
     Step,
     View,
     WaitAll,
@@ -304,8 +304,8 @@ def operations(call: Any, copy: int = 0) -> list[tuple[str, int]]:
 
 def test_a_window_is_one_call_with_its_messages_in_order(group: Any) -> None:
     window = range(3)
-    receives = (Irecv(View("recv", slot), 0, slot) for slot in window)
-    sends = (Isend(View("send", slot), 0, 3 + slot) for slot in window)
+    receives = (Start(Recv(View("recv", slot), 0), slot) for slot in window)
+    sends = (Start(Send(View("send", slot), 0), 3 + slot) for slot in window)
     (call,) = steps_of(group, *receives, *sends, WaitAll(tuple(range(6))), pool=2)
     for copy in range(2):
         messages = operations(call, copy)
@@ -319,12 +319,12 @@ def test_a_window_is_one_call_with_its_messages_in_order(group: Any) -> None:
 
 
 def test_a_blocking_send_to_oneself_joins_the_receive(group: Any) -> None:
-    (call,) = steps_of(group, Irecv(RECV, 0, 0), Send(SEND, 0), WaitAll((0,)))
+    (call,) = steps_of(group, Start(Recv(RECV, 0), 0), Send(SEND, 0), WaitAll((0,)))
     assert [name for name, _ in operations(call)] == ["irecv", "isend"]
 
 
 def test_two_windows_are_two_batches_and_nothing_is_no_call(group: Any) -> None:
-    window = (Irecv(RECV, 0, 0), Isend(SEND, 0, 1), WaitAll((0, 1)))
+    window = (Start(Recv(RECV, 0), 0), Start(Send(SEND, 0), 1), WaitAll((0, 1)))
     assert len(steps_of(group, *window, *window)) == 2
     assert steps_of(group, WaitAll(())) == []
 
@@ -333,15 +333,15 @@ def test_two_windows_are_two_batches_and_nothing_is_no_call(group: Any) -> None:
     ("steps", "reason"),
     [
         (
-            (Isend(SEND, 0, 0), Irecv(RECV, 0, 1), WaitAll((0,)), WaitAll((1,))),
-            "only wait for all messages posted",
+            (Start(Send(SEND, 0), 0), Start(Recv(RECV, 0), 1), WaitAll((0,)), WaitAll((1,))),
+            "only wait for all messages started",
         ),
-        ((WaitAll((7,)),), "only wait for all messages posted"),
-        ((Irecv(RECV, 0, 0), AllReduce(SEND, SEND, "sum"), WaitAll((0,))), "needs a WaitAll"),
-        ((Irecv(RECV, 0, 0), Barrier(), WaitAll((0,))), "needs a WaitAll"),
-        ((Irecv(RECV, 0, 0),), "without a WaitAll"),
+        ((WaitAll((7,)),), "only wait for all messages started"),
+        ((Start(Recv(RECV, 0), 0), AllReduce(SEND, SEND, "sum"), WaitAll((0,))), "needs a WaitAll"),
+        ((Start(Recv(RECV, 0), 0), Barrier(), WaitAll((0,))), "needs a WaitAll"),
+        ((Start(Recv(RECV, 0), 0),), "without a WaitAll"),
         (
-            (Irecv(RECV, 0, 0), Send(RECV, 0), WaitAll((0,))),
+            (Start(Recv(RECV, 0), 0), Send(RECV, 0), WaitAll((0,))),
             "sends from recv in the batch that receives into it",
         ),
         ((AllReduce(SEND, RECV, "sum"),), "in place only"),

@@ -26,11 +26,11 @@ from commbench.core.program import (
     AllReduce,
     Barrier,
     BufferSpec,
-    Irecv,
-    Isend,
+    In,
     Program,
     Recv,
     Send,
+    Start,
     Step,
     View,
     WaitAll,
@@ -104,11 +104,11 @@ def window(rank: int, count: int, slots: int, both: bool) -> Program:
     """Rank 0 sends a window to rank 1, or both do; then a blocking message back."""
     specs = tuple(BufferSpec(name, count, "uint8", slots) for name in ("send", "recv"))
     ack = BufferSpec("ack", 4, "uint8")
-    receives = tuple(Irecv(View("recv", slot), 1 - rank, slot) for slot in range(slots))
-    sends = tuple(Isend(View("send", slot), 1 - rank, slots + slot) for slot in range(slots))
-    steps: tuple[Step, ...] = (*receives, *sends) if both else (sends if rank == 0 else receives)
+    receives = tuple(Start(Recv(View("recv", slot), 1 - rank), slot) for slot in range(slots))
+    sends = tuple(Start(Send(View("send", slot), 1 - rank), slots + slot) for slot in range(slots))
+    steps = (*receives, *sends) if both else (sends if rank == 0 else receives)
     last = Recv(View("ack"), 1) if rank == 0 else Send(View("ack"), 0)
-    return Program((*specs, ack), (*steps, WaitAll(tuple(range(2 * slots))), last))
+    return Program((*specs, ack), (*steps, WaitAll(tuple(step.request for step in steps)), last))
 
 
 def exchanged(
@@ -183,8 +183,8 @@ def test_an_exchange_of_all_with_all_and_with_oneself(count: int, streams: int) 
 
     def program(rank: int) -> Program:
         specs = (BufferSpec("send", count, "uint8"), BufferSpec("recv", count, "uint8", size))
-        receives = tuple(Irecv(View("recv", peer), peer, peer) for peer in range(size))
-        sends = tuple(Isend(View("send"), peer, size + peer) for peer in range(size))
+        receives = tuple(Start(Recv(View("recv", peer), peer), peer) for peer in range(size))
+        sends = tuple(Start(Send(View("send"), peer), size + peer) for peer in range(size))
         return Program(specs, (*receives, *sends, WaitAll(tuple(range(2 * size)))))
 
     with opened(size) as communicators:
@@ -204,7 +204,11 @@ def test_an_exchange_of_all_with_all_and_with_oneself(count: int, streams: int) 
 def test_blocking_sends_that_cross_go_on_while_receives_are_posted(count: int) -> None:
     def program(rank: int) -> Program:
         specs = (BufferSpec("send", count, "uint8"), BufferSpec("recv", count, "uint8"))
-        steps = (Irecv(View("recv"), 1 - rank, 0), Send(View("send"), 1 - rank), WaitAll((0,)))
+        steps = (
+            Start(Recv(View("recv"), 1 - rank), 0),
+            Send(View("send"), 1 - rank),
+            WaitAll((0,)),
+        )
         return Program(specs, steps)
 
     with opened(2) as communicators:
@@ -296,12 +300,31 @@ def test_what_sockets_have_no_word_for_is_unsupported() -> None:
         with pytest.raises(Unsupported, match="point to point only"):
             Rank(alone, Program((spec,), (AllReduce(data, data, "sum"),)))
         with pytest.raises(Unsupported, match="without a WaitAll"):
-            Rank(alone, Program((spec,), (Isend(data, 0, 0),)))
+            Rank(alone, Program((spec,), (Start(Send(data, 0), 0),)))
         with pytest.raises(Unsupported, match="between a send and the wait"):
             Rank(
                 alone,
-                Program((spec,), (Irecv(data, 0, 0), Send(data, 0), Barrier(), WaitAll((0,)))),
+                Program(
+                    (spec,), (Start(Recv(data, 0), 0), Send(data, 0), Barrier(), WaitAll((0,)))
+                ),
             )
+
+
+TO_SELF = (Start(Recv(View("data"), 0), 0), Start(Send(View("data"), 0), 1))
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ((*TO_SELF, WaitAll((0,)), WaitAll((1,))), "all started messages in one WaitAll"),
+        ((*TO_SELF, Recv(View("data"), 0), WaitAll((0, 1))), "can't complete a Recv before"),
+        ((Start(Barrier(), 0), WaitAll((0,))), "can't start a Barrier"),
+        ((In((0,), Barrier()),), "sockets have no collectives"),
+    ],
+)
+def test_what_a_wait_can_not_keep_is_refused(steps: tuple[Step, ...], reason: str) -> None:
+    with opened(1) as (alone,), pytest.raises(Unsupported, match=reason):
+        Rank(alone, Program((BufferSpec("data", 4, "uint8"),), steps))
 
 
 # ---------------------------------------------------------------- trouble

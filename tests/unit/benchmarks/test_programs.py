@@ -25,18 +25,17 @@ from commbench.core.program import (
     BufferSpec,
     Copy,
     Gather,
-    Icopy,
-    Irecv,
-    Isend,
     Program,
     Recv,
     Reduce,
     ReduceScatter,
     Scatter,
     Send,
+    Start,
     Step,
     View,
     WaitAll,
+    operation_of,
 )
 from commbench.core.variables import Case
 
@@ -223,6 +222,7 @@ def exchanged(first: Any, second: Any) -> None:
 
 def views_of(step: Step, case: Case, rank: int) -> list[View]:
     """What a lowering may touch: a view that counts on the root only is nothing elsewhere."""
+    step = operation_of(step)
     views = [view for view in vars(step).values() if isinstance(view, View)]
     if rank != root_of(case):
         if isinstance(step, Reduce | Gather):
@@ -323,7 +323,7 @@ def test_blocks_are_as_long_as_the_case_says(name: str, size: int) -> None:
                 if isinstance(step, AllToAllV):  # its own lengths: test_all_to_all_v.py
                     continue
                 allowed = views_of(step, case, rank)
-                for field, view in vars(step).items():
+                for field, view in vars(operation_of(step)).items():
                     if view in allowed and view.buffer != "ack":
                         blocks = size if (type(step), field) in WHOLE else 1
                         assert length(view, specs) == blocks * case.elements, (case, rank, step)
@@ -341,11 +341,14 @@ def test_messages_meet_a_receive_of_their_length_and_requests_are_waited_for(
             specs = {spec.name: spec for spec in program.buffers}
             requests: list[int] = []
             for step in program.steps:
-                if isinstance(step, Send | Isend):
-                    sent.setdefault((rank, step.peer), []).append(length(step.data, specs))
-                if isinstance(step, Recv | Irecv):
-                    received.setdefault((step.peer, rank), []).append(length(step.data, specs))
-                if isinstance(step, Isend | Irecv | Icopy):
+                operation = operation_of(step)
+                if isinstance(operation, Send):
+                    sizes = sent.setdefault((rank, operation.peer), [])
+                    sizes.append(length(operation.data, specs))
+                if isinstance(operation, Recv):
+                    sizes = received.setdefault((operation.peer, rank), [])
+                    sizes.append(length(operation.data, specs))
+                if isinstance(step, Start):
                     requests.append(step.request)
                 if isinstance(step, WaitAll):
                     assert sorted(step.requests) == sorted(requests) == list(range(len(requests)))
@@ -361,17 +364,16 @@ def test_a_sample_counts_the_messages_that_its_program_sends(name: str, size: in
     benchmark = BENCHMARKS[name]
     for case, ranks in programs(benchmark, size):
         shape = benchmark.shape(case, size)
-        steps = [step for program in ranks for step in program.steps]
-        sends: list[Step] = [
-            s for s in steps if isinstance(s, Send | Isend) and s.data.buffer != "ack"
-        ]
-        sends += [step for step in steps if isinstance(step, Copy | Icopy)]
+        steps = [operation_of(step) for program in ranks for step in program.steps]
+        sends: list[Step] = [s for s in steps if isinstance(s, Send) and s.data.buffer != "ack"]
+        sends += [step for step in steps if isinstance(step, Copy)]
         if not sends:
             assert (shape.operations_per_sample, shape.bytes_per_sample) == (1, case.message_bytes)
             continue
         if "pair" in benchmark.axes:
             first = case.pairs[0]
-            sends = [step for rank in set(first) for step in ranks[rank].steps if step in sends]
+            of_pair = (step for rank in set(first) for step in ranks[rank].steps)
+            sends = [step for step in map(operation_of, of_pair) if step in sends]
         share = size if shape.headline == "max_over_ranks" else 1
         assert shape.operations_per_sample == len(sends) // share
         assert shape.bytes_per_sample == shape.operations_per_sample * case.message_bytes

@@ -28,15 +28,15 @@ from commbench.core.program import (
     BufferSpec,
     Copy,
     Gather,
-    Irecv,
-    Isend,
     Program,
     Recv,
     Reduce,
     Scatter,
     Send,
+    Start,
     View,
     WaitAll,
+    operation_of,
 )
 from commbench.engines.virtual import Model, VirtualRunner
 
@@ -99,8 +99,8 @@ def copies(program: Program) -> tuple[Counter[View], Counter[View]]:
     return Counter(step.source for step in down), Counter(step.target for step in up)
 
 
-SENT = {Send: "data", Isend: "data", Broadcast: "data"}
-RECEIVED = {Recv: "data", Irecv: "data", Broadcast: "data"}
+SENT = {Send: "data", Broadcast: "data"}
+RECEIVED = {Recv: "data", Broadcast: "data"}
 ROOT_SENDS = (Broadcast, Scatter)
 ROOT_RECEIVES = (Reduce, Gather)
 
@@ -110,7 +110,7 @@ def expected_views(program: Program, rank: int, sent: bool) -> list[View]:
     only is in a list."""
     names, field = (SENT, "send") if sent else (RECEIVED, "recv")
     views = []
-    for step in program.steps:
+    for step in map(operation_of, program.steps):
         on_root = rank == getattr(step, "root", rank)
         root = getattr(step, "root", None)
         if root is not None and sent and isinstance(step, ROOT_SENDS) and not on_root:
@@ -129,7 +129,7 @@ def in_order(program: Program, rank: int) -> None:
     brought it."""
     fresh: Counter[View] = Counter()  # copied down and not sent yet
     arrived: Counter[View] = Counter()  # received and not copied up yet
-    pending: dict[int, View] = {}
+    pending: dict[int, list[View]] = {}
     for step in program.steps:
         if isinstance(step, Copy):
             if step.target.buffer.endswith(SUFFIX):
@@ -142,10 +142,10 @@ def in_order(program: Program, rank: int) -> None:
         for view in expected_views(single_step, rank, sent=True):
             fresh[view] -= 1
             assert fresh[view] >= 0, f"{step} before its copy"
-        if isinstance(step, Irecv):
-            pending[step.request] = step.data
+        if isinstance(step, Start):
+            pending[step.request] = expected_views(single_step, rank, sent=False)
         elif isinstance(step, WaitAll):
-            arrived.update(pending.pop(request) for request in step.requests if request in pending)
+            arrived.update(view for request in step.requests for view in pending.pop(request))
         else:
             arrived.update(expected_views(single_step, rank, sent=False))
     assert not +fresh and not +arrived and not pending

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from commbench.core.errors import CommunicationError, Unsupported
-from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Send, Step, View, WaitAll
+from commbench.core.program import (
+    Barrier,
+    Copy,
+    Program,
+    Recv,
+    Send,
+    Start,
+    Step,
+    View,
+    WaitAll,
+)
 from commbench.engines.lowered import Call, Lowered, PythonRunner, Rotating, now_ns
 
 SEND = Send(View("data"), 1)
@@ -42,7 +52,7 @@ def test_each_step_is_lowered_by_itself() -> None:
 def test_messages_that_nobody_waits_for_are_refused_for_every_library() -> None:
     """Libraries complete them at waits: NCCL's group would never run, tcp would move nothing."""
     view = View("data")
-    posted = (Irecv(view, 1, 0), Isend(view, 1, 1))
+    posted = (Start(Recv(view, 1), 0), Start(Send(view, 1), 1))
     for steps in ((*posted, WaitAll((0,))), (*posted, WaitAll((0, 1)), posted[1])):
         with pytest.raises(Unsupported, match=r"without a WaitAll for its requests \[1\]"):
             Lowered.of(Program(steps=steps), "none", kind)

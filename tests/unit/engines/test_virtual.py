@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,8 @@ from commbench.core.program import (
     BufferSpec,
     Copy,
     Gather,
-    Icopy,
-    Irecv,
-    Isend,
+    Matmul,
+    MemoryStream,
     Pattern,
     Program,
     Recv,
@@ -41,9 +41,12 @@ from commbench.core.program import (
     Scatter,
     Segment,
     Send,
+    Sleep,
+    Start,
     Step,
     View,
     WaitAll,
+    operation_of,
 )
 from commbench.core.variables import Case, Mode
 from commbench.engines.virtual import Model
@@ -143,7 +146,7 @@ def test_a_window_shares_the_link_and_pays_latency_once_each_way(window: int) ->
 
 def test_the_two_directions_of_a_pair_do_not_share_bandwidth() -> None:
     def steps(rank: int) -> Iterable[Step]:
-        return Irecv(Y, 1 - rank, 0), Isend(X, 1 - rank, 1), WaitAll((0, 1))
+        return Start(Recv(Y, 1 - rank), 0), Start(Send(X, 1 - rank), 1), WaitAll((0, 1))
 
     one_way = LATENCY_S + 4000 / (GB_PER_S * 1e9)
     assert seconds(2, steps, counts=(1000, 1000)) == pytest.approx([one_way, one_way], abs=1e-9)
@@ -369,7 +372,11 @@ def test_one_wrong_element_is_planted_from_the_given_repetition_on() -> None:
         (1, lambda rank: (Recv(Y, 0), Send(X, 0)), "[0]"),
         (3, lambda rank: (Barrier(),) if rank else (Barrier(), Barrier()), "[0]"),
         (2, lambda rank: (Barrier(),) if rank else (Broadcast(X, 0),), "[0, 1]"),
-        (2, lambda rank: (Irecv(Y, 1, 0), WaitAll((0,))) if rank == 0 else (Barrier(),), "[0, 1]"),
+        (
+            2,
+            lambda rank: (Start(Recv(Y, 1), 0), WaitAll((0,))) if rank == 0 else (Barrier(),),
+            "[0, 1]",
+        ),
         (3, lambda rank: (Send(X, 1),) if rank == 0 else (Recv(Y, 0),), "[2]"),
     ],
 )
@@ -394,8 +401,10 @@ def test_only_copies_can_be_reset_steps() -> None:
 )
 def test_every_step_is_exact_and_writes_nothing_beside_its_data(size: int, kind: str) -> None:
     communicator = Simulated(PLAIN).open(*hosted_world(1, size))
-    ranks = [Trials(rank, size, kind, 5, REDUCE, range(size)).every() for rank in range(size)]
-    for trials in zip(*ranks, strict=True):
+    ranks = [Trials(rank, size, kind, 5, REDUCE, range(size)) for rank in range(size)]
+    every = zip(*(rank.every() for rank in ranks), strict=True)
+    programs_of_steps = zip(*(rank.programs() for rank in ranks), strict=True)
+    for trials in chain(every, programs_of_steps):
         held = {
             rank: allocated(trial, communicator.allocate, 2) for rank, trial in enumerate(trials)
         }
@@ -414,8 +423,8 @@ def test_a_window_arrives_in_order_in_its_slots_and_offsets(size: int) -> None:
     def steps(rank: int) -> Iterable[Step]:
         to = (rank + 1) % size
         source = (rank - 1) % size
-        yield from (Irecv(view, source, index) for index, view in enumerate(targets))
-        yield from (Isend(view, to, 2 + index) for index, view in enumerate(halves))
+        yield from (Start(Recv(view, source), index) for index, view in enumerate(targets))
+        yield from (Start(Send(view, to), 2 + index) for index, view in enumerate(halves))
         yield WaitAll((0, 1, 2, 3))
 
     ranks = Ranks(size, steps)
@@ -484,7 +493,9 @@ def test_a_copy_takes_its_call_and_its_bytes_and_two_at_once_no_longer(benchmark
     model = Model(call_s=2e-6, copy_gb_per_s=16.0)
     case = replace(CASE, benchmark=benchmark.name, layout="1x1", pair=None)
     stamps = BenchmarkTrial(benchmark, case, 1, model=model).run(1)
-    calls = sum(isinstance(step, Copy | Icopy) for step in benchmark.program(case, 0, 1).steps)
+    calls = sum(
+        isinstance(operation_of(step), Copy) for step in benchmark.program(case, 0, 1).steps
+    )
     assert calls == (2 if benchmark.name == "copy_h2d_d2h" else 1)
     assert np.diff(stamps[0, 0])[0] == pytest.approx(1e9 * (calls * 2e-6 + 4000 / 16e9), abs=2)
 
@@ -516,3 +527,27 @@ def test_a_block_that_would_move_the_same_bytes_is_not_run_again() -> None:
         runner(3)
         assert (received[0].words() == 9).all()
     assert elapsed == elapsed[:1] * 4
+
+
+@pytest.mark.parametrize(
+    ("compute", "computed_s"),
+    [
+        (Sleep(3_000_000), 3e-3),
+        (MemoryStream(5_000_000), 5e6 / 10e9),
+        (Matmul(100, 4), 4 * 2e6 / 8e9),
+    ],
+)
+def test_a_computation_hides_what_was_started_and_is_not_slowed_by_it(
+    compute: Step, computed_s: float
+) -> None:
+    model = replace(PLAIN, copy_gb_per_s=10.0, matmul_gflop_per_s=8.0)
+    started = Start(AllReduce(X, X, "sum"), 0)
+    ends_s = {}
+    for name, steps in (
+        ("both", (started, compute, WaitAll((0,)))),
+        ("communication", (started, WaitAll((0,)))),
+    ):
+        stamps = Ranks(2, lambda rank, steps=steps: steps, model=model).runner(1)
+        ends_s[name] = 1e-9 * (stamps[0, 0, 1] - stamps[0, 0, 0])
+    expected_s = max(computed_s + model.call_s, ends_s["communication"])
+    assert ends_s["both"] == pytest.approx(expected_s, abs=2e-9)

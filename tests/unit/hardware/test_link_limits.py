@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from two_steps import GATHER, REDUCE, Steps
 
-from commbench.core.program import Irecv, Isend, Step, View, WaitAll
+from commbench.core.program import (
+    Recv,
+    Send,
+    Start,
+    Step,
+    View,
+    WaitAll,
+)
 from commbench.hardware.link_limits import (
     HOST_COPY,
     Limit,
@@ -525,8 +532,8 @@ def test_the_same_operation_twice_has_the_limit_of_one() -> None:
 
 def test_messages_to_some_ranks_only_do_not_tell_what_crosses() -> None:
     ring = (
-        Irecv(View("data"), 3, 0),
-        Isend(View("source"), 1, 1),
+        Start(Recv(View("data"), 3), 0),
+        Start(Send(View("source"), 1), 1),
         WaitAll((0, 1)),
     )
     job = replace(planned("all_reduce", "2x2"), benchmark=Steps(ring))

@@ -14,13 +14,14 @@ import pytest
 from composed import FACTS, settings_of
 from gpu_cases import planned as gpu_planned
 from numpy.random import default_rng
-from two_steps import GATHER, REDUCE, Steps
+from two_steps import GATHER, OWN, REDUCE, Steps
 
 from commbench.buffers.memory import slot_bytes
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.layout import Layout
+from commbench.core.program import Copy, Step, View
 from commbench.engines.device import HOST_BOUND
 from commbench.hardware.link_limits import interface_limit, network_limit
 from commbench.hardware.nccl_log import Chosen
@@ -662,6 +663,29 @@ def test_the_load_of_a_link(
 
 def test_without_a_rate_there_is_no_load() -> None:
     assert wire_gb_per_s(gpu_planned("all_reduce", "1x8"), None, "RING") is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_flagged"),
+    [
+        ((REDUCE, GATHER), True),
+        ((REDUCE,), False),
+        (
+            (
+                Copy(View("source", 0, 0, 1), View("data", 0, 0, 1)),
+                Copy(OWN, View("data", 0, 1, 1)),
+            ),
+            False,
+        ),
+        ((Copy(View("source"), View("data", 0, 1)), Copy(OWN, View("data", 0, 0, 2))), True),
+    ],
+)
+def test_a_buffer_that_is_written_several_times_is_flagged(
+    steps: tuple[Step, ...], is_flagged: bool
+) -> None:
+    planned = replace(planned_of("all_reduce"), benchmark=Steps(steps))
+    warnings = row_of(planned, samples([[1000] * 10] * 2))["warnings"]
+    assert ("last_write" in warnings) is is_flagged
 
 
 def test_several_operations_have_no_load_and_no_algorithm() -> None:

@@ -6,7 +6,16 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from commbench.core.program import AllGather, BufferSpec, Irecv, Isend, Program, View, WaitAll
+from commbench.core.program import (
+    AllGather,
+    BufferSpec,
+    Program,
+    Recv,
+    Send,
+    Start,
+    View,
+    WaitAll,
+)
 from commbench.core.variables import Mode, TimingMode
 from commbench.engines.device import DeviceRunner
 from commbench.world.control import hosted_world
@@ -17,7 +26,8 @@ PROGRAM = Program((BufferSpec("send", 2, "float32"), BufferSpec("recv", 2, "floa
                   (AllGather(View("send"), View("recv")),))  # fmt: skip
 # 8 B to itself: for NCCL a collective of one rank is a copy, not a launch of a kernel of its own
 TO_ITSELF = Program(
-    PROGRAM.buffers, (Irecv(View("recv"), 0, 0), Isend(View("send"), 0, 1), WaitAll((0, 1)))
+    PROGRAM.buffers,
+    (Start(Recv(View("recv"), 0), 0), Start(Send(View("send"), 0), 1), WaitAll((0, 1))),
 )
 
 
