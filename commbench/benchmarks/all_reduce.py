@@ -21,7 +21,7 @@ class AllReduce(Collective):
             source_and_data(case), (steps.AllReduce(send, DATA, reduction_of(case)),), reset
         )
 
-    def bus_factor(self, size: int) -> float | None:
+    def bus_factor(self, case: Case, size: int) -> float | None:
         """2(n-1)/n: each byte leaves and enters every rank, except its own share (nccl-tests
         doc/PERFORMANCE.md)."""
         return 2 * (size - 1) / size if size > 1 else None

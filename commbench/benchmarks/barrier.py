@@ -18,6 +18,6 @@ class Barrier(Collective):
     def program(self, case: Case, rank: int, size: int) -> Program:
         return Program(steps=(steps.Barrier(),))
 
-    def bus_factor(self, size: int) -> float | None:
+    def bus_factor(self, case: Case, size: int) -> float | None:
         """None: no payload is moved."""
         return None

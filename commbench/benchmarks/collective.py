@@ -30,7 +30,7 @@ class Collective(Benchmark):
     def shape(self, case: Case, size: int) -> Shape:
         return Shape(1, case.message_bytes, "max_over_ranks", "collective")
 
-    def bus_factor(self, size: int) -> float | None:
+    def bus_factor(self, case: Case, size: int) -> float | None:
         """1: every byte leaves one rank once and enters another once (nccl-tests src/broadcast.cu,
         reduce.cu)."""
         return 1.0 if size > 1 else None
@@ -56,7 +56,7 @@ class DividedCollective(Collective):
     def blocks(self, size: int) -> int:
         return size
 
-    def bus_factor(self, size: int) -> float | None:
+    def bus_factor(self, case: Case, size: int) -> float | None:
         """(n-1)/n: all blocks except one enter or leave a rank (nccl-tests doc/PERFORMANCE.md,
         src/gather.cu)."""
         return (size - 1) / size if size > 1 else None

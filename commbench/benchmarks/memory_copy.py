@@ -46,7 +46,7 @@ class MemoryCopy(Collective):
     def shape(self, case: Case, size: int) -> Shape:
         return Shape(1, case.message_bytes, "max_over_ranks", "copy")
 
-    def bus_factor(self, size: int) -> float | None:
+    def bus_factor(self, case: Case, size: int) -> float | None:
         """1: every byte crosses the link of its GPU once."""
         return 1.0
 
@@ -104,7 +104,7 @@ class CopyH2DD2H(MemoryCopy):
         """A sample is both copies."""
         return Shape(2, 2 * case.message_bytes, "max_over_ranks", "copy")
 
-    def bus_factor(self, size: int) -> float | None:
+    def bus_factor(self, case: Case, size: int) -> float | None:
         """1/2: algbw is the sum of both directions, and a link's limit holds for each."""
         return 0.5
 

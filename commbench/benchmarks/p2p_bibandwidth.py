@@ -26,7 +26,7 @@ class P2PBibandwidth(PointToPoint):
             messages, messages * case.message_bytes, "initiator", words, single=messages == 1
         )
 
-    def bus_factor(self, size: int) -> float | None:
+    def bus_factor(self, case: Case, size: int) -> float | None:
         """1/2: algbw is the sum of both directions, 2 W S / t, and a link's limit holds for each
         (osu_bibw)."""
         return 0.5

@@ -25,7 +25,7 @@ class P2PMultiPair(P2PBandwidth):
             messages, messages * case.message_bytes, "max_over_senders", words, single=messages == 1
         )
 
-    def bus_factor(self, size: int) -> float | None:
+    def bus_factor(self, case: Case, size: int) -> float | None:
         """None: the aggregate rate P W S / t is not that of a single link, and P does not follow
         from the size."""
         return None

@@ -51,7 +51,7 @@ class PointToPoint(Benchmark):
         """The program of a rank of this pair, both ranks of which may be the same."""
         raise NotImplementedError
 
-    def bus_factor(self, size: int) -> float | None:
+    def bus_factor(self, case: Case, size: int) -> float | None:
         """1: every byte crosses the link once (nccl-tests src/sendrecv.cu)."""
         return 1.0
 

@@ -43,6 +43,12 @@ class Replay(Benchmark):
     min_ranks: ClassVar[int] = 2
     self_synchronising: ClassVar[bool] = False
 
+    @property
+    def recorded(self) -> str:
+        """The workload as results name it: a file with the digest of its content. Raises
+        ConfigError."""
+        return self.workload if _is_generator(self.workload) else _file_source(self.workload).text
+
     def blocks(self, size: int) -> int:
         """0: the workload decides the sizes of its messages."""
         return 0
@@ -119,8 +125,13 @@ class Replay(Benchmark):
         steps = _source_of(self.workload, size).workload.steps
         return Shape(steps, busiest_bytes, "max_over_ranks", "step of the job", steps == 1)
 
-    def bus_factor(self, size: int) -> float | None:
-        return None
+    def bus_factor(self, case: Case, size: int) -> float | None:
+        """That of an operation alone, if it has one."""
+        number = _operation_number(case)
+        if number is None:
+            return None
+        part = self._parts(case, size)[number]
+        return part.benchmark.bus_factor(part.case, part.size)
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         number, buffer = part_and_buffer(name)
@@ -211,11 +222,15 @@ class _Source:
     workload: Workload
 
 
+def _is_generator(text: str) -> bool:
+    return text.partition(" ")[0] in GENERATORS
+
+
 @lru_cache(maxsize=8)
 def _source_of(text: str, size: int) -> _Source:
     """Raises ConfigError."""
-    name, *words = text.split() or [""]
-    if name in GENERATORS:
+    if _is_generator(text):
+        name, *words = text.split()
         numbers = dict(word.partition("=")[::2] for word in words)
         return _Source(text, generate(name, {"ranks": str(size), **numbers}))
     return _file_source(text)

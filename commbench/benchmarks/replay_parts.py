@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from commbench.core import program as steps
-from commbench.core.payload import DTYPES, SHARED, block_start, concatenated, message
+import numpy as np
+
+from commbench.core.payload import DTYPES, SHARED, message
 from commbench.core.program import (
     BufferSpec,
     In,
@@ -26,9 +27,11 @@ from commbench.workloads.workload_file import SEND_RECV, WorkloadOperation
 from .all_gather import AllGather
 from .all_reduce import AllReduce
 from .all_to_all import AllToAll
+from .all_to_all_v import UnevenAllToAll
 from .barrier import Barrier
 from .broadcast import Broadcast
-from .collective import DATA, SOURCE, Collective
+from .collective import DATA, Collective
+from .expert_traffic import Matrix
 from .gather import Gather
 from .reduce import Reduce
 from .reduce_scatter import ReduceScatter
@@ -59,35 +62,13 @@ class Transfer(Collective):
 
 
 @dataclass(frozen=True)
-class CountedAllToAll(Collective):
+class CountedAllToAll(UnevenAllToAll):
     """`counts`: elements from each rank to each."""
 
     counts: tuple[tuple[int, ...], ...]
-    name = "all_to_all_v"
 
-    def program(self, case: Case, rank: int, size: int) -> Program:
-        sent = self.counts[rank]
-        received = tuple(row[rank] for row in self.counts)
-        # an empty buffer has no address
-        buffers = (
-            BufferSpec("source", max(1, sum(sent)), case.dtype),
-            BufferSpec("data", max(1, sum(received)), case.dtype),
-        )
-        return Program(buffers, (steps.AllToAllV(SOURCE, DATA, sent, received),))
-
-    def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern | None:
-        return _blocks(salt, {rank * size + to: n for to, n in enumerate(self.counts[rank])})
-
-    def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern | None:
-        received = enumerate(row[rank] for row in self.counts)
-        return _blocks(salt, {sender * size + rank: n for sender, n in received})
-
-
-def _blocks(salt: int, counts: Mapping[int, int]) -> Pattern | None:
-    parts = [
-        message(SHARED, salt, count, block_start(index)) for index, count in counts.items() if count
-    ]
-    return concatenated(parts) if parts else None
+    def matrix(self, case: Case, size: int) -> Matrix:
+        return np.array(self.counts, dtype=np.int64)
 
 
 BENCHMARKS: Mapping[str, Collective] = {

@@ -342,9 +342,12 @@ def _normalized(override: str) -> str:
 
 
 def _text_word(match: re.Match[str]) -> str:
-    """A word of a value as text: 1.10 is neither 1.1 nor a number."""
+    """A word of a value as text: 1.10 is neither 1.1 nor a number, and may have parameters with
+    equals signs."""
     word = match[0].strip()
-    return f"'{word}'" if NOT_A_TEXT.fullmatch(word) else match[0]
+    quoted = word[:1] in ("'", '"')
+    needs_quotes = NOT_A_TEXT.fullmatch(word) or ("=" in word and not quoted)
+    return f"'{word}'" if needs_quotes else match[0]
 
 
 def _quoted(text: str) -> str:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from commbench.benchmarks.replay import Replay
+from commbench.benchmarks.traffic import parse_traffic
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -282,6 +284,8 @@ def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple
     values = read(name)
     if name == "timing_mode":
         return _timing_modes(values, device)
+    if name == "traffic":
+        return tuple(parse_traffic(text or "").text for text in values)
     return values if isinstance(values, tuple) else (values,)
 
 
@@ -406,9 +410,13 @@ def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
         _check_part(whole["scale"], whole["part"], whole["parts"])
     except ConfigError as error:
         raise ConfigError(one_line(str(error))) from error
-    text = json.dumps(
-        {key: value for key, value in whole.items() if key != "output"}, sort_keys=True
-    )
+    identity = {key: value for key, value in whole.items() if key != "output"}
+    # a file by its contents, which another node may have in another version
+    identity["traffic"] = settings.axes["traffic"]
+    for benchmark in settings.benchmarks:
+        if isinstance(benchmark, Replay):
+            identity["workload"] = benchmark.recorded
+    text = json.dumps(identity, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     config = {key: recorded(key, value) for key, value in whole.items()}
     return Job(tuple(overrides), settings, config, digest, dict(whole))

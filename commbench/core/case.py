@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .program import BufferSpec, Group, Pattern, Program, Send, Start, Step, WaitAll
 from .states import Headline
 from .variables import Cache, Case
@@ -115,7 +118,7 @@ class Benchmark(Protocol):
 
     name: ClassVar[str]
     # its variables, of pair (one at a time), pairs (all at once), window, buffers, in_place,
-    # reduction, root, staging
+    # reduction, root, staging, traffic
     axes: ClassVar[tuple[str, ...]]
     cache: ClassVar[Cache]  # the default: warm or rotate
     min_ranks: ClassVar[int]
@@ -132,6 +135,11 @@ class Benchmark(Protocol):
 
     def refusal(self, case: Case, size: int) -> str | None:
         """Why it can't run with these variables on so many ranks; None if it can."""
+        return None
+
+    def traffic_bytes(self, case: Case, size: int) -> NDArray[np.int64] | None:
+        """Bytes from each rank to each rank [senders, receivers], where a variable decides them;
+        else None."""
         return None
 
     def program(self, case: Case, rank: int, size: int) -> Program:
@@ -154,7 +162,7 @@ class Benchmark(Protocol):
 
     def shape(self, case: Case, size: int) -> Shape: ...
 
-    def bus_factor(self, size: int) -> float | None:
+    def bus_factor(self, case: Case, size: int) -> float | None:
         """The ratio of busbw to algbw; None where bus bandwidth is not defined."""
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
@@ -243,7 +251,7 @@ class Planned:
     def bus_factor(self) -> float | None:
         """The benchmark's factor; 1 if each rank communicates with itself only, which has one
         direction. None for several different operations, whose bytes share no path."""
-        factor = None if self.operation is None else self.benchmark.bus_factor(self.size)
+        factor = None if self.operation is None else self.benchmark.bus_factor(self.case, self.size)
         alone = self.case.pairs and all(first == second for first, second in self.case.pairs)
         return 1.0 if alone and factor is not None else factor
 

@@ -122,10 +122,15 @@ def _values(key: int, salt: int) -> NDArray[np.int64]:
 def _scrambled(keys: NDArray[np.int64], salt: int) -> NDArray[np.int64]:
     """splitmix64's finaliser: any two keys or salts agree in one of LARGEST elements, and not in
     long runs."""
-    mixed = (_INDEX + (keys << 13) + (salt << 40)).astype(np.uint64)
+    words = mixed((_INDEX + (keys << 13) + (salt << 40)).astype(np.uint64))
+    return (words >> np.uint64(31)).astype(np.int64) % LARGEST + 1
+
+
+def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The two rounds of splitmix64's finaliser: the upper bits depend on every bit of a word."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return (mixed >> np.uint64(31)).astype(np.int64) % LARGEST + 1
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+    return words
 
 
 @lru_cache(maxsize=256)

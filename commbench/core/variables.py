@@ -153,6 +153,13 @@ class Case:
         applies_to="operation",
         bare=True,
     )
+    traffic: str | None = variable(
+        "who sends how much to whom: a pattern, a model of experts, a file with its digest",
+        default=None,
+        choices=(),
+        axis=True,
+        applies_to="operation",
+    )
     workload: str | None = variable(
         "job whose communication is replayed: a generator, or a file's name and digest; with a"
         " number, one of its operations alone",

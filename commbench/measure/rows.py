@@ -22,6 +22,7 @@ from commbench.results.columns import CASES, VARIABLES
 
 from .conditions import Conditions, copied_bytes
 from .samples import Failure, Outcome, Refused, Samples
+from .traffic_columns import traffic_columns
 from .visits import CaseRecord, Estimate, SeriesStatistics, series_statistics
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
@@ -251,6 +252,7 @@ def operation_columns(
     return {
         "headline": shape.headline,
         "median_of": shape.median_of,
+        **traffic_columns(planned, conditions.world.node_of),
         "bytes_per_rank": case.message_bytes // blocks or None,
         "messages_per_call": _messages_per_call(planned, conditions),
         "operations_per_sample": shape.operations_per_sample * record.block_k,

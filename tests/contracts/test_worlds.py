@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from composed import settings_of
 
+from commbench.benchmarks.traffic import PATTERNS
 from commbench.config.compose import ConfigComposer
 from commbench.core.payload import DTYPES
 from commbench.hardware.mpi_library import find
@@ -34,6 +35,7 @@ COLLECTIVES = {
     "all_gather",
     "all_reduce",
     "all_to_all",
+    "all_to_all_v",
     "broadcast",
     "gather",
     "reduce",
@@ -106,6 +108,41 @@ def test_every_benchmark_is_right_in_worlds_of_one_to_four_ranks(
     assert (samples.elapsed_ns == samples.end_ns - samples.start_ns).all()
     per_case = samples[samples.phase == "measure"].groupby(["case_id", "rank"]).size()
     assert set(per_case) == {7}, "every rank ran the agreed number of repetitions"
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(["gloo"], id="gloo"),
+        pytest.param(["mpi", "backend.library=openmpi", "engine=[python,native]"], id="openmpi"),
+        pytest.param(
+            ["mpi", "backend.library=mpich", "engine=[python,native]"], id="mpich", marks=LONG
+        ),
+    ],
+)
+def test_every_traffic_is_right_with_two_and_four_ranks(
+    world: Callable[..., Any], tmp_path: Path, backend: list[str]
+) -> None:
+    """Empty blocks, ranks that send or receive nothing, and a matrix from a file."""
+    file = tmp_path / "matrix.txt"
+    file.write_text("0 4K\n8 12\n")
+    routed = "moe tokens=9 hidden=8,W5_zero_expert_rank"
+    run = world(
+        "commbench",
+        f"backend={backend[0]}",
+        *backend[1:],
+        "benchmark=all_to_all_v",
+        "layout=[1x2,1x4]",
+        "sizes=[4,20kB]",
+        f"traffic=[{','.join(PATTERNS)},{routed},{file}]",
+        *QUICK,
+    )
+    cases = run.cases
+    skipped = cases[cases.status != "ok"]
+    assert set(skipped.layout) == {"1x4"}, "the file is for two ranks"
+    assert skipped.reason.str.contains("is for 2 ranks, the layout has 4").all()
+    assert (cases[cases.status == "ok"].wrong_elements == 0).all()
+    assert cases.traffic.nunique() == len(PATTERNS) + 3
 
 
 def test_every_dtype_and_reduction_is_exact_in_the_simulated_world(

@@ -24,7 +24,11 @@ from commbench.config.compose import ConfigComposer
 PACKAGE = Path(commbench.__file__).parent
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "misc"}
 LIBRARIES = {"torch", "mpi4py", "cupy", "numba", "llvmlite", "pynvml"}  # measured or slow to import
-PURE = {"__future__", "collections", "dataclasses", "functools", "itertools", "math", "typing"}
+PURE = {
+    "__future__", "collections", "dataclasses", "functools", "hashlib", "itertools", "math",
+    "numpy", "re", "typing",
+    "pathlib",  # the file of a traffic matrix
+}  # fmt: skip
 REPORT_READS = {"core", "results", "measure", "report"}
 TOPOLOGY = "commbench.hardware.topology"  # reads the table that a run has stored
 COMPILED = "commbench.engines.native"

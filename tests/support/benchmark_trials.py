@@ -64,4 +64,5 @@ def case_of(benchmark: Benchmark, size: int, count: int, **axes: Any) -> Case:
     blocks = benchmark.blocks(size)
     dtype, count = ("float32", count) if blocks else ("none", 0)
     sizes = {"elements": count, "message_bytes": 4 * blocks * count}
-    return replace(CASE, benchmark=benchmark.name, dtype=dtype, layout=f"1x{size}", **sizes, **axes)
+    variables = {"benchmark": benchmark.name, "dtype": dtype, "layout": f"1x{size}"}
+    return next(iter(benchmark.variants(replace(CASE, **variables, **sizes, **axes), size)))

@@ -227,7 +227,7 @@ class _Moments:
         reach("in a check", case.message_bytes)
         return super().expected(case, rank, size, name, salt)  # type: ignore[misc]
 
-    def bus_factor(self, size: int) -> Any:
+    def bus_factor(self, case: Case, size: int) -> Any:
         """Called on rank 0 only, for the row of a case that has ended."""
         plan = Plan.here()
         if (
@@ -241,7 +241,7 @@ class _Moments:
                 os.kill(int((Path(plan.folder) / f"pid-{plan.rank}").read_text()), SENT[plan.fault])
             else:
                 FAULTS[plan.fault]()
-        return super().bus_factor(size)  # type: ignore[misc]
+        return super().bus_factor(case, size)  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

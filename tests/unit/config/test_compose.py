@@ -217,6 +217,24 @@ def test_one_bad_job_refuses_all() -> None:
         swept("backend=gloo,mpi", "layout=1x2,0x2")
 
 
+def test_the_digest_tells_apart_the_contents_of_a_traffic_file(tmp_path: Path) -> None:
+    """Ranks on two nodes may read the same path in two versions."""
+    path = tmp_path / "matrix.txt"
+    digests = set()
+    for numbers in ("0 8\n4 0\n", "0 4\n8 0\n"):
+        path.write_text(numbers)
+        (job,) = swept(f"traffic={path}")
+        digests.add(job.digest)
+    assert len(digests) == 2
+
+
+def test_words_of_a_text_with_parameters_need_no_quotes_of_hydra() -> None:
+    assert single("traffic=moe tokens=8").axes["traffic"] == ("moe tokens=8",)
+    two = single("traffic=[ring,moe tokens=8 top_k=2]").axes["traffic"]
+    assert two == ("ring", "moe tokens=8 top_k=2")
+    assert single("label='a=b'").label == single("label=a=b").label == "a=b"
+
+
 def test_the_digest_tells_configurations_apart_but_not_folders() -> None:
     digests = [job.digest for job in swept("layout=1x2,1x4", "output=a,b")]
     assert len(set(digests)) == 2

@@ -35,6 +35,7 @@ ROWS = {
     "mvapich_cloud",
     "fsdp_step",
     "tp_dp",
+    "moe_dispatch",
 }
 OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
 

@@ -21,7 +21,7 @@ from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.payload import DTYPES
 from commbench.core.program import AllReduce as AllReduceStep
-from commbench.core.program import Barrier, Program, Send, Step, View
+from commbench.core.program import Barrier, BufferSpec, Program, Send, Step, View
 from commbench.measure.plan import (
     CONTROL_BYTES,
     LEAST_WINDOW,
@@ -95,6 +95,34 @@ def test_sizes_are_exact(every: Settings, counts: list[int], dtype: str, ranks: 
         sizes = {job.case.message_bytes for job in jobs}
         assert sizes == {size // unit * unit or size for size in requested}
         assert all(job.case.elements == job.case.message_bytes // unit for job in jobs)
+
+
+def test_traffic_with_bytes_of_its_own_is_one_case_whatever_the_sizes() -> None:
+    traffic = "traffic=[ring,moe tokens=4 hidden=8]"
+    jobs = planned("benchmark=all_to_all_v", "layout=[1x2]", "sizes=[8,64]", traffic)
+    sizes = Counter((job.case.traffic, job.case.message_bytes) for job in jobs)
+    own_bytes = 4 * 2 * (2 * 8)  # tokens x ranks x bytes of a token: top 8 of 256 has some on both
+    assert sizes == {("ring", 8): 1, ("ring", 64): 1, ("moe tokens=4 hidden=8", own_bytes): 1}
+
+
+def test_traffic_that_does_not_fit_the_layout_is_skipped_with_the_reason() -> None:
+    layout = "layout=[1x3]"
+    (job,) = planned(
+        "benchmark=all_to_all_v", layout, "traffic=moe", "sizes=[8]", world=hosted_world(1, 3)[0]
+    )
+    assert job.skip == (
+        "traffic=moe: 256 experts can't be shared evenly by 3 ranks; take a multiple of 3"
+    )
+
+
+def test_memory_is_that_of_the_ranks_of_the_fullest_node() -> None:
+    """Incast: rank 0 receives what three others send."""
+    size = 4 * 2**20
+    words = ("benchmark=all_to_all_v", "layout=[2x2]", f"sizes=[{size}]", "cache=warm")
+    (job,) = planned(*words, "traffic=incast", world=hosted_world(2, 2)[0])
+    counts = (1, 3 * size // 4, size // 4, 1)  # elements that ranks 0 and 1 send and receive
+    buffers = sum(buffer_bytes(BufferSpec("", count, "float32"), 1) for count in counts)
+    assert job.node_bytes == 2 * CONTROL_BYTES + buffers
 
 
 def test_each_type_has_its_own_sizes() -> None:

@@ -69,6 +69,7 @@ BUS_FACTORS: dict[str, Callable[[int], float | None]] = {
     "p2p_bibandwidth": lambda n: 1 / 2,  # 2 W S / t is both directions; a link's limit is for one
     "p2p_multi_pair": lambda n: None,  # P W S / t is many links'
     "exchange": lambda n: 1.0,  # of one rank: S (n-1) / t out, as much in
+    "all_to_all_v": lambda n: (n - 1) / n,  # uniform
     "barrier": lambda n: None,
     "copy_h2d": lambda n: 1.0,
     "copy_d2h": lambda n: 1.0,
@@ -190,10 +191,23 @@ def rate(planned: Planned, seconds: float) -> float | None:
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 4096])
 def test_bus_factors_are_those_of_the_method(benchmark: str, n: int) -> None:
-    factor = planned_of(benchmark).benchmark.bus_factor(n)
+    planned = planned_of(benchmark)
+    case = replace(planned.case, elements=1000 * n)  # as many for each rank
+    factor = planned.benchmark.bus_factor(case, n)
     assert factor == (
         None if BUS_FACTORS[benchmark](n) is None else pytest.approx(BUS_FACTORS[benchmark](n))
     )
+
+
+def test_a_row_says_how_its_traffic_is_spread_over_ranks_and_nodes() -> None:
+    planned, outcome = simulated("all_to_all_v", 4, "traffic=incast")
+    two_nodes = World(0, 4, ((0, 1), (2, 3)), (0,))
+    seen = row_of(planned, outcome, world=two_nodes, hosts=("a", "b"))
+    assert (seen["traffic"], seen["message_bytes"]) == ("incast", 60_000)
+    assert (seen["bytes_within_nodes"], seen["bytes_between_nodes"]) == (60_000, 120_000)
+    assert seen["busiest_bytes"] == 180_000
+    assert seen["imbalance"] == 180_000 / ((180_000 + 3 * 60_000) / 4)
+    assert seen["busbw_gb_per_s"] == pytest.approx(3 * seen["algbw_gb_per_s"])
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
@@ -727,7 +741,7 @@ def test_nvls_is_above_the_link_in_busbw_and_below_it_on_the_wire() -> None:
     """8 x H100, as published: algbw 275, busbw 481, and 370.8 planned for a GPU's links (nccl-tests
     issue 212)."""
     planned = gpu_planned("all_reduce", "1x8")
-    busbw = 275 * (planned.benchmark.bus_factor(8) or 0)
+    busbw = 275 * (planned.benchmark.bus_factor(planned.case, 8) or 0)
     wire = wire_gb_per_s(planned, 275, "NVLS")
     assert wire is not None
     assert wire < 370.8 < busbw
@@ -802,7 +816,7 @@ def test_a_tree_between_two_nodes_stays_below_the_bound() -> None:
         planned, (interface_limit("eth0", 100_000.0),) * 2, lambda rank: rank // 4
     )
     assert limit is not None
-    busbw = line * (planned.benchmark.bus_factor(8) or 0)
+    busbw = line * (planned.benchmark.bus_factor(planned.case, 8) or 0)
     assert busbw > line
     assert busbw == pytest.approx(limit[0])
 
