@@ -46,6 +46,7 @@ LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
     "answers": "Answers",
     "comparisons": "Comparisons",
+    "guidelines": "Performance guidelines",
     "numbers": "Numbers",
     "curves": "Time and bandwidth",
     "soak": "Over time",
@@ -131,6 +132,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     doubts = set(summary.doubts())
     yield "answers", [(text, text in doubts) for text in summary.sentences()]
     yield "comparisons", list(map(_comparison, summary.results.comparisons))
+    yield "guidelines", summary.guideline_lines[:MOST_ROWS]
     yield "numbers", page_parts.number_tables(summary.combined)
     best = _first_rows(tuple(BEST_CELLS), best_rows(summary.combined.best))
     intervals = summary.interval_note()

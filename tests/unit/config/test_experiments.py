@@ -33,6 +33,7 @@ ROWS = {
     "ec2_enhanced",
     "exchange_quiz",
     "mvapich_cloud",
+    "guidelines",
 }
 OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
 
