@@ -325,18 +325,14 @@ def _directions_are_alike(cases: Sequence[VisitedCase]) -> RuleComparisons:
 
 # ---------------------------------------------------------------- the rules
 
-SELF_CONSISTENT = (
-    "Traeff, Gropp, Thakur: Self-consistent MPI performance guidelines, IEEE TPDS 21 (2010), doi"
-    " 10.1109/TPDS.2009.120; EuroPVM/MPI 2007"
-)
-PGMPI = (
-    "Hunold, Carpen-Amarie, Luebbe, Traeff: PGMPI, Euro-Par 2016; a mock-up of PGMPITuneLib, which"
-    " ReproMPI's pgcheck runs"
-)
+# docs/guidelines.md has the references in full
+SELF_CONSISTENT = "Traeff, Gropp, Thakur 2010"
+SPECIAL_CASE = f"{SELF_CONSISTENT}: a special case"
+MOCK_UP = f"{SELF_CONSISTENT}; a mock-up of PGMPITuneLib"
+OWN_RULE = "commbench"
 TWO_CALLS = "the library's choice of an algorithm for this size: its tuning file or variable"
-TREE_OR_COPY = "a linear algorithm from the root, or copies through a temporary buffer"
+LINEAR_OR_COPIED = "a linear algorithm from the root, or copies through a temporary buffer"
 PROTOCOL = "a change of protocol, segment size or algorithm between the two sizes"
-SAME_TOTAL = "equal message_bytes: the total of a divided message is the buffer of the other"
 
 
 @dataclass(frozen=True)
@@ -355,95 +351,95 @@ GUIDELINES = (
     Guideline(
         "all_reduce <= reduce + broadcast",
         _made_of("all_reduce", "reduce", "broadcast"),
-        "equal message_bytes: the buffer of each rank",
-        f"{SELF_CONSISTENT}; {PGMPI}",
+        "equal: the buffer of each rank",
+        MOCK_UP,
         TWO_CALLS,
     ),
     Guideline(
         "all_reduce <= reduce_scatter + all_gather",
         _made_of("all_reduce", "reduce_scatter", "all_gather"),
-        SAME_TOTAL,
-        f"{SELF_CONSISTENT}; {PGMPI}",
+        "equal: the total of a divided message is the buffer of an all_reduce",
+        MOCK_UP,
         TWO_CALLS,
     ),
     Guideline(
         "all_gather <= gather + broadcast",
         _made_of("all_gather", "gather", "broadcast"),
-        SAME_TOTAL,
-        f"{SELF_CONSISTENT}; {PGMPI}",
+        "equal: the total of the blocks",
+        MOCK_UP,
         TWO_CALLS,
     ),
     Guideline(
         "reduce_scatter <= all_reduce",
         _made_of("reduce_scatter", "all_reduce"),
-        SAME_TOTAL,
-        f"{SELF_CONSISTENT}; {PGMPI}",
-        TREE_OR_COPY,
+        "equal: what each rank contributes",
+        MOCK_UP,
+        LINEAR_OR_COPIED,
     ),
     Guideline(
         "broadcast <= scatter + all_gather",
         _made_of("broadcast", "scatter", "all_gather"),
-        SAME_TOTAL,
-        f"{SELF_CONSISTENT}; {PGMPI}",
+        "equal: the buffer is the total of the blocks",
+        MOCK_UP,
         TWO_CALLS,
     ),
     Guideline(
         "gather <= all_to_all",
         _made_of("gather", "all_to_all"),
-        "equal message_bytes: what the root receives is what each rank of all_to_all receives",
-        f"{SELF_CONSISTENT} (a special case is not slower than the general one)",
-        TREE_OR_COPY,
+        "equal: what the root receives is what each rank of an all_to_all receives",
+        SPECIAL_CASE,
+        LINEAR_OR_COPIED,
     ),
     Guideline(
         "scatter <= all_to_all",
         _made_of("scatter", "all_to_all"),
-        "equal message_bytes: what the root sends is what each rank of all_to_all sends",
-        f"{SELF_CONSISTENT} (a special case is not slower than the general one)",
-        TREE_OR_COPY,
+        "equal: what the root sends is what each rank of an all_to_all sends",
+        SPECIAL_CASE,
+        LINEAR_OR_COPIED,
     ),
     Guideline(
         "barrier <= all_reduce of one element",
         _made_of("barrier", "all_reduce"),
         "the smallest all_reduce of the run",
-        f"{SELF_CONSISTENT} (a special case is not slower than the general one)",
-        "a barrier over the network or with sleeping ranks, where messages use shared memory",
+        SPECIAL_CASE,
+        "the barrier takes another way than messages: the network, or ranks that sleep",
     ),
     Guideline(
         "the time does not fall with the size",
         _smaller_is_not_slower,
-        "neighbouring sizes of a curve",
-        f"{SELF_CONSISTENT}; {PGMPI} (monotony)",
+        "neighbouring sizes",
+        f"{SELF_CONSISTENT}; PGMPI 2016: monotony",
         PROTOCOL,
     ),
     Guideline(
         "k small messages are not faster than one of k times the size",
         _fused_is_not_slower,
-        "neighbouring sizes of a curve; k is their ratio, rounded up",
-        f"{SELF_CONSISTENT}; {PGMPI} (split-robustness)",
+        "neighbouring sizes; k is their ratio, rounded up",
+        f"{SELF_CONSISTENT}; PGMPI 2016: split-robustness",
         PROTOCOL,
     ),
     Guideline(
         "more nodes are not faster than fewer",
         _fewer_nodes_are_not_slower,
-        "equal message_bytes and ranks per node; each rank then moves at least as many bytes",
-        "commbench: the ranks of the smaller layout are a part of the larger one",
-        "shared memory is off or slow, ranks of a node share cores, or an algorithm by ranks",
+        "equal, with equal ranks per node: no rank moves fewer bytes",
+        OWN_RULE,
+        "shared memory is off or slow, or ranks of a node share cores",
     ),
     Guideline(
         "a message within a node is not slower than between nodes",
         _within_a_node_is_not_slower,
-        "equal message_bytes",
-        "commbench: within a node, a message could take the network's way as well",
+        "equal",
+        OWN_RULE,
         "shared memory or peer-to-peer copies are off, or ranks of a node share a core",
     ),
     Guideline(
         "both directions of a pair are alike",
         _directions_are_alike,
-        "equal message_bytes",
-        "commbench: links are full duplex and have one rate",
+        "equal; of p2p_bandwidth, because a round trip has both directions",
+        OWN_RULE,
         "a faulty cable or port, another route, or ranks on different NUMA nodes or cores",
     ),
-)  # fmt: skip
+)
 
 
 # ---------------------------------------------------------------- the decision

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
+from places import ROOT
 from sample_cases import CASE, case_row
 
 import commbench
@@ -191,6 +192,12 @@ def test_a_planted_violation_is_the_only_one_that_is_named(name: str) -> None:
     cases, true_s = cases_of(lambda point: factor(point) * consistent_s(point))
     result = check_guidelines(with_visits(cases, noisy(true_s, np.random.default_rng(1), 0.02)))
     assert violated(result) == [name]
+
+
+def test_the_documentation_has_the_table_of_the_rules() -> None:
+    text = (ROOT / "docs" / "guidelines.md").read_text()
+    for guideline in GUIDELINES:
+        assert f"\n| {guideline.name} | {guideline.sizes} | {guideline.source} |\n" in text
 
 
 def test_a_consistent_world_violates_nothing_and_says_how_much_was_compared() -> None:
