@@ -317,22 +317,16 @@ def test_times_of_different_runs_are_not_compared() -> None:
 
 def test_a_message_that_was_rounded_down_to_whole_blocks_is_the_same_message() -> None:
     """5 ranks divide 4,080 B of 4 KiB; the next larger size would allow 64 times as long."""
-    cases, true_s = slow_gather(1.0)
-    is_divided = cases["benchmark"].isin(DIVIDED_COLLECTIVES)
-    rounded = cases["message_bytes"] - cases["message_bytes"] % 20
-    measured = with_visits(
-        cases.assign(
-            message_bytes=np.where(is_divided & (rounded > 100), rounded, cases["message_bytes"])
-        ),
-        noisy(
-            np.where(cases["benchmark"] == "all_gather", 1.7, 1.0) * true_s,
-            np.random.default_rng(1),
-            0.02,
-        ),
-    )
-    (violation,) = check_guidelines(measured).violations[:1]
-    assert violation.guideline.name == "all_gather <= gather + broadcast"
-    assert violation.sizes == violation.compared
+    name = "all_reduce <= reduce_scatter + all_gather"
+    factor = PLANTED[name]
+    cases, true_s = cases_of(lambda point: factor(point) * consistent_s(point))
+    sizes = cases["message_bytes"]
+    is_rounded = cases["benchmark"].isin(DIVIDED_COLLECTIVES) & (sizes > SIZES[0])
+    rounded = cases.assign(message_bytes=sizes.where(~is_rounded, sizes - sizes % 20))
+    medians_s = noisy(true_s, np.random.default_rng(1), 0.02)
+    violations = check_guidelines(with_visits(rounded, medians_s)).violations
+    assert [violation.guideline.name for violation in violations] == [name] * len(LAYOUTS)
+    assert all(violation.sizes == violation.compared == len(SIZES) for violation in violations)
 
 
 # ---------------------------------------------------------------- worlds without a violation
