@@ -552,6 +552,9 @@ def _visited_cases(cases: pd.DataFrame) -> list[VisitedCase]:
     measured = measured[
         (measured["status"] == "ok") & (measured["timing"] != "soak") & (measured["median_s"] > 0)
     ]
+    # most reports have many cases of few visits, which decide nothing
+    visits = measured["visit_medians_s"].dropna().map(len).reindex(measured.index, fill_value=1)
+    measured = measured[visits.groupby(measured["case_id"]).transform("sum") >= launches_needed(1)]
     names = [name for name in dict.fromkeys(READ) if name in measured.columns]
     rows = row_dicts(measured[names].head(MOST_GUIDELINE_ROWS))
     same = grouped(rows, lambda row: tuple(row[name] for name in ONE_CASE))
