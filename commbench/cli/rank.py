@@ -183,7 +183,9 @@ def verdict_on_normal(folder: str) -> Verdict:
         "expect normal: nothing to compare with: no value is known for this hardware and these"
         " cases; label=HARDWARE names hardware that was not detected"
     )
-    return Verdict(len(judged) - len(missed), tuple(missed), () if judged else (nothing,))
+    return Verdict(
+        len(judged) - len(missed), len(missed), tuple(missed), () if judged else (nothing,)
+    )
 
 
 def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, EarlierVisits]:

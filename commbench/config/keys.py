@@ -128,6 +128,7 @@ KEY_TABLE = (
     Key("env", Kind.MAPPING),
     Key("launch", Kind.INTEGER),
     Key("expect", Kind.OTHER, axis=True),
+    Key("expect_by", Kind.CHOICE, ("median", "interval")),
     Key("expect_missing", Kind.CHOICE, ("fail", "allow")),
     Key("preflight", Kind.CHOICE, ("strict", "warn", "off")),
     Key("on_error", Kind.CHOICE, ("continue", "stop")),

@@ -24,6 +24,7 @@ from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher, Writer
 from commbench.core.secrets import recorded
 from commbench.core.terminal import one_line
+from commbench.core.units import parse_bytes
 from commbench.core.variables import (
     TABLE,
     Binding,
@@ -38,6 +39,7 @@ from commbench.core.variables import (
 from commbench.hardware.network import check_interface
 from commbench.results.columns import CASES
 
+from .bounds_file import with_bounds
 from .keys import (
     KEY_TABLE,
     TIMING_MODES,
@@ -87,8 +89,19 @@ UNCHANGED = tuple(
 )
 EXPECT_NORMAL = "normal"  # expect=normal
 EXPECTATION = re.compile(
-    r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+    r"\s*(?:(?P<benchmark>[^\W\d]\w*):)?(?:(?P<layout>\d+x\d+):)?"
+    r"(?:(?P<first>[^:]+?)\.\.(?P<last>[^:]+):)?"
+    r"(?P<column>\w+)\s*(?P<comparison>>=|<=|>|<)"
+    r"\s*(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
 )
+RATE_COLUMNS = (  # in proportion to 1 / median_s
+    "algbw_gb_per_s",
+    "busbw_gb_per_s",
+    "wire_gb_per_s",
+    "message_rate_per_s",
+    "efficiency",
+)
+INTERVAL_COLUMNS = ("median_s", *RATE_COLUMNS)
 
 Pairs = str | tuple[tuple[int, int], ...]
 FULL = "full"  # scale=full
@@ -154,13 +167,16 @@ def _check_bounds(group: str, settings: object, bounds: Mapping[str, tuple[float
 
 @dataclass(frozen=True)
 class Expectation:
-    """A comparison of `column` with a number, for every case or those of one benchmark."""
+    """A comparison of `column` with a number, for every case or those of one benchmark, layout and
+    range of sizes (both ends included)."""
 
     text: str
     benchmark: str | None
     column: str
     comparison: str
     bound: float
+    layout: str | None = None
+    sizes_bytes: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +210,7 @@ class Settings:
     launch: int
     bind: Binding
     expect: tuple[Expectation, ...]
+    expect_by: Literal["median", "interval"]  # what must meet a bound
     expect_normal: bool  # no case is slower than the published values of its hardware
     expect_missing: Literal["fail", "allow"]  # an expectation that no measured case can meet
     preflight: Literal["strict", "warn", "off"]
@@ -265,7 +282,9 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         device=device,
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
         env=_checked_env(read("env")),
-        expect=_expectations(read("expect"), [benchmark.name for benchmark in benchmarks]),
+        expect=_expectations(
+            read("expect"), [benchmark.name for benchmark in benchmarks], read("expect_by")
+        ),
         expect_normal=EXPECT_NORMAL in read("expect"),
         label=read("label") or "",
         output=read("output") or "results",
@@ -353,26 +372,57 @@ def parse_expectation(text: Any) -> Expectation:
         example = "'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'"
         raise ConfigError(
             f"expect={text} is neither normal nor a comparison: write"
-            f" [benchmark:]column, one of >= <= > <, a number: {example}"
+            " [benchmark:][layout:][FROM..TO:]column, one of >= <= > <, a number:"
+            f" {example}; or a file of them, FILE.yaml"
         )
-    if match[2] not in NUMERIC_COLUMNS:
-        near = difflib.get_close_matches(match[2], NUMERIC_COLUMNS, n=1)
+    column = match["column"]
+    if column not in NUMERIC_COLUMNS:
+        near = difflib.get_close_matches(column, NUMERIC_COLUMNS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         columns = ", ".join(NUMERIC_COLUMNS)
         raise ConfigError(
-            f"expect={text}: {match[2]} is not a numeric column; {hint}columns: {columns}"
+            f"expect={text}: {column} is not a numeric column; {hint}columns: {columns}"
         )
-    return Expectation(str(text), match[1], match[2], match[3], float(match[4]))
+    return Expectation(
+        str(text),
+        match["benchmark"],
+        column,
+        match["comparison"],
+        float(match["bound"]),
+        match["layout"],
+        _size_limits(str(text), match),
+    )
 
 
-def _expectations(texts: Sequence[Any], benchmarks: Sequence[str]) -> tuple[Expectation, ...]:
-    """Raises ConfigError, also for a benchmark that does not run."""
+def _size_limits(text: str, match: re.Match[str]) -> tuple[int, int] | None:
+    if match["first"] is None:
+        return None
+    try:
+        first_bytes = parse_bytes(match["first"].strip())
+        last_bytes = parse_bytes(match["last"].strip())
+    except ConfigError as error:
+        raise ConfigError(f"expect={text}: {error}") from error
+    if first_bytes > last_bytes:
+        raise ConfigError(f"expect={text}: the range of sizes is empty; write the smaller first")
+    return first_bytes, last_bytes
+
+
+def _expectations(
+    texts: Sequence[Any], benchmarks: Sequence[str], decided_by: str
+) -> tuple[Expectation, ...]:
+    """Raises ConfigError, also for a benchmark that does not run and a column that has no
+    interval."""
     expected = tuple(parse_expectation(text) for text in texts if text not in (None, EXPECT_NORMAL))
     for expectation in expected:
         if expectation.benchmark not in (None, *benchmarks):
             raise ConfigError(
                 f"expect={expectation.text}: {expectation.benchmark} does not run here;"
                 f" benchmarks: {', '.join(benchmarks)}"
+            )
+        if decided_by == "interval" and expectation.column not in INTERVAL_COLUMNS:
+            raise ConfigError(
+                f"expect={expectation.text}: {expectation.column} has no interval; use"
+                f" expect_by=median, or one of {', '.join(INTERVAL_COLUMNS)}"
             )
     return expected
 
@@ -406,6 +456,7 @@ class Job:
 def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
     """Check a composed configuration; raises ConfigError, in one line."""
     try:
+        whole = {**whole, "expect": with_bounds(whole["expect"])}
         settings = from_config(whole)
         _check_part(whole["scale"], whole["part"], whole["parts"])
     except ConfigError as error:

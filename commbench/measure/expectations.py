@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from commbench.config.settings import Expectation
+from commbench.config.settings import RATE_COLUMNS, Expectation
 from commbench.core.states import case_status
 from commbench.results.columns import Row, case_text
 
+MOST_MISSED = 3  # cases that are named in the line of a bound
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How often expectations were met, and a line for each that was missed or was not measured."""
+    """How many cases meet and miss expectations; a line for each bound that is missed, and for each
+    case that was not measured."""
 
     met: int = 0
+    cases_missed: int = 0
     missed: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()
 
     def __add__(self, other: Verdict) -> Verdict:
         return Verdict(
             self.met + other.met,
+            self.cases_missed + other.cases_missed,
             self.missed + other.missed,
             self.not_measured + other.not_measured,
         )
 
-    def passes(self, missing: str) -> bool:
+    def passes(self, unmeasured: str) -> bool:
         """Whether nothing was missed; what was not measured is missed, unless it is allowed."""
-        return not self.missed and (missing == "allow" or not self.not_measured)
+        return not self.missed and (unmeasured == "allow" or not self.not_measured)
 
     def summary(self) -> str:
         """`expect: 5 of 7 met, 1 missed, 1 not measured`."""
-        counts = {"missed": len(self.missed), "not measured": len(self.not_measured)}
+        counts = {"missed": self.cases_missed, "not measured": len(self.not_measured)}
         total = self.met + sum(counts.values())
         texts = [f"{count} {name}" for name, count in counts.items() if count]
         return f"expect: {', '.join([f'{self.met} of {total} met', *texts])}"
 
 
-def verdict_on(expected: Expectation, rows: Iterable[Row]) -> Verdict:
-    """Compare every case of the expectation's benchmark. A measured case without that column (a
-    barrier has no bandwidth) counts only where no case has it."""
-    chosen = [row for row in rows if expected.benchmark in (None, row["benchmark"])]
+def verdict_on(
+    expected: Expectation,
+    rows: Iterable[Row],
+    decided_by: Literal["median", "interval"] = "median",
+) -> Verdict:
+    """Compare every case that the expectation applies to. A measured case without that column (a
+    barrier has no bandwidth) counts only where no case has it.
+
+    By the interval, a case meets a bound if both ends of its interval do.
+    """
+    chosen = [row for row in rows if _is_meant(expected, row)]
     begin = f"expect {expected.text}:"
+    meets = COMPARE[expected.comparison]
     met = 0
     missed = []
     not_measured = []
@@ -51,12 +64,47 @@ def verdict_on(expected: Expectation, rows: Iterable[Row]) -> Verdict:
         value = row[expected.column]
         if case_status(row) != "ok":
             not_measured.append(f"{begin} {case_text(row)} is {row['status']}: {row['reason']}")
-        elif not isinstance(value, int | float):
             continue
-        elif COMPARE[expected.comparison](float(value), expected.bound):
+        if not isinstance(value, int | float):
+            continue
+        ends = _interval_ends(row, expected.column) if decided_by == "interval" else (value, value)
+        if ends is None:
+            not_measured.append(f"{begin} {case_text(row)} has no interval")
+        elif all(meets(float(end), expected.bound) for end in ends):
             met += 1
         else:
-            missed.append(f"{begin} {case_text(row)} has {value:g}")
+            interval = f" ({ends[0]:g} .. {ends[1]:g})" if decided_by == "interval" else ""
+            missed.append(f"{case_text(row)} has {value:g}{interval}")
     if not met and not missed and not not_measured:
         not_measured.append(f"{begin} no measured case has {expected.column}")
-    return Verdict(met, tuple(missed), tuple(not_measured))
+    line = f"{begin} {_missed_text(missed)}"
+    return Verdict(met, len(missed), (line,) if missed else (), tuple(not_measured))
+
+
+def _is_meant(expected: Expectation, row: Row) -> bool:
+    if expected.benchmark not in (None, row["benchmark"]):
+        return False
+    if expected.layout not in (None, row["layout"]):
+        return False
+    if expected.sizes_bytes is None:
+        return True
+    first, last = expected.sizes_bytes
+    return first <= (row["message_bytes"] or 0) <= last
+
+
+def _interval_ends(row: Row, column: str) -> tuple[float, float] | None:
+    """Both ends of the interval of the median, or of a rate at them; None without an interval."""
+    low_s = row["ci_low_s"]
+    high_s = row["ci_high_s"]
+    if low_s is None or high_s is None:
+        return None
+    if column not in RATE_COLUMNS:
+        return low_s, high_s
+    product = row[column] * row["median_s"]
+    return product / high_s, product / low_s
+
+
+def _missed_text(missed: Sequence[str]) -> str:
+    """The first MOST_MISSED cases that miss a bound, and how many more there are."""
+    more = len(missed) - MOST_MISSED
+    return ", ".join([*missed[:MOST_MISSED], *([f"and {more} more"] if more > 0 else [])])

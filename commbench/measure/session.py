@@ -410,7 +410,10 @@ class _Session:
         if setup.settings.expect:
             earlier = recorded_rows(Path(folder)) if setup.earlier.recorded else []
             judged = {row["case_id"]: row for row in earlier} | dict(rows)
-            verdicts = [verdict_on(each, judged.values()) for each in setup.settings.expect]
+            decided_by = setup.settings.expect_by
+            verdicts = [
+                verdict_on(each, judged.values(), decided_by) for each in setup.settings.expect
+            ]
         if setup.settings.expect_normal:
             verdicts.append(setup.request.judged(folder))
         return sum(verdicts, Verdict()) if verdicts else None

@@ -314,6 +314,7 @@ IGNORED = {
     "config.label",
     "config.output",
     "config.expect",
+    "config.expect_by",
     "config.writers",
     "reference",
     "broken_reasons",

@@ -50,6 +50,7 @@ SECTIONS = {
     "lines": "In short",
     "answers": "Answers",
     "comparisons": "Comparisons",
+    "guidelines": "Performance guidelines",
     "numbers": "Numbers",
     "best": "Best for each size",
     "layouts": "Layouts",
@@ -145,6 +146,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     answers = [(text, text in doubts) for text in (*verdicts, *summary.sentences())]
     yield "answers", answers
     yield "comparisons", list(map(_comparison, summary.results.comparisons))
+    yield "guidelines", summary.guideline_lines[:MOST_ROWS]
     yield "lines", numbers.benchmark_lines(summary.combined)
     yield "numbers", list(numbers.number_tables(summary.combined))
     best = _first_rows(tuple(BEST_CELLS), best_rows(summary.combined.best, summary.combined.level))

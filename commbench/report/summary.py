@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from .best import BEST_CELLS, best_rows, best_text
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from .combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from .compare_text import AbResult, comparison_table, read_ab_results
+from .guidelines import check_guidelines
 from .headline import trust
 from .machines import Machine, machines_of, rank_differences, run_groups
 from .reference import FAR, NORMAL, Judged, is_own, judge, references
@@ -186,6 +188,16 @@ class Summary:
         meaning = interval_meaning(row_dicts(self.combined.cases))
         meaning = meaning.replace("this run", "a run") if self._most_runs > 1 else meaning
         return f"Intervals: {meaning}." if meaning else ""
+
+    @functools.cached_property
+    def guideline_lines(self) -> list[str]:
+        """How many performance guidelines are violated, and a line for each violation."""
+        result = check_guidelines(self.results.cases)
+        violations = [
+            violation.text(self.combined.name(violation.variables, without=("pair",)))
+            for violation in result.violations
+        ]
+        return [*result.sentences(), *violations]
 
     def doubts(self) -> list[str]:
         """What to check before the numbers are used."""
@@ -404,6 +416,7 @@ def summary_text(summary: Summary, top: int) -> str:
         + paragraphs(_machine_lines(summary), terminal),
         "\n".join(["Answers", paragraphs((f"  * {text}" for text in answers if text), terminal)]),
         "\n".join(comparisons[:-1]),
+        _titled_lines("Performance guidelines", summary.guideline_lines, top, terminal),
         _titled_table(
             "Best backend and layout for each size",
             tuple(BEST_CELLS),
@@ -444,6 +457,14 @@ def _titled_table(
     table = table_text(columns, rows[:top], terminal)
     more = f"\n... and {len(rows) - top} more: --top {len(rows)}" if len(rows) > top else ""
     return f"{terminal.styled(title, 'bold')}\n{table}{more}\n"
+
+
+def _titled_lines(title: str, lines: Sequence[str], top: int, terminal: Terminal) -> str:
+    if not lines:
+        return ""
+    more = [f"... and {len(lines) - top} more: --top {len(lines)}"] if len(lines) > top else []
+    shown = (f"  * {line}" for line in lines[:top])
+    return "\n".join([terminal.styled(title, "bold"), paragraphs([*shown, *more], terminal)])
 
 
 def _machine_lines(summary: Summary) -> Iterator[str]:

@@ -222,8 +222,8 @@ ONE_LINE = {
     ),
     # expectations
     "expect=garbage": (
-        "expect=garbage is neither normal nor a comparison: write [benchmark:]column, one of >="
-        " <= > <"
+        "expect=garbage is neither normal nor a comparison: write"
+        " [benchmark:][layout:][FROM..TO:]column, one of >= <= > <"
     ),
     "expect=true": "expect=True is neither normal nor a comparison",
     "'expect=median_s>=fast'": "expect=median_s>=fast is neither normal nor a comparison",
