@@ -9,7 +9,8 @@ group testing: Sejdinovic and Johnson 2010).
 
 As in Wald's sequential test, a part is bad above log(parts / false_alarm): by the inequality of
 Ville a run names a node wrongly with at most that probability, whenever it stops. It is good below
-log(miss). A single round counts for at most a third of the first, since it may have been disturbed.
+log(miss). A single slow round counts for at most a third of the first, since it may have been
+disturbed; nothing makes a slow part fast.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ def bad_limit(cluster: Cluster, rule: SearchRule) -> float:
 def evidence_of(times: PairTimes, cluster: Cluster, rule: SearchRule) -> Evidence:
     """What the pairs say about each part."""
     parts = _parts_of(times, cluster)
-    limit = bad_limit(cluster, rule) / 3
+    bad = bad_limit(cluster, rule)
+    limit = bad / 3
     is_typical = _in_shortest_half(times)
     messages: Numbers = np.zeros(parts.shape)
     for _ in range(ESTIMATES):
@@ -167,7 +169,7 @@ def evidence_of(times: PairTimes, cluster: Cluster, rule: SearchRule) -> Evidenc
         noises = (_single_noise(times, noise, False), _single_noise(times, noise, True))
         least = tuple(max(math.log1p(rule.slowdown), SURE_NOISES * sigma) for sigma in noises)
         slow = np.where(times.is_latency, least[1], least[0])
-        ratios = np.clip(slow * (excess - slow / 2) / noise**2, -limit, limit)
+        ratios = np.clip(slow * (excess - slow / 2) / noise**2, -bad, limit)
         totals, messages, typical_log = _propagated(parts, ratios, messages, cluster.parts)
         # slow if its parts say so; with few pairs a part, only the pair itself can
         is_typical = (typical_log > math.log(0.5)) & (ratios < limit)

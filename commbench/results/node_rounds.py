@@ -31,14 +31,20 @@ def next_round(earlier: Sequence[Round], evidence: Evidence | None, nodes: int, 
     """The round after these; without pairs if each node is good or bad, or the rounds are spent."""
     number = len(earlier)
     if number < RANDOM_ROUNDS:
-        order = list(range(nodes))
-        Random(f"{seed}/nodes").shuffle(order)
-        return Round(tuple(pairing(order, number)), 1)
+        return random_rounds(nodes, seed)[number]
     if evidence is None or number >= MOST_ROUNDS:
         return Round((), 1)
     met = {frozenset(pair) for former in earlier for pair in former.pairs}
     pairs = _confirming_pairs(evidence, met, Random(f"{seed}/{number}"))
     return Round(tuple(pairs), _visits(evidence))
+
+
+def random_rounds(nodes: int, seed: int) -> list[Round]:
+    """The first rounds, in which no two nodes meet twice; fewer where these are all partners."""
+    order = list(range(nodes))
+    Random(f"{seed}/nodes").shuffle(order)
+    turns = range(min(RANDOM_ROUNDS, nodes - 1))
+    return [Round(tuple(pairing(order, turn)), 1) for turn in turns]
 
 
 def _visits(evidence: Evidence) -> int:
