@@ -32,6 +32,7 @@ commbench report PATH... [--html F]  what to use, what is slow, how sure that is
 commbench compare BASE NEW           did it get faster: a verdict per case, with its interval
 commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches each, then the
                                      same verdict
+commbench locate [KEY=VALUE ...]     which node is slow, in few rounds of pairs of nodes
 commbench predict PATH... --params N the communication of a data-parallel step on what was measured
 commbench export PATH... --csv FILE  results as CSV
 commbench replay TRACE...            where a training job's communication time goes, by its traces
@@ -57,9 +58,10 @@ COMMANDS = {  # command with its own options -> module, function
     "replay": ("commbench.cli.replay", "replay"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
+    "locate": ("commbench.cli.locate", "locate"),
     "doctor": ("commbench.cli.doctor", "doctor"),
 }
-MEASURING_COMMANDS = ("resume", "ab")
+MEASURING_COMMANDS = ("resume", "ab", "locate")
 OTHER_COMMANDS = ("run", "help")
 
 

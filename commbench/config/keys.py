@@ -50,6 +50,7 @@ OWN_TARGETS = {  # group -> prefix of the targets that need no permission
     "launcher": "commbench.launchers.",
     "timing": "commbench.config.settings.Timing",
     "budget": "commbench.config.settings.Budget",
+    "search": "commbench.config.settings.NodeSearch",
 }
 CONTRACTS = {"backend": Backend, "benchmark": Benchmark, "writer": Writer, "launcher": Launcher}
 # environment variables that make a process load or run other code
@@ -124,6 +125,7 @@ KEY_TABLE = (
     Key("sizes", Kind.OTHER, axis=True),
     Key("sizes_per", Kind.CHOICE, ("message", "rank")),
     Key("pairs", Kind.OTHER, axis=True),
+    Key("search", Kind.MAPPING),
     *(_of_variable(each) for each in TABLE if each.choices is not None),
     Key("env", Kind.MAPPING),
     Key("launch", Kind.INTEGER),

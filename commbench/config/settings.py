@@ -79,6 +79,8 @@ BUDGET_BOUNDS = {
     "late_s": (1, 86400),
     "silence_s": (5, 86400),
 }
+SEARCH = "search"  # pairs=search
+SEARCH_BOUNDS = {"slowdown": (0.01, 10.0)}
 MAX_PAIRS = 10**6  # of all layouts and sizes together: each pair is a case
 NUMERIC_COLUMNS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
 # keys whose values become settings unchanged
@@ -155,6 +157,18 @@ class Budget:
         _check_bounds("budget", self, BUDGET_BOUNDS)
 
 
+@dataclass(frozen=True)
+class NodeSearch:
+    """What `pairs=search` looks for: ranks that take longer than typical by at least `slowdown`
+    (0.1 is 10 %), and slow switches. `switches` has the switch of each host."""
+
+    slowdown: float = 0.10
+    switches: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_bounds("search", self, SEARCH_BOUNDS)
+
+
 def _check_bounds(group: str, settings: object, bounds: Mapping[str, tuple[float, float]]) -> None:
     """Raises ConfigError for a number outside of its bounds; null has none."""
     for name, (least, most) in bounds.items():
@@ -196,6 +210,7 @@ class Settings:
     # rank: of each rank's block where a collective divides its message
     sizes_per: Literal["message", "rank"]
     pairs: Pairs
+    search: NodeSearch
     # variable -> its values, of each variable with a key that has no field below; in_place=None is
     # the operation's default
     axes: Mapping[str, tuple[Any, ...]]
@@ -278,6 +293,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         **{name: read(name) for name in UNCHANGED},
         sizes_to_memory=f"..{TO_MEMORY}" in str(raw.get("sizes")),
         pairs=_checked_pairs(raw.get("pairs")),
+        search=_checked_search(read, benchmarks, layouts),
         axes={name: _axis_values(read, name, device) for name in AXIS_KEYS},
         device=device,
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
@@ -338,17 +354,39 @@ def too_many_pairs(
 
 def _checked_pairs(value: Any) -> Pairs:
     """Raises ConfigError."""
-    if value in ("neighbours", "all"):
+    if value in ("neighbours", "all", SEARCH):
         return str(value)
     pairs: list[Any] = value if isinstance(value, list) and value else [None]
     for pair in pairs:
         is_pair = isinstance(pair, list) and len(pair) == 2
         if not is_pair or not all(type(rank) is int and rank >= 0 for rank in pair):
             raise ConfigError(
-                f"pairs={value} is neither neighbours, all nor a list of rank pairs like"
+                f"pairs={value} is neither neighbours, all, search nor a list of rank pairs like"
                 " [[0,1],[2,3]]"
             )
     return tuple((first, second) for first, second in pairs)
+
+
+def _checked_search(
+    read: Callable[[str], Any], benchmarks: Sequence[Benchmark], layouts: Sequence[Layout]
+) -> NodeSearch:
+    """Raises ConfigError, with pairs=search also for a run that it can't be in."""
+    search: NodeSearch = construct(
+        {**read("search"), "_target_": "commbench.config.settings.NodeSearch"}, "search", ()
+    )
+    if read("pairs") != (SEARCH,):
+        return search
+    without = [benchmark.name for benchmark in benchmarks if "pair" not in benchmark.axes]
+    if without:
+        raise ConfigError(
+            f"pairs=search times pairs of ranks, which {without[0]} has none of; use"
+            " benchmark=[p2p_bandwidth,p2p_latency]"
+        )
+    if len(layouts) > 1:
+        raise ConfigError("pairs=search takes one layout; run it once for each")
+    if read("schedule") != "rounds":
+        raise ConfigError("pairs=search times many pairs at once; it needs schedule=rounds")
+    return search
 
 
 def _checked_env(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -146,6 +146,12 @@ def _turn(size: int, turn: int) -> list[Pair]:
     return [(min(pair), max(pair)) for pair in opposite if max(pair) < size]
 
 
+def pairing(places: Sequence[int], turn: int) -> list[Pair]:
+    """Disjoint pairs of these places; any two of them meet once in the turns 0 to len(places) - 2
+    (if their number is odd, to len(places) - 1)."""
+    return [(places[first], places[second]) for first, second in _turn(len(places), turn)]
+
+
 def rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
     """Divide pairs into rounds in which no rank occurs twice; each pair goes into the first round
     with room for it."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from commbench.buffers.memory import buffer_bytes
 from commbench.config.keys import EVENT_TIMED
-from commbench.config.settings import Settings
+from commbench.config.settings import SEARCH, Settings
 from commbench.core.case import Benchmark, Planned, World
 from commbench.core.layout import (
     AlikePairs,
@@ -26,6 +26,7 @@ from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec, Program
 from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimingMode
 from commbench.results.columns import grouped
+from commbench.results.node_rounds import random_rounds
 
 WINDOW_CAP_BYTES = 256 * 2**20  # per rank, of messages in flight
 # per rank, of all copies of one buffer
@@ -78,6 +79,20 @@ class AlikeCases:
         """The pairs of all cases, where all have as many (only rounds of listed pairs do not, and
         each of these is a case by itself)."""
         return self.cases * len(self.planned.case.pairs)
+
+
+def plan_round(
+    settings: Settings, world: World, facts: PlanFacts, pairs: Sequence[Pair], first_order: int
+) -> tuple[Planned, ...]:
+    """The cases of a further round of a search."""
+    jobs = [
+        planner.planned(case)
+        for planner in _planners(settings, world, facts)
+        for case in planner.cases(
+            [pairs_text(each) for each in _directions(pairs, planner.benchmark)]
+        )
+    ]
+    return tuple(replace(job, order=first_order + number) for number, job in enumerate(jobs))
 
 
 def plan_outline(settings: Settings, world: World, facts: PlanFacts) -> tuple[AlikeCases, ...]:
@@ -153,10 +168,18 @@ def _messages(
         yield NO_DTYPE, 0, 0
         return
     for kind, sizes in zip(settings.dtypes, settings.sizes, strict=True):
-        for size_bytes in sizes:
+        for size_bytes in _sizes_of(settings, benchmark, sizes):
             message_bytes = size_bytes * (blocks if settings.sizes_per == "rank" else 1)
             count = message_bytes // dtype(kind).itemsize // blocks
             yield kind, count * blocks * dtype(kind).itemsize or message_bytes, count
+
+
+def _sizes_of(settings: Settings, benchmark: Benchmark, sizes: Sequence[int]) -> Sequence[int]:
+    """A search needs one size of each operation: the largest for a bandwidth, the smallest for a
+    latency."""
+    if settings.pairs != SEARCH or not sizes:
+        return sizes
+    return (max(sizes) if "window" in benchmark.axes else min(sizes),)
 
 
 def _axes(
@@ -208,8 +231,21 @@ def _pairs_at_once(settings: Settings, layout: Layout, benchmark: Benchmark) -> 
         chosen = [(rank, rank + 1) for rank in range(layout.size - 1)]
     else:
         chosen = [pair for pair in settings.pairs if isinstance(pair, tuple)]
+    if settings.pairs == SEARCH:
+        return [
+            pairs
+            for each in random_rounds(layout.size, settings.seed)
+            for pairs in _directions(each.pairs, benchmark)
+        ] or [[]]
     groups = rounds(chosen) if settings.schedule == "rounds" else [[pair] for pair in chosen]
     return groups or [[]]
+
+
+def _directions(pairs: Sequence[Pair], benchmark: Benchmark) -> list[list[Pair]]:
+    """These pairs, and the same the other way for an operation that sends in one direction."""
+    forth = list(pairs)
+    back = [(second, first) for first, second in pairs]
+    return [forth, back] if "window" in benchmark.axes else [forth]
 
 
 def _window(window: object, message_bytes: int, buffers: object) -> int | None:

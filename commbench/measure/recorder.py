@@ -62,6 +62,11 @@ class Recorder:
         self.writers.begin(self._run)
         self.reporter.begin(self._run)
 
+    def add_cases(self, cases: Iterable[Planned]) -> None:
+        """Cases that were not planned at the start follow."""
+        self._run["cases"] += sum(len(row_ids(planned)) for planned in cases)
+        self.reporter.plan_more(self._run["cases"])
+
     def begin_visit(self, planned: Planned) -> None:
         """A visit of the case begins."""
         for case_id in row_ids(planned):

@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from commbench.buffers.memory import largest_bytes, resident_bytes
-from commbench.config.settings import Settings
+from commbench.config.settings import SEARCH, Settings
 from commbench.core.case import CaseGroup, Planned, RankIdentity, World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.program import Group
 from commbench.core.protocols import Communicator, Control
+from commbench.core.terminal import Terminal
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
 from commbench.launchers.join import join_world
 from commbench.results.columns import Row
 from commbench.results.run_folder import read_record
+from commbench.results.suspect_table import Search
 from commbench.world.exit_protocol import process_text
 from commbench.world.heartbeat import Heartbeat, Progress
 from commbench.world.output import print_error
@@ -40,6 +42,7 @@ from .case import CaseVisit
 from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
 from .expectations import Verdict, verdict_on
+from .node_search import NextRound, SearchRounds, check_search, places_of, search_of
 from .plan import PlanFacts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
@@ -72,6 +75,8 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
         if idle is not None and world.rank == 0:
             print_error(f"layout=auto: {idle}")
         settings = replace(settings, layouts=(layout,))
+    if settings.pairs == SEARCH:
+        check_search(settings.layouts[0])
     check_layouts(settings.layouts, world)
     mine = machine_facts.collect() | {"run.digest": request.job.digest, "run.bind": binding}
     with meetings_end(MEETING_S, "preflight", identity):
@@ -147,6 +152,9 @@ class _Session:
         self._clocks = GlobalClocks(setup.world, settings.interface)
         self._recorder = Recorder(settings, run, sum(len(row_ids(case)) for case in self._cases))
         self.early_end = EarlyEnd(setup.world, self._recorder, run, setup.request.has_parent)
+        self._search: SearchRounds | None = None
+        if settings.pairs == SEARCH:
+            self._search = SearchRounds(settings, setup.world, setup.facts)
         self._reference: ReferenceCase | None = None
         if settings.timing.visits > 1 and settings.backend.launchers != "none":
             self._reference = ReferenceCase(settings, setup.world, setup.facts)
@@ -223,14 +231,14 @@ class _Session:
         if setup.world.rank == 0:
             self._begin_writing()
         number = 1
-        remaining = self._cases
+        remaining = self._cases or self._next_round()
         while remaining:
             begun_s = time.monotonic()
             for planned in pass_order(remaining, setup.settings, number):
                 # a copy: the programs of all ranks are released with it
                 self._visit(replace(planned), number)
             self._measure_reference(number)
-            remaining = self._next_pass(remaining, begun_s)
+            remaining = self._next_pass(remaining, begun_s) or self._next_round()
             number = number + 1
         self._recorder.flag_disturbed(self._cases, self._conditions)
         status = self._finish() if setup.world.rank == 0 else 0
@@ -342,6 +350,26 @@ class _Session:
             time.sleep(wait_s)
         return tuple(planned for planned in cases if planned.order in chosen)
 
+    def _next_round(self) -> tuple[Planned, ...]:
+        """The further cases of a search, as rank 0 decides."""
+        if self._search is None:
+            return ()
+        repeated = self._search.repeated()
+        if repeated:
+            return repeated
+        value = None
+        if self._setup.world.rank == 0:
+            ended = self._recorder.stopped or self._budget.end_reason()
+            search = None if ended else self._search_so_far(self._search)
+            value = self._search.choose(None if search is None else search.evidence).plain()
+        decided = self._setup.control.decide(value, self._deadline_s, "the next round")
+        library = self._library.communicator.facts().get("library")
+        further = self._search.further(NextRound.of_plain(decided), len(self._cases), library)
+        self._cases += further
+        if self._setup.world.rank == 0 and further:
+            self._recorder.add_cases(further)
+        return further
+
     # ------------------------------------------------------------ the record of the run, on rank 0
 
     def _begin_writing(self) -> None:
@@ -387,33 +415,60 @@ class _Session:
             self._recorder.close("running", 0, None)
             return int(run["exit_status"])
         rows = self._recorder.rows
-        verdict = self._verdict(rows)
+        verdict = self._verdict()
         statuses = {
             **setup.earlier.recorded,
             **{case_id: values["status"] for case_id, values in rows.items()},
         }
         bad = set(BAD).intersection(statuses.values())
         met = verdict is None or verdict.passes(setup.settings.expect_missing)
-        status = 1 if bad or not met or self._recorder.has_left_out else 0
+        search = self._search_so_far(self._search) if self._search is not None else None
+        clean = search is None or search.is_clean
+        status = 1 if bad or not met or not clean or self._recorder.has_left_out else 0
+        if search is not None:
+            run["search"] = search.record()
         lines = () if verdict is None else (*verdict.missed, *verdict.not_measured)
         self._recorder.close("done", status, "; ".join(lines) or None)
+        if search is not None:
+            print(f"{search.text(Terminal.of(sys.stdout))}\nresults: {run['folder']}")
         if verdict is not None:
             print("\n".join([*lines, verdict.summary()]), file=sys.stderr)
         return int(run["exit_status"])  # 3 if results could not be saved
 
-    def _verdict(self, rows: Mapping[str, Row]) -> Verdict | None:
+    def _search_so_far(self, rounds: SearchRounds) -> Search | None:
+        """What all rows of the run say about the ranks, on rank 0."""
+        setup = self._setup
+        settings = setup.settings
+        layout = settings.layouts[0]
+        names = self._conditions.hosts
+        if len(names) < len(setup.world.nodes):  # simulated nodes are on one host
+            names = tuple(f"node{node}" for node in range(len(setup.world.nodes)))
+        hosts = [names[setup.world.node_of(rank)] for rank in layout.members(setup.world)]
+        places = places_of(settings.search, layout, hosts)
+        return search_of(
+            self._all_rows().values(),
+            places,
+            settings.search.slowdown,
+            rounds.count,
+            self._budget.spent_s,
+        )
+
+    def _all_rows(self) -> dict[str, Row]:
+        """The rows of the run, also those of earlier starts, by case_id."""
+        setup = self._setup
+        earlier = recorded_rows(Path(setup.run["folder"])) if setup.earlier.recorded else []
+        return {**{row["case_id"]: row for row in earlier}, **self._recorder.rows}
+
+    def _verdict(self) -> Verdict | None:
         """Compare all cases of the run with the user's expectations, also those of earlier starts;
         None without expectations."""
         setup = self._setup
         folder = setup.run["folder"]
         verdicts = []
         if setup.settings.expect:
-            earlier = recorded_rows(Path(folder)) if setup.earlier.recorded else []
-            judged = {row["case_id"]: row for row in earlier} | dict(rows)
+            judged = self._all_rows().values()
             decided_by = setup.settings.expect_by
-            verdicts = [
-                verdict_on(each, judged.values(), decided_by) for each in setup.settings.expect
-            ]
+            verdicts = [verdict_on(each, judged, decided_by) for each in setup.settings.expect]
         if setup.settings.expect_normal:
             verdicts.append(setup.request.judged(folder))
         return sum(verdicts, Verdict()) if verdicts else None

@@ -195,6 +195,10 @@ class Reporter:
         self._pass_begun_s = time.monotonic()
         self._show()
 
+    def plan_more(self, cases: int) -> None:
+        """The run has so many cases now."""
+        self._state.cases = cases
+
     def starts(self, case: Case) -> None:
         self._state.current = case_text(vars(case))
         self._show()

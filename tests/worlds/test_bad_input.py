@@ -202,10 +202,12 @@ ONE_LINE = {
         "staging=pinned copies between a GPU and the host; with device=cpu there is none to copy"
     ),
     "staging=foo": "staging=foo is unknown; allowed: auto, none, pinned",
-    "pairs=foo": "pairs=foo is neither neighbours, all nor a list of rank pairs like [[0,1],[2,3]]",
-    "pairs=[0,1]": "is neither neighbours, all nor a list",
-    "pairs=[[0,1],[2]]": "is neither neighbours, all nor a list",
-    "pairs=[[0,-1]]": "is neither neighbours, all nor a list",
+    "pairs=foo": (
+        "pairs=foo is neither neighbours, all, search nor a list of rank pairs like [[0,1],[2,3]]"
+    ),
+    "pairs=[0,1]": "is neither neighbours, all, search nor a list",
+    "pairs=[[0,1],[2]]": "is neither neighbours, all, search nor a list",
+    "pairs=[[0,-1]]": "is neither neighbours, all, search nor a list",
     "label=[a,b]": "label takes one value per run",
     # devices this machine has not
     "backend=tcp device=cuda": "device=cuda can't be used with backend=tcp; allowed: cpu",

@@ -1,0 +1,150 @@
+"""A search for slow ranks (`pairs=search`): after each round of pairs rank 0 chooses the next from
+the rows so far, and says at the end who is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from commbench.config.settings import NodeSearch, Settings
+from commbench.core.case import Planned, World
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout, Pair
+from commbench.core.states import case_status
+from commbench.results.bad_nodes import (
+    LEAST_NODES,
+    Cluster,
+    Evidence,
+    PairTimes,
+    SearchRule,
+    evidence_of,
+)
+from commbench.results.columns import Row
+from commbench.results.node_rounds import Round, next_round, random_rounds
+from commbench.results.suspect_table import Places, Search
+
+from .plan import PlanFacts, plan_round
+
+
+def check_search(layout: Layout) -> None:
+    """Raises ConfigError for too few ranks."""
+    if layout.size < LEAST_NODES:
+        raise ConfigError(
+            f"layout={layout} has {layout.size} ranks; a search compares them with each other and"
+            f" needs at least {LEAST_NODES}",
+            shared=True,
+        )
+
+
+def places_of(search: NodeSearch, layout: Layout, hosts: Sequence[str]) -> Places:
+    """The ranks of the layout with their hosts and groups: the nodes, if these have several ranks;
+    else the switches. `hosts` are those of the ranks."""
+    if layout.nodes == 1:
+        groups: list[str | None] = [None] * layout.size
+    elif layout.ranks_per_node > 1:
+        groups = [
+            f"{hosts[rank]} (node {rank // layout.ranks_per_node})" for rank in range(layout.size)
+        ]
+    else:
+        groups = [search.switches.get(host) for host in hosts]
+    cluster, names = Cluster.of_names(groups)
+    return Places(layout, tuple(hosts), cluster, names)
+
+
+def pair_times(rows: Iterable[Row]) -> PairTimes:
+    """The measured pairs. Those of one case run at the same time, so they share what is typical."""
+    entries = [
+        (
+            row["order"],
+            row["window"] is None,
+            row["source"],
+            row["destination"],
+            float(np.mean(np.log(row["visit_medians_s"]))),
+            len(row["visit_medians_s"]),
+        )
+        for row in rows
+        if case_status(row) == "ok" and row["source"] is not None
+    ]
+    columns = list(zip(*entries, strict=True)) or [()] * 6
+    return PairTimes(
+        np.array(columns[0], dtype=np.int64),
+        np.array(columns[1], dtype=bool),
+        np.array(columns[2], dtype=np.int64),
+        np.array(columns[3], dtype=np.int64),
+        np.array(columns[4], dtype=np.float64),
+        np.array(columns[5], dtype=np.int64),
+    )
+
+
+def search_of(
+    rows: Iterable[Row], places: Places, slowdown: float, rounds: int, spent_s: float
+) -> Search | None:
+    """What the rows say about the ranks; None if no pair could be measured."""
+    times = pair_times(rows)
+    if not len(times):
+        return None
+    evidence = evidence_of(times, places.cluster, SearchRule(slowdown=slowdown))
+    return Search(places, times, evidence, rounds, spent_s)
+
+
+@dataclass(frozen=True)
+class NextRound:
+    """What rank 0 decides: the pairs of the next round, none at the end, and their visits."""
+
+    pairs: tuple[Pair, ...]
+    visits: int
+
+    def plain(self) -> list[Any]:
+        """As JSON, for the control plane."""
+        return [self.pairs, self.visits]
+
+    @classmethod
+    def of_plain(cls, value: Sequence[Any]) -> NextRound:
+        pairs, visits = value
+        return cls(tuple((first, second) for first, second in pairs), visits)
+
+
+class SearchRounds:
+    """The rounds so far, the same on all ranks. A round with several visits is several passes."""
+
+    def __init__(self, settings: Settings, world: World, facts: PlanFacts) -> None:
+        self._settings = settings
+        self._world = world
+        self._facts = facts
+        self._nodes = settings.layouts[0].size
+        self._rounds = random_rounds(self._nodes, settings.seed)
+        self._cases: tuple[Planned, ...] = ()
+        self._visits_left = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._rounds)
+
+    def repeated(self) -> tuple[Planned, ...]:
+        """The cases of the last round if it has visits left."""
+        if self._visits_left == 0:
+            return ()
+        self._visits_left -= 1
+        return self._cases
+
+    def choose(self, evidence: Evidence | None) -> NextRound:
+        """The next round, on rank 0."""
+        chosen = next_round(self._rounds, evidence, self._nodes, self._settings.seed)
+        return NextRound(chosen.pairs, chosen.visits)
+
+    def further(
+        self, decided: NextRound, first_order: int, library: str | None
+    ) -> tuple[Planned, ...]:
+        """The cases of the round that rank 0 has decided on."""
+        if not decided.pairs:
+            return ()
+        self._rounds.append(Round(decided.pairs, decided.visits))
+        self._visits_left = decided.visits - 1
+        planned = plan_round(self._settings, self._world, self._facts, decided.pairs, first_order)
+        self._cases = tuple(
+            replace(each, case=replace(each.case, library=library)) for each in planned
+        )
+        return self._cases

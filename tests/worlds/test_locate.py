@@ -1,0 +1,58 @@
+"""`commbench locate` as a user runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+SIMULATED = (
+    "commbench",
+    "locate",
+    "backend=simulated",
+    "sizes=[8,1KiB]",
+    "window=2",
+    "timing=fixed",
+    "timing.repetitions=10",
+    "timing.warmup_repetitions=1",
+    "timing.warmup_s=0",
+    "backend.model.noise=0.02",
+)
+
+
+def test_a_slow_node_is_named_stored_and_makes_the_status_1(world: Callable[..., Any]) -> None:
+    run = world(
+        *SIMULATED,
+        "layout=16x1",
+        "backend.model.slow_rank=7",
+        "backend.model.slow_factor=1.2",
+        status=1,
+    )
+    assert "15 good, 1 bad, 0 undecided" in run.stdout
+    assert "Slurm: --exclude=node7" in run.stdout
+    record = run.record
+    assert (record["search"]["bad"], record["search"]["undecided"]) == (["node7"], [])
+    assert record["cases"] == len(run.cases)
+    assert set(run.cases.status) == {"ok"}
+
+
+def test_healthy_nodes_are_good_and_make_the_status_0(world: Callable[..., Any]) -> None:
+    run = world(*SIMULATED, "layout=16x1", status=0)
+    assert "16 good, 0 bad, 0 undecided" in run.stdout
+
+
+def test_ranks_of_one_real_node_are_searched(world: Callable[..., Any]) -> None:
+    """Whether two cores are even is not known, only that each rank is judged."""
+    words = ("backend=tcp", "layout=1x5", "timing=fixed", "timing.repetitions=10", "sizes=[8,1KiB]")
+    run = world("commbench", "locate", *words, status=None)
+    search = run.record["search"]
+    assert 4 <= search["rounds"] <= 8
+    assert len(search["log10_odds"]["sends"]) == 5
+    assert run.status == (1 if search["bad"] or search["undecided"] else 0), run.explain()
+
+
+def test_too_few_ranks_are_refused_in_one_line(world: Callable[..., Any]) -> None:
+    run = world(*SIMULATED, "layout=1x4", status=2)
+    assert run.stderr == (
+        "commbench: layout=1x4 has 4 ranks; a search compares them with each other and needs at"
+        " least 5\n"
+    )
