@@ -136,13 +136,16 @@ class FileTraffic:
 
 def _read_file(path: str) -> FileTraffic:
     """Raises ConfigError for a file that is no square matrix of bytes."""
+    if "\0" in path or not Path(path).is_file():
+        raise ConfigError(
+            f"traffic={path!r} is neither a known name nor a file; allowed:"
+            f" {', '.join((*PATTERNS, *USUAL))}, or the path of a matrix"
+        )
     try:
         lines = Path(path).read_bytes().decode(errors="replace").splitlines()
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
         raise ConfigError(
-            f"traffic={path} is neither a known name nor a file that can be read ({reason});"
-            f" allowed: {', '.join((*PATTERNS, *USUAL))}, or the path of a matrix"
+            f"traffic={path} can't be read: {error.strerror}; choose another file"
         ) from error
     rows = {number: line.split() for number, line in enumerate(lines, 1) if line.strip()}
     if not 2 <= len(rows) <= MAX_RANKS:
