@@ -11,7 +11,7 @@ from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.variables import Case
 
 from .collective import DATA, SOURCE, Collective
-from .expert_traffic import Matrix
+from .expert_traffic import TrafficMatrix
 from .traffic import rank_loads, recorded_traffic, traffic_elements
 
 
@@ -43,7 +43,7 @@ class AllToAllV(Collective):
         (PARAM's busbw of all_to_allv); None if that is nothing."""
         return int(rank_loads(_elements(case, size)).max()) / case.elements or None
 
-    def traffic_bytes(self, case: Case, size: int) -> Matrix:
+    def traffic_bytes(self, case: Case, size: int) -> TrafficMatrix:
         return _elements(case, size) * dtype(case.dtype).itemsize
 
     def program(self, case: Case, rank: int, size: int) -> Program:
@@ -82,7 +82,7 @@ def _blocks(salt: int, counts: dict[int, int]) -> Pattern | None:
     return concatenated(parts) if parts else None
 
 
-def _elements(case: Case, size: int) -> Matrix:
+def _elements(case: Case, size: int) -> TrafficMatrix:
     return traffic_elements(_text(case), size, case.elements, dtype(case.dtype).itemsize)
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.payload import mixed
 
-from .expert_traffic import USUAL, ExpertTraffic, Matrix
+from .expert_traffic import USUAL, ExpertTraffic, TrafficMatrix
 
 MAX_RANKS = 16384  # of a file
 MAX_CELL_BYTES = 2**53
@@ -38,7 +38,7 @@ class Traffic(Protocol):
     @property
     def text(self) -> str: ...
 
-    def matrix(self, ranks: int, elements: int) -> Matrix:
+    def matrix(self, ranks: int, elements: int) -> TrafficMatrix:
         """Bytes if `has_bytes`, else elements, of which the rank that sends most sends `elements`.
         Raises Unsupported for a number of ranks that the traffic is not for."""
 
@@ -53,60 +53,60 @@ class PatternTraffic:
     has_bytes: ClassVar[bool] = False
     text: str
 
-    def matrix(self, ranks: int, elements: int) -> Matrix:
+    def matrix(self, ranks: int, elements: int) -> TrafficMatrix:
         return PATTERNS[self.text](ranks, elements)
 
 
-def _uniform(ranks: int, elements: int) -> Matrix:
+def _uniform(ranks: int, elements: int) -> TrafficMatrix:
     """Each rank sends the same to all, itself included, as in all_to_all."""
     order = np.arange(ranks)
     distance = (order - order[:, None] - 1) % ranks  # 0 for the next rank, so its own is the last
     return np.take(_shares(elements, ranks), distance)
 
 
-def _incast(ranks: int, elements: int) -> Matrix:
+def _incast(ranks: int, elements: int) -> TrafficMatrix:
     """All others send to rank 0."""
     matrix = _silence(ranks)
     matrix[1:, 0] = elements
     return matrix
 
 
-def _outcast(ranks: int, elements: int) -> Matrix:
+def _outcast(ranks: int, elements: int) -> TrafficMatrix:
     """Rank 0 sends to all others."""
     matrix = _silence(ranks)
     matrix[0, 1:] = _shares(elements, ranks - 1)
     return matrix
 
 
-def _ring(ranks: int, elements: int) -> Matrix:
+def _ring(ranks: int, elements: int) -> TrafficMatrix:
     """Each rank sends to the next one."""
     return _cycle(np.arange(ranks), elements)
 
 
-def _permutation(ranks: int, elements: int) -> Matrix:
+def _permutation(ranks: int, elements: int) -> TrafficMatrix:
     """Each rank sends to another one, in a shuffled ring."""
     hashes = mixed(np.arange(1, ranks + 1, dtype=np.uint64))
     return _cycle(np.argsort(hashes), elements)
 
 
-def _cycle(order: NDArray[Any], elements: int) -> Matrix:
+def _cycle(order: NDArray[Any], elements: int) -> TrafficMatrix:
     """Each rank of the order sends to its successor."""
     matrix = _silence(len(order))
     matrix[order, np.roll(order, -1)] = elements
     return matrix
 
 
-def _silence(ranks: int) -> Matrix:
+def _silence(ranks: int) -> TrafficMatrix:
     return np.zeros((ranks, ranks), dtype=np.int64)
 
 
-def _shares(elements: int, receivers: int) -> Matrix:
+def _shares(elements: int, receivers: int) -> TrafficMatrix:
     """Parts that differ by one element at most, the larger ones first."""
     share, rest = divmod(elements, receivers)
     return share + (np.arange(receivers) < rest)
 
 
-PATTERNS: Mapping[str, Callable[[int, int], Matrix]] = {
+PATTERNS: Mapping[str, Callable[[int, int], TrafficMatrix]] = {
     "uniform": _uniform,
     "incast": _incast,
     "outcast": _outcast,
@@ -124,9 +124,9 @@ class FileTraffic:
 
     has_bytes: ClassVar[bool] = True
     text: str
-    values: Matrix = field(repr=False, compare=False)
+    values: TrafficMatrix = field(repr=False, compare=False)
 
-    def matrix(self, ranks: int, elements: int) -> Matrix:
+    def matrix(self, ranks: int, elements: int) -> TrafficMatrix:
         if ranks != len(self.values):
             raise Unsupported(
                 f"traffic={self.text} is for {len(self.values)} ranks, the layout has {ranks}"
@@ -202,7 +202,7 @@ def recorded_traffic(text: str) -> Traffic:
 
 
 @lru_cache(maxsize=8)  # of thousands of ranks each takes 100 MB
-def traffic_elements(text: str, ranks: int, elements: int, itemsize: int) -> Matrix:
+def traffic_elements(text: str, ranks: int, elements: int, itemsize: int) -> TrafficMatrix:
     """Elements from each rank to each; raises Unsupported where the traffic does not fit ranks or
     element type."""
     traffic = recorded_traffic(text)
@@ -220,7 +220,7 @@ def traffic_elements(text: str, ranks: int, elements: int, itemsize: int) -> Mat
     return matrix
 
 
-def rank_loads(matrix: Matrix) -> Matrix:
+def rank_loads(matrix: TrafficMatrix) -> TrafficMatrix:
     """What each rank sends to or receives from others, whichever is more."""
     others = matrix - np.diag(np.diag(matrix))
     return np.asarray(np.maximum(others.sum(axis=1), others.sum(axis=0)))
