@@ -201,21 +201,32 @@ def recorded_traffic(text: str) -> Traffic:
     return traffic
 
 
-@lru_cache(maxsize=8)  # of thousands of ranks each takes 100 MB
 def traffic_elements(text: str, ranks: int, elements: int, itemsize: int) -> TrafficMatrix:
     """Elements from each rank to each; raises Unsupported where the traffic does not fit ranks or
     element type."""
-    traffic = recorded_traffic(text)
-    matrix = traffic.matrix(ranks, elements)
-    if traffic.has_bytes:
-        broken = np.argwhere(matrix % itemsize)
-        if len(broken):
-            sender, receiver = broken[0]
-            raise Unsupported(
-                f"traffic={text}: {matrix[sender, receiver]} B from rank {sender} to {receiver} are"
-                f" no whole number of elements of {itemsize} B; take dtype=uint8"
-            )
-        matrix = matrix // itemsize
+    if recorded_traffic(text).has_bytes:
+        return _own_elements(text, ranks, itemsize)
+    return _divided_elements(text, ranks, elements)
+
+
+@lru_cache(maxsize=8)  # of thousands of ranks each takes 100 MB
+def _divided_elements(text: str, ranks: int, elements: int) -> TrafficMatrix:
+    matrix = recorded_traffic(text).matrix(ranks, elements)
+    matrix.flags.writeable = False
+    return matrix
+
+
+@lru_cache(maxsize=32)  # a plan asks for each of them with every size
+def _own_elements(text: str, ranks: int, itemsize: int) -> TrafficMatrix:
+    matrix = recorded_traffic(text).matrix(ranks, 0)
+    broken = np.argwhere(matrix % itemsize)
+    if len(broken):
+        sender, receiver = broken[0]
+        raise Unsupported(
+            f"traffic={text}: {matrix[sender, receiver]} B from rank {sender} to {receiver} are"
+            f" no whole number of elements of {itemsize} B; take dtype=uint8"
+        )
+    matrix = matrix // itemsize
     matrix.flags.writeable = False
     return matrix
 
