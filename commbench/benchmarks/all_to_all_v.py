@@ -12,7 +12,7 @@ from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.variables import Case
 
 from .collective import DATA, SOURCE, Collective
-from .expert_traffic import Matrix
+from .expert_traffic import TrafficMatrix
 from .traffic import rank_loads, recorded_traffic, traffic_elements
 
 
@@ -22,7 +22,7 @@ class UnevenAllToAll(Collective):
     name = "all_to_all_v"
     min_ranks = 2
 
-    def matrix(self, case: Case, size: int) -> Matrix:
+    def matrix(self, case: Case, size: int) -> TrafficMatrix:
         """Elements from each rank to each [senders, receivers]."""
         raise NotImplementedError
 
@@ -30,6 +30,9 @@ class UnevenAllToAll(Collective):
         """What the busiest rank sends to or receives from others, over the size of the case
         (PARAM's busbw of all_to_allv); None if that is nothing."""
         return int(rank_loads(self.matrix(case, size)).max()) / case.elements or None
+
+    def traffic_bytes(self, case: Case, size: int) -> TrafficMatrix:
+        return self.matrix(case, size) * dtype(case.dtype).itemsize
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         matrix = self.matrix(case, size)
@@ -82,10 +85,7 @@ class AllToAllV(UnevenAllToAll):
             return str(error)
         return None
 
-    def traffic_bytes(self, case: Case, size: int) -> Matrix:
-        return self.matrix(case, size) * dtype(case.dtype).itemsize
-
-    def matrix(self, case: Case, size: int) -> Matrix:
+    def matrix(self, case: Case, size: int) -> TrafficMatrix:
         return traffic_elements(_text(case), size, case.elements, dtype(case.dtype).itemsize)
 
 

@@ -20,7 +20,7 @@ from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.payload import mixed
 from commbench.core.units import INT_MAX
 
-Matrix = NDArray[np.int64]
+TrafficMatrix = NDArray[np.int64]
 Pool = tuple[
     int, ...
 ]  # the experts that a token draws from; one with more weight stands in it more often
@@ -159,7 +159,7 @@ class ExpertTraffic:
             return tuple(range(self.experts))
         return WORKLOADS[self.name].pool(self)
 
-    def matrix(self, ranks: int, elements: int) -> Matrix:
+    def matrix(self, ranks: int, elements: int) -> TrafficMatrix:
         """Bytes from each rank to each. Raises Unsupported where the ranks can't share the
         experts."""
         if self.experts % ranks:
@@ -171,7 +171,7 @@ class ExpertTraffic:
         dispatch = self.token_bytes * copies
         return dispatch if self.phase == DISPATCH else dispatch.T
 
-    def _copies_from(self, sender: int, ranks: int) -> Matrix:
+    def _copies_from(self, sender: int, ranks: int) -> TrafficMatrix:
         """How often a rank sends a token to each rank."""
         experts_per_rank = self.experts // ranks
         receivers = np.sort(self.chosen(sender, ranks) // experts_per_rank, axis=1)
@@ -180,7 +180,7 @@ class ExpertTraffic:
             sent[:, 1:] = receivers[:, 1:] != receivers[:, :-1]
         return np.bincount(receivers[sent], minlength=ranks)
 
-    def chosen(self, sender: int, ranks: int) -> Matrix:
+    def chosen(self, sender: int, ranks: int) -> TrafficMatrix:
         """The experts of each token of a rank [tokens, top_k]."""
         numbers = np.arange(self.tokens)
         if self.name == BALANCED:
@@ -197,7 +197,7 @@ class ExpertTraffic:
         experts[~hot] = self._drawn(every, sender, numbers[~hot])
         return experts
 
-    def _drawn(self, pool: Pool, sender: int, numbers: Matrix) -> Matrix:
+    def _drawn(self, pool: Pool, sender: int, numbers: TrafficMatrix) -> TrafficMatrix:
         """Distinct experts of these tokens of a rank, drawn one after another from the pool; an
         expert that a token has already is drawn again."""
         key = hashlib.sha256(f"{self.name}|{self.seed}|{self.step}".encode()).digest()
@@ -226,7 +226,7 @@ class Workload:
     step; the others draw from all experts."""
 
     pool: Callable[[ExpertTraffic], Pool]
-    is_hot: Callable[[Matrix, int], NDArray[np.bool_]]
+    is_hot: Callable[[TrafficMatrix, int], NDArray[np.bool_]]
 
 
 def _block(traffic: ExpertTraffic, begin: int = 0) -> Pool:
@@ -253,15 +253,15 @@ def _upper_half(traffic: ExpertTraffic) -> Pool:
     return tuple(range(traffic.experts // 2, traffic.experts))
 
 
-def _three_of_four(numbers: Matrix, step: int) -> NDArray[np.bool_]:
+def _three_of_four(numbers: TrafficMatrix, step: int) -> NDArray[np.bool_]:
     return np.asarray(numbers % 4 != 0)
 
 
-def _all(numbers: Matrix, step: int) -> NDArray[np.bool_]:
+def _all(numbers: TrafficMatrix, step: int) -> NDArray[np.bool_]:
     return np.ones(len(numbers), dtype=bool)
 
 
-def _half_of_every_fourth_step(numbers: Matrix, step: int) -> NDArray[np.bool_]:
+def _half_of_every_fourth_step(numbers: TrafficMatrix, step: int) -> NDArray[np.bool_]:
     return np.asarray((numbers % 2 == 0) & (step % 4 == 3))
 
 

@@ -21,6 +21,7 @@ from commbench.workloads.generators import GENERATORS, generate
 from commbench.workloads.scaling import ScaledWorkload, first_alike, scaled
 from commbench.workloads.workload_file import Workload, WorkloadCall, parse_workload
 
+from .expert_traffic import TrafficMatrix
 from .replay_parts import Part, part_and_buffer
 
 # Case.workload: a generator with its numbers, or a file's name with the digest of its content; the
@@ -132,6 +133,14 @@ class Replay(Benchmark):
             return None
         part = self._parts(case, size)[number]
         return part.benchmark.bus_factor(part.case, part.size)
+
+    def traffic_bytes(self, case: Case, size: int) -> TrafficMatrix | None:
+        """That of an operation of all ranks alone."""
+        number = _operation_number(case)
+        part = None if number is None else self._parts(case, size)[number]
+        if part is None or part.size < size:
+            return None
+        return part.benchmark.traffic_bytes(part.case, size)
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         number, buffer = part_and_buffer(name)

@@ -31,7 +31,7 @@ from .all_to_all_v import UnevenAllToAll
 from .barrier import Barrier
 from .broadcast import Broadcast
 from .collective import DATA, Collective
-from .expert_traffic import Matrix
+from .expert_traffic import TrafficMatrix
 from .gather import Gather
 from .reduce import Reduce
 from .reduce_scatter import ReduceScatter
@@ -67,7 +67,7 @@ class CountedAllToAll(UnevenAllToAll):
 
     counts: tuple[tuple[int, ...], ...]
 
-    def matrix(self, case: Case, size: int) -> Matrix:
+    def matrix(self, case: Case, size: int) -> TrafficMatrix:
         return np.array(self.counts, dtype=np.int64)
 
 

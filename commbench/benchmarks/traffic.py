@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.payload import mixed
 
-from .expert_traffic import USUAL, ExpertTraffic, Matrix
+from .expert_traffic import USUAL, ExpertTraffic, TrafficMatrix
 
 MAX_RANKS = 16384  # of a file
 MAX_CELL_BYTES = 2**53
@@ -38,7 +38,7 @@ class Traffic(Protocol):
     @property
     def text(self) -> str: ...
 
-    def matrix(self, ranks: int, elements: int) -> Matrix:
+    def matrix(self, ranks: int, elements: int) -> TrafficMatrix:
         """Bytes if `has_bytes`, else elements, of which the rank that sends most sends `elements`.
         Raises Unsupported for a number of ranks that the traffic is not for."""
 
@@ -53,60 +53,60 @@ class PatternTraffic:
     has_bytes: ClassVar[bool] = False
     text: str
 
-    def matrix(self, ranks: int, elements: int) -> Matrix:
+    def matrix(self, ranks: int, elements: int) -> TrafficMatrix:
         return PATTERNS[self.text](ranks, elements)
 
 
-def _uniform(ranks: int, elements: int) -> Matrix:
+def _uniform(ranks: int, elements: int) -> TrafficMatrix:
     """Each rank sends the same to all, itself included, as in all_to_all."""
     order = np.arange(ranks)
     distance = (order - order[:, None] - 1) % ranks  # 0 for the next rank, so its own is the last
     return np.take(_shares(elements, ranks), distance)
 
 
-def _incast(ranks: int, elements: int) -> Matrix:
+def _incast(ranks: int, elements: int) -> TrafficMatrix:
     """All others send to rank 0."""
     matrix = _silence(ranks)
     matrix[1:, 0] = elements
     return matrix
 
 
-def _outcast(ranks: int, elements: int) -> Matrix:
+def _outcast(ranks: int, elements: int) -> TrafficMatrix:
     """Rank 0 sends to all others."""
     matrix = _silence(ranks)
     matrix[0, 1:] = _shares(elements, ranks - 1)
     return matrix
 
 
-def _ring(ranks: int, elements: int) -> Matrix:
+def _ring(ranks: int, elements: int) -> TrafficMatrix:
     """Each rank sends to the next one."""
     return _cycle(np.arange(ranks), elements)
 
 
-def _permutation(ranks: int, elements: int) -> Matrix:
+def _permutation(ranks: int, elements: int) -> TrafficMatrix:
     """Each rank sends to another one, in a shuffled ring."""
     hashes = mixed(np.arange(1, ranks + 1, dtype=np.uint64))
     return _cycle(np.argsort(hashes), elements)
 
 
-def _cycle(order: NDArray[Any], elements: int) -> Matrix:
+def _cycle(order: NDArray[Any], elements: int) -> TrafficMatrix:
     """Each rank of the order sends to its successor."""
     matrix = _silence(len(order))
     matrix[order, np.roll(order, -1)] = elements
     return matrix
 
 
-def _silence(ranks: int) -> Matrix:
+def _silence(ranks: int) -> TrafficMatrix:
     return np.zeros((ranks, ranks), dtype=np.int64)
 
 
-def _shares(elements: int, receivers: int) -> Matrix:
+def _shares(elements: int, receivers: int) -> TrafficMatrix:
     """Parts that differ by one element at most, the larger ones first."""
     share, rest = divmod(elements, receivers)
     return share + (np.arange(receivers) < rest)
 
 
-PATTERNS: Mapping[str, Callable[[int, int], Matrix]] = {
+PATTERNS: Mapping[str, Callable[[int, int], TrafficMatrix]] = {
     "uniform": _uniform,
     "incast": _incast,
     "outcast": _outcast,
@@ -124,9 +124,9 @@ class FileTraffic:
 
     has_bytes: ClassVar[bool] = True
     text: str
-    values: Matrix = field(repr=False, compare=False)
+    values: TrafficMatrix = field(repr=False, compare=False)
 
-    def matrix(self, ranks: int, elements: int) -> Matrix:
+    def matrix(self, ranks: int, elements: int) -> TrafficMatrix:
         if ranks != len(self.values):
             raise Unsupported(
                 f"traffic={self.text} is for {len(self.values)} ranks, the layout has {ranks}"
@@ -136,13 +136,16 @@ class FileTraffic:
 
 def _read_file(path: str) -> FileTraffic:
     """Raises ConfigError for a file that is no square matrix of bytes."""
+    if "\0" in path or not Path(path).is_file():
+        raise ConfigError(
+            f"traffic={path!r} is neither a known name nor a file; allowed:"
+            f" {', '.join((*PATTERNS, *USUAL))}, or the path of a matrix"
+        )
     try:
         lines = Path(path).read_bytes().decode(errors="replace").splitlines()
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
         raise ConfigError(
-            f"traffic={path} is neither a known name nor a file that can be read ({reason});"
-            f" allowed: {', '.join((*PATTERNS, *USUAL))}, or the path of a matrix"
+            f"traffic={path} can't be read: {error.strerror}; choose another file"
         ) from error
     rows = {number: line.split() for number, line in enumerate(lines, 1) if line.strip()}
     if not 2 <= len(rows) <= MAX_RANKS:
@@ -198,26 +201,37 @@ def recorded_traffic(text: str) -> Traffic:
     return traffic
 
 
-@lru_cache(maxsize=8)  # of thousands of ranks each takes 100 MB
-def traffic_elements(text: str, ranks: int, elements: int, itemsize: int) -> Matrix:
+def traffic_elements(text: str, ranks: int, elements: int, itemsize: int) -> TrafficMatrix:
     """Elements from each rank to each; raises Unsupported where the traffic does not fit ranks or
     element type."""
-    traffic = recorded_traffic(text)
-    matrix = traffic.matrix(ranks, elements)
-    if traffic.has_bytes:
-        broken = np.argwhere(matrix % itemsize)
-        if len(broken):
-            sender, receiver = broken[0]
-            raise Unsupported(
-                f"traffic={text}: {matrix[sender, receiver]} B from rank {sender} to {receiver} are"
-                f" no whole number of elements of {itemsize} B; take dtype=uint8"
-            )
-        matrix = matrix // itemsize
+    if recorded_traffic(text).has_bytes:
+        return _own_elements(text, ranks, itemsize)
+    return _divided_elements(text, ranks, elements)
+
+
+@lru_cache(maxsize=8)  # of thousands of ranks each takes 100 MB
+def _divided_elements(text: str, ranks: int, elements: int) -> TrafficMatrix:
+    matrix = recorded_traffic(text).matrix(ranks, elements)
     matrix.flags.writeable = False
     return matrix
 
 
-def rank_loads(matrix: Matrix) -> Matrix:
+@lru_cache(maxsize=32)  # a plan asks for each of them with every size
+def _own_elements(text: str, ranks: int, itemsize: int) -> TrafficMatrix:
+    matrix = recorded_traffic(text).matrix(ranks, 0)
+    broken = np.argwhere(matrix % itemsize)
+    if len(broken):
+        sender, receiver = broken[0]
+        raise Unsupported(
+            f"traffic={text}: {matrix[sender, receiver]} B from rank {sender} to {receiver} are"
+            f" no whole number of elements of {itemsize} B; take dtype=uint8"
+        )
+    matrix = matrix // itemsize
+    matrix.flags.writeable = False
+    return matrix
+
+
+def rank_loads(matrix: TrafficMatrix) -> TrafficMatrix:
     """What each rank sends to or receives from others, whichever is more."""
     others = matrix - np.diag(np.diag(matrix))
     return np.asarray(np.maximum(others.sum(axis=1), others.sum(axis=0)))

@@ -19,6 +19,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
+import numpy as np
+
 from commbench.core import program as steps
 from commbench.core.case import Planned
 from commbench.core.layout import Layout
@@ -118,15 +120,34 @@ def network_limit(
         ranks_by_node.setdefault(node_of(rank), []).append(rank)
     if factor is None or len(ranks_by_node) < 2 or len(wires) <= max(ranks_by_node):
         return None
-    share = crossing_share(planned)
-    connections: list[Limit | None] = []
+    shared = crossing_share(planned)
+    limits: list[Limit | None] = []
     for node, ranks in ranks_by_node.items():
-        connections.append(wires[node])
+        connections = [wires[node]]
         to_host = _least([host_link(gpus[rank]) for rank in ranks]) if gpus else None
         if to_host is not None:
             connections.append(_together(len(ranks), to_host))
-    slowest = _least(connections)
-    return (factor * slowest[0] / share, slowest[1]) if slowest is not None and share else None
+        slowest = _least(connections)
+        share = _traffic_share(planned, [rank in ranks for rank in planned.members], shared)
+        if slowest is None or share is None:
+            return None
+        if share:
+            limits.append((factor * slowest[0] / share, slowest[1]))
+    return _least(limits)
+
+
+def _traffic_share(
+    planned: Planned, inside: Sequence[bool], otherwise: float | None
+) -> float | None:
+    """Bytes that some of the layout's ranks together must send to or receive from the others, over
+    the bytes of the operation; `otherwise` where the case has no traffic of its own."""
+    traffic = planned.benchmark.traffic_bytes(planned.case, planned.size)
+    if traffic is None:
+        return otherwise
+    chosen = np.array(inside)
+    sent = traffic[chosen][:, ~chosen].sum()
+    received = traffic[~chosen][:, chosen].sum()
+    return float(max(sent, received) / planned.shape.bytes_per_sample)
 
 
 def host_link(gpu: RankGpu) -> Limit | None:
@@ -173,7 +194,12 @@ def _core_copies_limit(
     nodes = {node_of(rank) for rank in ranks}
     if core_copy_gb_per_s is None or planned.bus_factor is None or len(ranks) < 2 or len(nodes) > 1:
         return None
-    share = crossing_share(planned, Layout(len(ranks), 1))
+    traffic = planned.benchmark.traffic_bytes(planned.case, planned.size)
+    if traffic is None:
+        share = crossing_share(planned, Layout(len(ranks), 1))
+    else:
+        received = traffic.sum() - np.trace(traffic)
+        share = float(received / len(ranks) / planned.shape.bytes_per_sample)
     if not share:
         return None
     if planned.operation in (steps.Gather, steps.Scatter):

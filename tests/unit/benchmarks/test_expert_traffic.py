@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench.benchmarks.expert_traffic import USUAL, WORKLOADS, ExpertTraffic
+from commbench.benchmarks.traffic import traffic_elements
 from commbench.core.errors import ConfigError, Unsupported
 
 MODELS = st.builds(
@@ -168,3 +169,17 @@ def test_ranks_that_can_not_share_the_experts_are_refused() -> None:
 
 def test_all_workloads_are_also_models() -> None:
     assert set(WORKLOADS) < set(USUAL)
+
+
+def test_experts_are_drawn_once_for_all_sizes_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not depend on the size, and drawing those of many ranks takes seconds."""
+    drawn = []
+    draw = ExpertTraffic.matrix
+    monkeypatch.setattr(
+        ExpertTraffic,
+        "matrix",
+        lambda self, ranks, elements: drawn.append(ranks) or draw(self, ranks, elements),
+    )
+    for elements in range(1, 50):
+        traffic_elements("moe tokens=2 seed=77", 2, elements, itemsize=4)
+    assert drawn == [2]

@@ -4,6 +4,7 @@ by hand."""
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from gpu_cases import BRIDGED, matrix, planned, table
@@ -135,6 +136,37 @@ def test_with_one_rank_per_node_it_is_the_line_rate(benchmark: str) -> None:
 )
 def test_ranks_of_a_node_share_its_interface(benchmark: str, share: float) -> None:
     assert network_gb_per_s(benchmark, "2x4") == pytest.approx(share * LINE)
+
+
+@pytest.mark.parametrize("layout", ["2x1", "2x4", "4x2"])
+def test_uniform_traffic_has_the_limit_of_an_all_to_all(layout: str) -> None:
+    assert network_gb_per_s("all_to_all_v", layout) == pytest.approx(
+        network_gb_per_s("all_to_all", layout)
+    )
+    cores = [
+        bandwidth_limit(
+            planned(name, layout, device="cpu"), (None,), lambda _: 0, core_copy_gb_per_s=10.0
+        )
+        for name in ("all_to_all", "all_to_all_v")
+    ]
+    assert cores[0] is not None and cores[0] == near(*(cores[1] or (0.0, "none")))
+
+
+def test_the_limit_of_uneven_traffic_is_that_of_the_node_that_takes_longest(tmp_path: Path) -> None:
+    """Incast with 2x4: 7 S enter rank 0, and 4 S of them its node."""
+    assert network_gb_per_s("all_to_all_v", "2x4", "traffic=incast") == pytest.approx(7 / 4 * LINE)
+    wires = {"fast": FAST, "slow": SLOW}
+    for cells, last, expected in (
+        ("0 8K 0 \n 0 0 4K \n 0 0 0", "fast", near(1.0, "ib0 8 Gb/s")),
+        # 4 KiB over the slow line take as long as 32 KiB over the fast one
+        ("0 8K 0 \n 0 0 4K \n 0 0 0", "slow", near(2 * LINE, "eth0 1 Gb/s")),
+        ("0 8K 0 \n 0 0 256 \n 0 0 0", "slow", near(1.0, "ib0 8 Gb/s")),
+        ("0 8K 0 \n 0 0 0 \n 0 0 0", "slow", near(1.0, "ib0 8 Gb/s")),
+    ):
+        path = tmp_path / f"{len(cells)}.txt"
+        path.write_text(cells)
+        job = planned("all_to_all_v", "3x1", f"traffic={path}")
+        assert network_limit(job, (FAST, FAST, wires[last]), lambda rank: rank) == expected
 
 
 def test_the_slower_interface_counts_and_is_named() -> None:
@@ -549,6 +581,7 @@ def test_messages_to_some_ranks_only_do_not_tell_what_crosses() -> None:
         ("all_reduce", 4, 10.0),
         ("all_gather", 4, 10.0),
         ("all_to_all", 4, 10.0),
+        ("all_to_all_v", 4, 10.0),
         ("broadcast", 4, 10 * 4 / 3),
         ("gather", 4, 40.0),
         ("barrier", 2, None),
