@@ -39,7 +39,7 @@ check: $(VENV)/test ## ruff, mypy --strict, and import-linter: packages import o
 coverage: $(VENV)/test ## how often the interval holds the truth on this machine, about 10 minutes; rewrites docs/trust.md
 	$(BIN)/python tools/coverage
 
-locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about 20 minutes; rewrites docs/locate.md
+locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about half an hour; rewrites docs/locate.md
 	$(BIN)/python tools/locate
 
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 SIMULATED = (
     "commbench",
     "locate",
@@ -22,12 +24,12 @@ SIMULATED = (
 def test_a_slow_node_is_named_stored_and_makes_the_status_1(world: Callable[..., Any]) -> None:
     run = world(
         *SIMULATED,
-        "layout=16x1",
+        "layout=8x1",
         "backend.model.slow_rank=7",
-        "backend.model.slow_factor=1.2",
+        "backend.model.slow_factor=1.5",
         status=1,
     )
-    assert "15 good, 1 bad, 0 undecided" in run.stdout
+    assert "7 good, 1 bad, 0 undecided" in run.stdout
     assert "Slurm: --exclude=node7" in run.stdout
     record = run.record
     assert (record["search"]["bad"], record["search"]["undecided"]) == (["node7"], [])
@@ -36,10 +38,11 @@ def test_a_slow_node_is_named_stored_and_makes_the_status_1(world: Callable[...,
 
 
 def test_healthy_nodes_are_good_and_make_the_status_0(world: Callable[..., Any]) -> None:
-    run = world(*SIMULATED, "layout=16x1", status=0)
-    assert "16 good, 0 bad, 0 undecided" in run.stdout
+    run = world(*SIMULATED, "layout=8x1", status=0)
+    assert "8 good, 0 bad, 0 undecided" in run.stdout
 
 
+@pytest.mark.long
 def test_ranks_of_one_real_node_are_searched(world: Callable[..., Any]) -> None:
     """Whether two cores are even is not known, only that each rank is judged."""
     words = ("backend=tcp", "layout=1x5", "timing=fixed", "timing.repetitions=10", "sizes=[8,1KiB]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from simulated_cluster import Planted, SimulatedCluster, located
@@ -128,3 +130,28 @@ def test_groups_are_those_of_several_nodes_but_not_of_all() -> None:
     names = ["a", "a", "a", "b", None, "c", "c", "c"]
     assert Cluster.of_names(names) == (Cluster((0, 0, 0, -1, -1, 1, 1, 1)), ("a", "c"))
     assert Cluster.of_names(["a"] * 8) == (Cluster((-1,) * 8), ())
+
+
+def test_a_single_slow_time_names_nobody_even_beside_a_node_known_as_good() -> None:
+    cluster = cluster_with({})
+    times = PairTimes.joined([cluster.measured(pairing(range(32), turn)) for turn in range(8)])
+    of_node = (times.source == 3) | (times.destination == 3)
+    times.log_s[of_node & (times.round_number == 8)] += 1.0
+    kept = ~of_node | (times.round_number == 8)
+    few = PairTimes(*(getattr(times, column.name)[kept] for column in fields(times)))
+    assert bad_nodes(evidence_of(few, Cluster((-1,) * 32), RULE)) == []
+
+
+def test_pairs_within_a_group_are_compared_with_each_other() -> None:
+    """They are twice as fast, which does not clear a slow node."""
+    group_of = tuple(node // 8 for node in range(32))
+    cluster = cluster_with({(SENDS, 3): 1.1})
+    times = PairTimes.joined([cluster.measured(pairing(range(32), turn)) for turn in range(8)])
+    within = times.source // 8 == times.destination // 8
+    times.log_s[within] -= np.log(2)
+    assert bad_nodes(evidence_of(times, Cluster(group_of), RULE)) == [3]
+
+
+def test_a_quarter_of_all_nodes_may_be_slow() -> None:
+    slow = {(aspect, node): 1.1 for aspect in (SENDS, RECEIVES) for node in range(0, 64, 4)}
+    assert bad_nodes(evidence_after(cluster_with(slow, 64), rounds=8)) == [*range(0, 64, 4)]
