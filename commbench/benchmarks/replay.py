@@ -18,15 +18,18 @@ from commbench.core.payload import dtype
 from commbench.core.program import Group, MatmulFor, Pattern, Program, Sleep, Start, Step, WaitAll
 from commbench.core.variables import Cache, Case, Device
 from commbench.workloads.generators import GENERATORS, generate
-from commbench.workloads.scaling import ScaledWorkload, first_alike, scaled
+from commbench.workloads.scaling import (
+    ScaledWorkload,
+    alone_text,
+    first_alike,
+    operation_number,
+    scaled,
+)
 from commbench.workloads.workload_file import Workload, WorkloadCall, parse_workload
 
 from .expert_traffic import TrafficMatrix
 from .replay_parts import Part, part_and_buffer
 
-# Case.workload: a generator with its numbers, or a file's name with the digest of its content; the
-# number and name of an operation that is measured alone
-ALONE = re.compile(r"(?P<workload>.+) #(?P<operation>\d+) \w+", re.DOTALL)
 LATE = re.compile(r"(?P<rank>\d{1,7}):(?P<number>\d{1,9})(?P<unit>us|ms)")
 DIGEST_LETTERS = 12
 MATRIX_SIZE = 128  # of the computation in a gap: three of them stay in a core's cache
@@ -62,8 +65,8 @@ class Replay(Benchmark):
         if case.gaps not in (None, "none") or case.late is not None:
             return
         for number in sorted(set(first_alike(source.workload).values())):
-            operation = source.workload.operations[number].operation
-            alone = replace(case, workload=f"{source.text} #{number} {operation}", gaps=None)
+            name = alone_text(source.text, number, source.workload.operations[number])
+            alone = replace(case, workload=name, gaps=None)
             part = self._parts(alone, size).get(number)
             if part is None:
                 yield alone
@@ -81,7 +84,7 @@ class Replay(Benchmark):
         workload = _source_of(self.workload, size).workload
         if size > workload.ranks:
             return f"the workload has {workload.ranks} ranks, the layout {size}"
-        number = _operation_number(case)
+        number = operation_number(case.workload)
         operations = self._scaled(size).operations
         if number is None and not operations:
             return f"no operation of the workload fits its first {size} ranks"
@@ -96,7 +99,7 @@ class Replay(Benchmark):
         return [rank for rank in range(size) if self._calls(case, rank, size)]
 
     def groups(self, case: Case, size: int) -> Sequence[Group]:
-        number = _operation_number(case)
+        number = operation_number(case.workload)
         parts = self._parts(case, size)
         chosen = parts.values() if number is None else (parts[number],)
         ranks = {part.ranks for part in chosen if part.needs_group and part.size < size}
@@ -115,7 +118,7 @@ class Replay(Benchmark):
     def shape(self, case: Case, size: int) -> Shape:
         """Of the sequence, a step of the job and the bytes of the rank that moves most."""
         parts = self._parts(case, size)
-        number = _operation_number(case)
+        number = operation_number(case.workload)
         if number is not None:
             moved_bytes = case.message_bytes or parts[number].busiest_bytes
             return Shape(1, moved_bytes, "max_over_ranks", "operation")
@@ -128,7 +131,7 @@ class Replay(Benchmark):
 
     def bus_factor(self, case: Case, size: int) -> float | None:
         """That of an operation alone, if it has one."""
-        number = _operation_number(case)
+        number = operation_number(case.workload)
         if number is None:
             return None
         part = self._parts(case, size)[number]
@@ -136,7 +139,7 @@ class Replay(Benchmark):
 
     def traffic_bytes(self, case: Case, size: int) -> TrafficMatrix | None:
         """That of an operation of all ranks alone."""
-        number = _operation_number(case)
+        number = operation_number(case.workload)
         part = None if number is None else self._parts(case, size)[number]
         if part is None or part.size < size:
             return None
@@ -161,7 +164,7 @@ class Replay(Benchmark):
 
     def _calls(self, case: Case, rank: int, size: int) -> tuple[WorkloadCall, ...]:
         """The calls of a rank in a sample."""
-        number = _operation_number(case)
+        number = operation_number(case.workload)
         if number is None:
             return self._scaled(size).calls.get(rank, ())
         part = self._parts(case, size)[number]
@@ -274,12 +277,6 @@ def _workload_parts(text: str, size: int, device: Device) -> Mapping[int, Part]:
         number: Part.of(number, operation, whole.groups[operation.group], device)
         for number, operation in whole.operations.items()
     }
-
-
-def _operation_number(case: Case) -> int | None:
-    """Of the operation that is measured alone; None for the sequence."""
-    match = ALONE.fullmatch(case.workload or "")
-    return None if match is None else int(match["operation"])
 
 
 def _overlaps(calls: Sequence[WorkloadCall], place: int) -> bool:

@@ -21,7 +21,7 @@ from commbench.core.units import (
 )
 from commbench.workloads.analysis import Signature, late_ranks, signatures
 from commbench.workloads.generators import GENERATORS, generate
-from commbench.workloads.operations import Operation
+from commbench.workloads.operations import RecordedCall
 from commbench.workloads.readers.registry import read_traces
 from commbench.workloads.training_job import TrainingJob, training_job
 from commbench.workloads.workload_file import workload_of, workload_text
@@ -141,7 +141,7 @@ def operations_csv(job: TrainingJob) -> str:
     return out.getvalue()
 
 
-def _cells(call: Operation) -> list[object]:
+def _cells(call: RecordedCall) -> list[object]:
     special: dict[str, object] = {
         "group_ranks": None if call.group.ranks is None else format_ranges(call.group.ranks),
         "group_size": call.group.size,

@@ -29,7 +29,7 @@ SWEEP_WORD = "-m"
 LONGEST_BEGIN = 200  # bytes in which a workload file names its format
 # rows of one answer
 ANSWERED = ("backend", "library", "layout", "engine", "device", "hosts")
-NEEDED = (
+ANSWER_COLUMNS = (
     "run_id", "case_id",
     *ANSWERED, "benchmark", "workload", "gaps", "late", "status", "median_s", "ci_low_s",
     "ci_high_s", "efficiency",
@@ -78,7 +78,7 @@ def _has_gaps(workload: Workload) -> bool:
 
 def answer_lines(workload: Workload, job: TrainingJob | None, folders: Sequence[Path]) -> list[str]:
     """One paragraph for each backend and layout that measured the workload."""
-    frame = read_rows(folders, columns=NEEDED)
+    frame = read_rows(folders, columns=ANSWER_COLUMNS)
     rows = [row for row in row_dicts(frame) if row["benchmark"] == "replay"]
     if not rows:
         raise ConfigError(f"no case of benchmark=replay in {', '.join(map(str, folders))}")

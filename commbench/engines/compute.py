@@ -11,23 +11,23 @@ from commbench.core.program import Compute, Matmul, MatmulFor, MemoryStream, Sle
 
 from .lowered import Call, now_ns
 
-NS_PER_S = 1e9
+NANOSECONDS = 1e9
 
 
 def compute_call(step: Compute) -> Call:
     """numpy's calls release Python's lock, so the threads of a library go on beside them."""
     match step:
         case Sleep(duration_ns):
-            return Call(time.sleep, (duration_ns / NS_PER_S,))
+            return Call(time.sleep, (duration_ns / NANOSECONDS,))
         case MemoryStream(size_bytes):
             return Call(np.copyto, (np.ones(size_bytes, np.uint8), np.ones(size_bytes, np.uint8)))
         case Matmul(size, repetitions):
-            return Call(_multiply, (*matrices(size), repetitions))
+            return Call(_multiply, (*square_matrices(size), repetitions))
         case MatmulFor(size, duration_ns):
-            return Call(_multiply_for, (*matrices(size), duration_ns))
+            return Call(_multiply_for, (*square_matrices(size), duration_ns))
 
 
-def matrices(size: int) -> tuple[Any, Any, Any]:
+def square_matrices(size: int) -> tuple[Any, Any, Any]:
     """Two factors and their product, of float32."""
     return tuple(np.ones((size, size), np.float32) for _ in range(3))  # type: ignore[return-value]
 

@@ -25,7 +25,7 @@ from commbench.core.errors import CommunicationError
 from commbench.core.program import Compute, Matmul, MatmulFor, MemoryStream, Sleep
 from commbench.core.terminal import first_line
 
-from .compute import matrices
+from .compute import square_matrices
 from .lowered import Lowered, NativeCall, sleep_until
 
 MAX_ARGS = 10
@@ -229,14 +229,14 @@ def _multiply_once(first: int, second: int, product: int, size: int) -> None:
 
 
 @cfunc("int32(int64, int64, int64, int64, int64)", cache=cache_problem is None)
-def _multiply(first: int, second: int, product: int, size: int, repetitions: int) -> int:
+def _native_multiply(first: int, second: int, product: int, size: int, repetitions: int) -> int:
     for _ in range(repetitions):
         _multiply_once(first, second, product, size)
     return 0
 
 
 @cfunc("int32(int64, int64, int64, int64, int64, int64, int64)", cache=cache_problem is None)
-def _multiply_for(
+def _native_multiply_for(
     first: int, second: int, product: int, size: int, duration_ns: int, clock: int, words: int
 ) -> int:
     """`words`: the address of a timespec that the clock writes."""
@@ -260,16 +260,16 @@ def native_compute(step: Compute) -> tuple[NativeCall, Any]:
             args = (target.ctypes.data, source.ctypes.data, size_bytes)
             return _c_library_call("memcpy", args), (target, source)
         case Matmul(size, repetitions):
-            memory = matrices(size)
+            memory = square_matrices(size)
             addresses = (int(matrix.ctypes.data) for matrix in memory)
             numbers = (*addresses, size, repetitions)
-            return NativeCall("matmul", int(_multiply.address), numbers), memory
+            return NativeCall("matmul", int(_native_multiply.address), numbers), memory
         case MatmulFor(size, duration_ns):
             timespec = np.zeros(2, dtype=np.int64)
-            factors = matrices(size)
+            factors = square_matrices(size)
             addresses = (int(matrix.ctypes.data) for matrix in factors)
             words = (*addresses, size, duration_ns, _clock_address(), timespec.ctypes.data)
-            call = NativeCall("matmul", int(_multiply_for.address), words)
+            call = NativeCall("matmul", int(_native_multiply_for.address), words)
             return call, (timespec, factors)
 
 

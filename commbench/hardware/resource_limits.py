@@ -19,7 +19,7 @@ Number = TypeVar("Number", int, float)
 NO_LIMIT_BYTES = 2**60  # version 1 writes "no limit" as 2^63 less a page
 
 
-class Group(NamedTuple):
+class CgroupFolders(NamedTuple):
     """The folders of the control groups that apply to this process, its own first, up to the
     highest visible one.
 
@@ -87,19 +87,19 @@ def parse_cpu_max(text: str) -> float | None:
     return quota / period if quota and period else None
 
 
-def find_group(root: Path, controller: str) -> Group:
+def find_group(root: Path, controller: str) -> CgroupFolders:
     """The control groups of a controller (memory, cpu) that apply to this process."""
     # by controller, from lines such as `4:cpu,cpuacct:/docker/abc`; "" for version 2
     paths: dict[str, str] = {}
     for line in read_text(root / "proc/self/cgroup").splitlines():
         if match := re.fullmatch(r"[0-9]+:([^:]*):(/.*)", line):
             paths |= {name: match[2] for name in match[1].split(",") if name not in paths}
-    group = Group()
+    group = CgroupFolders()
     for mount, source in mounts(root):
         if source[0] == "cgroup" and controller in source[2].split(",") and controller in paths:
-            return Group(1, _folders(root, mount[3], mount[4], paths[controller]))
+            return CgroupFolders(1, _folders(root, mount[3], mount[4], paths[controller]))
         if source[0] == "cgroup2" and "" in paths and group.version is None:
-            group = Group(2, _folders(root, mount[3], mount[4], paths[""]))
+            group = CgroupFolders(2, _folders(root, mount[3], mount[4], paths[""]))
     return group
 
 

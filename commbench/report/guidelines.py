@@ -89,7 +89,7 @@ class VisitedCase:
         """The rows of the same case in several runs."""
         visits: dict[Launch, Sequence[float]] = {}
         for row in rows:
-            visits |= _visits(row)
+            visits |= _visit_medians(row)
         values = (
             _variable_values(rows[0], names)
             for names in (SETTING_VARIABLES, PLACE_VARIABLES, OPERATION_VARIABLES)
@@ -140,7 +140,7 @@ class VisitedCase:
         return f"{self.text} {self.row['pair']} in {self.layout}"
 
 
-def _visits(row: Row) -> dict[Launch, Sequence[float]]:
+def _visit_medians(row: Row) -> dict[Launch, Sequence[float]]:
     medians = row.get("visit_medians_s")
     segments = row.get("visit_segments")
     run_id = str(row["run_id"])

@@ -6,15 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from commbench.benchmarks.replay import ALONE
 from commbench.core.states import case_status
 from commbench.core.units import format_seconds
-from commbench.workloads.scaling import first_alike, scaled
+from commbench.results.columns import Row
+from commbench.workloads.scaling import first_alike, operation_number, scaled
 from commbench.workloads.workload_file import Workload
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -106,9 +103,9 @@ def replay_times(rows: Iterable[Row], workload: Workload, ranks: int) -> ReplayT
     sequence = {}
     measured: dict[int, Row] = {}
     for row in rows:
-        match = ALONE.fullmatch(row["workload"])
-        if match is not None:
-            measured[int(match["operation"])] = row
+        number = operation_number(row["workload"])
+        if number is not None:
+            measured[number] = row
         elif (seconds := measured_seconds(row)) is not None and row["late"] is None:
             sequence[row["gaps"] or "none"] = seconds
     alone = {}

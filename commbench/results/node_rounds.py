@@ -36,7 +36,7 @@ def next_round(earlier: Sequence[Round], evidence: Evidence | None, nodes: int, 
         return Round((), 1)
     met = {frozenset(pair) for former in earlier for pair in former.pairs}
     pairs = _confirming_pairs(evidence, met, Random(f"{seed}/{number}"))
-    return Round(tuple(pairs), _visits(evidence))
+    return Round(tuple(pairs), _visits_per_pair(evidence))
 
 
 def random_rounds(nodes: int, seed: int) -> list[Round]:
@@ -47,7 +47,7 @@ def random_rounds(nodes: int, seed: int) -> list[Round]:
     return [Round(tuple(pairing(order, turn)), 1) for turn in turns]
 
 
-def _visits(evidence: Evidence) -> int:
+def _visits_per_pair(evidence: Evidence) -> int:
     """As many that a further round decides about a suspect."""
     noises = (
         noise / math.log1p(slowdown)

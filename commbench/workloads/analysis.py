@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from .operations import Operation
+from .operations import RecordedCall
 from .training_job import Collective, TrainingJob
 
 # between the ends of a collective on different ranks of a host: 1 us is usual, 5 us the most
@@ -104,6 +104,6 @@ def _signature(collectives: Sequence[Collective]) -> Signature:
     )
 
 
-def _busiest(call: Operation) -> int | None:
+def _busiest(call: RecordedCall) -> int | None:
     sizes = [size for size in (call.input_bytes, call.output_bytes) if size is not None]
     return max(sizes, default=None)

@@ -66,7 +66,7 @@ class RankGroup:
 
 
 @dataclass(frozen=True)
-class Operation:
+class RecordedCall:
     """One call of one rank. `sequence` counts this rank's collectives in the group, or its sends
     to (or receives from) a peer; `root` and `peer` are ranks in the group; None is not known.
     Counts are of elements. Times are of the rank's own clock."""
@@ -110,7 +110,7 @@ class RankTrace:
     source: str
     form: str
     rank: int
-    operations: tuple[Operation, ...]
+    operations: tuple[RecordedCall, ...]
     world_size: int | None = None
     step_ns: tuple[int, ...] = ()
     foreign: Mapping[str, int] = field(default_factory=dict)
@@ -149,8 +149,8 @@ def even(counts: Sequence[int] | None) -> bool:
     return not counts or len(set(counts)) == 1
 
 
-def numbered(operations: Sequence[Mapping[str, Any]], rank: int) -> tuple[Operation, ...]:
-    """Operations in the order in which a rank issued them, counted as `Operation.sequence` says."""
+def numbered(operations: Sequence[Mapping[str, Any]], rank: int) -> tuple[RecordedCall, ...]:
+    """Calls in the order in which a rank issued them, counted as RecordedCall.sequence says."""
     counts: dict[tuple[object, ...], int] = {}
     result = []
     for fields in operations:
@@ -159,5 +159,5 @@ def numbered(operations: Sequence[Mapping[str, Any]], rank: int) -> tuple[Operat
             counted = (*counted, fields["operation"], fields.get("peer"))
         sequence = counts.get(counted, 0)
         counts[counted] = sequence + 1
-        result.append(Operation(**{"rank": rank, "sequence": sequence, **fields}))
+        result.append(RecordedCall(**{"rank": rank, "sequence": sequence, **fields}))
     return tuple(result)

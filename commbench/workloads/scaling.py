@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +17,11 @@ from .workload_file import (
     WorkloadOperation,
 )
 
+# Case.workload of an operation that is measured alone
+ALONE = re.compile(r"(?P<workload>.+) #(?P<operation>\d+) \w+", re.DOTALL)
 UNEVEN_SPLITS = "all_to_all_v whose counts are not known"
 UNEVEN_BLOCKS = "blocks of different sizes in an operation without counts"
-CUT_SPLITS = "all_to_all_v in a group that was cut: its counts are of other ranks"
+CUT_GROUP = "all_to_all_v in a group that was cut: its counts are of other ranks"
 CUT_PEERS = "ranks of the group or of the message are not replayed"
 
 
@@ -42,6 +45,17 @@ class ScaledWorkload:
     def dropped_share(self) -> float:
         """Of the bytes that the replayed ranks send in the job."""
         return sum(self.dropped.values()) / self.all_bytes if self.all_bytes else 0.0
+
+
+def alone_text(workload: str, number: int, operation: WorkloadOperation) -> str:
+    """Case.workload of one operation: `workload` is the name of all of them."""
+    return f"{workload} #{number} {operation.operation}"
+
+
+def operation_number(text: str | None) -> int | None:
+    """Of the operation that a Case.workload names; None for the sequence of all."""
+    match = ALONE.fullmatch(text or "")
+    return None if match is None else int(match["operation"])
 
 
 def first_alike(workload: Workload) -> dict[int, int]:
@@ -109,7 +123,7 @@ def _fitted(
     if operation.operation == "all_to_all_v":
         if operation.counts is None:
             return UNEVEN_SPLITS
-        return operation if own == whole else CUT_SPLITS
+        return operation if own == whole else CUT_GROUP
     if len(operation.input_bytes) > 1 or len(operation.output_bytes) > 1:
         return UNEVEN_BLOCKS
     if own == whole:

@@ -12,7 +12,7 @@ from commbench.core.errors import Unreadable
 from commbench.core.terminal import one_line
 from commbench.core.units import format_ranges
 
-from .operations import POINT_TO_POINT, REDUCING, ROOTED, Operation, RankGroup, RankTrace
+from .operations import POINT_TO_POINT, REDUCING, ROOTED, RankGroup, RankTrace, RecordedCall
 
 ASSUMED_WORLD = "groups are not recorded; all ranks agree on the order, so all are in one group"
 ASSUMED_BY_NAME = "ranks of groups are not recorded; those with calls in a group are its ranks"
@@ -31,7 +31,7 @@ class Collective:
     """
 
     group: RankGroup
-    calls: tuple[Operation, ...]
+    calls: tuple[RecordedCall, ...]
     complete: bool
 
     @property
@@ -74,7 +74,7 @@ class TrainingJob:
     world_size: int | None
     forms: tuple[str, ...]
     collectives: tuple[Collective, ...]
-    calls: Mapping[int, tuple[Operation, ...]]
+    calls: Mapping[int, tuple[RecordedCall, ...]]
     steps: int
     step_s: float | None
     foreign: Mapping[str, int]
@@ -150,8 +150,8 @@ def _world_size(traces: Sequence[RankTrace]) -> int | None:
 
 
 def _with_assumed_groups(
-    calls: Mapping[int, tuple[Operation, ...]], world_size: int | None, notes: Counter[str]
-) -> dict[int, tuple[Operation, ...]]:
+    calls: Mapping[int, tuple[RecordedCall, ...]], world_size: int | None, notes: Counter[str]
+) -> dict[int, tuple[RecordedCall, ...]]:
     """The calls with the ranks of their groups, where traces have none and nothing contradicts the
     ranks that are assumed."""
     unknown = sum(call.group.ranks is None for rank_calls in calls.values() for call in rank_calls)
@@ -159,7 +159,7 @@ def _with_assumed_groups(
         return dict(calls)
     complete = len(calls) == (world_size or max(calls) + 1)
     assumed = _assumed_groups(calls) if complete else {}
-    alike: dict[tuple[RankGroup, int], list[Operation]] = defaultdict(list)
+    alike: dict[tuple[RankGroup, int], list[RecordedCall]] = defaultdict(list)
     for rank_calls in calls.values():
         for call in rank_calls:
             if call.group.name in assumed and not call.is_point_to_point:
@@ -183,7 +183,7 @@ def _with_assumed_groups(
     }
 
 
-def _assumed_groups(calls: Mapping[int, tuple[Operation, ...]]) -> dict[str, RankGroup]:
+def _assumed_groups(calls: Mapping[int, tuple[RecordedCall, ...]]) -> dict[str, RankGroup]:
     """A group with ranks for each name without: all ranks if each uses one group, whose address or
     name may differ, else those that use the name; empty where a name is of one rank only."""
     users: dict[str, set[int]] = defaultdict(set)
@@ -201,7 +201,7 @@ def _assumed_groups(calls: Mapping[int, tuple[Operation, ...]]) -> dict[str, Ran
     }
 
 
-def _are_alike(parts: Sequence[Operation]) -> bool:
+def _are_alike(parts: Sequence[RecordedCall]) -> bool:
     """Whether calls of different ranks can be one operation; what is not known fits everything."""
     operations = {part.operation.removesuffix("_v") for part in parts}
     facts: list[set[object]] = [{part.dtype for part in parts}]
@@ -210,7 +210,7 @@ def _are_alike(parts: Sequence[Operation]) -> bool:
     return len(operations) == 1 and all(len(values - {None}) <= 1 for values in facts)
 
 
-def _check_groups(calls: Mapping[int, tuple[Operation, ...]]) -> None:
+def _check_groups(calls: Mapping[int, tuple[RecordedCall, ...]]) -> None:
     """Raises Unreadable where one name means groups that only share some of their ranks."""
     known: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for rank, rank_calls in calls.items():
@@ -234,8 +234,8 @@ def _check_groups(calls: Mapping[int, tuple[Operation, ...]]) -> None:
 
 
 def _one_all_to_all(
-    calls: Mapping[int, tuple[Operation, ...]],
-) -> dict[int, tuple[Operation, ...]]:
+    calls: Mapping[int, tuple[RecordedCall, ...]],
+) -> dict[int, tuple[RecordedCall, ...]]:
     """An all_to_all is one with splits on all ranks if it is on one: the others may have even
     ones."""
     uneven = {
@@ -256,10 +256,10 @@ def _one_all_to_all(
 
 
 def _collectives(
-    calls: Mapping[int, tuple[Operation, ...]], notes: Counter[str]
+    calls: Mapping[int, tuple[RecordedCall, ...]], notes: Counter[str]
 ) -> Iterable[Collective]:
     """The operations of the job; raises Unreadable for ranks that disagree on the order."""
-    together: dict[tuple[object, ...], list[Operation]] = defaultdict(list)
+    together: dict[tuple[object, ...], list[RecordedCall]] = defaultdict(list)
     for rank, rank_calls in sorted(calls.items()):
         for call in rank_calls:
             together[_meeting(rank, call)].append(call)
@@ -278,7 +278,7 @@ def _collectives(
         notes[UNEVEN_WINDOWS] += partial
 
 
-def _meeting(rank: int, call: Operation) -> tuple[object, ...]:
+def _meeting(rank: int, call: RecordedCall) -> tuple[object, ...]:
     """What the calls of one operation share."""
     ranks = call.group.ranks
     if ranks is None or (call.is_point_to_point and call.peer is None):
@@ -290,7 +290,7 @@ def _meeting(rank: int, call: Operation) -> tuple[object, ...]:
     return (call.group, sender, receiver, call.sequence)
 
 
-def _disagreement(parts: Sequence[Operation]) -> Unreadable:
+def _disagreement(parts: Sequence[RecordedCall]) -> Unreadable:
     """Names the smaller side."""
     texts = Counter(map(_short, parts))
     usual = texts.most_common(1)[0][0]
@@ -305,5 +305,5 @@ def _disagreement(parts: Sequence[Operation]) -> Unreadable:
     )
 
 
-def _short(call: Operation) -> str:
+def _short(call: RecordedCall) -> str:
     return f"{call.operation} {call.dtype} of {call.input_bytes} B"

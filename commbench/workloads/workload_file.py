@@ -13,7 +13,7 @@ from commbench.core.errors import Unreadable
 from commbench.core.terminal import one_line
 from commbench.core.units import format_ranges
 
-from .operations import ITEM_BYTES, OPERATIONS, POINT_TO_POINT, Operation
+from .operations import ITEM_BYTES, OPERATIONS, POINT_TO_POINT, RecordedCall
 from .training_job import Collective, TrainingJob
 
 FORMAT = "commbench workload"
@@ -182,7 +182,7 @@ def _with_time(kind: WorkloadOperation, collectives: Sequence[Collective]) -> Wo
     return replace(kind, job_s=round(median(times) / 1e9, 9), is_bound=bound)
 
 
-def _gaps(calls: Sequence[Operation]) -> list[tuple[float, int] | None]:
+def _gaps(calls: Sequence[RecordedCall]) -> list[tuple[float, int] | None]:
     """The gap before each call of a rank, and how many of those before it still run then; None
     where times are not known."""
     result: list[tuple[float, int] | None] = []

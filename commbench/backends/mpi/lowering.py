@@ -74,7 +74,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class CountedBlocks:
     """An argument: blocks of different length, one per rank, from the begin of a view on."""
 
     view: View
@@ -154,8 +154,8 @@ def operation(mpi: Any, reduction: str) -> Any:
 
 def mpi_call(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
     """MPI's name of a message or collective, with I where it is only started, and its arguments up
-    to the communicator: each is a Memory, Blocks, None for memory that only the root has, the name
-    of a reduction, or a rank or tag. Raises Unsupported for what MPI lacks.
+    to the communicator: each is a Memory, CountedBlocks, None for memory that only the root has,
+    the name of a reduction, or a rank or tag. Raises Unsupported for what MPI lacks.
     """
     name, arguments = _blocking_call(steps.operation_of(step), rank, size)
     return f"I{name.lower()}" if isinstance(step, steps.Start) else name, arguments
@@ -192,7 +192,7 @@ def _blocking_call(
         case steps.AllToAll(send, recv):
             return "Alltoall", (Memory(send, size, in_place=own), Memory(recv, size))
         case steps.AllToAllV(send, recv, send_counts, recv_counts):
-            return "Alltoallv", (Blocks(send, send_counts), Blocks(recv, recv_counts))
+            return "Alltoallv", (CountedBlocks(send, send_counts), CountedBlocks(recv, recv_counts))
         case steps.AllReduce(send, recv, name):
             return "Allreduce", (Memory(send, 1, name, own), Memory(recv, 1, name), name)
         case steps.Reduce(send, recv, name, root):
@@ -243,8 +243,8 @@ class PythonLowering:
         inner._comm = communicator.comm
         return inner
 
-    def _argument(self, value: Memory | Blocks | str | int | None) -> Any:
-        if isinstance(value, Blocks):
+    def _argument(self, value: Memory | CountedBlocks | str | int | None) -> Any:
+        if isinstance(value, CountedBlocks):
             datatype = typed(self._mpi, self._buffers[value.view.buffer].spec.dtype, 0, None)[1]
             layout = (list(value.counts), displacements(value.counts))
             copies = self._memory(value.view).values
@@ -406,7 +406,7 @@ class NativeLowering:
             case _:
                 return [value for message in arguments for value in self._message(message)]
 
-    def _numbered(self, name: str, blocks: Blocks) -> NumberedBlocks:
+    def _numbered(self, name: str, blocks: CountedBlocks) -> NumberedBlocks:
         """The blocks with their numbers as that function takes them."""
         kind = np.int64 if name.endswith("_c") else np.int32
         numbers = np.array([blocks.counts, displacements(blocks.counts)], dtype=kind)

@@ -233,7 +233,7 @@ class TorchLowering:
                 return Call(self._copy, (first, second))
             case steps.Matmul(size, repetitions):
                 factors = torch.ones((3, size, size), dtype=torch.float32, device=self._place)
-                return Call(_multiply, (*factors, repetitions))
+                return Call(_device_multiply, (*factors, repetitions))
             case _:
                 raise Unsupported(
                     "a GPU's stream can't compute for a given time, nor sleep; use an amount of"
@@ -282,8 +282,8 @@ class TorchLowering:
                 return Call(
                     dist.all_to_all_single,
                     (
-                        self.tensors(_beginning(recv, recv_counts)),
-                        self.tensors(_beginning(send, send_counts)),
+                        self.tensors(_blocks_together(recv, recv_counts)),
+                        self.tensors(_blocks_together(send, send_counts)),
                         list(recv_counts),
                         list(send_counts),
                         group,
@@ -327,14 +327,14 @@ class TorchLowering:
         )
 
 
-def _multiply(first: Any, second: Any, product: Any, repetitions: int) -> None:
+def _device_multiply(first: Any, second: Any, product: Any, repetitions: int) -> None:
     import torch
 
     for _ in range(repetitions):
         torch.matmul(first, second, out=product)
 
 
-def _beginning(view: View, counts: Sequence[int]) -> View:
+def _blocks_together(view: View, counts: Sequence[int]) -> View:
     """The part of the view that these blocks fill: torch takes no more."""
     return replace(view, count=sum(counts))
 

@@ -25,7 +25,7 @@ NODE_ATTRIBUTE = 10
 SEND_NODE = 5
 RECV_NODE = 6
 COLLECTIVE_NODE = 7
-COLLECTIVES = {
+COMM_TYPES = {
     0: "all_reduce",
     2: "all_gather",
     5: "broadcast",
@@ -129,7 +129,7 @@ def _node_fields(message: bytes, notes: Counter[str]) -> dict[str, Any] | None:
     if kind not in (SEND_NODE, RECV_NODE, COLLECTIVE_NODE) or attributes.get("is_cpu_op") == 1:
         return None
     number = attributes.get("comm_type", 0)
-    operation = COLLECTIVES.get(number) if isinstance(number, int) else None
+    operation = COMM_TYPES.get(number) if isinstance(number, int) else None
     if kind != COLLECTIVE_NODE:
         operation = POINT_TO_POINT[kind == RECV_NODE]
     if operation is None:

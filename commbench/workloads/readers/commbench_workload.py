@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from commbench.workloads.operations import Operation, RankGroup, RankTrace, numbered
+from commbench.workloads.operations import RankGroup, RankTrace, RecordedCall, numbered
 from commbench.workloads.trace_files import TraceFile
 from commbench.workloads.workload_file import (
     FORMAT,
@@ -43,7 +43,7 @@ class CommbenchWorkload:
 
 def _rank_calls(
     workload: Workload, order: RankOrder | None, groups: list[RankGroup], rank: int
-) -> tuple[Operation, ...]:
+) -> tuple[RecordedCall, ...]:
     calls = order.calls if order is not None else ()
     return numbered(
         [_workload_fields(workload.operations[call.operation], groups, rank) for call in calls],

@@ -22,7 +22,7 @@ from commbench.workloads.operations import (
 )
 from commbench.workloads.trace_files import TraceFile
 
-from .protocol import group_of, listed, rank_of, strided
+from .protocol import listed, rank_of, recorded_group, strided
 
 COMMUNICATION_NODE = "record_param_comms"
 GROUPS_NODE = "## process_group:init ##"
@@ -73,7 +73,7 @@ def _announced_groups(node: Mapping[str, Any]) -> dict[str, RankGroup]:
             # no ranks: all of the world
             ranks = listed(entry.get("ranks")) or strided(0, 1, size)
             name = str(entry.get("pg_name"))
-            group = group_of(name, ranks, size, None)
+            group = recorded_group(name, ranks, size, None)
             result[name] = group
             if "backend_id" in entry:
                 result[str(entry["backend_id"])] = group
@@ -166,7 +166,7 @@ def _call_group(
     configured = groups.get(name)
     if configured is not None and configured.ranks is not None:
         return configured
-    return group_of(name, strided(*place, size), size, configured)
+    return recorded_group(name, strided(*place, size), size, configured)
 
 
 def _tensor_elements(

@@ -15,15 +15,15 @@ from commbench.core.terminal import one_line
 from commbench.workloads.json_stream import whole
 from commbench.workloads.operations import (
     POINT_TO_POINT,
-    Operation,
     RankGroup,
     RankTrace,
+    RecordedCall,
     element_type,
     operation_named,
 )
 from commbench.workloads.trace_files import TraceFile
 
-from .protocol import group_of, listed, rank_of
+from .protocol import listed, rank_of, recorded_group
 
 LARGEST_DUMP_BYTES = 256 * 2**20
 PICKLE_MAGIC = b"\x80"
@@ -95,13 +95,13 @@ def _listed_groups(configured: object) -> dict[str, RankGroup]:
     for entry in configured.values() if isinstance(configured, dict) else []:
         if isinstance(entry, dict) and entry.get("name"):
             name = str(entry["name"])
-            result[name] = group_of(name, listed(entry.get("ranks")), None, None)
+            result[name] = recorded_group(name, listed(entry.get("ranks")), None, None)
     return result
 
 
 def _entry_operation(
     entry: Mapping[str, Any], rank: int, groups: Mapping[str, RankGroup], notes: Counter[str]
-) -> Operation | None:
+) -> RecordedCall | None:
     # "nccl:send 0->1": the ranks are in the group
     words = str(entry.get("profiling_name")).split(" ")
     operation = operation_named(words[0])
@@ -131,7 +131,7 @@ def _entry_operation(
         notes[NO_SPLITS_HERE] += 1
     item_bytes = kind[1] if kind is not None else 0 if operation == "barrier" else None
     start_ns, end_ns = _measured_ns(entry)
-    return Operation(
+    return RecordedCall(
         rank,
         group,
         sequence or 0,
@@ -182,7 +182,7 @@ def _total_elements(
     return whole(total), element_type(types[0])
 
 
-def _note_lost(calls: list[Operation], notes: Counter[str]) -> None:
+def _note_lost(calls: list[RecordedCall], notes: Counter[str]) -> None:
     """Count the sequence numbers that are missing between a group's first and last call."""
     seen: dict[RankGroup, set[int]] = {}
     for call in calls:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from commbench.workloads.json_stream import nanoseconds, whole
 from commbench.workloads.operations import (
-    Operation,
     RankGroup,
     RankTrace,
+    RecordedCall,
     operation_named,
     rank_bytes,
 )
@@ -23,7 +23,7 @@ NOT_A_RECORD = "lines that are no records of NCCL Inspector"
 
 @dataclass
 class _Inspected:
-    calls: list[Operation] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     world: tuple[int, int] = (0, 0)  # ranks, rank
     notes: Counter[str] = field(default_factory=Counter)
 
@@ -76,7 +76,7 @@ def _add_record(processes: dict[object, _Inspected], record: object) -> bool:
         start_ns = None
         end_ns = None
     process.calls.append(
-        Operation(
+        RecordedCall(
             rank,
             RankGroup(str(header.get("id")), None, ranks),
             sequence,

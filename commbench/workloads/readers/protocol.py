@@ -64,7 +64,7 @@ def strided(start: object, stride: object, size: int | None) -> tuple[int, ...] 
     return tuple(start + stride * index for index in range(size))
 
 
-def group_of(
+def recorded_group(
     name: str, ranks: tuple[int, ...] | None, size: int | None, configured: RankGroup | None
 ) -> RankGroup:
     """A group from what a call says about it and what the trace's list of groups does."""

@@ -24,7 +24,7 @@ from commbench.workloads.operations import (
 )
 from commbench.workloads.trace_files import TraceFile
 
-from .protocol import group_of, listed, rank_of, strided
+from .protocol import listed, rank_of, recorded_group, strided
 
 PARAM_RECORD = "record_param_comms"
 CALL = re.compile(r"c10d::_?[a-z]")
@@ -337,7 +337,7 @@ def _group(record: _Event | None, groups: Mapping[str, RankGroup]) -> RankGroup:
     )
     if name is None and not ranks_listed:
         return RankGroup(UNKNOWN_GROUP, None, size)
-    return group_of(str(name), ranks_listed, size, groups.get(str(name)))
+    return recorded_group(str(name), ranks_listed, size, groups.get(str(name)))
 
 
 def _configured_groups(configured: object) -> dict[str, RankGroup]:
@@ -347,7 +347,7 @@ def _configured_groups(configured: object) -> dict[str, RankGroup]:
         if isinstance(entry, dict):
             name = str(entry.get("pg_name"))
             ranks = listed(entry.get("ranks"))
-            result[name] = group_of(name, ranks, whole(entry.get("pg_size"), 1), None)
+            result[name] = recorded_group(name, ranks, whole(entry.get("pg_size"), 1), None)
     return result
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from commbench.backends.mpi.lowering import Blocks, alltoallv_name
+from commbench.backends.mpi.lowering import CountedBlocks, alltoallv_name
 from commbench.core.errors import Unsupported
 from commbench.core.program import View
 
@@ -19,7 +19,7 @@ NAME = "MPI_Alltoallv"
 def test_blocks_that_begin_or_end_beyond_the_limit_need_the_large_count_form(
     counts: tuple[int, ...],
 ) -> None:
-    blocks = (Blocks(View("small"), (1, 0, 1)), Blocks(View("large"), counts))
+    blocks = (CountedBlocks(View("small"), (1, 0, 1)), CountedBlocks(View("large"), counts))
     assert alltoallv_name(WITH, NAME, blocks, limit=12) == "MPI_Alltoallv"
     assert alltoallv_name(WITHOUT, NAME, blocks, limit=12) == "MPI_Alltoallv"
     assert alltoallv_name(WITH, NAME, blocks, limit=10) == "MPI_Alltoallv_c"

@@ -10,7 +10,7 @@ from commbench.cli.main import main
 from commbench.cli.replay_answer import job_seconds, waiting_of, workload_here
 from commbench.results.load import load
 from commbench.workloads.generators import generate
-from commbench.workloads.operations import Operation, RankGroup, RankTrace
+from commbench.workloads.operations import RankGroup, RankTrace, RecordedCall
 from commbench.workloads.training_job import training_job
 from commbench.workloads.workload_file import parse_workload, workload_text
 
@@ -77,7 +77,7 @@ def test_waiting_is_that_of_all_ranks_or_not_known() -> None:
     world = RankGroup("0", (0, 1), 2)
 
     def trace(rank: int, start_ns: int) -> RankTrace:
-        call = Operation(
+        call = RecordedCall(
             rank, world, 0, "all_reduce", "float32", 4, 4, start_ns=start_ns, end_ns=1_000_000
         )
         return RankTrace(f"rank{rank}", "test", rank, (call,), 2)

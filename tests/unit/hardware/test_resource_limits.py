@@ -118,10 +118,10 @@ def test_hybrid_memory_v1_and_cpu_v2(plant):
     )
     memory = resource_limits.find_group(root, "memory")
     cpu = resource_limits.find_group(root, "cpu")
-    assert memory == resource_limits.Group(
+    assert memory == resource_limits.CgroupFolders(
         1, (root / "sys/fs/cgroup/memory/a", root / "sys/fs/cgroup/memory")
     )
-    assert cpu == resource_limits.Group(
+    assert cpu == resource_limits.CgroupFolders(
         2, (root / "sys/fs/cgroup/unified/b", root / "sys/fs/cgroup/unified")
     )
 
@@ -139,7 +139,7 @@ def test_hybrid_memory_v1_and_cpu_v2(plant):
 def test_paths_of_containers(plant, path, inside, folders):
     mount = V2_MOUNT.replace("0:26 / ", f"0:26 {inside} ")
     root = plant({"proc/self/cgroup": f"0::{path}\n", "proc/self/mountinfo": mount})
-    assert resource_limits.find_group(root, "memory") == resource_limits.Group(
+    assert resource_limits.find_group(root, "memory") == resource_limits.CgroupFolders(
         2, tuple(root / folder for folder in folders)
     )
 
@@ -173,7 +173,7 @@ def test_colons_in_a_path_and_spaces_in_a_mount_point(plant):
         top / "cpu,cpuacct/c",
         top / "cpu,cpuacct",
     )
-    assert resource_limits.find_group(root, "io") == resource_limits.Group()
+    assert resource_limits.find_group(root, "io") == resource_limits.CgroupFolders()
 
 
 def test_without_control_groups_no_limit_of_memory_is_known(tmp_path):

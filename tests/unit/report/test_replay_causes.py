@@ -101,11 +101,10 @@ def test_null_jobs_name_no_cause_in_95_percent() -> None:
     wrong = 0
     for _ in range(400):
         draw = 1 + 0.01 * random.standard_normal(5)
-        gather_s, scatter_s, step_s = (1e-3 * draw[0], 2e-3 * draw[1], 12e-3 * draw[2])
         measured = [
-            row("job@0 #0 all_gather", gather_s, efficiency=None),
-            row("job@0 #1 reduce_scatter", scatter_s, efficiency=None),
-            row("job@0", step_s, "none"),
+            row("job@0 #0 all_gather", 1e-3 * draw[0], efficiency=None),
+            row("job@0 #1 reduce_scatter", 2e-3 * draw[1], efficiency=None),
+            row("job@0", 12e-3 * draw[2], "none"),
             row("job@0", 0.03 * draw[3], "sleep"),
             row("job@0", 0.03 * draw[4], "matmul"),
         ]

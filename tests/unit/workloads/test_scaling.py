@@ -6,8 +6,8 @@ import pytest
 
 from commbench.workloads.generators import generate
 from commbench.workloads.scaling import (
+    CUT_GROUP,
     CUT_PEERS,
-    CUT_SPLITS,
     UNEVEN_BLOCKS,
     UNEVEN_SPLITS,
     first_alike,
@@ -83,7 +83,7 @@ def test_what_cannot_be_replayed_is_named_with_its_bytes() -> None:
     message = WorkloadOperation(0, "send_recv", "float32", (32,), (32,), peers=(1, 3))
     part = scaled(workload_with(uneven, counted, blocks, message), 2)
     assert not part.operations and part.dropped_share == 1.0
-    assert set(part.dropped) == {UNEVEN_SPLITS, CUT_SPLITS, UNEVEN_BLOCKS, CUT_PEERS}
+    assert set(part.dropped) == {UNEVEN_SPLITS, CUT_GROUP, UNEVEN_BLOCKS, CUT_PEERS}
     assert list(scaled(workload_with(counted), 4).operations) == [0]
 
 

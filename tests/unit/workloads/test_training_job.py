@@ -13,7 +13,7 @@ from trace_writers import Call, Schedule, write_kineto
 
 from commbench.core.errors import Unreadable
 from commbench.workloads.analysis import late_ranks, signatures
-from commbench.workloads.operations import Operation, RankGroup, RankTrace
+from commbench.workloads.operations import RankGroup, RankTrace, RecordedCall
 from commbench.workloads.readers.registry import read_traces
 from commbench.workloads.readers.torch_profiler import CUT_SPLITS, NO_RANKS
 from commbench.workloads.training_job import (
@@ -139,9 +139,9 @@ def test_a_cut_list_of_ranks_is_rebuilt_where_the_trace_has_them_elsewhere(
     assert trace.notes[CUT_SPLITS] == 1 and trace.operations[1].send_counts is None
 
 
-def call(rank: int, sequence: int, took_us: int, group: RankGroup) -> Operation:
+def call(rank: int, sequence: int, took_us: int, group: RankGroup) -> RecordedCall:
     start_ns = 10**9 * rank  # clocks of different hosts
-    return Operation(
+    return RecordedCall(
         rank, group, sequence, "all_reduce", "float32", 4, 4, start_ns=start_ns,
         end_ns=start_ns + took_us * 1000,
     )  # fmt: skip
@@ -179,7 +179,7 @@ def test_ranks_without_known_groups_are_not_matched_where_their_calls_differ() -
     unknown = RankGroup("?", None, None)
     job = job_of_durations([(500, 100), (100,)], unknown)
     assert len(job.collectives) == 2, "numbers alone agree"
-    other = RankTrace("rank2", "test", 2, (Operation(2, unknown, 0, "barrier", None, 0, 0),))
+    other = RankTrace("rank2", "test", 2, (RecordedCall(2, unknown, 0, "barrier", None, 0, 0),))
     traces = [RankTrace(f"r{rank}", "t", rank, job.calls[rank]) for rank in job.ranks]
     unmatched = [
         RankTrace(

@@ -10,7 +10,7 @@ import pytest
 from places import SUPPORT
 from traced_job import HIDDEN, STEPS
 
-from commbench.workloads.operations import Operation
+from commbench.workloads.operations import RecordedCall
 from commbench.workloads.readers.registry import read_traces
 from commbench.workloads.training_job import TrainingJob, training_job
 from commbench.workloads.workload_file import parse_workload, workload_of, workload_text
@@ -35,7 +35,7 @@ def recorded(kind: str, folder: Path) -> tuple[TrainingJob, TrainingJob]:
     return jobs[0], jobs[1]
 
 
-def alike(calls: tuple[Operation, ...]) -> list[tuple[object, ...]]:
+def alike(calls: tuple[RecordedCall, ...]) -> list[tuple[object, ...]]:
     """Flight Recorder calls gloo's reduce_scatter by the all_reduce that it is made of."""
     names = {"reduce_scatter": "all_reduce"}
     return [

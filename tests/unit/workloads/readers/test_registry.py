@@ -18,7 +18,7 @@ from trace_writers import (
     expected_rows,
 )
 
-from commbench.workloads.operations import Operation
+from commbench.workloads.operations import RecordedCall
 from commbench.workloads.readers.registry import READERS, read_traces
 from commbench.workloads.training_job import training_job
 
@@ -50,7 +50,7 @@ SCHEDULES = st.lists(drawn_calls(), min_size=1, max_size=6).map(
 )
 
 
-def table(calls: list[Operation]) -> list[tuple[object, ...]]:
+def table(calls: list[RecordedCall]) -> list[tuple[object, ...]]:
     return [
         (
             call.rank,
