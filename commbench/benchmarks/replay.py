@@ -60,6 +60,9 @@ class Replay(Benchmark):
     def variants(self, case: Case, size: int) -> Iterator[Case]:
         """The sequence of all operations, and one operation of each signature alone, which has its
         type and size, and neither gaps nor a late rank."""
+        if size < self.min_ranks:  # the plan refuses it
+            yield replace(case, workload=self.recorded)
+            return
         source = _source_of(self.workload, size)
         yield replace(case, workload=source.text)
         if case.gaps not in (None, "none") or case.late is not None:

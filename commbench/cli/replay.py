@@ -24,14 +24,21 @@ from commbench.workloads.generators import GENERATORS, generate
 from commbench.workloads.operations import RecordedCall
 from commbench.workloads.readers.registry import read_traces
 from commbench.workloads.training_job import TrainingJob, training_job
-from commbench.workloads.workload_file import workload_of, workload_text
+from commbench.workloads.workload_file import (
+    FORMAT,
+    Workload,
+    parse_workload,
+    workload_of,
+    workload_text,
+)
 
 from .options import CommandParser, check_file, write_file
-from .replay_answer import measured_here, workload_here
 
 REPLAY_USAGE = """commbench replay TRACE... [--csv FILE] [--export job.json]
+       commbench replay TRACE... | job.json --on "backend=nccl layout=1x8"
        commbench replay --generate fsdp ranks=64 params=70e9 layers=80 --export job.json"""
 TO_STDOUT = "-"
+LONGEST_BEGIN = 200  # bytes in which a workload file names its format
 MOST_NAMED_FILES = 3
 MOST_NAMED_LIBRARIES = 5
 SIGNATURE_COLUMNS = (
@@ -60,8 +67,9 @@ def replay(words: list[str]) -> int:
         return _generated(options)
     if not options.words:
         raise ConfigError("which traces? name files, archives or folders, or --generate NAME")
-    if options.on is not None and (workload := workload_here(options.words)) is not None:
-        return measured_here(workload, None, options.on)
+    workload = workload_here(options.words) if options.on is not None else None
+    if workload is not None:
+        return _measured(workload, None, options.on)
     traces, unknown = read_traces(options.words)
     job = training_job(traces)
     if options.csv == TO_STDOUT:
@@ -77,10 +85,27 @@ def replay(words: list[str]) -> int:
     if exported is not None and options.export is not None:
         _write_workload(options.export, workload_text(exported))
     if exported is not None and options.on is not None:
-        return measured_here(exported, job, options.on)
+        return _measured(exported, job, options.on)
     if exported is None:
         print(f"next: commbench replay {shlex.join(options.words)} --export job.json")
     return 0
+
+
+def workload_here(words: Sequence[str]) -> Workload | None:
+    """The workload of the only word, where that is a workload file; None for traces."""
+    path = Path(words[0])
+    if len(words) != 1 or not path.is_file():
+        return None
+    with path.open("rb") as file:
+        begin = file.read(LONGEST_BEGIN)
+    return parse_workload(path.read_bytes(), words[0]) if FORMAT.encode() in begin else None
+
+
+def _measured(workload: Workload, job: TrainingJob | None, overrides: str) -> int:
+    """See measured_here; imports Hydra and pandas, which reading traces does not need."""
+    from .replay_answer import measured_here
+
+    return measured_here(workload, job, overrides)
 
 
 def _replay_parser() -> CommandParser:

@@ -19,14 +19,13 @@ from commbench.results.load import read_rows, row_dicts
 from commbench.results.run_folder import new_folder
 from commbench.workloads.scaling import scaled
 from commbench.workloads.training_job import TrainingJob
-from commbench.workloads.workload_file import FORMAT, Workload, parse_workload, workload_text
+from commbench.workloads.workload_file import Workload, workload_text
 
 from . import run
 from .options import write_file
 
 WORKLOAD_FILE = "job.json"
 SWEEP_WORD = "-m"
-LONGEST_BEGIN = 200  # bytes in which a workload file names its format
 # rows of one answer
 ANSWERED = ("backend", "library", "layout", "engine", "device", "hosts")
 ANSWER_COLUMNS = (
@@ -60,16 +59,6 @@ def measured_here(workload: Workload, job: TrainingJob | None, overrides: str) -
     if not any(word.startswith("plan=") for word in chosen):
         print("\n".join(answer_lines(workload, job, [folder])))
     return status
-
-
-def workload_here(words: Sequence[str]) -> Workload | None:
-    """The workload of the only word, where that is a workload file; None for traces."""
-    path = Path(words[0])
-    if len(words) != 1 or not path.is_file():
-        return None
-    with path.open("rb") as file:
-        begin = file.read(LONGEST_BEGIN)
-    return parse_workload(path.read_bytes(), words[0]) if FORMAT.encode() in begin else None
 
 
 def _has_gaps(workload: Workload) -> bool:

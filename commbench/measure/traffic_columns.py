@@ -18,7 +18,7 @@ def traffic_columns(
     traffic = planned.benchmark.traffic_bytes(planned.case, planned.size)
     if traffic is None:
         return dict.fromkeys(
-            ("busiest_bytes", "imbalance", "bytes_within_nodes", "bytes_between_nodes")
+            ("busiest_bytes", "imbalance", "within_nodes_bytes", "between_nodes_bytes")
         )
     loads = rank_loads(traffic)
     nodes = np.array([node_of(rank) for rank in planned.members])
@@ -28,6 +28,6 @@ def traffic_columns(
     return {
         "busiest_bytes": int(loads.max()),
         "imbalance": float(loads.max() / loads.mean()) if loads.any() else None,
-        "bytes_within_nodes": int(traffic.sum()) - own - between_nodes,
-        "bytes_between_nodes": between_nodes,
+        "within_nodes_bytes": int(traffic.sum()) - own - between_nodes,
+        "between_nodes_bytes": between_nodes,
     }

@@ -18,7 +18,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.states import case_status
 from commbench.core.terminal import first_line
 from commbench.core.units import value_text
-from commbench.core.variables import NAMES, SIZES, brought_along
+from commbench.core.variables import BY_NAME, NAMES, SIZES, brought_along
 from commbench.measure.statistics import Series
 from commbench.results.columns import (
     SCHEMA_VERSION,
@@ -369,8 +369,7 @@ def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[st
         key = key_of(rows[0], (variable.name for variable in by))
         if len(measured) >= NOISE_LAUNCHES:
             # no case depends on the others
-            key_seed = int(hashlib.sha256(key.encode()).hexdigest()[:16], 16)
-            generator = np.random.default_rng([seed, key_seed])
+            generator = np.random.default_rng([seed, _seed_of(key)])
             level = math.expm1(difference.noise(_values_of(measured, "median_s"), generator))
             noise_of[key] = max(noise_of.get(key, 0.0), level)
     if not noise_of:
@@ -379,6 +378,14 @@ def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[st
             " unknown"
         )
     return noise_of
+
+
+def _seed_of(key: str) -> int:
+    """Of the variables that differ from their default, so that a new variable changes no seed."""
+    values = dict(zip(NAMES, json.loads(key), strict=True))
+    own = {name: value for name, value in values.items() if value != BY_NAME[name].default}
+    text = json.dumps(own, sort_keys=True)
+    return int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
 
 
 # ---------------------------------------------------------------- one case

@@ -86,8 +86,8 @@ RESULTS = _columns(
     bytes_per_rank         | integer | B    | block of a rank, where a collective divides the message
     busiest_bytes          | integer | B    | traffic: most that a rank sends to or receives from others, whichever is more
     imbalance              | number  |      | traffic: busiest_bytes over the mean of all ranks
-    bytes_within_nodes     | integer | B    | traffic: between ranks of the same node
-    bytes_between_nodes    | integer | B    | traffic: between ranks of different nodes
+    within_nodes_bytes     | integer | B    | traffic: between ranks of the same node
+    between_nodes_bytes    | integer | B    | traffic: between ranks of different nodes
     source                 | integer |      | first rank of the pair, the initiator; null for several pairs at once
     destination            | integer |      | second rank of the pair; null likewise
     nodes                  | integer |      | nodes of the layout

@@ -15,11 +15,10 @@ from commbench.backends.torch.distributed import CudaCommunicator, start_group
 from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl, NcclCommunicator, NcclLowering
 from commbench.core.case import World
-from commbench.core.program import Step
 from commbench.core.protocols import Buffer, Control
 from commbench.core.variables import Device
 from commbench.engines.device import HOST_BOUND
-from commbench.engines.lowered import Call, now_ns
+from commbench.engines.lowered import now_ns
 
 
 class HostEvent:
@@ -126,8 +125,8 @@ class HostNcclLowering(NcclLowering):
 
 
 class HostNcclCommunicator(NcclCommunicator):
-    def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
-        return HostNcclLowering(self._group, buffers, self._barrier_tensor).call
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> Any:
+        return HostNcclLowering(self.group, buffers, self.barrier_tensor, self._gpu.place)
 
     def facts(self) -> dict[str, Any]:
         return {**CudaCommunicator.facts(self), "log_file": os.environ.get("NCCL_DEBUG_FILE")}

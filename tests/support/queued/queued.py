@@ -158,7 +158,7 @@ class QueuedCommunicator:
         held = dict(buffers[rank])
         if mode.staging == "pinned":
             program, held = with_staging(program, rank, held, HostBuffer)
-        lowering = TorchLowering(self._inner._group, held)
+        lowering = TorchLowering(self._inner.group, held)
         works = dict[int, Any]()
 
         def call(step: Step) -> Call:

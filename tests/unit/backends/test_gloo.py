@@ -128,10 +128,12 @@ def test_who_copies_is_told_for_every_operation() -> None:
         "all_gather",
         "all_reduce",
         "all_to_all",
+        "all_to_all_v",
         "broadcast",
         "gather",
         "reduce",
         "reduce_scatter",
+        "replay",
         "scatter",
     }
     assert {

@@ -95,6 +95,18 @@ def test_only_the_ranks_of_an_operation_take_part_when_it_is_alone(job: Replay) 
     assert job.program(alone, 2, 4).steps == ()
 
 
+def test_an_operation_alone_has_the_bus_factor_of_its_benchmark_and_the_sequence_none(
+    job: Replay,
+) -> None:
+    whole, of_two, of_all, message = cases(job)
+    assert job.bus_factor(whole, 4) is None
+    assert job.bus_factor(of_two, 4) == 1.0
+    assert job.bus_factor(of_all, 4) == 1.5
+    assert job.bus_factor(message, 4) == 1.0
+    assert job.shape(of_all, 4).bytes_per_sample == 128
+    assert job.shape(whole, 4).bytes_per_sample == 64 + 128 + 64 + 8
+
+
 def test_a_late_rank_is_a_rank_and_a_time() -> None:
     late = parse_late("3:400us")
     assert late is not None and (late.rank, late.ns) == (3, 400_000)

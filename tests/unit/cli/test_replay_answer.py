@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from commbench.cli.main import main
-from commbench.cli.replay_answer import job_seconds, waiting_of, workload_here
+from commbench.cli.replay import workload_here
+from commbench.cli.replay_answer import job_seconds, waiting_of
 from commbench.results.load import load
 from commbench.workloads.generators import generate
 from commbench.workloads.operations import RankGroup, RankTrace, RecordedCall

@@ -61,7 +61,11 @@ def test_no_group_has_folders_of_its_own() -> None:
 
 @for_each("file", TARGETS)
 def test_a_target_exists_and_has_the_keys_that_are_written_down(file: Path) -> None:
-    node = yaml.safe_load(file.read_text())
+    keys = yaml.safe_load(CONFIG)
+    node = {
+        name: keys[value[2:-1]] if str(value).startswith("${") else value
+        for name, value in yaml.safe_load(file.read_text()).items()
+    }
     module, _, kind = node["_target_"].rpartition(".")
     built = getattr(importlib.import_module(module), kind)
     assert is_dataclass(built) and isinstance(built, type)

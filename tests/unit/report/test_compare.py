@@ -197,12 +197,14 @@ def test_a_case_without_noise_of_its_own_has_the_largest_of_the_others() -> None
     delta = compare(base, base, aa=aa).set_index("message_bytes").delta
     assert 0.02 < delta[24] < delta[8] < delta[16] == delta[32]
     of_two = [aa, launches([1e-3] * 4, message_bytes=16, engine="virtual")]
+    deltas = []
     for parts in (of_two, of_two[::-1]):  # the louder side of what is compared
         (record,) = compare(
             launches(QUIET, message_bytes=16), launches(QUIET, message_bytes=16, engine="native"),
             by="engine", aa=pd.concat(parts),
         ).to_dict("records")  # fmt: skip
-        assert record["delta"] == pytest.approx(delta[16])
+        deltas.append(record["delta"])
+    assert deltas[0] == deltas[1] > delta[8]
 
 
 def test_a_rigorous_run_is_several_launches_but_one_of_a_pair() -> None:
