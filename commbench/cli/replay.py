@@ -69,7 +69,7 @@ def replay(words: list[str]) -> int:
         raise ConfigError("which traces? name files, archives or folders, or --generate NAME")
     workload = workload_here(options.words) if options.on is not None else None
     if workload is not None:
-        return _measured(workload, None, options.on)
+        return _measured_on(workload, None, options.on)
     traces, unknown = read_traces(options.words)
     job = training_job(traces)
     if options.csv == TO_STDOUT:
@@ -85,7 +85,7 @@ def replay(words: list[str]) -> int:
     if exported is not None and options.export is not None:
         _write_workload(options.export, workload_text(exported))
     if exported is not None and options.on is not None:
-        return _measured(exported, job, options.on)
+        return _measured_on(exported, job, options.on)
     if exported is None:
         print(f"next: commbench replay {shlex.join(options.words)} --export job.json")
     return 0
@@ -101,7 +101,7 @@ def workload_here(words: Sequence[str]) -> Workload | None:
     return parse_workload(path.read_bytes(), words[0]) if FORMAT.encode() in begin else None
 
 
-def _measured(workload: Workload, job: TrainingJob | None, overrides: str) -> int:
+def _measured_on(workload: Workload, job: TrainingJob | None, overrides: str) -> int:
     """See measured_here; imports Hydra and pandas, which reading traces does not need."""
     from .replay_answer import measured_here
 

@@ -41,6 +41,7 @@ COLLECTIVES = {
     "reduce",
     "reduce_scatter",
     "scatter",
+    "replay",
 }
 COPIES = {"copy_h2d", "copy_d2h", "copy_d2d", "copy_h2d_d2h"}  # within a rank
 

@@ -445,5 +445,5 @@ def test_the_readme_shows_the_backends_side_by_side() -> None:
     """Of the runs beside the notebooks, some sizes."""
     folders = find_runs(ROOT / "notebooks" / "data" / "quickstart")
     rows = [row for folder in folders for row in rows_of(folder)]
-    some = [row for row in rows if row["message_bytes"] in (40, 40_000_000)]
+    some = [row for row in rows if row["message_bytes"] in (8, 8_388_608)]
     assert f"```\n{pivot_text(some, Terminal(100))}\n```" in (ROOT / "README.md").read_text()
