@@ -200,7 +200,7 @@ def recorded() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     folder, run = next(
         (path, load_run(path)) for path in folders if load_run(path)["backend"]["name"] == "mpi"
     )
-    rows = [row for row in rows_of(folder) if row["message_bytes"] in (40, 40_000_000)]
+    rows = [row for row in rows_of(folder) if row["message_bytes"] in (8, 8_388_608)]
     return run | {"folder": f"results/{folder.name}"}, rows
 
 
