@@ -10,8 +10,10 @@ next launch.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -228,14 +230,12 @@ def _multiply_once(first: int, second: int, product: int, size: int) -> None:
                 c[row, column] += a[row, inner] * b[inner, column]
 
 
-@cfunc("int32(int64, int64, int64, int64, int64)", cache=cache_problem is None)
 def _native_multiply(first: int, second: int, product: int, size: int, repetitions: int) -> int:
     for _ in range(repetitions):
         _multiply_once(first, second, product, size)
     return 0
 
 
-@cfunc("int32(int64, int64, int64, int64, int64, int64, int64)", cache=cache_problem is None)
 def _native_multiply_for(
     first: int, second: int, product: int, size: int, duration_ns: int, clock: int, words: int
 ) -> int:
@@ -245,6 +245,15 @@ def _native_multiply_for(
     while _read(clock, MONOTONIC, timespec) < end_ns:
         _multiply_once(first, second, product, size)
     return 0
+
+
+@lru_cache
+def _compiled_address(function: Callable[..., int]) -> int:
+    """Of a function of integers as machine code. Compiled when it is first used: most programs
+    compute nothing."""
+    count = len(inspect.signature(function).parameters)
+    signature = int32(*[int64] * count)
+    return int(cfunc(signature, cache=cache_problem is None)(function).address)
 
 
 def native_compute(step: Compute) -> tuple[NativeCall, Any]:
@@ -263,13 +272,13 @@ def native_compute(step: Compute) -> tuple[NativeCall, Any]:
             memory = square_matrices(size)
             addresses = (int(matrix.ctypes.data) for matrix in memory)
             numbers = (*addresses, size, repetitions)
-            return NativeCall("matmul", int(_native_multiply.address), numbers), memory
+            return NativeCall("matmul", _compiled_address(_native_multiply), numbers), memory
         case MatmulFor(size, duration_ns):
             timespec = np.zeros(2, dtype=np.int64)
             factors = square_matrices(size)
             addresses = (int(matrix.ctypes.data) for matrix in factors)
             words = (*addresses, size, duration_ns, _clock_address(), timespec.ctypes.data)
-            call = NativeCall("matmul", int(_native_multiply_for.address), words)
+            call = NativeCall("matmul", _compiled_address(_native_multiply_for), words)
             return call, (timespec, factors)
 
 
