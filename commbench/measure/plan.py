@@ -85,14 +85,16 @@ def plan_round(
     settings: Settings, world: World, facts: PlanFacts, pairs: Sequence[Pair], first_order: int
 ) -> tuple[Planned, ...]:
     """The cases of a further round of a search."""
-    jobs = [
+    cases = [
         planner.planned(case)
         for planner in _planners(settings, world, facts)
         for case in planner.cases(
             [pairs_text(each) for each in _directions(pairs, planner.benchmark)]
         )
     ]
-    return tuple(replace(job, order=first_order + number) for number, job in enumerate(jobs))
+    return tuple(
+        replace(planned, order=first_order + number) for number, planned in enumerate(cases)
+    )
 
 
 def plan_outline(settings: Settings, world: World, facts: PlanFacts) -> tuple[AlikeCases, ...]:
