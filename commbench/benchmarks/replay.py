@@ -102,16 +102,16 @@ class Replay(Benchmark):
         return [rank for rank in range(size) if self._calls(case, rank, size)]
 
     def groups(self, case: Case, size: int) -> Sequence[Group]:
-        number = operation_number(case.workload)
-        parts = self._parts(case, size)
-        chosen = parts.values() if number is None else (parts[number],)
+        alone = self._alone(case, size)
+        chosen = self._parts(case, size).values() if alone is None else (alone,)
         ranks = {part.ranks for part in chosen if part.needs_group and part.size < size}
         return sorted(ranks)
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         calls = self._calls(case, rank, size)
         parts = self._parts(case, size)
-        own = [parts[number].program(rank, slots) for number, slots in _most_at_once(calls).items()]
+        slots = self._slots(case, rank, size)
+        own = [parts[number].program(rank, count) for number, count in slots.items()]
         return Program(
             tuple(spec for program in own for spec in program.buffers),
             tuple(self._steps(case, rank, calls, size)),
@@ -120,42 +120,38 @@ class Replay(Benchmark):
 
     def shape(self, case: Case, size: int) -> Shape:
         """Of the sequence, a step of the job and the bytes of the rank that moves most."""
-        parts = self._parts(case, size)
-        number = operation_number(case.workload)
-        if number is not None:
-            moved_bytes = case.message_bytes or parts[number].busiest_bytes
+        alone = self._alone(case, size)
+        if alone is not None:
+            moved_bytes = case.message_bytes or alone.busiest_bytes
             return Shape(1, moved_bytes, "max_over_ranks", "operation")
+        parts = self._parts(case, size)
         busiest_bytes = max(
-            sum(parts[call.operation].moved_bytes(rank) for call in calls)
-            for rank, calls in self._scaled(size).calls.items()
+            sum(count * parts[number].moved_bytes(rank) for number, count in counts.items())
+            for rank, counts in self._scaled(size).call_counts.items()
         )
         steps = _source_of(self.workload, size).workload.steps
         return Shape(steps, busiest_bytes, "max_over_ranks", "step of the job", steps == 1)
 
     def bus_factor(self, case: Case, size: int) -> float | None:
         """That of an operation alone, if it has one."""
-        number = operation_number(case.workload)
-        if number is None:
-            return None
-        part = self._parts(case, size)[number]
-        return part.benchmark.bus_factor(part.case, part.size)
+        part = self._alone(case, size)
+        return None if part is None else part.benchmark.bus_factor(part.case, part.size)
 
     def traffic_bytes(self, case: Case, size: int) -> TrafficMatrix | None:
         """That of an operation of all ranks alone."""
-        number = operation_number(case.workload)
-        part = None if number is None else self._parts(case, size)[number]
+        part = self._alone(case, size)
         if part is None or part.size < size:
             return None
         return part.benchmark.traffic_bytes(part.case, size)
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         number, buffer = part_and_buffer(name)
-        slots = _most_at_once(self._calls(case, rank, size))[number]
+        slots = self._slots(case, rank, size)[number]
         return self._parts(case, size)[number].fill(rank, buffer, slots, salt)
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         number, buffer = part_and_buffer(name)
-        slots = _most_at_once(self._calls(case, rank, size))[number]
+        slots = self._slots(case, rank, size)[number]
         return self._parts(case, size)[number].expected(rank, buffer, slots, salt)
 
     def _scaled(self, size: int) -> ScaledWorkload:
@@ -165,13 +161,23 @@ class Replay(Benchmark):
         """By the number of the operation."""
         return _workload_parts(self.workload, size, case.device)
 
+    def _alone(self, case: Case, size: int) -> Part | None:
+        """The operation that is measured alone; None for the sequence."""
+        number = operation_number(case.workload)
+        return None if number is None else self._parts(case, size)[number]
+
+    def _slots(self, case: Case, rank: int, size: int) -> Mapping[int, int]:
+        """By operation: how many of a rank's calls of it need memory of their own."""
+        if self._alone(case, size) is None:
+            return _rank_slots(self.workload, size, rank)
+        return _most_at_once(self._calls(case, rank, size))
+
     def _calls(self, case: Case, rank: int, size: int) -> tuple[WorkloadCall, ...]:
         """The calls of a rank in a sample."""
-        number = operation_number(case.workload)
-        if number is None:
+        alone = self._alone(case, size)
+        if alone is None:
             return self._scaled(size).calls.get(rank, ())
-        part = self._parts(case, size)[number]
-        return (WorkloadCall(number),) if rank in part.ranks else ()
+        return (WorkloadCall(alone.number),) if rank in alone.ranks else ()
 
     def _steps(
         self, case: Case, rank: int, calls: Sequence[WorkloadCall], size: int
@@ -180,13 +186,17 @@ class Replay(Benchmark):
         ran beside fewer."""
         parts = self._parts(case, size)
         running: deque[int] = deque()
-        slots = _most_at_once(calls)
+        slots = self._slots(case, rank, size)
         begun = dict.fromkeys(slots, 0)
+        late = parse_late(case.late)
+        late_ns = late.ns if late is not None and late.rank == rank else 0
         for place, call in enumerate(calls):
             ended = [running.popleft() for _ in range(len(running) - call.concurrent)]
             if ended:
                 yield WaitAll(tuple(ended))
-            yield from self._before(case, rank, call)
+            if late_ns:
+                yield Sleep(late_ns)
+            yield from _computation(case, call)
             slot = begun[call.operation] % slots[call.operation]
             begun[call.operation] += 1
             step = parts[call.operation].step(rank, slot, size)
@@ -197,17 +207,6 @@ class Replay(Benchmark):
                 yield step
         if running:
             yield WaitAll(tuple(running))
-
-    def _before(self, case: Case, rank: int, call: WorkloadCall) -> Iterator[Step]:
-        """What the rank does before a call: nothing, or as long as the job computed."""
-        late = parse_late(case.late)
-        if late is not None and late.rank == rank:
-            yield Sleep(late.ns)
-        gap_ns = round((call.gap_s or 0.0) * 1e9)
-        if gap_ns and case.gaps == "sleep":
-            yield Sleep(gap_ns)
-        if gap_ns and case.gaps == "matmul":
-            yield MatmulFor(MATRIX_SIZE, gap_ns)
 
 
 @dataclass(frozen=True)
@@ -273,6 +272,12 @@ def _scaled_workload(text: str, size: int) -> ScaledWorkload:
     return scaled(_source_of(text, size).workload, size)
 
 
+@lru_cache(maxsize=1024)
+def _rank_slots(text: str, size: int, rank: int) -> Mapping[int, int]:
+    """See _most_at_once, of the sequence of a rank."""
+    return _most_at_once(_scaled_workload(text, size).calls.get(rank, ()))
+
+
 @lru_cache(maxsize=8)
 def _workload_parts(text: str, size: int, device: Device) -> Mapping[int, Part]:
     whole = _scaled_workload(text, size)
@@ -280,6 +285,15 @@ def _workload_parts(text: str, size: int, device: Device) -> Mapping[int, Part]:
         number: Part.of(number, operation, whole.groups[operation.group], device)
         for number, operation in whole.operations.items()
     }
+
+
+def _computation(case: Case, call: WorkloadCall) -> Iterator[Step]:
+    """What a rank does before a call: nothing, or as long as the job computed."""
+    gap_ns = round((call.gap_s or 0.0) * 1e9)
+    if gap_ns and case.gaps == "sleep":
+        yield Sleep(gap_ns)
+    if gap_ns and case.gaps == "matmul":
+        yield MatmulFor(MATRIX_SIZE, gap_ns)
 
 
 def _overlaps(calls: Sequence[WorkloadCall], place: int) -> bool:

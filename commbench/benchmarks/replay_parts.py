@@ -139,7 +139,7 @@ class Part:
 
     def step(self, rank: int, slot: int, layout_ranks: int) -> Operation | In:
         """The step of a call, in a group where that is not the whole layout. Messages need none."""
-        (step,) = self.program(rank, 1).steps
+        (step,) = self.benchmark.program(self.case, self.place(rank), self.size).steps
         placed: Operation = self._placed(step, slot)
         if not self.needs_group or len(self.ranks) == layout_ranks:
             return placed
@@ -147,7 +147,9 @@ class Part:
 
     def moved_bytes(self, rank: int) -> int:
         """What the rank sends or receives in a call, the larger of both."""
-        specs = self.program(rank, 1).buffers if rank in self.ranks else ()
+        if rank not in self.ranks:
+            return 0
+        specs = self.benchmark.buffers(self.case, self.place(rank), self.size)
         return max((spec.count * ITEM_BYTES[spec.dtype] for spec in specs), default=0)
 
     @property

@@ -73,7 +73,7 @@ def answer_lines(workload: Workload, job: TrainingJob | None, folders: Sequence[
         raise ConfigError(f"no case of benchmark=replay in {', '.join(map(str, folders))}")
     lines = []
     terminal = Terminal.of(sys.stdout)
-    for _, own in grouped(rows, lambda row: tuple(str(row[name]) for name in ANSWERED)).items():
+    for own in grouped(rows, lambda row: tuple(str(row[name]) for name in ANSWERED)).values():
         for line in _answer(workload, job, own):
             lines.append(paragraphs([line], terminal))
     return lines
@@ -91,7 +91,7 @@ def _answer(
     if ranks < workload.ranks or part.dropped:
         reasons = "; ".join(part.dropped)
         dropped = f", {part.dropped_share:.0%} of their bytes dropped: {reasons}"
-        yield (f"{ranks} of the job's {workload.ranks} ranks{dropped if part.dropped else ''}")
+        yield f"{ranks} of the job's {workload.ranks} ranks{dropped if part.dropped else ''}"
     same_ranks = ranks == workload.ranks
     waiting = waiting_of(job) if job is not None and same_ranks else None
     yield from map(str, causes(times, waiting, job_seconds(workload) if same_ranks else None))

@@ -3,7 +3,6 @@ is named only if its interval excludes zero."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -119,15 +118,10 @@ def replay_times(rows: Iterable[Row], workload: Workload, ranks: int) -> ReplayT
         if efficiency is not None:
             limit[number] = seconds.times(min(float(efficiency), 1.0))
     calls = {
-        rank: Counter(call.operation for call in own)
-        for rank, own in scaled(workload, ranks).calls.items()
+        rank: {number: count / workload.steps for number, count in counts.items()}
+        for rank, counts in scaled(workload, ranks).call_counts.items()
     }
-    per_step = 1 / workload.steps
-    counted = {
-        rank: {number: count * per_step for number, count in counts.items()}
-        for rank, counts in calls.items()
-    }
-    return ReplayTimes(sequence, alone, limit, counted)
+    return ReplayTimes(sequence, alone, limit, calls)
 
 
 def measured_seconds(row: Row) -> Seconds | None:

@@ -41,6 +41,13 @@ class ScaledWorkload:
         """By rank."""
         return {rank: order.calls for order in self.orders for rank in order.ranks}
 
+    @cached_property
+    def call_counts(self) -> dict[int, Counter[int]]:
+        """By rank, how often it calls each operation."""
+        return {
+            rank: Counter(call.operation for call in calls) for rank, calls in self.calls.items()
+        }
+
     @property
     def dropped_share(self) -> float:
         """Of the bytes that the replayed ranks send in the job."""
@@ -130,10 +137,10 @@ def _fitted(
         return operation
     if operation.operation == SEND_RECV or len(whole) <= ranks or len(own) < 2:
         return CUT_PEERS
-    return _cut(operation, len(whole), len(own))
+    return _cut(operation, len(own))
 
 
-def _cut(operation: WorkloadOperation, size: int, own_size: int) -> WorkloadOperation:
+def _cut(operation: WorkloadOperation, own_size: int) -> WorkloadOperation:
     """Among the first ranks of its group, with the bytes of its larger buffer, which are those that
     a rank sends or receives."""
     root = operation.root
