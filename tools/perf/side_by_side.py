@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from claim import run
-from wire import Ends, named, need_iperf3
+from wire import launches_over, named, need_iperf3
 from wire_ranks import STREAMS
 
 import commbench
@@ -29,7 +29,7 @@ from commbench.launchers.mpirun import Mpirun
 # the virtual hosts of the tests
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
-from virtual_hosts import Link, missing, virtual_hosts
+from virtual_hosts import Link, missing
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "side_by_side.md"
 ROUNDS = 6  # the smallest and the largest of 6 ratios are an interval of 96.9 % for their median
@@ -37,7 +37,6 @@ SIZES = (8, 1024, 65536, 1048576)
 LINK = Link(rate_mbit=1000)
 LINK_WINDOW = 16
 LINK_MESSAGE_BYTES = 2**20
-LINK_S = 3
 
 # size in bytes -> seconds of one operation
 Times = Mapping[int, float]
@@ -140,20 +139,7 @@ def link_table() -> list[str]:
     lack = missing(LINK)
     if lack is not None:
         return [f"Not measured: {lack}."]
-    with (
-        tempfile.TemporaryDirectory(prefix="commbench-side-by-side-") as folder,
-        virtual_hosts(2, Path(folder), LINK) as made,
-    ):
-        first, second = made.hosts
-        ends = Ends(
-            (first.command(), second.command()),
-            first.address,
-            2,
-            LINK_MESSAGE_BYTES,
-            LINK_WINDOW,
-            LINK_S,
-        )
-        launches = ends.launches()
+    launches = launches_over(LINK, LINK_MESSAGE_BYTES, LINK_WINDOW)
     lines = [
         f"Two virtual hosts, a link of {LINK.rate_mbit} Mbit/s, {len(launches)} launches:",
         "",

@@ -90,19 +90,7 @@ def claims_link() -> list[Claim]:
     reason = missing(SLOW)
     if reason is not None:
         raise Skipped(reason)
-    with (
-        tempfile.TemporaryDirectory(prefix="commbench-perf-") as folder,
-        virtual_hosts(2, Path(folder), SLOW) as made,
-    ):
-        first, second = made.hosts
-        seen = Ends(
-            (first.command(), second.command()),
-            first.address,
-            2,
-            LINK_MESSAGE_BYTES,
-            LINK_WINDOW,
-            LINK_S,
-        ).launches()
+    seen = launches_over(SLOW, LINK_MESSAGE_BYTES, LINK_WINDOW)
     claims = []
     for streams in STREAMS:
         ratio, detail = compared([launch[str(streams)] for launch in seen])
@@ -111,6 +99,17 @@ def claims_link() -> list[Claim]:
             Claim(name, max(ratio, 1 / ratio), LINK_BOUND, f"{detail}; the larger over the smaller")
         )
     return claims
+
+
+def launches_over(link: Link, message_bytes: int, window: int) -> list[dict[str, Rates]]:
+    """The launches of two virtual hosts with such a link between them; see Ends."""
+    with (
+        tempfile.TemporaryDirectory(prefix="commbench-perf-") as folder,
+        virtual_hosts(2, Path(folder), link) as made,
+    ):
+        first, second = made.hosts
+        starts = (first.command(), second.command())
+        return Ends(starts, first.address, 2, message_bytes, window, LINK_S).launches()
 
 
 def need_iperf3() -> None:
