@@ -47,8 +47,7 @@ class Replay(Benchmark):
     min_ranks: ClassVar[int] = 2
     self_synchronising: ClassVar[bool] = False
 
-    @property
-    def recorded(self) -> str:
+    def recorded_inputs(self) -> str:
         """The workload as results name it: a file with the digest of its content. Raises
         ConfigError."""
         return self.workload if _is_generator(self.workload) else _file_source(self.workload).text
@@ -61,7 +60,7 @@ class Replay(Benchmark):
         """The sequence of all operations, and one operation of each signature alone, which has its
         type and size, and neither gaps nor a late rank."""
         if size < self.min_ranks:  # the plan refuses it
-            yield replace(case, workload=self.recorded)
+            yield replace(case, workload=self.recorded_inputs())
             return
         source = _source_of(self.workload, size)
         yield replace(case, workload=source.text)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from commbench.benchmarks.replay import Replay
 from commbench.benchmarks.traffic import parse_traffic
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
@@ -502,9 +501,7 @@ def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
     identity = {key: value for key, value in whole.items() if key != "output"}
     # a file by its contents, which another node may have in another version
     identity["traffic"] = settings.axes["traffic"]
-    for benchmark in settings.benchmarks:
-        if isinstance(benchmark, Replay):
-            identity["workload"] = benchmark.recorded
+    identity["inputs"] = [benchmark.recorded_inputs() for benchmark in settings.benchmarks]
     text = json.dumps(identity, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     config = {key: recorded(key, value) for key, value in whole.items()}

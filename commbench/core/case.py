@@ -128,6 +128,11 @@ class Benchmark(Protocol):
     def blocks(self, size: int) -> int:
         """The number of equal blocks that the message is divided into; 0 without a message."""
 
+    def recorded_inputs(self) -> str:
+        """What it reads beside its variables, files with a digest of their content: the ranks
+        compare it. Raises ConfigError."""
+        return ""
+
     def variants(self, case: Case, size: int) -> Iterable[Case]:
         """The cases that it stands for: with the size of the message, where another variable
         decides that."""
