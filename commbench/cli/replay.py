@@ -22,15 +22,9 @@ from commbench.core.units import (
 from commbench.workloads.analysis import Signature, late_ranks, signatures
 from commbench.workloads.generators import GENERATORS, generate
 from commbench.workloads.operations import RecordedCall
-from commbench.workloads.readers.registry import read_traces
+from commbench.workloads.readers.registry import read_traces, stored_workload
 from commbench.workloads.training_job import TrainingJob, training_job
-from commbench.workloads.workload_file import (
-    FORMAT,
-    Workload,
-    parse_workload,
-    workload_of,
-    workload_text,
-)
+from commbench.workloads.workload_file import Workload, workload_of, workload_text
 
 from .options import CommandParser, check_file, write_file
 
@@ -38,7 +32,6 @@ REPLAY_USAGE = """commbench replay TRACE... [--csv FILE] [--export job.json]
        commbench replay TRACE... | job.json --on "backend=nccl layout=1x8"
        commbench replay --generate fsdp ranks=64 params=70e9 layers=80 --export job.json"""
 TO_STDOUT = "-"
-LONGEST_BEGIN = 200  # bytes in which a workload file names its format
 MOST_NAMED_FILES = 3
 MOST_NAMED_LIBRARIES = 5
 SIGNATURE_COLUMNS = (
@@ -93,12 +86,8 @@ def replay(words: list[str]) -> int:
 
 def workload_here(words: Sequence[str]) -> Workload | None:
     """The workload of the only word, where that is a workload file; None for traces."""
-    path = Path(words[0])
-    if len(words) != 1 or not path.is_file():
-        return None
-    with path.open("rb") as file:
-        begin = file.read(LONGEST_BEGIN)
-    return parse_workload(path.read_bytes(), words[0]) if FORMAT.encode() in begin else None
+    is_single_file = len(words) == 1 and Path(words[0]).is_file()
+    return stored_workload(words[0]) if is_single_file else None
 
 
 def _measured_on(workload: Workload, job: TrainingJob | None, overrides: str) -> int:

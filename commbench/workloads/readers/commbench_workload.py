@@ -23,8 +23,12 @@ class CommbenchWorkload:
     def recognises(self, file: TraceFile) -> bool:
         return file.head.lstrip()[:1] == b"{" and f'"{FORMAT}"'.encode() in file.head[:200]
 
+    def workload(self, file: TraceFile) -> Workload:
+        """What the file holds, with the gaps that a trace of it lacks."""
+        return parse_workload(file.content(LARGEST_WORKLOAD_BYTES), file.name)
+
     def read(self, file: TraceFile) -> list[RankTrace]:
-        workload = parse_workload(file.content(LARGEST_WORKLOAD_BYTES), file.name)
+        workload = self.workload(file)
         groups = [
             RankGroup(str(index), ranks, len(ranks)) for index, ranks in enumerate(workload.groups)
         ]

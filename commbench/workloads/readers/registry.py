@@ -8,6 +8,7 @@ from dataclasses import replace
 from commbench.core.errors import Unreadable
 from commbench.workloads.operations import RankTrace
 from commbench.workloads.trace_files import TraceFile, trace_files
+from commbench.workloads.workload_file import Workload
 
 from .chakra import Chakra
 from .commbench_workload import CommbenchWorkload
@@ -56,6 +57,14 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], list[str]]:
             f" {', '.join(reader.form for reader in READERS)} (docs/workloads.md)"
         )
     return traces, unknown
+
+
+def stored_workload(path: str) -> Workload | None:
+    """The workload of a file that holds one; None for traces. Raises Unreadable."""
+    reader = CommbenchWorkload()
+    for file in trace_files([path]):
+        return reader.workload(file) if reader.recognises(file) else None
+    return None
 
 
 def _reader_of(file: TraceFile) -> TraceReader | None:

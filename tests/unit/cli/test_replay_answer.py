@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,9 @@ def test_traces_are_not_taken_for_a_workload(tmp_path: Path) -> None:
     path.write_text('{"traceEvents": []}')
     assert workload_here([str(path)]) is None
     assert workload_here([str(tmp_path)]) is None
+
+
+def test_a_compressed_workload_is_one_with_its_gaps(workload_file: Path) -> None:
+    packed = workload_file.with_suffix(".json.gz")
+    packed.write_bytes(gzip.compress(workload_file.read_bytes()))
+    assert workload_here([str(packed)]) == workload_here([str(workload_file)])
