@@ -173,7 +173,10 @@ class Search:
         times = self.times
         ranks = self.places.cluster.nodes
         group_of = self.places.cluster.group_of
-        members = np.array([place in (rank, ranks + group_of[rank]) for rank in range(ranks)])
+        if place < ranks:
+            members = np.arange(ranks) == place
+        else:
+            members = np.array(group_of) == place - ranks
         either: Flags = members[times.source] | members[times.destination]
         one_way: Flags = members[times.source if aspect == SENDS else times.destination]
         return np.where(

@@ -42,6 +42,13 @@ def test_a_bad_node_has_a_line_with_its_evidence_and_is_left_out_of_jobs() -> No
     assert search.record()["bad"] == ["n3"]
 
 
+def test_the_last_node_has_the_evidence_of_its_own_pairs_alone() -> None:
+    lines = search_with([15], [SENDS], "16x1").text(PLAIN).splitlines()
+    (row,) = [line.split() for line in lines if line.startswith("n15 ")]
+    assert row[1:3] == ["bad", "sends"]
+    assert 45 < int(row[3]) < 55 and row[5:7] == ["6", "6"], row
+
+
 def test_good_nodes_have_no_table_and_nothing_to_leave_out() -> None:
     search = search_with([], [], "16x1")
     text = search.text(PLAIN)
