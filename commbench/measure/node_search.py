@@ -4,15 +4,14 @@ the rows so far, and says at the end who is slow."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from commbench.config.settings import NodeSearch, Settings
 from commbench.core.case import Planned, World
 from commbench.core.errors import ConfigError
-from commbench.core.layout import Layout, Pair
+from commbench.core.layout import Layout
 from commbench.core.states import case_status
 from commbench.results.bad_nodes import (
     LEAST_NODES,
@@ -90,23 +89,6 @@ def search_of(
     return Search(places, times, evidence, rounds, spent_s)
 
 
-@dataclass(frozen=True)
-class NextRound:
-    """What rank 0 decides: the pairs of the next round, none at the end, and their visits."""
-
-    pairs: tuple[Pair, ...]
-    visits: int
-
-    def plain(self) -> list[Any]:
-        """As JSON, for the control plane."""
-        return [self.pairs, self.visits]
-
-    @classmethod
-    def of_plain(cls, value: Sequence[Any]) -> NextRound:
-        pairs, visits = value
-        return cls(tuple((first, second) for first, second in pairs), visits)
-
-
 class SearchRounds:
     """The rounds so far, the same on all ranks. A round with several visits is several passes."""
 
@@ -130,18 +112,15 @@ class SearchRounds:
         self._visits_left -= 1
         return self._cases
 
-    def choose(self, evidence: Evidence | None) -> NextRound:
+    def choose(self, evidence: Evidence | None) -> Round:
         """The next round, on rank 0."""
-        chosen = next_round(self._rounds, evidence, self._nodes, self._settings.seed)
-        return NextRound(chosen.pairs, chosen.visits)
+        return next_round(self._rounds, evidence, self._nodes, self._settings.seed)
 
-    def further(
-        self, decided: NextRound, first_order: int, library: str | None
-    ) -> tuple[Planned, ...]:
+    def further(self, decided: Round, first_order: int, library: str | None) -> tuple[Planned, ...]:
         """The cases of the round that rank 0 has decided on."""
         if not decided.pairs:
             return ()
-        self._rounds.append(Round(decided.pairs, decided.visits))
+        self._rounds.append(decided)
         self._visits_left = decided.visits - 1
         planned = plan_round(self._settings, self._world, self._facts, decided.pairs, first_order)
         self._cases = tuple(

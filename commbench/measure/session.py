@@ -27,6 +27,7 @@ from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
 from commbench.launchers.join import join_world
 from commbench.results.columns import Row
+from commbench.results.node_rounds import Round
 from commbench.results.run_folder import read_record
 from commbench.results.suspect_table import Search
 from commbench.world.exit_protocol import process_text
@@ -42,7 +43,7 @@ from .case import CaseVisit
 from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
 from .expectations import Verdict, verdict_on
-from .node_search import NextRound, SearchRounds, check_search, places_of, search_of
+from .node_search import SearchRounds, check_search, places_of, search_of
 from .plan import PlanFacts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
@@ -364,7 +365,7 @@ class _Session:
             value = self._search.choose(None if search is None else search.evidence).plain()
         decided = self._setup.control.decide(value, self._deadline_s, "the next round")
         library = self._library.communicator.facts().get("library")
-        further = self._search.further(NextRound.of_plain(decided), len(self._cases), library)
+        further = self._search.further(Round.of_plain(decided), len(self._cases), library)
         self._cases += further
         if self._setup.world.rank == 0 and further:
             self._recorder.add_cases(further)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from commbench.core.layout import Pair, pairing
 
@@ -21,10 +22,19 @@ CONTROL_PAIRS = 32  # of good nodes, in each further round: they show what is ty
 @dataclass(frozen=True)
 class Round:
     """Disjoint pairs of nodes that are measured at the same time, each `visits` times in both
-    directions."""
+    directions; no pairs at the end of a search."""
 
     pairs: tuple[Pair, ...]
     visits: int
+
+    def plain(self) -> list[Any]:
+        """As JSON, for the control plane."""
+        return [self.pairs, self.visits]
+
+    @classmethod
+    def of_plain(cls, value: Sequence[Any]) -> Round:
+        pairs, visits = value
+        return cls(tuple((first, second) for first, second in pairs), visits)
 
 
 def next_round(earlier: Sequence[Round], evidence: Evidence | None, nodes: int, seed: int) -> Round:

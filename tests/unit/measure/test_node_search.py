@@ -13,13 +13,13 @@ from commbench.core.case import World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.measure.node_search import (
-    NextRound,
     SearchRounds,
     check_search,
     pair_times,
     places_of,
 )
 from commbench.measure.plan import PlanFacts, plan
+from commbench.results.node_rounds import Round
 from commbench.world.control import hosted_world
 
 FACTS = PlanFacts(memory_bytes=2**36, cache_bytes=2**25, cores=8)
@@ -70,7 +70,7 @@ def test_bandwidth_has_the_largest_size_and_latency_the_smallest() -> None:
 
 
 def test_a_further_round_is_planned_alike_everywhere_and_repeated_for_its_visits() -> None:
-    decided = NextRound.of_plain(NextRound(((0, 5), (3, 1)), 3).plain())
+    decided = Round.of_plain(Round(((0, 5), (3, 1)), 3).plain())
     ids = []
     for _ in range(2):
         rounds = SearchRounds(searching(), world_of(8), FACTS)
@@ -85,7 +85,7 @@ def test_a_further_round_is_planned_alike_everywhere_and_repeated_for_its_visits
 
 def test_no_pairs_end_the_search() -> None:
     rounds = SearchRounds(searching(), world_of(8), FACTS)
-    assert rounds.further(NextRound((), 1), 12, None) == ()
+    assert rounds.further(Round((), 1), 12, None) == ()
     assert (rounds.repeated(), rounds.count) == ((), 4)
 
 
