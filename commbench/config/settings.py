@@ -95,14 +95,14 @@ EXPECTATION = re.compile(
     r"(?P<column>\w+)\s*(?P<comparison>>=|<=|>|<)"
     r"\s*(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
 )
-RATE_COLUMNS = (  # in proportion to 1 / median_s
+INTERVAL_COLUMNS = (
+    "median_s",
     "algbw_gb_per_s",
     "busbw_gb_per_s",
     "wire_gb_per_s",
     "message_rate_per_s",
     "efficiency",
 )
-INTERVAL_COLUMNS = ("median_s", *RATE_COLUMNS)
 
 Pairs = str | tuple[tuple[int, int], ...]
 FULL = "full"  # scale=full

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from commbench.config.settings import RATE_COLUMNS, Expectation
+from commbench.config.settings import Expectation
 from commbench.core.states import case_status
-from commbench.results.columns import Row, case_text
+from commbench.results.columns import Row, case_text, interval_ends
 
 MOST_MISSED = 3  # cases that are named in the line of a bound
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
@@ -67,7 +67,7 @@ def verdict_on(
             continue
         if not isinstance(value, int | float):
             continue
-        ends = _interval_ends(row, expected.column) if decided_by == "interval" else (value, value)
+        ends = interval_ends(row, expected.column) if decided_by == "interval" else (value, value)
         if ends is None:
             not_measured.append(f"{begin} {case_text(row)} has no interval")
         elif all(meets(float(end), expected.bound) for end in ends):
@@ -90,18 +90,6 @@ def _is_meant(expected: Expectation, row: Row) -> bool:
         return True
     first, last = expected.sizes_bytes
     return first <= (row["message_bytes"] or 0) <= last
-
-
-def _interval_ends(row: Row, column: str) -> tuple[float, float] | None:
-    """Both ends of the interval of the median, or of a rate at them; None without an interval."""
-    low_s = row["ci_low_s"]
-    high_s = row["ci_high_s"]
-    if low_s is None or high_s is None:
-        return None
-    if column not in RATE_COLUMNS:
-        return low_s, high_s
-    product = row[column] * row["median_s"]
-    return product / high_s, product / low_s
 
 
 def _missed_text(missed: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from commbench.core.units import format_number, natural_key, plural
-from commbench.results.columns import Row, level_mark, level_of
+from commbench.results.columns import Row, interval_ends, level_mark, level_of
 from commbench.results.flags import DOUBT_MARK, doubts_of
 
 from .combined import CombinedCases
@@ -94,15 +94,10 @@ class BenchmarkNumbers:
 
 def value_and_interval(row: Row, column: NumberColumn) -> tuple[float, float, float]:
     """A value with its interval; that of a rate follows from that of the time."""
-    values = (row[name] for name in (column, "median_s", "ci_low_s", "ci_high_s"))
-    value, median, low, high = (math.nan if value is None else float(value) for value in values)
-    if column == "median_s":
-        return value, low, high
-    return (
-        value,
-        value * median / high if high else math.nan,
-        value * median / low if low else math.nan,
-    )
+    value = row[column]
+    if value is None:
+        return math.nan, math.nan, math.nan
+    return float(value), *(interval_ends(row, column) or (math.nan, math.nan))
 
 
 def rate_column(rows: Sequence[Row]) -> NumberColumn:

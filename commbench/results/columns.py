@@ -12,6 +12,7 @@ needs a new version.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -277,6 +278,19 @@ def check_version(version: object, where: str) -> None:
             f"{where} has schema version {version}, this commbench reads {SCHEMA_VERSION}; read it"
             " with the commbench that wrote it (run.json names the version)"
         )
+
+
+def interval_ends(row: Row, column: str) -> tuple[float, float] | None:
+    """Both ends of the interval of `median_s`, or of a rate, which is in proportion to its inverse;
+    None for a row without an interval, NaN for an end that a rate does not have."""
+    low_s = row["ci_low_s"]
+    high_s = row["ci_high_s"]
+    if low_s is None or high_s is None:
+        return None
+    if column == "median_s":
+        return float(low_s), float(high_s)
+    product = row[column] * row["median_s"]
+    return (product / high_s if high_s else math.nan, product / low_s if low_s else math.nan)
 
 
 def level_of(row: Row) -> float:
