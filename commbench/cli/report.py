@@ -39,19 +39,20 @@ def report(words: list[str]) -> int:
     options = parser.parse_args(words)
     if options.html is not None:
         check_file("--html", options.html)
-    summary = summarise_results(read_results(options.paths, options.benchmark))
-    for line in summary.results.problems:
+    results = read_results(options.paths, options.benchmark)
+    summary = summarise_results(results, is_measured_into)
+    for line in results.problems:
         print(printable(f"left out: {line}"), file=sys.stderr)
     if options.html is not None:
         from commbench.report.distributions import read_raw_data
         from commbench.report.page import page
 
-        html = page(summary, read_raw_data(summary.results), is_measured_into)
+        html = page(summary, read_raw_data(results))
         write_file("--html", options.html, html)
     runs = [run for path in options.paths if Path(path).is_dir() for run in find_runs(path)]
     # a few runs of one backend: there is nothing to choose between, and their own tables are the
     # result
-    alone = summary.results.cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES
+    alone = results.cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES
     for folder in runs if alone else ():
         rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
         if rows or options.benchmark is None:

@@ -4,8 +4,7 @@ figures and tables."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from .best import BEST_CELLS, best_rows
 from .cold_start import LAUNCH_HEADS
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
-from .headline import headline, trust, unfinished_sentences
+from .headline import headline, trust
 from .links import pairs_table, wiring_table
 from .reference import NORMAL
 from .summary import (
@@ -73,19 +72,14 @@ class Table(NamedTuple):
     total: int
 
 
-def page(
-    summary: Summary, raw: RawData, is_measured_into: Callable[[Path], bool] = lambda folder: False
-) -> str:
-    """The whole document; a section without data is left out. `is_measured_into`: whether a
-    process still measures into the folder of a run."""
+def page(summary: Summary, raw: RawData) -> str:
+    """The whole document; a section without data is left out."""
     data = dict(_sections(summary, raw))
     shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
     results = summary.results
     about = [part for part in (*_origin(summary), counts_text(results)) if part]
     first = {
-        "unfinished": unfinished_sentences(
-            results.cases, results.records, results.folders, is_measured_into
-        ),
+        "unfinished": summary.unfinished,
         "headline": headline(summary.combined, summary.soaks),
         "trust": trust(results.cases),
         "intervals": summary.interval_note(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +32,7 @@ from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from .combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from .compare_text import AbResult, comparison_table, read_ab_results
 from .guidelines import check_guidelines
-from .headline import trust
+from .headline import trust, unfinished_sentences
 from .machines import Machine, machines_of, rank_differences, run_groups
 from .reference import FAR, NORMAL, Judged, is_own, judge, references
 from .texts import size_text
@@ -147,6 +147,7 @@ class Summary:
     """The content of the report, for the terminal and for the page."""
 
     results: Results
+    unfinished: list[str]  # a sentence for each run that did not come to its end
     combined: CombinedCases
     overheads: list[tuple[str, ...]]
     slow: list[Finding]
@@ -273,8 +274,11 @@ class Summary:
             )
 
 
-def summarise_results(results: Results) -> Summary:
-    """Derive the content of the report."""
+def summarise_results(
+    results: Results, is_measured_into: Callable[[Path], bool] = lambda folder: False
+) -> Summary:
+    """Derive the content of the report. `is_measured_into`: whether a process still measures into
+    the folder of a run."""
     cases = results.cases
     combined = combine_runs(cases[cases["timing"] != "soak"])
     machines = machines_of(results.records)
@@ -293,6 +297,7 @@ def summarise_results(results: Results) -> Summary:
     hardware = [*(machine.text for machine in machines), *labels]
     return Summary(
         results,
+        unfinished_sentences(cases, results.records, results.folders, is_measured_into),
         combined,
         overhead_cells(launch_overheads(cases)),
         findings(pairs),
@@ -394,7 +399,7 @@ def summary_text(summary: Summary, top: int) -> str:
     title = counts_text(summary.results)
     launching = "Cost of launching a call: waiting for it, and replaying it"
     fit_heads = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "misses up to")
-    answers = [trust(summary.results.cases), *summary.sentences()]
+    answers = [*summary.unfinished, trust(summary.results.cases), *summary.sentences()]
     comparisons = [terminal.styled("Comparisons", "bold")] if summary.results.comparisons else []
     for result in summary.results.comparisons:
         notes = paragraphs([*result.notes(), result.summary()], terminal)

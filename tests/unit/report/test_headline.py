@@ -10,8 +10,8 @@ import pytest
 from generated_results import run_of
 
 from commbench.report.combined import combine_runs
-from commbench.report.headline import headline, trust, unfinished_sentences
-from commbench.report.summary import read_results
+from commbench.report.headline import headline, trust
+from commbench.report.summary import read_results, summarise_results, summary_text
 from commbench.world.folder_lock import is_measured_into, locked
 
 
@@ -31,8 +31,7 @@ def test_it_says_what_was_measured(tmp_path: Path) -> None:
 
 
 def unfinished(folder: Path) -> list[str]:
-    results = read_results([folder])
-    return unfinished_sentences(results.cases, results.records, results.folders, is_measured_into)
+    return summarise_results(read_results([folder]), is_measured_into).unfinished
 
 
 @pytest.mark.parametrize(
@@ -58,6 +57,12 @@ def test_a_run_that_somebody_measures_is_still_going_on(tmp_path: Path) -> None:
         assert unfinished(tmp_path) == [
             f"Run {run.name} is still going on: 100 of 128 cases so far"
         ]
+
+
+def test_on_a_terminal_a_run_that_did_not_end_is_the_first_answer(tmp_path: Path) -> None:
+    run = run_of(tmp_path, 0, status="interrupted", cases=128)
+    text = summary_text(summarise_results(read_results([tmp_path])), 30)
+    assert text.split("Answers\n")[1].startswith(f"  * Run {run.name} was interrupted: 100 of")
 
 
 def test_a_finished_run_needs_no_warning(tmp_path: Path) -> None:
