@@ -243,12 +243,14 @@ def test_doctor_says_what_is_missing(
     folder = tmp_path / "conf" / "backend"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("_target_: mine.Mine\n")
+    (folder / "torn.yaml").write_text("_target_: [\n")
     monkeypatch.setenv("MPI4PY_LIBMPI", "/nowhere/libmpi.so")
     assert doctor_command(["--config-dir", "conf"]) == 0
     backends = capsys.readouterr().out.partition("\nbackends\n")[2]
     states = {line.split()[0]: line for line in backends.splitlines()}
     assert "MPI4PY_LIBMPI=/nowhere/libmpi.so is not a file" in states["mpi"]
     assert "permit it with allow=[mine]" in states["mine"]
+    assert "parsing" in states["torn"]
     assert "can run here" in states["gloo"] and "can run here" in states["simulated"]
 
 
