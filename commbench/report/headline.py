@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from commbench.core.states import RunStatus, status_of_run
 from commbench.core.units import plural
 from commbench.results.flags import DOUBTFUL, FLAGS, warnings_of
-from commbench.results.load import row_dicts
+from commbench.results.load import plain
 from commbench.results.run_folder import resume_command
 
 from .combined import CombinedCases
@@ -71,9 +71,8 @@ def unfinished_sentences(
 def trust(cases: pd.DataFrame) -> str:
     """How many measured cases have a warning that casts doubt on their number, and the most
     frequent warnings."""
-    measured = [
-        warnings_of(row) for row in row_dicts(cases.loc[cases["status"] == "ok", ["warnings"]])
-    ]
+    warnings = cases.loc[cases["status"] == "ok", "warnings"]
+    measured = [warnings_of({"warnings": plain(flags)}) for flags in warnings]
     doubted = [flags & DOUBTFUL for flags in measured if flags & DOUBTFUL]
     if not doubted:
         return ""

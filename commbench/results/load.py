@@ -470,9 +470,10 @@ def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:
 
 def row_dicts(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a data frame with plain values."""
-    return [
-        {str(name): plain(value) for name, value in row.items()} for row in frame.to_dict("records")
-    ]
+    names = [str(name) for name in frame.columns]
+    # column by column: pandas' own to_dict("records") takes twice the time
+    columns = [list(map(plain, frame[name].tolist())) for name in frame.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def plain(value: Any) -> Any:
