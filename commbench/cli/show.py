@@ -27,6 +27,7 @@ from commbench.results.flags import DOUBT_MARK, doubts_of
 from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.run_folder import resume_command
 from commbench.writers.console import run_text
+from commbench.writers.footnotes import doubt_texts
 from commbench.writers.nccl_tests import NcclTests
 from commbench.writers.osu import Osu
 from commbench.writers.parquet import plain_rows
@@ -145,16 +146,8 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
         head = f"{', '.join([point['benchmark'], *values])}: {unit}"
         head = terminal.styled(terminal.paragraph(head), "bold")
         parts.append(f"{head}\n{_pivot(listed, headings, rate, terminal)}\n")
-    doubted = sum(bool(doubts_of(row)) for row in measured)
     lost = len(rows) - len(measured)
-    notes = shared_notes + (
-        [
-            f"{DOUBT_MARK}: {doubted} of {len(measured)} doubtful: commbench show RUN --flags says"
-            " why"
-        ]
-        if doubted
-        else []
-    )
+    notes = [*shared_notes, *doubt_texts(measured, "RUN")]
     notes += (
         [f"{plural(lost, 'case has', 'cases have')} no number: commbench report names why"]
         if lost

@@ -59,7 +59,8 @@ def number_texts(rows: Sequence[Row], has_intervals: bool) -> list[str]:
 
 
 def doubt_texts(rows: Iterable[Row], folder: str) -> list[str]:
-    """`! 18 of 21 doubtful: noisy 18, skewed 5: commbench show RUN --flags`, where a number is."""
+    """`! 18 of 21 doubtful: noisy 18, skewed 5: commbench show RUN --flags says what helps`, where
+    a number is."""
     measured = [doubts_of(row) for row in rows if case_status(row) == "ok"]
     doubted = [flags for flags in measured if flags]
     if not doubted:
@@ -72,7 +73,7 @@ def doubt_texts(rows: Iterable[Row], folder: str) -> list[str]:
     named += [f"and {len(counts) - MOST_DOUBTS} more"] if len(counts) > MOST_DOUBTS else []
     command = f"commbench show {shlex.quote(folder)} --flags"
     counted = f"{len(doubted)} of {len(measured)} doubtful"
-    return [f"{DOUBT_MARK} {counted}: {', '.join(named)}: {command}"]
+    return [f"{DOUBT_MARK} {counted}: {', '.join(named)}: {command} says what helps"]
 
 
 def legend(rows: Sequence[Row], series: RowsBySeries, is_bound: bool) -> list[str]:

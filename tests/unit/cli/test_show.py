@@ -235,7 +235,7 @@ def test_a_doubtful_number_is_marked_and_counted() -> None:
     ]
     *lines, note = pivot_text(rows, Terminal()).splitlines()
     assert lines[3].split() == ["8", "1.00", "!", "2.00"]
-    assert note == "!: 1 of 2 doubtful: commbench show RUN --flags says why"
+    assert note == "! 1 of 2 doubtful: noisy 1: commbench show RUN --flags says what helps"
 
 
 def test_launches_are_merged_to_their_median() -> None:

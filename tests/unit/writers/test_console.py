@@ -234,7 +234,8 @@ def test_numbers_in_doubt_are_marked_and_counted_in_one_line() -> None:
     rows = flagged({8: ["in_cache"], 1024: [], 2048: ["skewed", "noisy"], 4096: ["noisy"]})
     text = lines(*rows)
     assert marks(text) == [False, False, True, True]
-    assert text[-1] == "! 2 of 4 doubtful: noisy 2, skewed 1: commbench show results/r --flags"
+    command = "commbench show results/r --flags says what helps"
+    assert text[-1] == f"! 2 of 4 doubtful: noisy 2, skewed 1: {command}"
     assert "doubtful" not in "".join(lines(*rows[:2])), "a note is no doubt"
     many = ["noisy", "skewed", "drifting", "unstable", "unsteady", "disturbed"]
     assert (
