@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -392,10 +392,8 @@ class _Planner:
         host_bytes = {
             kind: sum(_host_bytes(case, spec, pool) for spec in own) for kind, own in kinds.items()
         }
-        by_node = [CONTROL_BYTES * processes for processes in place.processes]
-        for rank, own in specs.items():
-            by_node[place.nodes[rank]] += host_bytes[id(own)]
-        node_bytes = max(by_node)
+        rank_bytes = {rank: host_bytes[id(own)] for rank, own in specs.items()}
+        node_bytes = self._node_bytes(rank_bytes)
         reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
         if case.device == "cuda" and reason is None and facts.gpu_bytes is not None:
             needs = [
@@ -405,6 +403,16 @@ class _Planner:
             ranks = -(-place.layout.ranks_per_node // facts.gpus)
             reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
         return replace(planned, pool=pool, node_bytes=node_bytes, skip=reason)
+
+    def _node_bytes(self, rank_bytes: Mapping[int, int]) -> int:
+        """The host memory of the fullest node. A simulated world has all its nodes in one
+        process."""
+        if self.settings.backend.launchers == "none":
+            return CONTROL_BYTES + sum(rank_bytes.values())
+        by_node = [CONTROL_BYTES * processes for processes in self.place.processes]
+        for rank, own_bytes in rank_bytes.items():
+            by_node[self.place.nodes[rank]] += own_bytes
+        return max(by_node)
 
     def _buffers(self, planned: Planned) -> dict[int, tuple[BufferSpec, ...]]:
         """The buffers of each active rank. With pairs those of two ranks are enough: they depend on

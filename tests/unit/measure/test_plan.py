@@ -118,8 +118,8 @@ def test_traffic_that_does_not_fit_the_layout_is_skipped_with_the_reason() -> No
 def test_memory_is_that_of_the_ranks_of_the_fullest_node() -> None:
     """Incast: rank 0 receives what three others send."""
     size = 4 * 2**20
-    words = ("benchmark=all_to_all_v", "layout=[2x2]", f"sizes=[{size}]", "cache=warm")
-    (job,) = planned(*words, "traffic=incast", world=hosted_world(2, 2)[0])
+    words = ("backend=gloo", "benchmark=all_to_all_v", "layout=[2x2]", f"sizes=[{size}]")
+    (job,) = planned(*words, "cache=warm", "traffic=incast", world=hosted_world(2, 2)[0])
     counts = (1, 3 * size // 4, size // 4, 1)  # elements that ranks 0 and 1 send and receive
     buffers = sum(buffer_bytes(BufferSpec("", count, "float32"), 1) for count in counts)
     assert job.node_bytes == 2 * CONTROL_BYTES + buffers
@@ -221,9 +221,18 @@ def test_a_warm_cache_needs_no_pool() -> None:
 
 def test_memory_is_counted_on_the_fullest_node() -> None:
     world = World(0, 6, ((0, 1), (2, 3, 4, 5)), (0,))
-    (job,) = planned("benchmark=all_reduce", "sizes=[4MiB]", "layout=[2x2]", world=world)
+    words = ("backend=gloo", "benchmark=all_reduce", "sizes=[4MiB]", "layout=[2x2]")
+    (job,) = planned(*words, world=world)
     specs = job.benchmark.program(job.case, 0, 4).buffers
     assert job.node_bytes == 2 * sum(buffer_bytes(spec, 1) for spec in specs) + 4 * CONTROL_BYTES
+
+
+def test_memory_of_a_simulated_world_is_counted_over_all_its_nodes() -> None:
+    (job,) = planned(
+        "benchmark=all_reduce", "sizes=[4MiB]", "layout=[4x2]", world=hosted_world(4, 2)[0]
+    )
+    specs = job.benchmark.program(job.case, 0, 8).buffers
+    assert job.node_bytes == 8 * sum(buffer_bytes(spec, 1) for spec in specs) + CONTROL_BYTES
 
 
 def test_one_byte_decides_what_fits() -> None:
