@@ -20,6 +20,8 @@ from .best import BEST_CELLS, best_rows
 from .cold_start import LAUNCH_HEADS
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
+from .gate import GateResult
+from .gate_text import gate_heads, gate_rows
 from .headline import headline, trust
 from .links import pairs_table, wiring_table
 from .reference import NORMAL
@@ -44,6 +46,7 @@ MOST_MATRICES = 12
 MOST_HOSTS = 8
 LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
+    "gate": "Acceptance",
     "curves": "Time and bandwidth",
     "soak": "Over time",
     "lines": "In short",
@@ -72,9 +75,10 @@ class Table(NamedTuple):
     total: int
 
 
-def page(summary: Summary, raw: RawData) -> str:
-    """The whole document; a section without data is left out."""
-    data = dict(_sections(summary, raw))
+def page(summary: Summary, raw: RawData, gate: GateResult | None = None) -> str:
+    """The whole document; a section without data is left out. `gate`: the answers of `commbench
+    accept`."""
+    data = {"gate": gate and _gate(gate), **dict(_sections(summary, raw))}
     shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
     results = summary.results
     about = [part for part in (*_origin(summary), counts_text(results)) if part]
@@ -191,6 +195,16 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "flags", _first_rows(FLAG_HEADS, summary.flags)
     yield "missing", _missing(summary)
     yield "machines", _machines(summary)
+
+
+def _gate(result: GateResult) -> dict[str, Any]:
+    return {
+        "sentence": result.sentence(),
+        "basis": result.basis,
+        "table": _first_rows(gate_heads(), gate_rows(result)),
+        "findings": result.findings[:MOST_ROWS],
+        "notes": result.notes,
+    }
 
 
 def _comparison(result: AbResult) -> dict[str, Any]:
