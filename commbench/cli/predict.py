@@ -24,10 +24,11 @@ from commbench.core.units import (
     plural,
 )
 from commbench.report.best import THIS_RUN, UNDECIDED
-from commbench.report.difference import FEW_LAUNCHES, Measured, differ
+from commbench.report.difference import Measured, differ
 from commbench.report.fit import FAMILY_VARIABLES, answerable, families, ignored, varying
 from commbench.report.predict import EXTRAPOLATED, OPERATION, TrainingStep, predict, step_of
 from commbench.results.columns import grouped, interval_meaning
+from commbench.results.launches import FEW_LAUNCHES
 from commbench.results.load import plain, read_rows, row_dicts
 
 from .options import CommandParser

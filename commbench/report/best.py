@@ -18,8 +18,9 @@ from commbench.core.errors import ConfigError
 from commbench.core.units import format_factor, format_seconds, plural, value_text
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped, level_mark
+from commbench.results.launches import FEW_LAUNCHES
 
-from .difference import FEW_LAUNCHES, Measured, differ
+from .difference import Measured, differ
 from .fit import FAMILY_VARIABLES, Family, answerable, distinguishing, families, key, varying
 from .texts import (
     NO_VALUE,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from commbench.core.units import about_bytes, format_seconds, value_text
 from commbench.core.variables import MAPS
 from commbench.results.columns import GOOD_LEVEL, grouped, table_level
+from commbench.results.launches import launch_medians
 from commbench.results.load import row_dicts
 
 from .best import UNDECIDED, Best, best_backends_and_layouts
@@ -23,7 +24,6 @@ from .fit import (
     answerable,
     distinguishing,
     families,
-    launch_medians,
     pieces,
 )
 from .texts import FIRST, name_of, size_text

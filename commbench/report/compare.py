@@ -28,6 +28,7 @@ from commbench.results.columns import (
     case_text,
     grouped,
 )
+from commbench.results.launches import launch_medians
 from commbench.results.load import (
     RUNS,
     Damaged,
@@ -42,7 +43,7 @@ from commbench.results.run_folder import publish
 
 from . import difference
 from .difference import NOISE_LAUNCHES, launches_needed
-from .fit import OF_BACKEND, launch_medians
+from .fit import OF_BACKEND
 
 if TYPE_CHECKING:
     import pandas as pd

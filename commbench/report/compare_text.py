@@ -21,6 +21,7 @@ from commbench.core.units import format_factor, plural
 from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import Row, case_text
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
+from commbench.results.launches import launch_medians
 from commbench.results.load import Paths, flat_paths, row_dicts
 
 from .compare import (
@@ -34,7 +35,6 @@ from .compare import (
     variable_text,
 )
 from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_needed
-from .fit import launch_medians
 from .machines import nodes_of
 from .texts import microseconds_text
 

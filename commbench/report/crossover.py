@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.units import about_bytes, format_bytes
+from commbench.results.launches import FEW_LAUNCHES
 
 from .best import (
     THIS_RUN,
@@ -27,7 +28,6 @@ from .best import (
     comparable_families,
     shared_variables,
 )
-from .difference import FEW_LAUNCHES
 from .fit import varying
 from .texts import setting_texts
 

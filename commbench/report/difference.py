@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.measure.statistics import Z95, Series
+from commbench.results.launches import FEW_LAUNCHES
 
-FEW_LAUNCHES = 3  # per side: with fewer, a difference is stated for this run only
 NOISE_LAUNCHES = 4  # under identical conditions: two random halves of two
 GOOD_LAUNCHES = 10
 MOST_LAUNCHES = 100  # per side: beyond this no number of launches is suggested

@@ -25,9 +25,10 @@ from commbench.core.states import case_status, interval_of
 from commbench.core.units import natural_key
 from commbench.core.variables import MAPS, NAMES, SHOWN, SIZES, brought_along
 from commbench.results.columns import Row, grouped, hashable
+from commbench.results.launches import launch_medians
 from commbench.results.load import row_dicts
 
-from .difference import FEW_LAUNCHES, Measured
+from .difference import Measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -209,17 +210,6 @@ def _combined(rows: Sequence[Row]) -> Measured:
     in_visits = len(rows) == 1 and interval_of(rows[0]) in ("visits", "launches")
     run_id = rows[0].get("run_id") if in_visits else None
     return Measured(medians, ends[0], ends[1], level, run_id, stated[0] if len(rows) == 1 else None)
-
-
-def launch_medians(median_s: float, visits: Any, segments: Any) -> list[float]:
-    """The medians of the launches of a row: of timing=rigorous, computed from its visits; else the
-    row's own."""
-    by_launch: dict[float, list[float]] = {}
-    if isinstance(visits, Iterable) and isinstance(segments, Iterable):
-        for seconds, segment in zip(visits, segments, strict=True):
-            by_launch.setdefault(float(segment), []).append(float(seconds))
-    few = len(by_launch) < FEW_LAUNCHES
-    return [median_s] if few else [float(np.median(seconds)) for seconds in by_launch.values()]
 
 
 def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""One process at a time measures into the folder of a run.
+"""One process at a time measures into the folder of a run, or adds to a store of baselines.
 
 It holds a POSIX record lock (fcntl) on a file in the folder. NFS passes these locks on to the
 server, so they hold between hosts; the kernel releases them however the process ends, and forks do
@@ -15,6 +15,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from commbench.core.errors import ConfigError
@@ -26,20 +27,31 @@ HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
 LONGEST_HOLDER_BYTES = 300
 FLOCK = "hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, process id
 
+
+@dataclass(frozen=True)
+class FolderUse:
+    """What the holder of a lock does, and what a process that is refused can do."""
+
+    doing: str
+    advice: str
+
+
+MEASURING = FolderUse("measuring into", "wait for its end, or end it, then resume the run")
+
 _descriptors = dict[Path, int]()  # of the locks of this process, by folder
 
 
 @contextmanager
-def locked(folder: str | Path) -> Iterator[None]:
+def locked(folder: str | Path, use: FolderUse = MEASURING) -> Iterator[None]:
     """Hold the lock of a folder; see `lock_folder`. A folder that is empty then is removed."""
-    lock_folder(folder)
+    lock_folder(folder, use)
     try:
         yield
     finally:
         unlock_folder(folder)
 
 
-def lock_folder(folder: str | Path) -> None:
+def lock_folder(folder: str | Path, use: FolderUse = MEASURING) -> None:
     """Take the lock of a folder. Raises ConfigError where another process holds it, or where
     nothing can be written.
 
@@ -47,9 +59,9 @@ def lock_folder(folder: str | Path) -> None:
     """
     path = Path(folder).resolve()
     if path in _descriptors:
-        raise ConfigError(_refusal(path, f"{socket.gethostname()} {os.getpid()}"))
+        raise ConfigError(_refusal(path, f"{socket.gethostname()} {os.getpid()}", use))
     descriptor = _opened(path)
-    while not _take(path, descriptor):
+    while not _take(path, descriptor, use):
         os.close(descriptor)
         descriptor = _opened(path)
     _descriptors[path] = descriptor
@@ -105,11 +117,11 @@ def _opened(folder: Path) -> int:
         return os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise ConfigError(
-            f"{folder} can't be written: {error.strerror}; nothing can be measured into it"
+            f"{folder} can't be written: {error.strerror}; choose another folder"
         ) from error
 
 
-def _take(folder: Path, descriptor: int) -> bool:
+def _take(folder: Path, descriptor: int, use: FolderUse) -> bool:
     """Lock the file; False where its holder has removed it meanwhile. Raises ConfigError."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,10 +129,10 @@ def _take(folder: Path, descriptor: int) -> bool:
         if error.errno in HELD_ELSEWHERE:
             holder = os.pread(descriptor, LONGEST_HOLDER_BYTES, 0).decode(errors="replace")
             os.close(descriptor)
-            raise ConfigError(_refusal(folder, holder)) from error
+            raise ConfigError(_refusal(folder, holder, use)) from error
         print_error(
             f"{folder} is on a file system without locks ({error.strerror}): make sure that no"
-            " other process measures into it"
+            f" other process is {use.doing} it"
         )
         return True
     return _is_current(folder, descriptor)
@@ -134,7 +146,7 @@ def _is_current(folder: Path, descriptor: int) -> bool:
         return False
 
 
-def _refusal(folder: Path, holder: str) -> str:
+def _refusal(folder: Path, holder: str, use: FolderUse) -> str:
     host, _, pid = holder.strip().rpartition(" ")
     name = f"process {pid} on {host}" if host else "another process"
-    return f"{name} is measuring into {folder}; wait for its end, or end it, then resume the run"
+    return f"{name} is {use.doing} {folder}; {use.advice}"
