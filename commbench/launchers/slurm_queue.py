@@ -17,10 +17,16 @@ QUEUE_ANSWER_S = 20.0
 WAITS_FOR_NODES = ("Resources", "Priority", "None")
 ON_NODES = "RUNNING,CONFIGURING,COMPLETING,SUSPENDED,STAGE_OUT"
 OWN_JOB = "SLURM_JOB_ID"
+# what a client says that was installed and has no slurm.conf, and no server of one
+UNCONFIGURED = "establish a configuration source"
 
 
 class QueueUnknown(Exception):
-    """Slurm is installed and does not answer; the text says why."""
+    """Slurm does not answer; the text says why."""
+
+
+class NoCluster(QueueUnknown):
+    """Slurm's programs are here, but belong to no cluster."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class SlurmNode:
 
 def jobs_in_the_way(environ: Mapping[str, str] = os.environ) -> str | None:
     """What keeps a measurement from this host, as text; None where nothing does, where this host
-    is no node, and where Slurm is not installed.
+    is no node, and where there is no Slurm.
 
     The job of this process does not count. Inside of it the node is allocated, so that no pending
     job counts either.
@@ -55,6 +61,8 @@ def jobs_in_the_way(environ: Mapping[str, str] = os.environ) -> str | None:
         pending = _queue_lines(
             "--partition", partitions, "--states", "PENDING", "--format", "%A|%r"
         )
+    except NoCluster:
+        return None
     except QueueUnknown as problem:
         return str(problem)
     waiting = [line.partition("|")[0] for line in pending if line.endswith(WAITS_FOR_NODES)]
@@ -79,7 +87,7 @@ def _queue_lines(*words: str) -> list[str]:
 
 
 def _answered(*words: str) -> list[str]:
-    """The lines that a client of Slurm prints. Raises QueueUnknown."""
+    """The lines that a client of Slurm prints. Raises QueueUnknown, NoCluster."""
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=QUEUE_ANSWER_S, check=True
@@ -87,6 +95,8 @@ def _answered(*words: str) -> list[str]:
     except subprocess.TimeoutExpired as error:
         raise QueueUnknown(f"{words[0]} has not answered for {QUEUE_ANSWER_S:g} s") from error
     except subprocess.CalledProcessError as error:
+        if UNCONFIGURED in error.stderr:
+            raise NoCluster(words[0]) from error
         reason = first_line(error.stderr) if error.stderr.strip() else f"status {error.returncode}"
         raise QueueUnknown(f"{words[0]} failed: {reason}") from error
     except OSError as error:

@@ -85,3 +85,10 @@ def test_a_host_that_is_no_node_is_measured(clients: Path) -> None:
 def test_a_slurm_that_does_not_answer_is_in_the_way_and_says_why(clients: Path) -> None:
     install(clients, "squeue", "echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1")
     assert jobs_in_the_way({}) == "squeue failed: slurm_load_jobs error: Unable to contact"
+
+
+def test_programs_of_slurm_that_belong_to_no_cluster_are_no_slurm(clients: Path) -> None:
+    """As Debian's packages are before anybody writes a slurm.conf."""
+    lines = "sinfo: error: fetch_config: DNS SRV lookup failed\\nsinfo: fatal: Could not establish"
+    install(clients, "sinfo", f"printf '{lines} a configuration source' >&2; exit 1")
+    assert jobs_in_the_way({}) is None
