@@ -1,8 +1,8 @@
 """What `commbench watch` knows, as a file for the textfile collector of Prometheus' node_exporter.
 
-The labels of a case are the variables in LABELS and those in which the cases of its suite differ;
-they hold no name of a host and nothing of a single run. So the number of series depends on the
-suite alone: at most MOST_SERIES_CASES cases, each with a series for each metric and verdict.
+The labels of a case are the variables in CASE_LABELS and those in which the cases of its suite
+differ; they hold no name of a host and nothing of a single run. So the number of series depends on
+the suite alone: at most MOST_SERIES_CASES cases, each with a series for each metric and verdict.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from commbench.core.variables import NAMES
 from commbench.results.columns import Row, hashable
 from commbench.results.watch_state import UPGRADED, WATCH_VERDICTS, WatchVerdict
 
-LABELS = ("backend", "benchmark", "layout", "dtype", "message_bytes")  # of every case
+CASE_LABELS = ("backend", "benchmark", "layout", "dtype", "message_bytes")  # of every case
 SUITE = "suite"
 VERDICT = "verdict"
 MOST_SERIES_CASES = 500
@@ -47,7 +47,7 @@ class Metric:
     value: Callable[[WatchedCase], float | None]
 
 
-METRICS = (
+CASE_METRICS = (
     Metric(
         "commbench_median_seconds",
         "Median time of an operation in the last run.",
@@ -81,17 +81,17 @@ METRICS = (
 )
 VERDICT_METRIC = "commbench_verdict"
 LAST_RUN_METRIC = "commbench_last_run_timestamp_seconds"
-METRIC_NAMES = (*(metric.name for metric in METRICS), VERDICT_METRIC, LAST_RUN_METRIC)
+METRIC_NAMES = (*(metric.name for metric in CASE_METRICS), VERDICT_METRIC, LAST_RUN_METRIC)
 
 
 def case_labels(rows: Sequence[Row]) -> list[dict[str, str]]:
-    """The labels of each case, from its variables: LABELS, and those in which the cases differ."""
+    """The labels of each case, from its variables: CASE_LABELS, and where the cases differ."""
     differing = [
         name
         for name in NAMES
         if name != UPGRADED and len({hashable(row[name]) for row in rows}) > 1
     ]
-    names = [*LABELS, *(name for name in differing if name not in LABELS)]
+    names = [*CASE_LABELS, *(name for name in differing if name not in CASE_LABELS)]
     return [{name: _label_text(row[name]) for name in names} for row in rows]
 
 
@@ -104,7 +104,7 @@ def metrics_text(suite: str, last_run_s: float, cases: Iterable[WatchedCase]) ->
     """The text of the file; `last_run_s` is seconds since 1970."""
     watched = list(cases)
     lines: list[str] = []
-    for metric in METRICS:
+    for metric in CASE_METRICS:
         values = [(case, metric.value(case)) for case in watched]
         known = [(case, value) for case, value in values if value is not None]
         samples = [

@@ -9,7 +9,7 @@ from typing import Any
 from sample_cases import CASE
 
 from commbench.report.prometheus import (
-    LABELS,
+    CASE_LABELS,
     METRIC_NAMES,
     WatchedCase,
     case_labels,
@@ -92,7 +92,7 @@ def test_labels_are_escaped() -> None:
 def test_labels_are_the_main_variables_and_those_that_differ() -> None:
     rows = [values(pair="0-1"), values(pair="1-2"), values(pair="1-2", env=(("A", "1"),))]
     labels = case_labels(rows)
-    assert [list(each) for each in labels] == [[*LABELS, "pair", "env"]] * 3
+    assert [list(each) for each in labels] == [[*CASE_LABELS, "pair", "env"]] * 3
     assert labels[2]["env"] == "A=1"
     assert len({tuple(each.items()) for each in labels}) == 3, "no two cases share a series"
 
