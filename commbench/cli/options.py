@@ -42,7 +42,8 @@ def whole_number(least: int, most: int = LARGEST_NUMBER) -> Callable[[str], int]
 
 
 def percent(word: str) -> float:
-    value = float(word) if re.fullmatch(r"\d{1,4}(\.\d{1,9})?", word) else 0.0
+    number = word.removesuffix("%")
+    value = float(number) if re.fullmatch(r"\d{1,4}(\.\d{1,9})?", number) else 0.0
     if not value:
         raise argparse.ArgumentTypeError(f"{word} is not a percentage above 0")
     return value

@@ -21,6 +21,8 @@ from .best import BEST_CELLS, best_rows
 from .cold_start import LAUNCH_HEADS
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
+from .gate import GateResult
+from .gate_text import gate_heads, gate_rows
 from .headline import headline, trust, unfinished_sentences
 from .links import pairs_table, wiring_table
 from .reference import NORMAL
@@ -45,6 +47,7 @@ MOST_MATRICES = 12
 MOST_HOSTS = 8
 LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
+    "gate": "Acceptance",
     "curves": "Time and bandwidth",
     "soak": "Over time",
     "lines": "In short",
@@ -74,11 +77,14 @@ class Table(NamedTuple):
 
 
 def page(
-    summary: Summary, raw: RawData, is_measured_into: Callable[[Path], bool] = lambda folder: False
+    summary: Summary,
+    raw: RawData,
+    is_measured_into: Callable[[Path], bool] = lambda folder: False,
+    gate: GateResult | None = None,
 ) -> str:
     """The whole document; a section without data is left out. `is_measured_into`: whether a
-    process still measures into the folder of a run."""
-    data = dict(_sections(summary, raw))
+    process still measures into the folder of a run. `gate`: the answers of `commbench accept`."""
+    data = {"gate": gate and _gate(gate), **dict(_sections(summary, raw))}
     shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
     results = summary.results
     about = [part for part in (*_origin(summary), counts_text(results)) if part]
@@ -197,6 +203,16 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "flags", _first_rows(FLAG_HEADS, summary.flags)
     yield "missing", _missing(summary)
     yield "machines", _machines(summary)
+
+
+def _gate(result: GateResult) -> dict[str, Any]:
+    return {
+        "sentence": result.sentence(),
+        "basis": result.basis,
+        "table": _first_rows(gate_heads(), gate_rows(result)),
+        "findings": result.findings[:MOST_ROWS],
+        "notes": result.notes,
+    }
 
 
 def _comparison(result: AbResult) -> dict[str, Any]:

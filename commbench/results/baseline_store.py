@@ -31,14 +31,14 @@ from .load import Damaged, load_run, read_table
 CASES_FILE = "cases.parquet"
 HARDWARE = "hardware="
 SOFTWARE = "software="
-UNKNOWN = "unknown"
+NOT_RECORDED = "unknown"
 LONGEST_NAME = 160  # characters of a folder's name; file systems take 255 bytes
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 GPU_NAME = re.compile(r"gpu\.\d+\.name")
 NVLINKS = re.compile(r"gpu\.\d+\.nvlink_links")
 DRIVER = re.compile(r"network\.interface\..+\.driver")
 RDMA_PORT = re.compile(r"network\.rdma\..+:\d+\.link_layer")
-READ = (
+STORED_COLUMNS = (
     *NAMES,
     "run_id",
     "case_id",
@@ -70,15 +70,15 @@ class StoreKey:
         return f"{self.hardware} with {self.software}"
 
 
-def key_of(record: Mapping[str, Any]) -> StoreKey:
+def store_key(record: Mapping[str, Any]) -> StoreKey:
     """The key of a run, from its run.json."""
-    backend = _mapping(record.get("backend"))
-    nodes = _mapping(record.get("provenance")).get("nodes")
+    backend = _record_part(record.get("backend"))
+    nodes = _record_part(record.get("provenance")).get("nodes")
     listed = nodes if isinstance(nodes, list) else []
-    kinds = sorted({_node_text(_mapping(node)) for node in listed})
+    kinds = sorted({_node_text(_record_part(node)) for node in listed})
     return StoreKey(
-        _shortened("_and_".join(kinds) or UNKNOWN),
-        _shortened(_readable(str(backend.get("library") or UNKNOWN))),
+        _shortened("_and_".join(kinds) or NOT_RECORDED),
+        _shortened(_readable(str(backend.get("library") or NOT_RECORDED))),
     )
 
 
@@ -97,7 +97,7 @@ def _node_text(node: Mapping[str, Any]) -> str:
         *(["NVLink"] if links else []),
         *_counted(ports),
         *_counted(drivers),
-        str(node.get("host.cpu_model") or UNKNOWN),
+        str(node.get("host.cpu_model") or NOT_RECORDED),
         *([f"{cores}-cores"] if cores else []),
     ]
     return "_".join(_readable(part) for part in parts)
@@ -110,7 +110,7 @@ def _counted(names: Counter[str]) -> Iterator[str]:
 
 def _readable(text: str) -> str:
     """The text as part of a path that no shell, URL or database reads otherwise."""
-    return NOT_IN_NAMES.sub("-", text.strip()).strip("-.") or UNKNOWN
+    return NOT_IN_NAMES.sub("-", text.strip()).strip("-.") or NOT_RECORDED
 
 
 def _shortened(name: str) -> str:
@@ -120,7 +120,7 @@ def _shortened(name: str) -> str:
     return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _record_part(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -196,7 +196,7 @@ def healthy_launches(store: str | Path, key: StoreKey) -> dict[str, BaselineCase
 
 def day_of(record: Mapping[str, Any]) -> str:
     """The day (UTC) on which a run began."""
-    return str(record.get("started_at") or UNKNOWN)[:10]
+    return str(record.get("started_at") or NOT_RECORDED)[:10]
 
 
 def launches_of(row: Row, day: str) -> list[HealthyLaunch]:
@@ -205,7 +205,7 @@ def launches_of(row: Row, day: str) -> list[HealthyLaunch]:
         return []
     medians = launch_medians(row["median_s"], row["visit_medians_s"], row["visit_segments"])
     return [
-        HealthyLaunch(median_s, str(row["run_id"]), str(row["hosts"] or UNKNOWN), day)
+        HealthyLaunch(median_s, str(row["run_id"]), str(row["hosts"] or NOT_RECORDED), day)
         for median_s in medians
     ]
 
@@ -214,7 +214,7 @@ def read_stored_run(run: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The record (run.json) and the rows of a run of a store. Raises Unreadable."""
     try:
         record = load_run(run)
-        cases = read_table(run / CASES_FILE, "cases", READ)
+        cases = read_table(run / CASES_FILE, "cases", STORED_COLUMNS)
     except FileNotFoundError as error:
         raise Unreadable(f"{run} of the store has no {CASES_FILE} any more") from error
     except Damaged as error:

@@ -14,7 +14,7 @@ from commbench.core.errors import CommbenchError, ConfigError, Unreadable
 from commbench.core.states import CaseStatus, status_of_run
 from commbench.core.terminal import first_line
 from commbench.core.units import plural
-from commbench.results.baseline_store import CASES_FILE, key_of, stored_runs
+from commbench.results.baseline_store import CASES_FILE, store_key, stored_runs
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
 from commbench.results.load import RUN, find_runs, frame_of, load_run, read_cases
 from commbench.results.run_folder import RECORD, how_to_finish, replace_file, write_json
@@ -109,7 +109,7 @@ def _add_each(root: Path, runs: Sequence[Path], refused: list[str]) -> AddedRuns
             present.append(run)
             continue
         try:
-            _write(root, healthy)
+            _write_run(root, healthy)
         except OSError as error:
             raise ConfigError(
                 f"--store {root} can't be written: {error_text(error)}; {len(added)} of"
@@ -164,14 +164,14 @@ def _healthy_run(run: Path) -> _HealthyRun:
     return _HealthyRun(run_id, record, cases)
 
 
-def _write(root: Path, run: _HealthyRun) -> None:
+def _write_run(root: Path, run: _HealthyRun) -> None:
     """Write both files of a run, the cases last: with them it belongs to the store. Raises OSError,
     and leaves nothing then."""
-    folder = root / key_of(run.record).folder / run.run_id
+    folder = root / store_key(run.record).folder / run.run_id
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / RECORD, run.record)
-        replace_file(folder / CASES_FILE, _encoded(run))
+        replace_file(folder / CASES_FILE, _as_parquet(run))
     except OSError:
         with suppress(OSError):
             (folder / RECORD).unlink(missing_ok=True)
@@ -181,7 +181,7 @@ def _write(root: Path, run: _HealthyRun) -> None:
         raise
 
 
-def _encoded(run: _HealthyRun) -> memoryview:
+def _as_parquet(run: _HealthyRun) -> memoryview:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -13,7 +13,7 @@ from commbench.core.errors import ConfigError, Unreadable
 from commbench.results.baseline_store import (
     check_store,
     healthy_launches,
-    key_of,
+    store_key,
     store_keys,
     stored_runs,
 )
@@ -39,7 +39,7 @@ def record(*nodes: dict[str, Any], library: str = "NCCL 2.27.3") -> dict[str, An
 
 
 def test_the_key_names_gpus_links_cards_and_cpu_of_a_node_and_the_library_in_plain_words() -> None:
-    key = key_of(record(GPU_NODE))
+    key = store_key(record(GPU_NODE))
     assert key.hardware == (
         "8x-NVIDIA-H100-80GB-HBM3_NVLink_1x-InfiniBand_1x-mlx5_core"
         "_Intel-R-Xeon-R-Platinum-8480C_112-cores"
@@ -48,27 +48,27 @@ def test_the_key_names_gpus_links_cards_and_cpu_of_a_node_and_the_library_in_pla
 
 
 def test_a_link_that_is_down_or_slower_is_the_same_hardware_and_a_missing_gpu_is_not() -> None:
-    healthy = key_of(record(GPU_NODE))
+    healthy = store_key(record(GPU_NODE))
     degraded = GPU_NODE | {
         "network.rdma.mlx5_0:1.rate_gbit_per_s": 200.0,
         "network.interface.eth0.state": "down",
         "gpu.3.nvlink_links": 17,
     }
-    assert key_of(record(degraded, GPU_NODE)) == healthy
+    assert store_key(record(degraded, GPU_NODE)) == healthy
     seven = {fact: value for fact, value in GPU_NODE.items() if not fact.startswith("gpu.7.")}
-    assert key_of(record(seven)) != healthy
-    assert key_of(record(GPU_NODE, library="NCCL 2.28.1")) != healthy
+    assert store_key(record(seven)) != healthy
+    assert store_key(record(GPU_NODE, library="NCCL 2.28.1")) != healthy
 
 
 def test_nodes_of_several_kinds_are_named_together_in_a_name_that_file_systems_take() -> None:
     kinds = [GPU_NODE | {"host.cpu_model": f"CPU number {number}"} for number in range(40)]
-    key = key_of(record(*kinds))
-    assert key == key_of(record(*reversed(kinds))) != key_of(record(*kinds[1:]))
-    assert "_and_" in key_of(record(*kinds[:2])).hardware or len(key.hardware) < 200
+    key = store_key(record(*kinds))
+    assert key == store_key(record(*reversed(kinds))) != store_key(record(*kinds[1:]))
+    assert "_and_" in store_key(record(*kinds[:2])).hardware or len(key.hardware) < 200
 
 
 def test_a_record_of_another_program_has_a_key_as_well() -> None:
-    assert str(key_of({"provenance": None, "backend": []})) == "unknown with unknown"
+    assert str(store_key({"provenance": None, "backend": []})) == "unknown with unknown"
 
 
 def test_a_case_has_the_launches_of_all_runs_of_its_key_with_run_hosts_and_day(
@@ -78,7 +78,7 @@ def test_a_case_has_the_launches_of_all_runs_of_its_key_with_run_hosts_and_day(
     other = healthy_run(tmp_path, 4, backend={"name": "gloo", "library": "torch 2.14.0 gloo"})
     store = tmp_path / "store"
     add_runs(store, [*runs, other])
-    key = key_of(load_run(runs[0]))
+    key = store_key(load_run(runs[0]))
     cases = healthy_launches(store, key)
     assert len(cases) == len(SUITE) and len(store_keys(store)) == 2
     assert key.software == "torch-2.13.0-cpu-gloo"
@@ -99,7 +99,7 @@ def test_a_rigorous_run_counts_as_the_launches_that_it_made(tmp_path: Path) -> N
 
     run = healthy_run(tmp_path, 1, change=in_launches)
     add_runs(tmp_path / "store", [run])
-    cases = healthy_launches(tmp_path / "store", key_of(load_run(run)))
+    cases = healthy_launches(tmp_path / "store", store_key(load_run(run)))
     for case in cases.values():
         medians = [launch.median_s for launch in case.launches]
         assert np.allclose(np.divide(medians, medians[0]), [1.0, 1.1, 1.2])
@@ -113,7 +113,7 @@ def test_a_skipped_case_is_known_without_launches(tmp_path: Path) -> None:
 
     run = healthy_run(tmp_path, 1, change=skipped)
     add_runs(tmp_path / "store", [run])
-    cases = healthy_launches(tmp_path / "store", key_of(load_run(run))).values()
+    cases = healthy_launches(tmp_path / "store", store_key(load_run(run))).values()
     counts = {case.row["benchmark"]: len(case.launches) for case in cases}
     assert counts == {"all_reduce": 1, "broadcast": 0, "p2p_latency": 1}
 
@@ -127,7 +127,7 @@ def test_a_file_of_the_store_that_is_damaged_is_named_with_what_to_do(
     (stored,) = stored_runs(tmp_path / "store")
     (stored / "cases.parquet").write_bytes(content)
     with pytest.raises(Unreadable, match="out of the store") as seen:
-        healthy_launches(tmp_path / "store", key_of(load_run(run)))
+        healthy_launches(tmp_path / "store", store_key(load_run(run)))
     assert str(stored) in str(seen.value) and "\n" not in str(seen.value)
 
 
@@ -138,7 +138,7 @@ def test_a_run_of_another_schema_in_the_store_is_named(tmp_path: Path) -> None:
     record = (stored / "run.json").read_text()
     (stored / "run.json").write_text(record.replace('"schema_version": 3', '"schema_version": 9'))
     with pytest.raises(Unreadable, match="has schema version 9, this commbench reads 3"):
-        healthy_launches(tmp_path / "store", key_of(load_run(run)))
+        healthy_launches(tmp_path / "store", store_key(load_run(run)))
 
 
 def test_what_is_no_store_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
