@@ -17,8 +17,8 @@ from commbench.results.columns import Row, hashable
 from commbench.results.watch_state import UPGRADED, WATCH_VERDICTS, WatchVerdict
 
 CASE_LABELS = ("backend", "benchmark", "layout", "dtype", "message_bytes")  # of every case
-SUITE = "suite"
-VERDICT = "verdict"
+SUITE_LABEL = "suite"
+VERDICT_LABEL = "verdict"
 MOST_SERIES_CASES = 500
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -108,20 +108,21 @@ def metrics_text(suite: str, last_run_s: float, cases: Iterable[WatchedCase]) ->
         values = [(case, metric.value(case)) for case in watched]
         known = [(case, value) for case, value in values if value is not None]
         samples = [
-            _sample(metric.name, {SUITE: suite, **case.labels}, value) for case, value in known
+            _sample(metric.name, {SUITE_LABEL: suite, **case.labels}, value)
+            for case, value in known
         ]
         lines += _family(metric.name, metric.meaning, samples)
     verdicts = [
         _sample(
             VERDICT_METRIC,
-            {SUITE: suite, **case.labels, VERDICT: verdict},
+            {SUITE_LABEL: suite, **case.labels, VERDICT_LABEL: verdict},
             float(case.verdict == verdict),
         )
         for case in watched
         for verdict in WATCH_VERDICTS
     ]
     lines += _family(VERDICT_METRIC, "1 for the verdict on the case, 0 for all others.", verdicts)
-    last_run = [_sample(LAST_RUN_METRIC, {SUITE: suite}, last_run_s)]
+    last_run = [_sample(LAST_RUN_METRIC, {SUITE_LABEL: suite}, last_run_s)]
     lines += _family(LAST_RUN_METRIC, "When the last run ended, in seconds since 1970.", last_run)
     return "".join(f"{line}\n" for line in lines)
 
