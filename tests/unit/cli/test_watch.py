@@ -29,6 +29,7 @@ from commbench.results.baseline_store import stored_runs
 from commbench.results.load import find_runs
 from commbench.results.watch_state import WATCH_FOLDER, read_state, state_path
 from commbench.world.folder_lock import locked
+from commbench.writers.baseline_writer import add_runs
 
 pytestmark = pytest.mark.usefixtures("outside_any_world")
 # each launch has another noise, of about 0.02 / sqrt(10) in a median
@@ -211,6 +212,18 @@ def test_a_run_that_showed_the_change_unnoticed_leaves_the_store(store: Path, tu
     changed = find_runs(store / WATCH_FOLDER / "changed")
     assert changed[0].name == late.name
     assert len(changed) == 2
+
+
+def test_a_changed_run_that_the_user_adds_stays_in_the_store(store: Path, turn: Turn) -> None:
+    """As where a new driver is faster, and that is to be what is healthy."""
+    for number in range(RUNS, 20):
+        repeat(store, number, 1 + 0.002 * (number % 5 - 2))
+    make_faster(store, 1 / CHANGE)
+    assert turn("--fresh", "1") == 1
+    (changed,) = find_runs(store / WATCH_FOLDER / "changed")
+    assert [run.name for run in add_runs(store, [changed]).added] == [changed.name]
+    assert turn("--fresh", "1") == 1, "one run among 20 does not make it normal"
+    assert changed.name in [run.name for run in stored_runs(store)]
 
 
 def test_what_else_has_changed_is_shown(
