@@ -49,6 +49,7 @@ from commbench.results.load import row_dicts
 
 from .difference import ALPHA, MOST_LAUNCHES, launches_needed, mann_whitney
 from .fit import varying
+from .guidelines import check_guidelines
 from .headline import unfinished_sentences
 from .prediction import GROUP_OF, Grouping, PredictedShift, predictions, skewed_limit
 from .reference import NORMAL, Judged
@@ -320,8 +321,7 @@ def decide(
     if most_shift <= rules.shift:
         return GateDecision("PASS", "", "", finding, numbers)
     needed = _needed_text(ways, risk, rules)
-    most = loss_text(numbers.most_loss)
-    reason = f"a loss of {loss_text(numbers.loss)}, which may be up to {most}: {needed}"
+    reason = f"loss {loss_text(numbers.loss)}, at most {loss_text(numbers.most_loss)}: {needed}"
     return GateDecision("UNDECIDED", reason, needed, finding, numbers)
 
 
@@ -388,7 +388,8 @@ def _needed_text(ways: Sequence[PredictedShift], risk: float, rules: GateRules) 
             )
         needed.append((groups, way.grouping))
         if gap < 0:  # that a loss is certain must hold for any distribution
-            needed.append((launches_needed(1, level=2 * risk), "launches"))
+            least = launches_needed(1, level=2 * risk)
+            needed.append((max(least, ways[0].fewest + 1), "launches"))
     count, grouping = max(needed)
     return f"{count} {grouping} on each side would decide"
 
@@ -445,7 +446,8 @@ def _findings(answers: Iterable[CaseAnswer], summary: Summary) -> Iterator[str]:
     for each in answers:
         if each.finding:
             yield f"{each.name}: {each.finding}."
-    yield from summary.guideline_lines
+    for violation in check_guidelines(summary.results.cases).violations:
+        yield violation.text(summary.combined.name(violation.variables, without=("pair",)))
     for judged in summary.judged:
         if judged.verdict != NORMAL:
             yield known_value_text(judged)

@@ -61,14 +61,19 @@ class PredictedShift:
     groups: int
     new_groups: int
 
+    @property
+    def fewest(self) -> int:
+        """The number of groups of the side that has fewer."""
+        return min(self.groups, self.new_groups)
+
     def half_width(self, risk: float) -> float:
         """What `shift` exceeds with this probability, if the new launches are healthy."""
         return t_quantile(1 - risk, self.degrees) * self.error
 
     def groups_needed(self, gap: float, risk: float) -> int | None:
-        """On each side, until the half width is at most `gap`, if the spread stays as it is; None
-        for more than MOST_LAUNCHES."""
-        for count in range(2, MOST_LAUNCHES + 1):
+        """On each side, until the half width is at most `gap`, if the spread stays as it is; more
+        than there are, and None for more than MOST_LAUNCHES."""
+        for count in range(self.fewest + 1, MOST_LAUNCHES + 1):
             groups = max(count, self.groups)
             inverse = 1 / groups + 1 / max(count, self.new_groups)
             if t_quantile(1 - risk, groups - 1) * self.spread * math.sqrt(inverse) <= gap:

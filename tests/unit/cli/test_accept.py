@@ -127,9 +127,7 @@ def test_junit_has_a_test_case_for_each_case_with_failures_in_words(
     assert {case.get("classname") for case in failed} == {"commbench.all_reduce"}
     failure = failed[0].find("failure")
     assert failure is not None and "longer than the" in (failure.text or "")
-    assert all(
-        "UNDECIDED: a loss of" in str(case.find("skipped").get("message")) for case in skipped
-    )  # type: ignore[union-attr]
+    assert all("UNDECIDED: loss" in str(case.find("skipped").get("message")) for case in skipped)  # type: ignore[union-attr]
     assert len({case.get("name") for case in cases}) == 12
 
 

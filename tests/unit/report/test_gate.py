@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from healthy_runs import Change, healthy_run, slower
+from places import ROOT
 
 from commbench.core.errors import ConfigError
 from commbench.report.gate import (
@@ -108,6 +111,20 @@ def test_an_undecided_case_names_the_launches_that_decide_it_and_they_do() -> No
     assert decided.count("PASS") >= 20 and decided.count("FAIL") == 0
 
 
+def test_more_launches_are_asked_for_than_there_are() -> None:
+    rng = np.random.default_rng(0)
+    healthy = rng.lognormal(0, 0.02, 12)
+    healthy[-1] = 2.0  # one healthy launch was as slow
+    decision = decide(
+        launches(healthy.tolist()),
+        launches((1.35 * rng.lognormal(0, 0.02, 12)).tolist()),
+        0.01,
+        GateRules(),
+    )
+    needed = decision.short_reason.split(" ")[0]
+    assert decision.answer == "UNDECIDED" and int(needed) > 12
+
+
 def test_a_margin_moves_the_limit_by_as_much() -> None:
     healthy = launches([1.0, 1.01, 0.99, 1.02])
     narrow = decide(healthy, launches([1.0]), 0.001, GateRules(margin=0.05)).numbers
@@ -120,6 +137,38 @@ def test_what_is_far_faster_than_every_healthy_launch_is_told_with_its_answer() 
     fast = decide(healthy, launches([0.5]), 0.001, GateRules())
     assert fast.answer == "PASS" and "is far faster than every healthy launch" in fast.finding
     assert decide(healthy, launches([0.97]), 0.001, GateRules()).finding == ""
+
+
+def documented_power() -> list[tuple[int, int, float, float, float]]:
+    """The rows of the table in docs/acceptance.md: launches on each side, spread, from which loss a
+    case fails, and which share of healthy cases passes."""
+    text = (ROOT / "docs" / "acceptance.md").read_text()
+    row = r"^\| (\d+) \| (\d+) \| ([\d.]+) % \| (\d+) % \| ([\d.]+) % \| (\d+) % \|$"
+    rows = []
+    for healthy, new, loss, passed, wide_loss, wide_passed in re.findall(row, text, re.MULTILINE):
+        rows.append((int(healthy), int(new), 0.01, float(loss), float(passed)))
+        rows.append((int(healthy), int(new), 0.03, float(wide_loss), float(wide_passed)))
+    return rows
+
+
+def test_the_losses_that_are_found_are_those_in_the_documentation() -> None:
+    rows = documented_power()
+    assert len(rows) == 14
+    for healthy, new, spread, loss, passed in rows:
+        rng = np.random.default_rng(0)
+        decisions = [
+            decide(
+                launches(rng.lognormal(0, spread, healthy).tolist()),
+                launches(rng.lognormal(0, spread, new).tolist()),
+                0.01 / 100,
+                GateRules(),
+            )
+            for _ in range(60)
+        ]
+        limits = [each.numbers.limit_s / each.numbers.healthy_s for each in decisions]
+        assert 100 * (statistics.median(limits) - 1) == pytest.approx(loss, rel=0.25)
+        share = 100 * sum(each.answer == "PASS" for each in decisions) / len(decisions)
+        assert share == pytest.approx(passed, abs=18)  # three standard deviations
 
 
 @pytest.mark.parametrize(("count", "noise"), [(3, "normal"), (8, "normal"), (8, "exponential")])

@@ -1,0 +1,55 @@
+"""The gate on runs that were really measured, in simulated worlds: store, accept, and what both
+refuse of the next cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from simulated_words import NOISY_RUN
+
+import commbench
+from commbench.cli.accept import accept
+from commbench.cli.baseline import baseline
+from commbench.cli.main import main
+
+SUITE = (*NOISY_RUN, "benchmark=[all_reduce,p2p_latency]", "layout=2x2", "pairs=neighbours")
+
+
+def run(output: Path, *words: str, seed: int) -> Path:
+    return commbench.run(*SUITE, *words, f"seed={seed}", output=output)
+
+
+@pytest.mark.usefixtures("outside_any_world")
+def test_equal_runs_pass_a_part_of_the_suite_fails_and_another_setting_is_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(6):
+        run(tmp_path / "healthy", seed=seed)
+    store = str(tmp_path / "store")
+    assert baseline(["add", str(tmp_path / "healthy"), "--store", store]) == 0
+    judged = ["--baseline", store]
+    equal = run(tmp_path, seed=10)
+    assert accept([str(equal), *judged]) == 0, capsys.readouterr().out
+    part = run(tmp_path, "benchmark=all_reduce", seed=11)
+    capsys.readouterr()
+    assert accept([str(part), *judged]) == 1
+    assert "missing: the store has 6 launches of it" in capsys.readouterr().out
+    assert accept([str(part), *judged, "--missing", "allow"]) == 0
+    other = run(tmp_path, "backend.model.noise=0.03", seed=12)
+    capsys.readouterr()
+    assert accept([str(other), *judged, "--missing", "allow"]) == 4
+    assert "0 healthy launches in the store, at least 3 are needed" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_real_launches_of_gloo_do_not_fail_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("backend=gloo", "sizes=[8,64KiB]", "timing=quick", "timing.case_s=0.2")
+    for launch in range(9):
+        commbench.run(*words, f"launch={launch}", "writer=parquet", output=tmp_path / "runs")
+    *healthy, new = sorted((tmp_path / "runs").iterdir())
+    store = str(tmp_path / "store")
+    assert main(["baseline", "add", *map(str, healthy), "--store", store]) == 0
+    assert main(["accept", str(new), "--baseline", store]) in (0, 4), capsys.readouterr().out
