@@ -88,7 +88,7 @@ def _run_and_compare(
             output = str(folder / side).replace("'", r"\'")
             given = [word for word in overrides[side] if not word.startswith("output=")]
             own = [f"launch={launch}", f"label={side}", f"output='{output}'"]
-            statuses.append(_run_launch([*given, *own], options.config_dir))
+            statuses.append(run_launch([*given, *own], options.config_dir))
     except (KeyboardInterrupt, SystemExit):
         print(
             f"\ninterrupted; what was finished: commbench compare {shlex.join(compare_words)}",
@@ -260,7 +260,7 @@ def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[st
     return by, len(points[0] & points[1])
 
 
-def _run_launch(overrides: Sequence[str], config_dir: str | None) -> int:
+def run_launch(overrides: Sequence[str], config_dir: str | None) -> int:
     """Run one launch; returns its exit status. A broken world loses only its launch, an
     interruption ends all."""
     try:

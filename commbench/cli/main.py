@@ -36,6 +36,8 @@ commbench locate [KEY=VALUE ...]     which node is slow, in few rounds of pairs 
 commbench accept PATH... --baseline STORE  whether a cluster is as fast as healthy ones: PASS, FAIL
                                      or UNDECIDED for each case; JUnit XML
 commbench baseline add RUN... --store DIR  put runs of a healthy cluster into a store for that
+commbench watch KEY=VALUE... --store DIR --every 6h
+                                     what has changed since the healthy runs of a store
 commbench predict PATH... --params N the communication of a data-parallel step on what was measured
 commbench export PATH... --csv FILE  results as CSV
 commbench replay TRACE...            where a training job's communication time goes, by its traces
@@ -64,9 +66,10 @@ COMMANDS = {  # command with its own options -> module, function
     "locate": ("commbench.cli.locate", "locate"),
     "accept": ("commbench.cli.accept", "accept"),
     "baseline": ("commbench.cli.baseline", "baseline"),
+    "watch": ("commbench.cli.watch", "watch"),
     "doctor": ("commbench.cli.doctor", "doctor"),
 }
-MEASURING_COMMANDS = ("resume", "ab", "locate")
+MEASURING_COMMANDS = ("resume", "ab", "locate", "watch")
 OTHER_COMMANDS = ("run", "help")
 
 

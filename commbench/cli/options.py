@@ -11,6 +11,8 @@ from typing import NoReturn
 from commbench.core.errors import ConfigError
 
 LARGEST_NUMBER = 10**18 - 1
+SPAN_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+SPAN = re.compile(r"(\d{1,9})(s|min|h|d)")
 LAUNCH_OPTION = re.compile(r"--local[-_]rank=\d+")
 
 
@@ -47,6 +49,17 @@ def percent(word: str) -> float:
     if not value:
         raise argparse.ArgumentTypeError(f"{word} is not a percentage above 0")
     return value
+
+
+def time_span(word: str) -> int:
+    """The type of an option that takes a time: seconds above 0 in 90s, 10min, 6h or 1d."""
+    match = SPAN.fullmatch(word)
+    span_s = int(match[1]) * SPAN_UNITS_S[match[2]] if match else 0
+    if not span_s:
+        raise argparse.ArgumentTypeError(
+            f"{word} is not a time above 0; write it as 90s, 10min, 6h or 1d"
+        )
+    return span_s
 
 
 def check_file(option: str, name: str) -> None:

@@ -73,6 +73,28 @@ def add_runs(store: str | Path, paths: Iterable[str | Path]) -> AddedRuns:
         return _add_each(root, runs, refused)
 
 
+def set_aside(store: str | Path, runs: Iterable[Path], target: Path) -> None:
+    """Move runs, of the store or from anywhere on its disk, to a folder that is no part of the
+    baseline. Raises ConfigError.
+
+    Takes the lock of the store, which the caller must not hold.
+    """
+    root = Path(store)
+    with locked(root, ADDING):
+        for run in runs:
+            try:
+                target.mkdir(parents=True, exist_ok=True)
+                run.rename(target / run.name)
+            except OSError as error:
+                raise ConfigError(
+                    f"{run} can't be moved to {target}: {error_text(error)}; move it by hand: it"
+                    " shows a change, so it is no baseline"
+                ) from error
+            with suppress(OSError):  # other runs of the same key
+                for empty in (run.parent, run.parent.parent):
+                    empty.rmdir()
+
+
 def _add_each(root: Path, runs: Sequence[Path], refused: list[str]) -> AddedRuns:
     present_ids = {run.name for run in stored_runs(root)}
     added: list[Path] = []

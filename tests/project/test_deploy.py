@@ -37,12 +37,13 @@ REGISTRY: Registry[Any] = Registry().with_resources(
 CORE = "core.json#/$defs/io.k8s.api"
 KINDS = {
     ("batch/v1", "Job"): f"{CORE}.batch.v1.Job",
+    ("batch/v1", "CronJob"): f"{CORE}.batch.v1.CronJob",
     ("v1", "PersistentVolumeClaim"): f"{CORE}.core.v1.PersistentVolumeClaim",
     ("v1", "Pod"): f"{CORE}.core.v1.Pod",
     ("kubeflow.org/v1", "PyTorchJob"): "kubeflow.json#/$defs/PyTorchJob",
     ("kubeflow.org/v2beta1", "MPIJob"): "kubeflow.json#/$defs/MPIJob",
 }
-JOBS = {"job": "Job", "pytorchjob": "PyTorchJob", "mpijob": "MPIJob"}
+JOBS = {"job": "Job", "pytorchjob": "PyTorchJob", "mpijob": "MPIJob", "watch": "CronJob"}
 COMMANDS = [
     ("job", "Job", "nccl"),
     ("pytorchjob", "Master", "nccl"),
@@ -78,6 +79,8 @@ def pods(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     spec = manifest["spec"]
     if manifest["kind"] == "Pod":
         return {"Pod": spec}
+    if manifest["kind"] == "CronJob":
+        return {"CronJob": spec["jobTemplate"]["spec"]["template"]["spec"]}
     replicas = (
         spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs") or {manifest["kind"]: spec}
     )
@@ -152,6 +155,9 @@ def at(parent: Any, path: str) -> tuple[Any, Any]:
         ("job", drop("spec.template.spec.containers.0.volumeMounts.0.mountPath")),
         ("job", put("apiVersion", "batch/v1beta1")),
         ("results", put("spec.accessMode", [])),
+        ("watch", drop("spec.schedule")),
+        ("watch", put("spec.concurrencyPolice", "Forbid")),
+        ("watch", put("spec.jobTemplate.spec.template.spec.containers.0.arg", [])),
         ("pytorchjob", put("spec.nprocPerNode", 8)),
         ("pytorchjob", drop("spec.pytorchReplicaSpecs.Master")),
         ("pytorchjob", put("spec.pytorchReplicaSpecs.Worker.template.spec.containers.0.cmd", [])),

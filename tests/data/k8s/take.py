@@ -15,7 +15,7 @@ HERE = "/api/_definitions.json#/$defs/"
 CORE = "io.k8s.api.core.v1"
 BATCH = "io.k8s.api.batch.v1"
 ROOTS = [
-    f"{BATCH}.Job",
+    *(f"{BATCH}.{kind}" for kind in ("Job", "CronJob")),
     *(f"{CORE}.{kind}" for kind in ("Pod", "PodTemplateSpec", "PersistentVolumeClaim")),
 ]
 
