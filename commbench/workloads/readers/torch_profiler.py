@@ -113,11 +113,17 @@ class TorchProfiler:
                 rank,
                 numbered(fields, rank),
                 whole(facts.get("world_size"), 1),
-                tuple(end - start for start, end, _ in events.steps),
+                _step_durations(events, fields),
                 _foreign_counts(events),
                 notes,
             )
         ]
+
+
+def _step_durations(events: _Events, fields: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Up to the last step with a call: the profiler's step() after the last one begins another."""
+    last = max((call["step"] for call in fields if "step" in call), default=None)
+    return tuple(end - start for start, end, step in events.steps if last is None or step <= last)
 
 
 def _sort(events: _Events, event: Mapping[str, Any]) -> None:
@@ -321,10 +327,10 @@ def _concrete(inputs: Sequence[object], index: int | None) -> int | None:
 
 
 def _group(record: _Event | None, groups: Mapping[str, RankGroup]) -> RankGroup:
-    """The group of a call; where no call says its group, but all groups have the same ranks, those
-    ranks."""
+    """The group of a call; where no call says its group, but all groups of several ranks have the
+    same ranks, those ranks."""
     if record is None:
-        ranks = {group.ranks for group in groups.values()}
+        ranks = {group.ranks for group in groups.values() if group.size != 1}
         if len(ranks) == 1:
             (same,) = ranks
             return RankGroup("", same, len(same) if same else None)
@@ -389,6 +395,9 @@ class _Sizes:
             shapes = _shapes(call)
             if len(shapes) >= 2 and _base(call):
                 (received, dtype), (sent, _) = shapes[:2]
+            elif operation == "scatter" and call is not None:
+                received, dtype = _scattered(call, annotation)
+                sent = received * group.size if received is not None and group.size else None
             else:
                 work = _shapes(annotation) or shapes
                 sent, dtype = work[0] if work else (None, None)
@@ -398,8 +407,8 @@ class _Sizes:
         missing = []
         if sent is None or received is None:
             missing.append(NO_SIZE)
-        elif kind is None:
-            missing.append(NO_TYPE)
+        elif kind is None and operation != "scatter":
+            missing.append(NO_TYPE)  # of a scatter, the root's trace has it
         if operation in ("all_to_all", "all_to_all_v"):
             known = bool(send_counts) and bool(receive_counts)
             uneven = received not in (None, sent)
@@ -422,6 +431,16 @@ class _Sizes:
             receive_counts or None,
             tuple(missing),
         )
+
+
+def _scattered(call: _Event, work: _Event | None) -> tuple[int | None, object]:
+    """Elements that a rank gets from a scatter, by its call, and their type, by the work of the
+    root: other ranks have none."""
+    dimensions = call.args.get("Input Dims")
+    outputs = dimensions[0] if isinstance(dimensions, list) and dimensions else None
+    elements = _elements(outputs[0]) if isinstance(outputs, list) and outputs else None
+    shapes = _shapes(work)
+    return elements, shapes[0][1] if shapes else None
 
 
 def _base(call: _Event | None) -> bool:
