@@ -24,6 +24,7 @@ from .distributions import RawData
 from .headline import headline, trust, unfinished_sentences
 from .links import pairs_table, wiring_table
 from .reference import NORMAL
+from .replay_section import OPERATION_HEADS, ReplayView, replay_views
 from .summary import (
     FLAG_HEADS,
     GROUP_HEADS,
@@ -47,6 +48,7 @@ LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
     "curves": "Time and bandwidth",
     "soak": "Over time",
+    "replay": "Replayed jobs",
     "lines": "In short",
     "answers": "Answers",
     "comparisons": "Comparisons",
@@ -172,6 +174,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
             for case_id, line in raw.time_lines
         ],
     )
+    yield "replay", list(map(_replay, replay_views(summary.results)))
     fit_heads = (
         "benchmark",
         "case",
@@ -197,6 +200,11 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "flags", _first_rows(FLAG_HEADS, summary.flags)
     yield "missing", _missing(summary)
     yield "machines", _machines(summary)
+
+
+def _replay(view: ReplayView) -> dict[str, Any]:
+    table = _first_rows(OPERATION_HEADS, view.cells)
+    return {"view": view, "table": table}
 
 
 def _comparison(result: AbResult) -> dict[str, Any]:
