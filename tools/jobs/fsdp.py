@@ -35,8 +35,12 @@ class TimedGather:
     ) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def __call__(self, output: Any, shard: Any, group: Any, async_op: bool = False) -> None:
-        self._clock.timed(lambda: dist.all_gather_into_tensor(output, shard, group=group))
+    def __call__(
+        self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False
+    ) -> None:
+        # newer torch renamed its calls on one tensor, and warns about the old names
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        self._clock.timed(lambda: gather(output_tensor, input_tensor, group=group))
 
 
 class TimedScatter(TimedGather):
@@ -45,9 +49,8 @@ class TimedScatter(TimedGather):
     def __call__(  # type: ignore[override]
         self, output_tensor: Any, input_tensor: Any, group: Any, op: Any, async_op: bool = False
     ) -> None:
-        self._clock.timed(
-            lambda: dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group)
-        )
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        self._clock.timed(lambda: scatter(output_tensor, input_tensor, op=op, group=group))
 
 
 def sharded(clock: CommunicationClock | None) -> Step:

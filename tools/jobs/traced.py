@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, schedule
 
 WARM_UP_STEPS = 5
 TIMED_STEPS = 20
@@ -80,10 +80,12 @@ def run_job(name: str, make_step: Callable[[CommunicationClock], Step]) -> None:
 
 
 def record_steps(step: Step, count: int, path: Path) -> None:
-    """Profile this rank for `count` steps."""
+    """Profile this rank for `count` steps, after one in which the profiler warms up."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:
-        for _ in range(count):
+    steps = schedule(wait=0, warmup=1, active=count, repeat=1)
+    cpu = [ProfilerActivity.CPU]
+    with profile(activities=cpu, record_shapes=True, schedule=steps) as recorded:
+        for _ in range(1 + count):
             step()
             recorded.step()
     recorded.export_chrome_trace(str(path))
@@ -91,7 +93,7 @@ def record_steps(step: Step, count: int, path: Path) -> None:
 
 def _calls(clock: CommunicationClock) -> int:
     """Communications of one step; each step has as many."""
-    calls, rest = divmod(len(clock.seconds), TIMED_STEPS + TRACED_STEPS)
+    calls, rest = divmod(len(clock.seconds), TIMED_STEPS + 1 + TRACED_STEPS)
     assert rest == 0, "steps differ"
     return calls
 

@@ -113,17 +113,11 @@ class TorchProfiler:
                 rank,
                 numbered(fields, rank),
                 whole(facts.get("world_size"), 1),
-                _step_durations(events, fields),
+                tuple(end - start for start, end, _ in events.steps),
                 _foreign_counts(events),
                 notes,
             )
         ]
-
-
-def _step_durations(events: _Events, fields: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Up to the last step with a call: the profiler's step() after the last one begins another."""
-    last = max((call["step"] for call in fields if "step" in call), default=None)
-    return tuple(end - start for start, end, step in events.steps if last is None or step <= last)
 
 
 def _sort(events: _Events, event: Mapping[str, Any]) -> None:
@@ -482,7 +476,8 @@ def _elements(shape: object) -> int | None:
 def _concrete_splits(
     call: _Event | None, sent: int | None, received: int | None
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Splits of an all_to_all from its arguments, where they are all there and add up."""
+    """Elements of the splits of an all_to_all from its arguments, which count rows, where they are
+    all there and add up."""
     inputs = call.args.get("Concrete Inputs") if call is not None and _base(call) else None
     if not isinstance(inputs, list) or len(inputs) < 5:
         return None, None
@@ -490,9 +485,14 @@ def _concrete_splits(
     send_counts = listed(inputs[4])
     if not receive_counts or not send_counts:
         return None, None
-    if sum(receive_counts) != received or sum(send_counts) != sent:
+    if sent is None or received is None:
         return None, None
-    return send_counts, receive_counts
+    rows = sum(send_counts) + sum(receive_counts)
+    row_elements = (sent + received) // rows if rows else 0
+    scaled = [
+        tuple(count * row_elements for count in counts) for counts in (send_counts, receive_counts)
+    ]
+    return (scaled[0], scaled[1]) if list(map(sum, scaled)) == [sent, received] else (None, None)
 
 
 def _linked(
