@@ -196,7 +196,7 @@ def _late_causes(times: ReplayTimes) -> Iterable[Cause]:
         yield Cause(
             f"waiting for rank {rank}",
             losses[0] if losses else None,
-            f"it begins each operation {delay} later",
+            f"it begins each operation later, by {delay}",
             "late=null was not measured beside it",
         )
 

@@ -40,7 +40,15 @@ LANE_STEP = 30.0  # SVG units
 AXES_HEIGHT = 64.0
 LABELS_WIDTH = 96.0
 LEAST_WIDTH = 1 / 800  # of a bar, as a share of the time line: one without time can be seen
-OPERATION_HEADS = ("operation", "group", "calls a step", "bytes", "in the job", "alone, here", "")
+OPERATION_HEADS = (
+    "operation",
+    "group",
+    "calls a step",
+    "bytes",
+    "in the job",
+    "alone, here",
+    "here / job",
+)
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ def _view(name: str, rows: Sequence[Row], files: Sequence[Path]) -> ReplayView:
     part = scaled(workload, ranks)
     job_s = job_seconds(workload) if ranks == workload.ranks else None
     sentences = [
-        f"{sequence_text(times).capitalize()}.",
+        sequence_text(times),
         # waiting is known from traces only
         *(str(cause) for cause in causes(times, None, job_s) if cause.name != "waiting"),
     ]
@@ -141,15 +149,20 @@ def _pictures(
     here = {number: seconds.value for number, seconds in times.alone.items()}
     for heading, durations_s in (("in the job", in_job), ("each alone, here", here)):
         if set(part.operations) <= set(durations_s):
-            yield time_line(f"{title}: {heading}", part, durations_s)
+            yield time_line(title, heading, part, durations_s)
 
 
-def time_line(title: str, part: ScaledWorkload, durations_s: Mapping[int, float]) -> Picture:
+def time_line(
+    title: str, heading: str, part: ScaledWorkload, durations_s: Mapping[int, float]
+) -> Picture:
     """The operations with the gaps of the job between them, a lane for each group."""
     runs = schedule(part, durations_s)[:MOST_DRAWN]
-    lanes = list(grouped(runs, lambda run: run.ranks).items())[:MOST_LANES]
+    by_ranks = grouped(runs, lambda run: run.ranks)
+    lanes = sorted(by_ranks.items(), key=lambda lane: (-len(lane[0]), lane[0]))[:MOST_LANES]
     end_s = max((run.end_s for _, of_lane in lanes for run in of_lane), default=0.0)
-    chart = Chart(title, height=len(lanes) * LANE_STEP + AXES_HEIGHT, left=LABELS_WIDTH)
+    chart = Chart(
+        f"{title}: {heading}", height=len(lanes) * LANE_STEP + AXES_HEIGHT, left=LABELS_WIDTH
+    )
     chart.linear("x", "time, without waiting for late ranks", [end_s], seconds_text)
     chart.axes.set_yticks([])
     chart.axes.set_ylim(len(lanes) - 0.4, -0.6)
@@ -173,7 +186,9 @@ def time_line(title: str, part: ScaledWorkload, durations_s: Mapping[int, float]
                 tip,
                 series=operation.operation,
             )
-    return Picture(title, Markup(chart.svg()), [(name, colours.of(name)[0], "") for name in names])
+    return Picture(
+        heading, Markup(chart.svg()), [(name, colours.of(name)[0], "") for name in names]
+    )
 
 
 def _levels(runs: Sequence[ScheduledOperation]) -> Iterator[tuple[ScheduledOperation, int, int]]:

@@ -60,9 +60,16 @@ def test_it_has_a_row_for_each_kind_of_operation_and_a_sentence_for_each_cause(
     assert view.note == ""
 
 
+def test_the_page_of_a_replay_has_the_section(results: Path, tmp_path: Path) -> None:
+    html = tmp_path / "page.html"
+    assert main(["report", str(results), "--html", str(html)]) == 0
+    text = html.read_text()
+    assert '<section id="replay">' in text and "rest: 1.27 ms" in text
+
+
 def test_time_lines_have_a_lane_for_each_group_and_a_bar_for_each_operation(results: Path) -> None:
     in_job, here = only_view(results).pictures
-    assert in_job.title.endswith("in the job") and here.title.endswith("each alone, here")
+    assert (in_job.title, here.title) == ("in the job", "each alone, here")
     assert in_job.svg.count('class="bar"') == 4
     for text in ("ranks 0-3", "ranks 0-1", "ranks 2-3"):
         assert f">{text}</text>" in in_job.svg
@@ -74,7 +81,7 @@ def test_operations_that_run_at_once_in_a_group_lie_below_one_another() -> None:
     values = {"ranks": "4", "params": "64", "layers": "2", "hidden": "4"}
     part = scaled(generate("tp_dp", values), 4)
     durations_s = {number: 1e-3 * (1 + number // 2) for number in part.operations}
-    svg = time_line("t", part, durations_s).svg
+    svg = time_line("t", "here", part, durations_s).svg
     # 2 x 4 of activations a group and 2 x 1 of gradients
     assert svg.count('class="bar"') == 2 * 8 + 2 * 2
 
