@@ -12,7 +12,7 @@ FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests --include='test_*.py')
 BENCH = timing=quick timing.case_s=0.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check coverage locate perf faults mutations figures gpu-check gpu-wheels image-test clean
+.PHONY: help bench test test-long check coverage locate jobs perf faults mutations figures gpu-check gpu-wheels image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -32,7 +32,7 @@ check: $(VENV)/test ## ruff, mypy --strict, and import-linter: packages import o
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations coverage figures locate; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations coverage figures locate jobs; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/mypy notebooks/notebook_figures.py
 	$(BIN)/lint-imports
 
@@ -41,6 +41,9 @@ coverage: $(VENV)/test ## how often the interval holds the truth on this machine
 
 locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about half an hour; rewrites docs/locate.md
 	$(BIN)/python tools/locate
+
+jobs: $(VENV)/test ## training jobs on gloo against the replay of their traces, about 15 minutes; rewrites docs/workloads.md
+	$(BIN)/python tools/jobs
 
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/
 	$(BIN)/python tools/perf

@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,8 @@ from commbench.workloads.scaling import (
     operation_number,
     scaled,
 )
-from commbench.workloads.workload_file import Workload, WorkloadCall, parse_workload
+from commbench.workloads.workload import Workload, WorkloadCall, runs_beside_next
+from commbench.workloads.workload_file import parse_workload
 
 from .expert_traffic import TrafficMatrix
 from .replay_parts import Part, part_and_buffer
@@ -91,7 +93,8 @@ class Replay(Benchmark):
         if number is None and not operations:
             return f"no operation of the workload fits its first {size} ranks"
         if number is not None and number not in operations:
-            return f"operation {number} of the workload does not fit its first {size} ranks"
+            reason = self._scaled(size).reasons[number]
+            return f"operation {number} is not replayed by the first {size} ranks: {reason}"
         late = parse_late(case.late)
         if late is not None and late.rank >= size:
             return f"late={case.late} is of a rank that the layout does not have"
@@ -199,7 +202,7 @@ class Replay(Benchmark):
             slot = begun[call.operation] % slots[call.operation]
             begun[call.operation] += 1
             step = parts[call.operation].step(rank, slot, size)
-            if _overlaps(calls, place):
+            if runs_beside_next(calls, place):
                 yield Start(step, place)
                 running.append(place)
             else:
@@ -235,6 +238,24 @@ class _Source:
     workload: Workload
 
 
+def given_workload(text: str, size: int) -> Workload:
+    """What the key `workload` names, on a layout with `size` ranks. Raises ConfigError."""
+    return _source_of(text, size).workload
+
+
+def workload_named(name: str, size: int, files: Iterable[Path]) -> Workload | None:
+    """The workload that results call so, of a layout with `size` ranks: of a generator, or in one
+    of these files; None if it is in none of them."""
+    if _is_generator(name):
+        return _source_of(name, size).workload
+    for path in files:
+        with suppress(ConfigError):
+            source = _file_source(str(path))
+            if source.text == name:
+                return source.workload
+    return None
+
+
 def _is_generator(text: str) -> bool:
     return text.partition(" ")[0] in GENERATORS
 
@@ -245,7 +266,10 @@ def _source_of(text: str, size: int) -> _Source:
     if _is_generator(text):
         name, *words = text.split()
         numbers = dict(word.partition("=")[::2] for word in words)
-        return _Source(text, generate(name, {"ranks": str(size), **numbers}))
+        try:
+            return _Source(text, generate(name, {"ranks": str(size), **numbers}))
+        except ConfigError as error:
+            raise ConfigError(f"workload={error}") from error
     return _file_source(text)
 
 
@@ -295,11 +319,6 @@ def _computation(case: Case, call: WorkloadCall) -> Iterator[Step]:
         yield MatmulFor(MATRIX_SIZE, gap_ns)
 
 
-def _overlaps(calls: Sequence[WorkloadCall], place: int) -> bool:
-    """Whether the next call begins before this one has ended."""
-    return place + 1 < len(calls) and calls[place + 1].concurrent > 0
-
-
 def _most_at_once(calls: Sequence[WorkloadCall]) -> dict[int, int]:
     """By operation: how many of its calls run at the same time at most, and so need memory of their
     own."""
@@ -310,6 +329,6 @@ def _most_at_once(calls: Sequence[WorkloadCall]) -> dict[int, int]:
             running.popleft()
         at_once = running.count(call.operation) + 1
         most[call.operation] = max(most.get(call.operation, 0), at_once)
-        if _overlaps(calls, place):
+        if runs_beside_next(calls, place):
             running.append(call.operation)
     return most

@@ -22,7 +22,7 @@ from commbench.core.program import (
 )
 from commbench.core.variables import Case, Device, ReductionName
 from commbench.workloads.operations import ITEM_BYTES, REDUCING
-from commbench.workloads.workload_file import SEND_RECV, WorkloadOperation
+from commbench.workloads.workload import SEND_RECV, WorkloadOperation
 
 from .all_gather import AllGather
 from .all_reduce import AllReduce

@@ -1,4 +1,4 @@
-"""`commbench predict`: the communication time of one data-parallel step, from what was measured."""
+"""`commbench predict`: the communication time of one step of a job, from what was measured."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
+from commbench.benchmarks.replay import given_workload
 from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
@@ -27,6 +28,7 @@ from commbench.report.best import THIS_RUN, UNDECIDED
 from commbench.report.difference import Measured, differ
 from commbench.report.fit import FAMILY_VARIABLES, answerable, families, ignored, varying
 from commbench.report.predict import EXTRAPOLATED, OPERATION, TrainingStep, predict, step_of
+from commbench.report.predict_job import predict_job
 from commbench.results.columns import grouped, interval_meaning
 from commbench.results.launches import FEW_LAUNCHES
 from commbench.results.load import plain, read_rows, row_dicts
@@ -40,7 +42,8 @@ Prediction = dict[Any, Any]
 
 PREDICT_USAGE = """commbench predict --params 7e9 --dtype bfloat16 --bucket-mb 25 [PATH ...]
        commbench predict --params 7e9 --bucket-mb 1,25,100      compare bucket sizes
-       commbench predict --buckets 1MiB,25MiB,25MiB,7MiB        the buckets of a step by size"""
+       commbench predict --buckets 1MiB,25MiB,25MiB,7MiB        the buckets of a step by size
+       commbench predict --job 'fsdp params=7e9 layers=32'      or job.json: all its operations"""
 ALWAYS = ("backend", "engine", "layout", "dtype")  # columns even where all rows share them
 STEP_COLUMNS = (
     TableColumn("bucket\nB", right=True),
@@ -50,6 +53,22 @@ STEP_COLUMNS = (
     TableColumn("GB/s", right=True, priority=2),
 )
 BEYOND = "extrapolated beyond the measured sizes by the fit, see the warnings:"
+DEFAULT_DTYPE = "float32"
+JOB_COLUMNS = (
+    TableColumn("backend"),
+    TableColumn("layout"),
+    TableColumn("calls", right=True),
+    TableColumn("step\nms", right=True),
+    TableColumn("interval\nms", right=True, priority=1),
+    TableColumn("median\nerror", right=True),
+    TableColumn("worst\nerror", right=True),
+    TableColumn("of\nsizes", right=True, priority=2),
+    TableColumn("notes"),
+)
+JOB_MEANING = (
+    "step: the operations of the busiest rank one after another, nothing overlaps; errors: of each"
+    " measured size of these operations, predicted from the other sizes"
+)
 MOST_PARAMS = 10**18  # of --params and --bucket-mb
 STEP_MEANING = (
     "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients /"
@@ -64,12 +83,68 @@ BOTH_WAYS = (
 def predict_command(words: list[str]) -> int:
     """Print the table and what follows from it; returns 0. Raises CommbenchError, ConfigError."""
     options = _predict_parser().parse_args(words)
-    steps = _steps(options)
-    print(
-        prediction_text(read_rows(options.paths), steps, options.dtype, options.params is not None),
-        end="",
-    )
+    if options.job is not None:
+        _check_job_alone(options)
+        print(job_prediction_text(read_rows(options.paths), options.job), end="")
+        return 0
+    dtype = options.dtype or DEFAULT_DTYPE
+    steps = _steps(options, dtype)
+    cases = read_rows(options.paths)
+    print(prediction_text(cases, steps, dtype, options.params is not None), end="")
     return 0
+
+
+def _check_job_alone(options: argparse.Namespace) -> None:
+    for name in ("params", "dtype", "bucket_mb", "buckets"):
+        if getattr(options, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"--job has all numbers of the job in its text; leave out {option}, or write it"
+                " there: --job 'ddp params=7e9 bucket=25MiB dtype=bfloat16'"
+            )
+
+
+def job_prediction_text(cases: pd.DataFrame, job: str) -> str:
+    """The text of the command for a job; raises CommbenchError like predict_job."""
+    try:
+        predictions = predict_job(cases, lambda ranks: given_workload(job, ranks))
+    except ConfigError as error:
+        raise ConfigError(f"--job {str(error).removeprefix('workload=')}") from error
+    terminal = Terminal.of(sys.stdout)
+    cells = []
+    for each in predictions:
+        engine = f" ({each.variables['engine']})" if each.variables["engine"] else ""
+        seconds = each.seconds
+        errors = each.held_out.errors
+        cells.append(
+            (
+                f"{each.variables['backend']}{engine}",
+                each.layout,
+                str(each.calls),
+                "-" if seconds is None else format_number(1e3 * seconds.value),
+                "-" if seconds is None else _milliseconds_text(seconds.low, seconds.high),
+                f"{each.held_out.median:.0%}" if errors else "-",
+                f"{each.held_out.worst:.0%}" if errors else "-",
+                str(len(errors)),
+                "withheld" if seconds is None else "",
+            )
+        )
+    warned: dict[str, list[str]] = {}
+    for each in predictions:
+        for warning in each.warnings:
+            warned.setdefault(warning, []).append(f"{each.variables['backend']} {each.layout}")
+    lines = [
+        *(f"warning: {', '.join(dict.fromkeys(of))}: {text}" for text, of in warned.items()),
+        JOB_MEANING,
+    ]
+    table = table_text(JOB_COLUMNS, cells, terminal)
+    return f"{job}\n\n{table}\n\n{paragraphs(lines, terminal)}\n"
+
+
+def _milliseconds_text(low_s: float, high_s: float) -> str:
+    if math.isnan(low_s) or math.isnan(high_s):
+        return "-"
+    return f"{format_number(1e3 * low_s)} .. {format_number(1e3 * high_s)}"
 
 
 def prediction_text(
@@ -121,9 +196,7 @@ def _predict_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("paths", nargs="*", metavar="PATH", help="folders with results; default: results")
     add("--params", type=_params, help="parameters of the model, e.g. 7e9")
-    add(
-        "--dtype", default="float32", help=f"of the gradients, default float32: {', '.join(DTYPES)}"
-    )
+    add("--dtype", help=f"of the gradients, default {DEFAULT_DTYPE}: {', '.join(DTYPES)}")
     mebibytes = (
         "bucket size in MiB, as bucket_cap_mb of DistributedDataParallel; default 25; a list"
         " compares them"
@@ -131,11 +204,13 @@ def _predict_parser() -> argparse.ArgumentParser:
     add("--bucket-mb", type=_mebibytes, metavar="MIB", help=mebibytes)
     exact = "sizes of all buckets of a step (25MiB,25MiB,7MB), instead of --params and --bucket-mb"
     add("--buckets", type=_bucket_sizes, metavar="SIZES", help=exact)
+    whole = "all operations of a job instead: a generator with its numbers, or a workload file"
+    add("--job", metavar="JOB", help=whole)
     return parser
 
 
-def _steps(options: argparse.Namespace) -> list[TrainingStep]:
-    dtype_of(options.dtype)
+def _steps(options: argparse.Namespace, dtype: str) -> list[TrainingStep]:
+    dtype_of(dtype)
     if options.buckets is not None:
         if options.params is not None or options.bucket_mb is not None:
             raise ConfigError("--buckets gives all sizes; leave out --params and --bucket-mb")
@@ -148,7 +223,7 @@ def _steps(options: argparse.Namespace) -> list[TrainingStep]:
             "how large is the model? give --params 7e9, or --buckets 25MiB,25MiB,7MiB"
         )
     return [
-        step_of(options.params, options.dtype, size)
+        step_of(options.params, dtype, size)
         for size in dict.fromkeys(options.bucket_mb or [25 * 2**20])
     ]
 
@@ -202,14 +277,7 @@ def _steps_table(rows: Sequence[Prediction], shown: Sequence[str], terminal: Ter
     cells = []
     for row in rows:
         known = not math.isnan(row["step_s"])
-        low_s = row["low_s"]
-        high_s = row["high_s"]
-        unknown_interval = math.isnan(low_s) or math.isnan(high_s)
-        interval = (
-            "-"
-            if unknown_interval
-            else f"{format_number(1e3 * low_s)} .. {format_number(1e3 * high_s)}"
-        )
+        interval = _milliseconds_text(row["low_s"], row["high_s"])
         notes = [] if known else ["unknown"]
         notes += [f"{row['runs']} launches"] if row["runs"] > 1 else []
         cells.append(

@@ -24,7 +24,8 @@ from commbench.workloads.generators import GENERATORS, generate
 from commbench.workloads.operations import RecordedCall
 from commbench.workloads.readers.registry import read_traces, stored_workload
 from commbench.workloads.training_job import TrainingJob, training_job
-from commbench.workloads.workload_file import Workload, workload_of, workload_text
+from commbench.workloads.workload import Workload
+from commbench.workloads.workload_file import workload_of, workload_text
 
 from .options import CommandParser, check_file, write_file
 
@@ -60,28 +61,49 @@ def replay(words: list[str]) -> int:
         return _generated(options)
     if not options.words:
         raise ConfigError("which traces? name files, archives or folders, or --generate NAME")
-    workload = workload_here(options.words) if options.on is not None else None
-    if workload is not None:
-        return _measured_on(workload, None, options.on)
+    overrides = _overrides(options)
+    stored = workload_here(options.words)
     traces, unknown = read_traces(options.words)
     job = training_job(traces)
     if options.csv == TO_STDOUT:
         sys.stdout.write(operations_csv(job))
         return 0
     # refused before anything is printed
-    wanted = options.export is not None or options.on is not None
-    exported = workload_of(job) if wanted else None
+    wanted = options.export is not None or overrides is not None
+    exported = (stored or workload_of(job)) if wanted else None
     print(job_text(job, unknown), end="")
     if options.csv is not None:
         write_file("--csv", options.csv, operations_csv(job), replace=False)
         print(f"{job.operations} operations: {options.csv}")
     if exported is not None and options.export is not None:
         _write_workload(options.export, workload_text(exported))
-    if exported is not None and options.on is not None:
-        return _measured_on(exported, job, options.on)
+    if exported is not None and overrides is not None:
+        return _measured_on(exported, job if stored is None else None, overrides)
     if exported is None:
-        print(f"next: commbench replay {shlex.join(options.words)} --export job.json")
+        again = f"next: commbench replay {shlex.join(options.words)}"
+        print(f'{again} --on "backend=gloo layout=1x{len(job.ranks)}"')
+        if stored is None:
+            print(f"{again} --export job.json")
     return 0
+
+
+def _overrides(options: argparse.Namespace) -> str | None:
+    """Those of --on, with the late rank of --inject; None where nothing is measured."""
+    overrides: str | None = options.on
+    if overrides is not None and options.csv == TO_STDOUT:
+        raise ConfigError(
+            "--csv - writes the operations to stdout and measures nothing; name a file beside --on"
+        )
+    if options.inject is None:
+        return overrides
+    key, _, late = options.inject.partition("=")
+    if key != "rank" or late == "":
+        raise ConfigError(f"--inject {options.inject} is no late rank; write it like rank=3:400us")
+    if overrides is None:
+        raise ConfigError("--inject plants a late rank in what --on measures; add --on OVERRIDES")
+    if any(word.startswith("late=") for word in shlex.split(overrides)):
+        raise ConfigError("--inject and late= in --on name a late rank each; leave one out")
+    return f"{overrides} late=[null,{late}]"
 
 
 def workload_here(words: Sequence[str]) -> Workload | None:
@@ -111,6 +133,11 @@ def _replay_parser() -> CommandParser:
     add("--export", metavar="FILE", help="write the job's communication, without any names")
     add("--on", metavar="OVERRIDES", help="measure it here: --on 'backend=gloo layout=1x4'")
     add(
+        "--inject",
+        metavar="rank=R:TIME",
+        help="with --on: also with a late rank, as rank=3:400us, to see what it costs",
+    )
+    add(
         "--generate",
         metavar="NAME",
         help=f"make a job instead of reading one: {', '.join(GENERATORS)}",
@@ -124,9 +151,16 @@ def _generated(options: argparse.Namespace) -> int:
     wrong = [key for key, equals, _ in pairs if not equals]
     if wrong:
         raise ConfigError(f"--generate {options.generate}: {wrong[0]!r} is not KEY=VALUE")
-    workload = generate(options.generate, {key: value for key, _, value in pairs})
-    if options.export is None or options.csv is not None:
-        raise ConfigError("--generate writes a file, and only that; add --export job.json")
+    try:
+        workload = generate(options.generate, {key: value for key, _, value in pairs})
+    except ConfigError as error:
+        raise ConfigError(f"--generate {error}") from error
+    others = (options.csv, options.on, options.inject)
+    if options.export is None or any(other is not None for other in others):
+        raise ConfigError(
+            "--generate writes a file, and only that: --export job.json; measure it with"
+            " commbench replay job.json --on OVERRIDES"
+        )
     _write_workload(options.export, workload_text(workload))
     return 0
 

@@ -7,27 +7,34 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.terminal import Terminal, paragraphs
-from commbench.report.replay_causes import ReplayTimes, Seconds, causes, replay_times
+from commbench.report.replay_causes import (
+    ANSWERED,
+    WORKLOAD_FILE,
+    Seconds,
+    Waiting,
+    causes,
+    job_seconds,
+    replay_times,
+    sequence_text,
+)
 from commbench.results.columns import grouped
 from commbench.results.load import read_rows, row_dicts
 from commbench.results.run_folder import new_folder
+from commbench.workloads.analysis import LEAST_WAITING_NS, late_ranks
 from commbench.workloads.scaling import scaled
 from commbench.workloads.training_job import TrainingJob
-from commbench.workloads.workload_file import Workload, workload_text
+from commbench.workloads.workload import Workload
+from commbench.workloads.workload_file import workload_text
 
 from . import run
 from .options import write_file
 
-WORKLOAD_FILE = "job.json"
 SWEEP_WORD = "-m"
-# rows of one answer
-ANSWERED = ("backend", "library", "layout", "engine", "device", "hosts")
 ANSWER_COLUMNS = (
     "run_id", "case_id",
     *ANSWERED, "benchmark", "workload", "gaps", "late", "status", "median_s", "ci_low_s",
@@ -86,7 +93,7 @@ def _answer(
     ranks = Layout.parse(first["layout"]).size
     times = replay_times(rows, workload, ranks)
     yield ""
-    yield f"{first['backend']}, layout {first['layout']}: {_sequence_text(times)}"
+    yield f"{first['backend']}, layout {first['layout']}: {sequence_text(times)}"
     part = scaled(workload, ranks)
     if ranks < workload.ranks or part.dropped:
         reasons = "; ".join(part.dropped)
@@ -97,34 +104,16 @@ def _answer(
     yield from map(str, causes(times, waiting, job_seconds(workload) if same_ranks else None))
 
 
-def _sequence_text(times: ReplayTimes) -> str:
-    plain = times.sequence.get("none")
-    alone = times.alone_sum
-    step = "the step was not measured" if plain is None else f"a step takes {plain}"
-    return step if alone is None else f"{step}, its operations one after another {alone}"
-
-
-def job_seconds(workload: Workload) -> float | None:
-    """The time of a step's operations in the job, without waiting, of the rank with most; None
-    where one is not known or only an upper bound."""
-    known = [each.job_s is not None and not each.is_bound for each in workload.operations]
-    if not all(known):
+def waiting_of(job: TrainingJob) -> Waiting | None:
+    """Of a step, the mean over the ranks; None where it is not known. The ends of an operation on
+    different ranks are up to LEAST_WAITING_NS apart, which is its error."""
+    late = late_ranks(job)
+    if not job.collectives or any(collective.is_bound for collective in job.collectives):
         return None
-    totals = [
-        sum(workload.operations[call.operation].job_s or 0.0 for call in order.calls)
-        for order in workload.orders
-    ]
-    return max(totals, default=0.0) / workload.steps
-
-
-def waiting_of(job: TrainingJob) -> Seconds | None:
-    """How long a rank of the job waited for others in a step: the mean over the ranks, from the
-    rank that waited least to the one that waited most; None where it is not known."""
-    by_rank = dict.fromkeys(job.ranks, 0)
-    for collective in job.collectives:
-        if collective.is_bound:
-            return None
-        for rank, waiting_ns in collective.waiting_ns.items():
-            by_rank[rank] += waiting_ns
-    seconds = [total / 1e9 / max(job.steps, 1) for total in by_rank.values()]
-    return Seconds(fmean(seconds), min(seconds), max(seconds))
+    waits = [wait for collective in job.collectives for wait in collective.waiting_ns.values()]
+    steps = max(job.steps, 1)
+    waiting_s = sum(waits) / len(job.ranks) / steps / 1e9
+    error_s = len(waits) * LEAST_WAITING_NS / len(job.ranks) / steps / 1e9
+    seconds = Seconds(waiting_s, waiting_s - error_s, waiting_s + error_s)
+    last_rank = f"rank {late[0].rank}" if late else "none of them"
+    return Waiting(seconds, last_rank)

@@ -134,6 +134,7 @@ KEY_TABLE = (
     Key("expect_missing", Kind.CHOICE, ("fail", "allow")),
     Key("preflight", Kind.CHOICE, ("strict", "warn", "off")),
     Key("on_error", Kind.CHOICE, ("continue", "stop")),
+    Key("profile", Kind.TEXT),
     Key("plan", Kind.FLAG),
     Key("verbose", Kind.FLAG),
     Key("label", Kind.TEXT),

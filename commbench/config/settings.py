@@ -229,6 +229,7 @@ class Settings:
     expect_missing: Literal["fail", "allow"]  # an expectation that no measured case can meet
     preflight: Literal["strict", "warn", "off"]
     on_error: Literal["continue", "stop"]
+    profile: str | None  # folder of profiles
     plan: bool
     verbose: bool
     label: str
@@ -301,6 +302,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
             read("expect"), [benchmark.name for benchmark in benchmarks], read("expect_by")
         ),
         expect_normal=EXPECT_NORMAL in read("expect"),
+        profile=_checked_profile(read("profile"), backend),
         label=read("label") or "",
         output=read("output") or "results",
     )
@@ -386,6 +388,16 @@ def _checked_search(
     if read("schedule") != "rounds":
         raise ConfigError("pairs=search times many pairs at once; it needs schedule=rounds")
     return search
+
+
+def _checked_profile(folder: str | None, backend: Backend) -> str | None:
+    """Raises ConfigError."""
+    if folder is not None and not backend.has_profiler:
+        raise ConfigError(
+            f"profile={folder} records with torch's profiler, which backend={backend.name} does"
+            " not use; take a backend of torch.distributed, such as gloo"
+        )
+    return folder or None
 
 
 def _checked_env(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

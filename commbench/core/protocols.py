@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -153,6 +155,11 @@ class Communicator(Protocol):
         none."""
         return {}
 
+    def profiled(self, path: Path) -> AbstractContextManager[None]:
+        """Record what the library does in the block, into a file that `commbench replay` reads;
+        nothing without a profiler."""
+        return nullcontext()
+
     def facts(self) -> dict[str, Any]:
         """Library, version, thread level and transport in use; GROUP_ORDER if the library numbers
         ranks differently."""
@@ -192,6 +199,7 @@ class Backend(Protocol):
     # one call sends all messages to a peer that are posted before a wait
     joins_messages: ClassVar[bool] = False
     needs_torch: ClassVar[bool] = True  # its ranks import torch, and meet through torch's TCPStore
+    has_profiler: ClassVar[bool] = False  # see Communicator.profiled
     shares_gpu: ClassVar[bool] = True  # whether two ranks may use the same GPU
 
     @property

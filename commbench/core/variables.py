@@ -179,6 +179,7 @@ class Case:
         "rank that begins each operation of a job later, and by how much",
         default=None,
         choices=(),
+        axis=True,
         applies_to="operation",
     )
     buffers: BufferUse | None = variable(
@@ -302,12 +303,13 @@ class Case:
 class Mode:
     """How a program is run: what a backend must know beside the steps to lower them.
 
-    `connected`: the steps have run before, so they may be captured in a graph. `groups`: the open
-    communicators of the groups that steps name, of which this process hosts a rank.
+    `sync` None: no barrier at all. `connected`: the steps have run before, so they may be captured
+    in a graph. `groups`: the open communicators of the groups that steps name, of which this
+    process hosts a rank.
     """
 
     engine: Engine
-    sync: Sync = "none"
+    sync: Sync | None = "none"
     streams: int = 1
     timing_mode: TimingMode = "host"
     device: Device = "cpu"

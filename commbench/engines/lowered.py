@@ -62,12 +62,12 @@ class Lowered(Generic[T]):
     windowed: bool = False
 
     @classmethod
-    def of(cls, program: Program, sync: Sync, lower: Callable[[Step], T]) -> Lowered[T]:
+    def of(cls, program: Program, sync: Sync | None, lower: Callable[[Step], T]) -> Lowered[T]:
         """Lower every step, but for those that become NO_CALL; sync "barrier" puts a barrier of the
-        library before each repetition, any other one before each block: the first sample of a
-        self-synchronising program must not include the delay of its peer, and repetitions that
-        begin at agreed instants need no barrier of their own. Raises Unsupported for messages
-        without a WaitAll: libraries complete them at waits.
+        library before each repetition, any other one before each block, and None puts none: the
+        first sample of a self-synchronising program must not include the delay of its peer, and
+        repetitions that begin at agreed instants need no barrier of their own. Raises Unsupported
+        for messages without a WaitAll: libraries complete them at waits.
         """
         if program.unfinished:
             raise Unsupported(
@@ -75,7 +75,7 @@ class Lowered(Generic[T]):
             )
         each_repetition = sync == "barrier"
         before = (*program.reset, Barrier()) if each_repetition else program.reset
-        enter = () if each_repetition else (Barrier(),)
+        enter = () if each_repetition or sync is None else (Barrier(),)
         # in this order: a lowering may keep state from one step to the next
         steps, before_calls, enter_calls = (
             tuple(call for step in part if (call := lower(step)) is not NO_CALL)

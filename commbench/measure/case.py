@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,8 @@ class CaseVisit:
         self._check("end", copies=self._blocks.last.n)
         if self._payload.zero:
             self._check_with_payload()
+        if self._profile is not None and self.setup.number == 1:
+            self._record_profile(self._profile)
         self._collector.close()
         return self._samples(stop_reason)
 
@@ -96,8 +99,12 @@ class CaseVisit:
         problem = None
         try:
             self._payload.allocate(self.setup.communicator, self._programs)
+            if self._profile is not None:
+                self._profile.mkdir(parents=True, exist_ok=True)
         except MemoryError as error:
             problem = f"out of memory on rank {self.setup.control.rank} at that moment: {error}"
+        except OSError as error:
+            problem = f"profile={self.setup.settings.profile} can't be made: {error}"
         self._agree(problem)
 
     def _open_window(self) -> None:
@@ -106,7 +113,7 @@ class CaseVisit:
         except Unsupported as error:  # raised on all ranks
             raise _Stopped(Refused(str(error))) from error
 
-    def _prepare(self, block_k: int) -> Runner:
+    def _prepare(self, block_k: int, barriers: bool = True) -> Runner:
         planned = self.setup.planned
         self._block_k = block_k
         problem = None
@@ -114,7 +121,12 @@ class CaseVisit:
         self._collector.operations = planned.shape.operations_per_sample * block_k
         try:
             programs = {rank: program.repeated(block_k) for rank, program in self._programs.items()}
-            mode = replace(planned.case.mode, connected=self._connected, groups=self.setup.groups)
+            mode = replace(
+                planned.case.mode,
+                sync=planned.case.mode.sync if barriers else None,
+                connected=self._connected,
+                groups=self.setup.groups,
+            )
             runner = self.setup.communicator.prepare(programs, self._payload.buffers, mode)
         except Unsupported as error:
             problem = str(error)
@@ -257,6 +269,26 @@ class CaseVisit:
         self._repeat(runner, 1, "check", lambda: None)
         self._check("end")
         self._block_k = block_k
+
+    # ------------------------------------------------------------ profile
+
+    @property
+    def _profile(self) -> Path | None:
+        """The folder of the case's profiles, where they were asked for."""
+        folder = self.setup.settings.profile
+        case = self.setup.planned.case
+        return Path(folder) / f"{case.benchmark}-{case.case_id}" if folder else None
+
+    def _record_profile(self, folder: Path) -> None:
+        """Run one more repetition under the library's profiler, without barriers, which would be
+        operations there."""
+        runner = self._prepare(1, barriers=False)
+        self._payload.refill()
+        path = folder / f"rank{self.setup.control.rank}.json"
+        with self.setup.communicator.profiled(path):
+            self._agree(None)  # all profilers have started
+            self._repeat(runner, 1, "check", lambda: None)
+        self._check("end")
 
     # ------------------------------------------------------------ the result
 

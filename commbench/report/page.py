@@ -25,6 +25,7 @@ from .gate_text import gate_heads, gate_rows
 from .headline import headline, trust
 from .links import pairs_table, wiring_table
 from .reference import NORMAL
+from .replay_section import OPERATION_HEADS, ReplayView, replay_views
 from .summary import (
     FLAG_HEADS,
     GROUP_HEADS,
@@ -49,6 +50,7 @@ SECTIONS = {
     "gate": "Acceptance",
     "curves": "Time and bandwidth",
     "soak": "Over time",
+    "replay": "Replayed jobs",
     "lines": "In short",
     "answers": "Answers",
     "comparisons": "Comparisons",
@@ -170,6 +172,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
             for case_id, line in raw.time_lines
         ],
     )
+    yield "replay", list(map(_replay, replay_views(summary.results)))
     fit_heads = (
         "benchmark",
         "case",
@@ -205,6 +208,11 @@ def _gate(result: GateResult) -> dict[str, Any]:
         "findings": result.findings[:MOST_ROWS],
         "notes": result.notes,
     }
+
+
+def _replay(view: ReplayView) -> dict[str, Any]:
+    table = _first_rows(OPERATION_HEADS, view.cells)
+    return {"view": view, "table": table}
 
 
 def _comparison(result: AbResult) -> dict[str, Any]:

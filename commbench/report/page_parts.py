@@ -106,13 +106,15 @@ class Curves:
 
 def curves_of(combined: CombinedCases, linked: Iterable[str]) -> Curves:
     """The lines of the cases with a message."""
-    lines = {  # a barrier has none
-        benchmark: {
+    lines = {}
+    for benchmark, by_name in combined.lines().items():
+        # a barrier and the sequence of a replay have none
+        moving = {
             name: [row for row in rows if row["message_bytes"]] for name, rows in by_name.items()
         }
-        for benchmark, by_name in combined.lines().items()
-        if any(row["message_bytes"] for rows in by_name.values() for row in rows)
-    }
+        moving = {name: rows for name, rows in moving.items() if rows}
+        if moving:
+            lines[benchmark] = moving
     colours = Colours(
         sorted({name for by_name in lines.values() for name in by_name}, key=natural_key)
     )

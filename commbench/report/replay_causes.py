@@ -1,5 +1,5 @@
 """Where the communication time of a replayed job goes: each cause is a difference of two times, and
-is named only if its interval excludes zero."""
+is named only if its interval lies above zero."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from commbench.core.states import case_status
 from commbench.core.units import format_seconds
 from commbench.results.columns import Row
 from commbench.workloads.scaling import first_alike, operation_number, scaled
-from commbench.workloads.workload_file import Workload
+from commbench.workloads.workload import Workload
+
+WORKLOAD_FILE = "job.json"  # beside the runs of `commbench replay --on`
+# rows of one answer
+ANSWERED = ("backend", "library", "layout", "engine", "device", "hosts")
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,6 @@ class Seconds:
     def times(self, factor: float) -> Seconds:
         return Seconds(self.value * factor, self.low * factor, self.high * factor)
 
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
-
     def __str__(self) -> str:
         value, low, high = map(_signed, (self.value, self.low, self.high))
         return f"{value} ({low} .. {high})"
@@ -48,29 +48,48 @@ ZERO = Seconds(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """How long a rank of a traced job waited for others in a step; `last_rank`: which one came last
+    most, in words."""
+
+    seconds: Seconds
+    last_rank: str
+
+
+@dataclass(frozen=True)
 class Cause:
-    """`loss` is None where what it needs was not measured, for the reason `missing`."""
+    """`loss` is None where what it needs was not measured, for the reason `missing`. `gain`: what a
+    negative one means."""
 
     name: str
     loss: Seconds | None
     meaning: str
     missing: str = ""
+    gain: str = ""
+
+    @property
+    def is_named(self) -> bool:
+        return self.loss is not None and self.loss.low > 0
 
     def __str__(self) -> str:
         if self.loss is None:
             return f"{self.name}: not known, {self.missing}"
-        if not self.loss.excludes_zero:
-            return f"{self.name}: inconclusive, {self.loss} a step"
-        return f"{self.name}: {self.loss} a step: {self.meaning}"
+        if self.is_named:
+            return f"{self.name}: {self.loss} a step: {self.meaning}"
+        if self.loss.high < 0 and self.gain:
+            return f"{self.name}: no loss, {self.loss} a step: {self.gain}"
+        return f"{self.name}: inconclusive, {self.loss} a step"
 
 
 @dataclass(frozen=True)
 class ReplayTimes:
     """Measured times of one workload in one layout on one backend. `sequence`: by Case.gaps;
-    `alone`: by the number of the operation; `limit`: likewise, where the limit of its link is
-    known. `calls`: how often each operation runs in a step on each rank."""
+    `late`: with a late rank, by Case.late and Case.gaps; `alone`: by the number of the operation;
+    `limit`: likewise, where the limit of its link is known. `calls`: how often each operation runs
+    in a step on each rank."""
 
     sequence: Mapping[str, Seconds]
+    late: Mapping[tuple[str, str], Seconds]
     alone: Mapping[int, Seconds]
     limit: Mapping[int, Seconds]
     calls: Mapping[int, Mapping[int, float]]
@@ -100,13 +119,18 @@ def replay_times(rows: Iterable[Row], workload: Workload, ranks: int) -> ReplayT
     """Of the rows of one workload in one layout on one backend; an operation that was not measured
     alone has the time of the one that is like it."""
     sequence = {}
+    late = {}
     measured: dict[int, Row] = {}
     for row in rows:
         number = operation_number(row["workload"])
         if number is not None:
             measured[number] = row
-        elif (seconds := measured_seconds(row)) is not None and row["late"] is None:
-            sequence[row["gaps"] or "none"] = seconds
+        elif (seconds := measured_seconds(row)) is not None:
+            gaps = row["gaps"] or "none"
+            if row["late"] is None:
+                sequence[gaps] = seconds
+            else:
+                late[row["late"], gaps] = seconds
     alone = {}
     limit = {}
     for number, first in first_alike(workload).items():
@@ -121,7 +145,7 @@ def replay_times(rows: Iterable[Row], workload: Workload, ranks: int) -> ReplayT
         rank: {number: count / workload.steps for number, count in counts.items()}
         for rank, counts in scaled(workload, ranks).call_counts.items()
     }
-    return ReplayTimes(sequence, alone, limit, calls)
+    return ReplayTimes(sequence, late, alone, limit, calls)
 
 
 def measured_seconds(row: Row) -> Seconds | None:
@@ -136,11 +160,12 @@ def measured_seconds(row: Row) -> Seconds | None:
     return Seconds(median_s, float(low_s), float(high_s))
 
 
-def causes(times: ReplayTimes, waiting: Seconds | None, job_s: float | None) -> list[Cause]:
+def causes(times: ReplayTimes, waiting: Waiting | None, job_s: float | None) -> list[Cause]:
     """`waiting` and `job_s` (the time without waiting) are those of a step of the traced job."""
     plain = times.sequence.get("none")
     return [
         _waiting(waiting),
+        *_late_causes(times),
         _interference(times.sequence),
         _contention(plain, times.alone_sum),
         _link(times),
@@ -148,13 +173,32 @@ def causes(times: ReplayTimes, waiting: Seconds | None, job_s: float | None) -> 
     ]
 
 
-def _waiting(waiting: Seconds | None) -> Cause:
+def _waiting(waiting: Waiting | None) -> Cause:
+    last_rank = "" if waiting is None else f", most for {waiting.last_rank}"
     return Cause(
         "waiting",
-        waiting,
-        "ranks of the job waited for the last one of their group",
+        None if waiting is None else waiting.seconds,
+        f"ranks of the job waited for the last one of their group{last_rank}",
         "the traces do not have all ranks of a group, or no times",
     )
+
+
+def _late_causes(times: ReplayTimes) -> Iterable[Cause]:
+    """One for each late rank that was planted, with the first of the gaps that were also measured
+    without it."""
+    for late in dict.fromkeys(late for late, _ in times.late):
+        rank, _, delay = late.partition(":")
+        losses = [
+            with_it - times.sequence[gaps]
+            for (planted, gaps), with_it in times.late.items()
+            if planted == late and gaps in times.sequence
+        ]
+        yield Cause(
+            f"waiting for rank {rank}",
+            losses[0] if losses else None,
+            f"it begins each operation later, by {delay}",
+            "late=null was not measured beside it",
+        )
 
 
 def _interference(sequence: Mapping[str, Seconds]) -> Cause:
@@ -166,15 +210,18 @@ def _interference(sequence: Mapping[str, Seconds]) -> Cause:
         loss,
         "computation in the gaps instead of sleep makes the step longer",
         "gaps=[sleep,matmul] were not both measured",
+        "the step is shorter with computation in the gaps than with sleep, which ends late",
     )
 
 
 def _contention(plain: Seconds | None, alone: Seconds | None) -> Cause:
-    loss = None if plain is None or alone is None else plain - alone
-    meaning = "operations in the job's order and concurrency take longer than alone"
-    if loss is not None and loss.high < 0:
-        meaning = "no loss: operations at the same time take less than one after another"
-    return Cause("contention", loss, meaning, "the sequence or an operation was not measured")
+    return Cause(
+        "contention",
+        None if plain is None or alone is None else plain - alone,
+        "operations in the job's order and concurrency take longer than alone",
+        "the sequence or an operation was not measured",
+        "operations at the same time take less than one after another",
+    )
 
 
 def _link(times: ReplayTimes) -> Cause:
@@ -191,8 +238,30 @@ def _link(times: ReplayTimes) -> Cause:
 
 def _rest(plain: Seconds | None, job_s: float | None) -> Cause:
     job = None if job_s is None else Seconds(job_s, job_s, job_s)
-    loss = None if plain is None or job is None else job - plain
-    meaning = "the job's operations took longer than their replay; no cause above explains it"
-    if loss is not None and loss.high < 0:
-        meaning = "the replay takes longer than the job's operations: these are other machines"
-    return Cause("rest", loss, meaning, "the job's own times or the sequence are not known")
+    return Cause(
+        "rest",
+        None if plain is None or job is None else job - plain,
+        "the job's operations took longer than their replay; no cause above explains it",
+        "the job's own times or the sequence are not known",
+        "the replay takes longer than the job's operations: these are other machines",
+    )
+
+
+def sequence_text(times: ReplayTimes) -> str:
+    plain = times.sequence.get("none")
+    alone = times.alone_sum
+    step = "the step was not measured" if plain is None else f"a step takes {plain}"
+    return step if alone is None else f"{step}, its operations one after another {alone}"
+
+
+def job_seconds(workload: Workload) -> float | None:
+    """The time of a step's operations in the job, without waiting, of the rank with most; None
+    where one is not known or only an upper bound."""
+    known = [each.job_s is not None and not each.is_bound for each in workload.operations]
+    if not all(known):
+        return None
+    totals = [
+        sum(workload.operations[call.operation].job_s or 0.0 for call in order.calls)
+        for order in workload.orders
+    ]
+    return max(totals, default=0.0) / workload.steps

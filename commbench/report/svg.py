@@ -227,6 +227,7 @@ class Chart:
         colour: str,
         tip: str,
         group: str = "",
+        series: str = "",
     ) -> None:
         """A rectangle that shows its tip; `group` is its class, for the script."""
         from matplotlib.patches import Rectangle
@@ -237,7 +238,9 @@ class Chart:
         self._change(
             bar,
             functools.partial(
-                _label, attributes={"class": group or "bar", "tabindex": "0"}, tip=tip
+                _label,
+                attributes={"class": group or "bar", "tabindex": "0"} | _series(series),
+                tip=tip,
             ),
         )
 

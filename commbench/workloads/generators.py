@@ -10,7 +10,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.units import parse_bytes
 
 from .operations import ITEM_BYTES
-from .workload_file import (
+from .workload import (
     GAPS_UNKNOWN,
     SEND_RECV,
     TIMES_UNKNOWN,
@@ -54,28 +54,34 @@ class Generator:
     def allowed(self) -> tuple[str, ...]:
         return ("ranks", *self.needed, *self.optional, "dtype")
 
+    def workload(self, values: Mapping[str, str]) -> Workload:
+        """Raises ConfigError."""
+        unknown = [key for key in values if key not in self.allowed]
+        if unknown:
+            raise ConfigError(f"{unknown[0]} is unknown; allowed: {', '.join(self.allowed)}")
+        lacking = [key for key in ("ranks", *self.needed) if key not in values]
+        if lacking:
+            raise ConfigError(f"it needs {', '.join(lacking)}; give {lacking[0]}=NUMBER")
+        dtype = values.get("dtype", ModelNumbers.dtype)
+        if dtype not in ITEM_BYTES:
+            raise ConfigError(f"dtype={dtype} is unknown; allowed: {', '.join(ITEM_BYTES)}")
+        numbers = {key: _model_number(key, text) for key, text in values.items() if key != "dtype"}
+        model = ModelNumbers(dtype=dtype, **numbers)
+        if model.ranks < 2:
+            raise ConfigError(
+                f"ranks={model.ranks}: one rank has no communication; give at least 2"
+            )
+        return self.make(model)
+
 
 def generate(name: str, values: Mapping[str, str]) -> Workload:
-    """The workload of a generator; raises ConfigError."""
+    """The workload of a generator; raises ConfigError, whose text begins with its name."""
     if name not in GENERATORS:
-        raise ConfigError(f"--generate {name} is unknown; allowed: {', '.join(GENERATORS)}")
-    generator = GENERATORS[name]
-    unknown = [key for key in values if key not in generator.allowed]
-    if unknown:
-        raise ConfigError(
-            f"--generate {name}: {unknown[0]} is unknown; allowed: {', '.join(generator.allowed)}"
-        )
-    lacking = [key for key in ("ranks", *generator.needed) if key not in values]
-    if lacking:
-        raise ConfigError(f"--generate {name} needs {', '.join(lacking)}; give {lacking[0]}=NUMBER")
-    dtype = values.get("dtype", ModelNumbers.dtype)
-    if dtype not in ITEM_BYTES:
-        raise ConfigError(f"dtype={dtype} is unknown; allowed: {', '.join(ITEM_BYTES)}")
-    numbers = {key: _model_number(key, text) for key, text in values.items() if key != "dtype"}
-    model = ModelNumbers(dtype=dtype, **numbers)
-    if model.ranks < 2:
-        raise ConfigError(f"ranks={model.ranks}: one rank has no communication; give at least 2")
-    return generator.make(model)
+        raise ConfigError(f"{name} is no generator; allowed: {', '.join(GENERATORS)}")
+    try:
+        return GENERATORS[name].workload(values)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
 def _model_number(key: str, text: str) -> int:

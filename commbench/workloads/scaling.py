@@ -9,13 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .operations import ROOTED
-from .workload_file import (
-    SEND_RECV,
-    RankOrder,
-    Workload,
-    WorkloadCall,
-    WorkloadOperation,
-)
+from .workload import SEND_RECV, RankOrder, Workload, WorkloadCall, WorkloadOperation
 
 # Case.workload of an operation that is measured alone
 ALONE = re.compile(r"(?P<workload>.+) #(?P<operation>\d+) \w+", re.DOTALL)
@@ -28,11 +22,13 @@ CUT_PEERS = "ranks of the group or of the message are not replayed"
 @dataclass(frozen=True)
 class ScaledWorkload:
     """The first ranks of a workload. `operations` have their numbers in the file; their `group` is
-    an index of `groups`. `dropped`: reason -> bytes of what is not replayed, over `all_bytes`."""
+    an index of `groups`. `reasons`: why the others are not replayed, by number; `dropped`: reason
+    -> bytes of their calls, over `all_bytes`."""
 
     groups: tuple[tuple[int, ...], ...]
     operations: Mapping[int, WorkloadOperation]
     orders: tuple[RankOrder, ...]
+    reasons: Mapping[int, str]
     dropped: Mapping[str, int]
     all_bytes: int
 
@@ -63,6 +59,12 @@ def operation_number(text: str | None) -> int | None:
     """Of the operation that a Case.workload names; None for the sequence of all."""
     match = ALONE.fullmatch(text or "")
     return None if match is None else int(match["operation"])
+
+
+def sequence_name(text: str) -> str:
+    """Of the workload that a Case.workload is of, alone or not."""
+    match = ALONE.fullmatch(text)
+    return text if match is None else match["workload"]
 
 
 def first_alike(workload: Workload) -> dict[int, int]:
@@ -106,7 +108,9 @@ def scaled(workload: Workload, ranks: int) -> ScaledWorkload:
             if call.operation in reasons:
                 dropped[reasons[call.operation]] += call_bytes
         orders.append(RankOrder(own_ranks, _kept_calls(order.calls, operations)))
-    return ScaledWorkload(tuple(members), operations, tuple(orders), dict(dropped), all_bytes)
+    return ScaledWorkload(
+        tuple(members), operations, tuple(orders), reasons, dict(dropped), all_bytes
+    )
 
 
 def _kept_calls(

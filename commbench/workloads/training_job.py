@@ -18,6 +18,7 @@ ASSUMED_WORLD = "groups are not recorded; all ranks agree on the order, so all a
 ASSUMED_BY_NAME = "ranks of groups are not recorded; those with calls in a group are its ranks"
 UNMATCHED = "groups are not recorded, so the calls of different ranks can't be matched"
 UNEVEN_WINDOWS = "operations that only some ranks have: the traces begin or end at others"
+SCATTERED = "type and bytes of a scatter, which the trace of its root has"
 # they have as many bytes on each rank of the group
 EQUAL_BYTES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 
@@ -112,6 +113,7 @@ def training_job(traces: Sequence[RankTrace]) -> TrainingJob:
     calls = _with_assumed_groups(calls, world_size, notes)
     _check_groups(calls)
     calls = _one_all_to_all(calls)
+    calls = _scatters_by_root(calls, notes)
     steps_ns = [duration for trace in traces for duration in trace.step_ns]
     return TrainingJob(
         tuple(sorted(calls)),
@@ -255,6 +257,34 @@ def _one_all_to_all(
     }
 
 
+def _scatters_by_root(
+    calls: Mapping[int, tuple[RecordedCall, ...]], notes: Counter[str]
+) -> dict[int, tuple[RecordedCall, ...]]:
+    """Each scatter with the type and bytes that one of its ranks, the root, has recorded."""
+    known = {
+        (call.group, call.sequence): call
+        for rank_calls in calls.values()
+        for call in rank_calls
+        if call.operation == "scatter" and call.dtype is not None
+    }
+
+    def completed(call: RecordedCall) -> RecordedCall:
+        if call.operation != "scatter" or call.dtype is not None:
+            return call
+        root = known.get((call.group, call.sequence))
+        if root is None:
+            notes[SCATTERED] += 1
+            return call
+        return replace(
+            call,
+            dtype=root.dtype,
+            input_bytes=root.input_bytes,
+            output_bytes=root.output_bytes,
+        )
+
+    return {rank: tuple(map(completed, rank_calls)) for rank, rank_calls in calls.items()}
+
+
 def _collectives(
     calls: Mapping[int, tuple[RecordedCall, ...]], notes: Counter[str]
 ) -> Iterable[Collective]:
@@ -306,4 +336,5 @@ def _disagreement(parts: Sequence[RecordedCall]) -> Unreadable:
 
 
 def _short(call: RecordedCall) -> str:
-    return f"{call.operation} {call.dtype} of {call.input_bytes} B"
+    text = f"{call.operation} {call.dtype} of {call.input_bytes} B"
+    return text if call.output_bytes == call.input_bytes else f"{text} ({call.output_bytes} B out)"

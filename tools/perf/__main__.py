@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from claim import MIB, Claim, Skipped, run
-from engines import claims_gloo, claims_mpi
+from engines import claims_gloo, claims_mpi, claims_replay
 from growth import claims_growth
 from matrix import claims_matrix
 from reading import claims_report
@@ -99,6 +99,7 @@ SECTIONS: dict[str, Callable[[], list[Claim]]] = {
     "openmpi": lambda: claims_mpi("openmpi"),
     "mpich": lambda: claims_mpi("mpich"),
     "gloo": claims_gloo,
+    "replay": claims_replay,
     "memory": claims_memory,
     "loopback": claims_loopback,
     "link": claims_link,

@@ -1,10 +1,10 @@
-"""The loops that one would write by hand: a ping-pong with mpi4py, and one with
-torch.distributed."""
+"""The loops that one would write by hand: a ping-pong with mpi4py, one with torch.distributed, and
+the calls of a step of a job."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,26 @@ def hand_gloo(dist: Any, group: Any, send: Any, recv: Any, rank: int) -> Side:
                 t1 = clock()
                 row[r, 0] = t0
                 row[r, 1] = t1
+        return stamps
+
+    return run
+
+
+def hand_calls(barrier: Callable[[], Any], calls: Sequence[Callable[[], Any]]) -> Side:
+    """All calls of a step one after another, each step after a barrier."""
+
+    def run(n: int) -> NDArray[np.int64]:
+        stamps = np.zeros((1, n, 2), dtype=np.int64)
+        row = stamps[0]
+        clock = time.perf_counter_ns
+        for r in range(n):
+            barrier()
+            t0 = clock()
+            for call in calls:
+                call()
+            t1 = clock()
+            row[r, 0] = t0
+            row[r, 1] = t1
         return stamps
 
     return run

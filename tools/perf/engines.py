@@ -1,4 +1,5 @@
-"""Sections openmpi, mpich and gloo: the engines against C and against loops written by hand."""
+"""Sections openmpi, mpich, gloo and replay: the engines against C and against loops written by
+hand."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ C_CASES = (
     *(f"all_reduce {size}" for size in (8, 1024, MIB)),
 )
 C_BOUND = 1.05
+REPLAYED = ("replay of all_reduces 8", "replay of messages 8")
 
 
 def claims_mpi(kind: str) -> list[Claim]:
@@ -51,6 +53,16 @@ def claims_gloo() -> list[Claim]:
     return claims(
         "gloo", launches, [(f"p2p_latency {size}", "python", "by_hand", 1.02) for size in sizes]
     )
+
+
+def claims_replay() -> list[Claim]:
+    """A replayed job of calls of 8 B against the same calls by hand, with the engine that a run
+    takes by itself."""
+    wanted: list[Wanted] = [(case, "python", "by_hand", 1.02) for case in REPLAYED]
+    made = claims("gloo", [gloo_launch("replay") for _ in range(LAUNCHES)], wanted)
+    launch = mpi_launch("openmpi", "replay")
+    native: list[Wanted] = [(case, "native", "by_hand", 1.02) for case in REPLAYED]
+    return made + claims("openmpi", [launch() for _ in range(LAUNCHES)], native)
 
 
 def claims(where: str, launches: list[Blocks], wanted: list[Wanted]) -> list[Claim]:
@@ -82,14 +94,14 @@ def ratio(launches: list[Blocks], case: str, over: str, under: str) -> tuple[flo
     )
 
 
-def mpi_launch(kind: str) -> Callable[[], Blocks]:
+def mpi_launch(kind: str, *section: str) -> Callable[[], Blocks]:
     library = find(kind)
     assert library is not None, f"{kind} is not installed; make perf installs both wheels"
     launcher = Mpirun()
     folder = tempfile.mkdtemp(prefix="commbench-perf-")
     command = launcher.command(Layout(1, 2), (), library.path, ())
     start = command[: command.index(sys.executable)]
-    reference = compiled(library, folder)
+    reference = None if section else compiled(library, folder)
     environment = {**launcher.environment(2), "MPI4PY_LIBMPI": library.path}
 
     def launch() -> Blocks:
@@ -98,6 +110,7 @@ def mpi_launch(kind: str) -> Callable[[], Blocks]:
             sys.executable,
             str(HERE / "ranks.py"),
             "mpi",
+            *section,
             *([reference] if reference else []),
         ]
         return blocks_of(run(words, environment=environment).stdout)
@@ -117,11 +130,12 @@ def compiled(library: MpiLibrary, folder: str) -> str | None:
     return target
 
 
-def gloo_launch() -> Blocks:
+def gloo_launch(*section: str) -> Blocks:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     return blocks_of(
         run(
-            [*torchrun, str(HERE / "ranks.py"), "gloo"], environment={"OMP_NUM_THREADS": "1"}
+            [*torchrun, str(HERE / "ranks.py"), "gloo", *section],
+            environment={"OMP_NUM_THREADS": "1"},
         ).stdout
     )
 

@@ -10,18 +10,29 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from by_hand import Side, hand_gloo, hand_mpi
+from by_hand import Side, hand_calls, hand_gloo, hand_mpi
 from cases import Held, check, planned
 from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.core.protocols import Communicator
 from commbench.core.variables import Mode
+from commbench.workloads.workload import (
+    SEND_RECV,
+    RankOrder,
+    Workload,
+    WorkloadCall,
+    WorkloadOperation,
+)
+from commbench.workloads.workload_file import workload_text
 
 BLOCKS = {"mpi": 24, "gloo": 104}
 WARM = 4  # gloo varies by several per cent from block to block
@@ -36,6 +47,8 @@ CASES = {
     },
     "gloo": {"p2p_latency": {8: 200, 65536: 150, 4 * MIB: 10}},
 }
+REPLAYED_CALLS = 16
+REPLAYED_STEPS = {"mpi": 400, "gloo": 20}  # repetitions per block
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,35 @@ def compare(backend: str, library: Library) -> None:
             )
     if library.rank == 0:
         print(json.dumps(results), flush=True)
+
+
+def compare_replay(backend: str, library: Library) -> None:
+    """Steps of a job: REPLAYED_CALLS all_reduces of 8 B, and as many messages there and back."""
+    results = {}
+    for name, workload in replayed_workloads().items():
+        with TemporaryDirectory(prefix="commbench-perf-") as folder:
+            path = Path(folder) / "job.json"
+            path.write_text(workload_text(workload))
+            words = [f"backend={backend}", "benchmark=replay", f"workload={path}"]
+            (job,) = (job for job in planned(words, library.rank) if job.case.gaps is not None)
+            steps = REPLAYED_STEPS[backend]
+            results[name] = blocks(job, library, steps, BLOCKS[backend])
+    if library.rank == 0:
+        print(json.dumps(results), flush=True)
+
+
+def replayed_workloads() -> dict[str, Workload]:
+    reduced = WorkloadOperation(0, "all_reduce", "float32", (8,), (8,))
+    there, back = (
+        WorkloadOperation(0, SEND_RECV, "float32", (8,), (8,), peers=peers)
+        for peers in ((0, 1), (1, 0))
+    )
+    same = RankOrder((0, 1), (WorkloadCall(0),) * REPLAYED_CALLS)
+    ping_pong = RankOrder((0, 1), (WorkloadCall(0), WorkloadCall(1)) * REPLAYED_CALLS)
+    return {
+        "replay of all_reduces 8": Workload(2, ((0, 1),), (reduced,), (same,)),
+        "replay of messages 8": Workload(2, ((0, 1),), (there, back), (ping_pong,)),
+    }
 
 
 def blocks(job: Planned, library: Library, n: int, turns: int) -> dict[str, list[float]]:
@@ -115,6 +157,8 @@ def mpi_library(path: str | None) -> Library:
                 [held[name].words(), job.case.elements, mpi.FLOAT] for name in ("send", "recv")
             )
             made["by_hand"] = hand_mpi(comm, *messages)
+        if job.case.benchmark == "replay":
+            made["by_hand"] = hand_calls(comm.Barrier, _mpi_calls(mpi, comm, held))
         if reference is not None:
             made["c"] = reference.side(job, held)
         return made
@@ -140,8 +184,13 @@ def gloo_library() -> Library:
 
     def sides(job: Planned, held: Held) -> dict[str, Side]:
         program = job.benchmark.program(job.case, rank, job.size)
-        send, recv = (torch.from_numpy(held[name].words()) for name in ("send", "recv"))
         python = ours.prepare({rank: program}, {rank: held}, Mode("python", job.case.sync))
+        if job.case.benchmark == "replay":
+            calls = _gloo_calls(dist, group, held)
+            return {
+                "python": python, "by_hand": hand_calls(partial(dist.barrier, group), calls)
+            }  # fmt: skip
+        send, recv = (torch.from_numpy(held[name].words()) for name in ("send", "recv"))
         return {"python": python, "by_hand": hand_gloo(dist, group, send, recv, rank)}
 
     def slowest(elapsed: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -152,8 +201,40 @@ def gloo_library() -> Library:
     return Library(rank, ours, sides, slowest)
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "mpi":
-        compare("mpi", mpi_library(sys.argv[2] if len(sys.argv) > 2 else None))
+def _mpi_calls(mpi: Any, comm: Any, held: Held) -> list[Callable[[], Any]]:
+    """Those of replayed_workloads, on the same buffers."""
+    if "1.data" not in held:
+        message = [held["0.data"].words(), 2, mpi.FLOAT]
+        return [partial(comm.Allreduce, mpi.IN_PLACE, message, mpi.MAX)] * REPLAYED_CALLS
+    there, back = ([held[name].words(), 2, mpi.FLOAT] for name in ("0.data", "1.data"))
+    if comm.rank == 0:
+        return [partial(comm.Send, there, 1), partial(comm.Recv, back, 1)] * REPLAYED_CALLS
+    return [partial(comm.Recv, there, 0), partial(comm.Send, back, 0)] * REPLAYED_CALLS
+
+
+def _gloo_calls(dist: Any, group: Any, held: Held) -> Sequence[Callable[[], Any]]:
+    """Those of replayed_workloads, on the same buffers."""
+    import torch
+
+    tensors = {name: torch.from_numpy(buffer.words()) for name, buffer in held.items()}
+    if "1.data" not in held:
+        call = partial(dist.all_reduce, tensors["0.data"], dist.ReduceOp.MAX, group)
+        return [call] * REPLAYED_CALLS
+    there = tensors["0.data"]
+    back = tensors["1.data"]
+    if dist.get_rank() == 0:
+        pair = [partial(dist.send, there, 1, group), partial(dist.recv, back, 1, group)]
     else:
-        compare("gloo", gloo_library())
+        pair = [partial(dist.recv, there, 0, group), partial(dist.send, back, 0, group)]
+    return pair * REPLAYED_CALLS
+
+
+if __name__ == "__main__":
+    kind = sys.argv[1]
+    more = sys.argv[2:]
+    replay = "replay" in more
+    run = compare_replay if replay else compare
+    if kind == "mpi":
+        run("mpi", mpi_library(None if replay or not more else more[0]))
+    else:
+        run("gloo", gloo_library())

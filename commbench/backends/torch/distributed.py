@@ -3,12 +3,14 @@ its calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
@@ -129,6 +131,15 @@ class TorchCommunicator(RankCommunicator):
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> GroupLowering[Call]:
         return TorchLowering(self.group, buffers)
+
+    @contextmanager
+    def profiled(self, path: Path) -> Iterator[None]:
+        """See Communicator; the block is one step of the profile."""
+        from torch.profiler import profile, record_function
+
+        with profile(record_shapes=True) as recorded, record_function("ProfilerStep#0"):
+            yield
+        recorded.export_chrome_trace(str(path))
 
     def facts(self) -> dict[str, Any]:
         import torch

@@ -57,6 +57,7 @@ class Gloo(Backend):
     """See Backend."""
 
     name: ClassVar[str] = "gloo"
+    has_profiler: ClassVar[bool] = True
     devices: ClassVar[tuple[Device, ...]] = ("cpu", "cuda")
     # the caller, two workers per group, an event loop per device (ProcessGroupGloo)
     threads_per_rank: ClassVar[int] = 4

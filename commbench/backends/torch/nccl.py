@@ -56,6 +56,7 @@ class Nccl(NcclBackend):
     """See Backend."""
 
     name: ClassVar[str] = "nccl"
+    has_profiler: ClassVar[bool] = True
     unsupported_forms: ClassVar[UnsupportedForms] = TORCH_UNSUPPORTED
     library: str = "auto"
 

@@ -6,13 +6,8 @@ from typing import Any
 
 from commbench.workloads.operations import RankGroup, RankTrace, RecordedCall, numbered
 from commbench.workloads.trace_files import TraceFile
-from commbench.workloads.workload_file import (
-    FORMAT,
-    RankOrder,
-    Workload,
-    WorkloadOperation,
-    parse_workload,
-)
+from commbench.workloads.workload import RankOrder, Workload, WorkloadOperation
+from commbench.workloads.workload_file import FORMAT, parse_workload
 
 LARGEST_WORKLOAD_BYTES = 256 * 2**20
 

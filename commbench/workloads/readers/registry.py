@@ -8,7 +8,7 @@ from dataclasses import replace
 from commbench.core.errors import Unreadable
 from commbench.workloads.operations import RankTrace
 from commbench.workloads.trace_files import TraceFile, trace_files
-from commbench.workloads.workload_file import Workload
+from commbench.workloads.workload import Workload
 
 from .chakra import Chakra
 from .commbench_workload import CommbenchWorkload

@@ -321,10 +321,10 @@ def _concrete(inputs: Sequence[object], index: int | None) -> int | None:
 
 
 def _group(record: _Event | None, groups: Mapping[str, RankGroup]) -> RankGroup:
-    """The group of a call; where no call says its group, but all groups have the same ranks, those
-    ranks."""
+    """The group of a call; where no call says its group, but all groups of several ranks have the
+    same ranks, those ranks."""
     if record is None:
-        ranks = {group.ranks for group in groups.values()}
+        ranks = {group.ranks for group in groups.values() if group.size != 1}
         if len(ranks) == 1:
             (same,) = ranks
             return RankGroup("", same, len(same) if same else None)
@@ -389,6 +389,9 @@ class _Sizes:
             shapes = _shapes(call)
             if len(shapes) >= 2 and _base(call):
                 (received, dtype), (sent, _) = shapes[:2]
+            elif operation == "scatter" and call is not None:
+                received, dtype = _scattered(call, annotation)
+                sent = received * group.size if received is not None and group.size else None
             else:
                 work = _shapes(annotation) or shapes
                 sent, dtype = work[0] if work else (None, None)
@@ -398,8 +401,8 @@ class _Sizes:
         missing = []
         if sent is None or received is None:
             missing.append(NO_SIZE)
-        elif kind is None:
-            missing.append(NO_TYPE)
+        elif kind is None and operation != "scatter":
+            missing.append(NO_TYPE)  # of a scatter, the root's trace has it
         if operation in ("all_to_all", "all_to_all_v"):
             known = bool(send_counts) and bool(receive_counts)
             uneven = received not in (None, sent)
@@ -422,6 +425,16 @@ class _Sizes:
             receive_counts or None,
             tuple(missing),
         )
+
+
+def _scattered(call: _Event, work: _Event | None) -> tuple[int | None, object]:
+    """Elements that a rank gets from a scatter, by its call, and their type, by the work of the
+    root: other ranks have none."""
+    dimensions = call.args.get("Input Dims")
+    outputs = dimensions[0] if isinstance(dimensions, list) and dimensions else None
+    elements = _elements(outputs[0]) if isinstance(outputs, list) and outputs else None
+    shapes = _shapes(work)
+    return elements, shapes[0][1] if shapes else None
 
 
 def _base(call: _Event | None) -> bool:
@@ -463,7 +476,8 @@ def _elements(shape: object) -> int | None:
 def _concrete_splits(
     call: _Event | None, sent: int | None, received: int | None
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Splits of an all_to_all from its arguments, where they are all there and add up."""
+    """Elements of the splits of an all_to_all from its arguments, which count rows, where they are
+    all there and add up."""
     inputs = call.args.get("Concrete Inputs") if call is not None and _base(call) else None
     if not isinstance(inputs, list) or len(inputs) < 5:
         return None, None
@@ -471,9 +485,14 @@ def _concrete_splits(
     send_counts = listed(inputs[4])
     if not receive_counts or not send_counts:
         return None, None
-    if sum(receive_counts) != received or sum(send_counts) != sent:
+    if sent is None or received is None:
         return None, None
-    return send_counts, receive_counts
+    rows = sum(send_counts) + sum(receive_counts)
+    row_elements = (sent + received) // rows if rows else 0
+    scaled = [
+        tuple(count * row_elements for count in counts) for counts in (send_counts, receive_counts)
+    ]
+    return (scaled[0], scaled[1]) if list(map(sum, scaled)) == [sent, received] else (None, None)
 
 
 def _linked(

@@ -127,7 +127,13 @@ def test_an_exported_job_is_read_back_with_the_same_table(
     [
         ([], "which traces"),
         (["--generate", "ddp", "ranks"], "'ranks' is not KEY=VALUE"),
-        (["--generate", "ddp", "ranks=2", "params=8"], "add --export job.json"),
+        (["--generate", "ddp", "ranks=2", "params=8"], "only that: --export job.json"),
+        (["--generate", "ddp", "ranks=2", "params=8", "--export", "x", "--on", ""], "only that"),
+        (["--generate", "ddp", "ranks=2", "--export", "x"], "--generate ddp: it needs params"),
+        (["trace", "--inject", "rank=1:400us"], "add --on OVERRIDES"),
+        (["trace", "--inject", "1:400us", "--on", ""], "write it like rank=3:400us"),
+        (["trace", "--inject", "rank=1:1ms", "--on", "late=0:1ms"], "leave one out"),
+        (["trace", "--csv", "-", "--on", ""], "measures nothing; name a file beside --on"),
         (["--generate", "x", "--export", "/missing/job.json"], "there is no folder /missing"),
     ],
 )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
 
 from commbench.cli.main import main
 from commbench.cli.replay import workload_here
-from commbench.cli.replay_answer import job_seconds, waiting_of
+from commbench.cli.replay_answer import waiting_of
+from commbench.report.replay_causes import job_seconds
 from commbench.results.load import load
 from commbench.workloads.generators import generate
 from commbench.workloads.operations import RankGroup, RankTrace, RecordedCall
-from commbench.workloads.training_job import training_job
+from commbench.workloads.training_job import TrainingJob, training_job
 from commbench.workloads.workload_file import parse_workload, workload_text
 
 SIMULATED = "backend=simulated layout=1x4 timing=quick timing.pass_s=0"
@@ -53,6 +55,30 @@ def test_a_workload_is_measured_with_its_gaps_and_the_answer_names_each_cause(
     assert parse_workload(stored.read_text(), "job.json") == workload_here([str(workload_file)])
 
 
+def test_a_planted_late_rank_is_named_with_what_it_costs_and_files_are_written_too(
+    workload_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    on = f"{SIMULATED} gaps=none output='{tmp_path / 'results'}'"
+    files = ["--csv", str(tmp_path / "calls.csv"), "--export", str(tmp_path / "copy.json")]
+    words = ["replay", str(workload_file), "--on", on, "--inject", "rank=2:400us", *files]
+    assert main(words) == 0
+    out = capfd.readouterr().out
+    # two operations in two steps
+    assert re.search(r"^waiting for rank 2: 400 us \(.*\) a step: it begins each", out, re.M), out
+    assert len((tmp_path / "calls.csv").read_text().splitlines()) == 1 + 2 * 4
+    copy = parse_workload((tmp_path / "copy.json").read_text(), "copy.json")
+    assert copy == parse_workload(TIMED, "job.json")
+
+
+def test_a_late_rank_alone_does_not_say_what_it_costs(
+    workload_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    on = f"{SIMULATED} gaps=none late=2:400us output='{tmp_path}'"
+    assert main(["replay", str(workload_file), "--on", on]) == 0
+    out = capfd.readouterr().out
+    assert "waiting for rank 2: not known, late=null was not measured beside it" in out
+
+
 def test_fewer_ranks_than_the_job_had_say_what_was_dropped(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,20 +101,31 @@ def test_the_time_of_the_job_is_known_only_without_upper_bounds() -> None:
     assert job_seconds(generate("ddp", {"ranks": "2", "params": "10"})) is None
 
 
-def test_waiting_is_that_of_all_ranks_or_not_known() -> None:
-    world = RankGroup("0", (0, 1), 2)
-
-    def trace(rank: int, start_ns: int) -> RankTrace:
-        call = RecordedCall(
+def traced(*starts_ns: int) -> TrainingJob:
+    """One all_reduce that ends on all ranks at 1 ms."""
+    world = RankGroup("0", tuple(range(2)), 2)
+    calls = [
+        RecordedCall(
             rank, world, 0, "all_reduce", "float32", 4, 4, start_ns=start_ns, end_ns=1_000_000
         )
-        return RankTrace(f"rank{rank}", "test", rank, (call,), 2)
+        for rank, start_ns in enumerate(starts_ns)
+    ]
+    return training_job(
+        [RankTrace(f"rank{call.rank}", "test", call.rank, (call,), 2) for call in calls]
+    )
 
-    late = training_job([trace(0, 0), trace(1, 900_000)])
-    waiting = waiting_of(late)
-    assert waiting is not None
-    assert (waiting.low, waiting.high) == (0.0, pytest.approx(0.9e-3))
-    assert waiting_of(training_job([trace(0, 0)])) is None
+
+def test_waiting_is_that_of_all_ranks_and_names_the_last_one() -> None:
+    waiting = waiting_of(traced(0, 900_000))
+    assert waiting is not None and waiting.seconds.low > 0
+    assert waiting.seconds.value == pytest.approx(0.45e-3)
+    assert waiting.last_rank == "rank 1"
+
+
+def test_ranks_that_come_together_wait_for_none_and_those_without_traces_are_not_known() -> None:
+    waiting = waiting_of(traced(0, 5_000))
+    assert waiting is not None and waiting.seconds.low < 0 < waiting.seconds.high
+    assert waiting_of(traced(0)) is None
 
 
 def test_traces_are_not_taken_for_a_workload(tmp_path: Path) -> None:

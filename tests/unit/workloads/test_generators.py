@@ -7,7 +7,8 @@ from loops import for_each
 
 from commbench.core.errors import ConfigError
 from commbench.workloads.generators import GENERATORS, generate
-from commbench.workloads.workload_file import Workload, parse_workload, workload_text
+from commbench.workloads.workload import Workload
+from commbench.workloads.workload_file import parse_workload, workload_text
 
 VALUES = {"ranks": "4", "params": "1e6", "layers": "3", "hidden": "64"}
 
@@ -68,7 +69,7 @@ def test_stages_end_whatever_their_speed() -> None:
 @for_each(
     ("name", "values", "message"),
     [
-        ("x", {}, "--generate x is unknown; allowed: ddp, fsdp"),
+        ("x", {}, "x is no generator; allowed: ddp, fsdp"),
         ("fsdp", {"ranks": "4"}, "needs params, layers"),
         ("fsdp", {**VALUES, "hidden": "1"}, "hidden is unknown; allowed: ranks, params, layers"),
         ("ddp", {"ranks": "1", "params": "1"}, "one rank has no communication"),

@@ -13,7 +13,7 @@ from commbench.workloads.scaling import (
     first_alike,
     scaled,
 )
-from commbench.workloads.workload_file import RankOrder, Workload, WorkloadCall, WorkloadOperation
+from commbench.workloads.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
 
 WORLD = (0, 1, 2, 3)
 

@@ -19,12 +19,8 @@ from commbench.core.errors import Unreadable
 from commbench.workloads.generators import generate
 from commbench.workloads.readers.registry import read_traces
 from commbench.workloads.training_job import training_job
-from commbench.workloads.workload_file import (
-    Workload,
-    parse_workload,
-    workload_of,
-    workload_text,
-)
+from commbench.workloads.workload import Workload
+from commbench.workloads.workload_file import parse_workload, workload_of, workload_text
 
 SCHEDULE = [
     Call("secret group", (0, 1, 2), "all_reduce", "float32", 100),

@@ -1,0 +1,76 @@
+"""What a job communicates: its operations, and the order in which each rank calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .operations import OPERATIONS, POINT_TO_POINT
+
+# what a workload may not say; the measuring side decides what it does then
+GAPS_UNKNOWN = "gaps"
+ROOTS_UNKNOWN = "roots"
+REDUCTION_UNKNOWN = "reduction"
+SPLITS_UNKNOWN = "splits"
+TIMES_UNKNOWN = "times"
+SEND_RECV = "send_recv"
+WORKLOAD_OPERATIONS = (
+    *(name for name in OPERATIONS if name not in POINT_TO_POINT),
+    SEND_RECV,
+)
+UNKNOWNS = (GAPS_UNKNOWN, REDUCTION_UNKNOWN, ROOTS_UNKNOWN, SPLITS_UNKNOWN, TIMES_UNKNOWN)
+
+
+@dataclass(frozen=True)
+class WorkloadOperation:
+    """One kind of operation on a group. `input_bytes` and `output_bytes` have a number for each
+    rank of the group, or a single one for all of them; `counts` the elements from each rank of the
+    group to each, where they are known. `root`, and the `peers` of a send_recv, are ranks in the
+    group. `job_s` is its time without waiting, where it is known; `is_bound`: at most that."""
+
+    group: int
+    operation: str
+    dtype: str | None
+    input_bytes: tuple[int, ...]
+    output_bytes: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...] | None = None
+    root: int | None = None
+    peers: tuple[int, int] | None = None
+    job_s: float | None = None
+    is_bound: bool = False
+
+
+@dataclass(frozen=True)
+class WorkloadCall:
+    """`operation` is an index. `gap_s`: from the end of the calls before it to its start, 0 where
+    it starts while `concurrent` of them still run; None is not known."""
+
+    operation: int
+    gap_s: float | None = None
+    concurrent: int = 0
+
+
+@dataclass(frozen=True)
+class RankOrder:
+    """The calls of some ranks, in their order."""
+
+    ranks: tuple[int, ...]
+    calls: tuple[WorkloadCall, ...]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """All of a job's communication in `steps` steps; `step_s` is the time of one."""
+
+    ranks: int
+    groups: tuple[tuple[int, ...], ...]
+    operations: tuple[WorkloadOperation, ...]
+    orders: tuple[RankOrder, ...]
+    steps: int = 1
+    step_s: float | None = None
+    unknown: tuple[str, ...] = ()
+
+
+def runs_beside_next(calls: Sequence[WorkloadCall], place: int) -> bool:
+    """Whether the next call begins before this one has ended."""
+    return place + 1 < len(calls) and calls[place + 1].concurrent > 0

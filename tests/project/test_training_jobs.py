@@ -1,0 +1,69 @@
+"""The training jobs of tools/jobs: what they say of themselves is what their traces have."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import TOOLS
+
+from commbench.workloads.readers.registry import read_traces
+from commbench.workloads.training_job import training_job
+from commbench.workloads.workload import Workload
+from commbench.workloads.workload_file import workload_of
+
+pytestmark = pytest.mark.long
+JOBS = TOOLS / "jobs"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+LAYERS = 4
+TRACED_STEPS = 5
+
+
+def printed_by(*words: str) -> str:
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def traced(folder: Path) -> Workload:
+    return workload_of(training_job(read_traces([str(folder)])[0]))
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "tensor_parallel", "moe"])
+def test_a_job_counts_the_communication_that_its_traces_have(name: str, tmp_path: Path) -> None:
+    out = printed_by(*TORCHRUN, str(JOBS / f"{name}.py"), "--traces", str(tmp_path))
+    own: dict[str, Any] = json.loads(next(line for line in out.splitlines() if line[:1] == "{"))
+    workload = traced(tmp_path)
+    assert (own["job"], own["ranks"], workload.ranks) == (name, 2, 2)
+    assert workload.steps == TRACED_STEPS
+    calls = {len(order.calls) for order in workload.orders}
+    assert calls == {own["calls"] * TRACED_STEPS}
+    assert all(operation.job_s for operation in workload.operations)
+    assert 0 < own["communication_s"] < own["step_s"]
+    uneven = [each for each in workload.operations if each.operation == "all_to_all_v"]
+    assert bool(uneven) == (name == "moe") and all(each.counts for each in uneven)
+
+
+def test_a_world_that_is_not_there_leaves_the_calls_of_all_its_ranks(tmp_path: Path) -> None:
+    printed_by(
+        sys.executable, str(JOBS / "fsdp.py"), "--fake-ranks", "6", "--traces", str(tmp_path)
+    )
+    workload = traced(tmp_path)
+    assert workload.ranks == 6 and workload.groups == (tuple(range(6)),)
+    names = [
+        workload.operations[call.operation].operation
+        for order in workload.orders
+        for call in order.calls
+    ]
+    assert names.count("all_gather") == 2 * LAYERS and names.count("reduce_scatter") == LAYERS
