@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from commbench.results.baseline_store import stored_runs
 from processes import until
 
 import commbench
+from commbench.results.baseline_store import stored_runs
 from commbench.results.load import find_runs, load_run
 from commbench.results.watch_state import read_state
 
