@@ -11,10 +11,10 @@ from commbench.hardware.sources import run_command
 
 from .host_list import hosts_of_words
 
-COMMAND = ("scontrol", "show", "topology")
-TIMEOUT_S = 10.0
+TOPOLOGY_COMMAND = ("scontrol", "show", "topology")
+TOPOLOGY_TIMEOUT_S = 10.0
 # SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-8]; other levels list the switches below them
-LEAF = re.compile(r"SwitchName=(?P<switch>\S+) .*\bLevel=0\b.*\bNodes=(?P<nodes>\S+)")
+LEAF_SWITCH = re.compile(r"SwitchName=(?P<switch>\S+) .*\bLevel=0\b.*\bNodes=(?P<nodes>\S+)")
 NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
 
 
@@ -22,7 +22,7 @@ def switches_of(topology: str) -> dict[str, str]:
     """The leaf switch of each node in the text of that command; empty where it names none."""
     switches = {}
     for line in topology.splitlines():
-        leaf = LEAF.search(line)
+        leaf = LEAF_SWITCH.search(line)
         if leaf is not None:
             for node in hosts_of_words([leaf["nodes"]]):
                 switches[node] = leaf["switch"]
@@ -35,9 +35,9 @@ def slurm_switches(hosts: Sequence[str], environ: Mapping[str, str]) -> dict[str
     A host may have another name than its node: then the job's list of nodes has the same order.
     """
     listed = next((environ[name] for name in NODE_LISTS if name in environ), None)
-    if listed is None or shutil.which(COMMAND[0]) is None:
+    if listed is None or shutil.which(TOPOLOGY_COMMAND[0]) is None:
         return {}
-    done = run_command(COMMAND, TIMEOUT_S)
+    done = run_command(TOPOLOGY_COMMAND, TOPOLOGY_TIMEOUT_S)
     if done is None or done.returncode != 0:
         return {}
     try:

@@ -20,23 +20,23 @@ from commbench.core.units import format_number, plural
 from commbench.core.variables import NAMES
 from commbench.results.bad_nodes import LEAST_NODES, Decision
 from commbench.results.columns import Row, case_text, grouped, hashable
-from commbench.results.fact_scopes import scope_of
+from commbench.results.fact_scopes import MISSING, scope_of
 from commbench.results.flags import warnings_of
 from commbench.results.load import Paths, frame_of, read_cases, row_dicts
 from commbench.results.network_cards import interface_rails, port_rails
 from commbench.results.node_outliers import FALSE_ALARM, NodeTimes, slow_nodes
 from commbench.results.slow_pairs import UNUSABLE
-from commbench.results.suspect_table import exclude_lines
+from commbench.results.suspect_table import BAD_NODE, GOOD_NODE, exclude_lines
+
+from .machines import Record
 
 if TYPE_CHECKING:
     from commbench.results.load import CaseSource
 
-Outcome = Literal["FAIL", "NOT MEASURED", "PASS", "-"]  # the worst first; -: does not apply
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+StageOutcome = Literal["FAIL", "NOT MEASURED", "PASS", "-"]  # the worst first; -: does not apply
+STAGE_OUTCOMES: tuple[StageOutcome, ...] = get_args(StageOutcome)
 StageName = Literal["machine"] | Stage
 STAGE_NAMES: tuple[StageName, ...] = ("machine", *STAGES)
-GOOD: Decision = "good"
-BAD: Decision = "bad"
 MOST_NODES = 64  # rows of the table; the rest is counted
 MOST_EVIDENCE = 4  # lines of a node and stage
 MOST_FACTS = 8  # named in the line of those that decide nothing
@@ -57,7 +57,6 @@ DECIDING_ENDINGS = (
 )
 MEMORY = "host.memory_total_bytes"
 MEMORY_SHARE = 0.02  # by which the memory of equal nodes may differ
-MISSING = "missing"
 READ_COLUMNS = (
     *NAMES,
     *("run_id", "case_id", "status", "reason", "median_s", "ci_low_s", "warnings", "stop_reason"),
@@ -71,14 +70,12 @@ SCALING_COLUMNS = (
     TableColumn("busbw\nGB/s", right=True),
 )
 
-Record = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class StageResult:
     """What a stage says about a node; `lines` are its evidence, or why it says nothing."""
 
-    outcome: Outcome
+    outcome: StageOutcome
     lines: tuple[str, ...] = ()
 
 
@@ -88,9 +85,9 @@ class NodeVerdict:
     stages: Mapping[StageName, StageResult]
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> StageOutcome:
         """The worst of its stages."""
-        worst = min((result.outcome for result in self.stages.values()), key=OUTCOMES.index)
+        worst = min((result.outcome for result in self.stages.values()), key=STAGE_OUTCOMES.index)
         return "NOT MEASURED" if worst == "-" else worst
 
 
@@ -146,12 +143,12 @@ class Acceptance:
     def verdicts(self) -> list[NodeVerdict]:
         """Of each node, in the order of the layout."""
         results: dict[StageName, list[StageResult]] = {
-            "machine": list(_machines(self.facts, self.layout.nodes)),
+            "machine": list(_machine_results(self.facts, self.layout.nodes)),
             "alone": list(self._alone()),
             "pairs": list(self._pairs("pairs")),
             "rails": list(self._pairs("rails")),
-            "scaling": list(self._together("scaling")),
-            "soak": list(self._together("soak")),
+            "scaling": list(self._of_all_nodes("scaling")),
+            "soak": list(self._of_all_nodes("soak")),
         }
         return [
             NodeVerdict(name, {stage: results[stage][node] for stage in STAGE_NAMES})
@@ -170,7 +167,9 @@ class Acceptance:
             early = self._ended_early("alone", node)
             own = by_node.get(str(node), [])
             wrong = [
-                f"{_title(row)}: {row['reason']}" for row in own if case_status(row) == "invalid"
+                f"{_title_of_case(row)}: {row['reason']}"
+                for row in own
+                if case_status(row) == "invalid"
             ]
             flags = set().union(*(warnings_of(row) & UNUSABLE for row in own))
             marked = f" (flags: {', '.join(sorted(flags))})" if flags else ""
@@ -203,7 +202,7 @@ class Acceptance:
             elif early is not None:
                 yield early
             else:
-                yield min(results, key=lambda result: OUTCOMES.index(result.outcome))
+                yield min(results, key=lambda result: STAGE_OUTCOMES.index(result.outcome))
 
     def _searched(self, record: Record, node: int) -> StageResult:
         search = record.get("search") or {}
@@ -211,7 +210,7 @@ class Acceptance:
         if node >= len(decisions):
             return StageResult("NOT MEASURED", ("no pair was measured",))
         where = _rail_of(record)
-        if decisions[node] == GOOD:
+        if decisions[node] == GOOD_NODE:
             return StageResult("PASS")
         suspects = [
             suspect
@@ -224,11 +223,11 @@ class Acceptance:
             f" {suspect['odds']}"
             for suspect in suspects
         )
-        if decisions[node] == BAD:
+        if decisions[node] == BAD_NODE:
             return StageResult("FAIL", lines or (f"{where}its pairs are slow",))
         return StageResult("NOT MEASURED", tuple(f"undecided: {line}" for line in lines))
 
-    def _together(self, stage: Stage) -> Iterator[StageResult]:
+    def _of_all_nodes(self, stage: Stage) -> Iterator[StageResult]:
         """Operations of all nodes: they name no node, but a node was in each of them, or not."""
         rows = [row for record in self.runs.get(stage, ()) for row in self._rows_of(record)]
         for node in range(self.layout.nodes):
@@ -263,8 +262,8 @@ class Acceptance:
         """Why there are no network cards to compare on a node; None if there are several."""
         if not self.facts:
             return "the nodes are simulated and have no network cards"
-        interfaces = {(record.get("config") or {}).get("interface") for record in self.records}
-        given = interfaces - {None}
+        interfaces = [(record.get("config") or {}).get("interface") for record in self.records]
+        given = {str(interface) for interface in interfaces if interface is not None}
         if given:
             return f"all stages used interface={', '.join(sorted(given))}, as the user gave it"
         cards = port_rails(self.facts[node]) or interface_rails(self.facts[node])
@@ -289,7 +288,7 @@ class Acceptance:
 
     def text(self, terminal: Terminal) -> str:
         """The table of the nodes, the worst first, and below it the evidence."""
-        verdicts = sorted(self.verdicts, key=lambda verdict: OUTCOMES.index(verdict.outcome))
+        verdicts = sorted(self.verdicts, key=lambda verdict: STAGE_OUTCOMES.index(verdict.outcome))
         counts = Counter(verdict.outcome for verdict in verdicts)
         counted = ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "NOT MEASURED"))
         title = f"Acceptance of {plural(len(verdicts), 'node', 'nodes')}: {counted}"
@@ -301,7 +300,7 @@ class Acceptance:
         ]
         styles = {row: "red" for row, each in enumerate(shown) if each.outcome == "FAIL"}
         table = table_text(columns, cells, terminal, styles)
-        below = [*self._hidden(verdicts[MOST_NODES:]), *_evidence(verdicts), *self._notes()]
+        below = [*self._hidden(verdicts[MOST_NODES:]), *_evidence_lines(verdicts), *self._notes()]
         scaling = self._scaling_table(terminal)
         return "\n".join(
             [
@@ -321,7 +320,7 @@ class Acceptance:
     def _notes(self) -> Iterator[str]:
         """How the nodes differ without consequence, and what leaves bad nodes out of a job."""
         others = sorted(
-            {key for record in self.records for key in _differences(record)}
+            {key for record in self.records for key in _recorded_differences(record)}
             - set(_deciding(self.facts))
         )
         if self.facts and others:
@@ -379,7 +378,7 @@ def read_acceptance(paths: Sequence[Paths]) -> Acceptance | None:
 # ---------------------------------------------------------------- machines
 
 
-def _machines(facts: Sequence[Record], nodes: int) -> Iterator[StageResult]:
+def _machine_results(facts: Sequence[Record], nodes: int) -> Iterator[StageResult]:
     """Each node against the majority of the nodes."""
     if not facts:
         yield from [StageResult("-", ("the nodes are simulated on one machine",))] * nodes
@@ -428,7 +427,7 @@ def _is_deciding(key: str) -> bool:
     return key.startswith("host.") or key.endswith(DECIDING_ENDINGS)
 
 
-def _differences(record: Record) -> Mapping[str, Any]:
+def _recorded_differences(record: Record) -> Mapping[str, Any]:
     differences: Mapping[str, Any] = (record.get("provenance") or {}).get("differences") or {}
     return {key: value for key, value in differences.items() if scope_of(key).ranks == "record"}
 
@@ -447,14 +446,14 @@ def _node_times(rows: Sequence[Row]) -> list[NodeTimes]:
     for same in grouped(rows, case_without_node).values():
         usable = [row for row in same if case_status(row) == "ok" and row["node"]]
         if len(usable) >= LEAST_NODES:
-            where = f"{_title(usable[0])} within the node"
+            where = f"{_title_of_case(usable[0])} within the node"
             median_s = {int(row["node"]): float(row["median_s"]) for row in usable}
             low_s = {int(row["node"]): float(row["ci_low_s"] or row["median_s"]) for row in usable}
             cases.append(NodeTimes(where, median_s, low_s))
     return cases
 
 
-def _title(row: Row) -> str:
+def _title_of_case(row: Row) -> str:
     return case_text({**row, "node": None})
 
 
@@ -464,7 +463,7 @@ def _first_unmeasured(rows: Sequence[Row]) -> str | None:
         return "no case was measured"
     for row in rows:
         if case_status(row) != "ok":
-            return f"{_title(row)} {row['status']}: {row['reason']}"
+            return f"{_title_of_case(row)} {row['status']}: {row['reason']}"
     return None
 
 
@@ -483,7 +482,7 @@ def _too_few(nodes: int, what: str) -> str:
     )
 
 
-def _evidence(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
+def _evidence_lines(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     """The evidence of each failed stage, and each reason for a missing one with its nodes."""
     for verdict in verdicts:
         for stage, result in verdict.stages.items():
@@ -494,7 +493,7 @@ def _evidence(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
             if len(result.lines) > MOST_EVIDENCE:
                 more = len(result.lines) - MOST_EVIDENCE
                 yield f"{verdict.name} fails {stage}: ... and {more} more"
-    reasons: dict[tuple[Outcome, StageName, str], list[str]] = {}
+    reasons: dict[tuple[StageOutcome, StageName, str], list[str]] = {}
     for verdict in verdicts:
         for stage, result in verdict.stages.items():
             if result.outcome in ("NOT MEASURED", "-") and result.lines:

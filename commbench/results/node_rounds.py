@@ -111,12 +111,12 @@ class _Standing:
         suspicion = evidence.log_ratios.max(axis=0).tolist()
         ranks = [range(first, first + together) for first in range(0, len(decisions), together)]
         return cls(
-            tuple(_together({decisions[rank] for rank in own}) for own in ranks),
+            tuple(_joint_decision({decisions[rank] for rank in own}) for own in ranks),
             tuple(max(suspicion[rank] for rank in own) for own in ranks),
         )
 
 
-def _together(decisions: Collection[Decision]) -> Decision:
+def _joint_decision(decisions: Collection[Decision]) -> Decision:
     """Of a node: undecided while a rank is, and good only if all are."""
     worst: tuple[Decision, ...] = ("undecided", "bad", "good")
     return next(decision for decision in worst if decision in decisions)
