@@ -8,7 +8,7 @@ communicators have groups of their own `for_graphs`.
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, ClassVar
 
 from commbench.core.program import Program
@@ -17,6 +17,7 @@ from commbench.core.variables import Case, Device, Ipc
 from commbench.engines.lowered import UnsupportedForms, form_missing, reduction_missing
 from commbench.hardware.cuda import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
+from commbench.results.network_cards import interface_rails, port_rails
 
 LEVEL = "NCCL_DEBUG"
 SUBSYSTEMS = "NCCL_DEBUG_SUBSYS"
@@ -45,6 +46,11 @@ class NcclBackend(Backend):
                 " on it"
             )
         return reduction_missing("NCCL", program) or form_missing(self.unsupported_forms, program)
+
+    def rails(self, facts: Mapping[str, Any]) -> list[str]:
+        """Its RDMA ports, exactly (`=`: else a name is a prefix); without any, its interfaces."""
+        ports = [f"env.NCCL_IB_HCA=={name}" for name in port_rails(facts)]
+        return ports or [f"interface={name}" for name in interface_rails(facts)]
 
     def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         """NCCL reads its variables once per process, so these and the user's hold for all cases."""

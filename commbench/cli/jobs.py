@@ -18,7 +18,8 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
-from commbench.config.settings import Job, Settings, too_many_pairs
+from commbench.config.keys import NO_STAGE
+from commbench.config.settings import Job, Settings, on_nodes, too_many_pairs
 from commbench.core.case import Planned, World
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
@@ -144,8 +145,11 @@ class Sweep:
 
     def print_table(self) -> None:
         """All jobs with their cases and folders; below the table why some failed. Nothing for a
-        single one that ended well."""
-        if len(self._jobs) == 1 and not any(ended.status for ended in self._ended.values()):
+        single one that ended well, and for stages whose verdict says it."""
+        worst = max((ended.status for ended in self._ended.values()), default=0)
+        in_stages = any(job.settings.stage != NO_STAGE for job in self._jobs)
+        is_whole = len(self._ended) == len(self._jobs)
+        if (len(self._jobs) == 1 and not worst) or (in_stages and is_whole and worst <= 1):
             return
         terminal = Terminal.of(sys.stdout)
         words = differing_words(self._jobs)
@@ -347,7 +351,7 @@ def _world_here(settings: Settings, ranks: int = 2) -> tuple[Settings, World]:
     """A world on this machine for a job; `ranks` replaces a layout that is left open."""
     around = Layout.around(settings.layouts, ranks)
     world, _ = hosted_world(around.nodes, around.ranks_per_node)
-    return replace(settings, layouts=settings.layouts or (around,)), world
+    return replace(settings, layouts=settings.layouts or on_nodes((around,), settings.nodes)), world
 
 
 def planned_here(settings: Settings) -> tuple[Planned, ...]:

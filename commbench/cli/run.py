@@ -16,8 +16,15 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from commbench.config.compose import ConfigComposer, override_texts, requested_jobs, resolved
+from commbench.config.compose import (
+    ConfigComposer,
+    RequestedJobs,
+    override_texts,
+    requested_jobs,
+    resolved,
+)
 from commbench.config.settings import Job, job_of
+from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.states import status_of_run
@@ -26,7 +33,13 @@ from commbench.launchers.registry import launcher_of, mpi_library, own_variables
 from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.results.columns import UNFINISHED
 from commbench.results.load import load_run, read_rows
-from commbench.results.run_folder import exists, how_to_finish, new_folder, read_record
+from commbench.results.run_folder import (
+    exists,
+    how_to_finish,
+    new_folder,
+    read_record,
+    resume_command,
+)
 from commbench.world import launch
 from commbench.world.exit_protocol import end_interrupted, has_launches_left
 from commbench.world.folder_lock import locked
@@ -36,6 +49,16 @@ from commbench.world.printing import print_safely
 from commbench.world.rank_server import rest_rank_server, stop_rank_server
 from commbench.world.recovery import FINISHED, Resume, count_suspect
 
+from .acceptance_stages import (
+    ACCEPTANCE_FILE,
+    begun_runs,
+    is_acceptance,
+    new_acceptance,
+    print_verdict,
+    read_acceptance_file,
+    recorded_words,
+    stage_jobs,
+)
 from .jobs import interrupted_status, print_plans, starts_ranks, swept
 from .options import CommandParser
 from .rank import identity_here, run_rank, run_session
@@ -50,28 +73,18 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
     folder = {} if config_dir is None else {CONFIG_DIR: str(Path(config_dir).absolute())}
     with exported(folder), ConfigComposer(os.environ.get(CONFIG_DIR)) as composer:
         requested = requested_jobs(composer, overrides, multirun)
-        jobs = requested.jobs
         for line in composer.swept_env(overrides) if multirun else ():
             print_error(line)
         if identity is not None:
-            if requested.fresh_worlds and not jobs:
-                raise ConfigError("; ".join(requested.refused))
-            if requested.fresh_worlds:
-                sweep = (
-                    f"a sweep needs fresh worlds, this is one world of {identity.size} ranks; run"
-                    " these one by one:"
-                )
-                raise ConfigError(
-                    "\n  ".join([sweep, *(shlex.join(job.overrides) for job in jobs)])
-                )
-            if not jobs[0].settings.plan:
-                return run_rank(jobs[0], identity)
-            if identity.rank == 0:
-                print_plans(jobs, identity.size)
-            return 0
+            return _run_in_given_world(requested, identity)
         config = composer.hydra_config(overrides) if requested.fresh_worlds else None
         elsewhere = config is not None and starts_ranks(config)
         check_experiment(requested, elsewhere)
+        jobs = requested.jobs
+        if is_acceptance(requested):
+            jobs, left_out = stage_jobs(composer, jobs)
+            for line in left_out:
+                print(line, flush=True)
         for job in jobs:
             check_startable(job, elsewhere)
         if any(job.settings.plan for job in jobs):
@@ -79,10 +92,54 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
             return 0
         if config is None:
             return _run_in_worlds(jobs[0])
-        with exported(
-            {SWEEP: f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"}
-        ):
-            return swept(config, composer.keys_of(overrides), jobs, task)
+        sweep = {SWEEP: f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"}
+        if not is_acceptance(requested):
+            with exported(sweep):
+                return swept(config, composer.keys_of(overrides), jobs, task)
+    environment = {**folder, **sweep}
+    shared, words = new_acceptance(overrides, jobs[0].settings.output, environment)
+    return _run_stages(shared, words, environment)
+
+
+def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int:
+    """Run the one job of a command line as a rank of a world that the user has started."""
+    jobs = requested.jobs
+    if requested.fresh_worlds and not jobs:
+        raise ConfigError("; ".join(requested.refused))
+    if requested.fresh_worlds:
+        sweep = (
+            f"a sweep needs fresh worlds, this is one world of {identity.size} ranks; run"
+            " these one by one:"
+        )
+        raise ConfigError("\n  ".join([sweep, *(shlex.join(job.overrides) for job in jobs)]))
+    if not jobs[0].settings.plan:
+        return run_rank(jobs[0], identity)
+    if identity.rank == 0:
+        print_plans(jobs, identity.size)
+    return 0
+
+
+def _run_stages(folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Measure what the acceptance in a folder lacks, print its verdict and return the worst exit
+    status."""
+    config_dir = environment.get(CONFIG_DIR)
+    with ConfigComposer(config_dir) as composer:
+        jobs, _ = stage_jobs(composer, requested_jobs(composer, words, multirun=False).jobs)
+    begun = begun_runs(folder)
+    missing = [job for job in jobs if recorded_words(job) not in begun]
+    statuses = [0]
+    try:
+        for run_folder in begun.values():
+            if not _is_finished(read_record(run_folder), run_folder):
+                statuses.append(resume([str(run_folder)]))
+        if missing:
+            with exported(environment), ConfigComposer(config_dir) as composer:
+                config = composer.hydra_config(words)
+                statuses.append(swept(config, composer.keys_of(words), missing, task))
+    except (KeyboardInterrupt, SystemExit):
+        print_error(f"the rest of the acceptance: {resume_command(folder)}")
+        raise
+    return max(*statuses, print_verdict(folder))
 
 
 def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
@@ -138,6 +195,8 @@ def resume(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     folder = Path(options.run).absolute()
     force = bool(options.force)
+    if exists(folder / ACCEPTANCE_FILE) and not exists(folder / "run.json"):
+        return _run_stages(folder, *read_acceptance_file(folder))
     if not exists(folder / "run.json"):
         raise ConfigError(
             f"{folder} is not a run: it has no run.json; give the folder that the run printed as"

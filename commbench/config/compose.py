@@ -31,10 +31,12 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from commbench.core.errors import ConfigError
 from commbench.core.secrets import MASK, is_secret
+from commbench.core.states import STAGES
 from commbench.core.terminal import first_line, one_line
 
 from .keys import (
     GROUPS,
+    NO_STAGE,
     OVERRIDES,
     Kind,
     check_file_override,
@@ -51,6 +53,7 @@ ENV_RESOLVER = "oc.env"
 COMPOSED_GROUPS = (*GROUPS, "experiment")
 EXPERIMENT = "experiment="
 CPU = "cpu"
+STAGE_ORDER = (NO_STAGE, *STAGES)
 # quoted texts, and the words between commas and brackets, in a value and in a map of values
 WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]'"]+""")
 MAPPED_WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,:{}\[\]'"]+""")
@@ -423,12 +426,12 @@ def _choices(override: Override) -> Iterator[str | None]:
 
 def in_run_order(jobs: list[Job]) -> list[Job]:
     """launch is the outermost axis; within a launch the order is shuffled by seed, so that drift
-    affects all jobs."""
+    affects all jobs. The stages of an acceptance keep their order."""
     ordered = []
     for launch in sorted({job.settings.launch for job in jobs}):
         group = [job for job in jobs if job.settings.launch == launch]
         random.Random(f"{group[0].settings.seed}/{launch}").shuffle(group)
-        ordered += group
+        ordered += sorted(group, key=lambda job: STAGE_ORDER.index(job.settings.stage))
     return ordered
 
 

@@ -25,6 +25,7 @@ from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher, Writer
+from commbench.core.states import STAGES
 from commbench.core.terminal import first_line
 from commbench.core.units import parse_bytes
 from commbench.core.variables import INT64_MAX, TABLE, Device, TimingMode, Variable
@@ -58,6 +59,7 @@ LOADING = re.compile(
     "^LD_|PATH|PRELOAD|PYTHON|PLUGIN|MODULE|LIBMPI|LIBRARY|COMMAND|AGENT|LAUNCH|SHELL|EXEC|ENV$"
 )
 ENV_SET = "hydra.job.env_set"
+NO_STAGE = "none"
 # key -> what setting it does; a library by its name is harmless, one by its path is not
 RESTRICTED = {
     "allow": "permits foreign modules",
@@ -126,6 +128,7 @@ KEY_TABLE = (
     Key("sizes_per", Kind.CHOICE, ("message", "rank")),
     Key("pairs", Kind.OTHER, axis=True),
     Key("search", Kind.MAPPING),
+    Key("nodes", Kind.CHOICE, ("all", "each", "doubling")),
     *(_of_variable(each) for each in TABLE if each.choices is not None),
     Key("env", Kind.MAPPING),
     Key("launch", Kind.INTEGER),
@@ -138,6 +141,7 @@ KEY_TABLE = (
     Key("plan", Kind.FLAG),
     Key("verbose", Kind.FLAG),
     Key("label", Kind.TEXT),
+    Key("stage", Kind.CHOICE, (NO_STAGE, *STAGES)),
     Key("seed", Kind.INTEGER),
     Key("output", Kind.TEXT),
     Key("allow", Kind.OTHER),

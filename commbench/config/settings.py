@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from commbench.benchmarks.each_node import REFUSED_AXES
 from commbench.benchmarks.traffic import parse_traffic
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
@@ -22,6 +23,7 @@ from commbench.core.layout import Layout
 from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher, Writer
 from commbench.core.secrets import recorded
+from commbench.core.states import Stage
 from commbench.core.terminal import one_line
 from commbench.core.units import parse_bytes
 from commbench.core.variables import (
@@ -104,6 +106,7 @@ INTERVAL_COLUMNS = (
     "efficiency",
 )
 
+NodesChoice = Literal["all", "each", "doubling"]
 Pairs = str | tuple[tuple[int, int], ...]
 FULL = "full"  # scale=full
 
@@ -210,6 +213,8 @@ class Settings:
     sizes_per: Literal["message", "rank"]
     pairs: Pairs
     search: NodeSearch
+    # all: of a layout; each: each of its nodes alone, at once; doubling: 1, 2, 4 ... of its nodes
+    nodes: NodesChoice
     # variable -> its values, of each variable with a key that has no field below; in_place=None is
     # the operation's default
     axes: Mapping[str, tuple[Any, ...]]
@@ -233,6 +238,7 @@ class Settings:
     plan: bool
     verbose: bool
     label: str
+    stage: Stage | Literal["none"]  # of an acceptance
     seed: int
     output: str
 
@@ -261,6 +267,8 @@ def from_config(config: Mapping[str, Any]) -> Settings:
     layouts = (
         () if raw.get("layout") == "auto" else tuple(Layout.parse(text) for text in read("layout"))
     )
+    layouts = on_nodes(layouts, read("nodes"))
+    _check_nodes(read, benchmarks)
     if device == "cpu" and read("staging") == "pinned":
         raise ConfigError(
             "staging=pinned copies between a GPU and the host; with device=cpu there is none to"
@@ -313,6 +321,30 @@ OWN_FIELDS = {field.name for field in fields(Settings)}
 AXIS_KEYS = tuple(
     each.name for each in TABLE if each.choices is not None and each.name not in OWN_FIELDS
 )
+
+
+def on_nodes(layouts: Sequence[Layout], nodes: NodesChoice) -> tuple[Layout, ...]:
+    """The layouts that a run measures: with nodes=doubling each also on 1, 2, 4 ... nodes."""
+    if nodes != "doubling":
+        return tuple(layouts)
+    return tuple(dict.fromkeys(part for layout in layouts for part in layout.doublings()))
+
+
+def _check_nodes(read: Callable[[str], Any], benchmarks: Sequence[Benchmark]) -> None:
+    """Raises ConfigError for an operation that can't run among the ranks of each node."""
+    if read("nodes") != "each":
+        return
+    unfit = [each.name for each in benchmarks if REFUSED_AXES.intersection(each.axes)]
+    if unfit:
+        raise ConfigError(
+            f"nodes=each is for collectives with a part for each rank; {unfit[0]} is not one; use"
+            " benchmark=[all_reduce,all_to_all]"
+        )
+    if read("timing").is_soak:
+        raise ConfigError(
+            "nodes=each needs the stamps of all ranks, which a soak does not keep; use another"
+            " timing"
+        )
 
 
 def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple[Any, ...]:

@@ -57,6 +57,12 @@ class Layout:
     def size(self) -> int:
         return self.nodes * self.ranks_per_node
 
+    def doublings(self) -> tuple[Layout, ...]:
+        """1, 2, 4 ... of its nodes, and all of them."""
+        counts = [2**power for power in range(self.nodes.bit_length())]
+        nodes = dict.fromkeys([*counts, self.nodes])
+        return tuple(Layout(count, self.ranks_per_node) for count in nodes)
+
     def __str__(self) -> str:
         return f"{self.nodes}x{self.ranks_per_node}"
 

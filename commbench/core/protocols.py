@@ -242,6 +242,11 @@ class Backend(Protocol):
         contradict."""
         return {}
 
+    def rails(self, facts: Mapping[str, Any]) -> list[str]:
+        """The overrides that choose each of the network cards of a node with these facts, one
+        override a card; empty where the library can't be told."""
+        return []
+
     def open(self, world: World, control: Control, device: Device) -> Communicator: ...
 
 

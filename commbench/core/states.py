@@ -7,7 +7,7 @@ refuses a comparison with any other word.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 CaseStatus = Literal["ok", "skipped", "failed", "invalid"]
 RunStatus = Literal["running", "done", "broken", "interrupted"]
@@ -20,6 +20,9 @@ FinalReason = Literal[
 UnfinishedReason = Literal["running", "interrupted"]
 StopReason = FinalReason | UnfinishedReason
 IntervalOf = Literal["repetitions", "visits", "launches"]
+# of an acceptance, in the order in which they run
+Stage = Literal["alone", "pairs", "rails", "scaling", "soak"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
 Headline = Literal["initiator", "max_over_ranks", "max_over_senders"]
 
 

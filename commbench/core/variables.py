@@ -107,6 +107,11 @@ class Case:
         default=None,
         implied_by="layout",
     )
+    node: str | None = variable(
+        "node whose ranks run the operation among themselves; several nodes run at once",
+        default=None,
+        implied_by="layout",
+    )
     root: int | None = variable(
         "root rank of a rooted collective",
         default=None,
@@ -272,7 +277,9 @@ class Case:
 
     @cached_property
     def single_cases(self) -> tuple[Case, ...]:
-        """The case of each row: a round of pairs has a row per pair."""
+        """The case of each row: a round of pairs has a row per pair, nodes at once one per node."""
+        if self.node is not None and " " in self.node:
+            return tuple(dataclasses.replace(self, node=node) for node in self.node.split())
         if self.schedule != "rounds" or len(self.pairs) < 2:
             return (self,)
         return tuple(dataclasses.replace(self, pair=pair) for pair in str(self.pair).split())

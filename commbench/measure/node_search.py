@@ -3,12 +3,12 @@ the rows so far, and says at the end who is slow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from commbench.config.settings import NodeSearch, Settings
+from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -38,9 +38,9 @@ def check_search(layout: Layout) -> None:
         )
 
 
-def places_of(search: NodeSearch, layout: Layout, hosts: Sequence[str]) -> Places:
+def places_of(switches: Mapping[str, str], layout: Layout, hosts: Sequence[str]) -> Places:
     """The ranks of the layout with their hosts and groups: the nodes, if these have several ranks;
-    else the switches. `hosts` are those of the ranks."""
+    else the switches of the hosts. `hosts` are those of the ranks."""
     if layout.nodes == 1:
         groups: list[str | None] = [None] * layout.size
     elif layout.ranks_per_node > 1:
@@ -48,7 +48,7 @@ def places_of(search: NodeSearch, layout: Layout, hosts: Sequence[str]) -> Place
             f"{hosts[rank]} (node {rank // layout.ranks_per_node})" for rank in range(layout.size)
         ]
     else:
-        groups = [search.switches.get(host) for host in hosts]
+        groups = [switches.get(host) for host in hosts]
     cluster, names = Cluster.of_names(groups)
     return Places(layout, tuple(hosts), cluster, names)
 
@@ -96,8 +96,8 @@ class SearchRounds:
         self._settings = settings
         self._world = world
         self._facts = facts
-        self._nodes = settings.layouts[0].size
-        self._rounds = random_rounds(self._nodes, settings.seed)
+        self._layout = settings.layouts[0]
+        self._rounds = random_rounds(self._layout.size, settings.seed, self._layout.ranks_per_node)
         self._cases: tuple[Planned, ...] = ()
         self._visits_left = 0
 
@@ -114,7 +114,13 @@ class SearchRounds:
 
     def choose(self, evidence: Evidence | None) -> Round:
         """The next round, on rank 0."""
-        return next_round(self._rounds, evidence, self._nodes, self._settings.seed)
+        return next_round(
+            self._rounds,
+            evidence,
+            self._layout.size,
+            self._settings.seed,
+            self._layout.ranks_per_node,
+        )
 
     def further(self, decided: Round, first_order: int, library: str | None) -> tuple[Planned, ...]:
         """The cases of the round that rank 0 has decided on."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from commbench.benchmarks.each_node import OnEachNode
 from commbench.buffers.memory import buffer_bytes
 from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import SEARCH, Settings
@@ -115,7 +116,10 @@ def _planners(settings: Settings, world: World, facts: PlanFacts) -> Iterator[_P
     for layout in settings.layouts:
         place = _Place.of(layout, world)
         for benchmark in settings.benchmarks:
-            yield _Planner(settings, facts, place, benchmark)
+            planned = benchmark
+            if settings.nodes == "each":
+                planned = OnEachNode(benchmark, layout.ranks_per_node)
+            yield _Planner(settings, facts, place, planned)
 
 
 def _unique(cases: Sequence[Planned], settings: Settings) -> list[Planned]:
@@ -236,7 +240,7 @@ def _pairs_at_once(settings: Settings, layout: Layout, benchmark: Benchmark) -> 
     if settings.pairs == SEARCH:
         return [
             pairs
-            for each in random_rounds(layout.size, settings.seed)
+            for each in random_rounds(layout.size, settings.seed, layout.ranks_per_node)
             for pairs in _directions(each.pairs, benchmark)
         ] or [[]]
     groups = rounds(chosen) if settings.schedule == "rounds" else [[pair] for pair in chosen]

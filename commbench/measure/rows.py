@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.benchmarks.each_node import OnEachNode
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
+from commbench.core.variables import Case
 from commbench.hardware.link_limits import COPY, HOST_COPY, bandwidth_limit
 from commbench.hardware.nvml import throttled
 from commbench.results.columns import CASES, VARIABLES
@@ -90,20 +92,32 @@ def row(
 
 
 def split_rounds(planned: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]]:
-    """The outcome of each pair of a round, from the stamps of its own two ranks; other cases have
-    one outcome."""
+    """The outcome of each pair of a round and of each node, from the stamps of its own ranks; other
+    cases have one outcome."""
     singles = single_cases(planned)
     if len(singles) == 1 or not isinstance(outcome, Samples):
         return [(single, outcome) for single in singles]
-    return [(single, outcome.of_ranks(single.active)) for single in singles]
+    return [
+        (single, outcome.of_ranks(tuple(planned.benchmark.active(single.case, planned.size))))
+        for single in singles
+    ]
 
 
 def single_cases(planned: Planned) -> list[Planned]:
-    """A planned case for each row of a case: a round of pairs has a row per pair."""
+    """A planned case for each row of a case."""
     singles = planned.case.single_cases
     if len(singles) == 1:
         return [planned]
+    if isinstance(planned.benchmark, OnEachNode):
+        return [_of_one_node(planned, planned.benchmark, single) for single in singles]
     return [replace(planned, case=single) for single in singles]
+
+
+def _of_one_node(planned: Planned, benchmark: OnEachNode, case: Case) -> Planned:
+    """The operation among the ranks of one node, as if they were a layout of their own."""
+    ranks = benchmark.active(case, planned.size)
+    members = tuple(planned.members[rank] for rank in ranks)
+    return replace(planned, case=case, benchmark=benchmark.inner, members=members)
 
 
 def row_ids(planned: Planned) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench.buffers.memory import largest_bytes, resident_bytes
-from commbench.config.settings import SEARCH, Settings
+from commbench.config.settings import SEARCH, Settings, on_nodes
 from commbench.core.case import CaseGroup, Planned, RankIdentity, World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -26,6 +26,7 @@ from commbench.core.terminal import Terminal
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
 from commbench.launchers.join import join_world
+from commbench.launchers.slurm_switches import slurm_switches
 from commbench.results.columns import Row
 from commbench.results.node_rounds import Round
 from commbench.results.run_folder import read_record
@@ -75,7 +76,7 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
         idle = layout.idle_text(world)
         if idle is not None and world.rank == 0:
             print_error(f"layout=auto: {idle}")
-        settings = replace(settings, layouts=(layout,))
+        settings = replace(settings, layouts=on_nodes((layout,), settings.nodes))
     if settings.pairs == SEARCH:
         check_search(settings.layouts[0])
     check_layouts(settings.layouts, world)
@@ -154,6 +155,7 @@ class _Session:
         self._recorder = Recorder(settings, run, sum(len(row_ids(case)) for case in self._cases))
         self.early_end = EarlyEnd(setup.world, self._recorder, run, setup.request.has_parent)
         self._search: SearchRounds | None = None
+        self._switches: Mapping[str, str] | None = None  # of the hosts, once they are needed
         if settings.pairs == SEARCH:
             self._search = SearchRounds(settings, setup.world, setup.facts)
         self._reference: ReferenceCase | None = None
@@ -429,11 +431,14 @@ class _Session:
         if search is not None:
             run["search"] = search.record()
         lines = () if verdict is None else (*verdict.missed, *verdict.not_measured)
+        if search is not None and not search.is_clean:
+            lines = (*lines, search.counts_text)
         self._recorder.close("done", status, "; ".join(lines) or None)
         if search is not None:
             print(f"{search.text(Terminal.of(sys.stdout))}\nresults: {run['folder']}")
         if verdict is not None:
-            print("\n".join([*lines, verdict.summary()]), file=sys.stderr)
+            missed = (*verdict.missed, *verdict.not_measured)
+            print("\n".join([*missed, verdict.summary()]), file=sys.stderr)
         return int(run["exit_status"])  # 3 if results could not be saved
 
     def _search_so_far(self, rounds: SearchRounds) -> Search | None:
@@ -445,7 +450,10 @@ class _Session:
         if len(names) < len(setup.world.nodes):  # simulated nodes are on one host
             names = tuple(f"node{node}" for node in range(len(setup.world.nodes)))
         hosts = [names[setup.world.node_of(rank)] for rank in layout.members(setup.world)]
-        places = places_of(settings.search, layout, hosts)
+        if self._switches is None:
+            named = settings.search.switches
+            self._switches = named or slurm_switches(names, os.environ)
+        places = places_of(self._switches, layout, hosts)
         return search_of(
             self._all_rows().values(),
             places,

@@ -246,9 +246,14 @@ def case_text(case: Row) -> str:
     """A row, or the fields of a Case, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs, the first and
     the last."""
     size = format_bytes(case["message_bytes"]) if case["message_bytes"] else ""
-    return " ".join(
-        filter(None, (case["benchmark"], case["layout"], short_pairs(case["pair"] or ""), size))
-    )
+    place = short_pairs(case["pair"] or "") or place_text(case["node"])
+    return " ".join(filter(None, (case["benchmark"], case["layout"], place, size)))
+
+
+def place_text(node: str | None) -> str:
+    """`node 3`, or how many nodes run at once; empty for None."""
+    nodes = (node or "").split()
+    return f"{len(nodes)} nodes at once" if len(nodes) > 1 else "".join(f"node {n}" for n in nodes)
 
 
 def row_order(row: Row) -> tuple[Any, ...]:

@@ -4,8 +4,8 @@ evidence, and the options that leave bad nodes out of a job."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,11 @@ from .bad_nodes import (
 MOST_SUSPECTS = 32
 BAD_NODE: Decision = "bad"
 UNDECIDED_NODE: Decision = "undecided"
+GOOD_NODE: Decision = "good"
 METRICS = ("bandwidth", "latency")
 NOT_GOOD = (BAD_NODE, UNDECIDED_NODE)
+# of run.json, as SUSPECT_COLUMNS
+SUSPECT_KEYS = ("who", "decision", "what_is_slow", "longer_by", "pairs", "slow_pairs", "odds")
 SUSPECT_COLUMNS = (
     TableColumn("who"),
     TableColumn("decision"),
@@ -51,6 +54,20 @@ class Places:
     cluster: Cluster
     groups: tuple[str, ...]
 
+    @property
+    def group_nouns(self) -> tuple[str, str]:
+        """What the groups are, one and several of them."""
+        return ("node", "nodes") if self.layout.ranks_per_node > 1 else ("switch", "switches")
+
+    def node(self, place: int) -> int | None:
+        """The number of the node of a rank, or of the node that a group is; None for a switch."""
+        each = self.layout.ranks_per_node
+        if place < self.cluster.nodes:
+            return place // each
+        if each == 1:
+            return None
+        return self.cluster.group_of.index(place - self.cluster.nodes) // each
+
     def name(self, place: int) -> str:
         """Of a rank, or of a group behind the ranks."""
         ranks = self.cluster.nodes
@@ -59,6 +76,16 @@ class Places:
         if self.layout.ranks_per_node > 1 or self.hosts.count(self.hosts[place]) > 1:
             return f"rank {place} ({self.hosts[place]})"
         return self.hosts[place]
+
+
+@dataclass(frozen=True)
+class LinkClass:
+    """The pairs whose links are of one kind. `median_s`: of a message of bandwidth and of latency,
+    None where there is none."""
+
+    name: str
+    pairs: int
+    median_s: tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +103,12 @@ class Search:
         """Whether each rank is good."""
         return set(self.evidence.decisions()) <= {"good"}
 
+    @property
+    def counts_text(self) -> str:
+        """`7 good, 1 bad, 0 undecided`."""
+        decisions = self.evidence.decisions()
+        return ", ".join(f"{decisions.count(name)} {name}" for name in (GOOD_NODE, *NOT_GOOD))
+
     def record(self) -> dict[str, Any]:
         """For run.json."""
         evidence = self.evidence
@@ -89,11 +122,51 @@ class Search:
             "undecided": [
                 name for name, each in zip(names, decisions, strict=False) if each == UNDECIDED_NODE
             ],
+            "link_classes": [asdict(link) for link in self.link_classes()],
+            "nodes": self._decisions_by_node(),
+            "suspects": [
+                dict(zip(SUSPECT_KEYS, self._row(place), strict=True))
+                | {"node": self.places.node(place)}
+                for place in self._shown_places()
+            ],
             "log10_odds": {
                 aspect: dict(zip(names, np.round(ratios / math.log(10), 2).tolist(), strict=True))
                 for aspect, ratios in zip(ASPECTS, evidence.log_ratios, strict=True)
             },
         }
+
+    def link_classes(self) -> list[LinkClass]:
+        """What is typical within groups and between them, where there are groups."""
+        times = self.times
+        cluster = self.places.cluster
+        if not cluster.groups:
+            return []
+        group_of = np.array(cluster.group_of)
+        first = group_of[times.source]
+        within: Flags = (first == group_of[times.destination]) & (first >= 0)
+        noun, nouns = self.places.group_nouns
+        classes = []
+        for name, chosen in ((f"within a {noun}", within), (f"between {nouns}", ~within)):
+            own = [chosen & ~times.is_latency, chosen & times.is_latency]
+            medians_s = tuple(
+                float(np.exp(np.median(times.log_s[entries]))) if entries.any() else None
+                for entries in own
+            )
+            ends = np.sort(np.stack((times.source[chosen], times.destination[chosen])), axis=0)
+            if chosen.any():
+                pairs = np.unique(ends, axis=1).shape[1]
+                classes.append(LinkClass(name, pairs, (medians_s[0], medians_s[1])))
+        return classes
+
+    def _decisions_by_node(self) -> list[Decision]:
+        """Of each node: the worst of its ranks."""
+        decisions = self.evidence.decisions()
+        each = self.places.layout.ranks_per_node
+        by_node = [decisions[first : first + each] for first in range(0, len(decisions), each)]
+        return [
+            next((decision for decision in NOT_GOOD if decision in own), GOOD_NODE)
+            for own in by_node
+        ]
 
     def text(self, terminal: Terminal) -> str:
         """All of it."""
@@ -105,15 +178,20 @@ class Search:
         return "\n".join([*parts, paragraphs(self._ending(), terminal)])
 
     def _head(self) -> Iterator[str]:
-        decisions = self.evidence.decisions()
-        counts = [f"{decisions.count(decision)} {decision}" for decision in ("good", *NOT_GOOD)]
         ends = np.sort(np.stack((self.times.source, self.times.destination)), axis=0)
         pairs = np.unique(ends, axis=1).shape[1]
         yield (
-            f"{plural(len(decisions), 'rank', 'ranks')} in layout {self.places.layout}:"
-            f" {', '.join(counts)}; {plural(self.rounds, 'round', 'rounds')},"
+            f"{plural(self.places.cluster.nodes, 'rank', 'ranks')} in layout"
+            f" {self.places.layout}: {self.counts_text}; {plural(self.rounds, 'round', 'rounds')},"
             f" {plural(pairs, 'pair', 'pairs')}, {format_seconds(self.spent_s)}"
         )
+        for link in self.link_classes():
+            texts = [
+                f"{name} {format_seconds(seconds)}"
+                for name, seconds in zip(METRICS, link.median_s, strict=True)
+                if seconds is not None
+            ]
+            yield f"{link.name}: {plural(link.pairs, 'pair', 'pairs')}, typical {', '.join(texts)}"
         least = self.evidence.least_slowdown
         parts = [
             f"{name} {100 * slowdown:.0f} % (noise {100 * noise:.1f} %)"
@@ -197,7 +275,12 @@ class Search:
                 "undecided: the times vary too much for the slowdown looked for; run it on quiet"
                 " nodes, or with a larger search.slowdown"
             )
-        hosts = list(dict.fromkeys(self.places.hosts[rank] for rank in bad))
-        if hosts and len(set(self.places.hosts)) > 1:
-            yield f"Slurm: --exclude={','.join(hosts)}"
-            yield f"Kubernetes: kubectl cordon {' '.join(hosts)}"
+        yield from exclude_lines([self.places.hosts[rank] for rank in bad], self.places.hosts)
+
+
+def exclude_lines(bad: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:
+    """What leaves the bad ones of several hosts out of a job."""
+    names = list(dict.fromkeys(bad))
+    if names and len(set(hosts)) > 1:
+        yield f"Slurm: --exclude={','.join(names)}"
+        yield f"Kubernetes: kubectl cordon {' '.join(names)}"

@@ -21,6 +21,7 @@ from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.mpi_library import CHOICES, THREADS, CudaAware
 from commbench.hardware.network import interface_name
+from commbench.results.network_cards import interface_rails
 
 from .lowering import (
     MPI_UNSUPPORTED,
@@ -102,6 +103,9 @@ class Mpi(Backend):
             if library is None
             else mpi_library.cuda_aware_by_files(library)
         )
+
+    def rails(self, facts: Mapping[str, Any]) -> list[str]:
+        return [f"interface={name}" for name in interface_rails(facts)]
 
     def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         library = mpi_library.find(self.library)

@@ -18,6 +18,7 @@ from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
 from commbench.core.units import INT_MAX
 from commbench.core.variables import Case, Device, Ipc, Mode
 from commbench.engines.lowered import Lowered, PythonRunner, has_collectives
+from commbench.results.network_cards import interface_rails
 from commbench.world.peer_listener import PeerListener, PeerStream
 from commbench.world.rendezvous import address_for_peers
 
@@ -65,6 +66,9 @@ class Tcp(Backend):
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
         return TCP_NO_COLLECTIVES if has_collectives(program) else None
+
+    def rails(self, facts: Mapping[str, Any]) -> list[str]:
+        return [f"interface={name}" for name in interface_rails(facts)]
 
     def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {INTERFACE: interface}

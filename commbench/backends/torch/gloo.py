@@ -4,11 +4,12 @@ memory."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unconnected, process_limit
@@ -31,6 +32,7 @@ from commbench.core.protocols import Backend, Control
 from commbench.core.variables import Case, Device, Ipc, Staging
 from commbench.engines.lowered import form_missing, reduction_missing, reductions
 from commbench.hardware.network import interface_at, interface_name, network_advice
+from commbench.results.network_cards import interface_rails
 from commbench.world.rendezvous import address_for_peers
 
 from .cuda import CudaDevice, cuda_missing
@@ -86,6 +88,9 @@ class Gloo(Backend):
             return "none"
         copied = all(isinstance(step, COPIED_BY_GLOO) for step in moving)
         return "library" if copied else "pinned"
+
+    def rails(self, facts: Mapping[str, Any]) -> list[str]:
+        return [f"interface={name}" for name in interface_rails(facts)]
 
     def environment(self, cuda_ipc: Ipc, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {GLOO_INTERFACE: interface_name(interface)}

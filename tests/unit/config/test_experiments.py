@@ -37,6 +37,7 @@ ROWS = {
     "tp_dp",
     "moe_dispatch",
     "guidelines",
+    "acceptance",
 }
 OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
 
@@ -231,7 +232,7 @@ def test_another_timing_ends_the_files_own_duration(composer: ConfigComposer) ->
         ("experiment=exchange_quiz part=x", "part=x is unknown"),
         ("experiment=exchange_quiz sizes=[10]", "sizes=[10] is not a whole number of int32"),
         ("-m experiment=exchange_quiz,mlbench_p2p", "run one experiment at a time"),
-        ("experiment=nothing", "experiment=nothing is unknown; allowed: ec2_enhanced"),
+        ("experiment=nothing", "experiment=nothing is unknown; allowed: acceptance, ec2"),
     ],
 )
 def test_bad_words_are_one_line(

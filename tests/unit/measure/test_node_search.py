@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from composed import settings_of
 
-from commbench.config.settings import NodeSearch, Settings
+from commbench.config.settings import Settings
 from commbench.core.case import World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -105,7 +105,7 @@ def test_rows_without_a_time_are_no_evidence() -> None:
 
 
 def test_the_groups_are_nodes_of_several_ranks_or_named_switches() -> None:
-    switches = NodeSearch(switches={f"n{node}": f"leaf{node // 4}" for node in range(8)})
+    switches = {f"n{node}": f"leaf{node // 4}" for node in range(8)}
     by_switch = places_of(switches, Layout(8, 1), [f"n{node}" for node in range(8)])
     assert by_switch.groups == ("leaf0", "leaf1")
     by_node = places_of(switches, Layout(2, 4), ["a"] * 4 + ["b"] * 4)

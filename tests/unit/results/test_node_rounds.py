@@ -76,3 +76,24 @@ def test_no_round_follows_when_all_is_decided_or_the_rounds_are_spent() -> None:
     assert next_round(rounds, evidence_with(set(), {3}, 16), 16, seed=1).pairs == ()
     spent = rounds * (MOST_ROUNDS // 4)
     assert next_round(spent, evidence_with({3}, set(), 16), 16, seed=1).pairs == ()
+
+
+@for_each("layout", [(8, 2), (5, 8), (16, 4)])
+def test_ranks_of_one_node_never_meet_where_there_are_enough_nodes(layout: tuple[int, int]) -> None:
+    nodes, each = layout
+    size = nodes * each
+    rounds = [next_round([], None, size, 1, each)]
+    while len(rounds) < 4:
+        rounds.append(next_round(rounds, None, size, 1, each))
+    assert len(set(met(rounds))) == 4 * (nodes // 2) * each, "no two meet twice"
+    rounds.append(next_round(rounds, evidence_with({0, 1, 2}, {3}, size), size, 1, each))
+    rounds.append(next_round(rounds, evidence_with(set(range(size)), set(), size), size, 1, each))
+    for pairs in rounds:
+        assert all(first // each != second // each for first, second in pairs.pairs)
+        assert len(members(pairs.pairs)) == len(set(members(pairs.pairs)))
+
+
+def test_all_ranks_of_few_nodes_meet() -> None:
+    """A slow one of four nodes is in half of all pairs between nodes: nothing is typical there."""
+    rounds = first_rounds(8)
+    assert rounds[0] == next_round([], None, 8, 1, ranks_per_node=2)
