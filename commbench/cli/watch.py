@@ -30,7 +30,7 @@ A turn is left out while Slurm has another job on this node, or one that waits f
 Exit status of --once: 0 nothing has changed, 1 a change, 2 bad input, 3 ranks were lost,
 4 undecided: too few runs in the store, cases that were not measured, or a job of Slurm in the
 way."""
-WATCHING = FolderUse("watching with", "wait for the end of its turn, or end it")
+WATCHING = FolderUse("watching with", "end it, or use another --store")
 MOST_FRESH = 20
 ASK_AGAIN_S = 60.0  # whether Slurm's jobs are still in the way
 PROMETHEUS_SUFFIX = ".prom"  # node_exporter reads no other files

@@ -26,7 +26,7 @@ from commbench.cli.watch import next_due_s, watch_options
 from commbench.core.errors import ConfigError
 from commbench.measure.time_limits import TotalBudget
 from commbench.results.baseline_store import stored_runs
-from commbench.results.load import find_runs
+from commbench.results.load import find_runs, load_run
 from commbench.results.watch_state import WATCH_FOLDER, read_state, state_path
 from commbench.world.folder_lock import locked
 from commbench.writers.baseline_writer import add_runs
@@ -144,7 +144,7 @@ def test_a_change_is_shown_lasts_and_ends(
     store: Path, turn: Turn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_faster(store, CHANGE)
-    assert turn() == 1
+    assert turn("--fresh", "1") == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "4 cases: 4 slower" in out
     host = re.escape(socket.gethostname())
@@ -159,7 +159,7 @@ def test_a_change_is_shown_lasts_and_ends(
     assert {change.verdict for change in state.changes.values()} == {"slower"}
     assert {change.since_run for change in state.changes.values()} == {changed[0].name}
     # it lasts: nothing is measured again
-    assert turn() == 1
+    assert turn("--fresh", "1") == 1
     assert "4 slower" in capsys.readouterr().out
     again = read_state(store)
     assert again is not None
@@ -167,7 +167,7 @@ def test_a_change_is_shown_lasts_and_ends(
     assert again.changes == state.changes
     # it ends
     make_faster(store, 1 / CHANGE)
-    assert turn() == 0
+    assert turn("--fresh", "1") == 0
     assert "no longer slower" in capsys.readouterr().out
     assert len(stored_runs(store)) == RUNS + 1
     ended = read_state(store)
@@ -204,7 +204,7 @@ def test_a_run_that_showed_the_change_unnoticed_leaves_the_store(store: Path, tu
     make_faster(store, 1.13)
     late = stored_runs(store)[-1]
     scale(late, 1.1)
-    assert turn() == 1
+    assert turn("--fresh", "1") == 1
     state = read_state(store)
     assert state is not None
     assert {change.since_run for change in state.changes.values()} == {late.name}
@@ -234,7 +234,7 @@ def test_what_else_has_changed_is_shown(
         record = json.loads((run / "run.json").read_text())
         record["provenance"]["nodes"][0]["host.kernel"] = "5.10.0-old"
         (run / "run.json").write_text(json.dumps(record))
-    assert turn() == 1
+    assert turn("--fresh", "1") == 1
     out = " ".join(capsys.readouterr().out.split())
     assert re.search(r"changed with 20\S+: (\S+: .*)?host.kernel: 5\.10\.0-old ->", out)
     assert out.count("host.kernel") == 1, "once for all cases"
@@ -249,7 +249,7 @@ def test_a_new_version_of_the_library_is_compared_with_the_runs_before(
         pq.write_table(with_column(pq.read_table(path), "library", "of last year"), path)
     for software in store.glob("hardware=*/software=*"):
         software.rename(software.with_name("software=of-last-year"))
-    assert turn() == 1
+    assert turn("--fresh", "1") == 1
     assert "4 slower" in capsys.readouterr().out
 
 
@@ -366,6 +366,25 @@ def test_a_full_disk_loses_nothing(
     assert tree(copy) == before
     disk.free()
     assert take_turn(copy) == 0
+
+
+def test_a_disk_that_is_full_after_the_run_loses_neither_the_store_nor_the_run(
+    filled: Path, disk: Disk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(filled, disk.path / "store"))
+    before = tree(copy)
+
+    def and_fill(words: list[str], config_dir: str | None) -> int:
+        status = run_launch(words, config_dir)
+        disk.fill()
+        return status
+
+    monkeypatch.setattr(watch_turn, "run_launch", and_fill)
+    assert take_turn(copy) == 2
+    assert "state.json can't be written: No space left on device" in one_line(capsys)
+    assert before.items() <= tree(copy).items()
+    (run,) = find_runs(copy / WATCH_FOLDER / "runs")
+    assert load_run(run)["status"] == "done"
 
 
 def test_a_metrics_file_that_can_not_be_written_is_said_and_the_turn_is_stored(
