@@ -19,6 +19,7 @@ from commbench.benchmarks.traffic import parse_traffic
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
+from commbench.core.overlap import compute_time_ns
 from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher, Writer
 from commbench.core.secrets import recorded
@@ -318,6 +319,10 @@ def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple
     values = read(name)
     if name == "timing_mode":
         return _timing_modes(values, device)
+    if name == "overlap":
+        return tuple(None if value == "none" else value for value in values)
+    if name == "compute":
+        compute_time_ns(values)
     if name == "traffic":
         return tuple(parse_traffic(text or "").text for text in values)
     return values if isinstance(values, tuple) else (values,)

@@ -36,6 +36,7 @@ ROWS = {
     "fsdp_step",
     "tp_dp",
     "moe_dispatch",
+    "overlap",
     "guidelines",
 }
 OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
