@@ -109,9 +109,9 @@ class Shape:
 
     operations_per_sample: messages or collective calls in one sample; reported times are per
     operation. bytes_per_sample: payload that one sample moves, of all ranks whose clocks count.
-    headline: whose clock counts. median_of: what
-    the time per operation is, in words. single: whether a sample is one such operation, so
-    that percentiles of samples are those of operations.
+    headline: whose clock counts; of `ranks` only, where they are given. median_of: what the time
+    per operation is, in words. single: whether a sample is one such operation, so that percentiles
+    of samples are those of operations.
     """
 
     operations_per_sample: int
@@ -119,6 +119,7 @@ class Shape:
     headline: Headline
     median_of: str = "operation"
     single: bool = True
+    ranks: tuple[int, ...] | None = None
 
 
 class Benchmark(Protocol):

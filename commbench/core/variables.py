@@ -199,6 +199,13 @@ class Case:
         " the operation goes on), together (until both have ended)",
         default=None,
     )
+    groups: str | None = variable(
+        "operations that groups of ranks run at once; [ ] around the one whose time is taken",
+        default=None,
+        choices=(),
+        axis=True,
+        applies_to="operation",
+    )
     buffers: BufferUse | None = variable(
         "own: each message of a window has its own memory; shared: all share one buffer",
         default=None,

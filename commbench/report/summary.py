@@ -24,6 +24,7 @@ from commbench.results.flags import (
     is_bound,
     warnings_of,
 )
+from commbench.results.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
 from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from commbench.results.overlaps import (
     OVERLAP_HEADS,
@@ -170,6 +171,7 @@ class Summary:
     groups: list[tuple[str, ...]]  # cells below GROUP_HEADS
     differences: list[tuple[str, str, str]]
     overlaps: list[tuple[str, ...]]  # cells below OVERLAP_HEADS
+    gains: list[tuple[str, ...]]  # cells below GAIN_HEADS
 
     def sentences(self) -> list[str]:
         """The answers, beginning with what to choose; the doubts come last."""
@@ -318,6 +320,7 @@ def summarise_results(results: Results) -> Summary:
         run_groups(results.records),
         rank_differences(results.records),
         overlap_cells(overlap_results(row_dicts(cases[cases["timed"].notna()]))),
+        [gain.cells() for gain in group_gains(row_dicts(cases[cases["groups"].notna()]))],
     )
 
 
@@ -445,6 +448,8 @@ def summary_text(summary: Summary, top: int) -> str:
         _titled_table(launching, LAUNCH_HEADS, summary.overheads, top, terminal),
         _titled_table("Overlap", OVERLAP_HEADS, summary.overlaps, top, terminal)
         + (terminal.paragraph(OVERLAP_MEANING) if summary.overlaps else ""),
+        _titled_table("Groups at once", GAIN_HEADS, summary.gains, top, terminal)
+        + (terminal.paragraph(GAIN_MEANING) if summary.gains else ""),
         paragraphs(references, terminal),
         _titled_table("Flags", FLAG_HEADS, summary.flags, len(summary.flags), terminal),
         _titled_table("Not measured", LOST_HEADS, summary.lost, top, terminal)
