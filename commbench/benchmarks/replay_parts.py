@@ -3,7 +3,7 @@ its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -169,15 +169,21 @@ class Part:
 
     def _placed(self, step: Any, slot: int) -> Any:
         """The step with its views in this operation's buffers."""
-        values = {field.name: getattr(step, field.name) for field in fields(step)}
-        views = {
-            name: replace(view, buffer=self._named(view.buffer), slot=slot)
-            for name, view in values.items()
-            if isinstance(view, View)
-        }
-        if isinstance(step, Send | Recv):  # of the layout: messages need no group
-            return replace(step, peer=self.ranks[step.peer], **views)
-        return replace(step, **views)
+
+        def placed_view(view: View) -> View:
+            return replace(view, buffer=self._named(view.buffer), slot=slot)
+
+        return placed_operation(step, placed_view, self.ranks)
+
+
+def placed_operation(step: Any, placed_view: Callable[[View], View], ranks: Sequence[int]) -> Any:
+    """The operation with other views, of the group of these ranks of the layout. Messages need no
+    group, so their peers become ranks of the layout."""
+    values = {field.name: getattr(step, field.name) for field in fields(step)}
+    views = {name: placed_view(view) for name, view in values.items() if isinstance(view, View)}
+    if isinstance(step, Send | Recv):
+        return replace(step, peer=ranks[step.peer], **views)
+    return replace(step, **views)
 
 
 def part_and_buffer(name: str) -> tuple[int, str]:

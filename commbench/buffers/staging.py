@@ -11,6 +11,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ def staged_program(program: Program, rank: int) -> Program:
     `reset` stays on the device. Staging buffers follow the buffers of the program, under their
     names with @host.
     """
-    staged: list[Step] = []
+    parts: dict[str, list[Step]] = {"lead": [], "steps": [], "after": []}
     pending: dict[int, tuple[View, ...]] = {}  # request -> what it receives
-    for step in program.steps:
+    for staged, step in ((parts[name], step) for name in parts for step in getattr(program, name)):
         operation = steps.operation_of(step)
         group = steps.group_of(step)
         own_rank = rank if group is None else group.index(rank)
@@ -54,11 +55,12 @@ def staged_program(program: Program, rank: int) -> Program:
             pending[step.request] = received
             continue
         staged += [steps.Copy(_staging_view(view), view) for view in received]
-    operations = map(steps.operation_of, staged)
+    operations = map(steps.operation_of, chain.from_iterable(parts.values()))
     used = {view.buffer for step in operations for view in _views(step).values()}
     staging = (replace(spec, name=spec.name + SUFFIX) for spec in program.buffers)
     buffers = (*program.buffers, *(spec for spec in staging if spec.name in used))
-    return replace(program, buffers=buffers, steps=tuple(staged))
+    staged_parts: dict[str, Any] = {name: tuple(staged) for name, staged in parts.items()}
+    return replace(program, buffers=buffers, **staged_parts)
 
 
 def with_staging(

@@ -19,7 +19,9 @@ from commbench.benchmarks.each_node import REFUSED_AXES
 from commbench.benchmarks.traffic import parse_traffic
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
+from commbench.core.group_operations import DEFAULT_GROUPS, parse_group_operations
 from commbench.core.layout import Layout
+from commbench.core.overlap import compute_time_ns
 from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher, Writer
 from commbench.core.secrets import recorded
@@ -352,6 +354,12 @@ def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple
     values = read(name)
     if name == "timing_mode":
         return _timing_modes(values, device)
+    if name == "overlap":
+        return tuple(None if value == "none" else value for value in values)
+    if name == "compute":
+        compute_time_ns(values)
+    if name == "groups":
+        return tuple(parse_group_operations(text or DEFAULT_GROUPS).text for text in values)
     if name == "traffic":
         return tuple(parse_traffic(text or "").text for text in values)
     return values if isinstance(values, tuple) else (values,)

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .overlap import overlapped
 from .program import BufferSpec, Group, Pattern, Program, Send, Start, Step, WaitAll
 from .states import Headline
-from .variables import Cache, Case
+from .variables import Cache, Case, Timed
 
 
 @dataclass(frozen=True)
@@ -94,15 +95,23 @@ def version_of(library: str | None) -> str | None:
     return match[1].rstrip(",;)") if match else None
 
 
+TIMED_TEXTS: Mapping[Timed, str] = {
+    "communication": "operation alone",
+    "compute": "computation alone",
+    "compute_beside": "computation beside the operation",
+    "together": "operation and computation until the end of both",
+}
+
+
 @dataclass(frozen=True)
 class Shape:
     """How a sample becomes a number.
 
     operations_per_sample: messages or collective calls in one sample; reported times are per
     operation. bytes_per_sample: payload that one sample moves, of all ranks whose clocks count.
-    headline: whose clock counts. median_of: what
-    the time per operation is, in words. single: whether a sample is one such operation, so
-    that percentiles of samples are those of operations.
+    headline: whose clock counts; of `ranks` only, where they are given. median_of: what the time
+    per operation is, in words. single: whether a sample is one such operation, so that percentiles
+    of samples are those of operations.
     """
 
     operations_per_sample: int
@@ -110,6 +119,7 @@ class Shape:
     headline: Headline
     median_of: str = "operation"
     single: bool = True
+    ranks: tuple[int, ...] | None = None
 
 
 class Benchmark(Protocol):
@@ -189,7 +199,8 @@ class CaseGroup:
 @dataclass(frozen=True)
 class Planned:
     """A case in its world. `members` are world ranks in the order of the layout's ranks; `skip` is
-    a reason or None."""
+    a reason or None. `compute_amount`: of an overlap, see core.overlap.compute_step; None until all
+    ranks know it."""
 
     order: int
     case: Case
@@ -198,6 +209,7 @@ class Planned:
     pool: int  # copies of the buffers for rotation
     node_bytes: int  # of the fullest node
     skip: str | None
+    compute_amount: int | None = None
 
     @property
     def size(self) -> int:
@@ -220,7 +232,8 @@ class Planned:
         """The program of a rank of the layout. Built once and kept with this object, not with
         copies (`replace`)."""
         if rank not in self._programs:
-            self._programs[rank] = self.benchmark.program(self.case, rank, self.size)
+            own = self.benchmark.program(self.case, rank, self.size)
+            self._programs[rank] = overlapped(own, self.case, self.compute_amount)
         return self._programs[rank]
 
     @cached_property
@@ -234,6 +247,8 @@ class Planned:
 
     def buffers(self, rank: int) -> tuple[BufferSpec, ...]:
         """The buffers of a rank of the layout."""
+        if self.case.timed == "compute":
+            return ()
         return self.benchmark.buffers(self.case, rank, self.size)
 
     @property
@@ -245,7 +260,18 @@ class Planned:
 
     @cached_property
     def shape(self) -> Shape:
-        return self.benchmark.shape(self.case, self.size)
+        """That of the benchmark; in an overlap whole samples are timed, and only communication
+        alone has a rate."""
+        shape = self.benchmark.shape(self.case, self.size)
+        timed = self.case.timed
+        if timed is None:
+            return shape
+        return Shape(
+            operations_per_sample=1,
+            bytes_per_sample=shape.bytes_per_sample if timed == "communication" else 0,
+            headline=shape.headline,
+            median_of=TIMED_TEXTS[timed],
+        )
 
     @cached_property
     def operation(self) -> type[Step] | None:
@@ -265,7 +291,8 @@ class Planned:
         """The largest number of messages to one peer that the initiator posts before it waits."""
         most = 0
         posted = Counter[int]()
-        for step in self.program(self.senders[0]).steps if self.active else ():
+        program = self.program(self.senders[0]) if self.active else Program()
+        for step in program.from_lead:
             if isinstance(step, WaitAll):
                 most = max(most, *posted.values(), 0)
                 posted = Counter()

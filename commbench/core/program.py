@@ -185,7 +185,8 @@ class Sleep:
 
 @dataclass(frozen=True)
 class MemoryStream:
-    """Copies that many bytes between two buffers of its own."""
+    """Copies that many bytes between two buffers of its own, each time from other memory than the
+    last one, until it is through."""
 
     size_bytes: int
 
@@ -277,11 +278,14 @@ def with_operation(step: Step, operation: Operation) -> Step:
 
 @dataclass(frozen=True)
 class Program:
-    """`steps` are timed, `reset` runs untimed before them."""
+    """`steps` are timed. Untimed are `reset`, before the ranks meet, `lead` between that and the
+    steps, such as the start of what goes on beside them, and `after`, such as the wait for it."""
 
     buffers: tuple[BufferSpec, ...] = ()
     steps: tuple[Step, ...] = ()
     reset: tuple[Step, ...] = ()
+    lead: tuple[Step, ...] = ()
+    after: tuple[Step, ...] = ()
 
     @property
     def operation(self) -> type[Step] | None:
@@ -292,16 +296,23 @@ class Program:
         return kinds.pop() if len(kinds) == 1 else None
 
     @property
+    def from_lead(self) -> tuple[Step, ...]:
+        """The steps of a repetition after the ranks have met, timed or not."""
+        if not self.lead and not self.after:  # thousands of steps need no copy
+            return self.steps
+        return (*self.lead, *self.steps, *self.after)
+
+    @property
     def groups(self) -> frozenset[Group]:
-        """The groups of its timed steps."""
-        groups = map(group_of, self.steps)
+        """The groups of its steps."""
+        groups = map(group_of, self.from_lead)
         return frozenset(group for group in groups if group is not None)
 
     @property
     def rewrites(self) -> bool:
-        """Whether timed steps write elements of a buffer more than once."""
+        """Whether its steps write elements of a buffer more than once."""
         written = dict[tuple[str, int], list[View]]()
-        for step in map(operation_of, self.steps):
+        for step in map(operation_of, self.from_lead):
             view = _written(step)
             if view is None:
                 continue
@@ -315,7 +326,7 @@ class Program:
     def unfinished(self) -> set[int]:
         """The requests that no later WaitAll completes."""
         pending: set[int] = set()
-        for step in self.steps:
+        for step in self.from_lead:
             if isinstance(step, Start):
                 pending.add(step.request)
             elif isinstance(step, WaitAll):
@@ -323,7 +334,8 @@ class Program:
         return pending
 
     def repeated(self, k: int) -> Program:
-        """The program with k samples between two stamps (block_k)."""
+        """The program with k samples between two stamps (block_k); only 1 with steps before or
+        after them that are not timed."""
         return replace(self, steps=self.steps * k)
 
 

@@ -30,6 +30,8 @@ ReductionName = Literal["sum", "prod", "min", "max", "avg"]
 Ipc = Literal["auto", "on", "off"]
 Binding = Literal["auto", "core", "numa", "none"]
 Gaps = Literal["none", "sleep", "matmul"]
+Overlap = Literal["sleep", "memory", "matmul"]
+Timed = Literal["communication", "compute", "compute_beside", "together"]
 Options = tuple[tuple[str, str], ...]  # names and values, sorted
 
 VariableKind = Literal["text", "integer", "flag", "map"]
@@ -182,6 +184,29 @@ class Case:
     )
     late: str | None = variable(
         "rank that begins each operation of a job later, and by how much",
+        default=None,
+        choices=(),
+        axis=True,
+        applies_to="operation",
+    )
+    overlap: Overlap | None = variable(
+        "what the ranks compute while the operation goes on: sleep, memory (copies), matmul",
+        default=None,
+        choices=("none", *get_args(Overlap)),
+        axis=True,
+    )
+    compute: str | None = variable(
+        "time of that computation alone, as 100us; null: about that of the communication alone",
+        default=None,
+        choices=(),
+    )
+    timed: Timed | None = variable(
+        "of an overlap: communication, compute (each alone), compute_beside (the computation, while"
+        " the operation goes on), together (until both have ended)",
+        default=None,
+    )
+    groups: str | None = variable(
+        "operations that groups of ranks run at once; [ ] around the one whose time is taken",
         default=None,
         choices=(),
         axis=True,

@@ -72,9 +72,10 @@ class DeviceRunner:
         self.progress = np.array([0, -1], dtype=np.int64)
         self._device = device
         self._pool = pool
-        self._enter, self._before, self._steps = (
-            LoopSource(pool).routine(part) for part in (calls.enter, calls.before, calls.steps)
-        )
+        self._enter = LoopSource(pool).routine(calls.enter)
+        # one function: a wait after the steps is for requests of those before
+        self._run = LoopSource(pool).routine(calls.before, calls.steps, calls.after)
+        self._has_after = bool(calls.after)
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
@@ -84,6 +85,8 @@ class DeviceRunner:
             for repetition in range(n):
                 self.progress[0] = repetition
                 stamps[0, repetition] = self._repetition(repetition % self._pool)
+            if self._has_after:  # no later repetition waits for it
+                self._device.synchronise()
         return stamps
 
     def _repetition(self, copy: int) -> tuple[int, int]:
@@ -93,12 +96,15 @@ class DeviceRunner:
 
 class HostSync(DeviceRunner):
     def _repetition(self, copy: int) -> tuple[int, int]:
-        self._before(copy)
-        self._device.synchronise()
-        begin = now_ns()
-        self._steps(copy)
-        self._device.synchronise()
-        return begin, now_ns()
+        instants: list[int] = []
+
+        def mark() -> None:
+            self._device.synchronise()
+            instants.append(now_ns())
+
+        self._run(copy, mark, mark)
+        begin, end = instants
+        return begin, end
 
 
 class EventTimed(DeviceRunner):
@@ -108,21 +114,20 @@ class EventTimed(DeviceRunner):
         super().__init__(device, calls, pool)
         self._begin = device.event()
         self._end = device.event()
+        self._record_begin = partial(device.record, self._begin)
+        self._record_end = partial(device.record, self._end)
         self._hold_s = _bounded_hold_s(CALL_S * len((*calls.before, *calls.steps)))
 
     def _enqueue(self, copy: int) -> None:
-        """Enqueue the work between the two events."""
-        self._steps(copy)
+        """Enqueue a repetition and its two events."""
+        self._run(copy, self._record_begin, self._record_end)
 
     def _repetition(self, copy: int) -> tuple[int, int]:
         """The duration is that of the GPU's events, and its end the host's time, so that
         repetitions are in order."""
         self._device.hold(self._hold_s)
         before_ns = now_ns()
-        self._before(copy)
-        self._device.record(self._begin)
         self._enqueue(copy)
-        self._device.record(self._end)
         enqueued_s = (now_ns() - before_ns) * 1e-9
         self._device.host_bound += self._device.happened(self._begin)
         self._device.synchronise()
@@ -146,12 +151,17 @@ class Graph(EventTimed):
     def __init__(self, device: GpuStream, calls: Lowered[Call], pool: int) -> None:
         super().__init__(device, calls, pool)
         device.synchronise()
+        self._before = LoopSource(pool).routine(calls.before)
+        steps = LoopSource(pool).routine(calls.steps)
         with measured_calls():
-            self._graphs = [device.capture(partial(self._steps, copy)) for copy in range(pool)]
+            self._graphs = [device.capture(partial(steps, copy)) for copy in range(pool)]
         self._uploaded: set[int] = set()
 
     def _enqueue(self, copy: int) -> None:
+        self._before(copy)
+        self._record_begin()
         self._graphs[copy]()
+        self._record_end()
 
     def _repetition(self, copy: int) -> tuple[int, int]:
         if copy not in self._uploaded:  # the first launch does that

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain, zip_longest
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -51,7 +51,7 @@ UnsupportedForms = Mapping[tuple[type[Step], bool], str]  # (operation, in place
 @dataclass(frozen=True)
 class Lowered(Generic[T]):
     """`enter` runs once per block, `before` ahead of the first stamp of each repetition, `steps`
-    between the stamps.
+    between the stamps, `after` behind the second one.
 
     `windowed`: after `before`, the engine waits until the agreed start of the repetition.
     """
@@ -60,6 +60,7 @@ class Lowered(Generic[T]):
     before: tuple[T, ...] = ()
     enter: tuple[T, ...] = ()
     windowed: bool = False
+    after: tuple[T, ...] = ()
 
     @classmethod
     def of(cls, program: Program, sync: Sync | None, lower: Callable[[Step], T]) -> Lowered[T]:
@@ -74,14 +75,15 @@ class Lowered(Generic[T]):
                 f"the program ends without a WaitAll for its requests {sorted(program.unfinished)}"
             )
         each_repetition = sync == "barrier"
-        before = (*program.reset, Barrier()) if each_repetition else program.reset
+        met = (Barrier(),) if each_repetition else ()
         enter = () if each_repetition or sync is None else (Barrier(),)
+        before = (*program.reset, *met, *program.lead)
         # in this order: a lowering may keep state from one step to the next
-        steps, before_calls, enter_calls = (
+        before_calls, steps, after, enter_calls = (
             tuple(call for step in part if (call := lower(step)) is not NO_CALL)
-            for part in (program.steps, before, enter)
+            for part in (before, program.steps, program.after, enter)
         )
-        return cls(steps, before_calls, enter_calls, sync == "window")
+        return cls(steps, before_calls, enter_calls, sync == "window", after)
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class NativeCall:
 
 def form_missing(table: UnsupportedForms, program: Program) -> str | None:
     """The table's reason for the first step whose form it names; None if it names none."""
-    operations = map(operation_of, program.steps)
+    operations = map(operation_of, program.from_lead)
     reasons = (table.get((type(step), in_place(step))) for step in operations)
     return next((reason for reason in reasons if reason is not None), None)
 
@@ -163,7 +165,7 @@ def displacements(counts: Sequence[int]) -> list[int]:
 
 def has_collectives(program: Program) -> bool:
     """Whether a backend of messages and barriers only can't lower the program."""
-    operations = map(operation_of, program.steps)
+    operations = map(operation_of, program.from_lead)
     return bool(program.groups) or not all(
         isinstance(step, Message | WaitAll | Barrier | Copy | Compute) for step in operations
     )
@@ -180,9 +182,9 @@ class Reduction:
 
 
 def reductions(program: Program) -> Iterator[Reduction]:
-    """The reductions of the timed steps."""
+    """The reductions of its steps."""
     specs = {spec.name: spec for spec in program.buffers}
-    for step in map(operation_of, program.steps):
+    for step in map(operation_of, program.from_lead):
         if isinstance(step, AllReduce | Reduce | ReduceScatter):
             # each rank has these: only the root may have the result of a Reduce
             view = step.recv if isinstance(step, ReduceScatter) else step.send
@@ -267,6 +269,7 @@ class LoopSource:
         enter = [self._line(call) for call in calls.enter]
         before = [self._line(call) for call in calls.before]
         timed = [self._line(call) for call in calls.steps]
+        after = [self._line(call) for call in calls.after]
         rotate = [f"{name} = {name}_all[k]" for name in self._rotating]
         advance = ["k += 1", f"if k == {self._pool}: k = 0"] if rotate else []
         # the stamp after the wait decides: a rank that lost its core during the wait began late,
@@ -276,7 +279,7 @@ class LoopSource:
         )
         body = [
             "progress[0] = r", *rotate, *before, *wait,
-            "t0 = clock()", *timed, "t1 = clock()",
+            "t0 = clock()", *timed, "t1 = clock()", *after,
             "row = stamps[r]; row[0] = t0; row[1] = t1", *advance,
         ]  # fmt: skip
         parameters = ", starts, sleep_until" if calls.windowed else ""
@@ -288,11 +291,16 @@ class LoopSource:
         ]
         return self._compile("\n        ".join(["\n    ".join(head), *body]))
 
-    def routine(self, calls: Sequence[Call]) -> Callable[[int], None]:
-        """The calls as a function of the copy that they use."""
-        lines = [self._line(call) for call in calls]
+    def routine(self, *parts: Sequence[Call]) -> Callable[..., None]:
+        """The calls as a function of the copy that they use, and of what it calls between each two
+        parts."""
+        marks = [f"mark{number}" for number in range(len(parts) - 1)]
+        lines = [[self._line(call) for call in part] for part in parts]
         rotate = [f"{name} = {name}_all[k]" for name in self._rotating]
-        return self._compile("\n    ".join(["def loop(k):", *rotate, *lines, "pass"]))
+        between = [[f"{mark}()"] for mark in marks]
+        body = chain.from_iterable(chain.from_iterable(zip_longest(lines, between, fillvalue=())))
+        head = f"def loop({', '.join(('k', *marks))}):"
+        return self._compile("\n    ".join([head, *rotate, *body, "pass"]))
 
     def _compile(self, text: str) -> Callable[..., None]:
         """`text` defines `loop`; its names become local to a function around it, which is faster

@@ -27,7 +27,7 @@ from commbench.core.errors import CommunicationError
 from commbench.core.program import Compute, Matmul, MatmulFor, MemoryStream, Sleep
 from commbench.core.terminal import first_line
 
-from .compute import square_matrices
+from .compute import STREAM_BYTES, square_matrices
 from .lowered import Lowered, NativeCall, sleep_until
 
 MAX_ARGS = 10
@@ -38,8 +38,8 @@ WIDE = 2
 ARGS = 3  # columns of a row of the call table; arguments follow from ARGS on
 ROW = ARGS + MAX_ARGS
 SIGNATURE = (
-    "void(int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1], int64[::1], int64[:,::1],"
-    " int64[::1], int64[::1])"
+    "void(int64[:,:,::1], int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1], int64[::1],"
+    " int64[:,::1], int64[::1], int64[::1])"
 )
 MONOTONIC = time.CLOCK_MONOTONIC
 if config.DISABLE_JIT:
@@ -52,10 +52,11 @@ class NativeRunner:
     def __init__(self, calls: Lowered[NativeCall], pool: int, keep: object) -> None:
         self.progress = np.zeros(2, dtype=np.int64)
         self._keep = keep
-        self.calls = tuple(call.name for call in calls.steps)
+        self.calls = tuple(call.name for call in (*calls.steps, *calls.after))
         self._enter = call_table(calls.enter, 1)
         self._before = call_table(calls.before, pool)
         self._timed = call_table(calls.steps, pool)
+        self._after = call_table(calls.after, pool)
         self._windowed = calls.windowed
         self._clock = _clock_address()
 
@@ -71,15 +72,17 @@ class NativeRunner:
         clock = (self._clock, time.CLOCK_MONOTONIC, timespec)
         no_starts = np.zeros(0, dtype=np.int64)
         unused_stamps = np.zeros((1, 2), dtype=np.int64)
+        nothing = call_table((), 1)
         run_table(
-            self._enter, call_table((), 1), *clock, no_starts, unused_stamps, self.progress, failed
+            self._enter, nothing, nothing, *clock, no_starts, unused_stamps, self.progress, failed
         )
         entered = failed[0] < 0
         if entered:
             if starts is not None:
                 sleep_until(int(starts[0]))
             instants = no_starts if starts is None else starts
-            run_table(self._before, self._timed, *clock, instants, stamps[0], self.progress, failed)
+            tables = (self._before, self._timed, self._after)
+            run_table(*tables, *clock, instants, stamps[0], self.progress, failed)
         if failed[0] >= 0:
             step = (
                 self.calls[failed[0]]
@@ -158,6 +161,7 @@ def _call(row: Any) -> Any:
 def _run_table(
     before: Any,
     timed: Any,
+    after: Any,
     clock: int,
     clock_id: int,
     timespec: Any,
@@ -180,7 +184,7 @@ def _run_table(
         for step in range(before.shape[1]):
             code = _call(before[copy, step])
             if code != 0 and before[copy, step, CHECKED] != 0:
-                failed[0] = timed.shape[1]
+                failed[0] = timed.shape[1] + after.shape[1]
                 failed[1] = code
                 return
         if windowed:
@@ -195,6 +199,13 @@ def _run_table(
                 failed[1] = code
                 return
         stamps[repetition, 1] = _read(clock, clock_id, timespec)
+        for step in range(after.shape[1]):
+            progress[1] = timed.shape[1] + step
+            code = _call(after[copy, step])
+            if code != 0 and after[copy, step, CHECKED] != 0:
+                failed[0] = timed.shape[1] + step
+                failed[1] = code
+                return
 
 
 def compiled(loop: Callable[..., None]) -> tuple[Any, str | None]:
@@ -247,6 +258,20 @@ def _native_multiply_for(
     return 0
 
 
+def _native_stream(
+    target: int, source: int, position: int, size_bytes: int, stream_bytes: int, memcpy: int
+) -> int:
+    """`position`: the address of the number at which the stream goes on."""
+    begin = carray(_address_as_void_pointer(position), (1,), int64)
+    left = size_bytes
+    while left > 0:
+        part = min(left, stream_bytes - begin[0])
+        _c_call(memcpy, (target + begin[0], source + begin[0], part))
+        left -= part
+        begin[0] = (begin[0] + part) % stream_bytes
+    return 0
+
+
 @lru_cache
 def _compiled_address(function: Callable[..., int]) -> int:
     """Of a function of integers as machine code. Compiled when it is first used: most programs
@@ -257,17 +282,21 @@ def _compiled_address(function: Callable[..., int]) -> int:
 
 
 def native_compute(step: Compute) -> tuple[NativeCall, Any]:
-    """The computation as a C call (nanosleep, memcpy) or numba's loop (a product of matrices), and
-    the memory that it works on, which must live as long."""
+    """The computation as a C call (nanosleep) or a loop of numba's (copies, products of matrices),
+    and the memory that it works on, which must live as long."""
     match step:
         case Sleep(duration_ns):
             timespec = np.array(divmod(duration_ns, 1_000_000_000), dtype=np.int64)
             return _c_library_call("nanosleep", (timespec.ctypes.data, 0)), timespec
         case MemoryStream(size_bytes):
-            target = np.ones(size_bytes, np.uint8)
-            source = np.ones(size_bytes, np.uint8)
-            args = (target.ctypes.data, source.ctypes.data, size_bytes)
-            return _c_library_call("memcpy", args), (target, source)
+            target = np.ones(STREAM_BYTES, np.uint8)
+            source = np.ones(STREAM_BYTES, np.uint8)
+            position = np.zeros(1, dtype=np.int64)
+            copy_address = _c_library_call("memcpy", ()).address
+            addresses = (int(each.ctypes.data) for each in (target, source, position))
+            numbers = (*addresses, size_bytes, STREAM_BYTES, copy_address)
+            call = NativeCall("stream", _compiled_address(_native_stream), numbers)
+            return call, (target, source, position)
         case Matmul(size, repetitions):
             memory = square_matrices(size)
             addresses = (int(matrix.ctypes.data) for matrix in memory)

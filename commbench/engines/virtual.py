@@ -54,6 +54,9 @@ class Model:
     the second rank of `slow_pair` ("0-2", one direction) and on all links of `slow_rank`,
     `other_node_factor` between nodes. Ranks are those of the layout. The slowest link of the ring
     over its ranks sets the pace of a collective.
+
+    Operations that a rank has started go on at `progress_share` of their speed while it computes
+    (1: the computation hides them, 0: they wait), and it computes `compute_factor` times longer.
     """
 
     latency_s: float = 2e-6
@@ -72,6 +75,8 @@ class Model:
     slow_rank: int | None = None
     slow_factor: float = 1.0
     other_node_factor: float = 1.0
+    progress_share: float = 1.0
+    compute_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if self.slow_pair is not None and not re.fullmatch(
@@ -81,7 +86,9 @@ class Model:
                 f"slow_pair={self.slow_pair} is not a pair of ranks; write sender-receiver,"
                 " e.g. 0-2"
             )
-        for name in ("slow_factor", "other_node_factor"):
+        if not 0 <= self.progress_share <= 1:
+            raise ConfigError(f"progress_share={self.progress_share} is no share; give 0 to 1")
+        for name in ("slow_factor", "other_node_factor", "compute_factor"):
             factor = getattr(self, name)
             if not 0 < factor < math.inf:
                 raise ConfigError(
@@ -108,7 +115,7 @@ class Model:
         return message_bytes / (self.bandwidth_gb_per_s * 1e9)
 
     def compute_s(self, step: Compute) -> float:
-        """The time of a computation; communication beside it does not slow it."""
+        """The time of a computation without communication beside it."""
         match step:
             case steps.Sleep(duration_ns) | steps.MatmulFor(_, duration_ns):
                 return duration_ns * 1e-9
@@ -156,7 +163,7 @@ class VirtualRunner:
         self._noise_state = 0.0
         self._now_s = 0.0
         self._done = 0
-        # of the last block: the copies and contents that it moved, and its ends without noise
+        # of the last block: the copies and contents that it moved, and its times without noise
         self._last: tuple[int, int, VirtualTimes] | None = None
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
@@ -172,34 +179,33 @@ class VirtualRunner:
             delays[self._model.straggler_rank] = (
                 index % every == every - 1
             ) * self._model.straggler_s
-        ends = self._ends(delays, copies=min(n, pool)) * self._noise_factors(n)
+        times = self._times(delays, copies=min(n, pool)) * self._noise_factors(n)
         corrupt_rank = self._model.corrupt_rank
         if corrupt_rank is not None and self._done + n > self._model.corrupt_after:
             for name, buffer in self._buffers.get(corrupt_rank, {}).items():
                 if name in ("recv", "data"):
                     buffer.words()[0] += 1
-        durations = ends.max(axis=0)
+        durations = times[1].max(axis=0)
         begins = self._now_s + np.concatenate(([0.0], np.cumsum(durations)[:-1]))
         self._now_s += float(durations.sum())
         self._done += n
         self.progress[:] = n, 0
-        begins = np.broadcast_to(begins, ends.shape)
-        return np.rint(np.stack([begins, begins + ends], axis=2) * 1e9).astype(np.int64)
+        return np.rint(np.moveaxis(begins + times, 0, 2) * 1e9).astype(np.int64)
 
-    def _ends(self, delays: Mapping[int, VirtualTimes], copies: int) -> VirtualTimes:
-        """Seconds [ranks, n or 1] from the start of a repetition to the end on each rank. A block
-        is not run again if it would move the same bytes in the same time."""
+    def _times(self, delays: Mapping[int, VirtualTimes], copies: int) -> VirtualTimes:
+        """See VirtualBlock.run, for n or 1 repetitions. A block is not run again if it would move
+        the same bytes in the same time."""
         writes = sum(buffer.writes for own in self._buffers.values() for buffer in own.values())
         if self._last is not None and self._last[0] >= copies and self._last[1] == writes:
             return self._last[2]
         block = VirtualBlock(
             self._programs, self._buffers, self._model, self._nodes, delays, copies
         )
-        ends = block.run()
+        times = block.run()
         is_repeatable = not delays and self._model.corrupt_rank is None
         if is_repeatable and self._reads_what_is_not_written:
-            self._last = copies, writes, ends
-        return ends
+            self._last = copies, writes, times
+        return times
 
     @cached_property
     def _reads_what_is_not_written(self) -> bool:
@@ -207,7 +213,7 @@ class VirtualRunner:
         for program in self._programs.values():
             sent = set()
             received = set()
-            for step in map(steps.operation_of, (*program.reset, *program.steps)):
+            for step in map(steps.operation_of, (*program.reset, *program.from_lead)):
                 if isinstance(step, steps.Send):
                     sent.add(step.data.buffer)
                 elif isinstance(step, steps.Recv):
@@ -245,11 +251,13 @@ class Meeting:
 class VirtualBlock:
     """One pass over the programs of all ranks.
 
-    `clock[rank]` is a vector of seconds since the repetition began, `todo[rank]` holds the steps
-    that are left, `in_flight` messages with their arrival times by (sender, receiver),
-    `link_free_s` when that link can take the next one, `calls` by ranks and rank the collectives of
-    these that it has joined so far, `meetings` each of them by its number, `requests` by (rank,
-    request) a pending receive or collective, or the time at which a send or copy ends.
+    `clock[rank]` is a vector of seconds since the repetition began, `begins[rank]` and `ends[rank]`
+    what it was before and after the timed steps, `todo[rank]` holds the steps that are left,
+    `in_flight` messages with their arrival times by (sender, receiver), `link_free_s` when that
+    link can take the next one, `calls` by ranks and rank the collectives of these that it has
+    joined so far, `meetings` each of them by its number, `requests` by (rank, request) a pending
+    receive or collective, or the time at which a send or copy ends. `computed_s` is how long a rank
+    has computed so far, `computed_before` what that was when a request was started.
     """
 
     programs: Mapping[int, Program]
@@ -259,6 +267,8 @@ class VirtualBlock:
     delays: Mapping[int, VirtualTimes]
     copies: int
     clock: dict[int, Any] = field(default_factory=dict)
+    begins: dict[int, Any] = field(default_factory=dict)
+    ends: dict[int, Any] = field(default_factory=dict)
     todo: dict[int, deque[Step]] = field(default_factory=dict)
     in_flight: dict[tuple[int, int], deque[tuple[Any, Words]]] = field(
         default_factory=lambda: defaultdict(deque)
@@ -267,27 +277,41 @@ class VirtualBlock:
     calls: dict[tuple[Group, int], int] = field(default_factory=lambda: defaultdict(int))
     meetings: dict[tuple[Group, int], Meeting] = field(default_factory=lambda: defaultdict(Meeting))
     requests: dict[tuple[int, int], Any] = field(default_factory=dict)
+    computed_s: dict[int, float] = field(default_factory=dict)
+    computed_before: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def run(self) -> VirtualTimes:
-        """Seconds [ranks, n] from the start of a repetition to the end on each rank."""
+        """Seconds [2, ranks, n] from the start of a repetition to the begin and end of the timed
+        steps of each rank. A rank without a lead begins with the repetition, also one that is
+        late."""
         for rank, program in sorted(self.programs.items()):
             if program.steps:
                 self.clock[rank] = self.delays.get(rank, 0.0)
-                self.todo[rank] = deque(program.steps)
+                self.todo[rank] = deque(program.from_lead)
                 for step in program.reset:
                     self._copy(rank, step)
         while waiting := [rank for rank, steps_left in self.todo.items() if steps_left]:
             if not sum(self._advance(rank) for rank in waiting):
                 raise CommunicationError(f"deadlock: ranks {waiting} wait for one another")
-        ends = [np.atleast_1d(self.clock.get(rank, 0.0)) for rank in sorted(self.programs)]
-        return np.stack(np.broadcast_arrays(*ends))
+        times = [
+            np.atleast_1d(seconds.get(rank, 0.0))
+            for seconds in (self.begins, self.ends)
+            for rank in sorted(self.programs)
+        ]
+        same_length = np.stack(np.broadcast_arrays(*times))
+        return same_length.reshape(2, len(self.programs), -1)
 
     def _advance(self, rank: int) -> bool:
         """Run steps of the rank until it has to wait for others; returns whether it ran any."""
         todo = self.todo[rank]
         before = len(todo)
+        program = self.programs[rank]
         while todo and self._try(rank, todo[0]):
             todo.popleft()
+            if len(todo) == len(program.steps) + len(program.after):
+                self.begins[rank] = self.clock[rank]
+            if len(todo) == len(program.after):
+                self.ends[rank] = self.clock[rank]
         return len(todo) < before
 
     def _try(self, rank: int, step: Step) -> bool:
@@ -298,6 +322,7 @@ class VirtualBlock:
                 return all(self._complete(rank, request) for request in requests)
             case steps.Start(operation, request):
                 self.requests[rank, request] = self._begin(rank, operation)
+                self.computed_before[rank, request] = self.computed_s.get(rank, 0.0)
                 self.clock[rank] = self.clock[rank] + self.model.call_s
                 return True
             case _:
@@ -317,22 +342,39 @@ class VirtualBlock:
             case steps.Copy():
                 return self._start_copy(rank, step)
             case _ if isinstance(step, steps.Compute):
-                return self.clock[rank] + self.model.compute_s(step)
+                return self._compute(rank, step)
             case _:
                 return self._arrive(rank, step, tuple(self.todo) if group is None else group)
+
+    def _compute(self, rank: int, step: Compute) -> Any:
+        """Returns the time at which the computation ends."""
+        is_beside = any(of_rank == rank for of_rank, _ in self.requests)
+        duration_s = self.model.compute_s(step) * (self.model.compute_factor if is_beside else 1.0)
+        self.computed_s[rank] = self.computed_s.get(rank, 0.0) + duration_s
+        return self.clock[rank] + duration_s
+
+    def _delay_s(self, rank: int, request: int) -> float:
+        """How much later an operation ends because its rank has computed since it was started. One
+        that ended before does not end later, but then the rank is beyond that time, too."""
+        before_s = self.computed_before.get((rank, request))
+        if before_s is None:
+            return 0.0
+        computed_s = self.computed_s.get(rank, 0.0) - before_s
+        return (1.0 - self.model.progress_share) * computed_s
 
     def _complete(self, rank: int, request: int) -> bool:
         """Wait for an operation; returns False if others have to do something first."""
         pending = self.requests.get((rank, request), self.clock[rank])
+        delay_s = self._delay_s(rank, request)
         if isinstance(pending, steps.Recv):
-            if not self._receive(rank, pending.peer, pending.data):
+            if not self._receive(rank, pending.peer, pending.data, delay_s):
                 return False
         elif not isinstance(pending, Meeting):
-            self.clock[rank] = np.maximum(self.clock[rank], pending)
+            self.clock[rank] = np.maximum(self.clock[rank], pending + delay_s)
         elif pending.end_s is None:
             return False
         else:
-            self.clock[rank] = np.maximum(self.clock[rank], pending.end_s)
+            self.clock[rank] = np.maximum(self.clock[rank], pending.end_s + delay_s)
         self.requests.pop((rank, request), None)
         return True
 
@@ -352,12 +394,12 @@ class VirtualBlock:
     def _link_factor(self, sender: int, receiver: int) -> float:
         return self.model.link_factor(sender, receiver, self.nodes[sender] == self.nodes[receiver])
 
-    def _receive(self, rank: int, peer: int, view: View) -> bool:
+    def _receive(self, rank: int, peer: int, view: View, delay_s: float) -> bool:
         if not self.in_flight[peer, rank]:
             return False
         arrival, payload = self.in_flight[peer, rank].popleft()
         self.words(rank, view)[:] = payload
-        self.clock[rank] = np.maximum(self.clock[rank] + self.model.call_s, arrival)
+        self.clock[rank] = np.maximum(self.clock[rank] + self.model.call_s, arrival + delay_s)
         return True
 
     def _arrive(self, rank: int, step: Operation, ranks: Group) -> Meeting:

@@ -4,7 +4,7 @@ copies."""
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,16 +14,21 @@ from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.core.errors import Unsupported
+from commbench.core.overlap import compute_step
 from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import Communicator, Runner
-from commbench.core.variables import Mode, TimingMode
+from commbench.core.variables import Mode, Overlap, TimingMode
 from commbench.engines.lowered import Lowered, PythonRunner, now_ns
 from commbench.hardware import nvml
 
+from .compute_amounts import unit_name
 from .statistics import Series
 
 CALL_REPETITIONS = 200
 COPY_REPETITIONS = 20
+COMPUTE_REPETITIONS = 5
+NS_S = 1e-9
+CALIBRATED_AMOUNTS: Mapping[Overlap, int] = {"sleep": 1_000_000, "memory": 2**25, "matmul": 500}
 EMPTY_REPETITIONS = 20_000
 COPIES_PER_SAMPLE = 8  # so that waiting for them does not affect the rate
 COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
@@ -95,6 +100,31 @@ def call_overheads_s(communicator: Communicator, cases: Iterable[Planned]) -> di
             )
             overheads[engine] = _median_elapsed_s(runner(CALL_REPETITIONS))
     return overheads
+
+
+def compute_units_s(communicator: Communicator, cases: Iterable[Planned]) -> dict[str, float]:
+    """Seconds of a unit of each computation of the cases, by `unit_name`: of 1 ns of sleep, a byte
+    to copy, a matrix to multiply. Without one that the backend refuses."""
+    units = dict[str, float]()
+    wanted = {
+        (planned.case.engine, planned.case.overlap): planned.case.mode
+        for planned in cases
+        if planned.case.overlap is not None and not planned.skip
+    }
+    for (engine, kind), mode in wanted.items():
+        assert kind is not None
+        if kind == "sleep" and mode.device == "cpu":
+            units[unit_name(engine, kind)] = NS_S
+            continue
+        amount = CALIBRATED_AMOUNTS[kind]
+        program = Program(steps=(compute_step(kind, amount),))
+        timing_mode: TimingMode = "host" if mode.device == "cpu" else "host_sync"
+        plain = replace(mode, sync="none", timing_mode=timing_mode, staging="none")
+        with suppress(Unsupported, MemoryError):
+            runner = communicator.prepare({0: program}, {0: {}}, plain)
+            runner(1)
+            units[unit_name(engine, kind)] = _median_elapsed_s(runner(COMPUTE_REPETITIONS)) / amount
+    return units
 
 
 def copy_gb_per_s(communicator: Communicator, cases: Iterable[Planned]) -> float | None:

@@ -20,11 +20,13 @@ from commbench.world.output import print_error
 
 from .calibration import (
     call_overheads_s,
+    compute_units_s,
     copy_gb_per_s,
     empty_samples_s,
     host_copies_gb_per_s,
     wake_links,
 )
+from .compute_amounts import UnitSeconds
 from .plan import PlanFacts
 from .preflight import MEETING_S, uses_shm
 from .transports import LogReader, TransportEvidence, gather_evidence
@@ -51,6 +53,7 @@ class Conditions:
     small_shm_nodes: frozenset[int] = frozenset()
     # of one core, by the bytes of the copy
     host_copies_gb_per_s: Mapping[int, float] = field(default_factory=dict)
+    compute_units_s: UnitSeconds = field(default_factory=dict)  # of overlaps
 
     def core_copy_gb_per_s(self, copied_bytes: int) -> float | None:
         """The rate at which a core copies so many bytes: the best of the next smaller measured size
@@ -112,6 +115,7 @@ class ConditionsReader:
         engines = {planned.case.engine for planned in cases if not planned.skip}
         if "native" in engines and len(self._world.hosted) == 1:
             self._load_native_engine()
+        units_s = {} if single is None else compute_units_s(single, cases)
         if single is not None and len(self._world.hosted) == 1:
             empty_s = empty_samples_s(engines)
             overhead_s = call_overheads_s(single, cases)
@@ -141,6 +145,7 @@ class ConditionsReader:
             joins_messages=self._settings.backend.joins_messages,
             hosts=tuple(str(node.get("host.hostname", "?")) for node in nodes),
             host_copies_gb_per_s=host_copies,
+            compute_units_s=units_s,
         )
 
     def _load_native_engine(self) -> None:

@@ -23,9 +23,11 @@ from commbench.core.layout import (
     pairs_text,
     rounds,
 )
+from commbench.core.overlap import overlap_cases, overlap_refusal, overlapped
 from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec, Program
 from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimingMode
+from commbench.engines.compute import STREAM_BYTES
 from commbench.results.columns import grouped
 from commbench.results.node_rounds import random_rounds
 
@@ -62,6 +64,8 @@ def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, .
     ]
     unique = _unique(cases, settings)
     random.Random(f"{settings.seed}/{settings.launch}").shuffle(unique)
+    # how much is computed follows from the time of the communication alone
+    unique.sort(key=lambda planned: planned.case.overlap is not None)
     return tuple(replace(planned, order=order) for order, planned in enumerate(unique))
 
 
@@ -355,7 +359,8 @@ class _Planner:
                 backend_options=settings.backend.options,
                 **axes | {"window": _window(axes["window"], message_bytes, axes["buffers"])},
             )
-            for each in benchmark.variants(case, self.place.layout.size):
+            variants = benchmark.variants(case, self.place.layout.size)
+            for each in itertools.chain.from_iterable(map(overlap_cases, variants)):
                 on_host = settings.device == "cpu"
                 yield each if on_host else replace(each, staging=self._staging(each))
 
@@ -372,19 +377,26 @@ class _Planner:
         """The program of the first rank of a case, or of one that differs in its pair only: of
         thousands of ranks with pairs there are millions."""
         if not case.pairs:
-            return self.benchmark.program(case, 0, self.place.layout.size)
+            return overlapped(self._plain_program(case), case, None)
         rank, peer = case.pairs[0]
         key = (replace(case, pair=None), rank == peer)
         if key not in self._paired_programs:
-            program = self.benchmark.program(case, rank, self.place.layout.size)
-            self._paired_programs[key] = program
+            self._paired_programs[key] = overlapped(self._plain_program(case), case, None)
         return self._paired_programs[key]
+
+    def _plain_program(self, case: Case) -> Program:
+        """That of the benchmark, without a computation."""
+        rank = case.pairs[0][0] if case.pairs else 0
+        return self.benchmark.program(case, rank, self.place.layout.size)
 
     def planned(self, case: Case) -> Planned:
         settings = self.settings
         facts = self.facts
         place = self.place
         reason = place.misfit or _impossible(settings, place.layout, self.benchmark, case)
+        if reason is None and case.timed is not None:
+            is_joined = settings.backend.joins_messages
+            reason = overlap_refusal(self._plain_program(case), case, is_joined)
         reason = reason or settings.backend.supports(case, place.layout.size, self._program(case))
         planned = Planned(0, case, self.benchmark, place.members, 1, 0, reason)
         if reason:
@@ -397,6 +409,8 @@ class _Planner:
             kind: sum(_host_bytes(case, spec, pool) for spec in own) for kind, own in kinds.items()
         }
         rank_bytes = {rank: host_bytes[id(own)] for rank, own in specs.items()}
+        if case.overlap == "memory":
+            rank_bytes = {rank: own + 2 * STREAM_BYTES for rank, own in rank_bytes.items()}
         node_bytes = self._node_bytes(rank_bytes)
         reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
         if case.device == "cuda" and reason is None and facts.gpu_bytes is not None:

@@ -68,7 +68,8 @@ class ReferenceCase:
             sizes_to_memory=False,
             pairs=((0, 1),),
             schedule="serial",
-            axes={name: values[:1] for name, values in settings.axes.items()},
+            axes={name: values[:1] for name, values in settings.axes.items()}
+            | {"overlap": (None,)},
         )
         (planned,) = plan(self._settings, world, facts)
         self._planned = None if planned.skip else planned

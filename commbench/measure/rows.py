@@ -36,6 +36,7 @@ GB = 1e9
 PERCENTILES = ("p90_s", "p95_s", "p99_s", "p999_s")
 RECORD_COLUMNS = (
     "block_k",
+    "compute_amount",
     "stop_reason",
     "warmup_s",
     "steady",
@@ -349,7 +350,7 @@ def rate_columns(planned: Planned, median: Estimate, conditions: Conditions) -> 
         "limit_gb_per_s": limit_gb_per_s,
         "limit_name": limit_name,
         "efficiency": None if busbw is None or limit_gb_per_s is None else busbw / limit_gb_per_s,
-        "message_rate_per_s": 1 / median_s if median_s else None,
+        "message_rate_per_s": 1 / median_s if median_s and not planned.case.timed else None,
     }
 
 

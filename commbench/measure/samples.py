@@ -175,7 +175,9 @@ def counted_rows(planned: Planned) -> tuple[int, ...]:
     if headline not in HEADLINES:
         raise ValueError(f"headline {headline!r} is unknown; allowed: {', '.join(HEADLINES)}")
     if headline == "max_over_ranks":
-        return tuple(range(len(planned.active)))
+        counted = planned.shape.ranks
+        rows = enumerate(planned.active)
+        return tuple(row for row, rank in rows if counted is None or rank in counted)
     return (
         planned.senders[:1]
         if headline == "initiator" and len(planned.case.pairs) < 2

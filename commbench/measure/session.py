@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from commbench.world.start_limit import meetings_end
 from commbench.writers.parquet import recorded_rows
 
 from .case import CaseVisit
+from .compute_amounts import ComputeAmount, compute_amount
 from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
 from .expectations import Verdict, verdict_on
@@ -255,7 +256,13 @@ class _Session:
         given_up = setup.earlier.given_up(planned.case.case_id)
         reason = given_up or planned.skip or self._recorder.stopped or self._budget.end_reason()
         self._progress.enter(f"the start of {planned.case}")
-        skip = setup.control.decide(reason, self._deadline_s, f"start of {planned.case}")
+        computed = ComputeAmount()
+        if is_rank_0 and reason is None:
+            computed = self._compute_amount(planned)
+        decided = [reason or computed.reason, computed.amount]
+        skip, amount = setup.control.decide(decided, self._deadline_s, f"start of {planned.case}")
+        if amount is not None:
+            planned = replace(planned, compute_amount=amount)
         # the ranks that take no part wait for the next case
         self._deadline_s = case_deadline_s(planned, setup.settings)
         started = datetime.now(timezone.utc)
@@ -273,6 +280,12 @@ class _Session:
             outcome = self._measured(planned, communicator, number, started)
             self._print_refused_graph(planned, outcome)
             self._record(planned, outcome, started)
+
+    def _compute_amount(self, planned: Planned) -> ComputeAmount:
+        """How much the ranks compute in each sample of the case, on rank 0."""
+        if planned.case.overlap is None:
+            return ComputeAmount()
+        return compute_amount(planned, self._all_rows(), self._conditions.compute_units_s)
 
     def _measured(
         self, planned: Planned, communicator: Communicator, number: int, started: datetime
@@ -396,7 +409,7 @@ class _Session:
         durations_s = (duration_s(settings, planned) for planned in self._cases)
         run["at_most_s"] = sum(durations_s) / settings.timing.launches
         memory = run["memory"] = {"buffers_bytes": largest_bytes(self._cases, setup.world.rank)}
-        calibrated = ("empty_sample_s", "overhead_s", "host_copies_gb_per_s")
+        calibrated = ("empty_sample_s", "overhead_s", "host_copies_gb_per_s", "compute_units_s")
         run["calibration"] = {name: getattr(self._conditions, name) for name in calibrated}
         self._recorder.begin()
         # by now what a case needs is loaded: the engine, pyarrow
@@ -464,9 +477,14 @@ class _Session:
 
     def _all_rows(self) -> dict[str, Row]:
         """The rows of the run, also those of earlier starts, by case_id."""
+        return {**self._earlier_rows, **self._recorder.rows}
+
+    @cached_property
+    def _earlier_rows(self) -> dict[str, Row]:
+        """The rows of earlier starts, as they were when this one began."""
         setup = self._setup
         earlier = recorded_rows(Path(setup.run["folder"])) if setup.earlier.recorded else []
-        return {**{row["case_id"]: row for row in earlier}, **self._recorder.rows}
+        return {row["case_id"]: row for row in earlier}
 
     def _verdict(self) -> Verdict | None:
         """Compare all cases of the run with the user's expectations, also those of earlier starts;

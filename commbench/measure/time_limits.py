@@ -311,8 +311,11 @@ def samples_per_stamp(
     """block_k: several samples between two stamps if there would be less than `least_s` between
     them, at most `most`.
 
-    In the timing modes of BATCHED_MODES there are always several.
+    In the timing modes of BATCHED_MODES there are always several. A sample that ends before what it
+    has started is alone between its stamps.
     """
+    if planned.case.timed == "compute_beside":
+        return 1
     if planned.case.timing_mode in BATCHED_MODES:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
     if not planned.benchmark.self_synchronising or planned.case.sync != "none" or sample_s <= 0:

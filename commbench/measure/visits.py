@@ -96,6 +96,7 @@ class CaseRecord:
         self._kept = kept
         self.z = z  # the normal quantile of the wanted level
         self.block_k = 1
+        self.compute_amount: int | None = None  # see Planned
         self.wrong_elements = 0  # in the latest visit
         self.visits: list[Visit] = []
         self.times: list[Series] = []  # of each visit, in seconds per operation
@@ -134,6 +135,7 @@ class CaseRecord:
         self.earlier = earlier
         row = earlier.row
         self.block_k = int(row["block_k"])
+        self.compute_amount = row.get("compute_amount")
         for segment, times in zip(map(int, row["visit_segments"]), earlier.times, strict=True):
             self._count(times, segment)
             self.spent_s += (
@@ -155,6 +157,7 @@ class CaseRecord:
         visits."""
         samples = replace(samples, blocks=self._renumbered(samples.blocks))
         self.block_k = samples.block_k
+        self.compute_amount = planned.compute_amount
         self.wrong_elements = samples.wrong_elements
         self.unmeasured_s = samples.unmeasured_s
         self.last_visit += 1

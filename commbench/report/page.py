@@ -12,7 +12,9 @@ from markupsafe import Markup
 
 from commbench.core.units import format_seconds
 from commbench.results.columns import Row
+from commbench.results.group_gains import GAIN_HEADS, GAIN_MEANING
 from commbench.results.load import row_dicts
+from commbench.results.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
 from commbench.results.slow_pairs import matrices
 
 from . import numbers, page_parts
@@ -60,6 +62,8 @@ SECTIONS = {
     "layouts": "Layouts",
     "efficiency": "Share of the limit",
     "layers": "What a layer adds",
+    "overlaps": "Communication beside computation",
+    "gains": "Groups at once",
     "pairs": "All pairs",
     "normal": "Is this number normal?",
     "flags": "Warnings",
@@ -163,6 +167,10 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "layouts", page_parts.layout_pictures(curves)
     yield "efficiency", page_parts.efficiency_pictures(curves)
     yield "layers", page_parts.waterfalls(curves)
+    overlaps = _first_rows(OVERLAP_HEADS, summary.overlaps)
+    gains = _first_rows(GAIN_HEADS, summary.gains)
+    yield "gains", gains and {"table": gains, "note": GAIN_MEANING}
+    yield "overlaps", overlaps and {"table": overlaps, "note": OVERLAP_MEANING}
     yield "pairs", _pair_tables(summary)
     shown = "median and range of each interval"
     yield (

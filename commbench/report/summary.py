@@ -24,7 +24,14 @@ from commbench.results.flags import (
     is_bound,
     warnings_of,
 )
+from commbench.results.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
 from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dicts
+from commbench.results.overlaps import (
+    OVERLAP_HEADS,
+    OVERLAP_MEANING,
+    overlap_cells,
+    overlap_results,
+)
 from commbench.results.slow_pairs import UNUSABLE, Finding, findings
 
 from .best import BEST_CELLS, best_rows, best_text
@@ -94,6 +101,11 @@ class Results:
     problems: tuple[str, ...]
     comparisons: tuple[AbResult, ...] = ()
 
+    @property
+    def of_operations(self) -> pd.DataFrame:
+        """The cases without those of an overlap, whose times are of more than an operation."""
+        return self.cases[self.cases["timed"].isna()]
+
 
 def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Results:
     """All runs below the folders and all parquet files of cases; raises ConfigError where nothing
@@ -159,6 +171,8 @@ class Summary:
     machines: list[Machine]
     groups: list[tuple[str, ...]]  # cells below GROUP_HEADS
     differences: list[tuple[str, str, str]]
+    overlaps: list[tuple[str, ...]]  # cells below OVERLAP_HEADS
+    gains: list[tuple[str, ...]]  # cells below GAIN_HEADS
 
     def sentences(self) -> list[str]:
         """The answers, beginning with what to choose; the doubts come last."""
@@ -193,7 +207,7 @@ class Summary:
     @functools.cached_property
     def guideline_lines(self) -> list[str]:
         """How many performance guidelines are violated, and a line for each violation."""
-        result = check_guidelines(self.results.cases)
+        result = check_guidelines(self.results.of_operations)
         violations = [
             violation.text(self.combined.name(violation.variables, without=("pair",)))
             for violation in result.violations
@@ -217,7 +231,7 @@ class Summary:
             lines.append(
                 f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
             )
-        if self._most_runs == 0 and not self.soaks:
+        if self._most_runs == 0 and not self.soaks and not self.overlaps:
             lines.append("Nothing was measured.")
         elif self._most_runs and self.combined.cases["launches"].max() == 1:
             lines.append(
@@ -280,7 +294,8 @@ def summarise_results(
     """Derive the content of the report. `is_measured_into`: whether a process still measures into
     the folder of a run."""
     cases = results.cases
-    combined = combine_runs(cases[cases["timing"] != "soak"])
+    operations = results.of_operations
+    combined = combine_runs(operations[operations["timing"] != "soak"])
     machines = machines_of(results.records)
     labels = map(str, cases["label"].dropna().unique().tolist())
     pairs = row_dicts(several_pairs(cases, 1).head(MOST_PAIR_ROWS))
@@ -299,7 +314,7 @@ def summarise_results(
         results,
         unfinished_sentences(cases, results.records, results.folders, is_measured_into),
         combined,
-        overhead_cells(launch_overheads(cases)),
+        overhead_cells(launch_overheads(operations)),
         findings(pairs),
         unjudged,
         soak_sentences(cases),
@@ -309,6 +324,8 @@ def summarise_results(
         machines,
         run_groups(results.records),
         rank_differences(results.records),
+        overlap_cells(overlap_results(row_dicts(cases[cases["timed"].notna()]))),
+        [gain.cells() for gain in group_gains(row_dicts(cases[cases["groups"].notna()]))],
     )
 
 
@@ -434,6 +451,10 @@ def summary_text(summary: Summary, top: int) -> str:
             "Costs: time = alpha + beta x bytes", fit_heads, summary.combined.fits, top, terminal
         ),
         _titled_table(launching, LAUNCH_HEADS, summary.overheads, top, terminal),
+        _titled_table("Overlap", OVERLAP_HEADS, summary.overlaps, top, terminal)
+        + (terminal.paragraph(OVERLAP_MEANING) if summary.overlaps else ""),
+        _titled_table("Groups at once", GAIN_HEADS, summary.gains, top, terminal)
+        + (terminal.paragraph(GAIN_MEANING) if summary.gains else ""),
         paragraphs(references, terminal),
         _titled_table("Flags", FLAG_HEADS, summary.flags, len(summary.flags), terminal),
         _titled_table("Not measured", LOST_HEADS, summary.lost, top, terminal)

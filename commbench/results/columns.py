@@ -99,6 +99,7 @@ RESULTS = _columns(
     messages_per_call      | integer |      | messages to a peer in one call to the library; null for collectives
     operations_per_sample  | integer |      | messages or collectives per sample
     block_k                | integer |      | samples between two stamps; more than 1 if the clock would be visible
+    compute_amount         | integer |      | overlap: ns slept, bytes copied or matrices of 64 x 64 multiplied in a sample
     clock                  | text    |      | monotonic: CLOCK_MONOTONIC; device: the GPU's events; virtual: simulated
     repetitions            | integer |      | measured samples
     effective_repetitions  | number  |      | repetitions, corrected for autocorrelation
@@ -244,10 +245,12 @@ def default_values(name: str, kind: Any, count: int) -> Any:
 
 def case_text(case: Row) -> str:
     """A row, or the fields of a Case, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs, the first and
-    the last."""
+    the last. Of an overlap with its part: `all_reduce 1x2 1 KiB, matmul together`."""
     size = format_bytes(case["message_bytes"]) if case["message_bytes"] else ""
     place = short_pairs(case["pair"] or "") or place_text(case["node"])
-    return " ".join(filter(None, (case["benchmark"], case["layout"], place, size)))
+    text = " ".join(filter(None, (case["benchmark"], case["layout"], place, size)))
+    part = " ".join(filter(None, (case.get("overlap"), case.get("timed"))))
+    return f"{text}, {part}" if part else text
 
 
 def place_text(node: str | None) -> str:

@@ -28,6 +28,8 @@ from commbench.results.columns import (
     table_level,
 )
 from commbench.results.flags import DOUBT_MARK, binding_text, doubts_of, is_bound
+from commbench.results.group_gains import gain_text
+from commbench.results.overlaps import overlap_text
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.results.slow_pairs import FACTOR, SPREADS, Matrix, findings, matrices
 from commbench.world.launch import SIDE_BY_SIDE
@@ -214,6 +216,8 @@ def run_text(
             *(legend(rows, series, is_bound(run)) if flags else []),
         ]
         parts += [paragraphs(texts, terminal)] if texts else []
+    derived = (overlap_text(rows, terminal), gain_text(rows, terminal))
+    parts += [f"\n{text}" for text in derived if text]
     row_of = {row["case_id"]: row for row in rows} if time_lines else {}
     for case_id, line in (time_lines or {}).items():
         title = case_text(row_of[case_id]) if case_id in row_of else case_id

@@ -37,6 +37,7 @@ COLLECTIVES = {
     "all_to_all",
     "all_to_all_v",
     "broadcast",
+    "concurrent",
     "gather",
     "reduce",
     "reduce_scatter",

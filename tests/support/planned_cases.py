@@ -10,5 +10,5 @@ def planned_of(
     headline: str, active: tuple[int, ...], senders: tuple[int, ...] = (0,), pairs: int = 0
 ) -> Any:
     case = SimpleNamespace(pairs=((0, 1),) * pairs)
-    shape = SimpleNamespace(headline=headline)
+    shape = SimpleNamespace(headline=headline, ranks=None)
     return SimpleNamespace(case=case, shape=shape, active=active, senders=senders)

@@ -229,7 +229,7 @@ class IpcCommunicator(RankCommunicator):
         sends = defaultdict(list)
         try:
             check_program(program, self._ranks, process.node_ranks)
-            for step in map(operation_of, program.steps):
+            for step in map(operation_of, program.from_lead):
                 if isinstance(step, Recv):
                     receives[str(self._ranks[step.peer])].append(region_of(buffers, step.data))
                 elif isinstance(step, Send):

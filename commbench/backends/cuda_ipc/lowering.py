@@ -64,7 +64,7 @@ def region_of(buffers: Mapping[str, DeviceBuffer], view: View) -> Region:
 
 def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[int]) -> None:
     """Raises Unsupported for a program that copies within one node can't run."""
-    steps = (*program.steps, *program.reset)
+    steps = (*program.reset, *program.from_lead)
     if has_collectives(replace(program, steps=steps)):
         raise Unsupported(IPC_NO_COLLECTIVES)
     if any(isinstance(step, Start) and not isinstance(step.step, Message) for step in steps):
@@ -75,7 +75,7 @@ def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[i
     remote = [step for step in messages if ranks[step.peer] not in node_ranks]
     if remote:
         raise Unsupported(f"{ONE_NODE_ONLY}: rank {ranks[remote[0].peer]} is on another")
-    if any(isinstance(step, Barrier) for step in program.steps) and not set(ranks) <= set(
+    if any(isinstance(step, Barrier) for step in program.from_lead) and not set(ranks) <= set(
         node_ranks
     ):
         raise Unsupported(f"{ONE_NODE_ONLY}, and this barrier is of several")

@@ -338,7 +338,7 @@ class NativeLowering:
         self._comm = handle(mpi, communicator)
         self._rank = communicator.rank
         self._size = communicator.size
-        posted = (step for step in program.steps if isinstance(step, steps.Start))
+        posted = (step for step in program.from_lead if isinstance(step, steps.Start))
         pending = max((step.request + 1 for step in posted), default=1)
         self._request_bytes: int = mpi._sizeof(mpi.Request)
         self._requests = np.zeros(pending * self._request_bytes, dtype=np.uint8)

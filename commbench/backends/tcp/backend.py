@@ -132,7 +132,7 @@ class TcpCommunicator(RankCommunicator):
     ) -> PythonRunner:
         """Also connects to the peers that the program names; raises WorldBroken if one can't be
         reached."""
-        operations = map(operation_of, (*program.steps, *program.reset))
+        operations = map(operation_of, (*program.reset, *program.from_lead))
         peers = {step.peer for step in operations if isinstance(step, Message)}
         self._used = [(peer, stream) for peer in sorted(peers) for stream in range(mode.streams)]
         self._endpoint.connect(

@@ -42,6 +42,7 @@ TORCH_UNSUPPORTED: UnsupportedForms = {
     (steps.AllToAll, True): "torch.distributed receives into blocks that it has not sent yet",
     (steps.AllToAllV, True): "torch.distributed receives into blocks that it has not sent yet",
 }
+DEVICE_STREAM_BYTES = 2**28  # beyond any GPU's cache
 STARTED = True  # what torch calls async_op
 TORCH_REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
@@ -240,8 +241,9 @@ class TorchLowering:
 
         match step:
             case steps.MemoryStream(size_bytes):
-                first, second = torch.ones((2, size_bytes), dtype=torch.uint8, device=self._place)
-                return Call(self._copy, (first, second))
+                shape = (2, min(size_bytes, DEVICE_STREAM_BYTES))
+                target, source = torch.ones(shape, dtype=torch.uint8, device=self._place)
+                return Call(_device_stream, (target, source, size_bytes))
             case steps.Matmul(size, repetitions):
                 factors = torch.ones((3, size, size), dtype=torch.float32, device=self._place)
                 return Call(_device_multiply, (*factors, repetitions))
@@ -336,6 +338,14 @@ class TorchLowering:
         return Rotating(
             tuple(list(tensor.chunk(self._size)) for tensor in self.tensors(view).values)
         )
+
+
+def _device_stream(target: Any, source: Any, size_bytes: int) -> None:
+    """Copies all of `source` as often as it fits into `size_bytes`, then the rest."""
+    times, rest = divmod(size_bytes, len(source))
+    for _ in range(times):
+        target.copy_(source)
+    target[:rest].copy_(source[:rest])
 
 
 def _device_multiply(first: Any, second: Any, product: Any, repetitions: int) -> None:

@@ -83,7 +83,7 @@ class Gloo(Backend):
 
     def staging(self, program: Program) -> Staging:
         """A program with a step that gloo does not copy is copied by commbench as a whole."""
-        moving = [step for step in program.steps if not isinstance(step, Barrier | WaitAll)]
+        moving = [step for step in program.from_lead if not isinstance(step, Barrier | WaitAll)]
         if not moving:
             return "none"
         copied = all(isinstance(step, COPIED_BY_GLOO) for step in moving)

@@ -47,7 +47,7 @@ WORLDS = [
     if size >= benchmark.min_ranks
 ]
 WITH_PAYLOAD = [(name, size) for name, size in WORLDS if BENCHMARKS[name].blocks(size)]
-ALL_EQUAL = {"all_reduce", "all_gather", "broadcast"}  # what a rank ends with
+ALL_EQUAL = {"all_reduce", "all_gather", "broadcast", "concurrent"}  # what a rank ends with
 ROOT_ONLY = {"reduce", "gather"}
 WITH_OWN = [
     (name, size) for name, size in WITH_PAYLOAD if size > 1 and name not in ALL_EQUAL | ROOT_ONLY
@@ -76,6 +76,7 @@ def axes_of(
         "pair": single + together, "pairs": single + together, "window": [1, 3], "buffers": ["own"],
         "in_place": [False, True],
         "reduction": list(reductions), "root": list(range(size)), "staging": ["none", "pinned"],
+        "groups": ["all_reduce@world + all_gather@world"],
         "workload": [None], "gaps": [None, "sleep"], "late": [None, "1:2us"],
         "traffic": ["uniform", "incast", "outcast", "moe tokens=3 hidden=2 experts=120 top_k=3"],
     }  # fmt: skip
@@ -277,7 +278,7 @@ def test_steps_stay_inside_the_buffers_of_their_rank(name: str, size: int) -> No
             }
 
 
-@for_each(("name", "size"), WITH_PAYLOAD)
+@for_each(("name", "size"), [each for each in WITH_PAYLOAD if each[0] != "concurrent"])
 def test_in_place_one_buffer_is_named_twice_and_the_small_view_is_the_ranks_block(
     name: str, size: int
 ) -> None:

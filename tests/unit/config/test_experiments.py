@@ -36,6 +36,7 @@ ROWS = {
     "fsdp_step",
     "tp_dp",
     "moe_dispatch",
+    "overlap",
     "guidelines",
     "acceptance",
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commbench.core.program import Compute, Matmul, MemoryStream, Sleep
-from commbench.engines.compute import compute_call
+from commbench.engines.compute import STREAM_BYTES, CopyingStream, compute_call
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.engines.native import NativeRunner, native_compute
 
@@ -27,12 +27,19 @@ def test_the_python_and_the_native_engine_multiply_the_same_matrices() -> None:
 
 
 def test_a_stream_copies_all_of_its_bytes() -> None:
-    native, (target, source) = native_compute(MemoryStream(100_001))
-    source[:] = 7
-    NativeRunner(Lowered((native,)), 1, keep=None)(1)
-    assert len(target) == 100_001 and (target == 7).all()
-    copy = compute_call(MemoryStream(100_001))
-    assert [len(each) for each in copy.args] == [100_001, 100_001]
+    size_bytes = STREAM_BYTES // 2 + 1
+    native, (native_target, native_source, _) = native_compute(MemoryStream(size_bytes))
+    stream = CopyingStream(size_bytes)
+    for target, source in ((native_target, native_source), (stream.target, stream.source)):
+        source[:] = 7
+        target[:] = 1
+    for number in (1, 2):
+        NativeRunner(Lowered((native,)), 1, keep=None)(1)
+        stream()
+        copied = min(number * size_bytes, STREAM_BYTES)
+        for target in (native_target, stream.target):
+            assert (target[:copied] == 7).all(), "on from where the last one ended"
+            assert (target[copied:] == 1).all()
 
 
 @pytest.mark.parametrize("engine", ["python", "native"])

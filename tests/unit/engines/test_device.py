@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,18 @@ def runner(diary: Diary, mode: str, connected: bool = False, pool: int = 1) -> A
     return device_runner(
         diary, lowered(diary), pool, Mode("python", timing_mode=mode, connected=connected)
     )
+
+
+@pytest.mark.parametrize("mode", ["host_sync", "device_event"])
+def test_what_comes_after_the_steps_is_not_timed(mode: str) -> None:
+    diary = Diary()
+    calls = replace(lowered(diary), after=(Call(diary.work("after", 9 * MICROSECOND)),))
+    stamps = device_runner(diary, calls, 1, Mode("python", timing_mode=mode))(2)
+    assert diary.words.count("after") == 2
+    if mode == "device_event":
+        assert (stamps[0, :, 1] - stamps[0, :, 0] == 7 * MICROSECOND).all()
+    else:
+        assert " ".join(diary.words).count("a b | after") == 2
 
 
 def test_the_host_waits_before_and_behind_the_steps() -> None:

@@ -46,7 +46,16 @@ def test_a_self_synchronising_program_has_one_before_each_block() -> None:
 def test_each_step_is_lowered_by_itself() -> None:
     seen: list[Step] = []
     Lowered.of(PROGRAM, "barrier", seen.append)
-    assert seen == [SEND, SEND, RESET, Barrier()]
+    assert seen == [RESET, Barrier(), SEND, SEND]
+
+
+def test_a_lead_follows_the_barrier_and_what_comes_after_is_waited_for() -> None:
+    view = View("data")
+    begun = Start(Send(view, 1), 0)
+    program = Program(steps=(RESET,), lead=(begun,), after=(WaitAll((0,)),))
+    assert Lowered.of(program, "barrier", kind) == Lowered(
+        ("Copy",), ("Barrier", "Start"), (), after=("WaitAll",)
+    )
 
 
 def test_messages_that_nobody_waits_for_are_refused_for_every_library() -> None:
@@ -116,6 +125,14 @@ def test_only_the_steps_lie_between_the_stamps(log: Log) -> None:
     )
     assert (np.diff(stamps.reshape(-1)) >= 0).all()
     assert stamps.shape == (1, 50, 2) and stamps.dtype == np.int64
+
+
+def test_what_comes_after_the_steps_is_behind_the_stamps_and_gets_their_requests(log: Log) -> None:
+    steps = (Call(log, ("step",), into=0),)
+    after = (Call(log, ("after",), requests=(0,)),)
+    stamps = run(Lowered(steps, after=after), 3)
+    assert log.words[1::2] == [("after", [f"request {number}"]) for number in (1, 3, 5)]
+    assert (stamps[0, :, 1] <= np.array(log.times[1::2])).all()
 
 
 def test_a_pool_is_walked_through_and_starts_again_with_each_block(log: Log) -> None:

@@ -77,6 +77,24 @@ def pages(count: int, size: int = 64) -> tuple[np.ndarray[Any, Any], tuple[int, 
     return memory, tuple(int(row.ctypes.data) for row in memory)
 
 
+def test_what_comes_after_the_steps_is_behind_the_stamps() -> None:
+    step = Spy()
+    after = Spy()
+    calls = Lowered((step.call((1, 2)),), after=(after.call((3, 4)),))
+    stamps = run(calls, 4, pool=2)
+    assert (step.words, after.words) == ([1, 2, 1, 2], [3, 4, 3, 4])
+    begin, end = stamps[0].T
+    assert (begin <= np.array(step.times)).all() and (np.array(step.times) <= end).all()
+    assert (end <= np.array(after.times)).all()
+
+
+def test_an_error_after_the_steps_is_named() -> None:
+    failing = Spy(lambda word: 5)
+    calls = Lowered((libc("getpid"),), after=(failing.call(0),))
+    with pytest.raises(CommunicationError, match="spy returned 5 in repetition 0"):
+        run(calls, 2)
+
+
 def test_memcpy_copies() -> None:
     source = np.arange(4096, dtype=np.uint8)
     target = np.zeros(4096, dtype=np.uint8)

@@ -529,6 +529,39 @@ def test_a_block_that_would_move_the_same_bytes_is_not_run_again() -> None:
     assert elapsed == elapsed[:1] * 4
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_planted_share_of_what_was_started_goes_on_during_a_computation(share: float) -> None:
+    started = Start(AllReduce(X, X, "sum"), 0)
+    (alone_s, _) = seconds(2, lambda rank: (started, WaitAll((0,))))
+    compute = Sleep(round(alone_s * 1e9))
+    model = replace(PLAIN, progress_share=share)
+    (together_s, _) = seconds(2, lambda rank: (started, compute, WaitAll((0,))), model)
+    assert together_s == pytest.approx((2 - share) * alone_s, abs=2e-9)
+
+
+def test_a_planted_factor_slows_a_computation_only_beside_an_operation() -> None:
+    started = Start(AllReduce(X, X, "sum"), 0)
+    model = replace(PLAIN, compute_factor=1.5)
+    (alone_s, _) = seconds(2, lambda rank: (Sleep(1_000_000),), model)
+    (beside_s, _) = seconds(2, lambda rank: (started, Sleep(1_000_000), WaitAll((0,))), model)
+    assert (alone_s, beside_s) == (pytest.approx(1e-3), pytest.approx(1.5e-3))
+
+
+def test_only_the_steps_between_lead_and_after_are_timed() -> None:
+    program = Program(steps=(Sleep(3_000),), lead=(Sleep(1_000_000),), after=(Sleep(5_000_000),))
+    communicator = Simulated(PLAIN).open(*hosted_world(1, 2))
+    runner = communicator.prepare({0: program, 1: program}, {0: {}, 1: {}}, Mode("virtual"))
+    stamps = runner(3)
+    assert (stamps[:, :, 1] - stamps[:, :, 0] == 3_000).all()
+    assert (np.diff(stamps.reshape(2, -1), axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("model", [{"progress_share": 1.1}, {"compute_factor": 0.0}])
+def test_a_planted_share_or_factor_that_cannot_be_is_refused(model: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        replace(PLAIN, **model)
+
+
 @pytest.mark.parametrize(
     ("compute", "computed_s"),
     [

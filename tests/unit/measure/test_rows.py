@@ -51,8 +51,9 @@ from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
 
 with ConfigComposer() as _composer:
-    # a replay stands for several cases: tests/unit/benchmarks/test_replay.py
-    BENCHMARKS = [name for name in _composer.options("benchmark") if name != "replay"]
+    # these stand for several cases: tests/unit/benchmarks/test_replay.py, test_concurrent.py
+    SEVERAL = ("replay", "concurrent")
+    BENCHMARKS = [name for name in _composer.options("benchmark") if name not in SEVERAL]
 
 # method.md section 3; n is the number of ranks. Alone in its world no operation uses a bus: see
 # below

@@ -37,6 +37,12 @@ def test_headline_says_whose_clock_counts(
     assert times.tolist() == [ns / 4e9 for ns in expected_ns]
 
 
+def test_only_the_ranks_that_a_shape_names_are_counted() -> None:
+    planned = planned_of("max_over_ranks", (0, 2, 3))
+    planned.shape.ranks = (2, 3)
+    assert counted_rows(planned) == (1, 2)
+
+
 def test_an_unknown_headline_is_refused() -> None:
     with pytest.raises(ValueError, match="mean_over_ranks"):
         counted_rows(planned_of("mean_over_ranks", (0,)))

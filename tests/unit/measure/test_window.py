@@ -281,7 +281,9 @@ TOOK_NS = 100_000
 
 def window() -> tuple[Window, SampleCollector]:
     """Of two ranks on one node: both stamps are of the same clock."""
-    planned: Any = SimpleNamespace(active=(0, 1), shape=SimpleNamespace(headline="max_over_ranks"))
+    planned: Any = SimpleNamespace(
+        active=(0, 1), shape=SimpleNamespace(headline="max_over_ranks", ranks=None)
+    )
     collector = SampleCollector(planned)
     clock = GlobalClocks(World(0, 1, ((0,),), (0,)), None).of((0,), SingleProcessControl(), 1.0)
     clock.lines = clock.lines * 2

@@ -1,0 +1,124 @@
+"""What operations of several groups at once cost each other, and what is won by it, from the times
+of each alone and of all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commbench.core.group_operations import GroupOperations, parse_group_operations
+from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+from commbench.core.units import format_bytes, format_number
+from commbench.core.variables import NAMES
+
+from .columns import Row, grouped, hashable
+from .intervals import Bounded, bounded, median_of_row, quotient
+
+GAIN_HEADS = (
+    "operation", "beside", "layout", "message", "alone us", "at once us", "slowdown x", "p99 x",
+    "gain x",
+)  # fmt: skip
+GAIN_MEANING = (
+    "slowdown: time at once / time alone; p99: the same of single operations, without interval;"
+    " gain: sum of the times alone / time until the last has ended: above 1, at once is faster than"
+    " one after another"
+)
+
+
+@dataclass(frozen=True)
+class GroupGain:
+    """`operation` is one of those at once, or all of them: then `slowdown` is None and `gain` is
+    not. `row` is that of the operations at once."""
+
+    row: Row
+    operation: str
+    beside: str
+    alone: Bounded
+    at_once: Bounded
+    slowdown: Bounded | None = None
+    p99_slowdown: float | None = None
+    gain: Bounded | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        """By GAIN_HEADS."""
+        return (
+            self.operation,
+            self.beside,
+            f"{self.row['backend']} {self.row['layout']}",
+            format_bytes(self.row["message_bytes"]),
+            format_number(1e6 * self.alone.value),
+            format_number(1e6 * self.at_once.value),
+            "-" if self.slowdown is None else self.slowdown.text(),
+            format_number(self.p99_slowdown),
+            "-" if self.gain is None else self.gain.text(),
+        )
+
+
+def group_gains(rows: Iterable[Row]) -> list[GroupGain]:
+    """Of all operations at once that were also measured alone; by run and all other variables."""
+    measured = [row for row in rows if row.get("groups") and median_of_row(row) is not None]
+    return [gain for alike in grouped(measured, _run_alike).values() for gain in _gains(alike)]
+
+
+def _run_alike(row: Row) -> tuple[Any, ...]:
+    return (row.get("run_id"), *(hashable(row[name]) for name in NAMES if name != "groups"))
+
+
+def _gains(rows: Sequence[Row]) -> Iterator[GroupGain]:
+    by_text = {str(row["groups"]): row for row in rows}
+    for text, row in by_text.items():
+        operations = parse_group_operations(text)
+        if len(operations.entries) < 2:
+            continue
+        if operations.timed is None:
+            yield from _gain_of_all(row, operations, by_text)
+        else:
+            yield from _slowdown_of_one(row, operations, operations.timed, by_text)
+
+
+def _gain_of_all(
+    row: Row, operations: GroupOperations, by_text: Mapping[str, Row]
+) -> Iterator[GroupGain]:
+    alone_rows = [by_text.get(entry.text) for entry in operations.entries]
+    alone = [time for each in alone_rows if each and (time := median_of_row(each)) is not None]
+    together = median_of_row(row)
+    if together is None or len(alone) < len(operations.entries):
+        return
+    one_after_another = bounded(lambda *times: sum(times), *alone)
+    gain = bounded(quotient, one_after_another, together)
+    yield GroupGain(row, operations.text, "", one_after_another, together, gain=gain)
+
+
+def _slowdown_of_one(
+    row: Row, operations: GroupOperations, timed: int, by_text: Mapping[str, Row]
+) -> Iterator[GroupGain]:
+    entry = operations.entries[timed]
+    alone_row = by_text.get(entry.text)
+    alone = None if alone_row is None else median_of_row(alone_row)
+    at_once = median_of_row(row)
+    if alone_row is None or alone is None or at_once is None:
+        return
+    others = (other.text for other in operations.entries if other != entry)
+    tail_s = row.get("p99_s")
+    alone_tail_s = alone_row.get("p99_s")
+    p99_slowdown = tail_s / alone_tail_s if tail_s and alone_tail_s else None
+    yield GroupGain(
+        row,
+        entry.text,
+        ", ".join(others),
+        alone,
+        at_once,
+        bounded(quotient, at_once, alone),
+        p99_slowdown,
+    )
+
+
+def gain_text(rows: Iterable[Row], terminal: Terminal) -> str:
+    """The table of all gains with what its numbers are; empty without one."""
+    gains = group_gains(rows)
+    if not gains:
+        return ""
+    columns = [TableColumn(head, right=head.endswith((" us", " x"))) for head in GAIN_HEADS]
+    table = table_text(columns, [gain.cells() for gain in gains], terminal)
+    return f"{table}\n{paragraphs([GAIN_MEANING], terminal)}"

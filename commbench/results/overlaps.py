@@ -1,0 +1,129 @@
+"""What an overlap hides and what it costs, from the times of its cases: communication and
+computation, each alone and both at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+from commbench.core.variables import NAMES, SHOWN, is_usual
+
+from .columns import Row, case_text, grouped, hashable
+from .intervals import Bounded, bounded, median_of_row, quotient
+
+OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in
+IN_CASE_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERLAP)
+OVERLAP_HEADS = ("operation", "beside", "hidden %", "communication x", "computation x")
+OVERLAP_MEANING = (
+    "hidden: share of the communication that the computation covers, 1 - (together - compute) /"
+    " communication; x: time beside the other / time alone; <=: it ended before the computation did"
+)
+
+
+@dataclass(frozen=True)
+class OverlapResult:
+    """`row` is that of the communication alone. `hidden`: 0 to 1, as the OSU benchmarks define it.
+    The slowdowns are times beside the other over times alone; None where they were not measured."""
+
+    row: Row
+    overlap: str
+    compute: str | None
+    hidden: Bounded
+    communication_slowdown: Bounded
+    compute_slowdown: Bounded | None
+
+
+def overlap_cells(results: Sequence[OverlapResult]) -> list[tuple[str, ...]]:
+    """The cells of each result by OVERLAP_HEADS; an operation is named with the variables in which
+    its results differ."""
+    rows = [result.row for result in results]
+    of_benchmark = {
+        benchmark: [
+            name for name in SHOWN if name not in IN_CASE_TEXT and _has_several(alike, name)
+        ]
+        for benchmark, alike in grouped(rows, lambda row: str(row["benchmark"])).items()
+    }
+    return [_overlap_row(result, of_benchmark[result.row["benchmark"]]) for result in results]
+
+
+def _has_several(rows: Iterable[Row], name: str) -> bool:
+    return len({str(row[name]) for row in rows}) > 1
+
+
+def _overlap_row(result: OverlapResult, names: Sequence[str]) -> tuple[str, ...]:
+    row = result.row
+    more = (f"{name} {row[name]}" for name in names if not is_usual(name, row[name]))
+    slowdown = result.compute_slowdown
+    return (
+        ", ".join((case_text({**row, "timed": None}), *more)),
+        result.overlap if result.compute is None else f"{result.overlap} {result.compute}",
+        result.hidden.text(100),
+        result.communication_slowdown.text(),
+        "-" if slowdown is None else slowdown.text(),
+    )
+
+
+def overlap_results(rows: Iterable[Row]) -> list[OverlapResult]:
+    """Of each overlap whose communication and computation alone, and both together, have times; by
+    run and all other variables, in the order of the rows."""
+    timed = [row for row in rows if row.get("timed") and median_of_row(row) is not None]
+    return [
+        result for alike in grouped(timed, _surroundings).values() for result in _results(alike)
+    ]
+
+
+def _surroundings(row: Row) -> tuple[Any, ...]:
+    names = (name for name in NAMES if name not in OF_ONE_OVERLAP)
+    return (row.get("run_id"), *(hashable(row[name]) for name in names))
+
+
+def _results(rows: Sequence[Row]) -> Iterator[OverlapResult]:
+    """Of the rows of one operation with one set of variables."""
+    alone = next((row for row in rows if row["timed"] == "communication"), None)
+    if alone is None:
+        return
+    computing = (row for row in rows if row["overlap"] is not None)
+    groups = grouped(computing, lambda row: (row["overlap"], row["compute"]))
+    for (overlap, compute), own in groups.items():
+        times = {row["timed"]: median for row in (alone, *own) if (median := median_of_row(row))}
+        if {"compute", "together"} <= set(times):
+            yield _result(alone, overlap, compute, times)
+
+
+def _result(
+    row: Row, overlap: str, compute: str | None, times: Mapping[str, Bounded]
+) -> OverlapResult:
+    communication = times["communication"]
+    together = times["together"]
+    beside = times.get("compute_beside")
+    return OverlapResult(
+        row,
+        overlap,
+        compute,
+        bounded(hidden_share, together, times["compute"], communication),
+        bounded(quotient, together, communication, is_most=not _ends_later(together, beside)),
+        None if beside is None else bounded(quotient, beside, times["compute"]),
+    )
+
+
+def hidden_share(together_s: float, compute_s: float, communication_s: float) -> float:
+    """OSU's overlap."""
+    return max(0.0, 1.0 - (together_s - compute_s) / communication_s)
+
+
+def _ends_later(together: Bounded, beside: Bounded | None) -> bool:
+    """Whether the operation surely ended after the computation beside it, so that its own end was
+    seen."""
+    return beside is not None and together.low > beside.high
+
+
+def overlap_text(rows: Iterable[Row], terminal: Terminal) -> str:
+    """The table of all overlaps with what its numbers are; empty without one."""
+    results = overlap_results(rows)
+    if not results:
+        return ""
+    columns = [TableColumn(head, right=head.endswith(("%", "x"))) for head in OVERLAP_HEADS]
+    table = table_text(columns, overlap_cells(results), terminal)
+    return f"{table}\n{paragraphs([OVERLAP_MEANING], terminal)}"
