@@ -28,8 +28,8 @@ from .options import CommandParser, check_file, percent, whole_number, write_fil
 ACCEPT_USAGE = """commbench accept RESULTS... --baseline STORE    against healthy launches
        commbench accept RESULTS...                     guidelines, limits and known values only"""
 ACCEPT_EPILOGUE = """\
-FAIL: slower than a healthy launch would be and than the margin, missing, skipped or invalid.
-PASS: a larger loss than the margin is excluded. UNDECIDED: neither; how many launches would decide.
+FAIL: slower than healthy launches are, by more than the margin; or missing, skipped, failed,
+invalid. PASS: a larger loss is excluded. UNDECIDED: neither; says how many launches would decide.
 A store is made with: commbench baseline add RUN... --store STORE
 Exit status: 0 all cases pass, 1 one fails, 4 none fails and one is undecided, 2 bad input."""
 ANSWER_STATUSES: dict[Answer, int] = {"PASS": 0, "FAIL": 1, "UNDECIDED": 4}

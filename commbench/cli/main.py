@@ -33,11 +33,11 @@ commbench compare BASE NEW           did it get faster: a verdict per case, with
 commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches each, then the
                                      same verdict
 commbench locate [KEY=VALUE ...]     which node is slow, in few rounds of pairs of nodes
-commbench accept PATH... --baseline STORE  whether a cluster is as fast as healthy ones: PASS, FAIL
-                                     or UNDECIDED for each case; JUnit XML
-commbench baseline add RUN... --store DIR  put runs of a healthy cluster into a store for that
-commbench watch KEY=VALUE... --store DIR --every 6h
-                                     what has changed since the healthy runs of a store
+commbench accept PATH...             is a cluster as fast as healthy ones (--baseline STORE): PASS,
+                                     FAIL or UNDECIDED for each case; JUnit XML
+commbench baseline add RUN...        put runs of a healthy cluster into the store --store DIR
+commbench watch KEY=VALUE...         every few hours: what has changed since the healthy runs of a
+                                     store (--store DIR --every 6h)
 commbench predict PATH... --params N the communication of a data-parallel step on what was measured
 commbench export PATH... --csv FILE  results as CSV
 commbench replay TRACE...            where a training job's communication time goes, by its traces

@@ -243,13 +243,17 @@ def _cases_of_key(
 
 
 def _case_names(cases: Sequence[GateCase]) -> list[str]:
-    """`all_reduce 1x2 1 MiB`, and the variables in which the cases differ."""
-    rows = [case.row for case in cases]
-    more = [name for name in varying(rows) if name not in IN_CASE_TEXT]
+    """`all_reduce 1x2 1 MiB`, and the variables in which cases of this benchmark differ."""
+    by_benchmark = grouped((case.row for case in cases), lambda row: row["benchmark"])
+    more = {benchmark: varying(rows) for benchmark, rows in by_benchmark.items()}
     names = []
-    for row in rows:
-        unusual = [name for name in more if not is_usual(name, row[name])]
-        names.append(" ".join([case_text(row), *setting_texts(row, unusual)]))
+    for row in (case.row for case in cases):
+        shown = [
+            name
+            for name in more[row["benchmark"]]
+            if name not in IN_CASE_TEXT and not is_usual(name, row[name])
+        ]
+        names.append(" ".join([case_text(row), *setting_texts(row, shown)]))
     return names
 
 

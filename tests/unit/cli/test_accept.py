@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -106,6 +107,25 @@ def test_without_a_baseline_what_was_not_measured_fails(
     )
     assert accept([str(run)]) == 1
     assert capsys.readouterr().out.startswith("FAIL: of 12 cases 12 fail")
+
+
+def test_without_a_baseline_a_violated_guideline_fails_and_a_rate_above_its_limit_is_a_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def planted(values: dict[str, Any]) -> dict[str, Any]:
+        smallest = values["message_bytes"] == 8
+        if smallest and values["benchmark"] == "all_reduce":
+            values["median_s"] *= 3
+        if smallest and values["benchmark"] == "broadcast":
+            values |= {"warnings": ["impossible"], "busbw_gb_per_s": 14.0}
+        visits = [values["median_s"] * (1 + 0.001 * visit) for visit in range(8)]
+        return values | {"visit_medians_s": visits, "visit_segments": [0] * 8}
+
+    run = healthy_run(tmp_path, 1, change=planted)
+    assert accept([str(run)]) == 1
+    text = capsys.readouterr().out
+    assert re.search(r"^the time does not fall with the size: .* FAIL ", text, re.MULTILINE)
+    assert "broadcast 1x2 8 B: 14.0 GB/s is above the limit of 12.5 GB/s" in text
 
 
 # ---------------------------------------------------------------- files

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 
-from commbench.cli.options import check_file, write_file
+from commbench.cli.options import check_file, percent, write_file
 from commbench.core.errors import ConfigError
 
 
@@ -29,3 +30,14 @@ def test_a_file_is_replaced_only_if_it_may_be(tmp_path: Path) -> None:
     assert file.read_text() == "a\n"
     write_file("--csv", str(file), "b\n")
     assert file.read_text() == "b\n"
+
+
+@pytest.mark.parametrize(("word", "value"), [("5", 5.0), ("5%", 5.0), ("0.5%", 0.5)])
+def test_a_percentage_may_have_its_sign(word: str, value: float) -> None:
+    assert percent(word) == value
+
+
+@pytest.mark.parametrize("word", ["%", "5%%", "0%", "-5%", "5 %", "1e2"])
+def test_what_is_no_percentage_is_refused(word: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a percentage above 0"):
+        percent(word)

@@ -264,6 +264,20 @@ def test_too_few_healthy_launches_leave_a_case_undecided(store: Path, tmp_path: 
     assert undecided.reason == "0 healthy launches in the store, at least 3 are needed"
 
 
+def test_a_name_has_the_variables_in_which_cases_of_its_benchmark_differ(tmp_path: Path) -> None:
+    def reduced(values: dict[str, Any]) -> dict[str, Any]:
+        if values["benchmark"] != "all_reduce":
+            return values
+        reduction = "sum" if values["message_bytes"] < 4096 else "max"
+        return values | {"reduction": reduction, "in_place": True}
+
+    add_runs(tmp_path / "store", [healthy_run(tmp_path, at, change=reduced) for at in range(3)])
+    result = judged(tmp_path / "store", healthy_run(tmp_path, 9, change=reduced))
+    names = {answer.name for answer in of_kind(result, "all_reduce")}
+    assert {"all_reduce 1x2 512 B sum", "all_reduce 1x2 4 KiB max"} < names
+    assert "broadcast 1x2 8 B" in {answer.name for answer in of_kind(result, "broadcast")}
+
+
 def test_a_rate_above_the_limit_is_a_finding(store: Path, tmp_path: Path) -> None:
     def impossible(values: dict[str, Any]) -> dict[str, Any]:
         if values["message_bytes"] == 8:
