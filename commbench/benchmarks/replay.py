@@ -3,22 +3,19 @@ concurrency, and each kind of operation alone."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import ClassVar
 
 from commbench.core.case import Benchmark, Shape
-from commbench.core.errors import ConfigError, Unreadable
+from commbench.core.errors import ConfigError
 from commbench.core.payload import dtype
 from commbench.core.program import Group, MatmulFor, Pattern, Program, Sleep, Start, Step, WaitAll
 from commbench.core.variables import Cache, Case, Device
-from commbench.workloads.generators import GENERATORS, generate
+from commbench.workloads.named_workload import recorded_name, source_of
 from commbench.workloads.scaling import (
     ScaledWorkload,
     alone_text,
@@ -26,14 +23,12 @@ from commbench.workloads.scaling import (
     operation_number,
     scaled,
 )
-from commbench.workloads.workload import Workload, WorkloadCall, runs_beside_next
-from commbench.workloads.workload_file import parse_workload
+from commbench.workloads.workload import WorkloadCall, runs_beside_next
 
 from .expert_traffic import TrafficMatrix
 from .replay_parts import Part, part_and_buffer
 
 LATE = re.compile(r"(?P<rank>\d{1,7}):(?P<number>\d{1,9})(?P<unit>us|ms)")
-DIGEST_LETTERS = 12
 MATRIX_SIZE = 128  # of the computation in a gap: three of them stay in a core's cache
 
 
@@ -52,7 +47,7 @@ class Replay(Benchmark):
     def recorded_inputs(self) -> str:
         """The workload as results name it: a file with the digest of its content. Raises
         ConfigError."""
-        return self.workload if _is_generator(self.workload) else _file_source(self.workload).text
+        return recorded_name(self.workload)
 
     def blocks(self, size: int) -> int:
         """0: the workload decides the sizes of its messages."""
@@ -64,7 +59,7 @@ class Replay(Benchmark):
         if size < self.min_ranks:  # the plan refuses it
             yield replace(case, workload=self.recorded_inputs())
             return
-        source = _source_of(self.workload, size)
+        source = source_of(self.workload, size)
         yield replace(case, workload=source.text)
         if case.gaps not in (None, "none") or case.late is not None:
             return
@@ -85,7 +80,7 @@ class Replay(Benchmark):
             )
 
     def refusal(self, case: Case, size: int) -> str | None:
-        workload = _source_of(self.workload, size).workload
+        workload = source_of(self.workload, size).workload
         if size > workload.ranks:
             return f"the workload has {workload.ranks} ranks, the layout {size}"
         number = operation_number(case.workload)
@@ -131,7 +126,7 @@ class Replay(Benchmark):
             sum(count * parts[number].moved_bytes(rank) for number, count in counts.items())
             for rank, counts in self._scaled(size).call_counts.items()
         )
-        steps = _source_of(self.workload, size).workload.steps
+        steps = source_of(self.workload, size).workload.steps
         return Shape(steps, busiest_bytes, "max_over_ranks", "step of the job", steps == 1)
 
     def bus_factor(self, case: Case, size: int) -> float | None:
@@ -230,69 +225,9 @@ def parse_late(text: str | None) -> Late | None:
     return Late(int(match["rank"]), int(match["number"]) * factor)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A workload and its name in results."""
-
-    text: str
-    workload: Workload
-
-
-def given_workload(text: str, size: int) -> Workload:
-    """What the key `workload` names, on a layout with `size` ranks. Raises ConfigError."""
-    return _source_of(text, size).workload
-
-
-def workload_named(name: str, size: int, files: Iterable[Path]) -> Workload | None:
-    """The workload that results call so, of a layout with `size` ranks: of a generator, or in one
-    of these files; None if it is in none of them."""
-    if _is_generator(name):
-        return _source_of(name, size).workload
-    for path in files:
-        with suppress(ConfigError):
-            source = _file_source(str(path))
-            if source.text == name:
-                return source.workload
-    return None
-
-
-def _is_generator(text: str) -> bool:
-    return text.partition(" ")[0] in GENERATORS
-
-
-@lru_cache(maxsize=8)
-def _source_of(text: str, size: int) -> _Source:
-    """Raises ConfigError."""
-    if _is_generator(text):
-        name, *words = text.split()
-        numbers = dict(word.partition("=")[::2] for word in words)
-        try:
-            return _Source(text, generate(name, {"ranks": str(size), **numbers}))
-        except ConfigError as error:
-            raise ConfigError(f"workload={error}") from error
-    return _file_source(text)
-
-
-@lru_cache(maxsize=8)
-def _file_source(path: str) -> _Source:
-    try:
-        content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        raise ConfigError(
-            f"workload={path} is no generator ({', '.join(GENERATORS)}), and as a file it can't be"
-            f" read: {error}"
-        ) from error
-    try:
-        workload = parse_workload(content, path)
-    except Unreadable as error:
-        raise ConfigError(f"workload={error}") from error
-    digest = hashlib.sha256(content).hexdigest()[:DIGEST_LETTERS]
-    return _Source(f"{Path(path).stem}@{digest}", workload)
-
-
 @lru_cache(maxsize=8)
 def _scaled_workload(text: str, size: int) -> ScaledWorkload:
-    return scaled(_source_of(text, size).workload, size)
+    return scaled(source_of(text, size).workload, size)
 
 
 @lru_cache(maxsize=1024)

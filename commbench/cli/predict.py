@@ -10,7 +10,6 @@ from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-from commbench.benchmarks.replay import given_workload
 from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
@@ -32,6 +31,7 @@ from commbench.report.predict_job import predict_job
 from commbench.results.columns import grouped, interval_meaning
 from commbench.results.launches import FEW_LAUNCHES
 from commbench.results.load import plain, read_rows, row_dicts
+from commbench.workloads.named_workload import source_of
 
 from .options import CommandParser
 
@@ -107,7 +107,7 @@ def _check_job_alone(options: argparse.Namespace) -> None:
 def job_prediction_text(cases: pd.DataFrame, job: str) -> str:
     """The text of the command for a job; raises CommbenchError like predict_job."""
     try:
-        predictions = predict_job(cases, lambda ranks: given_workload(job, ranks))
+        predictions = predict_job(cases, lambda ranks: source_of(job, ranks).workload)
     except ConfigError as error:
         raise ConfigError(f"--job {str(error).removeprefix('workload=')}") from error
     terminal = Terminal.of(sys.stdout)

@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from commbench.benchmarks.replay_parts import Part
 from commbench.core.errors import CommbenchError
 from commbench.core.layout import Layout
-from commbench.core.payload import dtype as dtype_of
 from commbench.core.units import format_bytes, format_ranges, natural_key
 from commbench.core.variables import TABLE
 from commbench.results.columns import grouped
-from commbench.workloads.workload import SEND_RECV, Workload
+from commbench.workloads.workload import SEND_RECV, Workload, WorkloadOperation
 
 from .fit import FAMILY_VARIABLES, Family, answerable, families, key
 from .predict import time_of
@@ -108,8 +106,8 @@ def _of_layout(
     used: dict[int, Family] = {}
     warnings: dict[str, None] = {}
     for number, operation in enumerate(workload.operations):
-        part = Part.of(number, operation, workload.groups[operation.group], "cpu")
-        place = _group_layout(part.ranks, Layout.parse(layout))
+        ranks = workload.groups[operation.group]
+        place = _group_layout(ranks, Layout.parse(layout))
         candidates = [
             family
             for family in own
@@ -117,10 +115,10 @@ def _of_layout(
             and family.variables["layout"] == place
         ]
         if place is None or not candidates or operation.operation in NOT_PREDICTED:
-            warnings[_why_unknown(part, place)] = None
+            warnings[_why_unknown(operation, ranks, place)] = None
             continue
-        best = min(candidates, key=lambda family: _preference(family, part))
-        time = time_of(best, message_bytes(part))
+        best = min(candidates, key=lambda family: _preference(family, operation))
+        time = time_of(best, message_bytes(operation))
         if time.warning:
             warnings[f"{operation.operation}: {time.warning}"] = None
         if best.variables["dtype"] != operation.dtype:
@@ -156,10 +154,9 @@ def _longest_rank(workload: Workload, times: Mapping[int, Seconds]) -> tuple[int
     return max(sums, key=lambda each: each[1].value if each[1] is not None else 0.0)
 
 
-def message_bytes(part: Part) -> int:
-    """The message of an operation, as its benchmark counts it."""
-    block_bytes = part.case.elements * dtype_of(part.case.dtype).itemsize
-    return part.benchmark.blocks(part.size) * block_bytes
+def message_bytes(operation: WorkloadOperation) -> int:
+    """As its benchmark counts it: the larger of what a rank gives and gets."""
+    return max(*operation.input_bytes, *operation.output_bytes)
 
 
 def _group_layout(ranks: Sequence[int], layout: Layout) -> str | None:
@@ -169,21 +166,21 @@ def _group_layout(ranks: Sequence[int], layout: Layout) -> str | None:
     return str(Layout(len(counts), each.pop())) if len(each) == 1 else None
 
 
-def _why_unknown(part: Part, place: str | None) -> str:
-    name = part.case.benchmark
+def _why_unknown(operation: WorkloadOperation, ranks: Sequence[int], place: str | None) -> str:
+    name = operation.operation
     if name in NOT_PREDICTED:
         return f"{name} is not predicted, as no benchmark measures it by size"
     if place is None:
-        return f"ranks {format_ranges(part.ranks)} lie unevenly on the nodes"
-    size_text = format_bytes(message_bytes(part))
+        return f"ranks {format_ranges(ranks)} lie unevenly on the nodes"
+    size_text = format_bytes(message_bytes(operation))
     return (
         f"{name} was not measured on {place}; measure it with: commbench benchmark={name}"
         f" layout={place} sizes=octaves (the job needs {size_text})"
     )
 
 
-def _preference(family: Family, part: Part) -> tuple[Any, ...]:
+def _preference(family: Family, operation: WorkloadOperation) -> tuple[Any, ...]:
     """Families that know the size, then those of the job's type and the one with most sizes."""
-    is_unknown = math.isnan(time_of(family, message_bytes(part)).seconds)
+    is_unknown = math.isnan(time_of(family, message_bytes(operation)).seconds)
     own_dtype = str(family.variables["dtype"])
-    return is_unknown, own_dtype != part.case.dtype, -len(family.sizes), own_dtype
+    return is_unknown, own_dtype != operation.dtype, -len(family.sizes), own_dtype

@@ -3,6 +3,7 @@ is named only if its interval lies above zero."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ class Seconds:
         return Seconds(self.value * factor, self.low * factor, self.high * factor)
 
     def __str__(self) -> str:
+        if not math.isfinite(self.high - self.low):
+            return f"{_signed(self.value)} (no interval)"
         value, low, high = map(_signed, (self.value, self.low, self.high))
         return f"{value} ({low} .. {high})"
 

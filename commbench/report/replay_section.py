@@ -10,11 +10,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from commbench.benchmarks.replay import workload_named
 from commbench.core.layout import Layout
 from commbench.core.units import about_bytes, format_factor, format_ranges, format_seconds
 from commbench.results.columns import Row, grouped
 from commbench.results.load import row_dicts
+from commbench.workloads.named_workload import workload_named
 from commbench.workloads.scaling import ScaledWorkload, first_alike, scaled, sequence_name
 from commbench.workloads.schedule import ScheduledOperation, schedule
 from commbench.workloads.workload import Workload

@@ -74,15 +74,16 @@ def hand_gloo(dist: Any, group: Any, send: Any, recv: Any, rank: int) -> Side:
     return run
 
 
-def hand_calls(barrier: Callable[[], Any], calls: Sequence[Callable[[], Any]]) -> Side:
-    """All calls of a step one after another, each step after a barrier."""
+def hand_calls(before: Sequence[Callable[[], Any]], calls: Sequence[Callable[[], Any]]) -> Side:
+    """All calls of a step one after another; `before` each step, a barrier at last."""
 
     def run(n: int) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
         row = stamps[0]
         clock = time.perf_counter_ns
         for r in range(n):
-            barrier()
+            for prepare in before:
+                prepare()
             t0 = clock()
             for call in calls:
                 call()

@@ -48,7 +48,7 @@ CASES = {
     "gloo": {"p2p_latency": {8: 200, 65536: 150, 4 * MIB: 10}},
 }
 REPLAYED_CALLS = 16
-REPLAYED_STEPS = {"mpi": 400, "gloo": 20}  # repetitions per block
+REPLAYED_STEPS = {"mpi": 100, "gloo": 5}  # repetitions per block
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,9 @@ def mpi_library(path: str | None) -> Library:
             )
             made["by_hand"] = hand_mpi(comm, *messages)
         if job.case.benchmark == "replay":
-            made["by_hand"] = hand_calls(comm.Barrier, _mpi_calls(mpi, comm, held))
+            made["by_hand"] = hand_calls(
+                [*_input_again(held), comm.Barrier], _mpi_calls(mpi, comm, held)
+            )
         if reference is not None:
             made["c"] = reference.side(job, held)
         return made
@@ -186,10 +188,8 @@ def gloo_library() -> Library:
         program = job.benchmark.program(job.case, rank, job.size)
         python = ours.prepare({rank: program}, {rank: held}, Mode("python", job.case.sync))
         if job.case.benchmark == "replay":
-            calls = _gloo_calls(dist, group, held)
-            return {
-                "python": python, "by_hand": hand_calls(partial(dist.barrier, group), calls)
-            }  # fmt: skip
+            before = [*_input_again(held), partial(dist.barrier, group)]
+            return {"python": python, "by_hand": hand_calls(before, _gloo_calls(dist, group, held))}
         send, recv = (torch.from_numpy(held[name].words()) for name in ("send", "recv"))
         return {"python": python, "by_hand": hand_gloo(dist, group, send, recv, rank)}
 
@@ -199,6 +199,13 @@ def gloo_library() -> Library:
         return np.asarray(most)
 
     return Library(rank, ours, sides, slowest)
+
+
+def _input_again(held: Held) -> list[Callable[[], Any]]:
+    """What puts the input of a reduction into its place, as commbench does."""
+    if "0.source" not in held:
+        return []
+    return [partial(np.copyto, held["0.data"].words(), held["0.source"].words())]
 
 
 def _mpi_calls(mpi: Any, comm: Any, held: Held) -> list[Callable[[], Any]]:

@@ -115,7 +115,7 @@ def test_a_median_without_an_interval_decides_nothing() -> None:
     unsure = measured_seconds(row("job@0", 1e-3, ci_low_s=None, ci_high_s=None))
     assert unsure is not None
     longer = unsure - Seconds(5.0, 5.0, 5.0)
-    assert longer.low < 0 < longer.high
+    assert longer.low < 0 < longer.high and str(longer) == "-5.00 s (no interval)"
 
 
 def visited(text: str, truth_s: float, random: Generator, gaps: str | None = None) -> Row:

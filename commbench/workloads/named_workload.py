@@ -1,0 +1,81 @@
+"""A workload by the name that a configuration or results give it: a generator with its numbers, or
+a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from commbench.core.errors import ConfigError, Unreadable
+
+from .generators import GENERATORS, generate
+from .workload import Workload
+from .workload_file import parse_workload
+
+DIGEST_LETTERS = 12
+
+
+@dataclass(frozen=True)
+class NamedWorkload:
+    """A workload and its name in results."""
+
+    text: str
+    workload: Workload
+
+
+def recorded_name(text: str) -> str:
+    """As results have it: a generator, or a file with the digest of its content. Raises
+    ConfigError."""
+    return text if _is_generator(text) else _file_source(text).text
+
+
+@lru_cache(maxsize=8)
+def source_of(text: str, size: int) -> NamedWorkload:
+    """Of a layout with `size` ranks. Raises ConfigError."""
+    if not _is_generator(text):
+        return _file_source(text)
+    name, *words = text.split()
+    numbers = dict(word.partition("=")[::2] for word in words)
+    try:
+        return NamedWorkload(text, generate(name, {"ranks": str(size), **numbers}))
+    except ConfigError as error:
+        raise ConfigError(f"workload={error}") from error
+
+
+def workload_named(name: str, size: int, files: Iterable[Path]) -> Workload | None:
+    """The workload that results call so, of a layout with `size` ranks: of a generator, or in one
+    of these files; None if it is in none of them."""
+    if _is_generator(name):
+        return source_of(name, size).workload
+    for path in files:
+        try:
+            source = _file_source(str(path))
+        except ConfigError:  # it is gone, or another file
+            continue
+        if source.text == name:
+            return source.workload
+    return None
+
+
+def _is_generator(text: str) -> bool:
+    return text.partition(" ")[0] in GENERATORS
+
+
+@lru_cache(maxsize=8)
+def _file_source(path: str) -> NamedWorkload:
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise ConfigError(
+            f"workload={path} is no generator ({', '.join(GENERATORS)}), and as a file it can't be"
+            f" read: {error}"
+        ) from error
+    try:
+        workload = parse_workload(content, path)
+    except Unreadable as error:
+        raise ConfigError(f"workload={error}") from error
+    digest = hashlib.sha256(content).hexdigest()[:DIGEST_LETTERS]
+    return NamedWorkload(f"{Path(path).stem}@{digest}", workload)
