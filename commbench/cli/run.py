@@ -187,7 +187,9 @@ def resume(words: Sequence[str]) -> int:
         description="Measure what is missing or failed in a run, in its folder.",
     )
     parser.add_argument(
-        "run", metavar="RUN", help="the folder of one run, which it printed after `results:`"
+        "run",
+        metavar="RUN",
+        help="the folder of one run, or of an acceptance, which it printed after `results:`",
     )
     parser.add_argument(
         "--force", action="store_true", help="also if the configuration has changed since"
