@@ -81,7 +81,8 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         elsewhere = config is not None and starts_ranks(config)
         check_experiment(requested, elsewhere)
         jobs = requested.jobs
-        if is_acceptance(requested):
+        in_stages = is_acceptance(requested) and not multirun
+        if in_stages:
             jobs, left_out = stage_jobs(composer, jobs)
             for line in left_out:
                 print(line, flush=True)
@@ -93,7 +94,7 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         if config is None:
             return _run_in_worlds(jobs[0])
         sweep = {SWEEP: f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"}
-        if not is_acceptance(requested):
+        if not in_stages:
             with exported(sweep):
                 return swept(config, composer.keys_of(overrides), jobs, task)
     environment = {**folder, **sweep}
@@ -187,7 +188,9 @@ def resume(words: Sequence[str]) -> int:
         description="Measure what is missing or failed in a run, in its folder.",
     )
     parser.add_argument(
-        "run", metavar="RUN", help="the folder of one run, which it printed after `results:`"
+        "run",
+        metavar="RUN",
+        help="the folder of one run, or of an acceptance, which it printed after `results:`",
     )
     parser.add_argument(
         "--force", action="store_true", help="also if the configuration has changed since"

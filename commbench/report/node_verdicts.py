@@ -429,7 +429,11 @@ def _is_deciding(key: str) -> bool:
 
 def _recorded_differences(record: Record) -> Mapping[str, Any]:
     differences: Mapping[str, Any] = (record.get("provenance") or {}).get("differences") or {}
-    return {key: value for key, value in differences.items() if scope_of(key).ranks == "record"}
+    return {
+        key: value
+        for key, value in differences.items()
+        if scope_of(key).ranks == "record" and not key.endswith(".address")
+    }
 
 
 # ---------------------------------------------------------------- rows

@@ -69,3 +69,20 @@ def test_a_bad_rank_within_a_node_is_named_with_its_number() -> None:
     text = search_with([3], [SENDS, RECEIVES], "1x16").text(PLAIN)
     assert "rank 3 (n0)  bad" in text
     assert "--exclude" not in text, "the only node is no node to leave out"
+
+
+def test_the_record_has_the_decision_of_each_node_and_the_evidence_of_its_ranks() -> None:
+    record = search_with([6], [SENDS], "8x2").record()
+    assert record["nodes"] == ["good"] * 3 + ["bad"] + ["good"] * 4
+    (suspect,) = record["suspects"]
+    assert (suspect["node"], suspect["who"]) == (3, "rank 6 (n3)")
+    assert (suspect["decision"], suspect["what_is_slow"]) == ("bad", "sends")
+
+
+def test_what_is_typical_within_and_between_switches_is_told_apart() -> None:
+    names: list[str | None] = [f"leaf{node // 8}" for node in range(32)]
+    search = search_with([], [], "32x1", names)
+    assert [link.name for link in search.link_classes()] == ["within a switch", "between switches"]
+    assert sum(link.pairs for link in search.link_classes()) == 6 * 16
+    assert "between switches: " in search.text(PLAIN)
+    assert search_with([], [], "16x1").link_classes() == []
