@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from virtual_hosts import VirtualHosts
 
-pytestmark = [pytest.mark.long, pytest.mark.serial]
 HOSTS = 6
 PLANTED = 4
 RATE_MBIT = 100.0
 SLOW_MBIT = 25.0
 FOUR_WORLDS_S = 600  # a minute on a quiet machine; other tests may share it
+pytestmark = [pytest.mark.long, pytest.mark.serial, pytest.mark.timeout(FOUR_WORLDS_S + 60)]
 STAGES = ("machine", "alone", "pairs", "rails", "scaling", "soak")
 # a doubled time: the hosts share the cores of this machine
 WORDS = (
