@@ -188,7 +188,7 @@ def gloo_library() -> Library:
         program = job.benchmark.program(job.case, rank, job.size)
         python = ours.prepare({rank: program}, {rank: held}, Mode("python", job.case.sync))
         if job.case.benchmark == "replay":
-            before = [*_input_again(held), partial(dist.barrier, group)]
+            before: list[Callable[[], Any]] = [*_input_again(held), partial(dist.barrier, group)]
             return {"python": python, "by_hand": hand_calls(before, _gloo_calls(dist, group, held))}
         send, recv = (torch.from_numpy(held[name].words()) for name in ("send", "recv"))
         return {"python": python, "by_hand": hand_gloo(dist, group, send, recv, rank)}
