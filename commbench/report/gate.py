@@ -59,7 +59,7 @@ Answer = Literal["PASS", "FAIL", "UNDECIDED"]
 ORDER: tuple[Answer, ...] = ("FAIL", "UNDECIDED", "PASS")
 FALSE_ALARMS = 0.01
 TOLERATED_LOSS = 0.05
-IN_CASE_TEXT = ("benchmark", "layout", "pair", "label", "hosts")
+NAMED_ALREADY = ("benchmark", "layout", "pair", "label", "hosts")
 MOST_KEYS = 4  # that a message lists
 MOST_PERCENT = 1000  # from here on a loss is a factor
 LARGEST_SHIFT = 700.0  # of which a float holds the exponential
@@ -251,7 +251,7 @@ def _case_names(cases: Sequence[GateCase]) -> list[str]:
         shown = [
             name
             for name in more[row["benchmark"]]
-            if name not in IN_CASE_TEXT and not is_usual(name, row[name])
+            if name not in NAMED_ALREADY and not is_usual(name, row[name])
         ]
         names.append(" ".join([case_text(row), *setting_texts(row, shown)]))
     return names

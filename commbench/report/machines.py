@@ -10,6 +10,7 @@ from typing import Any
 from commbench.core.units import about_bytes, natural_key, plural
 from commbench.hardware.topology import TOPOLOGY_FACT
 from commbench.results.columns import grouped
+from commbench.results.run_folder import mapping_or_empty
 
 CORES_ALLOWED = "cores allowed"  # of a process: its binding, not its machine, decides
 SHOWN_FACTS = (  # of each machine where they are known
@@ -53,7 +54,7 @@ class Machine:
 
 def nodes_of(run: Record) -> list[Mapping[str, Any]]:
     """The facts of each node; empty for a record that another program wrote."""
-    nodes = _mapping(run, "provenance").get("nodes")
+    nodes = mapping_or_empty(run.get("provenance")).get("nodes")
     return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
 
 
@@ -129,7 +130,9 @@ def run_groups(records: Iterable[Record]) -> list[tuple[str, ...]]:
     runs, their labels."""
     labels: dict[tuple[str, str, str, str, str, str], list[str]] = {}
     for record in records:
-        backend, world, ipc = (_mapping(record, name) for name in ("backend", "world", "cuda_ipc"))
+        backend, world, ipc = (
+            mapping_or_empty(record.get(name)) for name in ("backend", "world", "cuda_ipc")
+        )
         ranks = "not recorded"
         if {"size", "nodes"} <= world.keys():
             ranks = (
@@ -154,11 +157,6 @@ def run_groups(records: Iterable[Record]) -> list[tuple[str, ...]]:
     ]
 
 
-def _mapping(record: Record, name: str) -> Mapping[str, Any]:
-    value = record.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
@@ -168,7 +166,8 @@ def rank_differences(records: Iterable[Record]) -> list[tuple[str, str, str]]:
     once."""
     differences: dict[tuple[str, str, str], None] = {}
     for record in records:
-        for key, groups in _mapping(_mapping(record, "provenance"), "differences").items():
+        provenance = mapping_or_empty(record.get("provenance"))
+        for key, groups in mapping_or_empty(provenance.get("differences")).items():
             if isinstance(groups, Mapping) and key != "run.bind":  # each rank has cores of its own
                 for value, ranks in groups.items():
                     differences[str(key), str(value), ", ".join(map(str, _list(ranks)))] = None

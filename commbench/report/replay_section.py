@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -14,6 +13,7 @@ from commbench.core.layout import Layout
 from commbench.core.units import about_bytes, format_factor, format_ranges, format_seconds
 from commbench.results.columns import Row, grouped
 from commbench.results.load import row_dicts
+from commbench.results.run_folder import mapping_or_empty
 from commbench.workloads.named_workload import workload_named
 from commbench.workloads.scaling import ScaledWorkload, first_alike, scaled, sequence_name
 from commbench.workloads.schedule import ScheduledOperation, schedule
@@ -81,8 +81,7 @@ def _workload_files(results: Results) -> Iterator[Path]:
     for folder in results.folders.values():
         yield folder.parent / WORKLOAD_FILE
     for record in results.records:
-        config: Mapping[str, Any] = record.get("config") or {}
-        given = config.get("workload")
+        given = mapping_or_empty(record.get("config")).get("workload")
         if isinstance(given, str):
             yield Path(given)
 

@@ -27,6 +27,7 @@ from commbench.core.variables import MAPS, NAMES
 from .columns import Row
 from .launches import launch_medians
 from .load import Damaged, load_run, read_table
+from .run_folder import mapping_or_empty
 
 CASES_FILE = "cases.parquet"
 HARDWARE = "hardware="
@@ -72,10 +73,10 @@ class StoreKey:
 
 def store_key(record: Mapping[str, Any]) -> StoreKey:
     """The key of a run, from its run.json."""
-    backend = _record_part(record.get("backend"))
-    nodes = _record_part(record.get("provenance")).get("nodes")
+    backend = mapping_or_empty(record.get("backend"))
+    nodes = mapping_or_empty(record.get("provenance")).get("nodes")
     listed = nodes if isinstance(nodes, list) else []
-    kinds = sorted({_node_text(_record_part(node)) for node in listed})
+    kinds = sorted({_node_text(mapping_or_empty(node)) for node in listed})
     return StoreKey(
         _shortened("_and_".join(kinds) or NOT_RECORDED),
         _shortened(_readable(str(backend.get("library") or NOT_RECORDED))),
@@ -118,10 +119,6 @@ def _shortened(name: str) -> str:
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def _record_part(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 # ---------------------------------------------------------------- what a store holds

@@ -247,7 +247,7 @@ def case_text(case: Row) -> str:
     """A row, or the fields of a Case, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs, the first and
     the last. Of an overlap with its part: `all_reduce 1x2 1 KiB, matmul together`."""
     size = format_bytes(case["message_bytes"]) if case["message_bytes"] else ""
-    place = short_pairs(case["pair"] or "") or place_text(case["node"])
+    place = short_pairs(case["pair"] or "") or place_text(case.get("node"))
     text = " ".join(filter(None, (case["benchmark"], case["layout"], place, size)))
     part = " ".join(filter(None, (case.get("overlap"), case.get("timed"))))
     return f"{text}, {part}" if part else text

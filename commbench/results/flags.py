@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from .run_folder import mapping_or_empty
+
 
 class Flag(NamedTuple):
     """`meaning` completes "this case has the flag because"; `advice` says what to do, and
@@ -172,26 +174,21 @@ def advice_of(name: str, having: Iterable[Mapping[str, Any]]) -> str:
 
 def binding_text(run: Mapping[str, Any]) -> str:
     """Whether each rank has cores of its own, from run.json; empty where that is not recorded."""
-    provenance = _mapping_or_empty(run.get("provenance"))
-    differing = _mapping_or_empty(provenance.get("differences"))
+    provenance = mapping_or_empty(run.get("provenance"))
+    differing = mapping_or_empty(provenance.get("differences"))
     if "run.bind" in differing:
         return "ranks bound to cores"
     if "host.cpu_affinity" in differing:
         return "ranks bound by the launcher"
     nodes = provenance.get("nodes")
     listed = nodes if isinstance(nodes, list) else []
-    bindings = {str(_mapping_or_empty(node).get("run.bind")) for node in listed}
+    bindings = {str(mapping_or_empty(node).get("run.bind")) for node in listed}
     return UNBOUND if bindings == {"none"} else ""
 
 
 def is_bound(run: Mapping[str, Any]) -> bool:
     """Whether each rank of the run is known to have cores of its own."""
     return binding_text(run) not in ("", UNBOUND)
-
-
-def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
-    """The value, or an empty mapping where somebody has written another type into run.json."""
-    return value if isinstance(value, Mapping) else {}
 
 
 def warnings_of(row: Mapping[str, Any]) -> frozenset[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from commbench.core.errors import ConfigError
 from commbench.core.group_operations import GroupOperations, parse_group_operations
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_bytes, format_number
@@ -68,7 +69,10 @@ def _run_alike(row: Row) -> tuple[Any, ...]:
 def _gains(rows: Sequence[Row]) -> Iterator[GroupGain]:
     by_text = {str(row["groups"]): row for row in rows}
     for text, row in by_text.items():
-        operations = parse_group_operations(text)
+        try:
+            operations = parse_group_operations(text)
+        except ConfigError:  # a file that something else has written
+            continue
         if len(operations.entries) < 2:
             continue
         if operations.timed is None:

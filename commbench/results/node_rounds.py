@@ -62,7 +62,7 @@ def next_round(
         for first, second in former.pairs
     }
     pairs = _confirming_pairs(_Standing.of(evidence, together), met, Random(f"{seed}/{number}"))
-    ranks = [pair for each in pairs for pair in _ranks_of(each, together, number)]
+    ranks = [pair for each in pairs for pair in _rank_pairs(each, together, number)]
     return Round(tuple(ranks), _visits_per_pair(evidence))
 
 
@@ -77,7 +77,7 @@ def random_rounds(places: int, seed: int, ranks_per_node: int = 1) -> list[Round
         # when all nodes have met, their ranks meet others of the same nodes
         shift = number // turns
         nodes = pairing(order, number % turns)
-        ranks = [pair for each in nodes for pair in _ranks_of(each, together, shift)]
+        ranks = [pair for each in nodes for pair in _rank_pairs(each, together, shift)]
         rounds.append(Round(tuple(ranks), 1))
     return rounds
 
@@ -88,7 +88,7 @@ def _ranks_together(places: int, ranks_per_node: int) -> int:
     return ranks_per_node if places // ranks_per_node >= LEAST_NODES else 1
 
 
-def _ranks_of(nodes: Pair, together: int, shift: int) -> list[Pair]:
+def _rank_pairs(nodes: Pair, together: int, shift: int) -> list[Pair]:
     """The pairs of the ranks of two nodes, of which each has one."""
     first, second = nodes
     return [

@@ -14,7 +14,7 @@ from .columns import Row, case_text, grouped, hashable
 from .intervals import Bounded, bounded, median_of_row, quotient
 
 OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in
-IN_CASE_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERLAP)
+IN_OVERLAP_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERLAP)
 OVERLAP_HEADS = ("operation", "beside", "hidden %", "communication x", "computation x")
 OVERLAP_MEANING = (
     "hidden: share of the communication that the computation covers, 1 - (together - compute) /"
@@ -41,7 +41,7 @@ def overlap_cells(results: Sequence[OverlapResult]) -> list[tuple[str, ...]]:
     rows = [result.row for result in results]
     of_benchmark = {
         benchmark: [
-            name for name in SHOWN if name not in IN_CASE_TEXT and _has_several(alike, name)
+            name for name in SHOWN if name not in IN_OVERLAP_TEXT and _has_several(alike, name)
         ]
         for benchmark, alike in grouped(rows, lambda row: str(row["benchmark"])).items()
     }

@@ -23,6 +23,11 @@ DISK_PROBE_BYTES = 4096
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # file systems without fsync of folders
 
 
+def mapping_or_empty(value: Any) -> Mapping[str, Any]:
+    """A part of run.json, or nothing where somebody has written another type there."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def is_utf8(text: str) -> bool:
     """Whether an argument or a path came in UTF-8: Python keeps other bytes as surrogates, which no
     file format takes."""

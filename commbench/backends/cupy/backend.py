@@ -25,14 +25,14 @@ from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Buffer, Control, RankCommunicator
 from commbench.core.terminal import first_line
-from commbench.core.variables import Device, Mode
+from commbench.core.variables import Case, Device, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Lowered, UnsupportedForms, in_groups
 from commbench.hardware.cuda import driver_missing, driver_too_old
 from commbench.hardware.machine_facts import installed_version
 from commbench.hardware.nvml import Monitor
 
-from .lowering import NCCL_UNSUPPORTED, CupyLowering
+from .lowering import NCCL_UNSUPPORTED, CupyLowering, start_missing
 
 ID_DEADLINE_S = 60.0  # until all ranks know the id of a communicator
 BARRIER_BYTES = 256  # device memory for the element that barriers reduce
@@ -54,6 +54,9 @@ class CupyNccl(NcclBackend):
     name: ClassVar[str] = "cupy_nccl"
     unsupported_forms: ClassVar[UnsupportedForms] = NCCL_UNSUPPORTED
     library: str = "auto"
+
+    def supports(self, case: Case, size: int, program: Program) -> str | None:
+        return super().supports(case, size, program) or start_missing(program)
 
     def missing(self, device: Device = "cuda") -> str | None:
         driver = driver_missing()

@@ -31,10 +31,28 @@ NCCL_UNSUPPORTED: UnsupportedForms = {
     (steps.AllToAll, True): "NCCL receives into blocks that it has not sent yet",
     (steps.AllToAllV, True): "NCCL receives into blocks that it has not sent yet",
 }
+INNER_MESSAGES = "cupy_nccl can start messages between all ranks only"
 NULL_ADDRESS = 0  # the address of a buffer that only the root has
 
 MessageSide = tuple[Any, View]  # one side of a message: NCCL's call and the memory
 GroupedMessage = tuple[Any, View, int, int]  # NCCL's call, a view, the index of its block, the peer
+
+
+def start_missing(program: steps.Program) -> str | None:
+    """Why an operation of the program can't be started without waiting; None if all can."""
+    for step in program.from_lead:
+        if not isinstance(step, steps.Start):
+            continue
+        operation = steps.operation_of(step)
+        if not isinstance(operation, steps.Send | steps.Recv):
+            return _one_stream_text(operation)
+        if steps.group_of(step) is not None:
+            return INNER_MESSAGES
+    return None
+
+
+def _one_stream_text(operation: Step) -> str:
+    return f"cupy_nccl has one stream, so it can't start a {type(operation).__name__} beside it"
 
 
 def _block_messages(function: Any, view: View, counts: Sequence[int]) -> Iterator[GroupedMessage]:
@@ -77,14 +95,13 @@ class CupyLowering:
         """What is posted is one group of calls, which the next WaitAll starts."""
         match step:
             case steps.Start(steps.Send() | steps.Recv()) if self._is_inner:
-                raise Unsupported("cupy_nccl can start messages between all ranks only")
+                raise Unsupported(INNER_MESSAGES)
             case steps.Start(steps.Send() | steps.Recv() as message, request):
                 self._started.add(request)
                 self._posted.append(self._grouped_message(message))
                 return NO_CALL
             case steps.Start():
-                name = type(step.step).__name__
-                raise Unsupported(f"cupy_nccl has one stream, so it can't start a {name} beside it")
+                raise Unsupported(_one_stream_text(step.step))
             case steps.Send() | steps.Recv() if self._posted:
                 # between a start and its wait, so that a rank can send to itself
                 self._posted.append(self._grouped_message(step))

@@ -22,6 +22,7 @@ from commbench.cli.jobs import Ended, Sweep, job_titles
 from commbench.cli.main import main
 from commbench.cli.show import pivot_text, rows_of
 from commbench.config.compose import ConfigComposer, requested_jobs
+from commbench.config.keys import NO_STAGE
 from commbench.core.terminal import TERMINAL, Terminal
 from commbench.results.load import find_runs
 
@@ -426,7 +427,8 @@ def test_an_override_with_one_value_is_named_once_below_the_table_of_jobs(
         ["layout=1x3", "backend.library=openmpi"],
         ["layout=1x4", "backend.library=openmpi"],
     ]
-    jobs = [SimpleNamespace(overrides=words) for words in overrides]
+    settings = SimpleNamespace(stage=NO_STAGE)
+    jobs = [SimpleNamespace(overrides=words, settings=settings) for words in overrides]
     sweep = Sweep(cast(Any, jobs), task=lambda: 0)
     ended = {number: Ended(0, None) for number in range(len(jobs))}
     monkeypatch.setattr(sweep, "_ended", ended)
