@@ -427,6 +427,8 @@ def _checked_search(
         raise ConfigError("pairs=search takes one layout; run it once for each")
     if read("schedule") != "rounds":
         raise ConfigError("pairs=search times many pairs at once; it needs schedule=rounds")
+    if set(read("overlap")) != {"none"}:
+        raise ConfigError("pairs=search times messages alone; use overlap=none")
     return search
 
 

@@ -124,6 +124,7 @@ def test_a_search_needs_five_ranks() -> None:
     [
         ("benchmark=all_reduce", "pairs of ranks, which all_reduce has none of"),
         ("schedule=serial", "it needs schedule=rounds"),
+        ("overlap=sleep", "use overlap=none"),
         ("layout=[8x1,5x1]", "takes one layout"),
         ("search.slowdown=0", "search.slowdown=0.0 must be at least 0.01"),
         ("search.switches=[a]", "search.switches"),
