@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from commbench.core.terminal import Terminal, printable
-from commbench.report.node_verdicts import read_acceptance
+from commbench.report.node_verdicts import read_acceptance, stage_of
 from commbench.report.summary import read_results, summarise_results, summary_text
 from commbench.results.load import find_runs
 from commbench.world.folder_lock import is_measured_into
@@ -58,7 +58,9 @@ def report(words: list[str]) -> int:
         rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
         if rows or options.benchmark is None:
             sys.stdout.write(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
-    acceptance = read_acceptance(options.paths)
+    # the cases of an acceptance are read for other columns
+    is_acceptance = any(map(stage_of, results.records))
+    acceptance = read_acceptance(options.paths) if is_acceptance else None
     if acceptance is not None:
         sys.stdout.write(acceptance.text(Terminal.of(sys.stdout)) + "\n\n")
     sys.stdout.write(

@@ -65,7 +65,7 @@ class ReplayView:
 
 def replay_views(results: Results) -> list[ReplayView]:
     """In the order of the rows."""
-    rows = [row for row in row_dicts(results.cases) if row["benchmark"] == REPLAY]
+    rows = row_dicts(results.cases[results.cases["benchmark"] == REPLAY])
     answered = [name for name in ANSWERED if name in results.cases]
 
     def answer_key(row: Row) -> tuple[str, ...]:
