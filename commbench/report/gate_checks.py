@@ -17,7 +17,6 @@ from .gate import (
     known_value_text,
     unmeasured_text,
 )
-from .guidelines import check_guidelines
 from .reference import FAST, SLOW
 from .summary import Summary, reference_note
 
@@ -49,7 +48,7 @@ def judge_without_baseline(summary: Summary) -> GateResult:
 
 
 def _guideline_answers(summary: Summary) -> Iterator[CaseAnswer]:
-    result = check_guidelines(summary.results.cases)
+    result = summary.guidelines
     for violation in result.violations:
         name = summary.combined.name(violation.variables, without=("pair",))
         title = f"{violation.guideline.name}: {name}"

@@ -38,7 +38,7 @@ from .best import BEST_CELLS, best_rows, best_text
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from .combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from .compare_text import AbResult, comparison_table, read_ab_results
-from .guidelines import check_guidelines
+from .guidelines import GuidelineResult, check_guidelines
 from .headline import trust, unfinished_sentences
 from .machines import Machine, machines_of, rank_differences, run_groups
 from .reference import FAR, NORMAL, Judged, is_own, judge, references
@@ -205,14 +205,20 @@ class Summary:
         return f"Intervals: {meaning}." if meaning else ""
 
     @functools.cached_property
+    def guidelines(self) -> GuidelineResult:
+        return check_guidelines(self.results.of_operations)
+
+    @property
     def guideline_lines(self) -> list[str]:
         """How many performance guidelines are violated, and a line for each violation."""
-        result = check_guidelines(self.results.of_operations)
-        violations = [
+        return [*self.guidelines.sentences(), *self.violation_lines]
+
+    @property
+    def violation_lines(self) -> list[str]:
+        return [
             violation.text(self.combined.name(violation.variables, without=("pair",)))
-            for violation in result.violations
+            for violation in self.guidelines.violations
         ]
-        return [*result.sentences(), *violations]
 
     def doubts(self) -> list[str]:
         """What to check before the numbers are used."""
