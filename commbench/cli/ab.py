@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from commbench.config.compose import ConfigComposer, requested_jobs
+from commbench.config.compose import ConfigComposer, quoted_path, requested_jobs
 from commbench.config.settings import Job
 from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError
@@ -85,9 +85,8 @@ def _run_and_compare(
                 file=sys.stderr,
                 flush=True,
             )
-            output = str(folder / side).replace("'", r"\'")
             given = [word for word in overrides[side] if not word.startswith("output=")]
-            own = [f"launch={launch}", f"label={side}", f"output='{output}'"]
+            own = [f"launch={launch}", f"label={side}", f"output={quoted_path(folder / side)}"]
             statuses.append(run_launch([*given, *own], options.config_dir))
     except (KeyboardInterrupt, SystemExit):
         print(

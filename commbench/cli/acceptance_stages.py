@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from commbench.config.compose import ConfigComposer, RequestedJobs
+from commbench.config.compose import ConfigComposer, RequestedJobs, quoted_path
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import SEARCH, Job
 from commbench.core.errors import ConfigError
@@ -76,9 +76,8 @@ def new_acceptance(
     """A new folder for all stages, and the overrides with it as their output; `environment` holds
     CONFIG_DIR and SWEEP. Raises ConfigError if it can't be written to."""
     folder = Path(new_folder(output))
-    quoted = str(folder).replace("'", r"\'")
     words = [word for word in overrides if not word.startswith(OUTPUT)]
-    words.append(f"{OUTPUT}'{quoted}'")
+    words.append(f"{OUTPUT}{quoted_path(folder)}")
     record = {
         "overrides": [recorded_override(word) for word in words],
         "config_dir": environment.get(CONFIG_DIR),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from commbench.config.compose import quoted_path
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.terminal import Terminal, paragraphs
@@ -50,7 +51,6 @@ def measured_here(workload: Workload, job: TrainingJob | None, overrides: str) -
     folder = Path(new_folder(outputs[-1] if outputs else "results"))
     path = folder / WORKLOAD_FILE
     write_file("--on", str(path), workload_text(workload), replace=False)
-    quoted = str(path).replace("'", r"\'")
     gaps = ["gaps=[none,sleep,matmul]"] if _has_gaps(workload) else []
     chosen = [word for word in words if not word.startswith("output=") and word != SWEEP_WORD]
     status = run.run(
@@ -58,7 +58,7 @@ def measured_here(workload: Workload, job: TrainingJob | None, overrides: str) -
             "benchmark=replay",
             *gaps,
             *chosen,
-            f"workload='{quoted}'",
+            f"workload={quoted_path(path)}",
             f"output='{folder}'",
         ],
         multirun=SWEEP_WORD in words,

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from commbench.config.compose import quoted_path
 from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs
@@ -177,8 +178,7 @@ def _healthy_by_key(runs: Sequence[StoredRun]) -> dict[str, list[HealthyLaunch]]
 def _launched(options: WatchOptions, jobs: Sequence[Job], number: int) -> WatchedLaunch:
     """Run jobs one after the other, each in a fresh world; a broken one loses only its own."""
     folder = Path(new_folder(str(options.runs)))
-    output = str(folder).replace("'", r"\'")
-    own = [f"launch={number}", f"output='{output}'"]
+    own = [f"launch={number}", f"output={quoted_path(folder)}"]
     if options.budget_s is not None:
         own.append(f"{TOTAL_S}={options.budget_s / len(jobs):g}")
     status = 0

@@ -63,6 +63,12 @@ NOT_A_TEXT = re.compile(
 )
 
 
+def quoted_path(path: Path) -> str:
+    """A path as the value of an override, whatever characters it has."""
+    escaped = str(path).replace("'", r"\'")
+    return f"'{escaped}'"
+
+
 class ConfigComposer:
     """Context in which Hydra composes commbench's configuration, with a folder of the user's own
     files."""

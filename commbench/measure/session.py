@@ -439,18 +439,15 @@ class _Session:
         bad = set(BAD).intersection(statuses.values())
         met = verdict is None or verdict.passes(setup.settings.expect_missing)
         search = self._search_so_far(self._search) if self._search is not None else None
-        clean = search is None or search.is_clean
-        status = 1 if bad or not met or not clean or self._recorder.has_left_out else 0
+        unclean = [] if search is None or search.is_clean else [search.counts_text]
+        status = 1 if bad or not met or unclean or self._recorder.has_left_out else 0
         if search is not None:
             run["search"] = search.record()
-        lines = () if verdict is None else (*verdict.missed, *verdict.not_measured)
-        if search is not None and not search.is_clean:
-            lines = (*lines, search.counts_text)
-        self._recorder.close("done", status, "; ".join(lines) or None)
+        missed = () if verdict is None else (*verdict.missed, *verdict.not_measured)
+        self._recorder.close("done", status, "; ".join([*missed, *unclean]) or None)
         if search is not None:
             print(f"{search.text(Terminal.of(sys.stdout))}\nresults: {run['folder']}")
         if verdict is not None:
-            missed = (*verdict.missed, *verdict.not_measured)
             print("\n".join([*missed, verdict.summary()]), file=sys.stderr)
         return int(run["exit_status"])  # 3 if results could not be saved
 

@@ -19,8 +19,7 @@ Mann-Whitney test, which is right for any distribution; else the limit for expon
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -49,8 +48,14 @@ from commbench.results.load import row_dicts
 
 from .difference import ALPHA, MOST_LAUNCHES, launches_needed, mann_whitney
 from .fit import varying
-from .guidelines import check_guidelines
-from .prediction import GROUP_OF, Grouping, PredictedShift, predictions, skewed_limit
+from .prediction import (
+    GROUP_OF,
+    Grouping,
+    PredictedShift,
+    geometric_mean_s,
+    predictions,
+    skewed_limit,
+)
 from .reference import NORMAL, Judged
 from .summary import Results, Summary
 from .texts import setting_texts
@@ -221,11 +226,11 @@ def _runs_in_store(store: Path, keys: Mapping[StoreKey, set[str]]) -> int:
 
 
 def _cases_of_key(
-    results: Results, store: Path, key: StoreKey, runs: Container[str]
+    results: Results, store: Path, key: StoreKey, runs: Collection[str]
 ) -> Iterator[GateCase]:
     """The cases that these runs of the results or the store have."""
     stored = healthy_launches(store, key)
-    rows = [row for row in row_dicts(results.cases) if row["run_id"] in runs]
+    rows = row_dicts(results.cases[results.cases["run_id"].isin(runs)])
     by_case = grouped(rows, lambda row: str(row["case_id"]))
     days = {str(record.get("run_id")): day_of(record) for record in results.records}
     for case_id in {**by_case, **stored}:
@@ -306,7 +311,7 @@ def decide(
     is_confirmed_by_ranks = _ranks_confirm(healthy, new, risk, rules)
     least_shift = min(way.shift - way.half_width(risk) for way in ways)
     if is_confirmed_by_ranks is None:
-        measured = math.log(_geometric_mean_s(new))
+        measured = math.log(geometric_mean_s(new))
         least_shift = min(least_shift, measured - skewed_limit(healthy, len(new), risk))
     most_shift = max(way.shift + way.half_width(ALPHA) for way in ways)
     numbers = _gate_numbers(healthy, new, least_shift, most_shift, rules)
@@ -348,8 +353,8 @@ def _gate_numbers(
     most_shift: float,
     rules: GateRules,
 ) -> GateNumbers:
-    healthy_s = _geometric_mean_s(healthy)
-    measured_s = _geometric_mean_s(new)
+    healthy_s = geometric_mean_s(healthy)
+    measured_s = geometric_mean_s(new)
     return GateNumbers(
         healthy_s,
         measured_s * _time_ratio(rules.shift - least_shift),
@@ -359,10 +364,6 @@ def _gate_numbers(
         len(healthy),
         len(new),
     )
-
-
-def _geometric_mean_s(launches: Sequence[HealthyLaunch]) -> float:
-    return math.exp(statistics.fmean(math.log(launch.median_s) for launch in launches))
 
 
 def _time_ratio(shift: float) -> float:
@@ -449,8 +450,7 @@ def _findings(answers: Iterable[CaseAnswer], summary: Summary) -> Iterator[str]:
     for each in answers:
         if each.finding:
             yield f"{each.name}: {each.finding}."
-    for violation in check_guidelines(summary.results.cases).violations:
-        yield violation.text(summary.combined.name(violation.variables, without=("pair",)))
+    yield from summary.violation_lines
     for judged in summary.judged:
         if judged.verdict != NORMAL:
             yield known_value_text(judged)

@@ -44,6 +44,11 @@ PRECISION = 1e-14
 MOST_TERMS = 500  # of a continued fraction
 
 
+def geometric_mean_s(launches: Sequence[HealthyLaunch]) -> float:
+    """Of their medians, in seconds."""
+    return statistics.geometric_mean(launch.median_s for launch in launches)
+
+
 @dataclass(frozen=True)
 class PredictedShift:
     """How far future healthy launches lie from those of a store, as logs of times.

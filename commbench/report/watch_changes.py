@@ -11,7 +11,6 @@ the launches of a turn may be more alike than those of several.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from commbench.results.watch_state import CHANGE_VERDICTS, WatchVerdict
 
 from .change_point import last_change
 from .compare_text import DifferingFact, differing_facts
-from .prediction import predictions
+from .prediction import geometric_mean_s, predictions
 
 SUSPECTED_SHARE = 0.01
 FALSE_ALARM_SHARE = 0.01
@@ -84,11 +83,6 @@ def healthy_range(
     return HealthyRange(math.exp(min(least)), math.exp(max(most)))
 
 
-def mean_of(launches: Sequence[HealthyLaunch]) -> float:
-    """The geometric mean of their medians, in seconds."""
-    return statistics.geometric_mean(launch.median_s for launch in launches)
-
-
 def launch_verdict(
     row: Row | None, healthy: Sequence[HealthyLaunch], rule: WatchRule
 ) -> WatchVerdict:
@@ -122,7 +116,7 @@ def _mean_verdict(
     new: Sequence[HealthyLaunch], healthy: Sequence[HealthyLaunch], risk: float, delta: float
 ) -> WatchVerdict:
     expected = healthy_range(healthy, risk, delta)
-    return "undecided" if expected is None or not new else expected.verdict(mean_of(new))
+    return "undecided" if expected is None or not new else expected.verdict(geometric_mean_s(new))
 
 
 def needs_fresh_launches(known: WatchVerdict, launch: WatchVerdict) -> bool:
@@ -159,7 +153,7 @@ def changed_since(
     and the fresh ones of its turn are `new`."""
     if verdict == "failed" or not healthy or not new:
         return FirstRun(run, None)
-    medians_s = [*(launch.median_s for launch in healthy), mean_of(new)]
+    medians_s = [*(launch.median_s for launch in healthy), geometric_mean_s(new)]
     point = last_change(np.array(medians_s), slower=verdict == "slower")
     run_ids = [*(launch.run_id for launch in healthy), run]
     return FirstRun(run_ids[point.first], point.ratio)

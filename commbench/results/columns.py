@@ -13,7 +13,7 @@ needs a new version.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -241,6 +241,11 @@ def default_values(name: str, kind: Any, count: int) -> Any:
     if default is None:
         return pa.nulls(count, kind)
     return pa.array([default] * count, type=kind)
+
+
+def of_same_run(row: Row, differing: Container[str]) -> tuple[Any, ...]:
+    """What rows of a run have in common that differ in these variables at most."""
+    return (row.get("run_id"), *(hashable(row[name]) for name in NAMES if name not in differing))
 
 
 def case_text(case: Row) -> str:

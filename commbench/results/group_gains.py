@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from commbench.core.errors import ConfigError
 from commbench.core.group_operations import GroupOperations, parse_group_operations
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_bytes, format_number
-from commbench.core.variables import NAMES
 
-from .columns import Row, grouped, hashable
+from .columns import Row, grouped, of_same_run
 from .intervals import Bounded, bounded, median_of_row, quotient
 
 GAIN_HEADS = (
@@ -59,11 +57,8 @@ class GroupGain:
 def group_gains(rows: Iterable[Row]) -> list[GroupGain]:
     """Of all operations at once that were also measured alone; by run and all other variables."""
     measured = [row for row in rows if row.get("groups") and median_of_row(row) is not None]
-    return [gain for alike in grouped(measured, _run_alike).values() for gain in _gains(alike)]
-
-
-def _run_alike(row: Row) -> tuple[Any, ...]:
-    return (row.get("run_id"), *(hashable(row[name]) for name in NAMES if name != "groups"))
+    together = grouped(measured, lambda row: of_same_run(row, ("groups",)))
+    return [gain for alike in together.values() for gain in _gains(alike)]
 
 
 def _gains(rows: Sequence[Row]) -> Iterator[GroupGain]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
-from commbench.core.variables import NAMES, SHOWN, is_usual
+from commbench.core.variables import SHOWN, is_usual
 
-from .columns import Row, case_text, grouped, hashable
+from .columns import Row, case_text, grouped, of_same_run
 from .intervals import Bounded, bounded, median_of_row, quotient
 
 OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in
@@ -69,14 +68,8 @@ def overlap_results(rows: Iterable[Row]) -> list[OverlapResult]:
     """Of each overlap whose communication and computation alone, and both together, have times; by
     run and all other variables, in the order of the rows."""
     timed = [row for row in rows if row.get("timed") and median_of_row(row) is not None]
-    return [
-        result for alike in grouped(timed, _surroundings).values() for result in _results(alike)
-    ]
-
-
-def _surroundings(row: Row) -> tuple[Any, ...]:
-    names = (name for name in NAMES if name not in OF_ONE_OVERLAP)
-    return (row.get("run_id"), *(hashable(row[name]) for name in names))
+    operations = grouped(timed, lambda row: of_same_run(row, OF_ONE_OVERLAP))
+    return [result for alike in operations.values() for result in _results(alike)]
 
 
 def _results(rows: Sequence[Row]) -> Iterator[OverlapResult]:

@@ -90,9 +90,7 @@ def set_aside(store: str | Path, runs: Iterable[Path], target: Path) -> None:
                     f"{run} can't be moved to {target}: {error_text(error)}; move it by hand: it"
                     " shows a change, so it is no baseline"
                 ) from error
-            with suppress(OSError):  # other runs of the same key
-                for empty in (run.parent, run.parent.parent):
-                    empty.rmdir()
+            _remove_empty(run.parent, run.parent.parent)
 
 
 def _add_each(root: Path, runs: Sequence[Path], refused: list[str]) -> AddedRuns:
@@ -175,10 +173,15 @@ def _write_run(root: Path, run: _HealthyRun) -> None:
     except OSError:
         with suppress(OSError):
             (folder / RECORD).unlink(missing_ok=True)
-        with suppress(OSError):  # what other runs are in stays
-            for empty in (folder, folder.parent, folder.parent.parent):
-                empty.rmdir()
+        _remove_empty(folder, folder.parent, folder.parent.parent)
         raise
+
+
+def _remove_empty(*folders: Path) -> None:
+    """The innermost first; what other runs are in stays."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _as_parquet(run: _HealthyRun) -> memoryview:
