@@ -69,7 +69,8 @@ class RankGroup:
 class RecordedCall:
     """One call of one rank. `sequence` counts this rank's collectives in the group, or its sends
     to (or receives from) a peer; `root` and `peer` are ranks in the group; None is not known.
-    Counts are of elements. Times are of the rank's own clock."""
+    Counts are of elements. Times are of the rank's own clock. Neighbours of the same `batch` were
+    begun together and waited for together."""
 
     rank: int
     group: RankGroup
@@ -86,6 +87,7 @@ class RecordedCall:
     end_ns: int | None = None
     step: int | None = None
     elapsed_ns: int | None = None
+    batch: int | None = None
 
     @property
     def duration_ns(self) -> int | None:
