@@ -26,7 +26,7 @@ from commbench.core.program import (
     Step,
     WaitAll,
 )
-from commbench.core.variables import Cache, Case, Device
+from commbench.core.variables import Cache, Case, Device, Splits
 from commbench.workloads.named_workload import recorded_name, source_of
 from commbench.workloads.scaling import (
     ScaledWorkload,
@@ -52,7 +52,7 @@ class Replay(Benchmark):
 
     workload: str = "ddp params=1e6 dtype=float32"
     name: ClassVar[str] = "replay"
-    axes: ClassVar[tuple[str, ...]] = ("workload", "gaps", "late")
+    axes: ClassVar[tuple[str, ...]] = ("workload", "gaps", "late", "splits")
     cache: ClassVar[Cache] = "warm"
     min_ranks: ClassVar[int] = 2
     self_synchronising: ClassVar[bool] = False
@@ -97,11 +97,11 @@ class Replay(Benchmark):
         if size > workload.ranks:
             return f"the workload has {workload.ranks} ranks, the layout {size}"
         number = operation_number(case.workload)
-        operations = self._scaled(size).operations
+        operations = self._scaled(case, size).operations
         if number is None and not operations:
             return f"no operation of the workload fits its first {size} ranks"
         if number is not None and number not in operations:
-            reason = self._scaled(size).reasons[number]
+            reason = self._scaled(case, size).reasons[number]
             return f"operation {number} is not replayed by the first {size} ranks: {reason}"
         late = parse_late(case.late)
         if late is not None and late.rank >= size:
@@ -134,7 +134,7 @@ class Replay(Benchmark):
         parts = self._parts(case, size)
         busiest_bytes = max(
             sum(count * parts[number].moved_bytes(rank) for number, count in counts.items())
-            for rank, counts in self._scaled(size).call_counts.items()
+            for rank, counts in self._scaled(case, size).call_counts.items()
         )
         steps = source_of(self.workload, size).workload.steps
         return Shape(steps, busiest_bytes, "max_over_ranks", "step of the job", steps == 1)
@@ -157,12 +157,12 @@ class Replay(Benchmark):
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         return self._memory(case, rank, size).expected(name, salt)
 
-    def _scaled(self, size: int) -> ScaledWorkload:
-        return _scaled_workload(self.workload, size)
+    def _scaled(self, case: Case, size: int) -> ScaledWorkload:
+        return _scaled_workload(self.workload, size, case.splits)
 
     def _parts(self, case: Case, size: int) -> Mapping[int, Part]:
         """By the number of the operation."""
-        return _workload_parts(self.workload, size, case.device)
+        return _workload_parts(self.workload, size, case.device, case.splits)
 
     def _alone(self, case: Case, size: int) -> Part | None:
         """The operation that is measured alone; None for the sequence."""
@@ -171,14 +171,14 @@ class Replay(Benchmark):
 
     def _memory(self, case: Case, rank: int, size: int) -> RankMemory:
         if self._alone(case, size) is None:
-            return _sequence_memory(self.workload, size, rank, case.device)
+            return _sequence_memory(self.workload, size, rank, case.device, case.splits)
         return rank_memory(self._parts(case, size), rank, self._calls(case, rank, size))
 
     def _calls(self, case: Case, rank: int, size: int) -> tuple[WorkloadCall, ...]:
         """The calls of a rank in a sample."""
         alone = self._alone(case, size)
         if alone is None:
-            return self._scaled(size).calls.get(rank, ())
+            return self._scaled(case, size).calls.get(rank, ())
         return (WorkloadCall(alone.number),) if rank in alone.ranks else ()
 
     def _steps(
@@ -232,19 +232,23 @@ def parse_late(text: str | None) -> Late | None:
 
 
 @lru_cache(maxsize=8)
-def _scaled_workload(text: str, size: int) -> ScaledWorkload:
-    return scaled(source_of(text, size).workload, size)
+def _scaled_workload(text: str, size: int, splits: Splits | None) -> ScaledWorkload:
+    return scaled(source_of(text, size).workload, size, splits)
 
 
 @lru_cache(maxsize=1024)
-def _sequence_memory(text: str, size: int, rank: int, device: Device) -> RankMemory:
-    calls = _scaled_workload(text, size).calls.get(rank, ())
-    return rank_memory(_workload_parts(text, size, device), rank, calls)
+def _sequence_memory(
+    text: str, size: int, rank: int, device: Device, splits: Splits | None
+) -> RankMemory:
+    calls = _scaled_workload(text, size, splits).calls.get(rank, ())
+    return rank_memory(_workload_parts(text, size, device, splits), rank, calls)
 
 
 @lru_cache(maxsize=8)
-def _workload_parts(text: str, size: int, device: Device) -> Mapping[int, Part]:
-    whole = _scaled_workload(text, size)
+def _workload_parts(
+    text: str, size: int, device: Device, splits: Splits | None
+) -> Mapping[int, Part]:
+    whole = _scaled_workload(text, size, splits)
     return {
         number: Part.of(number, operation, whole.groups[operation.group], device)
         for number, operation in whole.operations.items()
