@@ -282,7 +282,7 @@ def _described(
         if work is not None and call is not None and SCATTER_EACH in call.name:
             # gloo reduces one tensor after another
             for _ in range(len(_lists_of(call)[0]) - 1):
-                work = _joined(work, queues.next(operation, start_ns))
+                work = _until_end_of(work, queues.next(operation, start_ns))
     timed = work or (annotation if record is None and not _is_launcher(parts) else None)
     group = _group(record, groups)
     sizes = _Sizes.of(operation, record, call, annotation or work, group)
@@ -482,7 +482,7 @@ def _added(numbers: Iterable[int | None]) -> int | None:
     return None if None in known else sum(number for number in known if number is not None)
 
 
-def _joined(first: _Event, last: _Event | None) -> _Event:
+def _until_end_of(first: _Event, last: _Event | None) -> _Event:
     """Until the end of the last one."""
     return first if last is None else replace(first, end_ns=last.end_ns)
 
