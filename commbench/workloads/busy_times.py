@@ -14,10 +14,11 @@ class SpanUnion:
     """The union of intervals that come in any order. Its memory grows with the union, not with the
     number of intervals."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_pending: int = MOST_PENDING) -> None:
         self._starts: array[int] = array("q")
         self._ends: array[int] = array("q")
-        self._most = MOST_PENDING
+        self._most_pending = most_pending
+        self._most = most_pending
 
     def add(self, start_ns: int, end_ns: int) -> None:
         """Times are from 0 to 2^63 - 1; one without length is left out."""
@@ -43,7 +44,7 @@ class SpanUnion:
                 ends.append(end_ns)
         self._starts = starts
         self._ends = ends
-        self._most = max(MOST_PENDING, 2 * len(starts))
+        self._most = max(self._most_pending, 2 * len(starts))
 
 
 class BusyTimes:

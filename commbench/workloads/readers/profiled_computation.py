@@ -58,11 +58,12 @@ def _thread(text: str) -> Thread:
 class _ThreadOperations:
     """Operations of one thread of the CPU, until it is known whether a call is in them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_pending: int) -> None:
         self.starts: array[int] = array("q")
         self.ends: array[int] = array("q")
         self.calls: list[Span] = []
-        self.most = MOST_PENDING
+        self.most = most_pending
+        self._most_pending = most_pending
 
     def settle(self, union: SpanUnion, until_ns: int) -> None:
         """Put those that end until then into the union, but for those with a part of a call in
@@ -84,7 +85,7 @@ class _ThreadOperations:
                     union.add(start_ns, end_ns)
                     outer_start_ns = start_ns
                     outer_end_ns = end_ns
-        self.most = max(MOST_PENDING, 2 * len(self.starts))
+        self.most = max(self._most_pending, 2 * len(self.starts))
 
 
 class Computation:
@@ -92,11 +93,13 @@ class Computation:
     of no communication library, on any stream; another one while an operation of the CPU runs,
     on any thread, that is no part of a call of a process group and has none in it."""
 
-    def __init__(self) -> None:
-        self._kernels = SpanUnion()
+    def __init__(self, most_pending: int = MOST_PENDING) -> None:
+        self._kernels = SpanUnion(most_pending)
         self._has_kernels = False
-        self._operations = SpanUnion()
-        self._threads: dict[Thread, _ThreadOperations] = defaultdict(_ThreadOperations)
+        self._operations = SpanUnion(most_pending)
+        self._threads: dict[Thread, _ThreadOperations] = defaultdict(
+            lambda: _ThreadOperations(most_pending)
+        )
 
     def add_kernel(self, start_ns: int, duration_ns: int, computes: bool) -> None:
         self._has_kernels = True
