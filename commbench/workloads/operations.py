@@ -109,6 +109,7 @@ class RankTrace:
 
     `foreign`: calls of operations by other libraries, by name. `notes`: what the file lacks, with
     the number of operations that lack it. `computing`: when the rank computes, where that is known.
+    `window_ns`: from the start of its first step to the end of its last one, on its own clock.
     """
 
     source: str
@@ -120,6 +121,7 @@ class RankTrace:
     foreign: Mapping[str, int] = field(default_factory=dict)
     notes: Mapping[str, int] = field(default_factory=dict)
     computing: BusyTimes | None = None
+    window_ns: tuple[int, int] | None = None
 
 
 def operation_named(word: object) -> str | None:

@@ -70,8 +70,8 @@ class Collective:
 @dataclass(frozen=True)
 class TrainingJob:
     """`ranks` have traces, of `world_size` (None: not known). `notes`: what is not known, with the
-    number of operations that it concerns. `computing`: when each rank computes, of those for which
-    it is known."""
+    number of operations that it concerns. `computing`: when each rank computes, and `windows_ns`:
+    from the start of its first step to the end of its last, of those for which it is known."""
 
     ranks: tuple[int, ...]
     world_size: int | None
@@ -83,6 +83,7 @@ class TrainingJob:
     foreign: Mapping[str, int]
     notes: Mapping[str, int]
     computing: Mapping[int, BusyTimes] = field(default_factory=dict)
+    windows_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def operations(self) -> int:
@@ -129,6 +130,7 @@ def training_job(traces: Sequence[RankTrace]) -> TrainingJob:
         foreign,
         notes,
         {trace.rank: trace.computing for trace in traces if trace.computing is not None},
+        {trace.rank: trace.window_ns for trace in traces if trace.window_ns is not None},
     )
 
 

@@ -145,7 +145,11 @@ class _Place:
     beside_s: float | None
 
 
-def _places(calls: Sequence[RecordedCall], computing: BusyTimes | None) -> list[_Place | None]:
+def _places(
+    calls: Sequence[RecordedCall],
+    computing: BusyTimes | None,
+    window_ns: tuple[int, int] | None,
+) -> list[_Place | None]:
     """Of each call of a rank; None where times are not known."""
     result: list[_Place | None] = []
     running_ends: list[int] = []
@@ -156,7 +160,10 @@ def _places(calls: Sequence[RecordedCall], computing: BusyTimes | None) -> list[
             continue
         start_ns = call.start_ns
         running_ends = [end_ns for end_ns in running_ends if end_ns > start_ns]
-        gap_ns = 0 if last_end_ns is None else max(0, start_ns - last_end_ns)
+        if last_end_ns is None:
+            gap_ns = _outside_ns(calls, window_ns)
+        else:
+            gap_ns = max(0, start_ns - last_end_ns)
         concurrent = len(running_ends)
         running_ends.append(call.end_ns)
         last_end_ns = max(call.end_ns, last_end_ns or 0)
@@ -166,6 +173,16 @@ def _places(calls: Sequence[RecordedCall], computing: BusyTimes | None) -> list[
             beside_s = computing.within(start_ns, until_ns) / 1e9
         result.append(_Place(gap_ns / 1e9, concurrent, beside_s))
     return result
+
+
+def _outside_ns(calls: Sequence[RecordedCall], window_ns: tuple[int, int] | None) -> int:
+    """The time of the steps before the first call and after the last one, which follow one another
+    where steps are repeated; 0 where it is not known."""
+    if window_ns is None:
+        return 0
+    first_ns = min(call.start_ns for call in calls if call.start_ns is not None)
+    last_ns = max(call.end_ns for call in calls if call.end_ns is not None)
+    return max(0, first_ns - window_ns[0]) + max(0, window_ns[1] - last_ns)
 
 
 def _next_starts(calls: Sequence[RecordedCall]) -> list[int | None]:
@@ -180,7 +197,10 @@ def _next_starts(calls: Sequence[RecordedCall]) -> list[int | None]:
 
 def _rank_order(order: Sequence[int], ranks: Sequence[int], job: TrainingJob) -> RankOrder:
     """The order that some ranks share, with the medians of when they make each call."""
-    of_ranks = [_places(job.calls[rank], job.computing.get(rank)) for rank in ranks]
+    of_ranks = [
+        _places(job.calls[rank], job.computing.get(rank), job.windows_ns.get(rank))
+        for rank in ranks
+    ]
     calls = []
     for operation, places in zip(order, zip(*of_ranks, strict=True), strict=True):
         known = [place for place in places if place is not None]

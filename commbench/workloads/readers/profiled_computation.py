@@ -151,11 +151,12 @@ class Computation:
 
     def busy_times(self, base_ns: int, on_gpu: bool) -> BusyTimes | None:
         """On a clock that begins `base_ns` before that of the events; None where the profile has
-        neither kernels nor, if the rank does not compute on a GPU, operations of the CPU."""
+        neither kernels nor, if the rank does not compute on a GPU, such operations of the CPU."""
         if self._has_kernels:
             return BusyTimes(self._kernels.spans(), base_ns)
-        if on_gpu or not self._threads:
+        if on_gpu:
             return None
         for operations in self._threads.values():
             operations.settle(self._operations, LARGEST_INTEGER)
-        return BusyTimes(self._operations.spans(), base_ns)
+        spans = list(self._operations.spans())
+        return BusyTimes(spans, base_ns) if spans else None

@@ -127,6 +127,7 @@ class TorchProfiler:
                 _foreign_counts(events),
                 notes,
                 computing,
+                _window(events, base_ns),
             )
         ]
 
@@ -134,6 +135,14 @@ class TorchProfiler:
 def _job_facts(outer: Mapping[str, Any]) -> Mapping[str, Any]:
     facts = outer.get("distributedInfo")
     return facts if isinstance(facts, dict) else {}
+
+
+def _window(events: _Events, base_ns: int) -> tuple[int, int] | None:
+    if not events.steps:
+        return None
+    first_ns = min(start for start, _, _ in events.steps)
+    last_ns = max(end for _, end, _ in events.steps)
+    return base_ns + first_ns, base_ns + last_ns
 
 
 def _is_on_gpu(facts: Mapping[str, Any]) -> bool:

@@ -85,6 +85,21 @@ def test_a_call_says_how_long_the_rank_computes_beside_it_and_without_that_has_t
     assert workload_text(read) == older, "so its digest stays"
 
 
+def test_the_gap_before_the_first_call_is_what_the_steps_have_around_all_calls(
+    tmp_path: Path,
+) -> None:
+    write_kineto(SCHEDULE[:1], tmp_path)
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "pid": 7, "tid": 7}
+    for path in tmp_path.iterdir():
+        document = json.loads(path.read_text())
+        document["traceEvents"].append({**step, "ts": 700, "dur": 1300})
+        path.write_text(json.dumps(document))
+    workload = workload_of(training_job(read_traces([str(tmp_path)])[0]))
+    ((call,),) = (order.calls for order in workload.orders)
+    # of rank 1 of three: from 700 to 1050 us, and from 1510 to 2000
+    assert call.gap_s == pytest.approx(840e-6)
+
+
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"needs real traces in {TRACES}")
 @for_each(
     ("name", "message"),
