@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -11,40 +12,50 @@ MOST_PENDING = 2**16
 
 
 class SpanUnion:
-    """The union of intervals that come in any order. Its memory grows with the union, not with the
-    number of intervals."""
+    """The union of intervals, most of which come in the order of their starts. Its memory grows
+    with the union, not with the number of intervals."""
 
-    def __init__(self, most_pending: int = MOST_PENDING) -> None:
+    def __init__(self, most_late: int = MOST_PENDING) -> None:
         self._starts: array[int] = array("q")
         self._ends: array[int] = array("q")
-        self._most_pending = most_pending
-        self._most = most_pending
+        self._late: list[Span] = []  # they come after one that starts later
+        self._least_late = most_late
 
     def add(self, start_ns: int, end_ns: int) -> None:
         """Times are from 0 to 2^63 - 1; one without length is left out."""
-        if start_ns < end_ns:
-            self._starts.append(start_ns)
-            self._ends.append(end_ns)
-            if len(self._starts) >= self._most:
+        if start_ns >= end_ns:
+            return
+        if self._starts and start_ns < self._starts[-1]:
+            self._late.append((start_ns, end_ns))
+            # each merge goes through all of them
+            if len(self._late) >= max(self._least_late, len(self._starts) // 2):
                 self._merge()
+        else:
+            self._append(start_ns, end_ns)
 
     def spans(self) -> Iterator[Span]:
         """Those of the union, in order; no two of them touch."""
         self._merge()
         return zip(self._starts, self._ends, strict=True)
 
+    def _append(self, start_ns: int, end_ns: int) -> None:
+        """Add one that starts no earlier than the last."""
+        if self._ends and start_ns <= self._ends[-1]:
+            self._ends[-1] = max(self._ends[-1], end_ns)
+        else:
+            self._starts.append(start_ns)
+            self._ends.append(end_ns)
+
     def _merge(self) -> None:
-        starts: array[int] = array("q")
-        ends: array[int] = array("q")
-        for start_ns, end_ns in sorted(zip(self._starts, self._ends, strict=True)):
-            if ends and start_ns <= ends[-1]:
-                ends[-1] = max(ends[-1], end_ns)
-            else:
-                starts.append(start_ns)
-                ends.append(end_ns)
-        self._starts = starts
-        self._ends = ends
-        self._most = max(self._most_pending, 2 * len(starts))
+        if not self._late:
+            return
+        in_order = zip(self._starts, self._ends, strict=True)
+        late = sorted(self._late)
+        self._starts = array("q")
+        self._ends = array("q")
+        self._late = []
+        for span in heapq.merge(in_order, late):
+            self._append(*span)
 
 
 class BusyTimes:
@@ -60,6 +71,10 @@ class BusyTimes:
             self._starts.append(start_ns)
             self._ends.append(end_ns)
             self._before.append(self._before[-1] + end_ns - start_ns)
+
+    @property
+    def total_ns(self) -> int:
+        return self._before[-1]
 
     def within(self, start_ns: int, end_ns: int) -> int:
         """How many ns of this interval are busy; 0 where it has no length."""

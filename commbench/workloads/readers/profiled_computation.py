@@ -6,6 +6,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
@@ -65,24 +66,29 @@ class _ThreadOperations:
         self.most = most_pending
         self._most_pending = most_pending
 
-    def settle(self, union: SpanUnion, until_ns: int) -> None:
-        """Put those that end until then into the union, but for those with a part of a call in
-        them, which may wait, and those within a call. Calls that begin before must be known."""
+    @property
+    def is_full(self) -> bool:
+        return len(self.starts) >= self.most
+
+    def settled(self, until_ns: int) -> Iterator[Span]:
+        """Those that end until then, but for those with a part of a call in them, which may wait,
+        and those within a call or another one. Calls that begin before must be known."""
         self.calls = union_of(self.calls)
         call_starts = [start_ns for start_ns, _ in self.calls]
-        pending = list(zip(self.starts, self.ends, strict=True))
+        starts = self.starts
+        ends = self.ends
         self.starts = array("q")
         self.ends = array("q")
         outer_start_ns = 0
         outer_end_ns = 0
-        for start_ns, end_ns in pending:
+        for start_ns, end_ns in zip(starts, ends, strict=True):
             if end_ns > until_ns:
                 self.starts.append(start_ns)
                 self.ends.append(end_ns)
             elif start_ns < outer_start_ns or end_ns > outer_end_ns:
                 place = bisect_left(call_starts, end_ns)
                 if place == 0 or self.calls[place - 1][1] <= start_ns:
-                    union.add(start_ns, end_ns)
+                    yield start_ns, end_ns
                     outer_start_ns = start_ns
                     outer_end_ns = end_ns
         self.most = max(self._most_pending, 2 * len(self.starts))
@@ -117,7 +123,8 @@ class Computation:
             return
         operations.starts.append(start_ns)
         operations.ends.append(end_ns)
-        self._settle_if_full(operations)
+        if operations.is_full:
+            self._settle()
 
     def skim(self, text: str) -> bool:
         """Take the events of the CPU from the text of whole events; False where one of them is not
@@ -139,15 +146,20 @@ class Computation:
                 operations.ends.append(start_ns + length_ns)
             else:
                 operations.calls.append((start_ns, start_ns + length_ns))
-        for operations in self._threads.values():
-            self._settle_if_full(operations)
+        if any(operations.is_full for operations in self._threads.values()):
+            self._settle()
         return True
 
-    def _settle_if_full(self, operations: _ThreadOperations) -> None:
+    def _settle(self, is_end: bool = False) -> None:
         """A profile has the events of a thread in the order of their starts, so nothing that begins
         before the last one is to come."""
-        if len(operations.starts) >= operations.most:
-            operations.settle(self._operations, operations.starts[-1])
+        spans: list[Span] = []
+        for operations in self._threads.values():
+            if operations.starts:
+                until_ns = LARGEST_INTEGER if is_end else operations.starts[-1]
+                spans += operations.settled(until_ns)
+        for start_ns, end_ns in sorted(spans):
+            self._operations.add(start_ns, end_ns)
 
     def busy_times(self, base_ns: int, on_gpu: bool) -> BusyTimes | None:
         """On a clock that begins `base_ns` before that of the events; None where the profile has
@@ -156,7 +168,6 @@ class Computation:
             return BusyTimes(self._kernels.spans(), base_ns)
         if on_gpu:
             return None
-        for operations in self._threads.values():
-            operations.settle(self._operations, LARGEST_INTEGER)
-        spans = list(self._operations.spans())
-        return BusyTimes(spans, base_ns) if spans else None
+        self._settle(is_end=True)
+        busy = BusyTimes(self._operations.spans(), base_ns)
+        return busy if busy.total_ns else None

@@ -15,11 +15,11 @@ def covered(spans: list[tuple[int, int]]) -> set[int]:
     return {time for start, end in spans for time in range(start, end)}
 
 
-@given(spans=SPANS, most_pending=st.integers(1, 5))
+@given(spans=SPANS, most_late=st.integers(1, 5))
 def test_a_union_covers_what_its_intervals_do_however_often_it_is_merged(
-    spans: list[tuple[int, int]], most_pending: int
+    spans: list[tuple[int, int]], most_late: int
 ) -> None:
-    union = SpanUnion(most_pending)
+    union = SpanUnion(most_late)
     for span in spans:
         union.add(*span)
     merged = list(union.spans())
@@ -38,6 +38,7 @@ def test_the_busy_part_of_an_interval_is_its_share_of_the_union(
     for span in spans:
         union.add(*span)
     busy = BusyTimes(union.spans(), offset)
+    assert busy.total_ns == len(covered(spans))
     expected = len(covered(spans) & set(range(start, end)))
     assert busy.within(offset + start, offset + end) == expected
 
