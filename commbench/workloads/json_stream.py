@@ -39,7 +39,7 @@ class JsonList:
         file: TraceFile,
         key: str,
         wanted: Sequence[str] = (),
-        skim: Callable[[str], bool] = bool,  # any text is true
+        skim: Callable[[str], bool] = bool,  # true of any text
     ) -> None:
         self.file = file
         self.key = key

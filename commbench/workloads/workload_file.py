@@ -137,7 +137,7 @@ def _with_time(kind: WorkloadOperation, collectives: Sequence[Collective]) -> Wo
 
 
 @dataclass(frozen=True)
-class _Place:
+class _CallPlace:
     """When a rank makes a call: fields of a WorkloadCall."""
 
     gap_s: float
@@ -149,9 +149,9 @@ def _places(
     calls: Sequence[RecordedCall],
     computing: BusyTimes | None,
     window_ns: tuple[int, int] | None,
-) -> list[_Place | None]:
+) -> list[_CallPlace | None]:
     """Of each call of a rank; None where times are not known."""
-    result: list[_Place | None] = []
+    result: list[_CallPlace | None] = []
     running_ends: list[int] = []
     last_end_ns = None
     for call, next_ns in zip(calls, _next_starts(calls), strict=True):
@@ -171,7 +171,7 @@ def _places(
         if computing is not None:
             until_ns = last_end_ns if next_ns is None else min(next_ns, last_end_ns)
             beside_s = computing.within(start_ns, until_ns) / 1e9
-        result.append(_Place(gap_ns / 1e9, concurrent, beside_s))
+        result.append(_CallPlace(gap_ns / 1e9, concurrent, beside_s))
     return result
 
 

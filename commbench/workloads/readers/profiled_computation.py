@@ -13,35 +13,35 @@ from typing import Literal
 from commbench.workloads.busy_times import MOST_PENDING, BusyTimes, Span, SpanUnion, union_of
 from commbench.workloads.json_stream import LARGEST_INTEGER
 
-Kind = Literal["computation", "communication", "neither"]
-Thread = int | str
+EventKind = Literal["computation", "communication", "neither"]
+ThreadName = int | str
 
 CPU_OPERATION = "cpu_op"
 # an event of the CPU as the profiler writes it, with its keys in this order; times in microseconds
-WRITTEN = re.compile(
+WRITTEN_EVENT = re.compile(
     r'"cpu_op"\s*,\s*"name"\s*:\s*"([^"]*)"\s*,\s*"pid"\s*:\s*[^,{}]*,'
     r'\s*"tid"\s*:\s*("[^"\\]*"|-?\d{1,18})\s*,\s*"ts"\s*:\s*([0-7]?\d{1,15}(?:\.\d{1,9})?)\s*,'
     r'\s*"dur"\s*:\s*(\d{1,15}(?:\.\d{1,9})?)\s*[,}]'
 )
-CALL = re.compile(r"_?c10d|record_param_comms|[a-z]{2,16}:_?[a-zA-Z]")
+COMMUNICATION = re.compile(r"_?c10d|record_param_comms|[a-z]{2,16}:_?[a-zA-Z]")
 # an operation by another library: its name has one of these words
 COLLECTIVE_WORDS = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.I)
 # copies into and out of the buffers of a collective
-COPIES = re.compile(r"aten::|fsdp::")
+COLLECTIVE_COPIES = re.compile(r"aten::|fsdp::")
 LIBRARY_KERNELS = re.compile(r"[nr]ccl|nvshmem|deep_?ep|mscclpp", re.I)
 # other events, of the autograd engine or a module, have such operations in them, and may also wait
-OPERATION = re.compile(r"(?!autograd::engine)\w+::|cpp_fused")
+COMPUTING_OPERATION = re.compile(r"(?!autograd::engine)\w+::|cpp_fused")
 LARGEST_CACHE = 4096
 
 
 @lru_cache(maxsize=LARGEST_CACHE)
-def cpu_kind(name: str) -> Kind:
+def cpu_kind(name: str) -> EventKind:
     """Of an event of the CPU side, by its name."""
-    if CALL.match(name):
+    if COMMUNICATION.match(name):
         return "communication"
-    if not OPERATION.match(name):
+    if not COMPUTING_OPERATION.match(name):
         return "neither"
-    foreign = COLLECTIVE_WORDS.search(name) and not COPIES.match(name)
+    foreign = COLLECTIVE_WORDS.search(name) and not COLLECTIVE_COPIES.match(name)
     return "communication" if foreign else "computation"
 
 
@@ -52,7 +52,7 @@ def kernel_computes(name: str) -> bool:
 
 
 @lru_cache(maxsize=LARGEST_CACHE)
-def _thread(text: str) -> Thread:
+def _thread(text: str) -> ThreadName:
     return text[1:-1] if text.startswith('"') else int(text)
 
 
@@ -103,7 +103,7 @@ class Computation:
         self._kernels = SpanUnion(most_pending)
         self._has_kernels = False
         self._operations = SpanUnion(most_pending)
-        self._threads: dict[Thread, _ThreadOperations] = defaultdict(
+        self._threads: dict[ThreadName, _ThreadOperations] = defaultdict(
             lambda: _ThreadOperations(most_pending)
         )
 
@@ -112,7 +112,7 @@ class Computation:
         if computes:
             self._kernels.add(start_ns, min(start_ns + duration_ns, LARGEST_INTEGER))
 
-    def add_cpu_event(self, name: str, thread: Thread, start_ns: int, duration_ns: int) -> None:
+    def add_cpu_event(self, name: str, thread: ThreadName, start_ns: int, duration_ns: int) -> None:
         kind = cpu_kind(name)
         if kind == "neither":
             return
@@ -130,11 +130,11 @@ class Computation:
         """Take the events of the CPU from the text of whole events; False where one of them is not
         written as usual, and nothing was taken."""
         count = text.count(f'"{CPU_OPERATION}"')
-        found = WRITTEN.findall(text) if count else []
-        if count != len(found):
+        written = WRITTEN_EVENT.findall(text) if count else []
+        if count != len(written):
             return False
         # most of the time of reading a profile without kernels is spent here
-        for name, thread, start, duration in found:
+        for name, thread, start, duration in written:
             kind = cpu_kind(name)
             if kind == "neither":
                 continue

@@ -127,7 +127,7 @@ class TorchProfiler:
                 _foreign_counts(events),
                 notes,
                 computing,
-                _window(events, base_ns),
+                _steps_window(events, base_ns),
             )
         ]
 
@@ -137,7 +137,7 @@ def _job_facts(outer: Mapping[str, Any]) -> Mapping[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def _window(events: _Events, base_ns: int) -> tuple[int, int] | None:
+def _steps_window(events: _Events, base_ns: int) -> tuple[int, int] | None:
     if not events.steps:
         return None
     first_ns = min(start for start, _, _ in events.steps)
@@ -146,8 +146,8 @@ def _window(events: _Events, base_ns: int) -> tuple[int, int] | None:
 
 
 def _is_on_gpu(facts: Mapping[str, Any]) -> bool:
-    """Whether the rank surely computes on a GPU, so that only kernels are its computation."""
-    return facts.get("backend") == "nccl"
+    """Whether the rank's library starts kernels, so that only kernels are its computation."""
+    return KERNEL_LIBRARY.fullmatch(f"{facts.get('backend')}:") is not None
 
 
 def _sort(events: _Events, event: Mapping[str, Any]) -> None:

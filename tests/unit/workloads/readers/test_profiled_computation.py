@@ -11,7 +11,7 @@ from loops import for_each
 
 from commbench.workloads.readers.profiled_computation import (
     Computation,
-    Kind,
+    EventKind,
     cpu_kind,
     kernel_computes,
 )
@@ -36,7 +36,7 @@ ALL_US = 1_000
         ("Torch-Compiled Region: 0/0", "neither"),
     ],
 )
-def test_an_event_of_the_cpu_is_known_by_its_name(name: str, kind: Kind) -> None:
+def test_an_event_of_the_cpu_is_known_by_its_name(name: str, kind: EventKind) -> None:
     assert cpu_kind(name) == kind
 
 
