@@ -179,8 +179,8 @@ class Replay(Benchmark):
     def _steps(
         self, case: Case, rank: int, calls: Sequence[WorkloadCall], size: int
     ) -> Iterator[Step]:
-        """A call that others begin beside is started, and waited for when a later one begins that
-        ran beside fewer."""
+        """A call that others begin or the rank computes beside is started, and waited for when a
+        later one begins that ran beside fewer."""
         parts = self._parts(case, size)
         running: deque[int] = deque()
         slots = self._slots(case, rank, size)
@@ -193,13 +193,15 @@ class Replay(Benchmark):
                 yield WaitAll(tuple(ended))
             if late_ns:
                 yield Sleep(late_ns)
-            yield from _computation(case, call)
+            yield from _computation(case, call.gap_s)
             slot = begun[call.operation] % slots[call.operation]
             begun[call.operation] += 1
             step = parts[call.operation].step(rank, slot, size)
-            if runs_beside_next(calls, place):
+            beside = list(_computation(case, call.beside_s))
+            if beside or runs_beside_next(calls, place):
                 yield Start(step, place)
                 running.append(place)
+                yield from beside
             else:
                 yield step
         if running:
@@ -245,13 +247,13 @@ def _workload_parts(text: str, size: int, device: Device) -> Mapping[int, Part]:
     }
 
 
-def _computation(case: Case, call: WorkloadCall) -> Iterator[Step]:
-    """What a rank does before a call: nothing, or as long as the job computed."""
-    gap_ns = round((call.gap_s or 0.0) * 1e9)
-    if gap_ns and case.gaps == "sleep":
-        yield Sleep(gap_ns)
-    if gap_ns and case.gaps == "matmul":
-        yield MatmulFor(MATRIX_SIZE, gap_ns)
+def _computation(case: Case, job_s: float | None) -> Iterator[Step]:
+    """What a rank does before or beside a call: nothing, or as long as the job computed."""
+    duration_ns = round((job_s or 0.0) * 1e9)
+    if duration_ns and case.gaps == "sleep":
+        yield Sleep(duration_ns)
+    if duration_ns and case.gaps == "matmul":
+        yield MatmulFor(MATRIX_SIZE, duration_ns)
 
 
 def _most_at_once(calls: Sequence[WorkloadCall]) -> dict[int, int]:
