@@ -184,8 +184,8 @@ class Replay(Benchmark):
     def _steps(
         self, case: Case, rank: int, calls: Sequence[WorkloadCall], size: int
     ) -> Iterator[Step]:
-        """A call that others begin beside is started, and waited for when a later one begins that
-        ran beside fewer."""
+        """A call that others begin or the rank computes beside is started, and waited for when a
+        later one begins that ran beside fewer."""
         parts = self._parts(case, size)
         running: deque[int] = deque()
         names = self._memory(case, rank, size).names
@@ -198,14 +198,16 @@ class Replay(Benchmark):
                 yield WaitAll(tuple(ended))
             if late_ns:
                 yield Sleep(late_ns)
-            yield from _computation(case, call)
+            yield from _computation(case, call.gap_s)
             kind = (call.operation, *names[place].values())
             if kind not in made:
                 made[kind] = parts[call.operation].step(rank, names[place], size)
             step = made[kind]
-            if runs_beside_next(calls, place):
+            beside = list(_computation(case, call.beside_s))
+            if beside or runs_beside_next(calls, place):
                 yield Start(step, place)
                 running.append(place)
+                yield from beside
             else:
                 yield step
         if running:
@@ -255,10 +257,10 @@ def _workload_parts(
     }
 
 
-def _computation(case: Case, call: WorkloadCall) -> Iterator[Step]:
-    """What a rank does before a call: nothing, or as long as the job computed."""
-    gap_ns = round((call.gap_s or 0.0) * 1e9)
-    if gap_ns and case.gaps == "sleep":
-        yield Sleep(gap_ns)
-    if gap_ns and case.gaps == "matmul":
-        yield MatmulFor(MATRIX_SIZE, gap_ns)
+def _computation(case: Case, job_s: float | None) -> Iterator[Step]:
+    """What a rank does before or beside a call: nothing, or as long as the job computed."""
+    duration_ns = round((job_s or 0.0) * 1e9)
+    if duration_ns and case.gaps == "sleep":
+        yield Sleep(duration_ns)
+    if duration_ns and case.gaps == "matmul":
+        yield MatmulFor(MATRIX_SIZE, duration_ns)

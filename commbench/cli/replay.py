@@ -8,6 +8,7 @@ import io
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 
 from commbench.core.errors import ConfigError
@@ -19,7 +20,7 @@ from commbench.core.units import (
     format_seconds,
     plural,
 )
-from commbench.workloads.analysis import Signature, late_ranks, signatures
+from commbench.workloads.analysis import Signature, exposure, late_ranks, signatures
 from commbench.workloads.generators import GENERATORS, generate
 from commbench.workloads.operations import RecordedCall
 from commbench.workloads.readers.registry import read_traces, stored_workload
@@ -44,11 +45,12 @@ SIGNATURE_COLUMNS = (
     TableColumn("job us", right=True),
     TableColumn("waiting", right=True),
     TableColumn("share", right=True),
+    TableColumn("exposed", right=True),
 )
 OPERATION_COLUMNS = (
     *("rank", "group_ranks", "group_size", "sequence", "operation", "dtype", "input_bytes"),
     *("output_bytes", "send_counts", "receive_counts", "root", "peer", "start_ns", "end_ns"),
-    "step",
+    *("step", "beside_ns"),
 )
 
 
@@ -208,9 +210,7 @@ def job_text(job: TrainingJob, unknown_files: Sequence[str]) -> str:
     terminal = Terminal.of(sys.stdout)
     rows = signatures(job)
     total_ns = sum(row.total_ns for row in rows)
-    table = table_text(
-        SIGNATURE_COLUMNS, [_signature_cells(row, job, total_ns) for row in rows], terminal
-    )
+    table = _signature_table(job, rows, total_ns, terminal)
     lines = [
         _headline(job, rows),
         *([table, ""] if rows else []),
@@ -237,6 +237,19 @@ def _headline(job: TrainingJob, rows: Sequence[Signature]) -> str:
     return f"{text}; not known: {', '.join(job.unknown)}" if job.unknown else text
 
 
+def _signature_table(
+    job: TrainingJob, rows: Sequence[Signature], total_ns: int, terminal: Terminal
+) -> str:
+    """Without the columns of which nothing is known."""
+    known = {
+        "waiting": any(row.waiting_ns is not None for row in rows),
+        "exposed": any(row.exposed is not None for row in rows),
+    }
+    shown = [known.get(column.heading, True) for column in SIGNATURE_COLUMNS]
+    cells = [list(compress(_signature_cells(row, job, total_ns), shown)) for row in rows]
+    return table_text(list(compress(SIGNATURE_COLUMNS, shown)), cells, terminal)
+
+
 def _signature_cells(row: Signature, job: TrainingJob, total_ns: int) -> list[str]:
     waiting = row.waiting_ns
     share = row.total_ns / total_ns if total_ns else None
@@ -249,6 +262,7 @@ def _signature_cells(row: Signature, job: TrainingJob, total_ns: int) -> list[st
         _job_time_text(row),
         f"{waiting / row.total_ns:.0%}" if waiting is not None and row.total_ns else "-",
         f"{share:.0%}" if share is not None and row.total_ns else "-",
+        f"{row.exposed:.0%}" if row.exposed is not None else "-",
     ]
 
 
@@ -283,12 +297,29 @@ def _time_lines(job: TrainingJob, rows: Sequence[Signature], total_ns: int) -> l
         text = f"communication: {format_seconds(spent_s)} {per} on each rank{known}"
         if any(row.waiting_ns is not None for row in rows):
             text += f", of which {format_seconds(waiting_s / 1e9)} waiting for the last rank"
-        lines.append(f"{text}; how much of it computation hides is not known")
+        lines.append(f"{text}; {_exposure_text(job, timed)}")
     if any(row.is_bound for row in rows):
         lines.append(
             "<=: an upper bound with waiting in it, because not all ranks of the group have traces"
         )
     return lines
+
+
+def _exposure_text(job: TrainingJob, timed: int) -> str:
+    """How much of the time in `timed` operations computation of the same rank hides; waiting is
+    hidden or exposed like all of it."""
+    known = exposure(job)
+    if known is None:
+        return "how much of it computation hides is not known"
+    step_ranks = len(job.computing) * max(job.steps, 1)
+    hidden, exposed, once = (
+        format_seconds(total_ns / step_ranks / 1e9)
+        for total_ns in (known.hidden_ns, known.exposed_ns, known.exposed_once_ns)
+    )
+    of = "" if known.operations == timed else f" ({known.operations} of {timed} operations)"
+    text = f"{hidden} of it hidden behind computation of the same rank, {exposed} exposed{of}"
+    at_once = known.exposed_once_ns < known.exposed_ns
+    return f"{text}, {once} if operations at the same time count once" if at_once else text
 
 
 def _late_lines(job: TrainingJob) -> list[str]:

@@ -70,7 +70,7 @@ def measured_here(workload: Workload, job: TrainingJob | None, overrides: str) -
 
 
 def _has_gaps(workload: Workload) -> bool:
-    return any(call.gap_s for order in workload.orders for call in order.calls)
+    return any(call.gap_s or call.beside_s for order in workload.orders for call in order.calls)
 
 
 def answer_lines(workload: Workload, job: TrainingJob | None, folders: Sequence[Path]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from .busy_times import union_of
 from .operations import RecordedCall
 from .training_job import Collective, TrainingJob
 
@@ -19,7 +20,8 @@ class Signature:
     """Operations that are alike. `calls` is of one rank; `input_bytes` the mean and `busiest_bytes`
     the most that a rank sends or receives in a call; `job_ns` the shortest and the longest of their
     times without waiting; None is not known. `total_ns` is over all calls of all ranks, and so is
-    `waiting_ns`, of those that were matched."""
+    `waiting_ns`, of those that were matched. `exposed`: the share of the time in which a rank
+    computed nothing, of the calls for which that is known."""
 
     operation: str
     dtype: str | None
@@ -32,6 +34,19 @@ class Signature:
     is_bound: bool
     total_ns: int
     waiting_ns: int | None
+    exposed: float | None
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """How much of the time in calls the same rank also computed: `hidden_ns` and `exposed_ns` are
+    sums over all `operations` of all ranks for which that is known. `exposed_once_ns`: in how much
+    of their time any call ran and the rank computed nothing."""
+
+    operations: int
+    hidden_ns: int
+    exposed_ns: int
+    exposed_once_ns: int
 
 
 @dataclass(frozen=True)
@@ -70,6 +85,26 @@ def late_ranks(job: TrainingJob) -> list[Late]:
     return sorted(result, key=lambda late: -late.waiting_ns)
 
 
+def exposure(job: TrainingJob) -> Exposure | None:
+    """None where it is known of no call."""
+    operations = 0
+    hidden_ns = 0
+    exposed_ns = 0
+    exposed_once_ns = 0
+    for rank, computing in job.computing.items():
+        spans = []
+        for call in job.calls[rank]:
+            if call.start_ns is not None and call.end_ns is not None:
+                beside_ns = call.beside_ns or 0
+                hidden_ns += beside_ns
+                exposed_ns += call.end_ns - call.start_ns - beside_ns
+                spans.append((call.start_ns, call.end_ns))
+        operations += len(spans)
+        for start_ns, end_ns in union_of(spans):
+            exposed_once_ns += end_ns - start_ns - computing.within(start_ns, end_ns)
+    return Exposure(operations, hidden_ns, exposed_ns, exposed_once_ns) if operations else None
+
+
 def _signature_key(collective: Collective) -> tuple[object, ...]:
     call = collective.calls[0]
     size = collective.group.size
@@ -101,7 +136,18 @@ def _signature(collectives: Sequence[Collective]) -> Signature:
         any(collective.is_bound for collective in collectives if collective.job_ns is not None),
         sum(call.duration_ns or 0 for call in calls),
         sum(sum(waiting.values()) for waiting in waits) if any(waits) else None,
+        _exposed(calls),
     )
+
+
+def _exposed(calls: Sequence[RecordedCall]) -> float | None:
+    known = [
+        (call.duration_ns, call.beside_ns)
+        for call in calls
+        if call.duration_ns is not None and call.beside_ns is not None
+    ]
+    total_ns = sum(duration_ns for duration_ns, _ in known)
+    return 1 - sum(beside_ns for _, beside_ns in known) / total_ns if total_ns else None
 
 
 def _busiest(call: RecordedCall) -> int | None:

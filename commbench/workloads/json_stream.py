@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from commbench.core.errors import Unreadable
@@ -29,13 +29,21 @@ LARGEST_INTEGER = 2**63 - 1
 class JsonList:
     """The members of list `key` of an object, or of a list that is the whole document.
 
-    Members without any of the words `wanted` may be left out. `outer` has the other keys, once
-    all members were read. A file that is cut yields what it has.
+    Members without any of the words `wanted` may be left out, if `skim`, which is given the text
+    of whole members, returns True. `outer` has the other keys, once all members were read. A file
+    that is cut yields what it has.
     """
 
-    def __init__(self, file: TraceFile, key: str, wanted: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        file: TraceFile,
+        key: str,
+        wanted: Sequence[str] = (),
+        skim: Callable[[str], bool] = bool,  # true of any text
+    ) -> None:
         self.file = file
         self.key = key
+        self._skim = skim
         self.outer: dict[str, Any] = {}
         # word -> where it stands next in the text
         self._next = dict.fromkeys(wanted, -1)
@@ -90,8 +98,8 @@ class JsonList:
         """Go on to the last member that begins before the next wanted word; whether the text has
         no such word.
 
-        What is skipped must be whole members: balanced braces, and no list that ends. Otherwise
-        they are parsed, up to the word.
+        What is skipped must be whole members: balanced braces, and no list that ends. Otherwise,
+        and where `skim` says so, they are parsed, up to the word.
         """
         for word, place in self._next.items():
             if place < self._at:
@@ -101,7 +109,8 @@ class JsonList:
         if self._at >= self._parsed_until:
             end = self._last_border(target)
             skipped = self._text[self._at : end]
-            if skipped.count("{") == skipped.count("}") and not LIST_END.search(skipped):
+            balanced = skipped.count("{") == skipped.count("}") and not LIST_END.search(skipped)
+            if balanced and (not skipped or self._skim(skipped)):
                 self._at = end
             else:
                 self._parsed_until = target

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .busy_times import BusyTimes
+
 # operation of a table -> commbench's benchmark of that name, where there is one
 OPERATIONS = (
     "all_reduce",
@@ -69,8 +71,9 @@ class RankGroup:
 class RecordedCall:
     """One call of one rank. `sequence` counts this rank's collectives in the group, or its sends
     to (or receives from) a peer; `root` and `peer` are ranks in the group; None is not known.
-    Counts are of elements. Times are of the rank's own clock. Neighbours of the same `batch` were
-    begun together and waited for together."""
+    Counts are of elements. Times are of the rank's own clock; `beside_ns`: in how much of the
+    call's time the rank computed. Neighbours of the same `batch` were begun together and waited for
+    together."""
 
     rank: int
     group: RankGroup
@@ -87,6 +90,7 @@ class RecordedCall:
     end_ns: int | None = None
     step: int | None = None
     elapsed_ns: int | None = None
+    beside_ns: int | None = None
     batch: int | None = None
 
     @property
@@ -106,7 +110,8 @@ class RankTrace:
     """What one file says about one rank.
 
     `foreign`: calls of operations by other libraries, by name. `notes`: what the file lacks, with
-    the number of operations that lack it.
+    the number of operations that lack it. `computing`: when the rank computes, where that is known.
+    `window_ns`: from the start of its first step to the end of its last one, on its own clock.
     """
 
     source: str
@@ -117,6 +122,8 @@ class RankTrace:
     step_ns: tuple[int, ...] = ()
     foreign: Mapping[str, int] = field(default_factory=dict)
     notes: Mapping[str, int] = field(default_factory=dict)
+    computing: BusyTimes | None = None
+    window_ns: tuple[int, int] | None = None
 
 
 def operation_named(word: object) -> str | None:

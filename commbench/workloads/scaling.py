@@ -130,7 +130,8 @@ def scaled(workload: Workload, ranks: int, splits: Splits | None = None) -> Scal
 def _kept_calls(
     calls: Sequence[WorkloadCall], operations: Mapping[int, WorkloadOperation]
 ) -> tuple[WorkloadCall, ...]:
-    """The calls that are replayed; the gap before one that is not is added to that of the next."""
+    """The calls that are replayed; the gap before one that is not, and the computation beside it,
+    are added to the gap of the next."""
     kept = []
     gap_s = 0.0
     for call in calls:
@@ -138,6 +139,8 @@ def _kept_calls(
         if call.operation in operations:
             kept.append(replace(call, gap_s=gap_s))
             gap_s = 0.0
+        else:
+            gap_s += call.beside_s or 0.0
     return tuple(kept)
 
 

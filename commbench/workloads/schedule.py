@@ -85,6 +85,7 @@ class _Run:
                 now_s = max(now_s, earlier.end_s)
             now_s += call.gap_s or 0.0
             operation = self._call(rank, call.operation, now_s)
+            now_s += call.beside_s or 0.0
             if runs_beside_next(calls, place):
                 running.append(operation)
                 continue

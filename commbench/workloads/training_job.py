@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 
@@ -12,6 +12,7 @@ from commbench.core.errors import Unreadable
 from commbench.core.terminal import one_line
 from commbench.core.units import format_ranges
 
+from .busy_times import BusyTimes
 from .operations import POINT_TO_POINT, REDUCING, ROOTED, RankGroup, RankTrace, RecordedCall
 
 ASSUMED_WORLD = "groups are not recorded; all ranks agree on the order, so all are in one group"
@@ -69,7 +70,8 @@ class Collective:
 @dataclass(frozen=True)
 class TrainingJob:
     """`ranks` have traces, of `world_size` (None: not known). `notes`: what is not known, with the
-    number of operations that it concerns."""
+    number of operations that it concerns. `computing`: when each rank computes, and `windows_ns`:
+    from the start of its first step to the end of its last, of those for which it is known."""
 
     ranks: tuple[int, ...]
     world_size: int | None
@@ -80,6 +82,8 @@ class TrainingJob:
     step_s: float | None
     foreign: Mapping[str, int]
     notes: Mapping[str, int]
+    computing: Mapping[int, BusyTimes] = field(default_factory=dict)
+    windows_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def operations(self) -> int:
@@ -125,6 +129,8 @@ def training_job(traces: Sequence[RankTrace]) -> TrainingJob:
         median(steps_ns) / 1e9 if steps_ns else None,
         foreign,
         notes,
+        {trace.rank: trace.computing for trace in traces if trace.computing is not None},
+        {trace.rank: trace.window_ns for trace in traces if trace.window_ns is not None},
     )
 
 

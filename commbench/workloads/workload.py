@@ -43,11 +43,13 @@ class WorkloadOperation:
 @dataclass(frozen=True)
 class WorkloadCall:
     """`operation` is an index. `gap_s`: from the end of the calls before it to its start, 0 where
-    it starts while `concurrent` of them still run; None is not known."""
+    it starts while `concurrent` of them still run. `beside_s`: how long the rank computes from its
+    start until the next call, while it or an earlier one runs. None is not known."""
 
     operation: int
     gap_s: float | None = None
     concurrent: int = 0
+    beside_s: float | None = None
 
 
 @dataclass(frozen=True)

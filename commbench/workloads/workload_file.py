@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from statistics import median, median_low
 from typing import Any
 
@@ -13,6 +13,7 @@ from commbench.core.errors import Unreadable
 from commbench.core.terminal import one_line
 from commbench.core.units import format_ranges
 
+from .busy_times import BusyTimes
 from .operations import ITEM_BYTES, RecordedCall
 from .schedule import WaitsForever, schedule
 from .training_job import Collective, TrainingJob
@@ -135,35 +136,83 @@ def _with_time(kind: WorkloadOperation, collectives: Sequence[Collective]) -> Wo
     return replace(kind, job_s=round(median(times) / 1e9, 9), is_bound=bound)
 
 
-def _gaps(calls: Sequence[RecordedCall]) -> list[tuple[float, int] | None]:
-    """The gap before each call of a rank, and how many of those before it still run then; None
-    where times are not known."""
-    result: list[tuple[float, int] | None] = []
+@dataclass(frozen=True)
+class _CallPlace:
+    """When a rank makes a call: fields of a WorkloadCall."""
+
+    gap_s: float
+    concurrent: int
+    beside_s: float | None
+
+
+def _places(
+    calls: Sequence[RecordedCall],
+    computing: BusyTimes | None,
+    window_ns: tuple[int, int] | None,
+) -> list[_CallPlace | None]:
+    """Of each call of a rank; None where times are not known."""
+    result: list[_CallPlace | None] = []
     running_ends: list[int] = []
     last_end_ns = None
-    for call in calls:
+    for call, next_ns in zip(calls, _next_starts(calls), strict=True):
         if call.start_ns is None or call.end_ns is None:
             result.append(None)
             continue
         start_ns = call.start_ns
         running_ends = [end_ns for end_ns in running_ends if end_ns > start_ns]
-        gap_ns = 0 if last_end_ns is None else max(0, start_ns - last_end_ns)
-        result.append((round(gap_ns / 1e9, 9), len(running_ends)))
+        if last_end_ns is None:
+            gap_ns = _outside_ns(calls, window_ns)
+        else:
+            gap_ns = max(0, start_ns - last_end_ns)
+        concurrent = len(running_ends)
         running_ends.append(call.end_ns)
         last_end_ns = max(call.end_ns, last_end_ns or 0)
+        beside_s = None
+        if computing is not None:
+            until_ns = last_end_ns if next_ns is None else min(next_ns, last_end_ns)
+            beside_s = computing.within(start_ns, until_ns) / 1e9
+        result.append(_CallPlace(gap_ns / 1e9, concurrent, beside_s))
     return result
 
 
+def _outside_ns(calls: Sequence[RecordedCall], window_ns: tuple[int, int] | None) -> int:
+    """The time of the steps before the first call and after the last one, which follow one another
+    where steps are repeated; 0 where it is not known."""
+    if window_ns is None:
+        return 0
+    first_ns = min(call.start_ns for call in calls if call.start_ns is not None)
+    last_ns = max(call.end_ns for call in calls if call.end_ns is not None)
+    return max(0, first_ns - window_ns[0]) + max(0, window_ns[1] - last_ns)
+
+
+def _next_starts(calls: Sequence[RecordedCall]) -> list[int | None]:
+    """For each call, when the next one with a known time starts; None after that."""
+    starts: list[int | None] = []
+    next_ns = None
+    for call in reversed(calls):
+        starts.append(next_ns)
+        next_ns = next_ns if call.start_ns is None else call.start_ns
+    return starts[::-1]
+
+
 def _rank_order(order: Sequence[int], ranks: Sequence[int], job: TrainingJob) -> RankOrder:
-    """The order that some ranks share, with the medians of their gaps and concurrency."""
-    of_ranks = [_gaps(job.calls[rank]) for rank in ranks]
+    """The order that some ranks share, with the medians of when they make each call."""
+    of_ranks = [
+        _places(job.calls[rank], job.computing.get(rank), job.windows_ns.get(rank))
+        for rank in ranks
+    ]
     calls = []
     for operation, places in zip(order, zip(*of_ranks, strict=True), strict=True):
         known = [place for place in places if place is not None]
+        beside_s = [place.beside_s for place in known if place.beside_s is not None]
         if known:
-            gap_s = median(gap for gap, _ in known)
             calls.append(
-                WorkloadCall(operation, round(gap_s, 9), median_low(count for _, count in known))
+                WorkloadCall(
+                    operation,
+                    round(median(place.gap_s for place in known), 9),
+                    median_low(place.concurrent for place in known),
+                    round(median(beside_s), 9) if len(beside_s) == len(known) else None,
+                )
             )
         else:
             before = _begun_with(job.calls[ranks[0]], len(calls))
@@ -200,7 +249,7 @@ def workload_text(workload: Workload) -> str:
     orders = [
         {
             "ranks": order.ranks,
-            "calls": [[call.operation, call.gap_s, call.concurrent] for call in order.calls],
+            "calls": [_call_parts(call) for call in order.calls],
         }
         for order in workload.orders
     ]
@@ -213,6 +262,12 @@ def workload_text(workload: Workload) -> str:
         f'"orders": {_lines(orders)}',
     ]
     return "{" + ",\n".join(lines) + "}\n"
+
+
+def _call_parts(call: WorkloadCall) -> list[float | None]:
+    """The last part is left out where it is not known, as older files do."""
+    parts = [call.operation, call.gap_s, call.concurrent]
+    return parts if call.beside_s is None else [*parts, call.beside_s]
 
 
 def _lines(values: Sequence[object]) -> str:
@@ -439,14 +494,15 @@ def _file_order(values: _Fields, world: int, operations: int) -> RankOrder:
     ranks = values.numbers("ranks", 0, world - 1, world)
     calls = []
     for value in values.list("calls", MOST_CALLS):
-        parts = _bounded_list(value, 3, f"a call of {values.place}")
-        if len(parts) != 3:
-            raise _WrongWorkload(f"a call of {values.place} has not three parts")
+        parts = _bounded_list(value, 4, f"a call of {values.place}")
+        if len(parts) < 3:
+            raise _WrongWorkload(f"a call of {values.place} has not three or four parts")
         calls.append(
             WorkloadCall(
                 _in_range(parts[0], 0, operations - 1, f"an operation of {values.place}"),
                 _seconds(parts[1], f"a gap of {values.place}"),
                 _in_range(parts[2], 0, MOST_CALLS, f"concurrent of {values.place}"),
+                _seconds(parts[3], f"beside of {values.place}") if len(parts) == 4 else None,
             )
         )
     values.end()

@@ -75,6 +75,7 @@ NCCL_TYPES = (
 )
 GAP_US = 100
 LATE_US = 40  # of rank r: r times this
+WORK_AFTER_US = 10  # after the call, the work of a library begins
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,11 @@ def expected_rows(schedule: Schedule) -> list[tuple[object, ...]]:
     return rows
 
 
-def write_kineto(schedule: Schedule, folder: Path) -> None:
-    """As torch 2.9 does for NCCL: calls with sizes and groups, a kernel each."""
+def write_kineto(
+    schedule: Schedule, folder: Path, computation: Sequence[tuple[float, float]] = ()
+) -> None:
+    """As torch 2.9 does for NCCL: calls with sizes and groups, a kernel each. `computation`: when
+    each rank's own kernels begin and end, in us."""
     for rank in range(world_of(schedule)):
         groups = {call.group: call.ranks for _, call in calls_of(schedule, rank)}
         document = {
@@ -168,7 +172,8 @@ def write_kineto(schedule: Schedule, folder: Path) -> None:
                 event
                 for number, call in calls_of(schedule, rank)
                 for event in _kineto_events(number, call, rank)
-            ],
+            ]
+            + [_kernel("void gemm_kernel(int)", 7, *span) for span in computation],
             "baseTimeNanoseconds": 1_000_000_000,
         }
         (folder / f"rank{rank}.json").write_text(json.dumps(document, indent=1))
@@ -189,8 +194,7 @@ def _kineto_events(number: int, call: Call, rank: int) -> list[dict[str, Any]]:
         "Group size": len(call.ranks),
         "Rank": rank,
     }
-    start = 1000.0 + number * 10 * GAP_US + rank * LATE_US
-    end = 1000.0 + number * 10 * GAP_US + 5 * GAP_US
+    start, end = _call_us(number, rank)
     common = {"ph": "X", "pid": 7, "tid": 7}
     wait = {"Collective name": "wait", "dtype": "Byte", "In msg nelems": 0, "Out msg nelems": 0}
     names = (f"c10d::{CALLED[call.operation]}", "record_param_comms")
@@ -215,17 +219,57 @@ def _kineto_events(number: int, call: Call, rank: int) -> list[dict[str, Any]]:
             "args": launch,
         },
         {
-            **common,
-            "cat": "kernel",
-            "name": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
-            "tid": 40,
-            "ts": start + 10,
-            "dur": end - start,
+            **_kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 40, start, end),
+            "ts": start + WORK_AFTER_US,
             "args": launch,
         },
         {**common, "cat": "cpu_op", "name": names[1], "ts": start + 30, "dur": 1.0, "args": wait},
         {**common, "cat": "cpu_op", "name": "aten::add", "ts": start + 40, "dur": 1.0, "args": {}},
     ]
+
+
+def _call_us(number: int, rank: int) -> tuple[float, float]:
+    """When a rank makes the call of this number, and how long it would take from there; its work
+    lies WORK_AFTER_US later."""
+    begin = 1000.0 + number * 10 * GAP_US
+    return begin + rank * LATE_US, begin + 5 * GAP_US
+
+
+def _kernel(name: str, stream: int, start: float, end: float) -> dict[str, Any]:
+    common = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream}
+    return {**common, "ts": start, "dur": end - start, "args": {}}
+
+
+def write_gloo_kineto(
+    schedule: Schedule, folder: Path, computation: Sequence[tuple[float, float]] = ()
+) -> None:
+    """As torch 2.9 does for all_reduces on gloo: calls on one thread, their work on another.
+    `computation`: when an operation of the CPU begins and ends, in us."""
+    for rank in range(world_of(schedule)):
+        calls = calls_of(schedule, rank)
+        events = [event for number, call in calls for event in _gloo_events(number, call, rank)]
+        for start, end in computation:
+            engine = "autograd::engine::evaluate_function: MmBackward0"
+            names = (engine, "MmBackward0", "aten::mm", "aten::resolve_conj")
+            events += [_cpu_event("cpu_op", name, 7, start, end) for name in names]
+        facts = {"backend": "gloo", "rank": rank, "world_size": world_of(schedule)}
+        document = {"schemaVersion": 1, "distributedInfo": facts, "traceEvents": events}
+        (folder / f"rank{rank}.json").write_text(json.dumps(document))
+
+
+def _gloo_events(number: int, call: Call, rank: int) -> list[dict[str, Any]]:
+    start, end = _call_us(number, rank)
+    shapes = {"Input Dims": [[call.elements]], "Input type": [TENSOR_TYPES[call.dtype]]}
+    work = (start + WORK_AFTER_US, end + WORK_AFTER_US)
+    return [
+        _cpu_event("cpu_op", f"c10d::{CALLED[call.operation]}", 7, start, start + 5),
+        {**_cpu_event("user_annotation", "gloo:all_reduce", 9, *work), "args": shapes},
+    ]
+
+
+def _cpu_event(category: str, name: str, thread: int, start: float, end: float) -> dict[str, Any]:
+    common = {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": thread}
+    return {**common, "ts": start, "dur": end - start, "args": {}}
 
 
 def write_execution_trace(schedule: Schedule, folder: Path) -> None:

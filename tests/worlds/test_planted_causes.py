@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commbench.report.replay_causes import Cause, causes, replay_times
+from commbench.report.replay_causes import Cause, ReplayTimes, causes, replay_times
 from commbench.results.load import read_rows, row_dicts
 from commbench.workloads.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
 from commbench.workloads.workload_file import workload_text
@@ -36,16 +36,22 @@ def job(
 def replayed(
     world: Callable[..., Any], tmp_path: Path, workload: Workload, *words: str
 ) -> dict[str, Cause]:
+    found = causes(measured(world, tmp_path, workload, *words), None, None)
+    print(*found, sep="\n")
+    return {cause.name: cause for cause in found}
+
+
+def measured(
+    world: Callable[..., Any], tmp_path: Path, workload: Workload, *words: str
+) -> ReplayTimes:
     path = tmp_path / "job.json"
     path.write_text(workload_text(workload))
     run = world(
         *TWO_CORES, "commbench", "backend=gloo", f"layout=1x{workload.ranks}", "benchmark=replay",
         f"workload={path}", "timing=quick", *words,
     )  # fmt: skip
-    rows = row_dicts(read_rows([run.output]))
-    found = causes(replay_times(rows, workload, workload.ranks), None, None)
-    print(run.stdout, *found, sep="\n")
-    return {cause.name: cause for cause in found}
+    print(run.stdout)
+    return replay_times(row_dicts(read_rows([run.output])), workload, workload.ranks)
 
 
 def named(found: dict[str, Cause]) -> set[str]:
@@ -70,6 +76,18 @@ def test_computation_on_all_cores_beside_communication_is_interference(
     computing = [WorkloadCall(1, gap_s=0.06)]
     workload = job([(0, 1), (2, 3)], 8 * MIB, [[WorkloadCall(0)] * 12, computing])
     assert named(replayed(world, tmp_path, workload, "gaps=[sleep,matmul]")) == {"interference"}
+
+
+def test_computation_beside_communication_hides_it_and_before_it_does_not(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    """gloo goes on beside a sleep."""
+    steps = []
+    for call in (WorkloadCall(0, beside_s=0.04), WorkloadCall(0, gap_s=0.04)):
+        workload = job([(0, 1)], 16 * MIB, [[call] * 8])
+        steps.append(measured(world, tmp_path, workload, "gaps=sleep").sequence["sleep"])
+    beside, before = steps
+    assert beside.value > 8 * 0.04 and beside.high < before.low
 
 
 def test_a_second_group_at_once_is_contention(world: Callable[..., Any], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from commbench.report.replay_causes import Seconds, job_seconds, replay_times
 from commbench.results.load import read_rows, row_dicts
 from commbench.workloads.readers.registry import read_traces
 from commbench.workloads.training_job import training_job
-from commbench.workloads.workload_file import parse_workload
+from commbench.workloads.workload_file import parse_workload, workload_of
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs" / "workloads.md"
@@ -32,7 +32,7 @@ JOB_S = 180
 REPLAY_S = 600
 HEADS = (
     *("job", "ranks", "calls", "communication, job's clock", "traces", "one by one", "replayed"),
-    *("step, job's clock", "replayed with sleep", "with matmul"),
+    *("beside matmul", "step, job's clock", "replayed with sleep", "with matmul"),
 )
 HEAD = f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}\n"
 
@@ -40,7 +40,8 @@ HEAD = f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}\n"
 @dataclass(frozen=True)
 class JobTimes:
     """Seconds of one step. `traced_s`: of its communication, by the traces; `one_by_one` and
-    `replayed`: by the replay; `by_gaps`: of the replay with its gaps."""
+    `replayed`: by the replay; `beside_s`: in the replay with gaps=matmul, by its profile;
+    `by_gaps`: of the replay with its gaps."""
 
     job: str
     ranks: int
@@ -50,6 +51,7 @@ class JobTimes:
     traced_s: float
     one_by_one: Seconds
     replayed: Seconds
+    beside_s: float
     by_gaps: dict[str, Seconds]
 
     @property
@@ -59,6 +61,7 @@ class JobTimes:
             "traces": self.traced_s,
             "one by one": self.one_by_one.value,
             "replayed": self.replayed.value,
+            "beside matmul": self.beside_s,
         }
         return {
             **{name: each / self.communication_s - 1 for name, each in of_communication.items()},
@@ -76,6 +79,7 @@ class JobTimes:
                     ("traces", self.traced_s),
                     ("one by one", self.one_by_one.value),
                     ("replayed", self.replayed.value),
+                    ("beside matmul", self.beside_s),
                 )
             ),
             f"{1e3 * self.step_s:.2f} ms",
@@ -110,7 +114,8 @@ def replayed(job: str, ranks: int, folder: Path) -> JobTimes:
     traces = folder / "traces"
     own = run_job(job, ranks, traces)
     results = folder / "results"
-    on = f"backend=gloo layout=1x{ranks} output={results}"
+    profiles = folder / "profiles"
+    on = f"backend=gloo layout=1x{ranks} output={results} profile={profiles}"
     subprocess.run(
         [sys.executable, "-m", "commbench", "replay", str(traces), "--on", on],
         stdout=subprocess.PIPE,
@@ -119,10 +124,13 @@ def replayed(job: str, ranks: int, folder: Path) -> JobTimes:
     )
     (stored,) = results.glob("*/job.json")
     workload = parse_workload(stored.read_text(), str(stored))
-    times = replay_times(row_dicts(read_rows([results])), workload, ranks)
+    rows = row_dicts(read_rows([results]))
+    times = replay_times(rows, workload, ranks)
+    (computing,) = (row["case_id"] for row in rows if row["gaps"] == "matmul")
     traced_s = job_seconds(workload)
     one_by_one = times.alone_sum
-    if traced_s is None or one_by_one is None:
+    beside_s = profiled_s(profiles / f"replay-{computing}", workload.steps)
+    if traced_s is None or one_by_one is None or beside_s is None:
         raise RuntimeError(f"{job} with {ranks} ranks: its replay has no times of all operations")
     assert training_job(read_traces([str(traces)])[0]).steps == workload.steps
     return JobTimes(
@@ -134,8 +142,16 @@ def replayed(job: str, ranks: int, folder: Path) -> JobTimes:
         traced_s,
         one_by_one,
         times.sequence["none"],
+        beside_s,
         {gaps: times.sequence[gaps] for gaps in ("sleep", "matmul")},
     )
+
+
+def profiled_s(folder: Path, steps: int) -> float | None:
+    """The time of a step's communication in the profiles of a replay, as traces of the job say it;
+    they have all steps in one."""
+    in_all_s = job_seconds(workload_of(training_job(read_traces([str(folder)])[0])))
+    return None if in_all_s is None else in_all_s / steps
 
 
 def write_table(rows: Sequence[JobTimes]) -> None:

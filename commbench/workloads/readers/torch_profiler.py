@@ -24,6 +24,7 @@ from commbench.workloads.operations import (
 )
 from commbench.workloads.trace_files import TraceFile
 
+from .profiled_computation import COLLECTIVE_WORDS, CPU_OPERATION, Computation, kernel_computes
 from .protocol import listed, rank_of, recorded_group, strided
 
 PARAM_RECORD = "record_param_comms"
@@ -32,12 +33,10 @@ ANNOTATION = re.compile(r"[a-z]{2,16}:_?[a-zA-Z]")
 LIBRARY_KERNEL = re.compile(r"^(?:void )?[nr]ccl\w*Kernel", re.I)
 KERNEL_LIBRARY = re.compile(r"\wccl:")
 STEP = re.compile(r"ProfilerStep#([0-9]{1,18})")
-# an operation by another library: its name has one of these words
-COLLECTIVE_WORDS = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.I)
 # they copy or wait beside a collective, or call one that is recorded
 NO_COLLECTIVE = re.compile(r"^(?:aten|fsdp|c10d|_c10d_functional\w*|c10d_functional|record_)\b")
 WANTED = (
-    *("c10d::", PARAM_RECORD, "ProfilerStep", "ccl", "Launch", "loo:"),
+    *("c10d::", PARAM_RECORD, "ProfilerStep", "ccl", "Launch", "loo:", '"kernel"', '"Kernel"'),
     *("all_reduce", "allreduce", "AllReduce", "all_gather", "allgather", "AllGather"),
     *("reduce_scatter", "ReduceScatter", "all_to_all", "alltoall", "AllToAll"),
 )
@@ -83,6 +82,7 @@ class _Events:
     launch_correlations: array[int] = field(default_factory=lambda: array("q"))
     launch_threads: array[int] = field(default_factory=lambda: array("q"))
     launch_times: array[int] = field(default_factory=lambda: array("q"))
+    computation: Computation = field(default_factory=Computation)
 
 
 class TorchProfiler:
@@ -97,16 +97,26 @@ class TorchProfiler:
         )
 
     def read(self, file: TraceFile) -> list[RankTrace]:
-        members = JsonList(file, "traceEvents", WANTED)
         events = _Events()
+
+        def skim(text: str) -> bool:
+            return _is_on_gpu(_job_facts(members.outer)) or events.computation.skim(text)
+
+        members = JsonList(file, "traceEvents", WANTED, skim)
         for event in members:
             _sort(events, event)
         outer = members.outer
-        job = outer.get("distributedInfo")
-        facts: Mapping[str, Any] = job if isinstance(job, dict) else {}
+        facts = _job_facts(outer)
         base_ns = whole(outer.get("baseTimeNanoseconds")) or 0
         notes: Counter[str] = Counter()
         fields = _operations(events, _configured_groups(facts.get("pg_config")), base_ns, notes)
+        # of a file that is cut, the kernels may be missing, which come last
+        computing = None
+        if not file.ended_early:
+            computing = events.computation.busy_times(base_ns, _is_on_gpu(facts))
+        for call in fields:
+            if computing is not None and "start_ns" in call:
+                call["beside_ns"] = computing.within(call["start_ns"], call["end_ns"])
         rank = rank_of(file, _recorded_rank(facts, events))
         return [
             RankTrace(
@@ -118,8 +128,28 @@ class TorchProfiler:
                 tuple(end - start for start, end, _ in events.steps),
                 _foreign_counts(events),
                 notes,
+                computing,
+                _steps_window(events, base_ns),
             )
         ]
+
+
+def _job_facts(outer: Mapping[str, Any]) -> Mapping[str, Any]:
+    facts = outer.get("distributedInfo")
+    return facts if isinstance(facts, dict) else {}
+
+
+def _steps_window(events: _Events, base_ns: int) -> tuple[int, int] | None:
+    if not events.steps:
+        return None
+    first_ns = min(start for start, _, _ in events.steps)
+    last_ns = max(end for _, end, _ in events.steps)
+    return base_ns + first_ns, base_ns + last_ns
+
+
+def _is_on_gpu(facts: Mapping[str, Any]) -> bool:
+    """Whether the rank's library starts kernels, so that only kernels are its computation."""
+    return KERNEL_LIBRARY.fullmatch(f"{facts.get('backend')}:") is not None
 
 
 def _sort(events: _Events, event: Mapping[str, Any]) -> None:
@@ -140,20 +170,32 @@ def _sort(events: _Events, event: Mapping[str, Any]) -> None:
             events.launch_threads.append(_thread_number(events, thread))
             events.launch_times.append(start_ns)
     elif category == "kernel":
-        correlation = whole(args.get("correlation"))
-        if LIBRARY_KERNEL.search(name) and correlation is not None:
-            events.kernels.append((correlation, start_ns, duration_ns))
-        elif COLLECTIVE_WORDS.search(name):
-            events.foreign_kernels.append((name, whole(args.get("External id"))))
-    elif category in ("cpu_op", "user_annotation") and isinstance(thread, int | str):
+        _sort_kernel(events, name, start_ns, duration_ns, args)
+    elif category in (CPU_OPERATION, "user_annotation") and isinstance(thread, int | str):
+        if category == CPU_OPERATION or _is_call(name):
+            events.computation.add_cpu_event(name, thread, start_ns, duration_ns)
         kept = _Event(name, start_ns, start_ns + duration_ns, args)
         step = STEP.fullmatch(name)
         if step is not None:
             events.steps.append((start_ns, start_ns + duration_ns, int(step[1])))
         elif _is_call(name):
             events.calls[thread].append(kept)
-        elif category == "cpu_op" and _is_foreign(name):
+        elif category == CPU_OPERATION and _is_foreign(name):
             events.foreign_calls[thread].append(kept)
+
+
+def _sort_kernel(
+    events: _Events, name: str, start_ns: int, duration_ns: int, args: Mapping[str, Any]
+) -> None:
+    computes = kernel_computes(name)
+    events.computation.add_kernel(start_ns, duration_ns, computes)
+    if computes:
+        return
+    correlation = whole(args.get("correlation"))
+    if LIBRARY_KERNEL.search(name) and correlation is not None:
+        events.kernels.append((correlation, start_ns, duration_ns))
+    elif COLLECTIVE_WORDS.search(name):
+        events.foreign_kernels.append((name, whole(args.get("External id"))))
 
 
 def _is_call(name: str) -> bool:

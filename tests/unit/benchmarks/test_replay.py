@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from loops import for_each
 
 from commbench.benchmarks.replay import Replay, parse_late
 from commbench.core.errors import ConfigError
-from commbench.core.program import AllReduce, In, Recv, Send, Start, WaitAll, operation_of
-from commbench.core.variables import Case
+from commbench.core.program import (
+    AllReduce,
+    In,
+    MatmulFor,
+    Recv,
+    Send,
+    Sleep,
+    Start,
+    Step,
+    WaitAll,
+    operation_of,
+)
+from commbench.core.variables import Case, Gaps
 
+MATMUL = MatmulFor(128, 3_000_000)
 JOB = """{"format": "commbench workload", "version": 1,
 "ranks": 4, "steps": 1, "step_s": null, "unknown": ["gaps", "times"],
 "groups": [[0,1],[2,3],[0,1,2,3]],
@@ -65,6 +79,23 @@ def test_calls_that_overlap_are_started_and_others_are_not(job: Replay) -> None:
     assert kinds == [Start, Start, WaitAll, In, WaitAll]
     assert not job.program(sequence(job), 0, 4).unfinished
     assert not any(isinstance(step, Start) for step in job.program(sequence(job), 2, 4).steps)
+
+
+@for_each(("gaps", "computing"), [("none", None), ("sleep", Sleep(3_000_000)), ("matmul", MATMUL)])
+def test_a_call_that_the_rank_computes_beside_is_started_where_gaps_are_replayed(
+    gaps: Gaps, computing: Step | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("job") / "job.json"
+    path.write_text(JOB.replace("[1,null,0],[2,null,0]]", "[1,null,0,0.003],[2,null,0,0]]"))
+    job = Replay(str(path))
+    case = replace(sequence(job), gaps=gaps)
+    steps = job.program(case, 2, 4).steps
+    kinds = [type(step) for step in steps]
+    if computing is None:
+        assert kinds == [In, AllReduce]
+    else:
+        assert kinds == [Start, type(computing), WaitAll, AllReduce] and steps[1] == computing
+    assert not job.program(case, 2, 4).unfinished
 
 
 def test_an_operation_of_some_ranks_is_in_their_group_and_a_message_names_the_rank(

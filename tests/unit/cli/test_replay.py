@@ -30,6 +30,9 @@ def test_the_answer_names_the_job_its_signatures_and_the_late_rank(
     out = capsys.readouterr().out
     assert out.startswith("8 of 8 ranks, torch profiler, 1 step of 16.1 ms; 64 operations in 7 sig")
     assert "all_to_all float32  world(8)      2    24 KiB   24 KiB" in out
+    assert "waiting  share  exposed" in out
+    sentences = " ".join(out.split())
+    assert "207 us of it hidden behind computation of the same rank, 5.86 ms exposed" in sentences
     assert "late: rank 7 is last in 5 of 8 operations" in out
     commands = [line for line in out.splitlines() if line.startswith("next: ")]
     assert len(commands) == 2, "with the whole path of the trace, however long, to be pasted"
@@ -42,6 +45,7 @@ def test_other_libraries_are_said_plainly(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert "1 operation in 1 signature" in out and "<= 22.0" in out
     assert "73 collectives are not of the process groups" in out
+    assert "job us  share  exposed" in out, "of one rank, waiting is not known"
 
 
 @needs_traces
@@ -120,7 +124,7 @@ def test_an_exported_job_is_read_back_with_the_same_table(
     for source in (traces, exported):
         assert replay([str(source), "--csv", "-"]) == 0
         rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
-        tables.append([{**row, "start_ns": "", "end_ns": ""} for row in rows])
+        tables.append([{**row, "start_ns": "", "end_ns": "", "beside_ns": ""} for row in rows])
     assert tables[0] == tables[1] and len(tables[0]) == 2
 
 

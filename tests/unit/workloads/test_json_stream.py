@@ -68,6 +68,25 @@ def test_no_member_with_a_wanted_word_is_skipped(
     assert stream.outer == {"after": document["after"]}
 
 
+@given(
+    events=st.lists(st.dictionaries(st.sampled_from(["p", "q", "KEEP"]), PLAIN), max_size=8),
+    indent=st.sampled_from([None, 1]),
+    is_enough=st.booleans(),
+)
+def test_what_is_skipped_is_skimmed_once_or_parsed(
+    events: list[dict[str, Any]], indent: int | None, is_enough: bool
+) -> None:
+    skimmed: list[dict[str, Any]] = []
+
+    def skim(text: str) -> bool:
+        skimmed.extend(json.loads(f"[{text.rstrip().removesuffix(',')}]") if is_enough else [])
+        return is_enough
+
+    text = json.dumps({"events": events}, indent=indent).encode()
+    parsed = list(JsonList(TraceFile("t", io.BytesIO(text)), "events", ["KEEP"], skim))
+    assert sorted(map(str, parsed + skimmed)) == sorted(map(str, events))
+
+
 def test_a_bare_list_is_read_too() -> None:
     assert members(b' [{"a": 1}, 3, {"b": 2}]') == [{"a": 1}, {"b": 2}]
 

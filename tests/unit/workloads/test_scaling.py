@@ -138,6 +138,14 @@ def test_the_gap_before_a_dropped_call_is_kept() -> None:
     assert [call.gap_s for call in part.calls[0]] == [pytest.approx(2e-3)]
 
 
+def test_computation_beside_a_dropped_call_is_part_of_the_next_gap() -> None:
+    dropped = WorkloadOperation(0, "all_to_all_v", "float32", (16, 8, 8, 8), (10,), None)
+    calls = (WorkloadCall(0, 1e-3, 0, 4e-3), WorkloadCall(1, 2e-3, 0, 8e-3))
+    operations = (dropped, one("all_reduce", 64, 64))
+    part = scaled(Workload(4, (WORLD,), operations, (RankOrder(WORLD, calls),)), 2)
+    assert part.calls[0] == (WorkloadCall(1, pytest.approx(7e-3), 0, 8e-3),)
+
+
 def test_operations_are_alike_where_bytes_type_and_distances_of_ranks_are() -> None:
     groups = ((0, 1), (2, 3), (0, 2))
     operations = [one("all_reduce", 64, 64, group) for group in range(3)]

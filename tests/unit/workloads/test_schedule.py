@@ -27,10 +27,11 @@ def sent(peers: tuple[int, int]) -> WorkloadOperation:
 
 
 def workload_of_orders(
-    orders: Sequence[Sequence[tuple[int, float, int]]],
+    orders: Sequence[Sequence[tuple[int, float, int] | tuple[int, float, int, float]]],
     operations: Sequence[WorkloadOperation] = tuple(map(reduced, range(3))),
 ) -> Workload:
-    """The order of each rank: operation, gap in seconds, how many before it still run."""
+    """The order of each rank: operation, gap in seconds, how many before it still run, and
+    perhaps the computation beside it."""
     return Workload(
         len(orders),
         GROUPS if len(orders) > 2 else GROUPS[1:2] * 2,
@@ -58,6 +59,17 @@ def test_operations_that_overlap_in_the_job_overlap_here() -> None:
     workload = workload_of_orders([alike, alike, [(0, 0.0, 0)]])
     runs = schedule(workload, {0: 5.0, 1: 1.0})
     assert [(run.number, run.begin_s) for run in runs] == [(1, 0.0), (0, 0.0), (1, 1.0)]
+
+
+def test_computation_beside_an_operation_runs_while_it_does() -> None:
+    order = [(1, 0.0, 0, 2.0), (0, 1.0, 0, 0.5), (1, 0.0, 1, 1.0), (0, 0.0, 0)]
+    workload = workload_of_orders([order, order, [(0, 0.0, 0), (0, 0.0, 0)]])
+    # operation 1 ends after 5, the next begins after a gap of 1; then 0.5 are computed beside it
+    runs = schedule(workload, {0: 3.0, 1: 5.0})
+    assert [(run.number, run.begin_s) for run in runs] == [(1, 0.0), (0, 6.0), (1, 6.5), (0, 11.5)]
+    longer = [(1, 0.0, 0, 7.0), (0, 1.0, 0)]
+    workload = workload_of_orders([longer, longer, [(0, 0.0, 0)]])
+    assert [run.begin_s for run in schedule(workload, {1: 5.0})] == [0.0, 8.0]
 
 
 def test_ranks_that_order_two_groups_differently_wait_forever_and_are_named() -> None:

@@ -67,6 +67,39 @@ def test_no_name_of_a_trace_and_no_absolute_time_is_in_the_file(tmp_path: Path) 
     assert words == keys | values | {"commbench workload", "reduction"}
 
 
+def test_a_call_says_how_long_the_rank_computes_beside_it_and_without_that_has_three_parts(
+    tmp_path: Path,
+) -> None:
+    """The work of call n is at 1010 + 1000 n us on rank 0, 40 us later on rank 1, until 1510."""
+    write_kineto(SCHEDULE[:1] * 2, tmp_path, [(900, 1110), (1300, 1400), (1450, 2100)])
+    workload = workload_of(training_job(read_traces([str(tmp_path)])[0]))
+    calls = [call for order in workload.orders for call in order.calls]
+    besides = [call.beside_s for call in calls]
+    assert besides == [pytest.approx(220e-6), pytest.approx(50e-6)], "the median of three ranks"
+    text = workload_text(workload)
+    assert parse_workload(text, "job.json") == workload
+    older = re.sub(r"(\[\d+,[\d.e-]+,\d+),[\d.e-]+\]", r"\1]", text)
+    assert older != text
+    read = parse_workload(older, "job.json")
+    assert {call.beside_s for order in read.orders for call in order.calls} == {None}
+    assert workload_text(read) == older, "so its digest stays"
+
+
+def test_the_gap_before_the_first_call_is_what_the_steps_have_around_all_calls(
+    tmp_path: Path,
+) -> None:
+    write_kineto(SCHEDULE[:1], tmp_path)
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "pid": 7, "tid": 7}
+    for path in tmp_path.iterdir():
+        document = json.loads(path.read_text())
+        document["traceEvents"].append({**step, "ts": 700, "dur": 1300})
+        path.write_text(json.dumps(document))
+    workload = workload_of(training_job(read_traces([str(tmp_path)])[0]))
+    ((call,),) = (order.calls for order in workload.orders)
+    # of rank 1 of three: from 700 to 1050 us, and from 1510 to 2000
+    assert call.gap_s == pytest.approx(840e-6)
+
+
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"needs real traces in {TRACES}")
 @for_each(
     ("name", "message"),
@@ -127,7 +160,9 @@ def replaced(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (replaced("operations", 0, "counts", value=[[1]]), "are not 3 x 3"),
         (replaced("operations", 0, "job_s", value=-1), "allowed are seconds from 0"),
         (replaced("orders", 0, "calls", 0, value=[9, None, 0]), "an operation of order 0 is 9"),
-        (replaced("orders", 0, "calls", 0, value=[0, None]), "has not three parts"),
+        (replaced("orders", 0, "calls", 0, value=[0, None]), "has not three or four parts"),
+        (replaced("orders", 0, "calls", 0, value=[0, None, 0, -1]), "beside of order 0 is -1"),
+        (replaced("orders", 0, "calls", 0, value=[0, None, 0, 1, 1]), "not a list of at most 4"),
         (replaced("orders", 0, "calls", value=[]), "a send has no receive"),
         (replaced("orders", 1, "ranks", value=[0]), "rank 0 has two orders"),
         (replaced("unknown", value=["rm"]), "unknown is"),

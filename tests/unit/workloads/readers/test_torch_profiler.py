@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -106,6 +107,39 @@ def test_a_job_of_one_rank_has_calls_and_no_times() -> None:
     assert not any(call.duration_ns for call in trace.operations)
 
 
+@pytest.mark.parametrize("name", ["kineto_ddp_a100_2rank_new", "kineto_a100_8rank_oldest"])
+def test_computation_beside_the_kernels_of_a_library_is_that_of_all_other_kernels(
+    name: str,
+) -> None:
+    """Compared with going through the events of the file in the order of their times."""
+    path = next((TRACES / name).iterdir())
+    borders: list[tuple[int, int, int]] = []  # time, of a library's kernel or another, +1 or -1
+    for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
+        if event.get("cat") == "kernel":
+            start_ns = round(event["ts"] * 1000)
+            kind = 0 if "nccl" in event["name"] else 1
+            borders.append((start_ns, kind, 1))
+            borders.append((start_ns + round(event["dur"] * 1000), kind, -1))
+    running = [0, 0]
+    hidden_ns = 0
+    before_ns = 0
+    for time_ns, kind, change in sorted(borders):
+        hidden_ns += (time_ns - before_ns) * running[0] * (running[1] > 0)
+        running[kind] += change
+        before_ns = time_ns
+    calls = only(name).operations
+    assert sum(call.beside_ns or 0 for call in calls) == hidden_ns > 0
+    assert all(0 <= (call.beside_ns or 0) <= (call.duration_ns or 0) for call in calls)
+
+
+def test_kernels_on_one_stream_hide_nothing_and_a_cpu_hides_little_of_what_it_waits_for() -> None:
+    assert only("kineto_vllm_tp8_b200_new").operations[0].beside_ns == 0
+    gloo = only("kineto_gloo_300rank_cpu").operations
+    hidden_ns = sum(call.beside_ns or 0 for call in gloo)
+    assert 0 < hidden_ns < sum(call.duration_ns or 0 for call in gloo) / 10
+    assert {call.beside_ns for call in only("kineto_ddp_v100_1rank_nopgname").operations} == {None}
+
+
 def test_a_profile_without_communication_has_no_operations() -> None:
     assert only("kineto_no_nccl_oldest_inference").operations == ()
 
@@ -126,6 +160,7 @@ def test_a_file_that_is_cut_says_so_and_what_was_read_counts(tmp_path: Path) -> 
     plain.write_bytes(whole[: len(whole) * 99 // 100])
     (trace,), _ = read_traces([str(plain)])
     assert len(trace.operations) == 21 and any("end early" in note for note in trace.notes)
+    assert trace.computing is None, "kernels may be missing"
 
 
 def test_the_signatures_of_a_sharded_job_are_those_of_its_published_summary(
