@@ -225,12 +225,12 @@ def _judged(
     assert row is not None
     new += [each for other in fresh for each in other.launches(key)]
     point = changed_since(verdict, healthy, new, str(row["run_id"]))
-    told = KnownChange(verdict, point.run_id, point.ratio)
+    new_change = KnownChange(verdict, point.run_id, point.ratio)
     if change is None and look.lasting is not None and verdict != "failed":
         series = [*healthy, *launch.launches(key)]
         recent_s = tuple(each.median_s for each in series[-look.lasting.launches :])
-        told = replace(told, middle_s=look.lasting.middle_s, recent_s=recent_s)
-    return replace(judged, verdict=verdict, change=told, is_new=True)
+        new_change = replace(told, middle_s=look.lasting.middle_s, recent_s=recent_s)
+    return replace(judged, verdict=verdict, change=new_change, is_new=True)
 
 
 def _seen_text(look: FirstLook, known: WatchVerdict) -> str:
