@@ -229,7 +229,7 @@ def _judged(
     if change is None and look.lasting is not None and verdict != "failed":
         series = [*healthy, *launch.launches(key)]
         recent_s = tuple(each.median_s for each in series[-look.lasting.launches :])
-        new_change = replace(told, middle_s=look.lasting.middle_s, recent_s=recent_s)
+        new_change = replace(new_change, middle_s=look.lasting.middle_s, recent_s=recent_s)
     return replace(judged, verdict=verdict, change=new_change, is_new=True)
 
 
