@@ -27,11 +27,22 @@ from commbench.world.output import print_error
 ACCEPTANCE_FILE = "acceptance.json"
 RAILS: Stage = "rails"
 OUTPUT = "output="
+STAGE_KEYS = ("stage", "nodes", "pairs", "schedule")  # they make a stage what it is
 
 
 def is_acceptance(requested: RequestedJobs) -> bool:
     """Whether these are the stages of an acceptance, and not one of them alone."""
     return requested.fresh_worlds and any(job.settings.stage != NO_STAGE for job in requested.jobs)
+
+
+def check_words(composer: ConfigComposer, overrides: Sequence[str]) -> None:
+    """Raises ConfigError where the user's words would make something else of the stages."""
+    own = [key for key in composer.keys_of(overrides) if key in STAGE_KEYS]
+    if own:
+        raise ConfigError(
+            f"the stages of an acceptance set {own[0]} themselves; leave it out, or measure one"
+            " stage alone: part=N"
+        )
 
 
 def stage_jobs(composer: ConfigComposer, jobs: Sequence[Job]) -> tuple[tuple[Job, ...], list[str]]:

@@ -52,6 +52,7 @@ from commbench.world.recovery import FINISHED, Resume, count_suspect
 from .acceptance_stages import (
     ACCEPTANCE_FILE,
     begun_runs,
+    check_words,
     is_acceptance,
     new_acceptance,
     print_verdict,
@@ -83,6 +84,7 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         jobs = requested.jobs
         in_stages = is_acceptance(requested) and not multirun
         if in_stages:
+            check_words(composer, overrides)
             jobs, left_out = stage_jobs(composer, jobs)
             for line in left_out:
                 print(line, flush=True)

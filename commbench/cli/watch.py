@@ -13,7 +13,7 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.units import about_duration
 from commbench.launchers.registry import detect
 from commbench.launchers.slurm_queue import jobs_in_the_way
-from commbench.results.watch_state import WATCH_FOLDER
+from commbench.results.watch_state import MOST_TURNS, WATCH_FOLDER
 from commbench.world.folder_lock import FolderUse, locked
 from commbench.world.output import print_error
 
@@ -96,6 +96,13 @@ def _watch_parser() -> argparse.ArgumentParser:
         metavar="PERCENT",
         help="least change that matters (default 2)",
     )
+    add(
+        "--keep-turns",
+        type=whole_number(1, MOST_TURNS),
+        default=20,
+        metavar="N",
+        help="how long runs are kept that show nothing: fresh launches (default 20 turns)",
+    )
     add("--prometheus", type=Path, metavar="FILE.prom", help="for node_exporter's textfiles")
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     return parser
@@ -126,6 +133,7 @@ def watch_options(words: list[str]) -> WatchOptions:
         options.prometheus,
         options.config_dir,
         options.multirun,
+        options.keep_turns,
     )
 
 

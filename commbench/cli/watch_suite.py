@@ -24,7 +24,8 @@ TOTAL_S = "budget.total_s"
 @dataclass(frozen=True)
 class WatchOptions:
     """The options of a command line. `every_s` is None for one turn; `fresh`: how many launches
-    confirm a change; `delta`: the least change that matters, 0.02 is 2 %."""
+    confirm a change; `delta`: the least change that matters, 0.02 is 2 %; `keep_turns`: how many
+    turns a run is kept that is no part of the store and shows no change."""
 
     words: tuple[str, ...]
     store: Path
@@ -35,6 +36,7 @@ class WatchOptions:
     prometheus: Path | None
     config_dir: str | None
     multirun: bool
+    keep_turns: int
 
     @property
     def runs(self) -> Path:

@@ -3,7 +3,6 @@ keep what follows."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections import Counter
@@ -23,15 +22,14 @@ from commbench.core.variables import Case
 from commbench.report.prometheus import WatchedCase, case_labels, metrics_text
 from commbench.report.watch_changes import (
     LEAST_HEALTHY,
+    FirstLook,
     HealthyRange,
     WatchRule,
     changed_facts,
     changed_since,
-    fresh_verdict,
+    first_look,
     healthy_range,
-    launch_verdict,
-    needs_fresh_launches,
-    turn_verdict,
+    verdict_after_fresh,
 )
 from commbench.results.baseline_store import (
     HealthyLaunch,
@@ -45,6 +43,7 @@ from commbench.results.columns import Row, case_text
 from commbench.results.load import find_runs, load_run, read_rows, row_dicts
 from commbench.results.run_folder import new_folder, replace_file
 from commbench.results.watch_state import (
+    MOST_TURNS,
     KnownChange,
     WatchState,
     WatchVerdict,
@@ -54,11 +53,10 @@ from commbench.results.watch_state import (
     watch_key,
     write_state,
 )
-from commbench.world.output import print_error
 from commbench.world.rank_server import stop_rank_server
-from commbench.writers.baseline_writer import add_runs, set_aside
 
 from .ab import run_launch
+from .watch_runs import WatchedLaunch, file_runs
 from .watch_suite import TOTAL_S, WatchedSuite, WatchOptions, narrowed_jobs, watched_suite
 
 UNDECIDED_STATUS = 4
@@ -73,16 +71,6 @@ class StoredRun:
     hardware: str
     record: Mapping[str, Any]
     rows: Sequence[Row]
-
-
-@dataclass(frozen=True)
-class WatchedLaunch:
-    """What a launch of jobs has left: rows by key, its runs with their records, and the worst exit
-    status."""
-
-    rows: Mapping[str, Row]
-    runs: Mapping[Path, Mapping[str, Any]]
-    status: int
 
 
 @dataclass(frozen=True)
@@ -118,7 +106,17 @@ def watch_turn(options: WatchOptions) -> int:
         own = _own_baseline(options.store, baseline, launch)
         healthy = _healthy_by_key(own)
         rule = WatchRule(len(keys), options.delta)
-        suspected = _suspected(suite, state, launch, healthy, rule)
+        looks = {
+            key: first_look(
+                state.changes.get(key),
+                launch.rows.get(key),
+                healthy.get(key, ()),
+                launch.launches(key),
+                rule,
+            )
+            for key in suite.cases
+        }
+        suspected = [key for key, look in looks.items() if look.needs_fresh]
         fresh: list[WatchedLaunch] = []
         for _ in range(options.fresh if suspected else 0):
             fresh.append(_launched(options, narrowed_jobs(suite, suspected, options), number))
@@ -126,13 +124,18 @@ def watch_turn(options: WatchOptions) -> int:
     finally:
         stop_rank_server()  # for hours nobody needs it, and an update is seen by the next one
     judged = {
-        key: _judged(key, case, state, launch, fresh, healthy, rule)
+        key: _judged(key, case, state, looks[key], launch, fresh, healthy, rule)
         for key, case in suite.cases.items()
         if key not in suite.skipped or key in healthy
     }
     changes = {key: each.change for key, each in judged.items() if each.change is not None}
-    write_state(options.store, WatchState(options.words, keys, number, changes))
-    _file_runs(options, launch, fresh, judged, own)
+    turns = (*state.turns, min(run.name for run in launch.runs))[-MOST_TURNS:]
+    state = WatchState(options.words, keys, number, changes, turns)
+    write_state(options.store, state)
+    new = {key: each for key, each in judged.items() if each.is_new and each.change is not None}
+    since = {run_id for each in new.values() for run_id in _runs_since_change(each)}
+    shown_before = [run.path for run in own if run.path.name in since]
+    file_runs(options, state, launch, fresh, new, shown_before)
     _print_turn(judged, own, launch)
     if options.prometheus is not None:
         _write_prometheus(options.prometheus, suite, judged)
@@ -189,32 +192,11 @@ def _launched(options: WatchOptions, jobs: Sequence[Job], number: int) -> Watche
     return WatchedLaunch({watch_key(row): row for row in rows}, runs, status)
 
 
-def _suspected(
-    suite: WatchedSuite,
-    state: WatchState,
-    launch: WatchedLaunch,
-    healthy: Mapping[str, Sequence[HealthyLaunch]],
-    rule: WatchRule,
-) -> list[str]:
-    """The keys of the cases that are measured again."""
-    return [
-        key
-        for key in suite.cases
-        if needs_fresh_launches(
-            _known(state, key), launch_verdict(launch.rows.get(key), healthy.get(key, ()), rule)
-        )
-    ]
-
-
-def _known(state: WatchState, key: str) -> WatchVerdict:
-    change = state.changes.get(key)
-    return "unchanged" if change is None else change.verdict
-
-
 def _judged(
     key: str,
     case: Case,
     state: WatchState,
+    look: FirstLook,
     launch: WatchedLaunch,
     fresh: Sequence[WatchedLaunch],
     by_key: Mapping[str, Sequence[HealthyLaunch]],
@@ -222,25 +204,50 @@ def _judged(
 ) -> JudgedCase:
     row = launch.rows.get(key)
     healthy = tuple(by_key.get(key, ()))
-    known = _known(state, key)
-    first = launch_verdict(row, healthy, rule)
+    new = launch.launches(key)
+    change = state.changes.get(key)
+    if change is not None and change.recent_s:
+        change = change.with_launches([each.median_s for each in new])
+    known: WatchVerdict = "unchanged" if change is None else change.verdict
     expected = healthy_range(healthy, rule.suspected_risk, rule.delta)
-    judged = JudgedCase(case, row, healthy, expected, first, state.changes.get(key))
-    if not needs_fresh_launches(known, first):
-        return replace(judged, verdict=known) if known != "unchanged" else judged
+    shown = look.launch if change is None else known
+    judged = JudgedCase(case, row, healthy, expected, shown, change)
+    if not look.needs_fresh:
+        return judged
     again = [each.rows.get(key) for each in fresh]
-    verdict = turn_verdict(known, first, fresh_verdict(again, known, healthy, rule))
+    verdict = verdict_after_fresh(change, look, again, healthy, rule)
     if verdict == known:
         fresh_ones = plural(len(again), "fresh one does", "fresh ones do")
-        note = f"this launch alone was {first}: {fresh_ones} not confirm it"
+        note = f"{_seen_text(look, known)}: {fresh_ones} not confirm it"
         return replace(judged, verdict=verdict, note=note)
     if verdict == "unchanged":
         return replace(judged, verdict=verdict, change=None, note=f"no longer {known}")
     assert row is not None
-    new = [each for line in (row, *again) if line is not None for each in launches_of(line, "")]
+    new += [each for other in fresh for each in other.launches(key)]
     point = changed_since(verdict, healthy, new, str(row["run_id"]))
-    change = KnownChange(verdict, point.run_id, point.ratio)
-    return replace(judged, verdict=verdict, change=change, is_new=True)
+    new_change = KnownChange(verdict, point.run_id, point.ratio)
+    if change is None and look.lasting is not None and verdict != "failed":
+        series = [*healthy, *launch.launches(key)]
+        recent_s = tuple(each.median_s for each in series[-look.lasting.launches :])
+        new_change = replace(new_change, middle_s=look.lasting.middle_s, recent_s=recent_s)
+    return replace(judged, verdict=verdict, change=new_change, is_new=True)
+
+
+def _seen_text(look: FirstLook, known: WatchVerdict) -> str:
+    """What fresh launches were asked about."""
+    if look.lasting is None or look.launch == "failed":
+        return f"this launch alone was {look.launch}"
+    if known == "unchanged":
+        word = "slower" if look.lasting.slower else "faster"
+        return f"the last {look.lasting.launches} launches together are {word}"
+    return f"the last {look.lasting.launches} launches together are no longer {known}"
+
+
+def _runs_since_change(judged: JudgedCase) -> set[str]:
+    """The runs of the store that were taken for healthy, and show the case's change already."""
+    if judged.change is None:
+        return set()
+    return {launch.run_id for launch in judged.healthy if launch.run_id >= judged.change.since_run}
 
 
 def _turn_status(launch: WatchedLaunch, judged: Mapping[str, JudgedCase]) -> int:
@@ -253,37 +260,6 @@ def _turn_status(launch: WatchedLaunch, judged: Mapping[str, JudgedCase]) -> int
 
 
 # ---------------------------------------------------------------- what a turn leaves
-
-
-def _file_runs(
-    options: WatchOptions,
-    launch: WatchedLaunch,
-    fresh: Sequence[WatchedLaunch],
-    judged: Mapping[str, JudgedCase],
-    own: Sequence[StoredRun],
-) -> None:
-    """Move the runs that show a change to their folder, also those that were taken for healthy, and
-    add the others to the store, which keeps no samples."""
-    changed = {key: each for key, each in judged.items() if each.change is not None}
-    shown = {str(each.row["run_id"]) for each in changed.values() if each.row is not None}
-    since = {
-        healthy.run_id
-        for each in changed.values()
-        if each.change is not None and each.is_new
-        for healthy in each.healthy
-        if healthy.run_id >= each.change.since_run
-    }
-    set_aside(options.store, [run.path for run in own if run.path.name in since], options.changed)
-    set_aside(options.store, [run for run in launch.runs if run.name in shown], options.changed)
-    healthy_runs = [run for run in launch.runs if run.name not in shown]
-    added = add_runs(options.store, healthy_runs)
-    for line in added.refused:
-        print_error(f"not added to the store: {line}")
-    for run in (*added.added, *added.present):
-        shutil.rmtree(run, ignore_errors=True)
-    for folder in {run.parent for each in (launch, *fresh) for run in each.runs}:
-        with suppress(OSError):
-            folder.rmdir()
 
 
 def _print_turn(

@@ -53,6 +53,9 @@ ENV_RESOLVER = "oc.env"
 COMPOSED_GROUPS = (*GROUPS, "experiment")
 EXPERIMENT = "experiment="
 CPU = "cpu"
+TIMING = "timing"
+SOAK = "timing=soak"
+SOAK_KEYS = ("timing.duration_s", "timing.interval_s")  # only this timing has them
 STAGE_ORDER = (NO_STAGE, *STAGES)
 # quoted texts, and the words between commas and brackets, in a value and in a map of values
 WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]'"]+""")
@@ -180,10 +183,25 @@ class ConfigComposer:
         """The overrides that all jobs of a sweep share."""
         parsed = self._parsed(overrides)
         self._check(overrides, multirun=True)
+        of_parts = self._of_soaks(overrides)
         shared = [
-            override.input_line or "" for override in parsed if not override.is_sweep_override()
+            override.input_line or ""
+            for text, override in zip(overrides, parsed, strict=True)
+            if not override.is_sweep_override() and text not in of_parts
         ]
         return self._with_all_benchmarks(shared)
+
+    def checked_first(self, overrides: Sequence[str]) -> list[str]:
+        """The overrides that don't need the parts of an experiment to be checked."""
+        of_parts = self._of_soaks(overrides)
+        return [word for word in overrides if word not in of_parts]
+
+    def _of_soaks(self, overrides: Sequence[str]) -> list[str]:
+        """The overrides that only those parts of an experiment take that are soaks."""
+        if SOAK in overrides or not any(word.startswith(EXPERIMENT) for word in overrides):
+            return []
+        keys = self.keys_of(overrides)
+        return [word for word, key in zip(overrides, keys, strict=True) if key in SOAK_KEYS]
 
     def options(self, group: str) -> list[str]:
         """The names of a group's files."""
@@ -497,7 +515,7 @@ def requested_jobs(
 ) -> RequestedJobs:
     """Every job of the command line, checked; raises ConfigError for mistakes of the user."""
     # before an experiment's parts: the user's mistakes first
-    jobs = composer.jobs(overrides, multirun)
+    jobs = composer.jobs(composer.checked_first(overrides), multirun)
     names = [
         override.removeprefix(EXPERIMENT)
         for override in overrides
@@ -538,17 +556,37 @@ def experiment_parts(composer: ConfigComposer, overrides: Sequence[str]) -> list
     """The overrides of each part of the experiment at its scale. The user's overrides replace those
     of the file.
 
-    timing=quick from the user also removes timing.duration_s of a part.
+    A group from the user, as timing=quick, also removes the part's keys below it. Where some parts
+    are soaks and others not, the soaks keep their timing, and take SOAK_KEYS, which the others do
+    not have; with `part`, all words are for that part.
     """
     config = composer.config(composer.plain(overrides))
     lines = [WORD.findall(str(line)) for line in config.parts.get(str(config.scale)) or ()]
     if not lines:
         return [list(overrides)]
     keys_of_lines = [composer.keys_of_file(line) for line in lines]
-    given = set(composer.keys_of(overrides))
+    soaks = [SOAK in line for line in lines]
+    keys_of_words = dict(zip(overrides, composer.keys_of(overrides), strict=True))
     parts = []
     for number in range(1, len(lines) + 1) if config.part is None else [config.part]:
+        meant = keys_of_words
+        if config.part is None and any(soaks) and not all(soaks):
+            meant = _meant_for(soaks[number - 1], keys_of_words)
+        given = set(meant.values())
         keys = keys_of_lines[number - 1]
         kept = [word for word, key in keys.items() if not given & {key, key.partition(".")[0]}]
-        parts.append([f"part={number}", *kept, *overrides])
+        parts.append([f"part={number}", *kept, *meant])
     return parts
+
+
+def _meant_for(is_soak: bool, keys_of_words: Mapping[str, str]) -> dict[str, str]:
+    """The user's words, with their keys, without those about timing that are for other parts."""
+    if is_soak:
+        others = [
+            key
+            for key in keys_of_words.values()
+            if key.partition(".")[0] == TIMING and key not in SOAK_KEYS
+        ]
+    else:
+        others = [] if SOAK in keys_of_words else list(SOAK_KEYS)
+    return {word: key for word, key in keys_of_words.items() if key not in others}

@@ -11,7 +11,7 @@ import numpy as np
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.errors import ConfigError
-from commbench.core.layout import Layout
+from commbench.core.layout import Layout, Pair
 from commbench.core.states import case_status
 from commbench.results.bad_nodes import (
     LEAST_NODES,
@@ -92,7 +92,12 @@ def search_of(
 class SearchRounds:
     """The rounds so far, the same on all ranks. A round with several visits is several passes."""
 
-    def __init__(self, settings: Settings, world: World, facts: PlanFacts) -> None:
+    def __init__(
+        self, settings: Settings, world: World, facts: PlanFacts, first_order: int
+    ) -> None:
+        """`first_order` is that of the first case behind those of the random rounds."""
+        self._first_order = first_order
+        self._next_order = first_order
         self._settings = settings
         self._world = world
         self._facts = facts
@@ -122,14 +127,44 @@ class SearchRounds:
             self._layout.ranks_per_node,
         )
 
-    def further(self, decided: Round, first_order: int, library: str | None) -> tuple[Planned, ...]:
+    def further(self, decided: Round, library: str | None) -> tuple[Planned, ...]:
         """The cases of the round that rank 0 has decided on."""
         if not decided.pairs:
             return ()
         self._rounds.append(decided)
         self._visits_left = decided.visits - 1
-        planned = plan_round(self._settings, self._world, self._facts, decided.pairs, first_order)
+        planned = self._plan(decided, self._next_order)
+        self._next_order += len(planned)
         self._cases = tuple(
             replace(each, case=replace(each.case, library=library)) for each in planned
         )
         return self._cases
+
+    def of_rows(self, rows: Iterable[Row]) -> list[Round]:
+        """The further rounds of earlier starts, on rank 0, from what they have recorded: the pairs
+        of each, and the visits that it had. A pair that has met again is in the later round."""
+        trial = self._plan(Round(((0, 1),), 1), 0)
+        turned = [planned.case.pair != "0-1" for planned in trial]
+        met: dict[int, dict[Pair, int]] = {}
+        for row in rows:
+            number, place = divmod(row["order"] - self._first_order, len(trial))
+            if number < 0 or row["source"] is None:
+                continue
+            pair = row["source"], row["destination"]
+            pairs = met.setdefault(number, {})
+            key = pair[::-1] if turned[place] else pair
+            pairs[key] = max(pairs.get(key, 1), len(row["visit_medians_s"] or ()))
+        return [
+            Round(tuple(pairs), max(pairs.values()))
+            for pairs in (met.get(number, {}) for number in range(max(met, default=-1) + 1))
+            if pairs
+        ]
+
+    def go_on_after(self, rounds: Sequence[Round], library: str | None) -> tuple[Planned, ...]:
+        """The cases of the further rounds of earlier starts, of which no visit is left."""
+        cases = [planned for each in rounds for planned in self.further(each, library)]
+        self._visits_left = 0
+        return tuple(cases)
+
+    def _plan(self, decided: Round, first_order: int) -> tuple[Planned, ...]:
+        return plan_round(self._settings, self._world, self._facts, decided.pairs, first_order)

@@ -158,7 +158,7 @@ class _Session:
         self._search: SearchRounds | None = None
         self._switches: Mapping[str, str] | None = None  # of the hosts, once they are needed
         if settings.pairs == SEARCH:
-            self._search = SearchRounds(settings, setup.world, setup.facts)
+            self._search = SearchRounds(settings, setup.world, setup.facts, len(self._cases))
         self._reference: ReferenceCase | None = None
         if settings.timing.visits > 1 and settings.backend.launchers != "none":
             self._reference = ReferenceCase(settings, setup.world, setup.facts)
@@ -195,6 +195,8 @@ class _Session:
             replace(planned, case=replace(planned.case, library=library)) for planned in self._cases
         )
         if self._setup.request.earlier is not None:
+            if self._search is not None:
+                self._cases += self._rounds_of_earlier_starts(self._search, library)
             self._cases = self._unfinished_cases()
         reference = set() if self._reference is None else self._reference.groups
         planned_groups = (
@@ -207,6 +209,15 @@ class _Session:
         groups = {group: reader.open_group(group) for group in sorted(own | {SINGLE} | reference)}
         self._library = _Library(communicator, reader, groups)
         self._progress.enter("the time before the first case")
+
+    def _rounds_of_earlier_starts(
+        self, search: SearchRounds, library: str | None
+    ) -> tuple[Planned, ...]:
+        """The cases of the further rounds of a search that goes on, as rank 0 reads them in the
+        folder."""
+        rounds = [each.plain() for each in search.of_rows(self._earlier_rows.values())]
+        decided = self._setup.control.decide(rounds, MEETING_S, "the rounds of earlier starts")
+        return search.go_on_after([Round.of_plain(each) for each in decided], library)
 
     def _unfinished_cases(self) -> tuple[Planned, ...]:
         """Those that earlier starts of the run have left; their visits so far are continued."""
@@ -380,7 +391,7 @@ class _Session:
             value = self._search.choose(None if search is None else search.evidence).plain()
         decided = self._setup.control.decide(value, self._deadline_s, "the next round")
         library = self._library.communicator.facts().get("library")
-        further = self._search.further(Round.of_plain(decided), len(self._cases), library)
+        further = self._search.further(Round.of_plain(decided), library)
         self._cases += further
         if self._setup.world.rank == 0 and further:
             self._recorder.add_cases(further)

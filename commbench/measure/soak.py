@@ -7,12 +7,13 @@ runs.
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,15 +91,20 @@ class Soak(TimingStrategy):
 
 class SoakCollector(SampleCollector):
     """A collector whose measured repetitions are added by a thread. It can be read after `close`,
-    which waits for it."""
+    which waits for it.
+
+    A signal may raise in the main thread between any two of its instructions. So the thread is a
+    daemon, which no exit of the process waits for, and all that it is given, its end too, comes in
+    one queue whose `put` is whole or not at all (a ThreadPoolExecutor whose `submit` is interrupted
+    leaves a thread that nobody ends).
+    """
 
     def __init__(self, planned: Planned, interval_s: float) -> None:
         super().__init__(planned, interval_s)
-        self._thread = ThreadPoolExecutor(
-            1, "commbench-soak", partial(sys.setswitchinterval, SWITCH_S)
-        )
-        # the calls that may not have ended, oldest first
-        self._waiting: deque[Future[None]] = deque()
+        self._functions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: the end
+        self._places = threading.Semaphore(1 + MOST_WAITING)  # one runs
+        self._error: Exception | None = None  # the first one of the thread
+        self._thread: threading.Thread | None = None
 
     def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
         add = partial(super().add, phase, stamps, times)
@@ -119,21 +125,39 @@ class SoakCollector(SampleCollector):
         self.later(partial(super().count, counts))
 
     def close(self) -> None:
-        self._wait_until_left(0)
+        if self._thread is not None:
+            self._functions.put(None)
+            # a signal has come before it was started: then nothing was given to it
+            with suppress(RuntimeError):
+                self._thread.join()
+        self._raise_error()
         super().close()
 
     def later(self, function: Callable[[], None]) -> None:
         """Call a function in the thread, after those before it. Raises what one of them has
         raised."""
-        self._wait_until_left(MOST_WAITING)
-        self._waiting.append(self._thread.submit(function))
+        self._raise_error()
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._call_functions, name="commbench-soak", daemon=True
+            )
+            self._thread.start()
+        self._places.acquire()
+        self._functions.put(function)
 
-    def _wait_until_left(self, most: int) -> None:
-        """Wait until at most so many functions have not ended. One that failed stays, so that each
-        call raises it."""
-        while len(self._waiting) > most or (self._waiting and self._waiting[0].done()):
-            self._waiting[0].result()
-            self._waiting.popleft()
+    def _call_functions(self) -> None:
+        sys.setswitchinterval(SWITCH_S)
+        while (function := self._functions.get()) is not None:
+            try:
+                function()
+            except Exception as error:
+                self._error = self._error or error
+            finally:
+                self._places.release()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
 
 
 @dataclass

@@ -6,6 +6,11 @@ launches. Each of them must be suspected as well, and their mean lie where a sin
 of any case of the suite is in at most FALSE_ALARM_SHARE of turns. The first launch does not count
 for this, as it was chosen for being unlike the healthy ones; and the fresh ones count as one, as
 the launches of a turn may be more alike than those of several.
+
+A smaller change is looked for in the launches of many turns together (change_point.py), with a risk
+of LASTING_SHARE for each turn of a suite; there the median of the fresh launches must be nearer to
+the last launches than to those before. It ends when the median of as many launches as have shown
+it, and that of fresh ones, are nearer to those before.
 """
 
 from __future__ import annotations
@@ -20,14 +25,15 @@ import numpy as np
 from commbench.core.states import CaseStatus, case_status
 from commbench.results.baseline_store import HealthyLaunch, launches_of
 from commbench.results.columns import Row
-from commbench.results.watch_state import CHANGE_VERDICTS, WatchVerdict
+from commbench.results.watch_state import CHANGE_VERDICTS, KnownChange, WatchVerdict
 
-from .change_point import last_change
+from .change_point import LastingChange, last_change, lasting_change
 from .compare_text import DifferingFact, differing_facts
 from .prediction import geometric_mean_s, predictions
 
 SUSPECTED_SHARE = 0.01
 FALSE_ALARM_SHARE = 0.01
+LASTING_SHARE = 0.001  # of turns; one shares most launches with the next, so fewer are suspected
 LEAST_HEALTHY = 5  # launches of a case, before it has a verdict
 BROKEN_STATUSES: tuple[CaseStatus, ...] = ("failed", "invalid")
 MOST_RECORDS = 20  # runs before a change whose records are compared with those after it
@@ -50,6 +56,11 @@ class WatchRule:
     def confirmed_risk(self) -> float:
         """On each side, of the mean of the fresh launches."""
         return FALSE_ALARM_SHARE / 2 / max(self.cases, 1)
+
+    @property
+    def lasting_risk(self) -> float:
+        """On both sides, of the last launches of many turns."""
+        return LASTING_SHARE / max(self.cases, 1)
 
 
 @dataclass(frozen=True)
@@ -132,6 +143,73 @@ def turn_verdict(known: WatchVerdict, launch: WatchVerdict, fresh: WatchVerdict)
     if fresh == "undecided":
         return known
     return fresh if fresh == launch or known in CHANGE_VERDICTS else known
+
+
+# ---------------------------------------------------------------- many turns together
+
+
+@dataclass(frozen=True)
+class FirstLook:
+    """What the first launch of a turn shows. `lasting`: the change that the last launches show
+    together, or have shown where it is known; `needs_fresh`: whether fresh launches decide."""
+
+    launch: WatchVerdict
+    lasting: LastingChange | None
+    needs_fresh: bool
+
+
+def first_look(
+    change: KnownChange | None,
+    row: Row | None,
+    healthy: Sequence[HealthyLaunch],
+    new: Sequence[HealthyLaunch],
+    rule: WatchRule,
+) -> FirstLook:
+    """`change` is what is known of the case, `new` are the launches of `row`, which is None where
+    the case was not measured."""
+    launch = launch_verdict(row, healthy, rule)
+    if change is None:
+        lasting = lasting_change([*healthy, *new], rule.lasting_risk, rule.delta) if new else None
+        is_suspected = needs_fresh_launches("unchanged", launch) or lasting is not None
+        return FirstLook(launch, lasting, is_suspected)
+    lasting = known_lasting(change)
+    if lasting is None:
+        return FirstLook(launch, None, needs_fresh_launches(change.verdict, launch))
+    recent_s = change.with_launches([each.median_s for each in new]).recent_s
+    is_back = not lasting.is_shown_by(recent_s)
+    return FirstLook(launch, lasting, is_back or launch == "failed")
+
+
+def known_lasting(change: KnownChange) -> LastingChange | None:
+    """The change if many turns together have shown it, else None."""
+    if change.middle_s is None:
+        return None
+    return LastingChange(change.verdict == "slower", len(change.recent_s), change.middle_s)
+
+
+def verdict_after_fresh(
+    change: KnownChange | None,
+    look: FirstLook,
+    rows: Sequence[Row | None],
+    healthy: Sequence[HealthyLaunch],
+    rule: WatchRule,
+) -> WatchVerdict:
+    """The verdict on a case whose first launch needed fresh ones, of which `rows` are."""
+    known: WatchVerdict = "unchanged" if change is None else change.verdict
+    fresh = fresh_verdict(rows, known, healthy, rule)
+    if change is not None and known_lasting(change) is None:
+        return turn_verdict(known, look.launch, fresh)
+    was_alone = change is None and needs_fresh_launches(known, look.launch)
+    if fresh == look.launch and (was_alone or fresh == "failed"):
+        return fresh
+    if look.lasting is None or look.launch == "failed":
+        return known
+    fresh_s = [each.median_s for row in rows if row is not None for each in launches_of(row, "")]
+    if not fresh_s:
+        return known
+    if look.lasting.is_shown_by(fresh_s):
+        return "slower" if look.lasting.slower else "faster"
+    return "unchanged"
 
 
 # ---------------------------------------------------------------- since when

@@ -20,7 +20,7 @@ from .bad_nodes import LEAST_NODES, Decision, Evidence
 
 RANDOM_ROUNDS = 4
 MOST_ROUNDS = 8
-SEPARATION = 5.0  # noises between a typical and a slow time, from the visits of a further round
+SEPARATION = 6.0  # noises between a typical and a slow time, from the visits of a further round
 CONTROL_PAIRS = 32  # of good nodes, in each further round: they show what is typical in it
 
 

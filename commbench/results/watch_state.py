@@ -3,14 +3,15 @@
 STORE/watch/state.json   the suite, and the changes that last
 STORE/watch/changed/     the runs that show a change, and are no part of the baseline for that
 STORE/watch/runs/        runs that are measured, or belong to neither: they were interrupted,
-                         incomplete, or measured again what had looked changed
+                         incomplete, or measured again what had looked changed; of whole ones only
+                         those of the last turns
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -26,6 +27,7 @@ RUNS_FOLDER = "runs"  # in it
 CHANGED_FOLDER = "changed"
 STATE_FILE = "state.json"
 STATE_VERSION = 1
+MOST_TURNS = 1000  # that state.json names
 UPGRADED = "library"  # a new version of it is a change of the case, not another case
 
 WatchVerdict = Literal["unchanged", "slower", "faster", "failed", "undecided"]
@@ -36,22 +38,38 @@ CHANGE_VERDICTS: tuple[WatchVerdict, ...] = ("slower", "faster", "failed")
 @dataclass(frozen=True)
 class KnownChange:
     """A change of a case that lasts: its first run, and the ratio of the times after it to those
-    before, None where the case fails."""
+    before, None where the case fails.
+
+    A change that only the launches of many turns together show has a `middle_s`, halfway between
+    the times before and after, and as many of the last medians as have shown it (`recent_s`).
+    """
 
     verdict: WatchVerdict
     since_run: str
     ratio: float | None = None
+    middle_s: float | None = None
+    recent_s: tuple[float, ...] = ()
+
+    def with_launches(self, medians_s: Sequence[float]) -> KnownChange:
+        """After further launches: their medians in place of the oldest."""
+        recent_s = (*self.recent_s, *medians_s)[-len(self.recent_s) :]
+        return dataclasses.replace(self, recent_s=recent_s)
 
 
 @dataclass(frozen=True)
 class WatchState:
     """`cases` are keys, see `watch_key`; so are those of `changes`. `launches`: how many were
-    started."""
+    started. `turns`: the names of the first runs of the last turns, oldest first."""
 
     suite: tuple[str, ...]
     cases: tuple[str, ...]
     launches: int = 0
     changes: Mapping[str, KnownChange] = field(default_factory=dict)
+    turns: tuple[str, ...] = ()
+
+    def oldest_of_last(self, turns: int) -> str | None:
+        """The first run of the turn that is so many turns back; None if there were not as many."""
+        return self.turns[-turns] if len(self.turns) >= turns else None
 
 
 def watch_key(values: Mapping[str, Any]) -> str:
@@ -83,7 +101,7 @@ def read_state(store: Path) -> WatchState | None:
         )
     try:
         return _state_of(stored)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unreadable(f"{path} is not as commbench writes it; {_advice(store)}") from error
 
 
@@ -95,7 +113,7 @@ def _advice(store: Path) -> str:
 
 
 def _state_of(stored: Mapping[str, Any]) -> WatchState:
-    changes = {key: KnownChange(**change) for key, change in stored["changes"].items()}
+    changes = {key: _change_of(change) for key, change in stored["changes"].items()}
     if any(change.verdict not in CHANGE_VERDICTS for change in changes.values()):
         raise TypeError("a verdict that is no change")
     return WatchState(
@@ -103,7 +121,13 @@ def _state_of(stored: Mapping[str, Any]) -> WatchState:
         tuple(map(str, stored["cases"])),
         int(stored["launches"]),
         changes,
+        tuple(map(str, stored.get("turns", ()))),
     )
+
+
+def _change_of(stored: Mapping[str, Any]) -> KnownChange:
+    recent_s = tuple(map(float, stored.get("recent_s", ())))
+    return KnownChange(**{**stored, "recent_s": recent_s})
 
 
 def write_state(store: Path, state: WatchState) -> None:

@@ -93,6 +93,15 @@ def set_aside(store: str | Path, runs: Iterable[Path], target: Path) -> None:
             _remove_empty(run.parent, run.parent.parent)
 
 
+def is_healthy(run: Path) -> bool:
+    """Whether a run has ended and has no failed or invalid case, so that it could be added."""
+    try:
+        _healthy_run(run)
+    except CommbenchError:
+        return False
+    return True
+
+
 def _add_each(root: Path, runs: Sequence[Path], refused: list[str]) -> AddedRuns:
     present_ids = {run.name for run in stored_runs(root)}
     added: list[Path] = []

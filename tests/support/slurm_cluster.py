@@ -8,15 +8,16 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import virtual_hosts
 from processes import until
-from virtual_hosts import Host, VirtualHosts
+from virtual_hosts import Host, Link, VirtualHosts
 
 PROGRAMS = (
     "munged",
@@ -33,6 +34,7 @@ CPUS = 4  # of each node, however many there are: ranks share them
 START_S = 30.0
 CLIENT_S = 20
 LOG_CHARACTERS = 2000
+UNBOUND = Link()
 
 CONFIGURATION = """
 ClusterName=virtual
@@ -112,8 +114,14 @@ def missing() -> str | None:
 
 
 @contextmanager
-def slurm_cluster(count: int, folder: Path) -> Iterator[SlurmCluster]:
-    """`count` idle nodes for as long as the block runs; daemons and jobs end with it.
+def slurm_cluster(
+    count: int,
+    folder: Path,
+    link: Link = UNBOUND,
+    others: Mapping[int, Link] = MappingProxyType({}),
+) -> Iterator[SlurmCluster]:
+    """`count` idle nodes for as long as the block runs; daemons and jobs end with it. `others` are
+    the links of nodes that have another one than the rest.
 
     The daemons end with this process, too, however it dies. Raises CalledProcessError, or
     AssertionError with the daemons' logs; ask `missing` first.
@@ -123,7 +131,9 @@ def slurm_cluster(count: int, folder: Path) -> Iterator[SlurmCluster]:
         # sockets of job steps lie there, whose paths have 107 characters at most; a test's folder
         # alone has 80
         spool = stack.enter_context(TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True))
-        hosts = stack.enter_context(virtual_hosts.virtual_hosts(count, folder / "hosts"))
+        hosts = stack.enter_context(
+            virtual_hosts.virtual_hosts(count, folder / "hosts", link, others)
+        )
         names = tuple(f"n{index + 1:02}" for index in range(count))
         cluster = SlurmCluster(hosts, names, folder)
         _configure(cluster, spool)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+import commbench
+from commbench.__main__ import main
+from commbench.measure.node_search import SearchRounds
+from commbench.results.load import find_runs, load_run
+from commbench.results.node_rounds import Round
 
 SIMULATED = (
     "commbench",
@@ -40,6 +47,39 @@ def test_a_slow_node_is_named_stored_and_makes_the_status_1(world: Callable[...,
 def test_healthy_nodes_are_good_and_make_the_status_0(world: Callable[..., Any]) -> None:
     run = world(*SIMULATED, "layout=8x1", status=0)
     assert "8 good, 0 bad, 0 undecided" in run.stdout
+
+
+@pytest.mark.usefixtures("outside_any_world")
+def test_an_interrupted_search_goes_on_with_the_rounds_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SearchRounds.choose
+    more = {4: Round(((0, 5), (3, 7)), 2), 5: Round(((6, 1),), 1)}
+
+    def interrupted(self: SearchRounds, evidence: Any) -> Round:
+        if self.count == 6:
+            raise KeyboardInterrupt
+        return more[self.count]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchRounds, "choose", interrupted)
+        words = (*SIMULATED[1:], "layout=8x1", f"output={tmp_path}")
+        assert main(list(words)) == 130
+    before = commbench.load(tmp_path)
+    (folder,) = find_runs(tmp_path)
+    seen = []
+
+    def recorded(self: SearchRounds, evidence: Any) -> Round:
+        seen.append([set(each.pairs) for each in self._rounds[4:]])
+        return real(self, evidence)
+
+    monkeypatch.setattr(SearchRounds, "choose", recorded)
+    assert main(["resume", str(folder)]) == 0
+    assert seen == [[{(0, 5), (3, 7)}, {(6, 1)}]]
+    assert load_run(folder)["search"]["rounds"] == 6
+    after = commbench.load(tmp_path)
+    assert sorted(after.case_id) == sorted(before.case_id)
+    assert set(after.segment) == {0}, "nothing was measured again"
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from commbench.cli.acceptance_stages import (
+    check_words,
     new_acceptance,
     read_acceptance_file,
     recorded_words,
@@ -67,6 +68,43 @@ def test_one_card_or_a_given_one_is_not_compared(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(network, "collect", lambda: TWO_CARDS)
     _, left_out = stages("backend=gloo", "layout=8x2", "interface=eth1")
     assert left_out == ["stage rails is left out: all stages use interface=eth1"]
+
+
+def timings(*words: str) -> dict[str, tuple[str, float | None, float, int]]:
+    """Of each stage: its timing's name, duration_s, case_s and visits."""
+    with ConfigComposer() as composer:
+        words = ("experiment=acceptance", "backend=gloo", "layout=8x2", "scale=cpu", *words)
+        jobs = requested_jobs(composer, words, False).jobs
+    each = {job.settings.stage: job.settings.timing for job in jobs}
+    return {
+        stage: (timing.name, timing.duration_s, timing.case_s, timing.visits)
+        for stage, timing in each.items()
+    }
+
+
+def test_a_timing_of_the_user_is_for_the_stages_that_are_no_soak() -> None:
+    usual = timings()
+    of_all = timings("timing=default", "timing.case_s=3", "timing.visits=2")
+    assert of_all["soak"] == usual["soak"]
+    assert {of_all[stage] for stage in ("alone", "pairs", "scaling")} == {("default", None, 3.0, 2)}
+
+
+def test_the_keys_that_only_a_soak_has_are_for_the_soak() -> None:
+    usual = timings()
+    longer = timings("timing.duration_s=86400")
+    assert longer["soak"][1] == 86400.0
+    assert {**longer, "soak": None} == {**usual, "soak": None}
+
+
+def test_one_stage_alone_takes_all_words() -> None:
+    assert timings("part=5", "timing=quick")["soak"][:2] == ("quick", None)
+
+
+def test_words_that_would_make_something_else_of_the_stages_are_refused() -> None:
+    with ConfigComposer() as composer:
+        check_words(composer, ["sizes=[8]", "timing=quick"])
+        with pytest.raises(ConfigError, match="set pairs themselves; leave it out, or measure one"):
+            check_words(composer, ["sizes=[8]", "pairs=all"])
 
 
 def test_stages_that_compare_pairs_need_five_ranks() -> None:

@@ -73,8 +73,8 @@ def test_a_further_round_is_planned_alike_everywhere_and_repeated_for_its_visits
     decided = Round.of_plain(Round(((0, 5), (3, 1)), 3).plain())
     ids = []
     for _ in range(2):
-        rounds = SearchRounds(searching(), world_of(8), FACTS)
-        cases = rounds.further(decided, 12, "libx")
+        rounds = SearchRounds(searching(), world_of(8), FACTS, 12)
+        cases = rounds.further(decided, "libx")
         assert [planned.order for planned in cases] == [12, 13, 14]
         assert {planned.case.pair for planned in cases} == {"0-5 3-1", "5-0 1-3"}
         assert [rounds.repeated() for _ in range(3)] == [cases, cases, ()]
@@ -84,9 +84,33 @@ def test_a_further_round_is_planned_alike_everywhere_and_repeated_for_its_visits
 
 
 def test_no_pairs_end_the_search() -> None:
-    rounds = SearchRounds(searching(), world_of(8), FACTS)
-    assert rounds.further(Round((), 1), 12, None) == ()
+    rounds = SearchRounds(searching(), world_of(8), FACTS, 12)
+    assert rounds.further(Round((), 1), None) == ()
     assert (rounds.repeated(), rounds.count) == ((), 4)
+
+
+def test_a_search_goes_on_after_the_rounds_of_earlier_starts() -> None:
+    """Both rounds are known from their rows, the second from a single one."""
+    first = SearchRounds(searching(), world_of(8), FACTS, 12)
+    decided = [Round(((0, 5), (3, 1)), 3), Round(((2, 4),), 7)]
+    cases = [planned for each in decided for planned in first.further(each, None)]
+    rows = [
+        row(*map(int, pair.split("-")), [1e-6] * 3, order=planned.order)
+        for planned in cases[:3]
+        for pair in str(planned.case.pair).split()
+    ]
+    (turned,) = [each for each in cases if each.case.pair == "4-2"]
+    rows.append(row(4, 2, [], order=turned.order, status="failed"))
+    rows.append(row(6, 7, [1e-6], order=11))  # of a random round
+    again = SearchRounds(searching(), world_of(8), FACTS, 12)
+    rounds = again.of_rows(rows)
+    assert [set(each.pairs) for each in rounds] == [{(0, 5), (3, 1)}, {(2, 4)}]
+    assert rounds[0].visits == 3
+    planned = again.go_on_after(rounds, None)
+    assert [each.order for each in planned] == [each.order for each in cases]
+    assert again.repeated() == ()
+    assert again.count == first.count
+    assert again.of_rows([]) == []
 
 
 def test_rows_without_a_time_are_no_evidence() -> None:

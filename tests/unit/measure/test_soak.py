@@ -93,6 +93,25 @@ def test_an_error_of_the_thread_is_raised_by_the_loop() -> None:
         collector.add("measure", blocks(1)[0])
 
 
+def test_a_signal_while_the_thread_starts_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process would wait for it at its exit."""
+    real = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        real(thread)
+        raise KeyboardInterrupt
+
+    collector = SoakCollector(*OF_PAIR)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            collector.add("measure", blocks(1)[0])
+    collector.close()
+    assert not [each for each in threading.enumerate() if each.name.startswith("commbench-soak")]
+
+
 def test_a_timer_is_due_again_after_the_given_time() -> None:
     timer = Timer(1e6)
     assert [timer.due(1e6 + now_s, 5.0) for now_s in (4, 6, 7, 10.9, 11)] == [

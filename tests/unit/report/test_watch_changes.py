@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,20 @@ from sample_cases import case_row
 
 from commbench.report.watch_changes import (
     LEAST_HEALTHY,
+    FirstLook,
     WatchRule,
     changed_facts,
     changed_since,
+    first_look,
     fresh_verdict,
     healthy_range,
     launch_verdict,
     needs_fresh_launches,
     turn_verdict,
+    verdict_after_fresh,
 )
-from commbench.results.baseline_store import HealthyLaunch
-from commbench.results.watch_state import WatchVerdict
+from commbench.results.baseline_store import HealthyLaunch, launches_of
+from commbench.results.watch_state import KnownChange, WatchVerdict
 
 RULE = WatchRule(cases=1, delta=0.02)
 FRESH = 3
@@ -164,6 +168,48 @@ def test_what_is_known_or_was_not_measured_is_not_measured_again() -> None:
     assert not needs_fresh_launches("slower", "slower")
     assert not needs_fresh_launches("unchanged", "unchanged")
     assert not needs_fresh_launches("slower", "undecided")
+
+
+# ---------------------------------------------------------------- many turns together
+
+# eight launches after a step of 4 % that none of them shows alone
+STEP = healthy_of(*(1e-5 * (1 + 0.02 * (number % 5 - 2) / 2) for number in range(40)))
+STEPPED = [*STEP, *healthy_of(*(1.04e-5 * (1 + 0.02 * (n % 5 - 2) / 2) for n in range(15)))]
+KNOWN = KnownChange("slower", "run040", 1.04, middle_s=1.02e-5, recent_s=(1.04e-5,) * 4)
+
+
+def look_at(change: KnownChange | None, median_s: float | None, status: str = "ok") -> FirstLook:
+    row = row_of(median_s, status)
+    return first_look(change, row, STEPPED, launches_of(row, ""), RULE)
+
+
+def test_what_many_turns_show_must_be_shown_by_fresh_launches() -> None:
+    look = look_at(None, 1.04e-5)
+    assert (look.launch, look.needs_fresh) == ("unchanged", True)
+
+    def verdict(*medians_s: float) -> WatchVerdict:
+        return verdict_after_fresh(None, look, [row_of(each) for each in medians_s], STEPPED, RULE)
+
+    assert verdict(1.05e-5, 1.03e-5, 1.01e-5) == "slower"
+    assert verdict(1.05e-5, 1.01e-5, 1.01e-5) == "unchanged"
+    assert verdict() == "unchanged"
+
+
+def test_what_many_turns_have_shown_ends_when_as_many_show_it_no_more() -> None:
+    assert not look_at(KNOWN, 1.00e-5).needs_fresh, "one of four"
+    back = replace(KNOWN, recent_s=(1.04e-5, 1.00e-5, 1.00e-5, 1.00e-5))
+    look = look_at(back, 1.01e-5)
+    assert look.needs_fresh
+    assert verdict_after_fresh(back, look, [row_of(1.00e-5)], STEPPED, RULE) == "unchanged"
+    assert verdict_after_fresh(back, look, [row_of(1.05e-5)], STEPPED, RULE) == "slower"
+
+
+def test_a_failure_counts_though_a_small_change_is_known() -> None:
+    look = look_at(KNOWN, None, "failed")
+    assert look.needs_fresh
+    bad = row_of(None, "failed")
+    assert verdict_after_fresh(KNOWN, look, [bad, bad], STEPPED, RULE) == "failed"
+    assert verdict_after_fresh(KNOWN, look, [bad, row_of(1e-5)], STEPPED, RULE) == "slower"
 
 
 # ---------------------------------------------------------------- since when

@@ -68,7 +68,7 @@ def test_more_noise_takes_more_visits_of_a_pair() -> None:
     rounds = first_rounds(16)
     calm = next_round(rounds, evidence_with({2}, set(), 16, noise=0.02), 16, seed=1)
     noisy = next_round(rounds, evidence_with({2}, set(), 16, noise=0.05), 16, seed=1)
-    assert (calm.visits, noisy.visits) == (2, 7)
+    assert (calm.visits, noisy.visits) == (2, 10)
 
 
 def test_no_round_follows_when_all_is_decided_or_the_rounds_are_spent() -> None:
