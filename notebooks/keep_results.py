@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from commbench.report.compare_text import AB_FILE, AB_SIDES
+from commbench.report.replay_causes import WORKLOAD_FILE
 from commbench.results.columns import arrow_schema
 from commbench.results.load import find_runs, load_run, read_rows
 
@@ -30,7 +31,8 @@ PRIVATE = re.compile(
 
 def keep(source: str, target: str, samples: bool, counters: str) -> None:
     """Every run below `source`, as a folder of the same name below `target`; of a folder of
-    `commbench ab` its record, and its sides apart."""
+    `commbench ab` its record, and its sides apart; of one of `commbench replay --on` its
+    workload."""
     comparison = Path(source) / AB_FILE
     if comparison.is_file():
         for side in AB_SIDES:
@@ -38,6 +40,10 @@ def keep(source: str, target: str, samples: bool, counters: str) -> None:
         record = _cleaned(json.loads(comparison.read_text()), "")
         (Path(target) / AB_FILE).write_text(json.dumps(record, indent=1) + "\n")
         return
+    workload = Path(source) / WORKLOAD_FILE
+    if workload.is_file():
+        Path(target).mkdir(parents=True, exist_ok=True)
+        (Path(target) / WORKLOAD_FILE).write_text(workload.read_text())
     for run in find_runs(source):
         folder = Path(target) / run.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,6 +90,8 @@ def _cleaned(value: Any, name: str) -> Any:
             if value.startswith("output=")
             else value
         )
+        if value.startswith("workload="):
+            value = re.sub(r"[^\s'=]*/", "", value)
         value = (
             re.sub(r"(\d+\.\d+\.\d+)-[\w.-]+", r"\1", value)
             if "kernel" in f"{name} {value}"

@@ -31,15 +31,22 @@ from commbench.core.program import (
 )
 from commbench.core.variables import Cache, Case
 
+from .all_gather import AllGather
+from .all_reduce import AllReduce
+from .all_to_all import AllToAll
+from .broadcast import Broadcast
 from .p2p_bandwidth import P2PBandwidth
 from .p2p_latency import P2PLatency
-from .replay_parts import BENCHMARKS, IN_PLACE, part_and_buffer, placed_operation
+from .reduce_scatter import ReduceScatter
+from .replay_parts import IN_PLACE, placed_operation
 
 GROUP_BENCHMARKS: Mapping[str, Benchmark] = {
-    **BENCHMARKS,
-    "p2p_latency": P2PLatency(),
-    "p2p_bandwidth": P2PBandwidth(),
-}
+    each.name: each
+    for each in (
+        AllReduce(), AllGather(), ReduceScatter(), AllToAll(), Broadcast(), P2PLatency(),
+        P2PBandwidth(),
+    )
+}  # fmt: skip
 WINDOW = 16  # messages of p2p_bandwidth
 MOST_REQUESTS = 2 * WINDOW  # of one operation
 
@@ -268,6 +275,6 @@ def _parts_by_rank(case: Case, size: int) -> dict[int, list[GroupPart]]:
 
 def _part_of_buffer(case: Case, rank: int, size: int, name: str) -> tuple[GroupPart, str]:
     """The operation that a buffer of a rank belongs to, and the name that it gives it."""
-    number, buffer = part_and_buffer(name)
+    number, _, buffer = name.partition(".")
     parts = _parts_by_rank(case, size)[rank]
-    return next(part for part in parts if part.number == number), buffer
+    return next(part for part in parts if part.number == int(number)), buffer

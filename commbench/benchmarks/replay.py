@@ -13,8 +13,20 @@ from typing import ClassVar
 from commbench.core.case import Benchmark, Shape
 from commbench.core.errors import ConfigError
 from commbench.core.payload import dtype
-from commbench.core.program import Group, MatmulFor, Pattern, Program, Sleep, Start, Step, WaitAll
-from commbench.core.variables import Cache, Case, Device
+from commbench.core.program import (
+    BufferSpec,
+    Group,
+    In,
+    MatmulFor,
+    Operation,
+    Pattern,
+    Program,
+    Sleep,
+    Start,
+    Step,
+    WaitAll,
+)
+from commbench.core.variables import Cache, Case, Device, Splits
 from commbench.workloads.named_workload import recorded_name, source_of
 from commbench.workloads.scaling import (
     ScaledWorkload,
@@ -26,7 +38,8 @@ from commbench.workloads.scaling import (
 from commbench.workloads.workload import WorkloadCall, runs_beside_next
 
 from .expert_traffic import TrafficMatrix
-from .replay_parts import Part, part_and_buffer
+from .replay_memory import RankMemory, rank_memory
+from .replay_parts import Part
 
 LATE = re.compile(r"(?P<rank>\d{1,7}):(?P<number>\d{1,9})(?P<unit>us|ms)")
 MATRIX_SIZE = 128  # of the computation in a gap: three of them stay in a core's cache
@@ -39,7 +52,7 @@ class Replay(Benchmark):
 
     workload: str = "ddp params=1e6 dtype=float32"
     name: ClassVar[str] = "replay"
-    axes: ClassVar[tuple[str, ...]] = ("workload", "gaps", "late")
+    axes: ClassVar[tuple[str, ...]] = ("workload", "gaps", "late", "splits")
     cache: ClassVar[Cache] = "warm"
     min_ranks: ClassVar[int] = 2
     self_synchronising: ClassVar[bool] = False
@@ -84,11 +97,11 @@ class Replay(Benchmark):
         if size > workload.ranks:
             return f"the workload has {workload.ranks} ranks, the layout {size}"
         number = operation_number(case.workload)
-        operations = self._scaled(size).operations
+        operations = self._scaled(case, size).operations
         if number is None and not operations:
             return f"no operation of the workload fits its first {size} ranks"
         if number is not None and number not in operations:
-            reason = self._scaled(size).reasons[number]
+            reason = self._scaled(case, size).reasons[number]
             return f"operation {number} is not replayed by the first {size} ranks: {reason}"
         late = parse_late(case.late)
         if late is not None and late.rank >= size:
@@ -105,15 +118,12 @@ class Replay(Benchmark):
         return sorted(ranks)
 
     def program(self, case: Case, rank: int, size: int) -> Program:
+        memory = self._memory(case, rank, size)
         calls = self._calls(case, rank, size)
-        parts = self._parts(case, size)
-        slots = self._slots(case, rank, size)
-        own = [parts[number].program(rank, count) for number, count in slots.items()]
-        return Program(
-            tuple(spec for program in own for spec in program.buffers),
-            tuple(self._steps(case, rank, calls, size)),
-            tuple(step for program in own for step in program.reset),
-        )
+        return Program(memory.buffers, tuple(self._steps(case, rank, calls, size)), memory.reset)
+
+    def buffers(self, case: Case, rank: int, size: int) -> tuple[BufferSpec, ...]:
+        return self._memory(case, rank, size).buffers
 
     def shape(self, case: Case, size: int) -> Shape:
         """Of the sequence, a step of the job and the bytes of the rank that moves most."""
@@ -124,7 +134,7 @@ class Replay(Benchmark):
         parts = self._parts(case, size)
         busiest_bytes = max(
             sum(count * parts[number].moved_bytes(rank) for number, count in counts.items())
-            for rank, counts in self._scaled(size).call_counts.items()
+            for rank, counts in self._scaled(case, size).call_counts.items()
         )
         steps = source_of(self.workload, size).workload.steps
         return Shape(steps, busiest_bytes, "max_over_ranks", "step of the job", steps == 1)
@@ -142,38 +152,33 @@ class Replay(Benchmark):
         return part.benchmark.traffic_bytes(part.case, size)
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        number, buffer = part_and_buffer(name)
-        slots = self._slots(case, rank, size)[number]
-        return self._parts(case, size)[number].fill(rank, buffer, slots, salt)
+        return self._memory(case, rank, size).fill(name, salt)
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        number, buffer = part_and_buffer(name)
-        slots = self._slots(case, rank, size)[number]
-        return self._parts(case, size)[number].expected(rank, buffer, slots, salt)
+        return self._memory(case, rank, size).expected(name, salt)
 
-    def _scaled(self, size: int) -> ScaledWorkload:
-        return _scaled_workload(self.workload, size)
+    def _scaled(self, case: Case, size: int) -> ScaledWorkload:
+        return _scaled_workload(self.workload, size, case.splits)
 
     def _parts(self, case: Case, size: int) -> Mapping[int, Part]:
         """By the number of the operation."""
-        return _workload_parts(self.workload, size, case.device)
+        return _workload_parts(self.workload, size, case.device, case.splits)
 
     def _alone(self, case: Case, size: int) -> Part | None:
         """The operation that is measured alone; None for the sequence."""
         number = operation_number(case.workload)
         return None if number is None else self._parts(case, size)[number]
 
-    def _slots(self, case: Case, rank: int, size: int) -> Mapping[int, int]:
-        """By operation: how many of a rank's calls of it need memory of their own."""
+    def _memory(self, case: Case, rank: int, size: int) -> RankMemory:
         if self._alone(case, size) is None:
-            return _rank_slots(self.workload, size, rank)
-        return _most_at_once(self._calls(case, rank, size))
+            return _sequence_memory(self.workload, size, rank, case.device, case.splits)
+        return rank_memory(self._parts(case, size), rank, self._calls(case, rank, size))
 
     def _calls(self, case: Case, rank: int, size: int) -> tuple[WorkloadCall, ...]:
         """The calls of a rank in a sample."""
         alone = self._alone(case, size)
         if alone is None:
-            return self._scaled(size).calls.get(rank, ())
+            return self._scaled(case, size).calls.get(rank, ())
         return (WorkloadCall(alone.number),) if rank in alone.ranks else ()
 
     def _steps(
@@ -183,8 +188,8 @@ class Replay(Benchmark):
         later one begins that ran beside fewer."""
         parts = self._parts(case, size)
         running: deque[int] = deque()
-        slots = self._slots(case, rank, size)
-        begun = dict.fromkeys(slots, 0)
+        names = self._memory(case, rank, size).names
+        made: dict[tuple[object, ...], Operation | In] = {}
         late = parse_late(case.late)
         late_ns = late.ns if late is not None and late.rank == rank else 0
         for place, call in enumerate(calls):
@@ -194,9 +199,10 @@ class Replay(Benchmark):
             if late_ns:
                 yield Sleep(late_ns)
             yield from _computation(case, call.gap_s)
-            slot = begun[call.operation] % slots[call.operation]
-            begun[call.operation] += 1
-            step = parts[call.operation].step(rank, slot, size)
+            kind = (call.operation, *names[place].values())
+            if kind not in made:
+                made[kind] = parts[call.operation].step(rank, names[place], size)
+            step = made[kind]
             beside = list(_computation(case, call.beside_s))
             if beside or runs_beside_next(calls, place):
                 yield Start(step, place)
@@ -228,19 +234,23 @@ def parse_late(text: str | None) -> Late | None:
 
 
 @lru_cache(maxsize=8)
-def _scaled_workload(text: str, size: int) -> ScaledWorkload:
-    return scaled(source_of(text, size).workload, size)
+def _scaled_workload(text: str, size: int, splits: Splits | None) -> ScaledWorkload:
+    return scaled(source_of(text, size).workload, size, splits)
 
 
 @lru_cache(maxsize=1024)
-def _rank_slots(text: str, size: int, rank: int) -> Mapping[int, int]:
-    """See _most_at_once, of the sequence of a rank."""
-    return _most_at_once(_scaled_workload(text, size).calls.get(rank, ()))
+def _sequence_memory(
+    text: str, size: int, rank: int, device: Device, splits: Splits | None
+) -> RankMemory:
+    calls = _scaled_workload(text, size, splits).calls.get(rank, ())
+    return rank_memory(_workload_parts(text, size, device, splits), rank, calls)
 
 
 @lru_cache(maxsize=8)
-def _workload_parts(text: str, size: int, device: Device) -> Mapping[int, Part]:
-    whole = _scaled_workload(text, size)
+def _workload_parts(
+    text: str, size: int, device: Device, splits: Splits | None
+) -> Mapping[int, Part]:
+    whole = _scaled_workload(text, size, splits)
     return {
         number: Part.of(number, operation, whole.groups[operation.group], device)
         for number, operation in whole.operations.items()
@@ -254,18 +264,3 @@ def _computation(case: Case, job_s: float | None) -> Iterator[Step]:
         yield Sleep(duration_ns)
     if duration_ns and case.gaps == "matmul":
         yield MatmulFor(MATRIX_SIZE, duration_ns)
-
-
-def _most_at_once(calls: Sequence[WorkloadCall]) -> dict[int, int]:
-    """By operation: how many of its calls run at the same time at most, and so need memory of their
-    own."""
-    most: dict[int, int] = {}
-    running: deque[int] = deque()
-    for place, call in enumerate(calls):
-        for _ in range(len(running) - call.concurrent):
-            running.popleft()
-        at_once = running.count(call.operation) + 1
-        most[call.operation] = max(most.get(call.operation, 0), at_once)
-        if runs_beside_next(calls, place):
-            running.append(call.operation)
-    return most

@@ -1,17 +1,15 @@
-"""The operations of a workload as programs of the benchmarks of their names, each with buffers of
-its own."""
+"""The operations of a workload as steps of the benchmarks of their names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
-
-import numpy as np
 
 from commbench.core.payload import DTYPES, SHARED, message
 from commbench.core.program import (
     BufferSpec,
+    Copy,
     In,
     Operation,
     Pattern,
@@ -26,23 +24,23 @@ from commbench.workloads.workload import SEND_RECV, WorkloadOperation
 
 from .all_gather import AllGather
 from .all_reduce import AllReduce
-from .all_to_all import AllToAll
-from .all_to_all_v import UnevenAllToAll
 from .barrier import Barrier
 from .broadcast import Broadcast
-from .collective import DATA, Collective
-from .expert_traffic import TrafficMatrix
+from .collective import DATA, SOURCE, Collective
 from .gather import Gather
 from .reduce import Reduce
-from .reduce_scatter import ReduceScatter
-from .scatter import Scatter
+from .streamed_operations import (
+    StreamedAllToAll,
+    StreamedAllToAllV,
+    StreamedReduceScatter,
+    StreamedScatter,
+)
 
 # of reductions: repeated in place, a sum would grow with each call of a sample
 REPEATABLE: ReductionName = "max"
 # types that no buffer has, as bytes that are moved unseen
 STAND_IN = {1: "uint8", 2: "bfloat16", 4: "int32", 8: "int64", 16: "int64"}
 IN_PLACE = ("all_reduce", "reduce")  # the only form that all libraries have
-BETWEEN = "."  # the number of an operation and the name of its buffer
 
 
 class Transfer(Collective):
@@ -61,23 +59,22 @@ class Transfer(Collective):
         return message(SHARED, salt, case.elements)
 
 
-@dataclass(frozen=True)
-class CountedAllToAll(UnevenAllToAll):
-    """`counts`: elements from each rank to each."""
-
-    counts: tuple[tuple[int, ...], ...]
-
-    def matrix(self, case: Case, size: int) -> TrafficMatrix:
-        return np.array(self.counts, dtype=np.int64)
-
-
 BENCHMARKS: Mapping[str, Collective] = {
     each.name: each
     for each in (
-        AllReduce(), AllGather(), ReduceScatter(), AllToAll(), Broadcast(), Reduce(), Gather(),
-        Scatter(), Barrier(), Transfer(),
+        AllReduce(), AllGather(), StreamedReduceScatter(), StreamedAllToAll(), Broadcast(),
+        Reduce(), Gather(), StreamedScatter(), Barrier(), Transfer(),
     )
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MemoryKind:
+    """Buffers with the same name of their kind can be parts of one memory, but of those that are
+    written only such as no two calls need at once."""
+
+    name: str
+    is_written: bool
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class Part:
         ranks = group
         if operation.peers is not None:
             ranks = tuple(group[peer] for peer in operation.peers)
-        benchmark = BENCHMARKS.get(name) or CountedAllToAll(operation.counts or ())
+        benchmark = BENCHMARKS.get(name) or StreamedAllToAllV(operation.counts or ())
         case = Case(
             benchmark=name,
             backend="",
@@ -128,22 +125,39 @@ class Part:
         """The position of a rank of the layout in the group."""
         return self.ranks.index(rank)
 
-    def program(self, rank: int, slots: int) -> Program:
-        """Of a rank of the layout; its buffers have so many slots, for calls at the same time."""
-        own = self.benchmark.program(self.case, self.place(rank), self.size)
-        buffers = tuple(
-            replace(spec, name=self._named(spec.name), slots=slots) for spec in own.buffers
-        )
-        reset = tuple(self._placed(step, slot) for slot in range(slots) for step in own.reset)
-        return Program(buffers, own.steps, reset)
-
-    def step(self, rank: int, slot: int, layout_ranks: int) -> Operation | In:
-        """The step of a call, in a group where that is not the whole layout. Messages need none."""
-        (step,) = self.benchmark.program(self.case, self.place(rank), self.size).steps
-        placed: Operation = self._placed(step, slot)
+    def step(self, rank: int, names: Mapping[str, str], layout_ranks: int) -> Operation | In:
+        """The step of a call in memories of these names, in a group where that is not the whole
+        layout. Messages need none."""
+        program = self._program(rank)
+        (step,) = program.steps
+        placed: Operation = self._placed(step, program, names)
         if not self.needs_group or len(self.ranks) == layout_ranks:
             return placed
         return In(self.ranks, placed)
+
+    def reset(self, rank: int, names: Mapping[str, str]) -> Iterator[Copy]:
+        """What gives a call in place its input."""
+        program = self._program(rank)
+        for step in program.reset:
+            yield self._placed(step, program, names)
+
+    def memory_kinds(self, rank: int) -> Iterator[tuple[BufferSpec, MemoryKind]]:
+        """The buffers of a call of that rank. Inputs of a benchmark are parts of the same stream,
+        if the rank has the same place in groups of the same size. In place, the elements behind
+        the result are still the input, so another benchmark must not have written to them."""
+        case = self.case
+        program = self._program(rank)
+        kept = {step.target.buffer for step in program.reset if isinstance(step, Copy)}
+        inputs = f"{case.benchmark}.{case.dtype}.{self.place(rank)}/{self.size}.{case.root}"
+        for spec in program.buffers:
+            if spec.name in kept:
+                ranks = "-".join(map(str, self.ranks))
+                name = f"{case.benchmark}.{case.dtype}.{ranks}.{case.root}.{spec.name}"
+                yield spec, MemoryKind(name, is_written=True)
+            elif spec.name == SOURCE.buffer or self.fill(rank, spec.name, salt=0) is not None:
+                yield spec, MemoryKind(f"{inputs}.{spec.name}", is_written=False)
+            else:
+                yield spec, MemoryKind(case.dtype, is_written=True)
 
     def moved_bytes(self, rank: int) -> int:
         """What the rank sends or receives in a call, the larger of both."""
@@ -156,22 +170,23 @@ class Part:
     def busiest_bytes(self) -> int:
         return max(map(self.moved_bytes, self.ranks))
 
-    def fill(self, rank: int, name: str, slots: int, salt: int) -> Pattern | None:
-        pattern = self.benchmark.fill(self.case, self.place(rank), self.size, name, salt)
-        return None if pattern is None else _in_all_slots(pattern, slots)
+    def fill(self, rank: int, buffer: str, salt: int) -> Pattern | None:
+        return self.benchmark.fill(self.case, self.place(rank), self.size, buffer, salt)
 
-    def expected(self, rank: int, name: str, slots: int, salt: int) -> Pattern | None:
-        pattern = self.benchmark.expected(self.case, self.place(rank), self.size, name, salt)
-        return None if pattern is None else _in_all_slots(pattern, slots)
+    def expected(self, rank: int, buffer: str, salt: int) -> Pattern | None:
+        return self.benchmark.expected(self.case, self.place(rank), self.size, buffer, salt)
 
-    def _named(self, buffer: str) -> str:
-        return f"{self.number}{BETWEEN}{buffer}"
+    def _program(self, rank: int) -> Program:
+        return self.benchmark.program(self.case, self.place(rank), self.size)
 
-    def _placed(self, step: Any, slot: int) -> Any:
-        """The step with its views in this operation's buffers."""
+    def _placed(self, step: Any, program: Program, names: Mapping[str, str]) -> Any:
+        """The step with its views at the beginning of these memories."""
+        specs = {spec.name: spec for spec in program.buffers}
 
         def placed_view(view: View) -> View:
-            return replace(view, buffer=self._named(view.buffer), slot=slot)
+            if view.buffer not in specs:  # of an operation that other ranks alone use it in
+                return view
+            return replace(view, buffer=names[view.buffer], count=view.count_in(specs[view.buffer]))
 
         return placed_operation(step, placed_view, self.ranks)
 
@@ -184,16 +199,6 @@ def placed_operation(step: Any, placed_view: Callable[[View], View], ranks: Sequ
     if isinstance(step, Send | Recv):
         return replace(step, peer=ranks[step.peer], **views)
     return replace(step, **views)
-
-
-def part_and_buffer(name: str) -> tuple[int, str]:
-    """The number of the operation and the name that its benchmark gives to a buffer."""
-    number, _, buffer = name.partition(BETWEEN)
-    return int(number), buffer
-
-
-def _in_all_slots(pattern: Pattern, slots: int) -> Pattern:
-    return replace(pattern, segments=pattern.segments * slots)
 
 
 def _buffer_dtype(name: str | None) -> str:

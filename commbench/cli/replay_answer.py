@@ -20,6 +20,7 @@ from commbench.report.replay_causes import (
     Waiting,
     causes,
     job_seconds,
+    part_texts,
     replay_times,
     sequence_text,
 )
@@ -91,14 +92,11 @@ def _answer(
 ) -> Iterable[str]:
     first = rows[0]
     ranks = Layout.parse(first["layout"]).size
-    times = replay_times(rows, workload, ranks)
+    splits = first["splits"]
+    times = replay_times(rows, workload, ranks, splits)
     yield ""
     yield f"{first['backend']}, layout {first['layout']}: {sequence_text(times)}"
-    part = scaled(workload, ranks)
-    if ranks < workload.ranks or part.dropped:
-        reasons = "; ".join(part.dropped)
-        dropped = f", {part.dropped_share:.0%} of their bytes dropped: {reasons}"
-        yield f"{ranks} of the job's {workload.ranks} ranks{dropped if part.dropped else ''}"
+    yield from part_texts(scaled(workload, ranks, splits), ranks, workload.ranks, splits)
     same_ranks = ranks == workload.ranks
     waiting = waiting_of(job) if job is not None and same_ranks else None
     yield from map(str, causes(times, waiting, job_seconds(workload) if same_ranks else None))

@@ -318,6 +318,8 @@ def from_config(config: Mapping[str, Any]) -> Settings:
     )
 
 
+# values of keys that are null in a case
+DEFAULT_WORDS = {"overlap": "none", "splits": "recorded"}
 OWN_FIELDS = {field.name for field in fields(Settings)}
 # the variables of Settings.axes
 AXIS_KEYS = tuple(
@@ -354,8 +356,8 @@ def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple
     values = read(name)
     if name == "timing_mode":
         return _timing_modes(values, device)
-    if name == "overlap":
-        return tuple(None if value == "none" else value for value in values)
+    if name in DEFAULT_WORDS:
+        return tuple(None if value == DEFAULT_WORDS[name] else value for value in values)
     if name == "compute":
         compute_time_ns(values)
     if name == "groups":

@@ -360,3 +360,13 @@ class Pattern:
     @property
     def count(self) -> int:
         return sum(segment.count for segment in self.segments)
+
+    def from_element(self, begin: int) -> tuple[Segment, ...]:
+        """What is behind its first `begin` elements."""
+        segments = []
+        for segment in self.segments:
+            if begin < segment.count:
+                shift = (segment.shift + begin) % PERIOD
+                segments.append(replace(segment, count=segment.count - begin, shift=shift))
+            begin = max(0, begin - segment.count)
+        return tuple(segments)

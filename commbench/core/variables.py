@@ -30,6 +30,7 @@ ReductionName = Literal["sum", "prod", "min", "max", "avg"]
 Ipc = Literal["auto", "on", "off"]
 Binding = Literal["auto", "core", "numa", "none"]
 Gaps = Literal["none", "sleep", "matmul"]
+Splits = Literal["even", "resampled"]
 Overlap = Literal["sleep", "memory", "matmul"]
 Timed = Literal["communication", "compute", "compute_beside", "together"]
 Options = tuple[tuple[str, str], ...]  # names and values, sorted
@@ -186,6 +187,14 @@ class Case:
         "rank that begins each operation of a job later, and by how much",
         default=None,
         choices=(),
+        axis=True,
+        applies_to="operation",
+    )
+    splits: Splits | None = variable(
+        "counts of an all_to_all_v of a job: even or resampled where they are not known or of ranks"
+        " that are not there; null: as recorded, or it is left out",
+        default=None,
+        choices=("recorded", *get_args(Splits)),
         axis=True,
         applies_to="operation",
     )

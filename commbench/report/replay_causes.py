@@ -4,18 +4,24 @@ is named only if its interval lies above zero."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from commbench.core.states import case_status
 from commbench.core.units import format_seconds
+from commbench.core.variables import Splits
 from commbench.results.columns import Row
-from commbench.workloads.scaling import first_alike, operation_number, scaled
+from commbench.workloads.scaling import (
+    ScaledWorkload,
+    first_alike,
+    operation_number,
+    scaled,
+)
 from commbench.workloads.workload import Workload
 
 WORKLOAD_FILE = "job.json"  # beside the runs of `commbench replay --on`
 # rows of one answer
-ANSWERED = ("backend", "library", "layout", "engine", "device", "hosts")
+ANSWERED = ("backend", "library", "layout", "engine", "device", "hosts", "splits")
 
 
 @dataclass(frozen=True)
@@ -118,9 +124,11 @@ class ReplayTimes:
         return max(sums, key=lambda total: total.value, default=None)
 
 
-def replay_times(rows: Iterable[Row], workload: Workload, ranks: int) -> ReplayTimes:
-    """Of the rows of one workload in one layout on one backend; an operation that was not measured
-    alone has the time of the one that is like it."""
+def replay_times(
+    rows: Iterable[Row], workload: Workload, ranks: int, splits: Splits | None = None
+) -> ReplayTimes:
+    """Of the rows of one workload in one layout on one backend, with Case.splits; an operation that
+    was not measured alone has the time of the one that is like it."""
     sequence = {}
     late = {}
     measured: dict[int, Row] = {}
@@ -146,7 +154,7 @@ def replay_times(rows: Iterable[Row], workload: Workload, ranks: int) -> ReplayT
             limit[number] = seconds.times(min(float(efficiency), 1.0))
     calls = {
         rank: {number: count / workload.steps for number, count in counts.items()}
-        for rank, counts in scaled(workload, ranks).call_counts.items()
+        for rank, counts in scaled(workload, ranks, splits).call_counts.items()
     }
     return ReplayTimes(sequence, late, alone, limit, calls)
 
@@ -255,6 +263,21 @@ def sequence_text(times: ReplayTimes) -> str:
     alone = times.alone_sum
     step = "the step was not measured" if plain is None else f"a step takes {plain}"
     return step if alone is None else f"{step}, its operations one after another {alone}"
+
+
+def part_texts(
+    part: ScaledWorkload, ranks: int, job_ranks: int, splits: Splits | None
+) -> Iterator[str]:
+    """Which ranks of the job are replayed, what of them is not, and what is not as it was."""
+    if ranks < job_ranks or part.dropped:
+        reasons = "; ".join(part.dropped)
+        dropped = f", {part.dropped_share:.0%} of their bytes dropped: {reasons}"
+        yield f"{ranks} of the job's {job_ranks} ranks{dropped if part.dropped else ''}"
+    if part.changed_bytes:
+        yield (
+            f"splits={splits}: the counts of all_to_all_v, of {part.changed_share:.0%} of their"
+            " bytes, are not the job's"
+        )
 
 
 def job_seconds(workload: Workload) -> float | None:

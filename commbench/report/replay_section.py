@@ -27,6 +27,7 @@ from .replay_causes import (
     ReplayTimes,
     causes,
     job_seconds,
+    part_texts,
     replay_times,
     sequence_text,
 )
@@ -94,11 +95,13 @@ def _view(name: str, rows: Sequence[Row], files: Sequence[Path]) -> ReplayView:
     if workload is None:
         note = "Neither time line nor causes: the workload file is not where the run has read it"
         return ReplayView(title, (), (), (), note)
-    times = replay_times(rows, workload, ranks)
-    part = scaled(workload, ranks)
+    splits = first.get("splits")
+    times = replay_times(rows, workload, ranks, splits)
+    part = scaled(workload, ranks, splits)
     job_s = job_seconds(workload) if ranks == workload.ranks else None
     sentences = [
         sequence_text(times),
+        *part_texts(part, ranks, workload.ranks, splits),
         # waiting is known from traces only
         *(str(cause) for cause in causes(times, None, job_s) if cause.name != "waiting"),
     ]

@@ -72,7 +72,8 @@ class RecordedCall:
     """One call of one rank. `sequence` counts this rank's collectives in the group, or its sends
     to (or receives from) a peer; `root` and `peer` are ranks in the group; None is not known.
     Counts are of elements. Times are of the rank's own clock; `beside_ns`: in how much of the
-    call's time the rank computed."""
+    call's time the rank computed. Neighbours of the same `batch` were begun together and waited for
+    together."""
 
     rank: int
     group: RankGroup
@@ -90,6 +91,7 @@ class RecordedCall:
     step: int | None = None
     elapsed_ns: int | None = None
     beside_ns: int | None = None
+    batch: int | None = None
 
     @property
     def duration_ns(self) -> int | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from .operations import ROOTED
+from commbench.core.variables import Splits
+
+from .operations import ITEM_BYTES, ROOTED
 from .workload import SEND_RECV, RankOrder, Workload, WorkloadCall, WorkloadOperation
 
 # Case.workload of an operation that is measured alone
@@ -23,7 +26,8 @@ CUT_PEERS = "ranks of the group or of the message are not replayed"
 class ScaledWorkload:
     """The first ranks of a workload. `operations` have their numbers in the file; their `group` is
     an index of `groups`. `reasons`: why the others are not replayed, by number; `dropped`: reason
-    -> bytes of their calls, over `all_bytes`."""
+    -> bytes of their calls, over `all_bytes`. `changed_bytes`: of calls whose counts are not the
+    job's."""
 
     groups: tuple[tuple[int, ...], ...]
     operations: Mapping[int, WorkloadOperation]
@@ -31,6 +35,7 @@ class ScaledWorkload:
     reasons: Mapping[int, str]
     dropped: Mapping[str, int]
     all_bytes: int
+    changed_bytes: int = 0
 
     @cached_property
     def calls(self) -> dict[int, tuple[WorkloadCall, ...]]:
@@ -48,6 +53,11 @@ class ScaledWorkload:
     def dropped_share(self) -> float:
         """Of the bytes that the replayed ranks send in the job."""
         return sum(self.dropped.values()) / self.all_bytes if self.all_bytes else 0.0
+
+    @property
+    def changed_share(self) -> float:
+        """Likewise."""
+        return self.changed_bytes / self.all_bytes if self.all_bytes else 0.0
 
 
 def alone_text(workload: str, number: int, operation: WorkloadOperation) -> str:
@@ -80,17 +90,18 @@ def first_alike(workload: Workload) -> dict[int, int]:
     return alike
 
 
-def scaled(workload: Workload, ranks: int) -> ScaledWorkload:
+def scaled(workload: Workload, ranks: int, splits: Splits | None = None) -> ScaledWorkload:
     """The workload on its first `ranks` ranks. A group whose ranks are all there stays as it is. A
     group with more ranks than there are is cut to those that are, with as many bytes per rank.
-    The operations of other groups are dropped."""
+    The operations of other groups are dropped, and without `splits` each all_to_all_v whose counts
+    are not those of its ranks."""
     members = [tuple(rank for rank in group if rank < ranks) for group in workload.groups]
     operations: dict[int, WorkloadOperation] = {}
     reasons: dict[int, str] = {}
     for number, operation in enumerate(workload.operations):
         own = members[operation.group]
         whole = workload.groups[operation.group]
-        outcome = _fitted(operation, whole, own, ranks)
+        outcome = _fitted(operation, whole, own, ranks, splits)
         if isinstance(outcome, str):
             reasons[number] = outcome
         else:
@@ -98,6 +109,7 @@ def scaled(workload: Workload, ranks: int) -> ScaledWorkload:
     orders = []
     dropped: Counter[str] = Counter()
     all_bytes = 0
+    changed_bytes = 0
     for order in workload.orders:
         own_ranks = tuple(rank for rank in order.ranks if rank < ranks)
         if not own_ranks:
@@ -107,9 +119,11 @@ def scaled(workload: Workload, ranks: int) -> ScaledWorkload:
             all_bytes += call_bytes
             if call.operation in reasons:
                 dropped[reasons[call.operation]] += call_bytes
+            elif operations[call.operation].counts != workload.operations[call.operation].counts:
+                changed_bytes += call_bytes
         orders.append(RankOrder(own_ranks, _kept_calls(order.calls, operations)))
     return ScaledWorkload(
-        tuple(members), operations, tuple(orders), reasons, dict(dropped), all_bytes
+        tuple(members), operations, tuple(orders), reasons, dict(dropped), all_bytes, changed_bytes
     )
 
 
@@ -131,13 +145,22 @@ def _kept_calls(
 
 
 def _fitted(
-    operation: WorkloadOperation, whole: tuple[int, ...], own: tuple[int, ...], ranks: int
+    operation: WorkloadOperation,
+    whole: tuple[int, ...],
+    own: tuple[int, ...],
+    ranks: int,
+    splits: Splits | None,
 ) -> WorkloadOperation | str:
     """The operation among the ranks that are there, or the reason why it is dropped."""
     if operation.operation == "all_to_all_v":
-        if operation.counts is None:
-            return UNEVEN_SPLITS
-        return operation if own == whole else CUT_GROUP
+        if operation.counts is not None and own == whole:
+            return operation
+        if splits is None:
+            return UNEVEN_SPLITS if operation.counts is None else CUT_GROUP
+        is_cut = own != whole
+        if is_cut and (len(whole) <= ranks or len(own) < 2):
+            return CUT_PEERS
+        return _with_counts(operation, [whole.index(rank) for rank in own], splits)
     if len(operation.input_bytes) > 1 or len(operation.output_bytes) > 1:
         return UNEVEN_BLOCKS
     if own == whole:
@@ -145,6 +168,45 @@ def _fitted(
     if operation.operation == SEND_RECV or len(whole) <= ranks or len(own) < 2:
         return CUT_PEERS
     return _cut(operation, len(own))
+
+
+def _with_counts(
+    operation: WorkloadOperation, places: Sequence[int], splits: Splits
+) -> WorkloadOperation:
+    """The all_to_all_v among these places of its group: each sends as much as in the job, to all
+    alike, or as it did to as many of the job's ranks, which are drawn and the same for all
+    senders, so that a rank that gets more from all of them does so here."""
+    item_bytes = ITEM_BYTES[operation.dtype or "uint8"]
+    sizes = operation.input_bytes
+    recorded = operation.counts
+    shares = [(1,) * len(places)] * len(places)
+    if recorded is not None and splits == "resampled":
+        drawn = _drawn(recorded, len(places))
+        shares = [tuple(recorded[place][column] for column in drawn) for place in places]
+    counts = tuple(
+        _in_shares(sizes[place % len(sizes)] // item_bytes, own)
+        for place, own in zip(places, shares, strict=True)
+    )
+    sent = tuple(item_bytes * sum(row) for row in counts)
+    received = tuple(item_bytes * sum(column) for column in zip(*counts, strict=True))
+    return replace(operation, input_bytes=sent, output_bytes=received, counts=counts, job_s=None)
+
+
+def _drawn(counts: Sequence[Sequence[int]], number: int) -> list[int]:
+    """So many different columns, by a hash of the counts: the same on all ranks and backends."""
+    key = hashlib.blake2b(repr(counts).encode(), digest_size=16).digest()
+
+    def place_of(column: int) -> bytes:
+        return hashlib.blake2b(str(column).encode(), key=key).digest()
+
+    return sorted(range(len(counts)), key=place_of)[:number]
+
+
+def _in_shares(total: int, shares: Sequence[int]) -> tuple[int, ...]:
+    """Whole numbers with that sum, in proportion to the shares; alike if these are all zero."""
+    weights = list(shares) if sum(shares) else [1] * len(shares)
+    ends = [total * sum(weights[: place + 1]) // sum(weights) for place in range(len(weights))]
+    return tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
 
 
 def _cut(operation: WorkloadOperation, own_size: int) -> WorkloadOperation:

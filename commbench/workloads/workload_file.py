@@ -215,8 +215,18 @@ def _rank_order(order: Sequence[int], ranks: Sequence[int], job: TrainingJob) ->
                 )
             )
         else:
-            calls.append(WorkloadCall(operation))
+            before = _begun_with(job.calls[ranks[0]], len(calls))
+            calls.append(WorkloadCall(operation, concurrent=before))
     return RankOrder(tuple(ranks), tuple(calls))
+
+
+def _begun_with(calls: Sequence[RecordedCall], place: int) -> int:
+    """How many calls right before this one are of its batch."""
+    batch = calls[place].batch
+    first = place
+    while batch is not None and first > 0 and calls[first - 1].batch == batch:
+        first -= 1
+    return place - first
 
 
 def _unknowns(job: TrainingJob) -> tuple[str, ...]:

@@ -28,13 +28,15 @@ NAMES = [
     "03_links_and_topology",
     "04_stability",
     "05_compare",
+    "06_replay",
 ]
 # workloads of jobs and what holds anywhere: nobody has published a measurement
 UNPUBLISHED = {"moe_dispatch", "overlap", "fsdp_step", "tp_dp", "guidelines", "acceptance"}
 EXPERIMENTS = sorted(
     {file.stem for file in (HERE.parent / "conf" / "experiment").glob("*.yaml")} - UNPUBLISHED
 )
-MAY_IMPORT = {"numpy", "pandas", "matplotlib", "notebook_figures"}
+MAY_IMPORT = {"pathlib", "numpy", "pandas", "matplotlib", "notebook_figures"}
+READING = ("commbench.report.", "commbench.results.", "commbench.workloads.")
 MOST_BYTES = 2**20
 PRIVATE = re.compile(
     r"/(?:home|root|tmp|work|usr|opt|var|Users)/|\b\d{1,3}(?:\.\d{1,3}){3}\b|hostname|boot_id"
@@ -59,7 +61,7 @@ def code(path: Path) -> list[nbformat.NotebookNode]:
     return [cell for cell in read(path).cells if cell.cell_type == "code"]
 
 
-def test_they_are_the_five() -> None:
+def test_they_are_the_six() -> None:
     assert [path.stem for path in FILES] == NAMES
 
 
@@ -113,7 +115,7 @@ def test_it_imports_what_reads_results_only(path: Path) -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             for name in names:
-                reads = name.startswith(("commbench.report.", "commbench.results."))
+                reads = name.startswith(READING)
                 assert reads or name.split(".")[0] in MAY_IMPORT, name
 
 

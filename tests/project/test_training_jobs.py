@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.long
 JOBS = TOOLS / "jobs"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 LAYERS = 4
+MANY = 64
 TRACED_STEPS = 5
 
 
@@ -29,7 +31,7 @@ def printed_by(*words: str) -> str:
         words,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
@@ -55,15 +57,23 @@ def test_a_job_counts_the_communication_that_its_traces_have(name: str, tmp_path
     assert bool(uneven) == (name == "moe") and all(each.counts for each in uneven)
 
 
-def test_a_world_that_is_not_there_leaves_the_calls_of_all_its_ranks(tmp_path: Path) -> None:
-    printed_by(
-        sys.executable, str(JOBS / "fsdp.py"), "--fake-ranks", "6", "--traces", str(tmp_path)
-    )
-    workload = traced(tmp_path)
-    assert workload.ranks == 6 and workload.groups == (tuple(range(6)),)
-    names = [
-        workload.operations[call.operation].operation
-        for order in workload.orders
-        for call in order.calls
-    ]
+def test_a_world_of_64_ranks_that_is_not_there_is_read_and_replayed(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    traces = tmp_path / "traces"
+    job = tmp_path / "job.json"
+    fsdp = str(JOBS / "fsdp.py")
+    printed_by(sys.executable, fsdp, "--fake-ranks", str(MANY), "--traces", str(traces))
+    workload = traced(traces)
+    assert workload.ranks == MANY and workload.groups == (tuple(range(MANY)),)
+    (order,) = workload.orders
+    names = [workload.operations[call.operation].operation for call in order.calls]
     assert names.count("all_gather") == 2 * LAYERS and names.count("reduce_scatter") == LAYERS
+    printed_by(sys.executable, "-m", "commbench", "replay", str(traces), "--export", str(job))
+    replayed = world(
+        "commbench", "benchmark=replay", f"workload={job}", "backend=simulated", "layout=8x8",
+        "timing=fixed", "timing.repetitions=2", "timing.warmup_repetitions=1",
+        "timing.warmup_s=0",
+    )  # fmt: skip
+    assert list(replayed.cases.status) == ["ok"] * 3
+    assert list(replayed.cases.layout) == ["8x8"] * 3

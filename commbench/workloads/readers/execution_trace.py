@@ -27,6 +27,8 @@ from .protocol import listed, rank_of, recorded_group, strided
 COMMUNICATION_NODE = "record_param_comms"
 GROUPS_NODE = "## process_group:init ##"
 NO_GROUP_RANKS = "ranks of groups: torch 2.4 or later records them in execution traces"
+NO_DESCRIPTION = "calls of a library that execution traces do not describe (gloo): torch.profiler"
+CALL_NODE = re.compile(r"c10d::_?[a-z]")
 UNREADABLE_CALLS = "calls whose arguments are not those of a known version"
 UNKNOWN_TYPES = "types of elements that commbench does not know, in execution traces"
 
@@ -43,6 +45,7 @@ class ExecutionTrace:
         notes: Counter[str] = Counter()
         fields = []
         ranks: set[int | None] = set()
+        undescribed = 0
         for node in JsonList(file, "nodes"):
             if node.get("name") == GROUPS_NODE:
                 groups.update(_announced_groups(node))
@@ -51,6 +54,10 @@ class ExecutionTrace:
                 if call is not None:
                     ranks.add(call.pop("recorded_rank"))
                     fields.append((whole(node.get("id")) or 0, call))
+            elif CALL_NODE.match(str(node.get("name"))):
+                undescribed += operation_named(node["name"]) is not None
+        if undescribed and not fields:
+            notes[NO_DESCRIPTION] += undescribed
         fields.sort(key=lambda pair: pair[0])
         # that of a send or receive is its peer's
         recorded = ranks - {None}

@@ -6,7 +6,8 @@ import io
 import json
 import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, NoReturn
 
@@ -31,7 +32,9 @@ NO_SPLITS_HERE = "splits of all_to_all_v, which Flight Recorder does not record"
 NO_GROUP_LIST = "ranks of groups, which this Flight Recorder dump does not list"
 LOST_CALLS = "calls between two others that the ring has lost (TORCH_FR_BUFFER_SIZE)"
 NO_SIZE_HERE = "sizes of coalesced operations"
+NO_PARTS_HERE = "coalesced operations without their parts"
 UNKNOWN_NAMES = "operations of unknown name"
+BATCH_END = "coalesced"
 
 
 class FlightRecorder:
@@ -52,12 +55,18 @@ class FlightRecorder:
         groups = _listed_groups(dump.get("pg_config"))
         notes: Counter[str] = Counter()
         rank = rank_of(file, None)
-        calls = []
+        calls: list[RecordedCall] = []
         for entry in entries if isinstance(entries, list | tuple) else []:
-            call = _entry_operation(entry, rank, groups, notes) if isinstance(entry, dict) else None
+            if not isinstance(entry, dict):
+                continue
+            if str(entry.get("profiling_name")).rpartition(":")[2] == BATCH_END:
+                _end_batch(calls, entry, notes)
+                continue
+            call = _entry_operation(entry, rank, groups, notes)
             if call is not None:
                 calls.append(call)
         _note_lost(calls, notes)
+        calls = _numbered(calls)
         return [RankTrace(file.name, self.form, rank, tuple(calls), notes=notes)]
 
 
@@ -116,6 +125,11 @@ def _entry_operation(
     sent, kind = _total_elements(entry, "input")
     received, output_kind = _total_elements(entry, "output")
     kind = kind or output_kind
+    inputs = entry.get("input_sizes")
+    if operation == "all_gather" and isinstance(inputs, list | tuple) and len(inputs) > 1:
+        received = None  # gloo records the output of the first tensor only
+        if sent is not None and group.size is not None:
+            received = sent * group.size
     if operation == "barrier":
         sent = 0
         received = 0
@@ -143,6 +157,42 @@ def _entry_operation(
         start_ns=start_ns,
         end_ns=end_ns,
     )
+
+
+def _end_batch(calls: list[RecordedCall], entry: Mapping[str, Any], notes: Counter[str]) -> None:
+    """Mark the calls before the end of a batch that have its number and group."""
+    given = entry.get("process_group")
+    name = str(given[0]) if isinstance(given, list | tuple) and given else ""
+    is_pair = entry.get("is_p2p") is True
+    number = whole(entry.get("p2p_seq_id" if is_pair else "collective_seq_id")) or 0
+    first = len(calls)
+    while first > 0 and (
+        calls[first - 1].group.name == name
+        and calls[first - 1].sequence == number
+        and calls[first - 1].is_point_to_point == is_pair
+    ):
+        first -= 1
+    if first == len(calls):
+        notes[NO_PARTS_HERE] += 1
+    calls[first:] = [replace(call, batch=first) for call in calls[first:]]
+
+
+def _numbered(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
+    """A dump counts sends and receives to all peers together, and a batch as one: count them as
+    RecordedCall.sequence says. Other collectives keep their numbers, also after lost ones."""
+    counts: Counter[tuple[RankGroup, str, int | None]] = Counter()
+    last: dict[RankGroup, int] = {}
+    result = []
+    for call in calls:
+        if call.is_point_to_point:
+            key = (call.group, call.operation, call.peer)
+            sequence = counts[key]
+            counts[key] += 1
+        else:
+            sequence = max(call.sequence, last.get(call.group, -1) + 1)
+            last[call.group] = sequence
+        result.append(replace(call, sequence=sequence))
+    return result
 
 
 def _measured_ns(entry: Mapping[str, Any]) -> tuple[int | None, int | None]:

@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -42,6 +42,8 @@ WANTED = (
 )
 LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "runtime")
 ROOT_AT = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3}  # in Concrete Inputs
+COALESCED = "coalesced"
+SCATTER_EACH = "reduce_scatter_tensor_coalesced"
 UNLINKED_KERNELS = "library kernels whose call is not in the trace"
 UNLINKED_WORK = "work of a library whose call is not in the trace"
 UNLINKED_CALLS = "calls without a kernel in the trace"
@@ -241,14 +243,20 @@ def _operations(
     queues = _Workers(workers)
     steps = sorted(events.steps)
     starts = [start for start, _, _ in steps]
-    fields = []
+    fields: list[dict[str, Any]] = []
+    batch = 0
     for event, _ in calls:
         parts = [event, *event.inner]
         call = _described(parts, groups, notes, queues, start_ns=event.start_ns)
         if call is None:
+            batch += 1
             continue
         times = kernels.get(id(event)) or call.pop("times")
         call.pop("times", None)
+        if events.kernels and times is None and call["operation"] in POINT_TO_POINT:
+            call["batch"] = batch  # the kernel of a batch is launched behind its last call
+        else:
+            batch += 1
         if times is not None:
             call["start_ns"] = base_ns + times[0]
             call["end_ns"] = base_ns + times[1]
@@ -313,6 +321,10 @@ def _described(
         return None
     if record is None and annotation is None:
         work = queues.next(operation, start_ns)
+        if work is not None and call is not None and SCATTER_EACH in call.name:
+            # gloo reduces one tensor after another
+            for _ in range(len(_lists_of(call)[0]) - 1):
+                work = _until_end_of(work, queues.next(operation, start_ns))
     timed = work or (annotation if record is None and not _is_launcher(parts) else None)
     group = _group(record, groups)
     sizes = _Sizes.of(operation, record, call, annotation or work, group)
@@ -431,6 +443,8 @@ class _Sizes:
             shapes = _shapes(call)
             if len(shapes) >= 2 and _base(call):
                 (received, dtype), (sent, _) = shapes[:2]
+            elif call is not None and COALESCED in call.name:
+                sent, received, dtype = _coalesced(operation, call, annotation, group.size)
             elif operation == "scatter" and call is not None:
                 received, dtype = _scattered(call, annotation)
                 sent = received * group.size if received is not None and group.size else None
@@ -477,6 +491,42 @@ def _scattered(call: _Event, work: _Event | None) -> tuple[int | None, object]:
     elements = _elements(outputs[0]) if isinstance(outputs, list) and outputs else None
     shapes = _shapes(work)
     return elements, shapes[0][1] if shapes else None
+
+
+def _coalesced(
+    operation: str, call: _Event, work: _Event | None, ranks: int | None
+) -> tuple[int | None, int | None, object]:
+    """Elements in and out of a call on lists of tensors, and their type, which its work says if
+    they have only one."""
+    totals = [_added(map(_elements, shapes)) for shapes in _lists_of(call)]
+    kinds = {kind for _, kind in _shapes(work)}
+    dtype = kinds.pop() if len(kinds) == 1 else None
+    if not totals:
+        return None, None, dtype
+    if len(totals) > 1:  # outputs, then inputs
+        return totals[1], totals[0], dtype
+    return totals[0], _output_elements(operation, totals[0], ranks), dtype
+
+
+def _lists_of(call: _Event) -> list[list[object]]:
+    """The shapes of each argument that is a list of tensors; of lists of lists torch records
+    nothing."""
+    dimensions = call.args.get("Input Dims")
+    return [
+        argument
+        for argument in (dimensions if isinstance(dimensions, list) else [])
+        if isinstance(argument, list) and argument and isinstance(argument[0], list)
+    ]
+
+
+def _added(numbers: Iterable[int | None]) -> int | None:
+    known = list(numbers)
+    return None if None in known else sum(number for number in known if number is not None)
+
+
+def _until_end_of(first: _Event, last: _Event | None) -> _Event:
+    """Until the end of the last one."""
+    return first if last is None else replace(first, end_ns=last.end_ns)
 
 
 def _base(call: _Event | None) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from commbench.workloads.generators import generate
@@ -85,6 +87,49 @@ def test_what_cannot_be_replayed_is_named_with_its_bytes() -> None:
     assert not part.operations and part.dropped_share == 1.0
     assert set(part.dropped) == {UNEVEN_SPLITS, CUT_GROUP, UNEVEN_BLOCKS, CUT_PEERS}
     assert list(scaled(workload_with(counted), 4).operations) == [0]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_splits_that_are_not_known_are_even_on_request(ranks: int) -> None:
+    unknown = WorkloadOperation(0, "all_to_all_v", "float32", (40, 44, 8, 0), (23,), None)
+    part = scaled(workload_with(unknown), ranks, "even")
+    (operation,) = part.operations.values()
+    assert operation.counts is not None and part.changed_share == 1.0 and not part.dropped
+    assert [sum(row) for row in operation.counts] == [10, 11, 2, 0][:ranks]
+    assert max(max(row) - min(row) for row in operation.counts) <= 1
+    assert operation.input_bytes == (40, 44, 8, 0)[:ranks]
+    received = [4 * sum(column) for column in zip(*operation.counts, strict=True)]
+    assert list(operation.output_bytes) == received
+
+
+def test_a_cut_group_has_the_shares_of_as_many_ranks_of_the_job() -> None:
+    """All send most to the last one, and nothing to the first."""
+    rows = tuple((0, 10 + rank, 20, 70 - rank) for rank in WORLD)
+    received = tuple(4 * sum(column) for column in zip(*rows, strict=True))
+    operation = WorkloadOperation(0, "all_to_all_v", "float32", (400,), received, rows)
+    for ranks in (2, 3):
+        part = scaled(workload_with(operation), ranks, "resampled")
+        (drawn,) = part.operations.values()
+        assert drawn.counts is not None and drawn.input_bytes == (400,) * ranks
+        order = [sorted(range(ranks), key=row.__getitem__) for row in drawn.counts]
+        assert order == order[:1] * ranks, "a rank that all send more to stays one"
+        shares = [count / 100 for count in drawn.counts[0]]
+        recorded = [
+            [rows[0][column] / sum(rows[0][each] for each in chosen) for column in chosen]
+            for chosen in permutations(range(4), ranks)
+            if sum(rows[0][each] for each in chosen)
+        ]
+        assert any(shares == pytest.approx(each, abs=0.011) for each in recorded)
+        assert scaled(workload_with(operation), ranks, "resampled") == part
+    whole = scaled(workload_with(operation), 4, "resampled")
+    assert whole.operations[0] == operation and not whole.changed_bytes
+    assert scaled(workload_with(operation), 2).dropped
+
+
+def test_a_group_that_is_not_there_stays_dropped_with_any_splits() -> None:
+    counted = WorkloadOperation(0, "all_to_all_v", "float32", (16,), (16,), ((1,) * 2,) * 2)
+    part = scaled(workload_with(counted, groups=((1, 3),)), 2, "resampled")
+    assert list(part.dropped) == [CUT_PEERS]
 
 
 def test_the_gap_before_a_dropped_call_is_kept() -> None:

@@ -69,3 +69,26 @@ def test_a_sharded_job_gathers_each_layer_twice_a_step_and_scatters_it_once(tmp_
     assert {call.output_bytes for call in profile.calls[0] if call.operation == "all_gather"} == {
         LAYER_BYTES
     }
+
+
+def test_batches_and_operations_on_several_tensors_are_read_with_all_their_bytes(
+    tmp_path: Path,
+) -> None:
+    profile, dump = recorded("batched", tmp_path)
+    step = [
+        ("send", 40, 40), ("send", 24, 24), ("recv", 40, 40), ("recv", 24, 24),
+        ("all_gather", 40, 80), ("all_reduce", 48, 48), ("all_reduce", 68, 68),
+        ("all_gather", 20, 40), ("reduce_scatter", 72, 36),
+    ]  # fmt: skip
+    for rank in profile.ranks:
+        seen = [
+            (call.operation, call.input_bytes, call.output_bytes) for call in profile.calls[rank]
+        ]
+        assert seen == step * STEPS
+        peers = {call.peer for call in profile.calls[rank] if call.is_point_to_point}
+        assert peers == {1 - rank}
+    assert all(collective.complete for collective in profile.collectives)
+    assert profile.notes == {}
+    assert parse_workload(workload_text(workload_of(profile)), "job.json").ranks == 2
+    gathered = [call for call in dump.calls[0] if call.operation == "all_gather"]
+    assert {(call.input_bytes, call.output_bytes) for call in gathered} == {(40, None), (20, None)}
