@@ -30,6 +30,8 @@ WORDS = (
     "timing.repetitions=5",
     "timing.warmup_repetitions=1",
     "timing.warmup_s=0",
+    "timing.duration_s=5",  # of the soak
+    "timing.interval_s=1",
 )
 
 

@@ -16,7 +16,13 @@ import pytest
 from commbench.__main__ import main
 
 SIMULATED = ("backend=simulated", "backend.model.noise=0.01", "sizes=[1KiB]")
-SHORT = ("timing=fixed", "timing.repetitions=10", "timing.warmup_repetitions=1")
+SHORT = (
+    "timing=fixed",
+    "timing.repetitions=10",
+    "timing.warmup_repetitions=1",
+    "timing.duration_s=1",
+    "timing.interval_s=0.5",
+)
 SLOW = ("backend.model.slow_rank=5", "backend.model.slow_factor=2")
 
 
