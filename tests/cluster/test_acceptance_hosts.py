@@ -15,15 +15,15 @@ HOSTS = 6
 PLANTED = 4
 RATE_MBIT = 100.0
 SLOW_MBIT = 25.0
-FOUR_WORLDS_S = 600  # a minute on a quiet machine; other tests may share it
-pytestmark = [pytest.mark.long, pytest.mark.serial, pytest.mark.timeout(FOUR_WORLDS_S + 60)]
+FOUR_WORLDS_S = 270  # a test that takes 300 s ends pytest
+pytestmark = [pytest.mark.long, pytest.mark.serial, pytest.mark.timeout(FOUR_WORLDS_S + 20)]
 STAGES = ("machine", "alone", "pairs", "rails", "scaling", "soak")
 # a doubled time: the hosts share the cores of this machine
 WORDS = (
     "backend=gloo",
     f"layout={HOSTS}x2",
     "bind=none",
-    "sizes=[1KiB,64KiB]",
+    "sizes=[64KiB]",
     "window=4",
     "search.slowdown=1",
     "timing=fixed",
@@ -54,7 +54,7 @@ def test_only_the_host_with_a_slow_link_fails_and_only_in_pairs(
     assert run.returncode == 1, run.stdout + run.stderr
     assert f"Acceptance of {HOSTS} nodes: {HOSTS - 1} PASS, 1 FAIL, 0 NOT MEASURED" in run.stdout
     for number, host in enumerate(hosts.hosts):
-        (line,) = re.findall(rf"^{host.name} +(.*)$", run.stdout, re.MULTILINE)
+        (line,) = re.findall(rf"^{host.name} +((?:PASS|FAIL) .*)$", run.stdout, re.MULTILINE)
         pairs = "FAIL" if number == PLANTED else "PASS"
         assert line.split() == [pairs, "PASS", "PASS", pairs, "-", "PASS", "PASS"], run.stdout
     folder = Path(re.findall(r"^results: (\S+)$", run.stdout, re.MULTILINE)[-1])
