@@ -204,10 +204,10 @@ def _judged(
 ) -> JudgedCase:
     row = launch.rows.get(key)
     healthy = tuple(by_key.get(key, ()))
-    new = launch.launches(key)
+    own = launch.launches(key)
     change = state.changes.get(key)
     if change is not None and change.recent_s:
-        change = change.with_launches([each.median_s for each in new])
+        change = change.with_launches([each.median_s for each in own])
     known: WatchVerdict = "unchanged" if change is None else change.verdict
     expected = healthy_range(healthy, rule.suspected_risk, rule.delta)
     shown = look.launch if change is None else known
@@ -223,11 +223,11 @@ def _judged(
     if verdict == "unchanged":
         return replace(judged, verdict=verdict, change=None, note=f"no longer {known}")
     assert row is not None
-    new += [each for other in fresh for each in other.launches(key)]
+    new = [*own, *(each for other in fresh for each in other.launches(key))]
     point = changed_since(verdict, healthy, new, str(row["run_id"]))
     new_change = KnownChange(verdict, point.run_id, point.ratio)
     if change is None and look.lasting is not None and verdict != "failed":
-        series = [*healthy, *launch.launches(key)]
+        series = [*healthy, *own]
         recent_s = tuple(each.median_s for each in series[-look.lasting.launches :])
         new_change = replace(new_change, middle_s=look.lasting.middle_s, recent_s=recent_s)
     return replace(judged, verdict=verdict, change=new_change, is_new=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from virtual_hosts import VirtualHosts
+from virtual_hosts import SEARCH_WORDS, VirtualHosts
 
 HOSTS = 6
 PLANTED = 4
@@ -18,20 +18,13 @@ SLOW_MBIT = 25.0
 FOUR_WORLDS_S = 270  # a test that takes 300 s ends pytest
 pytestmark = [pytest.mark.long, pytest.mark.serial, pytest.mark.timeout(FOUR_WORLDS_S + 20)]
 STAGES = ("machine", "alone", "pairs", "rails", "scaling", "soak")
-# a doubled time: the hosts share the cores of this machine
 WORDS = (
     "backend=gloo",
     f"layout={HOSTS}x2",
-    "bind=none",
     "sizes=[64KiB]",
-    "window=4",
-    "search.slowdown=1",
-    "timing=fixed",
-    "timing.repetitions=5",
-    "timing.warmup_repetitions=1",
-    "timing.warmup_s=0",
     "timing.duration_s=5",  # of the soak
     "timing.interval_s=1",
+    *SEARCH_WORDS,
 )
 
 

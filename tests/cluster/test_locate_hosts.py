@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_mpi_virtual_hosts import mpirun
 from torchrun_agents import torchrun_agents
-from virtual_hosts import VirtualHosts
+from virtual_hosts import SEARCH_WORDS, VirtualHosts
 
 from commbench.launchers.mpirun import YIELDING
 
@@ -18,17 +18,10 @@ HOSTS = 8
 PLANTED = 5
 RATE_MBIT = 100.0
 SLOW: Mapping[int, float] = {PLANTED: 25.0}
-# a doubled time: eight hosts share the cores of this machine
 WORDS = (
     "layout=8x1",
-    "bind=none",
     "sizes=[8,64KiB]",
-    "window=4",
-    "search.slowdown=1",
-    "timing=fixed",
-    "timing.repetitions=5",
-    "timing.warmup_repetitions=1",
-    "timing.warmup_s=0",
+    *SEARCH_WORDS,
 )
 
 

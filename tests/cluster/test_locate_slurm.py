@@ -8,23 +8,16 @@ from typing import Any
 
 import pytest
 from slurm_cluster import SlurmCluster, missing, slurm_cluster
-from virtual_hosts import Link
+from virtual_hosts import SEARCH_WORDS, Link
 
 pytestmark = [pytest.mark.long, pytest.mark.serial]
 NODES = 6
 PLANTED = 4
-# a doubled time: six nodes share the cores of this machine
 WORDS = (
     "backend=gloo",
-    "bind=none",
     "benchmark=p2p_bandwidth",  # latencies say nothing where more ranks than cores wait for a core
     "sizes=[64KiB]",
-    "window=4",
-    "search.slowdown=1",
-    "timing=fixed",
-    "timing.repetitions=5",
-    "timing.warmup_repetitions=1",
-    "timing.warmup_s=0",
+    *SEARCH_WORDS,
 )
 STEP = ("srun", f"--nodes={NODES}", "--ntasks-per-node=1", "--mpi=none", "python", "-m")
 SALLOC = ("salloc", "--quiet", f"--nodes={NODES}", "--ntasks-per-node=1")

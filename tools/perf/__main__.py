@@ -33,9 +33,9 @@ def claims_startup() -> list[Claim]:
     """Commands that must not import torch, over `python -c "import hydra"`, which all of them but
     --help need, in turn; the best of five, as a disturbance only ever adds time."""
     commands = {
-        "--help": (["--help"], 2.0),
-        "a configuration error": (["backend=none"], 5.0),
-        "doctor": (["doctor"], 10.0),
+        "--help": (["--help"], 1.5),
+        "a configuration error": (["backend=none"], 4.0),
+        "doctor": (["doctor"], 8.0),
         "a plan of 4096 ranks, all pairs": (
             ["plan=true", "layout=64x64", "pairs=all", "schedule=rounds"],
             10.0,
