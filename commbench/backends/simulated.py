@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, cast
 
 from commbench.buffers.memory import HostBuffer
+from commbench.buffers.pair_buffers import PairBuffers
 from commbench.core.case import World, options_text
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Communicator, Control, Launchers
 from commbench.core.variables import Case, Device, Engine, Mode
 from commbench.engines.virtual import Buffers, Model, VirtualRunner
+from commbench.engines.virtual_pairs import PairsRunner
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,10 @@ class SimulatedCommunicator(Communicator):
         return VirtualRunner(
             programs, cast(Buffers, buffers), backend.model, backend.seed, self._nodes
         )
+
+    def prepare_pairs(self, programs: Mapping[int, Program], payload: PairBuffers) -> PairsRunner:
+        backend = self._backend
+        return PairsRunner(programs, payload, backend.model, backend.seed, self._nodes)
 
     def facts(self) -> dict[str, Any]:
         contention = "none: operations at once do not slow one another"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from commbench.core.case import Benchmark
 from commbench.core.layout import Pair
-from commbench.core.payload import joined_blocks
+from commbench.core.payload import CACHED_STREAMS, joined_blocks
 from commbench.core.program import (
     BufferSpec,
     Pattern,
@@ -65,7 +66,13 @@ class PointToPoint(Benchmark):
 
     def _sent(self, case: Case, sender: int, salt: int) -> Pattern:
         """The messages of a sample in one direction."""
-        return joined_blocks(sender, salt, case.elements, range(slots_of(case)))
+        return _messages(sender, salt, case.elements, slots_of(case))
+
+
+@lru_cache(maxsize=CACHED_STREAMS)
+def _messages(sender: int, salt: int, count: int, slots: int) -> Pattern:
+    """The same object each time: a process that hosts many ranks keeps the words of a pattern."""
+    return joined_blocks(sender, salt, count, range(slots))
 
 
 def window_of(case: Case) -> int:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from commbench.core.case import Planned
 from commbench.core.payload import DType, dtype
 from commbench.core.program import PERIOD, BufferSpec, Pattern, Program, Segment, View
-from commbench.core.protocols import Buffer, Communicator
+from commbench.core.protocols import Buffer, Communicator, Runner
+from commbench.core.variables import Mode
 
 PAGE_BYTES = mmap.PAGESIZE
 LINE_BYTES = 64
@@ -133,44 +134,50 @@ class HostBuffer(AddressedBuffer):
             group = max(1, CHUNK_BYTES // words.nbytes)
             for first in range(0, copies, group):
                 actual = self.words(slot, slice(first, min(first + group, copies)))[:, elements]
-                wrong += _count_different(actual, words, self.dtype, pattern.ulp)
+                wrong += count_different(actual, words, self.dtype, pattern.ulp)
         return wrong
 
     def _pieces(self, pattern: Pattern) -> Iterator[tuple[int, slice, NDArray[Any]]]:
-        """The pattern in pieces of about CHUNK_BYTES at most: a slot, a range of its elements,
-        their words."""
-        begin = 0
-        period = None
-        tile = np.zeros(0)
-        for segment in pattern.segments:
-            if segment.period is not period:
-                period = segment.period
-                tile = self._tile(segment, pattern)
-            done = 0
-            while done < segment.count:
-                slot, element = divmod(begin + done, self.spec.count)
-                phase = (segment.shift + done) % PERIOD
-                length = min(segment.count - done, self.spec.count - element, len(tile) - phase)
-                yield slot, slice(element, element + length), tile[phase : phase + length]
-                done += length
-            begin += done
-
-    def _tile(self, segment: Segment, pattern: Pattern) -> NDArray[Any]:
-        """The words of a period, repeated beyond CHUNK_BYTES for a long pattern; of a short pattern
-        only those up to its end."""
-        period = segment.period
-        end = segment.shift + segment.count
-        if len(pattern.segments) == 1 and end <= PERIOD:
-            period = period[:end]
-        words = self.dtype.encode(period)
-        if pattern.divisor != 1:
-            words = self.dtype.encode(self.dtype.decode(words) / pattern.divisor)
-        if pattern.count < PERIOD:
-            return words
-        return np.tile(words, 2 + CHUNK_BYTES // words.nbytes)
+        return pattern_pieces(self.spec, pattern)
 
 
-def _count_different(actual: NDArray[Any], expected: NDArray[Any], kind: DType, ulp: int) -> int:
+def pattern_pieces(spec: BufferSpec, pattern: Pattern) -> Iterator[tuple[int, slice, NDArray[Any]]]:
+    """The pattern of a buffer in pieces of about CHUNK_BYTES at most: a slot, a range of its
+    elements, their words."""
+    begin = 0
+    period = None
+    tile = np.zeros(0)
+    for segment in pattern.segments:
+        if segment.period is not period:
+            period = segment.period
+            tile = _tile(dtype(spec.dtype), segment, pattern)
+        done = 0
+        while done < segment.count:
+            slot, element = divmod(begin + done, spec.count)
+            phase = (segment.shift + done) % PERIOD
+            length = min(segment.count - done, spec.count - element, len(tile) - phase)
+            yield slot, slice(element, element + length), tile[phase : phase + length]
+            done += length
+        begin += done
+
+
+def _tile(kind: DType, segment: Segment, pattern: Pattern) -> NDArray[Any]:
+    """The words of a period, repeated for a pattern that is longer, up to CHUNK_BYTES; of a short
+    pattern only those up to its end."""
+    period = segment.period
+    end = segment.shift + segment.count
+    if len(pattern.segments) == 1 and end <= PERIOD:
+        period = period[:end]
+    words = kind.encode(period)
+    if pattern.divisor != 1:
+        words = kind.encode(kind.decode(words) / pattern.divisor)
+    if pattern.count < PERIOD:
+        return words
+    longest = min(pattern.count * words.itemsize, CHUNK_BYTES)
+    return np.tile(words, 2 + longest // words.nbytes)
+
+
+def count_different(actual: NDArray[Any], expected: NDArray[Any], kind: DType, ulp: int) -> int:
     """Elements that differ by more than `ulp` units in the last place; NaN always does."""
     if not ulp:
         return int(np.count_nonzero(actual != expected))
@@ -221,31 +228,34 @@ class DeviceBuffer(AddressedBuffer):
         return wrong
 
 
-class CheckedBuffers:
-    """The buffers of the ranks in this process, filled before a block and checked after it.
+class CheckedPayload:
+    """What the buffers of a case hold before a block, and must hold after it.
 
     `salt` changes the values that are sent. With `zero` they are zeros, which any number of
     reductions leaves zero.
     """
 
     def __init__(self, planned: Planned, salt: int) -> None:
-        self._planned = planned
+        self.planned = planned
         self.salt = salt
         self.zero = False
-        self.buffers: dict[int, dict[str, Buffer]] = {}
 
-    def allocate(self, communicator: Communicator, programs: dict[int, Program]) -> None:
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those whose programs are needed."""
+        raise NotImplementedError
+
+    def allocate(self, programs: Mapping[int, Program]) -> None:
         """Raises MemoryError."""
-        for rank, program in programs.items():
-            self.buffers[rank] = {
-                spec.name: communicator.allocate(spec, self._planned.pool)
-                for spec in program.buffers
-            }
+        raise NotImplementedError
+
+    def prepare(self, programs: Mapping[int, Program], mode: Mode) -> Runner:
+        """Lower the programs for these buffers; all ranks must call it. Raises Unsupported."""
+        raise NotImplementedError
 
     def fill(self) -> None:
         """Write the values to send, and the sentinel into buffers that only receive."""
-        for rank, name, buffer in self._all_buffers():
-            buffer.write(self._pattern("fill", rank, name))
+        raise NotImplementedError
 
     def refill(self) -> None:
         """Fill with new values, so that data of earlier repetitions can't pass a check."""
@@ -254,8 +264,52 @@ class CheckedBuffers:
 
     def count_wrong(self, copies: int) -> int:
         """The number of wrong elements in the first `copies` copies."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Let go of the memory."""
+        raise NotImplementedError
+
+    def pattern(self, rule: str, rank: int, name: str) -> Pattern | None:
+        """What `rule` of the benchmark, fill or expected, says of a buffer of a rank."""
+        planned = self.planned
+        pattern: Pattern | None = getattr(planned.benchmark, rule)(
+            planned.case, rank, planned.size, name, self.salt
+        )
+        if pattern is None or not self.zero:
+            return pattern
+        return Pattern(tuple(replace(segment, period=ZEROS) for segment in pattern.segments))
+
+
+class CheckedBuffers(CheckedPayload):
+    """The buffers of the ranks in this process, by rank and name."""
+
+    def __init__(self, planned: Planned, communicator: Communicator, salt: int) -> None:
+        super().__init__(planned, salt)
+        self._communicator = communicator
+        self.buffers: dict[int, dict[str, Buffer]] = {}
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return self._communicator.hosted
+
+    def allocate(self, programs: Mapping[int, Program]) -> None:
+        for rank, program in programs.items():
+            self.buffers[rank] = {
+                spec.name: self._communicator.allocate(spec, self.planned.pool)
+                for spec in program.buffers
+            }
+
+    def prepare(self, programs: Mapping[int, Program], mode: Mode) -> Runner:
+        return self._communicator.prepare(programs, self.buffers, mode)
+
+    def fill(self) -> None:
+        for rank, name, buffer in self._all_buffers():
+            buffer.write(self.pattern("fill", rank, name))
+
+    def count_wrong(self, copies: int) -> int:
         expected = (
-            (buffer, self._pattern("expected", rank, name))
+            (buffer, self.pattern("expected", rank, name))
             for rank, name, buffer in self._all_buffers()
         )
         return sum(
@@ -264,14 +318,8 @@ class CheckedBuffers:
             if pattern is not None
         )
 
-    def _pattern(self, rule: str, rank: int, name: str) -> Pattern | None:
-        planned = self._planned
-        pattern: Pattern | None = getattr(planned.benchmark, rule)(
-            planned.case, rank, planned.size, name, self.salt
-        )
-        if pattern is None or not self.zero:
-            return pattern
-        return Pattern(tuple(replace(segment, period=ZEROS) for segment in pattern.segments))
+    def clear(self) -> None:
+        self.buffers.clear()
 
     def _all_buffers(self) -> Iterator[tuple[int, str, Buffer]]:
         return (

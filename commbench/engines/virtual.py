@@ -171,7 +171,6 @@ class VirtualRunner:
             raise Unsupported(
                 "the simulated engine does not take start instants: its ranks all begin together"
             )
-        pool = max(map(rotation_pool, self._buffers.values()), default=1)
         delays: dict[int, VirtualTimes] = {}
         if self._model.straggler_rank is not None:
             every = self._model.straggler_every
@@ -179,12 +178,10 @@ class VirtualRunner:
             delays[self._model.straggler_rank] = (
                 index % every == every - 1
             ) * self._model.straggler_s
-        times = self._times(delays, copies=min(n, pool)) * self._noise_factors(n)
+        times = self._times(delays, copies=min(n, self._pool)) * self._noise_factors(n)
         corrupt_rank = self._model.corrupt_rank
         if corrupt_rank is not None and self._done + n > self._model.corrupt_after:
-            for name, buffer in self._buffers.get(corrupt_rank, {}).items():
-                if name in ("recv", "data"):
-                    buffer.words()[0] += 1
+            self._corrupt(corrupt_rank)
         durations = times[1].max(axis=0)
         begins = self._now_s + np.concatenate(([0.0], np.cumsum(durations)[:-1]))
         self._now_s += float(durations.sum())
@@ -195,17 +192,36 @@ class VirtualRunner:
     def _times(self, delays: Mapping[int, VirtualTimes], copies: int) -> VirtualTimes:
         """See VirtualBlock.run, for n or 1 repetitions. A block is not run again if it would move
         the same bytes in the same time."""
-        writes = sum(buffer.writes for own in self._buffers.values() for buffer in own.values())
+        writes = self._writes
         if self._last is not None and self._last[0] >= copies and self._last[1] == writes:
             return self._last[2]
-        block = VirtualBlock(
-            self._programs, self._buffers, self._model, self._nodes, delays, copies
-        )
-        times = block.run()
+        times = self._run(delays, copies)
         is_repeatable = not delays and self._model.corrupt_rank is None
         if is_repeatable and self._reads_what_is_not_written:
             self._last = copies, writes, times
         return times
+
+    @property
+    def _pool(self) -> int:
+        """How many copies the programs rotate through."""
+        return max(map(rotation_pool, self._buffers.values()), default=1)
+
+    @property
+    def _writes(self) -> int:
+        """How often the contents of buffers were set."""
+        return sum(buffer.writes for own in self._buffers.values() for buffer in own.values())
+
+    def _corrupt(self, rank: int) -> None:
+        """Make the first element that the rank has received wrong."""
+        for name, buffer in self._buffers.get(rank, {}).items():
+            if name in ("recv", "data"):
+                buffer.words()[0] += 1
+
+    def _run(self, delays: Mapping[int, VirtualTimes], copies: int) -> VirtualTimes:
+        """See VirtualBlock.run."""
+        return VirtualBlock(
+            self._programs, self._buffers, self._model, self._nodes, delays, copies
+        ).run()
 
     @cached_property
     def _reads_what_is_not_written(self) -> bool:
@@ -284,6 +300,17 @@ class VirtualBlock:
         """Seconds [2, ranks, n] from the start of a repetition to the begin and end of the timed
         steps of each rank. A rank without a lead begins with the repetition, also one that is
         late."""
+        self.run_steps()
+        times = [
+            np.atleast_1d(seconds.get(rank, 0.0))
+            for seconds in (self.begins, self.ends)
+            for rank in sorted(self.programs)
+        ]
+        same_length = np.stack(np.broadcast_arrays(*times))
+        return same_length.reshape(2, len(self.programs), -1)
+
+    def run_steps(self) -> None:
+        """Run the programs to their end. Raises CommunicationError where that is impossible."""
         for rank, program in sorted(self.programs.items()):
             if program.steps:
                 self.clock[rank] = self.delays.get(rank, 0.0)
@@ -293,13 +320,6 @@ class VirtualBlock:
         while waiting := [rank for rank, steps_left in self.todo.items() if steps_left]:
             if not sum(self._advance(rank) for rank in waiting):
                 raise CommunicationError(f"deadlock: ranks {waiting} wait for one another")
-        times = [
-            np.atleast_1d(seconds.get(rank, 0.0))
-            for seconds in (self.begins, self.ends)
-            for rank in sorted(self.programs)
-        ]
-        same_length = np.stack(np.broadcast_arrays(*times))
-        return same_length.reshape(2, len(self.programs), -1)
 
     def _advance(self, rank: int) -> bool:
         """Run steps of the rank until it has to wait for others; returns whether it ran any."""
@@ -386,12 +406,12 @@ class VirtualBlock:
         begin = np.maximum(
             self.clock[rank] + self.model.call_s, self.link_free_s.get((rank, peer), 0.0)
         )
-        free = begin + factor * self.model.message_s(payload[0].nbytes)
+        free = begin + factor * self.model.message_s(payload.shape[-1] * payload.itemsize)
         self.link_free_s[rank, peer] = free
         self.in_flight[rank, peer].append((free + factor * self.model.latency_s, payload))
         return free
 
-    def _link_factor(self, sender: int, receiver: int) -> float:
+    def _link_factor(self, sender: int, receiver: int) -> Any:
         return self.model.link_factor(sender, receiver, self.nodes[sender] == self.nodes[receiver])
 
     def _receive(self, rank: int, peer: int, view: View, delay_s: float) -> bool:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from commbench.buffers.memory import CheckedBuffers
+from commbench.buffers.memory import CheckedBuffers, CheckedPayload
+from commbench.buffers.pair_buffers import PairBuffers
 from commbench.core.errors import Unsupported, WorldBroken
-from commbench.core.protocols import Runner
+from commbench.core.protocols import PairsCommunicator, Runner
 
 from .blocks import Blocks
 from .counters import CounterReader
@@ -35,6 +36,15 @@ class _Stopped(Exception):
         self.outcome = outcome
 
 
+def _payload(setup: VisitSetup) -> CheckedPayload:
+    """The buffers of the ranks in this process."""
+    communicator = setup.communicator
+    salt = SALTS_OF_VISIT * setup.number
+    if setup.planned.case.pairs and isinstance(communicator, PairsCommunicator):
+        return PairBuffers(setup.planned, communicator, salt)
+    return CheckedBuffers(setup.planned, communicator, salt)
+
+
 class CaseVisit:
     """One visit of a case, made by the ranks of its layout only."""
 
@@ -45,8 +55,8 @@ class CaseVisit:
         self._collector = self._strategy.collector
         self._counters = CounterReader(setup)
         self._blocks = Blocks(setup, self._collector, self._counters)
-        self._payload = CheckedBuffers(setup.planned, SALTS_OF_VISIT * setup.number)
-        self._programs = {rank: setup.planned.program(rank) for rank in setup.communicator.hosted}
+        self._payload = _payload(setup)
+        self._programs = {rank: setup.planned.program(rank) for rank in self._payload.ranks}
         self._connected = False  # the steps have run
         self._block_k = 1
         self._wrong = 0  # elements in all checks; on rank 0 until its next decision
@@ -64,7 +74,7 @@ class CaseVisit:
             self.save_interrupted()
             raise
         finally:
-            self._payload.buffers.clear()
+            self._payload.clear()
 
     def save_interrupted(self) -> None:
         """See TimingStrategy."""
@@ -98,7 +108,7 @@ class CaseVisit:
         self.setup.progress.enter(f"the preparation of {self.setup.planned.case}")
         problem = None
         try:
-            self._payload.allocate(self.setup.communicator, self._programs)
+            self._payload.allocate(self._programs)
             if self._profile is not None:
                 self._profile.mkdir(parents=True, exist_ok=True)
         except MemoryError as error:
@@ -127,7 +137,7 @@ class CaseVisit:
                 connected=self._connected,
                 groups=self.setup.groups,
             )
-            runner = self.setup.communicator.prepare(programs, self._payload.buffers, mode)
+            runner = self._payload.prepare(programs, mode)
         except Unsupported as error:
             problem = str(error)
         self._agree(problem, unsupported=True)
