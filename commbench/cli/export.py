@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import printable
 from commbench.core.variables import NAMES
-from commbench.results.columns import TABLES, hashable
-from commbench.results.load import in_table_order, plain, read_rows
+from commbench.results.columns import TABLES, grouped, hashable
+from commbench.results.load import in_table_order, read_rows, row_dicts
 
 from .options import CommandParser, check_file, write_file
 
@@ -25,7 +25,7 @@ RUN_BY_SPREADSHEETS = ("=", "+", "-", "@", "\t", "\n")
 LINE_BREAK = re.compile("\r\n?")
 QUOTE = "'"
 ALL = "all"
-# of cases, beside the variables in which they differ
+# of cases, beside the variables in which rows differ that these do not tell apart
 DEFAULT_COLUMNS = (
     "benchmark",
     "backend",
@@ -40,6 +40,7 @@ DEFAULT_COLUMNS = (
     "busbw_gb_per_s",
     "warnings",
 )
+RUN = "run_id"  # of several launches
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
@@ -56,8 +57,8 @@ def export(words: list[str]) -> int:
     add(
         "--columns",
         metavar="A,B,C",
-        help="these columns in this order, or all (default: the main ones of cases, and the"
-        " variables in which they differ)",
+        help="these columns in this order, or all (default: twelve of cases, and the variables in"
+        " which rows differ that these do not tell apart)",
     )
     add("--force", action="store_true", help="replace FILE where it exists")
     options = parser.parse_args(words)
@@ -126,13 +127,24 @@ def csv_text(frame: pd.DataFrame, table: str) -> str:
 
 
 def _main_columns(frame: pd.DataFrame, table: str) -> list[str]:
-    """DEFAULT_COLUMNS of cases and the variables in which these differ; all of another table."""
+    """DEFAULT_COLUMNS of cases and what else tells their rows apart; all of another table."""
     if table != "cases":
         return [column.name for column in TABLES[table]]
-    differing = [name for name in NAMES if len({*map(hashable, frame[name].map(plain))}) > 1]
     first = [name for name in DEFAULT_COLUMNS if name in NAMES]
     rest = [name for name in DEFAULT_COLUMNS if name not in NAMES]
-    return [*first, *(name for name in differing if name not in first), *rest]
+    more = _differing(frame, [name for name in NAMES if name not in first], among=first)
+    launches = _differing(frame, [RUN], among=[*first, *more])
+    return [*first, *more, *launches, *rest]
+
+
+def _differing(frame: pd.DataFrame, names: Sequence[str], among: Sequence[str]) -> list[str]:
+    """Those of the names in which rows differ that are alike in the columns `among`."""
+    alike = grouped(row_dicts(frame), lambda row: tuple(hashable(row[name]) for name in among))
+    return [
+        name
+        for name in names
+        if any(len({hashable(row[name]) for row in rows}) > 1 for rows in alike.values())
+    ]
 
 
 def _harmless(text: str) -> str:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from generated_results import run_of
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_cases import case_row
 
 import commbench
-from commbench.cli.export import QUOTE, RUN_BY_SPREADSHEETS, csv_text
+from commbench.cli.export import DEFAULT_COLUMNS, QUOTE, RUN_BY_SPREADSHEETS, csv_text
 from commbench.cli.export import export as command
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.results.columns import CASES, COUNTERS, SAMPLES, SCHEMA_VERSION
@@ -114,6 +115,19 @@ def test_cases_have_the_columns_that_people_look_at_and_what_differs(
     results = ["status", "median_s", "ci_low_s", "ci_high_s", "algbw_gb_per_s"]
     assert list(frame)[-7:] == [*results, "busbw_gb_per_s", "warnings"]
     assert "dtype" not in frame, "all have the same"
+
+
+def test_where_twelve_columns_tell_the_rows_apart_there_are_no_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A latency has no window and a bandwidth no reduction: that follows from the benchmark."""
+    for number in (0, 3):  # gloo in 1x2 and in 1x4
+        run_of(tmp_path, number)
+    assert tuple(exported(capsys, str(tmp_path))) == DEFAULT_COLUMNS
+    assert len(DEFAULT_COLUMNS) == 12
+    run_of(tmp_path, 12)  # gloo in 1x2 once more
+    added = {*exported(capsys, str(tmp_path))} - {*DEFAULT_COLUMNS}
+    assert added == {"run_id"}
 
 
 @pytest.mark.parametrize(("table", "columns"), [("samples", SAMPLES), ("counters", COUNTERS)])
