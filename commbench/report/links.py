@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from commbench.results.load import Paths, read_rows, row_dicts
 from commbench.results.slow_pairs import CLASSES, Finding, Matrix, findings
 
 from .figures import ramp
-from .texts import interval_text
+from .texts import interval_text, microseconds_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FULL_SCALE = 2.0
 LIGHTEST = 0.15
 LARGEST_MATRIX = 64  # ranks per side; of a larger matrix only the classes are shown
+LARGEST_WITH_NUMBERS = 16  # ranks per side; a larger matrix has colours only, to be seen as a whole
 # grey: a rank with itself, green: within a node, orange: between nodes; from fast to slow
 CLASS_RAMPS = {
     "self": ((249, 250, 251), (209, 213, 219), (107, 114, 128), (31, 41, 55)),
@@ -76,13 +77,15 @@ class ColouredCell:
 
 @dataclass(frozen=True)
 class ColouredTable:
-    """A matrix with the same names down and across; `legend`: (fill, key, text)."""
+    """A matrix with the same names down and across; `legend`: (fill, key, text); `is_dense`: its
+    cells have no room for numbers."""
 
     title: str
     corner: str
     names: Sequence[str]
     rows: Sequence[Sequence[ColouredCell]]
     legend: Sequence[tuple[str, str, str]]
+    is_dense: bool = False
 
 
 def pairs_table(matrix: Matrix) -> ColouredTable:
@@ -94,11 +97,15 @@ def pairs_table(matrix: Matrix) -> ColouredTable:
     shared = matrix.shared
     ranks = matrix.ranks
     size = format_bytes(int(shared["message_bytes"]))
-    title = f"{shared['benchmark']} {size}, {shared['backend']} {shared['layout']}"
+    unit = "median in us" if shared["window"] is None else "algbw in GB/s"
+    title = f"{shared['benchmark']} {size}, {shared['backend']} {shared['layout']}: {unit}"
+    is_dense = len(ranks) > LARGEST_WITH_NUMBERS
     if len(ranks) > LARGEST_MATRIX or not matrix.classes:
         ranks = []
     class_of = {pair: name for name, times in matrix.classes.items() for pair in times}
     rows = [[_pair_cell(matrix, (first, second), class_of) for second in ranks] for first in ranks]
+    if is_dense:
+        rows = [[replace(cell, text="" if cell.fill else "x") for cell in row] for row in rows]
     legend = []
     for name, times in matrix.classes.items():
         fastest, middle, slowest = matrix.extremes(name)
@@ -110,7 +117,7 @@ def pairs_table(matrix: Matrix) -> ColouredTable:
             f" {ends[1]}"
         )
         legend.append((ramp(LIGHTEST, CLASS_RAMPS[name])[0], "", text))
-    return ColouredTable(title, "from \\ to", [str(rank) for rank in ranks], rows, legend)
+    return ColouredTable(title, "from \\ to", [str(rank) for rank in ranks], rows, legend, is_dense)
 
 
 def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str]) -> ColouredCell:
@@ -133,7 +140,7 @@ def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str]) -> Colo
         f"{pair[0]} to {pair[1]}: {format_seconds(time_s)} ({interval}), {format_number(rate)} GB/s"
     )
     tip += f", {name}{', slow for its class' if pair in matrix.slow else ''}"
-    text = format_seconds(time_s) if matrix.shared["window"] is None else format_number(rate)
+    text = microseconds_text(time_s) if matrix.shared["window"] is None else format_number(rate)
     return ColouredCell(text, fill, ink, tip, slow=pair in matrix.slow)
 
 

@@ -90,6 +90,7 @@ def page(summary: Summary, raw: RawData, gate: GateResult | None = None) -> str:
     about = [part for part in (*_origin(summary), counts_text(results)) if part]
     first = {
         "unfinished": summary.unfinished,
+        "verdicts": summary.verdicts(),
         "headline": headline(summary.combined, summary.soaks),
         "trust": trust(results.cases),
         "intervals": summary.interval_note(),
@@ -146,9 +147,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     titled = row_dicts(cases) if raw.distributions or raw.time_lines else []
     titles = {str(row["case_id"]): _case_title(summary, row) for row in titled}
     doubts = set(summary.doubts())
-    verdicts = [f"{result.sentence()} {result.summary()}" for result in summary.results.comparisons]
-    answers = [(text, text in doubts) for text in (*verdicts, *summary.sentences())]
-    yield "answers", answers
+    yield "answers", [(text, text in doubts) for text in summary.sentences()]
     yield "comparisons", list(map(_comparison, summary.results.comparisons))
     yield "guidelines", summary.guideline_lines[:MOST_ROWS]
     yield "lines", numbers.benchmark_lines(summary.combined)
@@ -201,7 +200,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
         "launches": _first_rows(LAUNCH_HEADS, summary.overheads),
         "cases": _case_table(summary),
     }
-    yield "details", details
+    yield "details", details if any(details.values()) else None
     yield "normal", {"note": reference_note(summary.judged), "table": _references(summary)}
     yield "flags", _first_rows(FLAG_HEADS, summary.flags)
     yield "missing", _missing(summary)
@@ -228,7 +227,7 @@ def _comparison(result: AbResult) -> dict[str, Any]:
     used = [at for at in range(len(heads)) if any(row[at] != "-" for row in rows)]
     table = _first_rows([heads[at] for at in used], [[row[at] for at in used] for row in rows])
     notes = [shared, *result.notes()] if shared else result.notes()
-    return {"text": result.sentence(), "table": table, "summary": result.summary(), "notes": notes}
+    return {"text": result.sentence(), "table": table, "notes": notes}
 
 
 def _first_rows(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Table | None:
@@ -352,7 +351,7 @@ def _machines(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _case_table(summary: Summary) -> Table:
+def _case_table(summary: Summary) -> Table | None:
     cases = sorted(
         row_dicts(summary.combined.cases),
         key=lambda row: page_parts.by_variables(summary.combined, row),
@@ -366,4 +365,4 @@ def _case_table(summary: Summary) -> Table:
         ]
         for row in cases[:MOST_ROWS]
     ]
-    return Table(("case", *numbers.CASE_NUMBERS, "runs"), rows, len(cases))
+    return Table(("case", *numbers.CASE_NUMBERS, "runs"), rows, len(cases)) if cases else None

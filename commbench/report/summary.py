@@ -102,6 +102,13 @@ class Results:
     comparisons: tuple[AbResult, ...] = ()
 
     @property
+    def are_all_compared(self) -> bool:
+        """Whether each run is a launch of a comparison."""
+        sides = [one.folder.resolve() for one in self.comparisons]
+        runs = [folder.resolve() for folder in self.folders.values()]
+        return bool(sides) and all(any(map(run.is_relative_to, sides)) for run in runs)
+
+    @property
     def of_operations(self) -> pd.DataFrame:
         """The cases without those of an overlap, whose times are of more than an operation."""
         return self.cases[self.cases["timed"].isna()]
@@ -174,10 +181,15 @@ class Summary:
     overlaps: list[tuple[str, ...]]  # cells below OVERLAP_HEADS
     gains: list[tuple[str, ...]]  # cells below GAIN_HEADS
 
+    def verdicts(self) -> list[str]:
+        """What each comparison of `commbench ab` says."""
+        return [f"{one.sentence()} {one.summary()}" for one in self.results.comparisons]
+
     def sentences(self) -> list[str]:
         """The answers, beginning with what to choose; the doubts come last."""
         crossed = [f"{text}." for text in self.combined.crossings if " above " in text]
-        choices = self._choices() if self._most_runs else ()
+        is_compared = self.results.are_all_compared
+        choices = self._choices(is_compared) if self._most_runs else ()
         lines = [*choices, *self.soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
         last_pieces = {
             (fit.benchmark, fit.name): fit for fit in self.combined.fits if fit.half != "-"
@@ -189,7 +201,7 @@ class Summary:
             for fit in list(last_pieces.values())[: MOST_SENTENCES // 2]
         ]
         lines += self.doubts()
-        if self._most_runs > 1:
+        if self._most_runs > 1 and not is_compared:
             is_rigorous = set(self.combined.cases["timing"]) == {"rigorous"}
             advice = "" if is_rigorous else ": use timing=rigorous to cover launches"
             lines.append(
@@ -250,7 +262,9 @@ class Summary:
     def _most_runs(self) -> int:
         return int(self.combined.cases["runs"].max()) if len(self.combined.cases) else 0
 
-    def _choices(self) -> Iterator[str]:
+    def _choices(self, is_compared: bool) -> Iterator[str]:
+        """The fastest of each benchmark; `is_compared`: the verdicts are the answer where there is
+        no choice."""
         groups = grouped(
             self.combined.best,
             lambda best: (best.shared["benchmark"], best.shared["world_size"], best.more),
@@ -264,7 +278,7 @@ class Summary:
             yield f"{where}: small messages {smallest}" + (
                 f" Large ones {largest}" if len(at_sizes) > 1 else ""
             )
-        if not groups:
+        if not groups and not is_compared:
             labels = sorted({str(label) or "none" for label in self.combined.cases["label"]})
             under = f" under one label (labels: {', '.join(labels)})" if len(labels) > 1 else ""
             yield (
@@ -422,10 +436,11 @@ def summary_text(summary: Summary, top: int) -> str:
     title = counts_text(summary.results)
     launching = "Cost of launching a call: waiting for it, and replaying it"
     fit_heads = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "misses up to")
-    answers = [*summary.unfinished, trust(summary.results.cases), *summary.sentences()]
+    doubt = trust(summary.results.cases)
+    answers = [*summary.unfinished, *summary.verdicts(), doubt, *summary.sentences()]
     comparisons = [terminal.styled("Comparisons", "bold")] if summary.results.comparisons else []
     for result in summary.results.comparisons:
-        notes = paragraphs([*result.notes(), result.summary()], terminal)
+        notes = paragraphs(result.notes(), terminal)
         table = comparison_table(result.frame, result.rules)
         comparisons += [terminal.paragraph(result.sentence()), table, notes, ""]
     references = [f"Is this number normal? {reference_note(summary.judged)}"]

@@ -9,6 +9,7 @@ import pytest
 from places import HARDWARE_TEXTS
 
 import commbench
+from commbench.report import links
 from commbench.report.figures import ramp
 from commbench.report.links import CLASS_RAMPS, pairs_table, wiring_table
 from commbench.results.load import row_dicts
@@ -16,7 +17,7 @@ from commbench.results.slow_pairs import ACROSS_NODES, SAME_NODE, SELF, matrices
 
 
 def test_a_class_has_its_colour_and_its_slow_link_a_ring_and_the_darkest_shade(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = commbench.run(
         "backend=simulated",
@@ -34,7 +35,13 @@ def test_a_class_has_its_colour_and_its_slow_link_a_ring_and_the_darkest_shade(
     )
     (matrix,) = matrices(row_dicts(commbench.load(folder)))
     table = pairs_table(matrix)
-    assert table.title == "p2p_latency 8 B, simulated 2x2" and table.names == ["0", "1", "2", "3"]
+    assert table.title == "p2p_latency 8 B, simulated 2x2: median in us"
+    assert table.names == ["0", "1", "2", "3"] and table.rows[0][1].text == "2.10"
+    monkeypatch.setattr(links, "LARGEST_WITH_NUMBERS", 3)
+    dense = pairs_table(matrix)
+    assert dense.is_dense and not table.is_dense
+    assert {cell.text for row in dense.rows for cell in row} == {""}, "no room for numbers"
+    assert dense.rows[0][1].tip == table.rows[0][1].tip
     cells = {
         (first, second): cell
         for first, row in enumerate(table.rows)
