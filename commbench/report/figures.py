@@ -7,6 +7,7 @@ hard to see on white.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -86,6 +87,16 @@ def byte_ticks(low: float, high: float) -> list[float]:
     last = math.floor(math.log2(high) + 1e-9)
     step = next(step for step in (1, 2, 5, 10, 20, 40) if (last - first) // step < MOST_TICKS)
     return [2.0**exponent for exponent in range(first, last + 1) if exponent % step == 0]
+
+
+def size_ticks(sizes: Iterable[float], low: float, high: float) -> list[float]:
+    """The measured sizes between the ends where they are few and far enough apart to be read, or
+    else byte_ticks."""
+    measured = sorted(set(sizes))
+    steps = [math.log(second / first) for first, second in itertools.pairwise(measured)]
+    if len(measured) <= MOST_TICKS and min(steps, default=1.0) * MOST_TICKS >= math.log(high / low):
+        return measured
+    return byte_ticks(low, high)
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commbench.core.states import RunStatus, status_of_run
-from commbench.core.units import plural
+from commbench.core.units import natural_key, plural
+from commbench.results.columns import UNFINISHED
 from commbench.results.flags import DOUBTFUL, FLAGS, warnings_of
 from commbench.results.load import plain
 from commbench.results.run_folder import resume_command
@@ -37,9 +38,10 @@ def headline(combined: CombinedCases, soaks: Sequence[str]) -> str:
         return soaks[0] if soaks else "No case has a number; what was tried is below."
     sizes = [int(size) for size in measured["message_bytes"] if size > 0]
     ends = [size_text(size) for size in (min(sizes), max(sizes))] if sizes else []
-    benchmarks, backends, layouts = (
-        ", ".join(map(str, measured[name].drop_duplicates()))
-        for name in ("benchmark", "backend", "layout")
+    benchmarks = ", ".join(combined.lines())
+    backends, layouts = (
+        ", ".join(sorted(map(str, measured[name].unique()), key=natural_key))
+        for name in ("backend", "layout")
     )
     between = f", {' to '.join(dict.fromkeys(ends))}" if ends else ""
     return f"{benchmarks} over {backends} in {layouts}{between}."
@@ -61,8 +63,10 @@ def unfinished_sentences(
             continue
         is_going_on = status == "running" and is_measured_into(folder)
         words = GOING_ON if is_going_on else UNFINISHED_WORDS[status]
-        measured = int((cases["run_id"] == record.get("run_id")).sum())
-        of_all = f"{measured} of {plural(int(record.get('cases') or 0), 'case', 'cases')} so far"
+        own = cases[cases["run_id"] == record.get("run_id")]
+        of_all = f"{len(own)} of {plural(int(record.get('cases') or 0), 'case', 'cases')} so far"
+        begun = int(own["stop_reason"].isin(UNFINISHED).sum())
+        of_all += f", {begun} of them with fewer visits than planned" if begun else ""
         rest = "" if is_going_on else f"; finish it with: {resume_command(folder)}"
         sentences.append(f"Run {folder.name} {words}: {of_all}{rest}")
     return sentences

@@ -13,6 +13,7 @@ from commbench.results.columns import Row, interval_ends, level_mark, level_of
 from commbench.results.flags import DOUBT_MARK, doubts_of
 
 from .combined import CombinedCases
+from .fit import by_window
 from .texts import interval_text, limit_text, microseconds_text, size_text
 
 MOST_SIZES = 20
@@ -135,14 +136,43 @@ def _doubts_text(row: Row) -> str:
     return ", ".join(sorted(doubts_of(row)))
 
 
+class NamedLines(NamedTuple):
+    """The lines of a benchmark: name -> rows by size, and name -> short name."""
+
+    benchmark: str
+    rows: Mapping[str, Sequence[Row]]
+    short: Mapping[str, str]
+
+
+def lines_by_window(combined: CombinedCases) -> Iterator[NamedLines]:
+    """The lines of each benchmark; windows that were measured at the same size are lines of their
+    own, one that shrinks with the size is none."""
+    for benchmark, lines in combined.lines().items():
+        short = combined.short_names(lines)
+        apart: dict[str, Sequence[Row]] = {}
+        names: dict[str, str] = {}
+        for name, rows in lines.items():
+            is_repeated = len({row["message_bytes"] for row in rows}) < len(rows)
+            groups = by_window(rows) if is_repeated else [(None, rows)]
+            groups.sort(key=lambda group: group[0] or 0)
+            for window, of_window in groups:
+                more = f" window {window}" if len(groups) > 1 else ""
+                names[name + more] = short[name] + more
+                apart[name + more] = _by_size(of_window)
+        yield NamedLines(benchmark, apart, names)
+
+
+def _by_size(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: int(row["message_bytes"] or 0))
+
+
 # ---------------------------------------------------------------- a line for each benchmark
 
 
 def benchmark_lines(combined: CombinedCases) -> list[BenchmarkLine]:
     """`p2p_latency 8 B: mpi 0.21 us, gloo 103 us; 4 MiB: ...` of each benchmark."""
     lines = []
-    for benchmark, rows_of_line in combined.lines().items():
-        short = combined.short_names(rows_of_line)
+    for benchmark, rows_of_line, short in lines_by_window(combined):
         named = [(short[name], row) for name, rows in rows_of_line.items() for row in rows]
         every = [row for _, row in named]
         columns = _quoted_columns(benchmark, every)
@@ -186,8 +216,7 @@ def _with_unit(number: QuotedNumber, column: NumberColumn) -> str:
 
 def number_tables(combined: CombinedCases) -> Iterator[BenchmarkNumbers]:
     """The tables of each benchmark; those that are large, or beyond MOST_OPEN, are folded."""
-    for position, (benchmark, lines) in enumerate(combined.lines().items()):
-        short = combined.short_names(lines)
+    for position, (benchmark, lines, short) in enumerate(lines_by_window(combined)):
         names = sorted(lines, key=lambda name: natural_key(short[name]))
         sizes = sorted({row["message_bytes"] or 0 for rows in lines.values() for row in rows})
         every = [row for rows in lines.values() for row in rows]

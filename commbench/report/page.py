@@ -311,7 +311,7 @@ def _references(summary: Summary) -> Table | None:
 
 
 def _missing(summary: Summary) -> dict[str, Any] | None:
-    notes = list(summary.results.problems)
+    notes = [f"Left out: {line}" for line in summary.left_out()]
     if summary.combined.left:
         notes.append(f"{summary.combined.left} more distinct cases were not compared")
     return (

@@ -31,7 +31,7 @@ from .figures import (
     with_gaps,
 )
 from .fit import OF_BACKEND, key, varying
-from .numbers import NumberColumn, rate_column, value_and_interval
+from .numbers import NumberColumn, lines_by_window, rate_column, value_and_interval
 from .svg import Chart
 from .texts import interval_text, limit_text, name_of, size_text
 
@@ -106,8 +106,9 @@ class Curves:
 
 def curves_of(combined: CombinedCases, linked: Iterable[str]) -> Curves:
     """The lines of the cases with a message."""
-    lines = {}
-    for benchmark, by_name in combined.lines().items():
+    lines: dict[str, Mapping[str, Sequence[Row]]] = {}
+    short = {}
+    for benchmark, by_name, short_names in lines_by_window(combined):
         # a barrier and the sequence of a replay have none
         moving = {
             name: [row for row in rows if row["message_bytes"]] for name, rows in by_name.items()
@@ -115,10 +116,10 @@ def curves_of(combined: CombinedCases, linked: Iterable[str]) -> Curves:
         moving = {name: rows for name, rows in moving.items() if rows}
         if moving:
             lines[benchmark] = moving
+            short[benchmark] = {name: short_names[name] for name in moving}
     colours = Colours(
         sorted({name for by_name in lines.values() for name in by_name}, key=natural_key)
     )
-    short = {benchmark: combined.short_names(by_name) for benchmark, by_name in lines.items()}
     return Curves(lines, short, frozenset(linked), colours)
 
 
@@ -169,6 +170,7 @@ def _over_size(curves: Curves, benchmark: str, column: NumberColumn, heading: st
     }
     known = [value for array in values.values() for value in array[np.isfinite(array)].tolist()]
     every_size = [float(row["message_bytes"]) for _, rows in lines for row in rows]
+    is_one_size = len(set(every_size)) == 1
     chart.log("x", "message size", every_size, bytes_text)
     if column == "efficiency":
         chart.linear("y", LABELS[column], [*known, 1.0], percent_text)
@@ -201,10 +203,8 @@ def _over_size(curves: Curves, benchmark: str, column: NumberColumn, heading: st
             if points:
                 at, heights, texts, targets = zip(*points, strict=True)
                 chart.points(at, heights, texts, fill, series, targets)
-        if len(xs) == 1 and math.isfinite(ys[0]):
-            is_in_left_half = xs[0] ** 2 <= min(every_size) * max(every_size)
-            offset, anchor = (10, "left") if is_in_left_half else (-10, "right")
-            chart.text(xs[0], ys[0], text(ys[0]), offset, anchor)
+        if is_one_size and math.isfinite(ys[0]):
+            chart.text(xs[0], ys[0], text(ys[0]), 10)
     legend = [(curves.short[benchmark][name], *curves.colours.of(name)) for name, _ in lines]
     return Picture(heading, Markup(chart.svg()), legend)
 
@@ -230,7 +230,7 @@ def layout_pictures(curves: Curves) -> list[Picture]:
 
 
 def _by_layout(title: str, rows: Sequence[Row], colours: Colours) -> Picture:
-    layouts = list(dict.fromkeys(row["layout"] for row in rows))
+    layouts = sorted({str(row["layout"]) for row in rows}, key=natural_key)
     named = []
     for row in rows:
         more = [

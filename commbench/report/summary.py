@@ -18,9 +18,11 @@ from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped, interval_meaning
 from commbench.results.flags import (
     BOUND,
+    DOUBT_MARK,
     FLAGS,
     UNKNOWN_FLAG,
     advice_of,
+    doubts_of,
     is_bound,
     warnings_of,
 )
@@ -42,7 +44,7 @@ from .guidelines import GuidelineResult, check_guidelines
 from .headline import trust, unfinished_sentences
 from .machines import Machine, machines_of, rank_differences, run_groups
 from .reference import FAR, NORMAL, Judged, is_own, judge, references
-from .texts import size_text
+from .texts import interval_text, size_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -216,6 +218,15 @@ class Summary:
         meaning = meaning.replace("this run", "a run") if self._most_runs > 1 else meaning
         return f"Intervals: {meaning}." if meaning else ""
 
+    def left_out(self) -> list[str]:
+        """What is not in the figures and answers, and why."""
+        apart = len(self.combined.cases) - len(self.combined.shown)
+        beside = (
+            f"{plural(apart, 'case', 'cases')} simulated or of one rank, beside measured ones of"
+            " several"
+        )
+        return [*self.results.problems, *([beside] if apart else [])]
+
     @functools.cached_property
     def guidelines(self) -> GuidelineResult:
         return check_guidelines(self.results.of_operations)
@@ -365,6 +376,9 @@ def soak_sentences(cases: pd.DataFrame) -> list[str]:
         rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if row["algbw_gb_per_s"] else ""
         slow = f"; 99 % take at most {format_seconds(row['p99_s'])}" if row["p99_s"] else ""
         median = format_seconds(row["median_s"])
+        if doubts := ", ".join(sorted(doubts_of(row))):
+            interval = interval_text(row["ci_low_s"], row["ci_high_s"])
+            median += f" {DOUBT_MARK} ({interval}, in doubt: {doubts})"
         lines.append(f"Soak of {row['benchmark']} {size}, {where}: median {median}{rate}{slow}.")
     return lines
 
@@ -479,7 +493,7 @@ def summary_text(summary: Summary, top: int) -> str:
         paragraphs(references, terminal),
         _titled_table("Flags", FLAG_HEADS, summary.flags, len(summary.flags), terminal),
         _titled_table("Not measured", LOST_HEADS, summary.lost, top, terminal)
-        + paragraphs((f"left out: {line}" for line in summary.results.problems), terminal),
+        + paragraphs((f"left out: {line}" for line in summary.left_out()), terminal),
     ]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(line.rstrip() for line in lines) + "\n"

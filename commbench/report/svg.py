@@ -17,12 +17,12 @@ import numpy as np
 from .figures import (
     BAND_OPACITY,
     GRID,
-    byte_ticks,
     bytes_text,
     line_style,
     linear_ticks,
     log_ticks,
     set_ticks,
+    size_ticks,
 )
 
 if TYPE_CHECKING:
@@ -91,9 +91,10 @@ class Chart:
         """Make `x` or `y` logarithmic, with all positive values, at least a factor of two wide;
         returns its ends.
 
-        With bytes_text its ticks are powers of two.
+        With bytes_text its ticks are the sizes, or powers of two where these are many.
         """
         known = [value for value in values if 0 < value < math.inf] or [1.0]
+        is_size = text is bytes_text
         low = min(known)
         high = max(known)
         spread = max(math.log(high / low), math.log(2))
@@ -105,7 +106,7 @@ class Chart:
             name,
             label,
             (low, high),
-            (byte_ticks if text is bytes_text else log_ticks)(low, high),
+            size_ticks(known, low, high) if is_size else log_ticks(low, high),
             text,
         )
         return low, high

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commbench.report.figures import log_ticks
+from commbench.report.figures import log_ticks, size_ticks
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,11 @@ def test_a_short_logarithmic_axis_has_more_than_one_tick(
     low: float, high: float, ticks: list[float]
 ) -> None:
     assert log_ticks(low, high) == pytest.approx(ticks)
+
+
+def test_sizes_are_marked_where_they_were_measured_unless_they_are_many() -> None:
+    assert size_ticks([8, 4096, 2**22, 8], 6, 2**23) == [8, 4096, 2**22]
+    octaves = [2.0**exponent for exponent in range(3, 23)]
+    assert size_ticks(octaves, 6, 2**23) == [32, 1024, 2**15, 2**20]
+    near = [1000, 1001, 2**20]  # their texts would overlap
+    assert 1001 not in size_ticks(near, 900, 2**21)

@@ -3,6 +3,7 @@ are in doubt."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,12 @@ from generated_results import run_of
 
 from commbench.report.combined import combine_runs
 from commbench.report.headline import headline, trust
-from commbench.report.summary import read_results, summarise_results, summary_text
+from commbench.report.summary import (
+    read_results,
+    soak_sentences,
+    summarise_results,
+    summary_text,
+)
 from commbench.world.folder_lock import is_measured_into, locked
 
 
@@ -49,6 +55,39 @@ def test_a_run_that_did_not_come_to_its_end_is_named(
     assert unfinished(tmp_path) == [
         f"Run {run.name} {words}: 100 of 128 cases so far; finish it with: commbench resume {run}"
     ]
+
+
+def test_cases_that_need_more_visits_are_not_called_measured(tmp_path: Path) -> None:
+    run = run_of(tmp_path, 0, status="interrupted", cases=100)
+    results = read_results([tmp_path])
+    reasons = ["interrupted"] * 4 + ["budget"] * 96
+    begun = replace(results, cases=results.cases.assign(stop_reason=reasons))
+    (sentence,) = summarise_results(begun).unfinished
+    said = "100 of 100 cases so far, 4 of them with fewer visits than planned"
+    assert sentence.startswith(f"Run {run.name} was interrupted: {said}; finish it with")
+
+
+def test_cases_that_no_figure_shows_are_named(tmp_path: Path) -> None:
+    """Simulated ones beside those of gloo, and those of one rank."""
+    run_of(tmp_path, 0)
+    results = read_results([tmp_path], "all_reduce")
+    engines = ["virtual"] * 3 + ["python"] * 7
+    summary = summarise_results(replace(results, cases=results.cases.assign(engine=engines)))
+    said = "3 cases simulated or of one rank, beside measured ones of several"
+    assert summary.left_out() == [said]
+    assert f"left out: {said}" in " ".join(summary_text(summary, 30).split())
+
+
+def test_a_soak_in_doubt_says_so_with_its_interval(tmp_path: Path) -> None:
+    cases = (
+        cases_of(tmp_path)
+        .iloc[:1]
+        .assign(timing="soak", median_s=128e-6, ci_low_s=117e-6, ci_high_s=142e-6, p99_s=None)
+    )
+    (certain,) = soak_sentences(cases)
+    assert "median 128 us, " in certain
+    (doubtful,) = soak_sentences(cases.assign(warnings=[["noisy"]]))
+    assert "median 128 us ! (117 us .. 142 us, in doubt: noisy), " in doubtful
 
 
 def test_a_run_that_somebody_measures_is_still_going_on(tmp_path: Path) -> None:

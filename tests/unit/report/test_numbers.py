@@ -117,6 +117,21 @@ def test_columns_are_sorted_as_numbers(runs: list[Path]) -> None:
     assert numbers.tables[0].heads == ["streams 1", "streams 2", "streams 16"]
 
 
+def test_windows_at_the_same_sizes_are_columns_and_one_that_shrinks_is_not(
+    runs: list[Path],
+) -> None:
+    cases = cases_of(runs[:1], "p2p_latency", warnings=[[]] * 10).assign(benchmark="p2p_bandwidth")
+    sizes = cases["message_bytes"]
+    many = cases.assign(window=[64] * 9 + [16], case_id=cases["case_id"] + "64")
+    few = cases.assign(window=16, case_id=cases["case_id"] + "16")[sizes < sizes.max()]
+    (numbers,) = number_tables(combine_runs(pd.concat([many, few], ignore_index=True)))
+    (table,) = numbers.tables
+    assert table.heads == ["gloo python window 16", "gloo python window 64"]
+    assert all(len(cell) == 1 for _, cells in table.rows for cell in cells)
+    (shrinking,) = number_tables(combine_runs(many))
+    assert shrinking.shared == "gloo python"
+
+
 def test_one_column_is_named_above_the_table(runs: list[Path]) -> None:
     (numbers,) = number_tables(choice_from(runs[:1], "all_reduce"))
     assert (numbers.shared, numbers.tables[0].heads) == ("gloo python", ["median"])

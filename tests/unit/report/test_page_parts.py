@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from generated_results import run_of
 
 from commbench.report.combined import combine_runs
-from commbench.report.page_parts import by_variables
+from commbench.report.page_parts import by_variables, curves_of, layout_pictures
 from commbench.report.summary import read_results
 
 
@@ -28,3 +29,11 @@ def test_cases_are_in_an_order_that_does_not_depend_on_that_of_the_rows(runs: li
         (row["benchmark"], row["backend"], row["layout"], row["message_bytes"]) for row in order
     ]
     assert keys == sorted(keys) and len(keys) == 300
+
+
+def test_layouts_are_in_their_order_whatever_that_of_the_rows(runs: list[Path]) -> None:
+    cases = [read_results([runs[number]], "all_reduce").cases for number in (6, 0, 3)]
+    combined = combine_runs(pd.concat(cases, ignore_index=True))
+    picture = layout_pictures(curves_of(combined, ()))[0]
+    at = [picture.svg.index(f">{layout}</text>") for layout in ("1x2", "1x4", "2x2")]
+    assert at == sorted(at)
