@@ -125,7 +125,7 @@ def _network_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A line for each interface but loopback, the fastest first, and for each port of an RDMA
     device."""
     interfaces = _by_device(facts, "network.interface.")
-    ports = _by_device(facts, "network.rdma.")
+    devices = _by_device(facts, "network.rdma.")
     lines = []
     for name, own in sorted(
         interfaces.items(), key=lambda item: (-(item[1].get("speed_mbit_per_s") or 0), item[0])
@@ -135,24 +135,25 @@ def _network_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         rate = own.get("speed_mbit_per_s")
         texts = [
             own.get("state"),
-            None if rate is None else f"{rate / 1000:g} Gb/s",
+            "rate unknown" if rate is None else f"{rate / 1000:g} Gb/s",
             f"MTU {own.get('mtu_bytes')}",
             own.get("ipv4") or own.get("ipv6"),
             own.get("driver"),
             _numa_text(own),
         ]
         lines.append((name, ", ".join(str(text) for text in texts if text)))
+    lines = lines or [("none", "no interface but loopback")]
+    ports = {name: own for name, own in devices.items() if ":" in name}
     for name, own in sorted(ports.items()):
         rate = own.get("rate_gbit_per_s")
         texts = [
             own.get("state"),
-            None if rate is None else f"{rate:g} Gb/s",
+            "rate unknown" if rate is None else f"{rate:g} Gb/s",
             own.get("link_layer"),
             _numa_text(own),
         ]
-        text = ", ".join(str(text) for text in texts if text)
-        lines += [(name, f"RDMA, {text}")] if ":" in name else []
-    return lines or [("none", "no interface but loopback")]
+        lines.append((name, f"RDMA, {', '.join(str(text) for text in texts if text)}"))
+    return lines if ports else [*lines, ("RDMA devices", "none")]
 
 
 def _by_device(facts: Mapping[str, Any], prefix: str) -> dict[str, dict[str, Any]]:
