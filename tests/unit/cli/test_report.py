@@ -218,6 +218,17 @@ def test_unreadable_files_are_named_and_the_others_used(
     assert out.count("left out: ") == 5
 
 
+def test_of_two_runs_the_one_that_can_be_read_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As few runs are shown with their own tables."""
+    run_of(tmp_path, 0)
+    broken = run_of(tmp_path, 3)
+    (broken / "cases.parquet").write_bytes(b"PAR1 no parquet")
+    out, err = output_of(capsys, str(tmp_path))
+    assert "100 cases of 1 run\n" in out and broken.name in err
+
+
 @pytest.mark.parametrize("content", ["empty", "foreign", "missing", "folder"])
 def test_nothing_to_report_is_one_line_and_exit_status_2(tmp_path: Path, content: str) -> None:
     path = tmp_path / "cases.parquet"
