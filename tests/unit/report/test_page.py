@@ -154,7 +154,7 @@ def test_it_begins_with_date_host_label_and_one_sentence_and_folds_what_is_long(
     assert re.search(
         r'<p class="about">20\d\d-\d\d-\d\d · hosts? .* · \d+ cases of \d+ runs</p>', header
     )
-    assert re.search(r'<p class="headline">all_reduce.* over gloo.*, 8 B to 2 MiB\.</p>', header)
+    assert re.search(r'<p class="headline">p2p_latency.* over gloo.*, 8 B to 2 MiB\.</p>', header)
     assert re.search(r"<details>\s*<summary>\d+ distributions</summary>", text)
     assert "prefers-color-scheme:dark" in text and "@media print" in text
 
