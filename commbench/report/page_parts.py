@@ -178,8 +178,9 @@ def _over_size(curves: Curves, benchmark: str, column: NumberColumn, heading: st
     else:
         chart.log("y", "", known, seconds_text if column == "median_s" else rate_text)
     text = WRITTEN[column]
+    styles = _styles_of(names, curves.colours)
     for name, rows in lines:
-        colour, dashes = curves.colours.of(name)
+        colour, dashes = styles[name]
         xs = [float(row["message_bytes"]) for row in rows]
         ys, lows, highs = values[name].T.tolist()
         tips = []
@@ -205,8 +206,18 @@ def _over_size(curves: Curves, benchmark: str, column: NumberColumn, heading: st
                 chart.points(at, heights, texts, fill, series, targets)
         if is_one_size and math.isfinite(ys[0]):
             chart.text(xs[0], ys[0], text(ys[0]), 10)
-    legend = [(curves.short[benchmark][name], *curves.colours.of(name)) for name, _ in lines]
+    legend = [(curves.short[benchmark][name], *styles[name]) for name in names]
     return Picture(heading, Markup(chart.svg()), legend)
+
+
+def _styles_of(names: Sequence[str], colours: Colours) -> dict[str, tuple[str, str]]:
+    """Colour and dashes of each line of a figure; where all lines of the page are more than there
+    are styles, and two of these would look alike, the figure has styles of its own."""
+    styles = {name: colours.of(name) for name in names}
+    if len(set(styles.values())) < len(styles):
+        own = Colours(names)
+        styles = {name: own.of(name) for name in names}
+    return styles
 
 
 # ---------------------------------------------------------------- layouts and layers

@@ -10,7 +10,14 @@ import pytest
 from generated_results import run_of
 
 from commbench.report.combined import combine_runs
-from commbench.report.page_parts import by_variables, curves_of, layout_pictures
+from commbench.report.figures import Colours
+from commbench.report.page_parts import (
+    Curves,
+    by_variables,
+    curves_of,
+    layout_pictures,
+    size_panels,
+)
 from commbench.report.summary import read_results
 
 
@@ -37,3 +44,16 @@ def test_layouts_are_in_their_order_whatever_that_of_the_rows(runs: list[Path]) 
     picture = layout_pictures(curves_of(combined, ()))[0]
     at = [picture.svg.index(f">{layout}</text>") for layout in ("1x2", "1x4", "2x2")]
     assert at == sorted(at)
+
+
+def test_no_two_lines_of_a_figure_look_alike_however_many_the_page_has(runs: list[Path]) -> None:
+    colours = Colours(f"line {number}" for number in range(40))
+    drawn = ["line 0", "line 5", "line 28"]
+    assert colours.of("line 0") == colours.of("line 28")
+    combined = combine_runs(read_results([runs[0]], "all_reduce").cases)
+    (rows,) = combined.lines()["all_reduce"].values()
+    lines = {"all_reduce": {name: rows[:1] for name in drawn}}
+    short = {"all_reduce": {name: name for name in drawn}}
+    (panel,) = size_panels(Curves(lines, short, frozenset(), colours))
+    for picture in panel.pictures:
+        assert len({(colour, dashes) for _, colour, dashes in picture.legend}) == len(drawn)
