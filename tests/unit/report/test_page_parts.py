@@ -52,7 +52,7 @@ def test_no_two_lines_of_a_figure_look_alike_however_many_the_page_has(runs: lis
     assert colours.of("line 0") == colours.of("line 28")
     combined = combine_runs(read_results([runs[0]], "all_reduce").cases)
     (rows,) = combined.lines()["all_reduce"].values()
-    lines = {"all_reduce": {name: rows[:1] for name in drawn}}
+    lines = {"all_reduce": dict.fromkeys(drawn, rows[:1])}
     short = {"all_reduce": {name: name for name in drawn}}
     (panel,) = size_panels(Curves(lines, short, frozenset(), colours))
     for picture in panel.pictures:
