@@ -179,10 +179,9 @@ def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
     if "missing" in failures and lost.any():
         return 1
     given = f"--fail-on {','.join(sorted(failures))}"
+    few = launches_text(fewest_launches(frame), compared_cases(frame), rules.paired)
     if failures & {"slower", "undecided"} and frame["verdict"].isna().all():
-        raise ConfigError(
-            f"{given}: no case has a verdict; it takes {rules.least_launches} launches per side"
-        )
+        raise ConfigError(f"{given}: no case has a verdict: {few}")
     slower = (frame["verdict"] == "SLOWER") & (frame["p_holm"] <= ALPHA)
     if "slower" in failures and slower.any():
         return 1
@@ -190,7 +189,6 @@ def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
     undecided = (frame["sides"] == "both") & ~decided
     if "undecided" in failures and undecided.any():
         return 1
-    few = launches_text(fewest_launches(frame), compared_cases(frame), rules.paired)
     if "slower" in failures and few:
         raise ConfigError(f"{given} could not fail: {few}")
     return 0

@@ -192,7 +192,7 @@ class Sweep:
         print(terminal.styled(f"{len(self._jobs)} jobs, {', '.join(counts_text)}", "bold"))
         print(table_text(columns, rows, terminal, styles))
         folders = [str(ended.folder) for ended in self._ended.values() if ended.folder is not None]
-        hint = [f"side by side: commbench show {shlex.join(folders)}"] if folders else []
+        hint = [f"tables again: commbench show {shlex.join(folders)}"] if folders else []
         constants = _constant_words(words)
         print(paragraphs([*constants, *reasons, *hint], terminal), flush=True)
 

@@ -27,7 +27,7 @@ from commbench.results.flags import DOUBT_MARK, doubts_of
 from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.run_folder import resume_command
 from commbench.writers.console import run_text
-from commbench.writers.footnotes import doubt_texts
+from commbench.writers.footnotes import doubt_texts, is_unfinished
 from commbench.writers.nccl_tests import NcclTests
 from commbench.writers.osu import Osu
 from commbench.writers.parquet import plain_rows
@@ -153,6 +153,15 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
         if lost
         else []
     )
+    unfinished = sum(map(is_unfinished, measured))
+    notes += (
+        [
+            f"{DOUBT_MARK} {plural(unfinished, 'case is', 'cases are')} not finished: commbench"
+            " resume RUN measures what is missing"
+        ]
+        if unfinished
+        else []
+    )
     return "\n".join([*parts, *map(terminal.paragraph, notes)])
 
 
@@ -267,4 +276,5 @@ def _pivot_cell(rows: Sequence[Row], rate: bool) -> str:
     if not rows:
         return "-  "
     value = median(row["algbw_gb_per_s"] if rate else 1e6 * row["median_s"] for row in rows)
-    return f"{format_number(value)} {DOUBT_MARK if any(map(doubts_of, rows)) else ' '}"
+    is_marked = any(doubts_of(row) or is_unfinished(row) for row in rows)
+    return f"{format_number(value)} {DOUBT_MARK if is_marked else ' '}"

@@ -274,7 +274,8 @@ def compare(
     ratio: time of NEW / time of BASE, above 1 is slower. verdict: FASTER or SLOWER where the
     interval is beyond 1 + delta, SAME where it is within, else UNDECIDED (the rule:
     commbench/report/difference.py); null with fewer launches than any verdict takes.
-    missing_launches: how many more launches per side a verdict needs, null for more than 100.
+    missing_launches: how many more launches per side a verdict needs, where there is none a certain
+        one; null for more than 100.
     p_value: Mann-Whitney on launch medians, paired the signed-rank test; p_holm: the same,
     corrected for all cases. p95_ratio, p99_ratio: median over launches. sides: both, base, new.
     Raises ConfigError for sides that can't be compared.
@@ -307,6 +308,11 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     adjusted = difference.holm([row["p_value"] for row in tested])
     for row, p_holm in zip(tested, adjusted, strict=True):
         row["p_holm"] = p_holm
+    with_ratio = [row for row in compared if row["ratio"] is not None]
+    enough = difference.launches_needed(len(with_ratio), rules.paired)
+    for row in with_ratio:
+        if row["verdict"] is None:
+            row["missing_launches"] = enough - min(row["base_launches"], row["new_launches"])
     # a variable that is compared is text: BASE -> NEW
     whole = [
         column.name
@@ -434,7 +440,6 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
         "new_median_s": float(np.median(sides[1])),
         "ratio": difference.ratio(*sides, rules.paired),
         "delta": delta,
-        "missing_launches": max(rules.least_launches - fewest, 0),
     }
     for name in TAILS:  # of the launches that have this percentile
         tails = [

@@ -312,10 +312,12 @@ def level_of(row: Row) -> float:
 
 
 def table_level(levels: Iterable[float]) -> float:
-    """The one level that a table names for its intervals: 95 %, less if none reaches it, more if
-    all exceed it. A lower one stands beside its interval, see `level_mark`."""
+    """The one level that a table names for its intervals: 95 % if at least half of them reach it,
+    and those below are marked (`level_mark`); else the level that all reach."""
     known = list(levels) or [GOOD_LEVEL]
-    return max(min(known), min(max(known), GOOD_LEVEL))
+    least = min(known)
+    reaching = sum(level >= GOOD_LEVEL for level in known)
+    return max(least, GOOD_LEVEL) if 2 * reaching >= len(known) else least
 
 
 def level_mark(level: float, named: float) -> str:

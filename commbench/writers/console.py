@@ -206,7 +206,8 @@ def run_text(
     parts = [terminal.styled(terminal.paragraph(_run_title(run, rows)), "bold")]
     parts += _tables(rows, listed, shown_matrices, terminal) if tables else []
     if foot:
-        doubts = [] if flags else doubt_texts(rows, str(run["folder"]))
+        # without tables there is no number to doubt here: they stand below those of all jobs
+        doubts = doubt_texts(rows, str(run["folder"])) if tables and not flags else []
         texts = [
             *reason_texts(series, terminal),
             *unfinished_texts(run, series),

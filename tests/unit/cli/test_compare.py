@@ -209,7 +209,9 @@ def test_one_launch_gives_no_verdict_and_can_not_pass_a_gate(
     )
     assert "95 % interval" not in text and "5 / 1" in text
     with pytest.raises(
-        ConfigError, match="--fail-on slower: no case has a verdict; it takes 4 launches per side"
+        ConfigError,
+        match="--fail-on slower: no case has a verdict: 1 launch of each side: ratios only; any"
+        " verdict takes 4, a certain SLOWER or FASTER among 4 cases takes 5, better 10",
     ):
         compare_command([sides["base"], launch, "--fail-on", "slower"])
 

@@ -239,6 +239,13 @@ def test_a_doubtful_number_is_marked_and_counted() -> None:
     assert note == "! 1 of 2 doubtful: noisy 1: commbench show RUN --flags says what helps"
 
 
+def test_a_number_of_an_interrupted_run_is_marked_as_in_its_own_table() -> None:
+    rows = [measured("gloo", 8, 1e-6, stop_reason="interrupted"), measured("mpi", 8, 2e-6)]
+    *lines, note = pivot_text(rows, Terminal()).splitlines()
+    assert lines[3].split() == ["8", "1.00", "!", "2.00"]
+    assert note == "! 1 case is not finished: commbench resume RUN measures what is missing"
+
+
 def test_launches_are_merged_to_their_median() -> None:
     rows = [measured("gloo", 8, 1e-6 * at, launch=at, run_id=str(at)) for at in (1, 2, 9)]
     (lines,) = pivots(*rows).values()

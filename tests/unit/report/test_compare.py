@@ -37,6 +37,7 @@ from commbench.report.compare import (
     variable_text,
 )
 from commbench.report.compare_text import side_lines
+from commbench.report.difference import launches_needed
 from commbench.results.columns import CASES, VARIABLES
 
 VALUES: dict[str, Any] = {
@@ -640,3 +641,14 @@ def test_any_other_word_is_refused(word: str) -> None:
         return
     with pytest.raises(ConfigError, match="--by"):
         parse_by([word])
+
+
+def test_without_a_verdict_as_many_launches_are_missing_as_the_number_of_cases_takes() -> None:
+    sides = [
+        frame([row(0, median_s, message_bytes=size) for size in (8, 32)])
+        for median_s in (1e-3, 2e-3)
+    ]
+    rows = compare(*sides).to_dict("records")
+    needed = launches_needed(2)
+    assert needed > launches_needed(1)
+    assert [row["missing_launches"] for row in rows] == [needed - 1] * 2

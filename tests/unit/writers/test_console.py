@@ -328,9 +328,8 @@ def test_the_interval_says_over_what_time_its_visits_were_spread() -> None:
         interval_of="visits",
         interval_level=0.875,
     )
-    assert (
-        "interval: 87.5 %, or as marked, over 3 to 4 visits in 1.00 to 9.00 s of this run"
-        in "".join(lines(*rows, more))
+    assert "interval: at least 75 % over 3 to 4 visits in 1.00 to 9.00 s of this run" in "".join(
+        lines(*rows, more)
     )
 
 
@@ -344,6 +343,10 @@ def test_a_table_names_one_level_and_lower_ones_stand_beside_their_intervals() -
     assert text.count(" (75 %)") == 1
     assert "(96.9 %)" not in text and "(98.4 %)" not in text
     assert "interval: at least 95 %, or as marked, over 3 to 7 visits in this run" in text
+    low = [{**rows[0], "message_bytes": size, "case_id": str(size)} for size in (8, 32)]
+    mostly_low = "\n".join(lines(*low, rows[1], width=None))
+    assert "interval: at least 75 % over 3 to 6 visits in this run" in mostly_low
+    assert "(75 %)" not in mostly_low, "the level of most intervals stands once, below the table"
     alike = "\n".join(lines(rows[0], width=None))
     assert "(75 %)" not in alike and "interval: 75 % over 3 visits in this run" in alike
 
@@ -425,6 +428,13 @@ def test_results_are_named_where_there_are_some(
     printed = capsys.readouterr().out
     assert (printed.splitlines()[-1] == f"results: {tmp_path}") is stored
     assert ("nothing is stored by writer=console alone" in printed) is not stored
+
+
+def test_a_job_whose_table_comes_later_says_nothing_of_its_numbers() -> None:
+    doubtful = row(warnings=["noisy"])
+    title = run_text(RUN, [doubtful], Terminal(), tables=False)
+    assert len(title.splitlines()) == 1 and "doubtful" not in title
+    assert "doubtful" in run_text(RUN, [doubtful], Terminal())
 
 
 def test_the_foot_says_that_a_size_is_in_total_where_ranks_divide_a_message() -> None:
