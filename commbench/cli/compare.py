@@ -181,7 +181,8 @@ def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
     given = f"--fail-on {','.join(sorted(failures))}"
     few = launches_text(fewest_launches(frame), compared_cases(frame), rules.paired)
     if failures & {"slower", "undecided"} and frame["verdict"].isna().all():
-        raise ConfigError(f"{given}: no case has a verdict: {few}")
+        why = few if compared_cases(frame) else "none has a number on both sides"
+        raise ConfigError(f"{given}: no case has a verdict: {why}")
     slower = (frame["verdict"] == "SLOWER") & (frame["p_holm"] <= ALPHA)
     if "slower" in failures and slower.any():
         return 1

@@ -16,6 +16,7 @@ from generated_results import with_column
 
 import commbench
 from commbench.cli.compare import compare_command
+from commbench.cli.main import main
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import TERMINAL
 from commbench.report.compare import compare
@@ -214,6 +215,14 @@ def test_one_launch_gives_no_verdict_and_can_not_pass_a_gate(
         " verdict takes 4, a certain SLOWER or FASTER among 4 cases takes 5, better 10",
     ):
         compare_command([sides["base"], launch, "--fail-on", "slower"])
+
+
+def test_a_gate_does_not_pass_where_nothing_was_measured(tmp_path: Path) -> None:
+    words = ("backend=simulated", "benchmark=all_reduce", "sizes=[64TiB]", "timing=quick")
+    assert main([*words, f"output={tmp_path}"]) == 0, "skipped for memory"
+    with pytest.raises(ConfigError, match="no case has a verdict: none has a number on both"):
+        compare_command([str(tmp_path), str(tmp_path), "--fail-on", "slower"])
+    assert compare_command([str(tmp_path), str(tmp_path), "--fail-on", "missing"]) == 1
 
 
 def test_what_is_on_one_side_only_is_listed(
