@@ -106,7 +106,7 @@ class Results:
     @property
     def are_all_compared(self) -> bool:
         """Whether each run is a launch of a comparison."""
-        sides = [one.folder.resolve() for one in self.comparisons]
+        sides = [result.folder.resolve() for result in self.comparisons]
         runs = [folder.resolve() for folder in self.folders.values()]
         return bool(sides) and all(any(map(run.is_relative_to, sides)) for run in runs)
 
@@ -185,7 +185,7 @@ class Summary:
 
     def verdicts(self) -> list[str]:
         """What each comparison of `commbench ab` says."""
-        return [f"{one.sentence()} {one.summary()}" for one in self.results.comparisons]
+        return [f"{result.sentence()} {result.summary()}" for result in self.results.comparisons]
 
     def sentences(self) -> list[str]:
         """The answers, beginning with what to choose; the doubts come last."""
