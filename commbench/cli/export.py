@@ -40,7 +40,7 @@ DEFAULT_COLUMNS = (
     "busbw_gb_per_s",
     "warnings",
 )
-RUN = "run_id"  # of several launches
+OF_LAUNCHES = "run_id"
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
@@ -132,12 +132,12 @@ def _main_columns(frame: pd.DataFrame, table: str) -> list[str]:
         return [column.name for column in TABLES[table]]
     first = [name for name in DEFAULT_COLUMNS if name in NAMES]
     rest = [name for name in DEFAULT_COLUMNS if name not in NAMES]
-    more = _differing(frame, [name for name in NAMES if name not in first], among=first)
-    launches = _differing(frame, [RUN], among=[*first, *more])
+    more = _telling_apart(frame, [name for name in NAMES if name not in first], among=first)
+    launches = _telling_apart(frame, [OF_LAUNCHES], among=[*first, *more])
     return [*first, *more, *launches, *rest]
 
 
-def _differing(frame: pd.DataFrame, names: Sequence[str], among: Sequence[str]) -> list[str]:
+def _telling_apart(frame: pd.DataFrame, names: Sequence[str], among: Sequence[str]) -> list[str]:
     """Those of the names in which rows differ that are alike in the columns `among`."""
     alike = grouped(row_dicts(frame), lambda row: tuple(hashable(row[name]) for name in among))
     return [
