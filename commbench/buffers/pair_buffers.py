@@ -78,23 +78,19 @@ class RanksBuffer:
     def _parts(self, patterns: Sequence[Pattern]) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Ranges of ranks with the words [ranks, slots, count] of their patterns, about CHUNK_BYTES
         at a time."""
+        spec = self._memory.spec
         step = max(1, CHUNK_BYTES // self._memory.copy_bytes)
+        is_small = self._memory.copy_bytes <= SMALL_PATTERN_BYTES
+        words_of = _kept_words if is_small else _made_words
         for first in range(0, len(patterns), step):
             part = patterns[first : first + step]
-            words = np.stack([_words_of(self._memory.spec, pattern) for pattern in part])
-            yield slice(first, first + len(part)), words
-
-
-def _words_of(spec: BufferSpec, pattern: Pattern) -> NDArray[Any]:
-    """The words [slots, count] of a buffer that holds the pattern."""
-    if slot_bytes(spec) * spec.slots > SMALL_PATTERN_BYTES:
-        return _made_words(spec, pattern)
-    return _kept_words(spec, pattern)
+            words = np.concatenate([words_of(spec, pattern) for pattern in part])
+            yield slice(first, first + len(part)), words.reshape(-1, spec.slots, spec.count)
 
 
 def _made_words(spec: BufferSpec, pattern: Pattern) -> NDArray[Any]:
-    parts = [words for _, _, words in pattern_pieces(spec, pattern)]
-    return np.concatenate(parts).reshape(spec.slots, spec.count)
+    """The words of a buffer that holds the pattern."""
+    return np.concatenate([words for _, _, words in pattern_pieces(spec, pattern)])
 
 
 _kept_words = lru_cache(maxsize=KEPT_PATTERNS)(_made_words)

@@ -25,8 +25,8 @@ LARGEST = 15
 BLOCK_STRIDE = 3571
 # key of a stream from which all ranks take their blocks, so that one period is in memory for all
 SHARED = 0
-# of 64 KiB: two checks of each of 512 ranks in this process, as in a simulated world
-CACHED_STREAMS = 1024
+# of 64 KiB: three checks of each of 512 ranks in this process, as in a simulated world
+CACHED_STREAMS = 2048
 _INDEX = np.arange(PERIOD, dtype=np.int64)
 
 

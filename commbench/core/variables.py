@@ -294,13 +294,30 @@ class Case:
     def case_id(self) -> str:
         """A hash of the variables that differ from their default, equal in every run that measures
         the same point, also by a commbench with more variables."""
+        return _digest(self._identity_text)
+
+    @cached_property
+    def _identity_text(self) -> str:
         values = {
             each.name: getattr(self, each.name)
             for each in TABLE
             if getattr(self, each.name) != each.default
         }
-        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+    @cached_property
+    def row_ids(self) -> tuple[str, ...]:
+        """The case_id of each of `single_cases`. A round may have hundreds of pairs, which differ
+        in one word of the text."""
+        if not self.is_round:
+            return tuple(single.case_id for single in self.single_cases)
+        begin, end = self._identity_text.split(f'"pair":"{self.pair}"')
+        return tuple(_digest(f'{begin}"pair":"{pair}"{end}') for pair in str(self.pair).split())
+
+    @property
+    def is_round(self) -> bool:
+        """Whether several pairs run at once, with a row for each."""
+        return self.schedule == "rounds" and len(self.pairs) > 1
 
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -314,7 +331,7 @@ class Case:
         """The case of each row: a round of pairs has a row per pair, nodes at once one per node."""
         if self.node is not None and " " in self.node:
             return tuple(dataclasses.replace(self, node=node) for node in self.node.split())
-        if self.schedule != "rounds" or len(self.pairs) < 2:
+        if not self.is_round:
             return (self,)
         return tuple(dataclasses.replace(self, pair=pair) for pair in str(self.pair).split())
 
@@ -357,6 +374,10 @@ class Mode:
     staging: Staging = "none"
     connected: bool = False
     groups: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _table() -> tuple[Variable, ...]:

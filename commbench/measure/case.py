@@ -36,7 +36,7 @@ class _Stopped(Exception):
         self.outcome = outcome
 
 
-def _payload(setup: VisitSetup) -> CheckedPayload:
+def _payload_here(setup: VisitSetup) -> CheckedPayload:
     """The buffers of the ranks in this process."""
     communicator = setup.communicator
     salt = SALTS_OF_VISIT * setup.number
@@ -55,7 +55,7 @@ class CaseVisit:
         self._collector = self._strategy.collector
         self._counters = CounterReader(setup)
         self._blocks = Blocks(setup, self._collector, self._counters)
-        self._payload = _payload(setup)
+        self._payload = _payload_here(setup)
         self._programs = {rank: setup.planned.program(rank) for rank in self._payload.ranks}
         self._connected = False  # the steps have run
         self._block_k = 1

@@ -31,6 +31,8 @@ class CounterReader:
     def __init__(self, setup: VisitSetup) -> None:
         self._communicator = setup.communicator
         self._layout = Layout.parse(setup.planned.case.layout)
+        # a simulated world sends nothing over this host's network cards
+        self._uses_network = self._layout.nodes > 1 and setup.planned.case.engine != "virtual"
         self._rank = setup.control.rank
         self._measured = MeasuredCounters()
         self._readings: list[CounterReading] = []
@@ -58,7 +60,7 @@ class CounterReader:
     def _read(self, phase: str) -> None:
         begin_ns = now_ns()
         counters = self._communicator.counters()
-        if self._layout.nodes > 1:
+        if self._uses_network:
             counters = counters | byte_counters()
         counters = counters | self._measured.reading(counters, phase)
         if counters:

@@ -309,8 +309,8 @@ class _Planner:
     benchmark: Benchmark
     # by all variables but the pair, and whether that is one rank
     _paired_programs: dict[tuple[Case, bool], Program] = field(default_factory=dict)
-    # by all variables but the pair, and whether the rank is its first and its second
-    _paired_buffers: dict[tuple[Case, bool, bool], tuple[BufferSpec, ...]] = field(
+    # by all variables but the pair, then by whether the rank is its first and its second
+    _paired_buffers: dict[Case, dict[tuple[bool, bool], tuple[BufferSpec, ...]]] = field(
         default_factory=dict
     )
 
@@ -438,14 +438,14 @@ class _Planner:
         case = planned.case
         if not case.pairs:
             return {rank: planned.buffers(rank) for rank in planned.active}
-        key = replace(case, pair=None)
+        of_positions = self._paired_buffers.setdefault(replace(case, pair=None), {})
         specs = {}
         for pair in case.pairs:
             for rank in pair:
-                position = (key, rank == pair[0], rank == pair[1])
-                if position not in self._paired_buffers:
-                    self._paired_buffers[position] = planned.buffers(rank)
-                specs[rank] = self._paired_buffers[position]
+                position = (rank == pair[0], rank == pair[1])
+                if position not in of_positions:
+                    of_positions[position] = planned.buffers(rank)
+                specs[rank] = of_positions[position]
         return specs
 
 

@@ -3,6 +3,7 @@ at its end."""
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -17,18 +18,20 @@ from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.protocols import Entry
 from commbench.core.states import case_status
-from commbench.results.columns import CASES, INTERRUPTED
+from commbench.results.columns import INTERRUPTED
 from commbench.world.output import Reporter
 from commbench.world.recovery import EarlierVisits
 from commbench.writers.fan_out import FanOut
 
 from .conditions import Conditions
+from .rounds import MeasuredRound, is_recorded_together
 from .rows import count_table, row, row_ids, sample_table, single_cases, split_rounds
 from .samples import Failure, Outcome, Refused, Samples
 from .time_limits import visit_rule
 from .visits import KEPT_TIMES, LEAST_KEPT_TIMES, CaseRecord
 
 BAD = ("failed", "invalid")
+HELD_S = 0.2  # that rounds of a simulated world wait to be written; each lasts milliseconds
 EMPTY_TABLE: Mapping[str, NDArray[Any]] = {}
 Visited = list[tuple[Planned, list[CaseRecord]]]
 
@@ -50,6 +53,7 @@ class Recorder:
         self._left_s = 0.0  # that finished cases have not used of their time in this launch
         self.rows: dict[str, dict[str, Any]] = {}  # by case_id, the newest
         self._unwritten: list[Entry] = []  # of the pairs of a round, which are written together
+        self._flushed_s = 0.0  # when rows were last written, by time.monotonic()
         self._ended_rows: list[dict[str, Any]] = []  # that the reporter has not seen
         self.writers = FanOut.storing(settings.writers)
         self.reporter = Reporter()
@@ -79,6 +83,10 @@ class Recorder:
         """A row for the case, or for each pair of a round. One that is refused in a later visit
         keeps its visits."""
         with self.lock:
+            if isinstance(outcome, Samples) and self._can_add_round(planned, outcome):
+                self._add_round(MeasuredRound(planned, conditions, started), outcome)
+                self._flush_round(is_simulated=planned.case.engine == "virtual")
+                return
             for single, part in split_rounds(planned, outcome):
                 if isinstance(part, Samples):
                     self._add_visit(single, part, conditions, started)
@@ -211,6 +219,7 @@ class Recorder:
     def close(self, status: str, exit_status: int, reason: str | None) -> None:
         """End the writers, which merge their parts, write run.json and print the table."""
         with self.lock:
+            self._flush()
             finished = datetime.now(timezone.utc).isoformat()
             self._run.setdefault("memory", {})["peak_bytes"] = resident_bytes(peak=True)
             self._run |= {
@@ -227,15 +236,12 @@ class Recorder:
     ) -> None:
         case_id = planned.case.case_id
         run_id = self._run["run_id"]
-        record = self._records.get(case_id)
-        if record is None:
-            record = CaseRecord(self._kept_times, self._settings.timing.z)
-        elif self._settings.timing.is_soak:
+        record = self._record_of(case_id)
+        if record.visits and self._settings.timing.is_soak:
             record = record.restarted()
         self._records[case_id] = record
         samples = record.add(planned, samples, self._segment)
-        now_s = time.monotonic()  # the wall clock may be set during the run
-        record.visits_s = record.earlier_visits_s + now_s - self._begun_s.setdefault(case_id, now_s)
+        self._note_time(case_id, record)
         if samples.wrong_elements:
             record.stop_reason = samples.stop_reason
         else:
@@ -243,9 +249,62 @@ class Recorder:
             record.stop_reason = rule.stop_reason(record, self._launch, samples.stop_reason)
         tables = (
             sample_table(planned, samples, run_id, record.last_visit),
-            count_table(planned, samples, run_id),
+            count_table(case_id, samples, run_id),
         )
         self._write_row(planned, record, conditions, started, *tables)
+
+    def _can_add_round(self, planned: Planned, samples: Samples) -> bool:
+        """Whether these are the samples of a round whose pairs have been visited alike."""
+        if self._settings.timing.is_soak or not is_recorded_together(planned, samples):
+            return False
+        known = [self._records.get(case_id) for case_id in row_ids(planned)]
+        numberings = [None if record is None else record.numbering for record in known]
+        return all(numbering == numberings[0] for numbering in numberings)
+
+    def _add_round(self, measured: MeasuredRound, samples: Samples) -> None:
+        """A visit of each pair of a round."""
+        planned = measured.planned
+        case_ids = row_ids(planned)
+        records = [self._record_of(case_id) for case_id in case_ids]
+        self._records |= zip(case_ids, records, strict=True)
+        first = records[0]
+        run_id = self._run["run_id"]
+        numbered = first.numbered(samples)
+        tables = measured.tables(numbered, run_id, first.last_visit + 1)
+        counts = measured.counts(samples)
+        rule = visit_rule(planned, self._settings)
+        for index, times in enumerate(measured.times(samples)):
+            record = records[index]
+            own = replace(numbered, counts=counts[index]) if samples.counts else numbered
+            record.number_like(first)
+            record.count_visit(planned, own, times, self._segment)
+            self._note_time(case_ids[index], record)
+            record.stop_reason = rule.stop_reason(record, self._launch, samples.stop_reason)
+            started = self._started.setdefault(case_ids[index], measured.started)
+            values = measured.row(index, record) | {"started_at": started}
+            counters = count_table(case_ids[index], own, run_id)
+            self._keep_row(planned, values, tables[index], counters)
+        # rows stay until the end: else each collection looks at those of all rounds
+        gc.collect(1)
+        gc.freeze()
+
+    def _flush_round(self, is_simulated: bool) -> None:
+        """Pass the rows of a round to the writers, those of a simulated world with the rows of
+        rounds before it."""
+        now_s = time.monotonic()
+        if not is_simulated or now_s > self._flushed_s + HELD_S:
+            self._flushed_s = now_s
+            self._flush()
+
+    def _record_of(self, case_id: str) -> CaseRecord:
+        """The visits of a row; empty before the first."""
+        known = self._records.get(case_id)
+        return known or CaseRecord(self._kept_times, self._settings.timing.z)
+
+    def _note_time(self, case_id: str, record: CaseRecord) -> None:
+        """How long the visits of a row have taken."""
+        now_s = time.monotonic()  # the wall clock may be set during the run
+        record.visits_s = record.earlier_visits_s + now_s - self._begun_s.setdefault(case_id, now_s)
 
     def _write_row(
         self,
@@ -256,16 +315,24 @@ class Recorder:
         samples: Mapping[str, NDArray[Any]] = EMPTY_TABLE,
         counters: Mapping[str, NDArray[Any]] = EMPTY_TABLE,
     ) -> None:
-        identity = {
+        started = self._started.setdefault(planned.case.case_id, started)  # of the first visit
+        self._keep_row(planned, row(planned, outcome, conditions, started), samples, counters)
+
+    def _keep_row(
+        self,
+        planned: Planned,
+        values: dict[str, Any],
+        samples: Mapping[str, NDArray[Any]] = EMPTY_TABLE,
+        counters: Mapping[str, NDArray[Any]] = EMPTY_TABLE,
+    ) -> None:
+        """Keep a row until it is passed to the writers with the others of its case."""
+        values |= {
             "run_id": self._run["run_id"],
             "sweep_id": self._run["sweep_id"],
             "launch": self._settings.launch,
             "label": self._settings.label,
             "segment": self._segment,
         }
-        started = self._started.setdefault(planned.case.case_id, started)  # of the first visit
-        values = row(planned, outcome, conditions, started) | identity
-        values = {column.name: values[column.name] for column in CASES}
         reason = values["stop_reason"]
         if reason is not None and self._launches_left:
             values["stop_reason"] = INTERRUPTED
@@ -277,14 +344,14 @@ class Recorder:
         self._ended_rows.append({**values, "stop_reason": reason})
 
     def _flush(self) -> None:
-        """Pass the rows of a case to the writers."""
+        """Pass the rows that wait to the writers, and say that they have ended."""
         entries = self._unwritten
         finished = self._ended_rows
         self._unwritten = []
         self._ended_rows = []
         self.writers.cases(entries)
-        for values in finished:
-            self.reporter.finished(values)
+        if finished:
+            self.reporter.finished(finished)
 
     def _keep_visits(
         self, planned: Planned, reason: str, conditions: Conditions, started: datetime

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
 from commbench.core.variables import Case
-from commbench.hardware.link_limits import COPY, HOST_COPY, bandwidth_limit
+from commbench.hardware.link_limits import COPY, HOST_COPY, Limit, bandwidth_limit
 from commbench.hardware.nvml import throttled
 from commbench.results.columns import CASES, VARIABLES
 
@@ -56,6 +58,133 @@ LINE_RATE_RATIO = 63 / 48
 SUMMED_BY_SWITCH = (NVLS, "LDMC")  # kernels for symmetric memory: AllReduce_RSxLDMC_AGxSTMC
 
 
+@dataclass(frozen=True)
+class RowFacts:
+    """What is known of a row besides its times. Each fact is found out once, for all pairs of a
+    round that share it."""
+
+    planned: Planned
+    conditions: Conditions
+
+    @cached_property
+    def base(self) -> dict[str, Any]:
+        """All columns, without those of a result."""
+        planned = self.planned
+        conditions = self.conditions
+        layout = Layout.parse(planned.case.layout)
+        nodes = conditions.world.nodes_of(planned.members)
+        hosts = {name for node, name in enumerate(conditions.hosts) if node in nodes}
+        values: dict[str, Any] = {column.name: None for column in CASES}
+        values |= {column.name: getattr(planned.case, column.name) for column in VARIABLES}
+        return values | {
+            "case_id": planned.case.case_id,
+            "order": planned.order,
+            "warnings": [],
+            "hosts": " ".join(sorted(hosts)) or None,
+            "nodes": layout.nodes,
+            "ranks_per_node": layout.ranks_per_node,
+            "world_size": layout.size,
+            "library_version": version_of(planned.case.library),
+            **ends_of_pair(planned.case.pair),
+            **({} if planned.skip else conditions.evidence.of(planned)),
+        }
+
+    @cached_property
+    def limit(self) -> Limit | None:
+        """The limit of the bus bandwidth, with its name."""
+        planned = self.planned
+        evidence = self.conditions.evidence
+        return bandwidth_limit(
+            planned,
+            evidence.wires(planned),
+            self.conditions.world.node_of,
+            evidence.gpus,
+            evidence.topologies,
+            evidence.copy_gb_per_s,
+            self.conditions.core_copy_gb_per_s(self.copied_bytes),
+            evidence.nvlink_joins_nodes(planned),
+        )
+
+    @cached_property
+    def copied_bytes(self) -> int:
+        return copied_bytes(self.planned)
+
+    @cached_property
+    def algorithm(self) -> str | None:
+        return self.conditions.evidence.algorithm(self.planned)
+
+    @cached_property
+    def bus_factor(self) -> float | None:
+        return self.planned.bus_factor
+
+    @cached_property
+    def rewrites(self) -> bool:
+        """Whether a buffer is written several times in a sample. Two ranks tell: one of them
+        receives. Not asked of pairs, which may be millions: their windows have the flag
+        one_buffer."""
+        planned = self.planned
+        programs = (planned.program(rank) for rank in planned.active[:2])
+        return not planned.case.pairs and any(program.rewrites for program in programs)
+
+    @cached_property
+    def has_reset(self) -> bool:
+        planned = self.planned
+        return any(planned.program(rank).reset for rank in planned.active)
+
+    @cached_property
+    def has_one_clock(self) -> bool:
+        """Whether the ranks start together, and their stamps can be compared: not on several nodes,
+        and not events of several GPUs."""
+        planned = self.planned
+        if planned.case.sync == "none" or len(planned.active) < 2:
+            return False
+        nodes = {self.conditions.world.node_of(planned.members[rank]) for rank in planned.active}
+        by_events = planned.case.timing_mode in EVENT_TIMED
+        return planned.case.engine == "virtual" or (len(nodes) == 1 and not by_events)
+
+    @cached_property
+    def operation(self) -> dict[str, Any]:
+        """The columns of what a sample of the operation is, and what it costs to time and to call
+        it."""
+        planned = self.planned
+        case = planned.case
+        shape = planned.shape
+        blocks = planned.benchmark.blocks(planned.size) or 1
+        by_events = case.timing_mode in EVENT_TIMED
+        # the calibrated call is a collective by the host's clock: not comparable with a send or
+        # with GPU events
+        is_calibrated = not case.pairs and not by_events
+        empty_s = self.conditions.empty_sample_s.get(case.engine)
+        overhead_s = self.conditions.overhead_s.get(case.engine)
+        return {
+            "headline": shape.headline,
+            "median_of": shape.median_of,
+            **traffic_columns(planned, self.conditions.world.node_of),
+            "bytes_per_rank": case.message_bytes // blocks or None,
+            "messages_per_call": _messages_per_call(planned, self.conditions),
+            "clock": _clock_of_times(planned),
+            "empty_sample_s": None if by_events else empty_s,
+            "overhead_s": overhead_s if is_calibrated else None,
+        }
+
+    @cached_property
+    def flags(self) -> dict[str, bool]:
+        """Flags that do not depend on a result."""
+        case = self.planned.case
+        conditions = self.conditions
+        ranks_per_node = Layout.parse(case.layout).ranks_per_node
+        threads = ranks_per_node * conditions.threads_per_rank * (case.streams or 1)
+        members = (self.planned.members[rank] for rank in self.planned.active)
+        on_nodes = Counter(conditions.world.node_of(member) for member in members)
+        return {
+            "oversubscribed": threads > conditions.cores,
+            "in_cache": (case.cache == "rotate" and self.copied_bytes < 2 * conditions.cache_bytes),
+            "rdma_unused": conditions.evidence.rdma_unused(self.planned),
+            "small_shm": any(on_nodes[node] > 1 for node in conditions.small_shm_nodes),
+            "one_buffer": case.buffers == "shared" and (case.window or 1) > 1,
+        }
+
+
 def row(
     planned: Planned,
     outcome: CaseRecord | Refused | Failure,
@@ -63,33 +192,25 @@ def row(
     started: datetime,
 ) -> dict[str, Any]:
     """One row without the identity of the run; numbers are None unless the status is ok."""
-    layout = Layout.parse(planned.case.layout)
-    nodes = conditions.world.nodes_of(planned.members)
-    hosts = {name for node, name in enumerate(conditions.hosts) if node in nodes}
-    values: dict[str, Any] = {column.name: None for column in CASES}
-    values |= {column.name: getattr(planned.case, column.name) for column in VARIABLES}
-    values |= {
-        "case_id": planned.case.case_id,
-        "order": planned.order,
-        "started_at": started,
-        "warnings": [],
-        "hosts": " ".join(sorted(hosts)) or None,
-        "nodes": layout.nodes,
-        "ranks_per_node": layout.ranks_per_node,
-        "world_size": layout.size,
-        "library_version": version_of(planned.case.library),
-        **ends_of_pair(planned.case.pair),
-        **({} if planned.skip else conditions.evidence.of(planned)),
-    }
+    return row_of(RowFacts(planned, conditions), outcome, started)
+
+
+def row_of(
+    facts: RowFacts, outcome: CaseRecord | Refused | Failure, started: datetime
+) -> dict[str, Any]:
+    """See `row`."""
+    values = facts.base | {"started_at": started}
     match outcome:
         case Refused(reason):
-            return values | {"status": "skipped", "reason": reason}
+            values |= {"status": "skipped", "reason": reason}
         case Failure(reason):
-            return values | {"status": "failed", "reason": reason}
+            values |= {"status": "failed", "reason": reason}
         case CaseRecord(wrong_elements=wrong) if wrong:
             reason = f"{wrong} elements are not what they must be; numbers are withheld"
-            return values | {"status": "invalid", "reason": reason, "wrong_elements": wrong}
-    return values | {"status": "ok", "reason": None} | _numbers(planned, outcome, conditions)
+            values |= {"status": "invalid", "reason": reason, "wrong_elements": wrong}
+        case _:
+            values |= {"status": "ok", **_numbers(facts, outcome)}
+    return values
 
 
 def split_rounds(planned: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]]:
@@ -121,9 +242,9 @@ def _of_one_node(planned: Planned, benchmark: OnEachNode, case: Case) -> Planned
     return replace(planned, case=case, benchmark=benchmark.inner, members=members)
 
 
-def row_ids(planned: Planned) -> list[str]:
+def row_ids(planned: Planned) -> tuple[str, ...]:
     """The case ids of the rows of a case."""
-    return [single.case_id for single in planned.case.single_cases]
+    return planned.case.row_ids
 
 
 # ---------------------------------------------------------------- raw tables
@@ -164,14 +285,14 @@ def sample_table(
     return {**identity, **table, "elapsed_ns": elapsed, "visit": np.full(len(elapsed), visit)}
 
 
-def count_table(planned: Planned, samples: Samples, run_id: str) -> dict[str, NDArray[Any]]:
+def count_table(case_id: str, samples: Samples, run_id: str) -> dict[str, NDArray[Any]]:
     """The columns of counters.parquet."""
     if not samples.counts:
         return {}
     lengths = [len(counts.values) for counts in samples.counts]
     return {
         "run_id": _constant(run_id, sum(lengths)),
-        "case_id": _constant(planned.case.case_id, sum(lengths)),
+        "case_id": _constant(case_id, sum(lengths)),
         "rank": np.repeat([counts.rank for counts in samples.counts], lengths),
         "t_ns": np.repeat([counts.t_ns for counts in samples.counts], lengths),
         "name": np.array(
@@ -193,18 +314,18 @@ def _constant(value: str | None, length: int) -> NDArray[np.object_]:
 # ---------------------------------------------------------------- numbers
 
 
-def _numbers(planned: Planned, record: CaseRecord, conditions: Conditions) -> dict[str, Any]:
+def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
     """Each column from one of four sources, and what is said about them together."""
     statistics = series_statistics(record.visits, record.times, record.z)
-    rates = rate_columns(planned, statistics.median, conditions)
+    rates = rate_columns(facts, statistics.median)
     numbers = (
-        series_columns(planned, record, statistics)
+        series_columns(facts.planned, record, statistics)
         | rates
-        | record_columns(planned, record, conditions)
-        | operation_columns(planned, record, conditions)
+        | record_columns(facts, record)
+        | operation_columns(facts, record)
     )
     impossible = impossible_reason(
-        planned, rates["efficiency"], rates["limit_name"], conditions.evidence.algorithm(planned)
+        facts.planned, rates["efficiency"], rates["limit_name"], facts.algorithm
     )
     reasons = (impossible, statistics.levels_text, record.broken)
     return numbers | {
@@ -212,8 +333,8 @@ def _numbers(planned: Planned, record: CaseRecord, conditions: Conditions) -> di
         "warnings": [
             *statistics.warnings,
             *(["impossible"] if impossible else []),
-            *(["last_write"] if _rewrites(planned) else []),
-            *_machine_flags(planned, record, conditions, numbers),
+            *(["last_write"] if facts.rewrites else []),
+            *_machine_flags(facts, record, numbers),
         ],
     }
 
@@ -244,37 +365,21 @@ def series_columns(
     }
 
 
-def record_columns(planned: Planned, record: CaseRecord, conditions: Conditions) -> dict[str, Any]:
+def record_columns(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
     """What rank 0 has noted in the visits: warm-up, clocks, counters, why they ended."""
+    has_skew = facts.has_one_clock and bool(record.skews_s)
     return {
         **{name: getattr(record, name) for name in RECORD_COLUMNS},
-        "visits_s": None if planned.case.engine == "virtual" else record.visits_s,
-        "skew_s": _skew_s(planned, record, conditions),
+        "visits_s": None if facts.planned.case.engine == "virtual" else record.visits_s,
+        # the time between the starts of the first and the last rank
+        "skew_s": median(record.skews_s) if has_skew else None,
     }
 
 
-def operation_columns(
-    planned: Planned, record: CaseRecord, conditions: Conditions
-) -> dict[str, Any]:
+def operation_columns(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
     """What a sample of the operation is, and what it costs to time and to call it."""
-    case = planned.case
-    shape = planned.shape
-    blocks = planned.benchmark.blocks(planned.size) or 1
-    by_events = case.timing_mode in EVENT_TIMED
-    # the calibrated call is a collective by the host's clock: not comparable with a send or with
-    # GPU events
-    is_calibrated = not case.pairs and not by_events
-    return {
-        "headline": shape.headline,
-        "median_of": shape.median_of,
-        **traffic_columns(planned, conditions.world.node_of),
-        "bytes_per_rank": case.message_bytes // blocks or None,
-        "messages_per_call": _messages_per_call(planned, conditions),
-        "operations_per_sample": shape.operations_per_sample * record.block_k,
-        "clock": _clock_of_times(planned),
-        "empty_sample_s": None if by_events else conditions.empty_sample_s.get(case.engine),
-        "overhead_s": conditions.overhead_s.get(case.engine) if is_calibrated else None,
-    }
+    operations = facts.planned.shape.operations_per_sample * record.block_k
+    return facts.operation | {"operations_per_sample": operations}
 
 
 def _messages_per_call(planned: Planned, conditions: Conditions) -> int | None:
@@ -291,62 +396,25 @@ def _clock_of_times(planned: Planned) -> str:
     return "device" if planned.case.timing_mode in EVENT_TIMED else "monotonic"
 
 
-def _rewrites(planned: Planned) -> bool:
-    """Whether a buffer is written several times in a sample. Two ranks tell: one of them receives.
-    Not asked of pairs, which may be millions: their windows have the flag one_buffer."""
-    programs = (planned.program(rank) for rank in planned.active[:2])
-    return not planned.case.pairs and any(program.rewrites for program in programs)
-
-
-def _skew_s(planned: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
-    """The time between the starts of the first and the last rank. None if they need not start
-    together, if they have no common clock (several nodes, or events of several GPUs), or if not all
-    stamps were kept."""
-    nodes = {conditions.world.node_of(planned.members[rank]) for rank in planned.active}
-    one_clock = planned.case.engine == "virtual" or (
-        len(nodes) == 1 and planned.case.timing_mode not in EVENT_TIMED
-    )
-    if (
-        planned.case.sync == "none"
-        or len(planned.active) < 2
-        or not one_clock
-        or not record.skews_s
-    ):
-        return None
-    return float(np.median(record.skews_s))
-
-
-def rate_columns(planned: Planned, median: Estimate, conditions: Conditions) -> dict[str, Any]:
+def rate_columns(facts: RowFacts, median: Estimate) -> dict[str, Any]:
     """Rates are computed from times and never averaged (Hoefler & Belli 2015, rule 3)."""
+    planned = facts.planned
     median_s = median.median_s
     operation_bytes = planned.shape.bytes_per_sample / planned.shape.operations_per_sample
-    factor = planned.bus_factor
+    factor = facts.bus_factor
     # a collective of a single rank does not communicate: in place it moves nothing, else it is a
     # copy
     alone = planned.size == 1 and factor is None and not planned.case.pairs
-    algbw = None if alone else _gb_per_s(operation_bytes, median_s)
+    moved_bytes = 0.0 if alone else operation_bytes
+    algbw = _gb_per_s(moved_bytes, median_s)
     busbw = None if factor is None or algbw is None else factor * algbw
-    evidence = conditions.evidence
-    limit_gb_per_s, limit_name = bandwidth_limit(
-        planned,
-        evidence.wires(planned),
-        conditions.world.node_of,
-        evidence.gpus,
-        evidence.topologies,
-        evidence.copy_gb_per_s,
-        conditions.core_copy_gb_per_s(copied_bytes(planned)),
-        evidence.nvlink_joins_nodes(planned),
-    ) or (None, None)
+    limit_gb_per_s, limit_name = facts.limit or (None, None)
     return {
         "algbw_gb_per_s": algbw,
-        "algbw_ci_low_gb_per_s": (
-            None if algbw is None else _gb_per_s(operation_bytes, median.high_s)
-        ),
-        "algbw_ci_high_gb_per_s": (
-            None if algbw is None else _gb_per_s(operation_bytes, median.low_s)
-        ),
+        "algbw_ci_low_gb_per_s": _gb_per_s(moved_bytes, median.high_s),
+        "algbw_ci_high_gb_per_s": _gb_per_s(moved_bytes, median.low_s),
         "busbw_gb_per_s": busbw,
-        "wire_gb_per_s": wire_gb_per_s(planned, algbw, evidence.algorithm(planned)),
+        "wire_gb_per_s": wire_gb_per_s(planned, algbw, facts.algorithm),
         "limit_gb_per_s": limit_gb_per_s,
         "limit_name": limit_name,
         "efficiency": None if busbw is None or limit_gb_per_s is None else busbw / limit_gb_per_s,
@@ -358,11 +426,10 @@ def _gb_per_s(operation_bytes: float, seconds: float | None) -> float | None:
     return operation_bytes / seconds / GB if seconds and operation_bytes else None
 
 
-def _machine_flags(
-    planned: Planned, record: CaseRecord, conditions: Conditions, numbers: Mapping[str, Any]
-) -> list[str]:
+def _machine_flags(facts: RowFacts, record: CaseRecord, numbers: Mapping[str, Any]) -> list[str]:
     """Flags about the machine and not about the series of times; `numbers` are those of the row."""
-    case = planned.case
+    case = facts.planned.case
+    conditions = facts.conditions
     median_s = numbers["median_s"]
     skew_s = numbers["skew_s"]
     if case.engine == "virtual":
@@ -373,14 +440,11 @@ def _machine_flags(
         else conditions.empty_sample_s.get(case.engine, 0.0)
     )
     sample_s = median_s * numbers["operations_per_sample"]
-    threads = (
-        Layout.parse(case.layout).ranks_per_node * conditions.threads_per_rank * (case.streams or 1)
-    )
-    on_nodes = Counter(conditions.world.node_of(planned.members[rank]) for rank in planned.active)
     late = record.late_repetitions or 0
     unmeasured_s = numbers["unmeasured_s"] or 0.0
+    is_started_together = case.sync == "barrier" and len(facts.planned.active) > 1
     raised = {
-        "oversubscribed": threads > conditions.cores,
+        "oversubscribed": facts.flags["oversubscribed"],
         "timer_limited": timer_s > VISIBLE_SHARE * sample_s,
         "python_bound": (
             case.engine == "python"
@@ -389,18 +453,17 @@ def _machine_flags(
                 or record.host_bound_share > VISIBLE_SHARE
             )
         ),
-        "in_cache": case.cache == "rotate" and copied_bytes(planned) < 2 * conditions.cache_bytes,
+        "in_cache": facts.flags["in_cache"],
         "thinned": record.thinned,
-        "rdma_unused": conditions.evidence.rdma_unused(planned),
+        "rdma_unused": facts.flags["rdma_unused"],
         "throttled": any(throttled(mask) for mask in record.throttle_masks),
-        "small_shm": any(on_nodes[node] > 1 for node in conditions.small_shm_nodes),
-        "one_buffer": case.buffers == "shared" and (case.window or 1) > 1,
-        "zero_payload": record.block_k > 1
-        and any(planned.program(rank).reset for rank in planned.active),
+        "small_shm": facts.flags["small_shm"],
+        "one_buffer": facts.flags["one_buffer"],
+        "zero_payload": record.block_k > 1 and facts.has_reset,
         "unsteady": not record.steady,
         "disturbed": record.disturbed(conditions.disturbed),
         "skewed": skew_s is not None and skew_s > VISIBLE_SHARE * sample_s,
-        "skew_unknown": skew_s is None and case.sync == "barrier" and len(planned.active) > 1,
+        "skew_unknown": skew_s is None and is_started_together,
         "clock_limited": (record.clock_error_s or 0.0) > VISIBLE_SHARE * sample_s,
         "gaps": unmeasured_s > GAPS_SHARE * (unmeasured_s + record.spent_s),
         "late_starts": late > VISIBLE_SHARE * (late + record.repetitions),
@@ -425,6 +488,8 @@ def wire_gb_per_s(
     (as in nccl-tests); a tree 2 S, its root half of that (a maintainer in NVIDIA/nccl#457); NVLS on
     one node S (n + 1) / n (NVIDIA/nccl-tests#239).
     """
+    if algbw_gb_per_s is None or algorithm is None:
+        return None
     factors = {RING: planned.bus_factor}
     if planned.operation is AllReduce:
         factors[TREE] = 2.0
@@ -433,8 +498,8 @@ def wire_gb_per_s(
             if Layout.parse(planned.case.layout).nodes == 1
             else None
         )
-    factor = factors.get((algorithm or "").upper())
-    return None if factor is None or algbw_gb_per_s is None else factor * algbw_gb_per_s
+    factor = factors.get(algorithm.upper())
+    return None if factor is None else factor * algbw_gb_per_s
 
 
 def impossible_reason(

@@ -50,6 +50,16 @@ class Counts:
 
 
 @dataclass(frozen=True, eq=False)
+class RowTimes:
+    """The times of one row in a visit, in seconds: per operation of each measured repetition, of
+    the first call, and between the starts of its ranks (None if not all stamps were kept)."""
+
+    times: Series
+    connect_s: float | None
+    skew_s: float | None
+
+
+@dataclass(frozen=True, eq=False)
 class Samples:
     """One visit of a case. `ranks` are the rows of the stamps: the ranks of the layout that took
     part.
@@ -114,6 +124,10 @@ class Samples:
         """The median difference between the ranks' starts; None if not all stamps were kept."""
         starts = self.stamps("measure")[:, :, 0]
         return float(np.median(np.ptp(starts, axis=0))) * 1e-9 if starts.size else None
+
+    def of_row(self, planned: Planned) -> RowTimes:
+        """What is counted of a case with one row."""
+        return RowTimes(self.times(planned), self.connect_s(planned), self.skew_s)
 
     @property
     def throttle_masks(self) -> set[int]:

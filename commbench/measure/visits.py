@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from commbench.core.units import format_seconds
 from commbench.results.columns import INTERRUPTED
 from commbench.world.recovery import EarlierVisits
 
-from .samples import Block, Samples
+from .samples import Block, RowTimes, Samples
 from .statistics import (
     NOISY,
     Z95,
@@ -155,22 +156,43 @@ class CaseRecord:
     def add(self, planned: Planned, samples: Samples, segment: int = 0) -> Samples:
         """Count another visit; returns its samples with blocks and repetitions numbered across
         visits."""
-        samples = replace(samples, blocks=self._renumbered(samples.blocks))
+        numbered = self.numbered(samples)
+        # it may have ended before it measured anything
+        times = None if samples.wrong_elements else samples.of_row(planned)
+        self.count_visit(planned, numbered, times, segment)
+        return numbered
+
+    def numbered(self, samples: Samples) -> Samples:
+        """The samples of the next visit, with blocks and repetitions numbered across visits."""
+        return replace(samples, blocks=self._renumbered(samples.blocks))
+
+    @property
+    def numbering(self) -> tuple[Any, ...]:
+        """What `numbered` continues."""
+        return self.last_visit, self._blocks, self._repetitions
+
+    def number_like(self, other: CaseRecord) -> None:
+        """The samples of its visits are numbered like those of another pair of its round."""
+        self._blocks = other._blocks
+        self._repetitions = dict(other._repetitions)
+
+    def count_visit(
+        self, planned: Planned, samples: Samples, row_times: RowTimes | None, segment: int
+    ) -> None:
+        """Count another visit, whose times are None if it received wrong elements."""
         self.block_k = samples.block_k
         self.compute_amount = planned.compute_amount
         self.wrong_elements = samples.wrong_elements
         self.unmeasured_s = samples.unmeasured_s
         self.last_visit += 1
-        if samples.wrong_elements:  # it may have ended before it measured anything
-            return samples
+        if row_times is None:
+            return
         if not self.visits:
-            self.first_call_s = samples.connect_s(planned)
-        times = samples.times(planned)
-        self._count(times, segment, samples.repetitions)
-        self.thinned |= times.size < (samples.repetitions or 0)
-        skew_s = samples.skew_s
-        if skew_s is not None:
-            self.skews_s.append(skew_s)
+            self.first_call_s = row_times.connect_s
+        self._count(row_times.times, segment, samples.repetitions)
+        self.thinned |= row_times.times.size < (samples.repetitions or 0)
+        if row_times.skew_s is not None:
+            self.skews_s.append(row_times.skew_s)
         self.throttle_masks |= samples.throttle_masks
         self.retransmits_of |= {
             (self.last_visit, rank): value for rank, value in samples.retransmits_of.items()
@@ -183,7 +205,6 @@ class CaseRecord:
             self.late_repetitions = samples.late_repetitions + (self.late_repetitions or 0)
         if samples.clock_error_s is not None:
             self.clock_error_s = max(samples.clock_error_s, self.clock_error_s or 0.0)
-        return samples
 
     def restarted(self) -> CaseRecord:
         """An empty record, for samples that hold all repetitions of this one. Their counters are
@@ -212,9 +233,10 @@ class CaseRecord:
 
     def _count(self, times: Series, segment: int, repetitions: int | None = None) -> None:
         """`repetitions` is the number of repetitions where `times` has only some of them."""
-        self.visits.append(
-            replace(Visit.of(times, segment, self.z), repetitions=repetitions or times.size)
-        )
+        visit = Visit.of(times, segment, self.z)
+        if repetitions and repetitions != times.size:
+            visit = replace(visit, repetitions=repetitions)
+        self.visits.append(visit)
         self.times.append(times[:: max(1, -(-times.size // self._kept))])
         self.thinned |= times.size > self._kept
 

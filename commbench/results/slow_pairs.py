@@ -21,6 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +29,7 @@ import numpy as np
 from commbench.core.layout import Layout, Pair, pairs_text
 from commbench.core.states import case_status
 from commbench.core.units import format_bytes, format_factor, format_seconds, value_text
-from commbench.core.variables import SIZES
+from commbench.core.variables import MAPS, SIZES
 
 from .columns import VARIABLES, Row, hashable
 from .flags import warnings_of
@@ -45,6 +46,8 @@ SAME_NODE = "same node"
 ACROSS_NODES = "other node"
 CLASSES = {SELF: "of a rank with itself", SAME_NODE: "on one node", ACROSS_NODES: "between nodes"}
 MATRIX_VARIABLES = tuple(column.name for column in VARIABLES if column.name != "pair")
+NO_MAPS = tuple(name for name in MATRIX_VARIABLES if name not in MAPS)
+_others = itemgetter(*NO_MAPS)
 FindingKind = Literal["rank", "slow", "asymmetric"]
 KINDS: tuple[FindingKind, ...] = ("rank", "slow", "asymmetric")  # the most helpful first
 
@@ -215,10 +218,10 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
         pair = row["pair"]
         if isinstance(pair, str) and " " not in pair:
             first, _, second = pair.partition("-")
-            key = (row.get("run_id"), *(hashable(row[name]) for name in MATRIX_VARIABLES))
+            key = (row.get("run_id"), *_others(row), *(hashable(row[name]) for name in MAPS))
             groups.setdefault(key, {})[int(first), int(second)] = row
     grouped = [
-        Matrix(key[0], dict(zip(MATRIX_VARIABLES, key[1:], strict=True)), group)
+        Matrix(key[0], dict(zip((*NO_MAPS, *MAPS), key[1:], strict=True)), group)
         for key, group in groups.items()
     ]
     by_size: dict[tuple[Any, ...], list[Matrix]] = {}
@@ -232,9 +235,13 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
 
 
 def findings(rows: Iterable[Row]) -> list[Finding]:
+    """See `findings_in`."""
+    return findings_in(matrices(rows))
+
+
+def findings_in(compared: Sequence[Matrix]) -> list[Finding]:
     """Ranks first, then slow pairs, then asymmetric ones; the worst of each kind first, each at its
     worst size."""
-    compared = matrices(rows)
     at_sizes: dict[tuple[Any, ...], list[Finding]] = {}
     for matrix in compared:
         for finding in _findings_of(matrix, compared):

@@ -27,7 +27,7 @@ from commbench.core.states import case_status
 from commbench.core.terminal import TERMINAL, Terminal, printable
 from commbench.core.units import format_seconds
 from commbench.core.variables import Case
-from commbench.results.columns import UNFINISHED, case_text
+from commbench.results.columns import UNFINISHED, Row, case_text
 
 from .printing import SafeStream
 
@@ -203,17 +203,20 @@ class Reporter:
         self._state.current = case_text(vars(case))
         self._show()
 
-    def finished(self, row: Mapping[str, Any]) -> None:
-        """A visit of a case has ended."""
-        case_id = row["case_id"]
-        again = case_id in self._finished  # written with another warning
-        self._count(case_id, row.get("visits") or 1, row["stop_reason"] not in UNFINISHED)
-        text = case_text(row)
-        ok = case_status(row) == "ok"
-        self._state.last = f"{text} {format_seconds(row['median_s']) if ok else row['status']}"
-        if not self._has_parent and self._bar is None and case_id in self._finished and not again:
-            result = format_seconds(row["median_s"]) if ok else f"{row['status']}: {row['reason']}"
-            line = f"[{len(self._finished)}/{self._state.cases}] {text}: {result}"
+    def finished(self, rows: Sequence[Row]) -> None:
+        """A visit of a case has ended; a round of pairs and nodes at once have several rows."""
+        ended = []
+        for row in rows:
+            case_id = row["case_id"]
+            again = case_id in self._finished  # written with another warning
+            self._count(case_id, row.get("visits") or 1, row["stop_reason"] not in UNFINISHED)
+            ended += [row] if case_id in self._finished and not again else []
+        slowest = max(rows, key=lambda row: row["median_s"] or 0.0)
+        number = format_seconds(slowest["median_s"])
+        result = number if case_status(slowest) == "ok" else slowest["status"]
+        self._state.last = f"{case_text(slowest)} {result}"
+        if ended and not self._has_parent and self._bar is None:
+            line = f"[{len(self._finished)}/{self._state.cases}] {_ended_text(ended)}"
             print(printable(line).replace("\n", " "), file=sys.stderr, flush=True)
         self._show()
 
@@ -279,6 +282,21 @@ class Reporter:
         if self._has_parent and isinstance(sys.stderr, SafeStream):
             line = json.dumps(state).encode()
             sys.stderr.write_bytes(MARK + LINE_KINDS["progress"] + line + b"\n")
+
+
+def _ended_text(rows: Sequence[Row]) -> str:
+    """A case and its result; of rows that were measured at once how many there are, the fastest and
+    the slowest."""
+    failed = next((row for row in rows if case_status(row) != "ok"), None)
+    first = failed or rows[0]
+    if failed is not None:
+        result = f"{first['status']}: {first['reason']}"
+    else:
+        seconds = [row["median_s"] for row in rows]
+        ends = dict.fromkeys((format_seconds(min(seconds)), format_seconds(max(seconds))))
+        result = " to ".join(ends)
+    rest = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    return f"{case_text(first)}{rest}: {result}"
 
 
 # ---------------------------------------------------------------- in the parent

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from commbench.results.flags import DOUBT_MARK, binding_text, doubts_of, is_boun
 from commbench.results.group_gains import gain_text
 from commbench.results.overlaps import overlap_text
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
-from commbench.results.slow_pairs import FACTOR, SPREADS, Matrix, findings, matrices
+from commbench.results.slow_pairs import FACTOR, SPREADS, Matrix, findings_in, matrices
 from commbench.world.launch import SIDE_BY_SIDE
 from commbench.world.output import print_draft
 
@@ -194,17 +195,23 @@ def run_text(
 ) -> str:
     """Title, tables, matrices of many pairs; below them, with `foot`, what the numbers are, which
     are in doubt (with `flags`, why) and what has none; slow or asymmetric pairs."""
+    values = {
+        name: _shown_values(rows, name) for name in dict.fromkeys((*SHOWN_VARIABLES, *CONSTANT))
+    }
+    title = terminal.paragraph(_run_title(run, rows, values))
     if not rows:
-        return f"{terminal.paragraph(_run_title(run, rows))}\nno case is finished\n"
+        return f"{title}\nno case is finished\n"
+    varying = [name for name, shown in values.items() if len(shown) > 1]
+    all_matrices = matrices(rows)
     shown_matrices = sorted(
-        filter(is_matrix, matrices(rows)),
+        filter(is_matrix, all_matrices),
         key=lambda matrix: row_order(next(iter(matrix.rows.values()))),
     )
     in_matrix = {id(row) for matrix in shown_matrices for row in matrix.rows.values()}
     listed = sorted((row for row in rows if id(row) not in in_matrix), key=row_order)
-    series = _rows_by_series(rows, listed)
-    parts = [terminal.styled(terminal.paragraph(_run_title(run, rows)), "bold")]
-    parts += _tables(rows, listed, shown_matrices, terminal) if tables else []
+    series = _rows_by_series(rows, listed, varying)
+    parts = [terminal.styled(title, "bold")]
+    parts += _tables(rows, listed, shown_matrices, varying, terminal) if tables else []
     if foot:
         # without tables there is no number to doubt here: they stand below those of all jobs
         doubts = doubt_texts(rows, str(run["folder"])) if tables and not flags else []
@@ -221,18 +228,20 @@ def run_text(
     parts += [f"\n{text}" for text in derived if text]
     row_of = {row["case_id"]: row for row in rows} if time_lines else {}
     for case_id, line in (time_lines or {}).items():
-        title = case_text(row_of[case_id]) if case_id in row_of else case_id
-        parts += [f"\n{text}"] if (text := line.text(title, terminal)) else []
-    return "\n".join([*parts, *_finding_lines(run, rows, terminal)]) + "\n"
+        name = case_text(row_of[case_id]) if case_id in row_of else case_id
+        parts += [f"\n{text}"] if (text := line.text(name, terminal)) else []
+    return "\n".join([*parts, *_finding_lines(run, all_matrices, terminal)]) + "\n"
 
 
 def _tables(
     rows: Sequence[Row],
     listed: Sequence[Row],
     shown_matrices: Sequence[Matrix],
+    varying: Sequence[str],
     terminal: Terminal,
 ) -> list[str]:
-    """The table of the listed rows, one for each clock; then the matrices."""
+    """The table of the listed rows, one for each clock; then the matrices. `varying` are the
+    variables in which rows differ."""
     parts = []
     modes = dict.fromkeys(row["timing_mode"] for row in listed)
     # times of different clocks are never in one table
@@ -241,20 +250,20 @@ def _tables(
             parts.append(f"timing_mode {mode}: {CLOCKS.get(mode, '')}")
         alike = [row for row in listed if mode in (None, row["timing_mode"])]
         if alike or not shown_matrices:
-            parts.append(_rows_table(rows, alike, terminal))
+            parts.append(_rows_table(rows, alike, varying, terminal))
             parts += [""] if shown_matrices or mode is not None else []
-    named = [name for name in CONSTANT if not _is_constant(rows, name)]
+    named = [name for name in CONSTANT if name in varying]
     for matrix in shown_matrices:
         text = matrix_text(matrix, named, terminal.width or WIDEST_MATRIX)
         parts.append(f"{printable(text)}\n")
     return parts
 
 
-def _rows_table(rows: Sequence[Row], listed: Sequence[Row], terminal: Terminal) -> str:
+def _rows_table(
+    rows: Sequence[Row], listed: Sequence[Row], varying: Sequence[str], terminal: Terminal
+) -> str:
     """The listed rows, without columns that all rows share or that say nothing."""
-    names = [
-        name for name in SHOWN_VARIABLES if name == "benchmark" or not _is_constant(rows, name)
-    ]
+    names = [name for name in SHOWN_VARIABLES if name == "benchmark" or name in varying]
     texts = {name: [text(row) for row in listed] for name, (_, text) in CONSOLE_CELLS.items()}
     level = table_level(level_of(row) for row in rows if row["ci_low_s"] is not None)
     texts["interval"] = [
@@ -289,11 +298,15 @@ def _silent_columns(listed: Sequence[Row], texts: Mapping[str, Sequence[str]]) -
     return silent
 
 
-def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Terminal) -> list[str]:
+def _finding_lines(
+    run: Mapping[str, Any], compared: Sequence[Matrix], terminal: Terminal
+) -> list[str]:
     """A line for each rank and pair that differs from its class; the pairs of a slow rank are left
     out."""
     shown = [
-        finding for finding in findings(rows) if finding.kind != "slow" or finding.rank is None
+        finding
+        for finding in findings_in(compared)
+        if finding.kind != "slow" or finding.rank is None
     ]
     lines = [f"  {finding.text_with_host(run)}" for finding in shown[:MOST_FINDINGS]]
     if len(shown) > MOST_FINDINGS:
@@ -311,7 +324,9 @@ def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Termin
 # ---------------------------------------------------------------- title and meaning
 
 
-def _run_title(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _run_title(
+    run: Mapping[str, Any], rows: Sequence[Row], values: Mapping[str, Sequence[Any]]
+) -> str:
     world = run["world"]
     parts = [
         f"{run['backend']['name']} ({run['backend'].get('library', '')})",
@@ -319,26 +334,28 @@ def _run_title(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
     ]
     parts += [plural(world["nodes"], "node", "nodes"), f"timing {run['timing']}"]
     for name in CONSTANT:
-        value = next(filter(None, (_variable_text(row, name) for row in rows)), None)
-        parts += [f"{name} {value}"] if value is not None and _is_constant(rows, name) else []
+        if len(values[name]) == 1:
+            parts.append(f"{name} {_short_text(name, values[name][0])}")
     has_processes = any(row["engine"] != "virtual" for row in rows)
     parts += [text] if has_processes and (text := binding_text(run)) else []
     return ", ".join([*parts, *([f"label {run['label']}"] if run["label"] else [])])
 
 
-def _value_or_none(row: Row, name: str) -> Any:
-    """The value of a variable; None for a default that is not shown."""
-    return None if is_usual(name, row[name]) else row[name]
-
-
-def _is_constant(rows: Sequence[Row], name: str) -> bool:
-    return len({_value_or_none(row, name) for row in rows} - {None}) < 2
+def _shown_values(rows: Sequence[Row], name: str) -> list[Any]:
+    """The values of a variable that are shown, each once."""
+    distinct = dict.fromkeys(map(itemgetter(name), rows))
+    return [value for value in distinct if not is_usual(name, value)]
 
 
 def _variable_text(row: Row, name: str) -> str:
-    """The value in a title or a cell; many pairs at once are shortened."""
-    value = _value_or_none(row, name)
-    return "" if value is None else short_pairs(value) if name == "pair" else str(value)
+    """The value in a cell; empty for one that is not shown."""
+    value = row[name]
+    return "" if is_usual(name, value) else _short_text(name, value)
+
+
+def _short_text(name: str, value: Any) -> str:
+    """Many pairs at once are shortened."""
+    return short_pairs(value) if name == "pair" else str(value)
 
 
 def _numberings(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
@@ -349,13 +366,13 @@ def _numberings(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     return [text for text in texts if text is not None]
 
 
-def _rows_by_series(rows: Sequence[Row], listed: list[Row]) -> RowsBySeries:
+def _rows_by_series(rows: Sequence[Row], listed: list[Row], varying: Sequence[str]) -> RowsBySeries:
     """The listed rows by the text of the variables in which they differ, "" where all are one
     series.
 
     A window is no such variable: it shrinks with the message.
     """
-    names = [name for name in CONSTANT if name != "window" and not _is_constant(rows, name)]
+    names = [name for name in CONSTANT if name != "window" and name in varying]
     several = len({row["benchmark"] for row in rows}) > 1
     series: dict[str, list[Row]] = {}
     for row in listed:

@@ -32,6 +32,7 @@ from commbench.measure.conditions import Conditions
 from commbench.measure.counters import MeasuredCounters
 from commbench.measure.plan import plan
 from commbench.measure.rows import (
+    RowFacts,
     impossible_reason,
     operation_columns,
     rate_columns,
@@ -351,11 +352,12 @@ def test_each_number_of_a_row_is_computed_in_one_place() -> None:
     record = CaseRecord()
     record.add(planned, measured)
     statistics = series_statistics(record.visits, record.times, record.z)
+    facts = RowFacts(planned, AROUND)
     sources = (
         series_columns(planned, record, statistics),
-        rate_columns(planned, statistics.median, AROUND),
-        record_columns(planned, record, AROUND),
-        operation_columns(planned, record, AROUND),
+        rate_columns(facts, statistics.median),
+        record_columns(facts, record),
+        operation_columns(facts, record),
     )
     computed = [name for columns in sources for name in columns]
     assert len(computed) == len(set(computed))

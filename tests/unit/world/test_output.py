@@ -65,7 +65,7 @@ reporter.begin({"cases": 4, "at_most_s": 2.0, "folder": "/results"})
 for number in (1, 2):
     row = {"case_id": number, "benchmark": "barrier", "layout": "1x2", "pair": None,
            "message_bytes": 0, "status": "ok", "median_s": 5e-6, "visits": 1, "stop_reason": "ci"}
-    reporter.finished(row)
+    reporter.finished([row])
 time.sleep(0.6)
 print("no end of line", end="")
 subprocess.run(["printf", "of a library\\nwithout an end"])
@@ -198,7 +198,7 @@ def test_a_case_is_finished_after_its_last_visit(
         "status": "ok",
     }
     for visits, reason in ((1, "interrupted"), (2, "interrupted"), (3, "ci")):
-        reporter.finished({**row, "median_s": 2e-6, "visits": visits, "stop_reason": reason})
+        reporter.finished([{**row, "median_s": 2e-6, "visits": visits, "stop_reason": reason}])
     lines = capsys.readouterr().err.splitlines()
     assert lines == [f"1 case, at most 2.00 s: {tmp_path}", "[1/1] barrier 1x2: 2.00 us"]
 
@@ -217,7 +217,7 @@ def test_passes_and_their_cases_are_counted(
     for case_id, number, reason in visits:
         row = {"case_id": case_id, "benchmark": case_id, "layout": "1x2", "pair": None}
         row |= {"message_bytes": 8, "status": "ok", "median_s": 2e-6, "visits": number}
-        reporter.finished(row | {"stop_reason": reason or "interrupted"})
+        reporter.finished([row | {"stop_reason": reason or "interrupted"}])
         state = reporter._state
         shown.append((state.number, state.done))
     assert shown == [(1, 1), (2, 0), (2, 1), (3, 1), (3, 2)]
