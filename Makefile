@@ -12,7 +12,7 @@ FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests --include='test_*.py')
 BENCH = timing=quick timing.case_s=0.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check coverage locate jobs perf faults mutations figures gpu-check gpu-wheels image-test clean
+.PHONY: help bench test test-long check coverage locate jobs perf side-by-side faults mutations figures gpu-check gpu-wheels image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ jobs: $(VENV)/test ## training jobs on gloo against the replay of their traces, 
 
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/
 	$(BIN)/python tools/perf
+
+side-by-side: $(VENV)/test ## OSU (OPENMPI=DIR, MPICH=DIR: built for each), iperf3 and commbench in turn; rewrites docs/side_by_side.md
+	$(BIN)/python tools/perf/side_by_side.py $(if $(call given,OPENMPI),--openmpi $(call given,OPENMPI)) $(if $(call given,MPICH),--mpich $(call given,MPICH))
 
 faults: $(VENV)/test ## every fault in every world and phase, about a quarter of an hour; rewrites docs/faults.md
 	$(BIN)/python tools/faults

@@ -38,7 +38,7 @@ from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline
 from commbench.results.columns import grouped, row_order
-from commbench.results.load import run_tables
+from commbench.results.load import load_run, run_tables
 from commbench.results.run_folder import new_folder, read_record
 from commbench.world.control import hosted_world
 from commbench.world.launch import SIDE_BY_SIDE, exported
@@ -132,11 +132,13 @@ class Sweep:
 
         folders = [ended.folder for ended in self._ended.values() if ended.folder is not None]
         rows = []
+        records = []
         for folder in folders:
             with suppress(CommbenchError):
                 rows += rows_of(folder)
+                records.append(load_run(folder))
         if any(case_status(row) == "ok" for row in rows):
-            print(pivot_text(rows, Terminal.of(sys.stdout)), flush=True)
+            print(pivot_text(rows, Terminal.of(sys.stdout), records), flush=True)
         if len(self._ended) < len(self._jobs) or any(
             ended.status for ended in self._ended.values()
         ):

@@ -23,7 +23,7 @@ from commbench.core.units import format_number, natural_key, plural, value_text
 from commbench.core.variables import TABLE, is_number
 from commbench.report.fit import FAMILY_VARIABLES, OF_BACKEND, by_window, varying
 from commbench.results.columns import Row, hashable, row_order
-from commbench.results.flags import DOUBT_MARK, doubts_of
+from commbench.results.flags import DOUBT_MARK, different_bindings, doubts_of
 from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.run_folder import resume_command
 from commbench.writers.console import run_text
@@ -78,7 +78,7 @@ def show(words: list[str]) -> int:
     every = [row for run_rows in rows.values() for row in run_rows]
     several = len({row["backend"] for row in every}) > 1
     if options.form == CONSOLE and several and not options.flags:
-        sys.stdout.write(f"{pivot_text(every, terminal)}\n")
+        sys.stdout.write(f"{pivot_text(every, terminal, [*map(load_run, runs)])}\n")
         return 0
     for run, run_rows in rows.items():
         text = shown_text(run, run_rows, options.form, terminal, options.flags)
@@ -120,9 +120,11 @@ def shown_text(
     return run_text(record, list(rows), terminal, soaks, flags=flags)
 
 
-def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
+def pivot_text(
+    rows: Sequence[Row], terminal: Terminal, records: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """Sizes by backends, a table for each point of the other variables; launches are merged to
-    their median."""
+    their median. `records` are those of the runs."""
     measured, shared_notes = _without_shared_env([row for row in rows if case_status(row) == "ok"])
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(measured, key=row_order):
@@ -147,7 +149,8 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
         head = terminal.styled(terminal.paragraph(head), "bold")
         parts.append(f"{head}\n{_pivot(listed, headings, rate, terminal)}\n")
     lost = len(rows) - len(measured)
-    notes = [*shared_notes, *doubt_texts(measured, "RUN")]
+    notes = [*shared_notes, *filter(None, [different_bindings(records)])]
+    notes += doubt_texts(measured, "RUN")
     notes += (
         [f"{plural(lost, 'case has', 'cases have')} no number: commbench report names why"]
         if lost

@@ -83,13 +83,17 @@ class Terminal:
         return f"\x1b[{COLORS[color]}m{text}\x1b[0m" if self.color and text else text
 
     def paragraph(self, text: str, indent: str = "    ") -> str:
-        """The printable text: on a terminal wrapped to its width, with further lines indented;
-        otherwise one line."""
+        """The printable text: on a terminal wrapped to its width between words, so that a path can
+        be copied, with further lines indented; otherwise one line."""
         text = printable(text)
         if self.width is None:
             return " ".join(text.split("\n"))
         return textwrap.fill(
-            text, max(self.width, 2 * LEAST_TEXT), subsequent_indent=indent, break_on_hyphens=False
+            text,
+            max(self.width, 2 * LEAST_TEXT),
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+            break_long_words=False,
         )
 
 

@@ -57,6 +57,7 @@ from .transports import library_record
 from .visit_setup import VisitSetup
 from .window import GlobalClocks
 
+ONE_LAUNCH = "only worlds that commbench starts are started again, so this run has one launch"
 SINGLE = CaseGroup((0,))  # of rank 0 alone
 
 
@@ -70,7 +71,10 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
     cores = sorted(os.sched_getaffinity(0))
     quota = resource_limits.cpu_limit_cores()
     binding = bind_rank(settings.bind, world, settings.backend.threads_per_rank)
-    if not request.has_parent:  # nobody is there to start another world
+    launches = settings.timing.launches
+    if not request.has_parent and launches > 1:  # nobody is there to start another world
+        if world.rank == 0:
+            print_error(f"timing.launches={launches}: {ONE_LAUNCH}")
         settings = replace(settings, timing=replace(settings.timing, launches=1))
     if not settings.layouts:
         layout = Layout.of_all(world)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from commbench.core.states import RunStatus, status_of_run
 from commbench.core.units import natural_key, plural
 from commbench.results.columns import UNFINISHED
-from commbench.results.flags import DOUBTFUL, FLAGS, warnings_of
+from commbench.results.flags import DOUBTFUL, FLAGS, different_bindings, warnings_of
 from commbench.results.load import plain
 from commbench.results.run_folder import resume_command
 
@@ -72,9 +72,14 @@ def unfinished_sentences(
     return sentences
 
 
-def trust(cases: pd.DataFrame) -> str:
-    """How many measured cases have a warning that casts doubt on their number, and the most
-    frequent warnings."""
+def trust(cases: pd.DataFrame, records: Iterable[Record] = ()) -> str:
+    """How many measured cases have a warning that casts doubt on their number, the most frequent
+    warnings, and whether the ranks of one backend were bound and those of another were not."""
+    bindings = different_bindings(records)
+    return " ".join(filter(None, (_doubts(cases), bindings and f"{bindings}.")))
+
+
+def _doubts(cases: pd.DataFrame) -> str:
     warnings = cases.loc[cases["status"] == "ok", "warnings"]
     measured = [warnings_of({"warnings": plain(flags)}) for flags in warnings]
     doubted = [flags & DOUBTFUL for flags in measured if flags & DOUBTFUL]

@@ -92,7 +92,7 @@ def page(summary: Summary, raw: RawData, gate: GateResult | None = None) -> str:
         "unfinished": summary.unfinished,
         "verdicts": summary.verdicts(),
         "headline": headline(summary.combined, summary.soaks),
-        "trust": trust(results.cases),
+        "trust": trust(results.cases, results.records),
         "intervals": summary.interval_note(),
     }
     return (

@@ -450,7 +450,7 @@ def summary_text(summary: Summary, top: int) -> str:
     title = counts_text(summary.results)
     launching = "Cost of launching a call: waiting for it, and replaying it"
     fit_heads = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "misses up to")
-    doubt = trust(summary.results.cases)
+    doubt = trust(summary.results.cases, summary.results.records)
     answers = [*summary.unfinished, *summary.verdicts(), doubt, *summary.sentences()]
     comparisons = [terminal.styled("Comparisons", "bold")] if summary.results.comparisons else []
     for result in summary.results.comparisons:

@@ -183,7 +183,22 @@ def binding_text(run: Mapping[str, Any]) -> str:
     nodes = provenance.get("nodes")
     listed = nodes if isinstance(nodes, list) else []
     bindings = {str(mapping_or_empty(node).get("run.bind")) for node in listed}
+    if bindings and all(text.startswith(("core ", "numa ")) for text in bindings):
+        return "ranks bound to cores"  # where each node has one rank, or two the same cores
     return UNBOUND if bindings == {"none"} else ""
+
+
+def different_bindings(runs: Iterable[Mapping[str, Any]]) -> str:
+    """How the ranks of each backend were bound, where that differs between the runs; else empty."""
+    texts: dict[str, dict[str, None]] = {}
+    for run in runs:
+        backend = mapping_or_empty(run.get("backend")).get("name")
+        if backend and (text := binding_text(run)):
+            texts.setdefault(str(backend), {})[text] = None
+    if len({text for of_backend in texts.values() for text in of_backend}) < 2:
+        return ""
+    parts = [f"{backend}: {' and '.join(texts[backend])}" for backend in sorted(texts)]
+    return f"{'; '.join(parts)}: a part of their difference may be that"
 
 
 def is_bound(run: Mapping[str, Any]) -> bool:

@@ -40,6 +40,8 @@ LINE_KINDS = {"stdout": b"o", "stderr": b"e", "progress": b"p", "draft": b"d"}
 PIPE_BYTES = 65536  # that a pipe holds
 REDRAW_S = 0.25
 BAR_WIDTH = 10
+LAST = "  last: "
+LEAST_LAST = 16  # characters of the last case that say something
 ERASE = "\r\x1b[2K"
 
 
@@ -68,27 +70,36 @@ class State:
     last: str = ""
 
     def line(self, elapsed_s: float, width: int) -> str:
-        """One line of less than `width` characters; where it is too long, the current case goes
-        first."""
+        """One line of less than `width` characters. Where it is too long, the current case goes
+        first, then the middle of the last one, then all of it, then the bar."""
         if not self.cases:
             return printable(f"{self.current}  {_clock(elapsed_s)}")[: width - 1]
-        bar = "#" * int(BAR_WIDTH * self.share)
+        bar = f"[{'#' * int(BAR_WIDTH * self.share):-<{BAR_WIDTH}}] "
         left_s = elapsed_s / self.share - elapsed_s if self.share else 0
-        begin = [
-            f"[{bar:-<{BAR_WIDTH}}] {self.pass_text()}{self.done}/{self.cases}",
-            _clock(elapsed_s) + (f" + {_clock(left_s)}" if left_s else ""),
-        ]
-        end = [f"last: {self.last}"] if self.last else []
-        whole = printable("  ".join([*begin, self.current, *end]))
-        if len(whole) >= width and end:
-            whole = printable("  ".join([*begin, *end]))
-        return whole[: width - 1]
+        clock = _clock(elapsed_s) + (f" + {_clock(left_s)}" if left_s else "")
+        counts = f"{self.pass_text()}{self.done}/{self.cases}  {clock}"
+        last = printable(self.last)
+        whole = f"{bar}{counts}  {printable(self.current)}" + (f"{LAST}{last}" if last else "")
+        if len(whole) < width:
+            return whole
+        room = width - 1 - len(bar) - len(counts)
+        if last and room >= len(LAST) + LEAST_LAST:
+            return f"{bar}{counts}{LAST}{_without_middle(last, room - len(LAST))}"
+        return f"{bar if room >= 0 else ''}{counts}"[: width - 1]
 
     def pass_text(self) -> str:
         """`pass 2 of 3, `; empty where one is planned."""
         if self.passes == 1:
             return ""
         return f"pass {self.number}{f' of {self.passes}' if self.number <= self.passes else ''}, "
+
+
+def _without_middle(text: str, width: int) -> str:
+    """The text in `width` characters, the last 3 of 4 of them from its end, where the result is."""
+    if len(text) <= width:
+        return text
+    begin = width // 4
+    return f"{text[:begin]}..{text[len(text) - (width - begin - 2) :]}"
 
 
 def _clock(seconds: float) -> str:

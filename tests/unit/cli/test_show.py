@@ -24,7 +24,7 @@ from commbench.cli.show import pivot_text, rows_of
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.config.keys import NO_STAGE
 from commbench.core.terminal import TERMINAL, Terminal
-from commbench.results.load import find_runs
+from commbench.results.load import find_runs, load_run
 
 LARGE_PLAN_S = 1.0  # of processor time, once everything is imported
 
@@ -459,6 +459,8 @@ def test_the_readme_shows_the_backends_side_by_side() -> None:
         for row in rows
         if row["message_bytes"] in (8, 8_388_608) and row["benchmark"].startswith("p2p")
     ]
-    tables, _, _ = pivot_text(some, Terminal(140)).rpartition("\n! ")
-    _, _, doubts = pivot_text(rows, Terminal(140)).rpartition("\n! ")
+    records = [load_run(folder) for folder in folders]
+    tables, _, _ = pivot_text(some, Terminal(140), records).rpartition("\n! ")
+    _, _, doubts = pivot_text(rows, Terminal(140), records).rpartition("\n! ")
+    assert "\ngloo: ranks not bound; mpi: ranks bound to cores" in tables
     assert f"```\n{tables}\n! {doubts}\n```" in (ROOT / "README.md").read_text()

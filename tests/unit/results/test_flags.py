@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import commbench
-from commbench.results.flags import FLAGS, advice_of
+from commbench.results.flags import FLAGS, advice_of, different_bindings
 
 PACKAGE = Path(commbench.__file__).parent
 DOCUMENT = PACKAGE.parent / "docs" / "report.md"
@@ -57,3 +57,16 @@ def test_a_setting_that_is_in_effect_is_not_recommended(
     assert words in advice_of(flag, [setting, other])
     advice = advice_of(flag, [setting])
     assert advice and words not in advice and words not in FLAGS[flag].advice_in_effect
+
+
+def run_of(backend: str, **provenance: object) -> dict[str, object]:
+    return {"backend": {"name": backend}, "provenance": provenance}
+
+
+def test_backends_whose_ranks_were_bound_differently_are_named() -> None:
+    loose = run_of("gloo", nodes=[{"run.bind": "none"}])
+    bound = run_of("mpi", differences={"run.bind": {"0": "core", "1": "core"}})
+    text = different_bindings([bound, loose])
+    assert text.startswith("gloo: ranks not bound; mpi: ranks bound to cores: ")
+    assert different_bindings([loose, loose]) == ""
+    assert different_bindings([loose, run_of("simulated"), {}]) == "", "nothing is known of them"
