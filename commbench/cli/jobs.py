@@ -138,7 +138,7 @@ class Sweep:
                 rows += rows_of(folder)
                 records.append(load_run(folder))
         if any(case_status(row) == "ok" for row in rows):
-            print(pivot_text(rows, Terminal.of(sys.stdout), records), flush=True)
+            print(pivot_text(rows, Terminal.of(sys.stdout), records, folders), flush=True)
         if len(self._ended) < len(self._jobs) or any(
             ended.status for ended in self._ended.values()
         ):

@@ -78,7 +78,7 @@ def show(words: list[str]) -> int:
     every = [row for run_rows in rows.values() for row in run_rows]
     several = len({row["backend"] for row in every}) > 1
     if options.form == CONSOLE and several and not options.flags:
-        sys.stdout.write(f"{pivot_text(every, terminal, [*map(load_run, runs)])}\n")
+        sys.stdout.write(f"{pivot_text(every, terminal, [*map(load_run, runs)], runs)}\n")
         return 0
     for run, run_rows in rows.items():
         text = shown_text(run, run_rows, options.form, terminal, options.flags)
@@ -121,10 +121,13 @@ def shown_text(
 
 
 def pivot_text(
-    rows: Sequence[Row], terminal: Terminal, records: Sequence[Mapping[str, Any]] = ()
+    rows: Sequence[Row],
+    terminal: Terminal,
+    records: Sequence[Mapping[str, Any]] = (),
+    folders: Sequence[Path] = (),
 ) -> str:
     """Sizes by backends, a table for each point of the other variables; launches are merged to
-    their median. `records` are those of the runs."""
+    their median. `records` and `folders` are those of the runs."""
     measured, shared_notes = _without_shared_env([row for row in rows if case_status(row) == "ok"])
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(measured, key=row_order):
@@ -150,7 +153,7 @@ def pivot_text(
         parts.append(f"{head}\n{_pivot(listed, headings, rate, terminal)}\n")
     lost = len(rows) - len(measured)
     notes = [*shared_notes, *filter(None, [different_bindings(records)])]
-    notes += doubt_texts(measured, "RUN")
+    notes += doubt_texts(measured, [*map(_short_path, folders)] or ["RUN"])
     notes += (
         [f"{plural(lost, 'case has', 'cases have')} no number: commbench report names why"]
         if lost
@@ -166,6 +169,12 @@ def pivot_text(
         else []
     )
     return "\n".join([*parts, *map(terminal.paragraph, notes)])
+
+
+def _short_path(folder: Path) -> str:
+    """The path from the working directory, where the folder is in it."""
+    path = folder.absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _without_shared_env(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:

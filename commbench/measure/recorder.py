@@ -31,7 +31,9 @@ from .time_limits import visit_rule
 from .visits import KEPT_TIMES, LEAST_KEPT_TIMES, CaseRecord
 
 BAD = ("failed", "invalid")
-HELD_S = 0.2  # that rounds of a simulated world wait to be written; each lasts milliseconds
+# that rounds of a simulated world, which last milliseconds, wait to be written; a killed run loses
+# them
+HELD_S = 0.2
 EMPTY_TABLE: Mapping[str, NDArray[Any]] = {}
 Visited = list[tuple[Planned, list[CaseRecord]]]
 

@@ -214,7 +214,7 @@ def run_text(
     parts += _tables(rows, listed, shown_matrices, varying, terminal) if tables else []
     if foot:
         # without tables there is no number to doubt here: they stand below those of all jobs
-        doubts = doubt_texts(rows, str(run["folder"])) if tables and not flags else []
+        doubts = doubt_texts(rows, [str(run["folder"])]) if tables and not flags else []
         texts = [
             *reason_texts(series, terminal),
             *unfinished_texts(run, series),

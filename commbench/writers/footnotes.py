@@ -58,9 +58,9 @@ def number_texts(rows: Sequence[Row], has_intervals: bool) -> list[str]:
     return ["; ".join(texts)] if texts else []
 
 
-def doubt_texts(rows: Iterable[Row], folder: str) -> list[str]:
+def doubt_texts(rows: Iterable[Row], folders: Sequence[str]) -> list[str]:
     """`! 18 of 21 doubtful: noisy 18, skewed 5: commbench show RUN --flags says what helps`, where
-    a number is."""
+    a number is. `folders` are those of the runs."""
     measured = [doubts_of(row) for row in rows if case_status(row) == "ok"]
     doubted = [flags for flags in measured if flags]
     if not doubted:
@@ -71,7 +71,7 @@ def doubt_texts(rows: Iterable[Row], folder: str) -> list[str]:
     )
     named = [f"{name} {count}" for name, count in counts[:MOST_DOUBTS]]
     named += [f"and {len(counts) - MOST_DOUBTS} more"] if len(counts) > MOST_DOUBTS else []
-    command = f"commbench show {shlex.quote(folder)} --flags"
+    command = f"commbench show {shlex.join(folders)} --flags"
     counted = f"{len(doubted)} of {len(measured)} doubtful"
     return [f"{DOUBT_MARK} {counted}: {', '.join(named)}: {command} says what helps"]
 
