@@ -15,7 +15,6 @@ WORDS = (
     "backend=simulated",
     "layout=2x3",
     "benchmark=[p2p_latency,p2p_bandwidth]",
-    "pairs=all",
     "schedule=rounds",
     "sizes=[8,64KiB]",
     "window=4",
@@ -29,22 +28,23 @@ OF_THE_RUN = ["run_id", "started_at", "visits_s", "warmup_s"]
 PLACES = ["case_id", "phase", "block", "repetition", "rank"]
 
 
-def tables(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tables(folder: Path, pairs: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows and the samples of a run, without what differs from run to run."""
-    run = run_one(*WORDS, *FIXED, f"output={folder}")
+    run = run_one(*WORDS, *FIXED, f"pairs={pairs}", f"output={folder}")
     cases = read_rows([run], "cases").drop(columns=OF_THE_RUN)
     samples = read_rows([run], "samples").drop(columns=["run_id"])
     in_order = samples.sort_values(PLACES, ignore_index=True)
     return cases.sort_values("case_id", ignore_index=True), in_order
 
 
+@pytest.mark.parametrize(("pairs", "count"), [("all", 36), ("[[0,1],[2,2],[5,3]]", 3)])
 def test_a_round_has_the_rows_and_the_samples_of_its_pairs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pairs: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together = tables(tmp_path / "together")
+    together = tables(tmp_path / "together", pairs)
     monkeypatch.setattr(recorder, "is_recorded_together", lambda planned, outcome: False)
-    one_by_one = tables(tmp_path / "one_by_one")
-    assert len(together[0]) == 2 * 2 * 36
+    one_by_one = tables(tmp_path / "one_by_one", pairs)
+    assert len(together[0]) == 2 * 2 * count
     for own, shared in zip(one_by_one, together, strict=True):
         pd.testing.assert_frame_equal(own, shared)
 
