@@ -70,7 +70,8 @@ def doubt_texts(rows: Iterable[Row], folders: Sequence[str]) -> list[str]:
         key=lambda item: (-item[1], item[0]),
     )
     named = [f"{name} {count}" for name, count in counts[:MOST_DOUBTS]]
-    named += [f"and {len(counts) - MOST_DOUBTS} more"] if len(counts) > MOST_DOUBTS else []
+    rest = len(counts) - MOST_DOUBTS
+    named += [f"and {plural(rest, 'more flag', 'more flags')}"] if rest > 0 else []
     command = f"commbench show {shlex.join(folders)} --flags"
     counted = f"{len(doubted)} of {len(measured)} doubtful"
     return [f"{DOUBT_MARK} {counted}: {', '.join(named)}: {command} says what helps"]

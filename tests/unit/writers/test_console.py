@@ -239,7 +239,7 @@ def test_numbers_in_doubt_are_marked_and_counted_in_one_line() -> None:
     assert "doubtful" not in "".join(lines(*rows[:2])), "a note is no doubt"
     many = ["noisy", "skewed", "drifting", "unstable", "unsteady", "disturbed"]
     assert (
-        "disturbed 1, drifting 1, noisy 1, skewed 1, and 2 more: "
+        "disturbed 1, drifting 1, noisy 1, skewed 1, and 2 more flags: "
         in lines(*flagged({8: many}), width=None)[-1]
     )
 
