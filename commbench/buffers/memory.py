@@ -122,7 +122,7 @@ class HostBuffer(AddressedBuffer):
             self._bytes.fill(SENTINEL)
             return
         self._bytes[0, :, self.payload_bytes :] = SENTINEL
-        for slot, elements, words in self._pieces(pattern):
+        for slot, elements, words in pattern_pieces(self.spec, pattern):
             self.words(slot)[elements] = words
         self._bytes[1:] = self._bytes[0]
 
@@ -130,15 +130,12 @@ class HostBuffer(AddressedBuffer):
         copies = min(copies, self.pool)
         guards = self._bytes[:copies, :, self.payload_bytes : self.payload_bytes + GUARD_BYTES]
         wrong = int(np.count_nonzero((guards != SENTINEL).any(axis=2)))
-        for slot, elements, words in self._pieces(pattern):
+        for slot, elements, words in pattern_pieces(self.spec, pattern):
             group = max(1, CHUNK_BYTES // words.nbytes)
             for first in range(0, copies, group):
                 actual = self.words(slot, slice(first, min(first + group, copies)))[:, elements]
                 wrong += count_different(actual, words, self.dtype, pattern.ulp)
         return wrong
-
-    def _pieces(self, pattern: Pattern) -> Iterator[tuple[int, slice, NDArray[Any]]]:
-        return pattern_pieces(self.spec, pattern)
 
 
 def pattern_pieces(spec: BufferSpec, pattern: Pattern) -> Iterator[tuple[int, slice, NDArray[Any]]]:

@@ -86,7 +86,7 @@ class Recorder:
         keeps its visits."""
         with self.lock:
             if isinstance(outcome, Samples) and self._can_add_round(planned, outcome):
-                self._add_round(MeasuredRound(planned, conditions, started), outcome)
+                self._add_round(MeasuredRound(planned, conditions), outcome, started)
                 self._flush_round(is_simulated=planned.case.engine == "virtual")
                 return
             for single, part in split_rounds(planned, outcome):
@@ -263,7 +263,7 @@ class Recorder:
         numberings = [None if record is None else record.numbering for record in known]
         return all(numbering == numberings[0] for numbering in numberings)
 
-    def _add_round(self, measured: MeasuredRound, samples: Samples) -> None:
+    def _add_round(self, measured: MeasuredRound, samples: Samples, started: datetime) -> None:
         """A visit of each pair of a round."""
         planned = measured.planned
         case_ids = row_ids(planned)
@@ -282,8 +282,8 @@ class Recorder:
             record.count_visit(planned, own, times, self._segment)
             self._note_time(case_ids[index], record)
             record.stop_reason = rule.stop_reason(record, self._launch, samples.stop_reason)
-            started = self._started.setdefault(case_ids[index], measured.started)
-            values = measured.row(index, record) | {"started_at": started}
+            first_started = self._started.setdefault(case_ids[index], started)
+            values = measured.row(index, record, first_started)
             counters = count_table(case_ids[index], own, run_id)
             self._keep_row(planned, values, tables[index], counters)
         # rows stay until the end: else each collection looks at those of all rounds

@@ -43,24 +43,23 @@ class MeasuredRound:
 
     planned: Planned
     conditions: Conditions
-    started: datetime
     _facts: dict[Hashable, RowFacts] = field(default_factory=dict)
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
         return self.planned.case.pairs
 
-    def row(self, index: int, record: CaseRecord) -> dict[str, Any]:
-        """The row of a pair, without the identity of the run."""
+    def row(self, index: int, record: CaseRecord, started: datetime) -> dict[str, Any]:
+        """The row of a pair, whose first visit began at `started`, without the identity of the
+        run."""
         pair = self.pairs[index]
-        own = {
+        values = row_of(self._facts_of(pair), record, started)
+        values |= {
             "case_id": self.planned.case.row_ids[index],
             "pair": pairs_text([pair]),
             "source": pair[0],
             "destination": pair[1],
         }
-        values = row_of(self._facts_of(pair), record, self.started)
-        values |= own
         return values
 
     def times(self, samples: Samples) -> list[RowTimes]:
