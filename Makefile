@@ -64,8 +64,8 @@ figures: $(VENV)/test ## long lines, tokens, bare texts and tests in figures, ab
 given = $(if $(filter command,$(origin $(1))),$($(1)))
 
 # uses the installed Python, torch and CUDA: PYTHON=... chooses one, GPU_CHECK_DIR=... the folder
-gpu-check: ## checks that need a GPU: STEP=1 to 8 or all, at most 10 minutes each, evidence in gpu-check/ (docs/gpu.md)
-	@$(PYTHON) tools/gpu --step $(or $(call given,STEP),1) $(or $(call given,GPU_CHECK_DIR),gpu-check)
+gpu-check: ## what needs a GPU: CALL=1, 2 or several, six minutes each, evidence in gpu-check/ (docs/gpu.md)
+	@$(PYTHON) tools/gpu --call $(or $(call given,CALL),1) $(or $(call given,GPU_CHECK_DIR),gpu-check)
 
 gpu-wheels: ## wheels in gpu-wheels/ for a GPU machine without a network: WHEELS_PYTHON=3.12, WHEELS_MACHINE=aarch64 there (docs/gpu.md)
 	tools/gpu/wheels.sh gpu-wheels $(or $(call given,WHEELS_PYTHON),3.12) $(PYTHON) $(or $(call given,WHEELS_MACHINE),x86_64)

@@ -7,8 +7,11 @@ communicators have groups of their own `for_graphs`.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from commbench.core.program import Program
@@ -26,6 +29,68 @@ OWN_LOG = "COMMBENCH_NCCL_LOG"  # set where commbench, not the user, asks for a 
 # COLL, TUNING and CALL write a line per operation: not during a measurement
 LOGGED_SUBSYSTEMS = "INIT,ENV,GRAPH,P2P,SHM,NET,NVLS"
 MAX_LOG_BYTES = 1 << 24
+OWN_MAPS = Path("/proc/self/maps")
+# experimental: several ranks on one GPU
+MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"
+SHARED_SINCE = 23000
+
+
+@dataclass(frozen=True)
+class LoadedNccl:
+    """The NCCL that this process has loaded."""
+
+    number: int  # 22809 for 2.28.9
+    path: str
+
+    @property
+    def version(self) -> str:
+        return version_text(self.number)
+
+    @classmethod
+    def find(cls) -> LoadedNccl | None:
+        """The one that a call finds first: a preloaded library comes before that of torch's wheel,
+        which is mapped all the same. None where NCCL is linked into torch."""
+        mapped = mapped_libraries(OWN_MAPS.read_text(errors="replace"), "libnccl.so")
+        for name in (None, *mapped):  # None: whatever this process finds by itself
+            try:
+                function = ctypes.CDLL(name).ncclGetVersion
+            except (OSError, AttributeError):
+                continue
+            number = ctypes.c_int()
+            if function(ctypes.byref(number)) == 0:
+                return cls(number.value, name or file_of(function))
+        return None
+
+
+class _SymbolInfo(ctypes.Structure):
+    """Dl_info of dlfcn.h."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def file_of(function: Any) -> str:
+    """The library that a function of ctypes is in; empty if unknown."""
+    info = _SymbolInfo()
+    address = ctypes.cast(function, ctypes.c_void_p)
+    status = ctypes.CDLL(None).dladdr(address, ctypes.byref(info))  # 0: unknown
+    return os.fsdecode(info.file) if status and info.file else ""
+
+
+def mapped_libraries(maps: str, prefix: str) -> list[str]:
+    """The files of that name in the text of /proc/PID/maps."""
+    paths = (f"/{path}" for line in maps.splitlines() if (path := line.partition("/")[2]))
+    return list(dict.fromkeys(path for path in paths if Path(path).name.startswith(prefix)))
+
+
+def version_text(number: int) -> str:
+    """2.27.3 from 22703; 2.8.4 from 2804, the form before NCCL 2.9."""
+    thousand = 10_000 if number >= 10_000 else 1_000
+    return f"{number // thousand}.{number % thousand // 100}.{number % 100}"
 
 
 class NcclBackend(Backend):
@@ -35,7 +100,6 @@ class NcclBackend(Backend):
     # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
     threads_per_rank: ClassVar[int] = 2
     joins_messages: ClassVar[bool] = True  # one group, and kernel
-    shares_gpu: ClassVar[bool] = False
     unsupported_forms: ClassVar[UnsupportedForms]
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
@@ -46,6 +110,14 @@ class NcclBackend(Backend):
                 " on it"
             )
         return reduction_missing("NCCL", program) or form_missing(self.unsupported_forms, program)
+
+    def sharing_refusal(self, environ: Mapping[str, str]) -> str | None:
+        loaded = LoadedNccl.find()
+        if environ.get(MULTI_RANK) != "1":
+            return f"backend={self.name} needs a GPU for each rank"
+        if loaded is not None and loaded.number < SHARED_SINCE:
+            return f"NCCL {loaded.version} needs a GPU for each rank; {MULTI_RANK} is for 2.30"
+        return None
 
     def rails(self, facts: Mapping[str, Any]) -> list[str]:
         """Its RDMA ports, exactly (`=`: else a name is a prefix); without any, its interfaces."""
@@ -98,7 +170,14 @@ class NcclLog:
     def facts(self) -> dict[str, Any]:
         """Facts of a communicator on NCCL. Its transport is to be read from `nccl_log`, null where
         it is the user's; `nccl_log_cut`: it is longer."""
-        facts = {"transport": None, "eager": True, "nccl_log": self.text(), "ipc_libraries": [NCCL]}
+        loaded = LoadedNccl.find()
+        facts = {
+            "transport": None,
+            "eager": True,
+            "nccl_log": self.text(),
+            "ipc_libraries": [NCCL],
+            "nccl_path": loaded and loaded.path,
+        }
         if self._descriptor is not None and os.fstat(self._descriptor).st_size > MAX_LOG_BYTES:
             facts["nccl_log_cut"] = True
         return facts

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +62,10 @@ def doctor(words: list[str]) -> int:
         facts = machine_facts.collect()
     notes = [*folder_problems(), engine_problem.result()]
     notes += [str(facts[key]) for key in sorted(facts) if key.endswith(".error")]
-    problems = backend_problems(options.config_dir)
+    with ConfigComposer(options.config_dir) as composer:
+        built = backends(composer)
+    problems = {name: _problem_of(backend) for name, backend in built.items()}
+    notes += _remarks(backend for name, backend in built.items() if problems[name] is None)
     if options.json:
         record = {"facts": facts, "backends": problems, "notes": list(filter(None, notes))}
         print(json.dumps(record, indent=1, default=str))
@@ -182,14 +185,18 @@ def _gpu_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def backend_problems(config_dir: str | None) -> dict[str, str | None]:
-    """Why a backend can't run here, by its name; None where it can."""
-    with ConfigComposer(config_dir) as composer:
-        built = backends(composer)
-    return {name: _problem_of(backend) for name, backend in built.items()}
+def _remarks(usable: Iterable[Backend | ConfigError]) -> list[str]:
+    """What the backends say of their libraries on GPUs."""
+    remarks = [
+        (backend.name, backend.remark("cuda"))
+        for backend in usable
+        if not isinstance(backend, ConfigError)
+    ]
+    return [f"backend={name} device=cuda: {text}" for name, text in remarks if text]
 
 
 def _problem_of(backend: Backend | ConfigError) -> str | None:
+    """Why a backend can't run here; None if it can."""
     if isinstance(backend, ConfigError):
         return str(backend)
     try:

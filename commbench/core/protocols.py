@@ -209,7 +209,6 @@ class Backend(Protocol):
     joins_messages: ClassVar[bool] = False
     needs_torch: ClassVar[bool] = True  # its ranks import torch, and meet through torch's TCPStore
     has_profiler: ClassVar[bool] = False  # see Communicator.profiled
-    shares_gpu: ClassVar[bool] = True  # whether two ranks may use the same GPU
 
     @property
     def library(self) -> str | None:
@@ -230,6 +229,14 @@ class Backend(Protocol):
             if is_dataclass(self)
             else {}
         )
+
+    def remark(self, device: Device) -> str | None:
+        """What the user should know before the run about this library on this device."""
+        return None
+
+    def sharing_refusal(self, environ: Mapping[str, str]) -> str | None:
+        """Why two ranks can't use the same GPU; None if they can."""
+        return None
 
     def missing(self, device: Device) -> str | None:
         """Why this machine can't run it on cpu or cuda, found without importing the library; None

@@ -363,7 +363,7 @@ class Mode:
 
     `sync` None: no barrier at all. `connected`: the steps have run before, so they may be captured
     in a graph. `groups`: the open communicators of the groups that steps name, of which this
-    process hosts a rank.
+    process hosts a rank. `samples`: between two stamps (Program.repeated).
     """
 
     engine: Engine
@@ -373,6 +373,7 @@ class Mode:
     device: Device = "cpu"
     staging: Staging = "none"
     connected: bool = False
+    samples: int = 1
     groups: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False)
 
 

@@ -12,6 +12,7 @@ for different times, so these modes have their barrier (measure/plan.py) after t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from commbench.core.variables import Mode
 
-from .lowered import Call, LoopSource, Lowered, measured_calls, now_ns
+from .lowered import Call, LoopSource, Lowered, measured_calls, now_ns, walking
 
 LEAST_HOLD_S = 50e-6
 MOST_HOLD_S = 20e-3
@@ -145,16 +146,17 @@ class Graph(EventTimed):
     not happen inside a capture.
 
     They are captured here, not in a repetition, so that all ranks can agree whether that succeeded
-    before one of them waits for another. Raises Unsupported.
+    before one of them waits for another. `graphs`: one for each copy that a repetition begins with.
+    Raises Unsupported.
     """
 
-    def __init__(self, device: GpuStream, calls: Lowered[Call], pool: int) -> None:
+    def __init__(self, device: GpuStream, calls: Lowered[Call], pool: int, graphs: int) -> None:
         super().__init__(device, calls, pool)
         device.synchronise()
         self._before = LoopSource(pool).routine(calls.before)
         steps = LoopSource(pool).routine(calls.steps)
         with measured_calls():
-            self._graphs = [device.capture(partial(steps, copy)) for copy in range(pool)]
+            self._graphs = [device.capture(partial(steps, copy)) for copy in range(graphs)]
         self._uploaded: set[int] = set()
 
     def _enqueue(self, copy: int) -> None:
@@ -164,6 +166,7 @@ class Graph(EventTimed):
         self._record_end()
 
     def _repetition(self, copy: int) -> tuple[int, int]:
+        copy %= len(self._graphs)
         if copy not in self._uploaded:  # the first launch does that
             self._uploaded.add(copy)
             self._graphs[copy]()
@@ -173,7 +176,9 @@ class Graph(EventTimed):
 
 def device_runner(device: GpuStream, calls: Lowered[Call], pool: int, mode: Mode) -> DeviceRunner:
     """The runner for one of config.keys.TIMING_MODES["cuda"]."""
+    calls = replace(calls, steps=walking(calls.steps, mode.samples))
     # a rank that has no part in the case has nothing to capture
     if mode.timing_mode == "graph" and mode.connected and calls.steps:
-        return Graph(device, calls, pool)
+        # a replay that walks through all copies may always begin with the first
+        return Graph(device, calls, pool, 1 if mode.samples >= pool else pool)
     return (HostSync if mode.timing_mode == "host_sync" else EventTimed)(device, calls, pool)

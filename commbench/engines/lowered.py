@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, zip_longest
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -92,6 +92,10 @@ class Rotating:
 
     values: tuple[Any, ...]
 
+    def from_copy(self, first: int) -> Rotating:
+        first %= len(self.values)
+        return Rotating((*self.values[first:], *self.values[:first])) if first else self
+
 
 @dataclass(frozen=True)
 class Call:
@@ -103,8 +107,19 @@ class Call:
     into: int | None = None
     requests: tuple[int, ...] | None = None
 
+    def from_copy(self, first: int) -> Call:
+        """The call that has the copy `first` of the rotation pool where this one has the first."""
+        args = (arg.from_copy(first) if isinstance(arg, Rotating) else arg for arg in self.args)
+        return replace(self, args=tuple(args))
+
 
 NO_CALL = Call(lambda: None)  # for a step that has nothing to do
+
+
+def walking(calls: Sequence[Call], samples: int) -> tuple[Call, ...]:
+    """The calls of consecutive samples, each sample with the next copy of the rotation pool."""
+    calls_a_sample = max(len(calls) // samples, 1)
+    return tuple(call.from_copy(number // calls_a_sample) for number, call in enumerate(calls))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from .sources import Facts, fact_text, parse_fields, read_text, run_command
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 DEVICE_ORDER = "CUDA_DEVICE_ORDER"
-NOT_FACTS = ("index", "memory_used_bytes", "processes")
+NOT_FACTS = ("index", "memory_used_bytes", "processes", "health")
 # Processes of other containers are hidden. If none is visible, more used memory than this means
 # that there is one; the driver itself uses up to a hundredth of a GPU.
 UNEXPLAINED_BYTES = 2**30
@@ -57,7 +57,7 @@ def collect(environ: Mapping[str, str] = os.environ) -> Facts:
     elif entries and entries[0].startswith("MIG-"):
         facts["gpu.visible"] = ",".join(entries)
     for gpu in gpus:
-        for key, value in asdict(gpu).items():
+        for key, value in {**asdict(gpu), **asdict(gpu.health)}.items():
             if key not in NOT_FACTS:
                 facts[f"gpu.{gpu.index}.{key}"] = (
                     fact_text(value) if isinstance(value, str) else value

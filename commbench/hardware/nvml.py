@@ -12,9 +12,11 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+
+from .gpu_health import LINK_ERROR_FIELDS, GpuHealth, read_health
 
 NVML_LIBRARY = "libnvidia-ml.so.1"
 MAX_NVLINKS = 36  # of any GPU up to now
@@ -87,6 +89,7 @@ class Gpu:
     nvlink_version: str | None = None
     c2c_gb_per_s: float | None = None  # of all links to the CPU, in one direction
     sm_clock_max_mhz: int | None = None
+    health: GpuHealth = field(default_factory=GpuHealth)
     # those that compute on it, and their bytes if NVML knows them
     processes: Mapping[int, int | None] | None = None
 
@@ -161,8 +164,8 @@ class Monitor:
     def readings(self) -> dict[str, float]:
         """The current values, as far as available: gpu.sm_clock_mhz, .memory_clock_mhz,
         .temperature_c, .power_w, .throttle_reasons (a mask, see `throttled`), and the counters
-        .nvlink_tx_bytes, .nvlink_rx_bytes (all links), .pcie_tx_bytes, .pcie_rx_bytes (they may
-        wrap)."""
+        .nvlink_tx_bytes, .nvlink_rx_bytes (all links), .nvlink_errors, .pcie_tx_bytes,
+        .pcie_rx_bytes (they may wrap)."""
         readings = {} if self._fields is None else self._read_fields()
         for name, (factor, call) in self._calls.items():
             value = _nvml_call(*call)
@@ -182,6 +185,8 @@ class Monitor:
         for link in _active_nvlinks(self._handle) or []:
             wanted[LINK_TX_KIB, link] = "gpu.nvlink_tx_bytes", 1024.0
             wanted[LINK_RX_KIB, link] = "gpu.nvlink_rx_bytes", 1024.0
+        for errors in LINK_ERROR_FIELDS:
+            wanted[errors, 0] = "gpu.nvlink_errors", 1.0
         answers = _nvml_call("nvmlDeviceGetFieldValues", self._handle, list(wanted)) or ()
         named = zip(wanted, answers, strict=False)
         members = {field: member for field, answer in named if (member := _value_member(answer))}
@@ -193,8 +198,8 @@ class Monitor:
             # pynvml's allocates a new array
             self._get_fields = ctypes.CDLL(NVML_LIBRARY).nvmlDeviceGetFieldValues
         # as `_read_fields` needs them: to look them up there would take longer than NVML's call
-        for field, value in zip(members, self._fields or (), strict=False):
-            self._sums.setdefault(wanted[field], []).append((value, value.value, members[field]))
+        for each, value in zip(members, self._fields or (), strict=False):
+            self._sums.setdefault(wanted[each], []).append((value, value.value, members[each]))
 
     def _read_fields(self) -> dict[str, float]:
         """The sums of fields, except those with a link that could not be read: they would seem to
@@ -285,6 +290,7 @@ def _read_gpu(index: int) -> Gpu:
         ),
         c2c_gb_per_s=_c2c_gb_per_s(handle),
         sm_clock_max_mhz=_nvml_call("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM),
+        health=read_health(_nvml_call, handle),
         processes=_compute_processes(handle),
     )
 

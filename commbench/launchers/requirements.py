@@ -84,12 +84,15 @@ def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterato
     if widest.nodes > reach and not hosted and not elsewhere:
         where = "this is one machine" if is_local else f"the launcher has {reach}"
         yield f"layout={widest} needs {widest.nodes} nodes, {where}"
-    if widest.nodes == 1 and reason is None and gpus_here and not hosted and not backend.shares_gpu:
+    if widest.nodes == 1 and reason is None and gpus_here and not hosted:
         yield from _missing_gpus(settings)
 
 
 def _missing_gpus(settings: Settings) -> Iterator[str]:
-    """One line where the ranks of this node would have to share GPUs."""
+    """One line where the ranks of this node would have to share GPUs, and can't."""
+    refusal = settings.backend.sharing_refusal({**os.environ, **dict(settings.env)})
+    if refusal is None:
+        return
     fullest = max(settings.layouts, key=lambda layout: layout.ranks_per_node, default=Layout(1, 2))
     wanted = fullest.ranks_per_node
     visible = visible_count(os.environ)
@@ -101,6 +104,6 @@ def _missing_gpus(settings: Settings) -> Iterator[str]:
         )
         instead = f"use layout=1x{visible}" if visible else "make some visible"
         yield (
-            f"backend={settings.backend.name} needs a GPU for each rank: layout={fullest} wants"
-            f" {wanted} on this machine, it shows {visible}{hidden}; {instead}"
+            f"{refusal}: layout={fullest} wants {wanted} on this machine, it shows"
+            f" {visible}{hidden}; {instead}"
         )

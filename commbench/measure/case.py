@@ -135,6 +135,7 @@ class CaseVisit:
                 planned.case.mode,
                 sync=planned.case.mode.sync if barriers else None,
                 connected=self._connected,
+                samples=block_k,
                 groups=self.setup.groups,
             )
             runner = self._payload.prepare(programs, mode)

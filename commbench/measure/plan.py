@@ -31,6 +31,8 @@ from commbench.engines.compute import STREAM_BYTES
 from commbench.results.columns import grouped
 from commbench.results.node_rounds import random_rounds
 
+from .time_limits import BATCH_K
+
 WINDOW_CAP_BYTES = 256 * 2**20  # per rank, of messages in flight
 # per rank, of all copies of one buffer
 ROTATION_CAP_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}
@@ -519,8 +521,7 @@ def _pool(case: Case, buffers: Iterable[tuple[BufferSpec, ...]], facts: PlanFact
     """How many copies are needed to rotate through twice the cache (method: Intel MPI Benchmarks'
     -off_cache)."""
     everything = [spec for own in buffers for spec in own]
-    # a graph is captured for one copy
-    if case.cache != "rotate" or not everything or case.timing_mode == "graph":
+    if case.cache != "rotate" or not everything:
         return 1
     largest = max(everything, key=lambda spec: buffer_bytes(spec, 1))
     one_copy = buffer_bytes(largest, 1)
@@ -528,6 +529,10 @@ def _pool(case: Case, buffers: Iterable[tuple[BufferSpec, ...]], facts: PlanFact
     return max(
         1,
         min(
-            wanted, ROTATION_CAP_BYTES[case.device] // one_copy, ROTATION_CAP_VIEWS // largest.slots
+            wanted,
+            ROTATION_CAP_BYTES[case.device] // one_copy,
+            ROTATION_CAP_VIEWS // largest.slots,
+            # a graph has a call for each copy
+            BATCH_K if case.timing_mode == "graph" else wanted,
         ),
     )

@@ -6,6 +6,7 @@ Rank 0 gathers the facts of all ranks; `results/fact_scopes.py` says which of th
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 import time
@@ -161,10 +162,13 @@ def _compare_ranks(
         f"rank {rank} on {facts[rank].get('host.hostname')}: {text}" for text, rank in first.items()
     ]
     problem = "\n  ".join(sorted(lines)) or None
+    remark = settings.backend.remark(settings.device)
+    notes += [] if remark is None else [f"backend={settings.backend.name}: {remark}"]
     if problem is None and on_gpus:
         notes += busy_gpus(facts)
-        if not settings.backend.shares_gpu:
-            problem = shared_gpu(facts, world.nodes, settings.backend.name)
+        refusal = settings.backend.sharing_refusal(os.environ)
+        if refusal is not None:
+            problem = shared_gpu(facts, world.nodes, refusal)
     for line in [] if settings.preflight == "off" else notes:
         print_error(line)
     problem = problem or _difference_problem(differing, facts, settings)
@@ -300,9 +304,10 @@ def clock_skew_warning(times_s: Sequence[float], facts: Sequence[Mapping[str, An
 
 
 def shared_gpu(
-    facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]], backend: str
+    facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]], refusal: str
 ) -> str | None:
-    """One line about ranks of a node that would use the same GPU; None if there are none."""
+    """One line about ranks of a node that would use the same GPU, which the backend refuses; None
+    if there are none."""
     ranks_by_gpu: dict[tuple[int, str], list[int]] = defaultdict(list)
     for number, node in enumerate(nodes):
         for rank in node:
@@ -317,7 +322,7 @@ def shared_gpu(
     more = f", and so for {len(shared) - 1} more" if len(shared) > 1 else ""
     return (
         f"ranks {format_ranges(ranks)} on {first.get('host.hostname')} have the same GPU,"
-        f" {_gpu_name(first)}{more}, and {backend} needs one for each rank: start at most as many"
+        f" {_gpu_name(first)}{more}, and {refusal}: start at most as many"
         f" ranks a node as it has GPUs ({len(node)} ranks here, {first.get('gpu.own.visible')}"
         " visible), or give each its own with CUDA_VISIBLE_DEVICES"
     )

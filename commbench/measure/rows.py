@@ -55,6 +55,7 @@ TREE = "TREE"
 NVLS = "NVLS"
 # the largest ratio of the line rate to the rate that NCCL plans with: PCIe 5
 LINE_RATE_RATIO = 63 / 48
+MEASURED_LIMIT_RATIO = 1.1  # a limit that was measured varies
 SUMMED_BY_SWITCH = (NVLS, "LDMC")  # kernels for symmetric memory: AllReduce_RSxLDMC_AGxSTMC
 
 
@@ -100,7 +101,7 @@ class RowFacts:
             self.conditions.world.node_of,
             evidence.gpus,
             evidence.topologies,
-            evidence.copy_gb_per_s,
+            None if self.is_in_cache else evidence.copy_gb_per_s,
             self.conditions.core_copy_gb_per_s(self.copied_bytes),
             evidence.nvlink_joins_nodes(planned),
         )
@@ -108,6 +109,12 @@ class RowFacts:
     @cached_property
     def copied_bytes(self) -> int:
         return copied_bytes(self.planned)
+
+    @property
+    def is_in_cache(self) -> bool:
+        """Whether the buffers fit into the last-level cache; with device=cuda, into that of the
+        GPU."""
+        return self.copied_bytes < 2 * self.conditions.cache_bytes
 
     @cached_property
     def algorithm(self) -> str | None:
@@ -178,7 +185,8 @@ class RowFacts:
         on_nodes = Counter(conditions.world.node_of(member) for member in members)
         return {
             "oversubscribed": threads > conditions.cores,
-            "in_cache": (case.cache == "rotate" and self.copied_bytes < 2 * conditions.cache_bytes),
+            "in_cache": case.cache == "rotate" and self.is_in_cache,
+            "shared_gpu": conditions.evidence.shares_gpu(self.planned),
             "rdma_unused": conditions.evidence.rdma_unused(self.planned),
             "small_shm": any(on_nodes[node] > 1 for node in conditions.small_shm_nodes),
             "one_buffer": case.buffers == "shared" and (case.window or 1) > 1,
@@ -454,6 +462,7 @@ def _machine_flags(facts: RowFacts, record: CaseRecord, numbers: Mapping[str, An
             )
         ),
         "in_cache": facts.flags["in_cache"],
+        "shared_gpu": facts.flags["shared_gpu"],
         "thinned": record.thinned,
         "rdma_unused": facts.flags["rdma_unused"],
         "throttled": any(throttled(mask) for mask in record.throttle_masks),
@@ -513,9 +522,10 @@ def impossible_reason(
     A tree between two nodes, often named as a cause, is none: it is faster than the factor of a
     ring allows, but the limit is for the fewest bytes that any algorithm can move.
     """
-    if efficiency is None or efficiency <= 1:
-        return None
     name = limit_name or ""
+    allowed = MEASURED_LIMIT_RATIO if name in (COPY, HOST_COPY) else 1.0
+    if efficiency is None or efficiency <= allowed:
+        return None
     ran = (algorithm or "").upper()
     planned_rate = "NVLink" in name or "PCIe" in name
     possible = {

@@ -14,7 +14,7 @@ from commbench.core.layout import Layout, Pair
 from commbench.core.program import operation_name
 from commbench.core.protocols import Control
 from commbench.hardware import nvml
-from commbench.hardware.cuda import CUDA_IPC_VALUES, cuda_ipc_without_effect
+from commbench.hardware.cuda import CUDA_IPC_VALUES, NCCL, cuda_ipc_without_effect
 from commbench.hardware.link_limits import Limit, interface_limit
 from commbench.hardware.nccl_log import (
     Chosen,
@@ -139,6 +139,14 @@ class TransportEvidence:
             "link": shared_link(planned, self.gpus, self.topologies) if self.gpus else None,
             IPC: ipc,
         }
+
+    def shares_gpu(self, planned: Planned) -> bool:
+        """Whether two ranks of the case use the same GPU."""
+        if not self.gpus or planned.case.device == "cpu":
+            return False
+        gpus = [self.gpus[planned.members[rank]] for rank in planned.active]
+        known = [(gpu.node, gpu.pci_bus_id) for gpu in gpus if gpu.pci_bus_id is not None]
+        return len(set(known)) < len(known)
 
     def starts_slowly(self, planned: Planned) -> bool:
         """Whether TCP carries large messages of the case between nodes: its windows take a second
@@ -279,7 +287,11 @@ def gather_evidence(
         gpus.append(RankGpu.from_facts(node, own, nodes[node], reading))
     setting = run.get("cuda_ipc", {}).get("asked", "auto")
     libraries = facts.get(LIBRARIES, ())
-    ignored = [cuda_ipc_without_effect(setting, library, os.environ) for library in libraries]
+    ignored = [
+        cuda_ipc_without_effect(setting, library, os.environ)
+        or _same_gpu_without_effect(setting, library, gpus)
+        for library in libraries
+    ]
     evidence = TransportEvidence(
         gpus=tuple(gpus),
         topologies={
@@ -297,6 +309,16 @@ def gather_evidence(
         ignored="; ".join(map(str, ignored)) if ignored and all(ignored) else None,
     )
     return evidence.extended((record for record, _ in gathered), reader)
+
+
+def _same_gpu_without_effect(setting: str, library: str, gpus: Sequence[RankGpu]) -> str | None:
+    """Seen with NCCL 2.30.7: it logs P2P/CUMEM between two ranks on one GPU."""
+    used = [(gpu.node, gpu.pci_bus_id) for gpu in gpus if gpu.pci_bus_id is not None]
+    if setting != "off" or library != NCCL or len(set(used)) == len(used):
+        return None
+    return (
+        "cuda_ipc=off has no effect between ranks on one GPU: NCCL maps their memory all the same"
+    )
 
 
 def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:

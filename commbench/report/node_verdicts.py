@@ -53,8 +53,14 @@ DECIDING_FACTS = (
 # of these facts, those that say how good a card is, not which one it is
 DECIDING_ENDINGS = (
     *("speed_mbit_per_s", "rate_gbit_per_s", "mtu_bytes", "fw_ver", "firmware", ".state"),
-    *(".name", "memory_total_bytes", "driver_version", "count"),
+    *(".name", "memory_total_bytes", "driver_version", "count", "power_limit_w"),
 )
+# of GPUs that have them (hardware/gpu_health.py)
+RIGHT_GPU_FACTS = {
+    "remapping_failed": False,
+    "fabric_state": "completed",
+    "fabric_health": "healthy",
+}
 MEMORY = "host.memory_total_bytes"
 MEMORY_SHARE = 0.02  # by which the memory of equal nodes may differ
 READ_COLUMNS = (
@@ -385,7 +391,7 @@ def _machine_results(facts: Sequence[Record], nodes: int) -> Iterator[StageResul
         return
     deciding = _deciding(facts)
     for node in range(nodes):
-        lines = []
+        lines = gpu_problems(facts[node])
         undecided = []
         for key, values in deciding.items():
             usual, count = Counter(values).most_common(1)[0]
@@ -416,6 +422,16 @@ def _deciding(facts: Sequence[Record]) -> dict[str, list[str]]:
     if known and max(known) - min(known) > MEMORY_SHARE * max(known):
         deciding[MEMORY] = [str(value) for value in memory]
     return deciding
+
+
+def gpu_problems(facts: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the GPUs of a node by its facts `gpu.<index>.*`, a line each."""
+    problems = []
+    for key, value in facts.items():
+        right = RIGHT_GPU_FACTS.get(key.rpartition(".")[2])
+        if key.startswith("gpu.") and right is not None and value != right:
+            problems.append(f"{key} is {value}, and must be {right}")
+    return problems
 
 
 def _is_deciding(key: str) -> bool:

@@ -83,6 +83,12 @@ FLAGS = {
         "take the rate as that of the cache; larger messages show the memory",
         is_doubt=False,
     ),
+    "shared_gpu": Flag(
+        "two ranks use the same GPU, so their kernels and copies take turns on it",
+        "take the time as that of two processes on one GPU; give each rank its own GPU to measure"
+        " between GPUs",
+        is_doubt=False,
+    ),
     "skewed": Flag(
         "ranks began a repetition at times that differ by more than 5 % of it (column skew_s)",
         "the late rank is part of the time; larger messages are less affected",

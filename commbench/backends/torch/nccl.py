@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from commbench.backends.nccl_library import NcclBackend, NcclLog
+from commbench.backends.nccl_library import LoadedNccl, NcclBackend, NcclLog
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
@@ -126,9 +126,17 @@ class NcclCommunicator(CudaCommunicator):
     def facts(self) -> dict[str, Any]:
         import torch
 
-        nccl: Any = torch.cuda.nccl
-        library = f"torch {torch.__version__} nccl {'.'.join(map(str, nccl.version()))}"
+        loaded = LoadedNccl.find()
+        library = f"torch {torch.__version__} nccl {loaded.version if loaded else built_for()}"
         return {**super().facts(), "library": library, **self._log.facts()}
+
+
+def built_for() -> str:
+    """The NCCL that torch was built with, which a torch that is linked with it also runs."""
+    import torch
+
+    nccl: Any = torch.cuda.nccl
+    return ".".join(map(str, nccl.version()))
 
 
 class NcclLowering:

@@ -19,7 +19,7 @@ from refusals import program_of, refusal
 from sample_cases import GPU_CASE
 from shown_gpus import hgx, libraries, shown_to_cupy
 
-from commbench.backends.cupy.backend import CupyNccl, id_from_json, id_to_json, nccl_version
+from commbench.backends.cupy.backend import CupyNccl, id_from_json, id_to_json
 
 QUICK = ["timing=fixed", "timing.repetitions=4", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 ASK = "from commbench.backends.cupy.backend import CupyNccl; print(CupyNccl().missing('cuda'))"
@@ -112,7 +112,8 @@ def test_counters_are_those_of_the_pci_bus_id(stand_in: dict[str, str]) -> None:
 
 def test_cases_that_nccl_has_no_call_for_are_skipped() -> None:
     nccl = CupyNccl()
-    assert not nccl.shares_gpu and nccl.staging(program_of(CASE, 2)) == "none"
+    assert nccl.sharing_refusal({}) == "backend=cupy_nccl needs a GPU for each rank"
+    assert nccl.staging(program_of(CASE, 2)) == "none"
     assert refusal(nccl, CASE, 2) is None
     assert refusal(nccl, replace(CASE, reduction="avg"), 2) is None
     assert (
@@ -185,10 +186,3 @@ def test_the_clock_of_a_held_stream_in_worlds_of_the_stand_in(
 def test_an_id_arrives_as_it_was(unique: bytes | tuple[int, ...]) -> None:
     """Of either kind of CuPy, through the control plane's JSON."""
     assert id_from_json(json.loads(json.dumps(id_to_json(unique)))) == unique
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(22703, "2.27.3"), (23203, "2.32.3"), (2804, "2.8.4"), (21005, "2.10.5")]
-)
-def test_versions_are_as_nccl_writes_them(number: int, text: str) -> None:
-    assert nccl_version(number) == text

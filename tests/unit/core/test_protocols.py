@@ -34,12 +34,8 @@ class WithLibrary(Smallest):
 def test_a_backend_inherits_what_it_does_not_declare() -> None:
     backend = Smallest()
     assert isinstance(backend, Backend)
-    assert (backend.engines, backend.axes, backend.threads_per_rank, backend.shares_gpu) == (
-        ("python",),
-        (),
-        1,
-        True,
-    )
+    assert (backend.engines, backend.axes, backend.threads_per_rank) == (("python",), (), 1)
+    assert backend.sharing_refusal({}) is None
     assert (backend.library, backend.threads, backend.staging(Program())) == (
         None,
         "funneled",

@@ -227,6 +227,19 @@ def test_repetitions_walk_through_the_copies(mode: str) -> None:
     assert seen == wanted or (mode == "graph" and seen[:1] == [0] and set(seen) == {0, 1, 2})
 
 
+@pytest.mark.parametrize("mode", ["throughput", "graph"])
+def test_the_calls_of_a_repetition_walk_through_the_copies(mode: str) -> None:
+    """Else all but the first of them would find their data in the GPU's cache."""
+    diary = Diary()
+    seen: list[int] = []
+    calls = Lowered((Call(seen.append, (Rotating((0, 1, 2)),)),) * 4)
+    mode_of_4 = Mode("python", timing_mode=mode, samples=4, connected=True)
+    run = device_runner(diary, calls, 3, mode_of_4)
+    assert seen == ([0, 1, 2, 0] if mode == "graph" else [])
+    run(1)
+    assert seen == [0, 1, 2, 0] and diary.captures == (1 if mode == "graph" else 0)
+
+
 def test_what_goes_wrong_is_an_error_of_the_communication() -> None:
     def fail() -> None:
         raise RuntimeError("unhandled cuda error")

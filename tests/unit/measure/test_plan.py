@@ -34,6 +34,7 @@ from commbench.measure.plan import (
     plan,
     plan_outline,
 )
+from commbench.measure.time_limits import BATCH_K
 from commbench.world.control import hosted_world
 
 GIB = 2**30
@@ -664,11 +665,11 @@ def test_a_gpu_must_have_room_for_the_ranks_that_share_it(
     assert reason == (None if job.skip is None else job.skip.partition(" (")[0])
 
 
-def test_a_gpu_has_modes_and_an_engine_of_its_own_and_graphs_do_not_rotate() -> None:
+def test_a_gpu_has_modes_and_an_engine_of_its_own_and_a_graph_walks_through_its_copies() -> None:
     words = [
         "backend=gloo",
         "device=cuda",
-        "benchmark=p2p_bandwidth",
+        "benchmark=p2p_latency",
         "sizes=[1MiB]",
         "layout=1x2",
         "cache=rotate",
@@ -679,8 +680,9 @@ def test_a_gpu_has_modes_and_an_engine_of_its_own_and_graphs_do_not_rotate() -> 
         "python",
         "cuda",
     )
-    (graph,) = planned(*words, "timing_mode=graph", facts=replace(FACTS, cache_bytes=50 * 2**20))
-    assert job.pool > 1 and graph.pool == 1
+    graph_words = ["backend=nccl", *words[1:], "timing_mode=graph"]
+    (graph,) = planned(*graph_words, facts=replace(FACTS, cache_bytes=50 * 2**20))
+    assert job.pool > BATCH_K == graph.pool
 
 
 def test_sizes_per_rank_are_those_of_a_block() -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from commbench.core.terminal import Terminal
 from commbench.core.variables import NAMES
-from commbench.report.node_verdicts import Acceptance, NodeVerdict, StageName, stage_of
+from commbench.report.node_verdicts import (
+    Acceptance,
+    NodeVerdict,
+    StageName,
+    gpu_problems,
+    stage_of,
+)
 
 NODES = 6
 PLAIN = Terminal()
@@ -250,3 +256,20 @@ def test_the_newest_acceptance_counts_and_other_runs_do_not() -> None:
     assert acceptance is not None and list(acceptance.runs) == ["pairs"]
     assert Acceptance.of([], [other, {"run_id": "y"}]) is None
     assert stage_of(other) is None
+
+
+def test_a_node_with_a_failed_gpu_is_named_with_the_fact() -> None:
+    facts = {
+        "gpu.0.remapping_failed": False,
+        "gpu.1.remapping_failed": True,
+        "gpu.0.fabric_state": "completed",
+        "gpu.1.fabric_state": "in progress",
+        "gpu.1.fabric_health": "degraded bandwidth",
+        "gpu.0.fabric_health": "healthy",
+        "gpu.0.remapped_rows": 7,
+    }
+    assert gpu_problems(facts) == [
+        "gpu.1.remapping_failed is True, and must be False",
+        "gpu.1.fabric_state is in progress, and must be completed",
+        "gpu.1.fabric_health is degraded bandwidth, and must be healthy",
+    ]

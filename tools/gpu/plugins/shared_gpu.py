@@ -9,6 +9,7 @@ those of NCCL, the times mean nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +29,9 @@ class SharedNccl(Nccl):
     """See Backend."""
 
     name: ClassVar[str] = "shared_nccl"
-    shares_gpu: ClassVar[bool] = True
+
+    def sharing_refusal(self, environ: Mapping[str, str]) -> str | None:
+        return None
 
     def open(self, world: World, control: Control, device: Device = "cuda") -> Any:
         claim_a_host(world.rank)
@@ -40,7 +43,9 @@ class SharedCupy(CupyNccl):
     """See Backend."""
 
     name: ClassVar[str] = "shared_cupy"
-    shares_gpu: ClassVar[bool] = True
+
+    def sharing_refusal(self, environ: Mapping[str, str]) -> str | None:
+        return None
 
     def open(self, world: World, control: Control, device: Device = "cuda") -> Any:
         claim_a_host(world.rank)
