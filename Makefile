@@ -12,7 +12,7 @@ FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests --include='test_*.py')
 BENCH = timing=quick timing.case_s=0.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check coverage locate jobs perf side-by-side faults mutations figures gpu-check gpu-wheels image-test clean
+.PHONY: help bench test test-long check coverage locate jobs perf side-by-side faults mutations gpu-check gpu-wheels image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,13 +28,15 @@ test-long: $(VENV)/test ## the rest of it: more worlds of each kind, virtual hos
 	$(PARALLEL) -m "long and not serial" $(call FILES_WITH,long)
 	$(BIN)/python -m pytest -m "long and serial" $(call FILES_WITH,serial)
 
-check: $(VENV)/test ## ruff, mypy --strict, and import-linter: packages import only from those below
+check: $(VENV)/test ## ruff, mypy --strict, import-linter (packages import only from those below), manifests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations coverage figures locate jobs; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations coverage locate jobs; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/mypy notebooks/notebook_figures.py
 	$(BIN)/lint-imports
+	$(INSTALL) kubernetes-validate
+	$(BIN)/python -m pytest tests/project/test_deploy.py
 
 coverage: $(VENV)/test ## how often the interval holds the truth on this machine, about 10 minutes; rewrites docs/trust.md
 	$(BIN)/python tools/coverage
@@ -56,9 +58,6 @@ faults: $(VENV)/test ## every fault in every world and phase, about a quarter of
 
 mutations: $(VENV)/test ## changes of one token that `make test` must notice, about six minutes; rewrites docs/testing.md
 	$(BIN)/python tools/mutations
-
-figures: $(VENV)/test ## long lines, tokens, bare texts and tests in figures, about a minute; rewrites docs/design.md
-	$(BIN)/python tools/figures
 
 # only from make's command line: variables of these names in the environment mean something else
 given = $(if $(filter command,$(origin $(1))),$($(1)))

@@ -1,0 +1,71 @@
+"""No backend is named outside of backends/."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from loops import for_each
+
+import commbench
+
+PACKAGE = Path(commbench.__file__).parent
+FILES = {str(file.relative_to(PACKAGE)): file.read_text() for file in sorted(PACKAGE.rglob("*.py"))}
+BACKENDS = {"gloo", "nccl", "mpi", "cupy_nccl", "ipc_copy", "tcp", "simulated"} | {
+    file.stem for file in (PACKAGE.parent / "conf" / "backend").glob("*.yaml")
+}
+
+
+def decisions(source: str) -> list[str]:
+    """Comparisons with a backend's name: `x == "gloo"`, `x in ("gloo", "nccl")`, `case "gloo":`."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        parts: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "startswith"
+        ):
+            parts = list(node.args)
+        words = (
+            child.value
+            for part in parts
+            for child in ast.walk(part)
+            if isinstance(child, ast.Constant)
+        )
+        lines += [
+            f"line {getattr(node, 'lineno', 0)}: {word}" for word in words if word in BACKENDS
+        ]
+    return lines
+
+
+@for_each("file", [name for name in FILES if not name.startswith("backends/")])
+def test_no_backend_is_named_outside_of_backends(file: str) -> None:
+    assert decisions(FILES[file]) == []
+
+
+@for_each(
+    "source",
+    [
+        "if settings.backend.name == 'gloo': pass",
+        "x = name in ('nccl', 'mpi')",
+        "x = 'tcp' != name",
+        "match name:\n    case 'mpi': pass",
+        "name.startswith('gloo')",
+    ],
+)
+def test_a_planted_decision_is_found(source: str) -> None:
+    assert decisions(source)
+
+
+def test_no_benchmark_speaks_of_a_backend() -> None:
+    for file, source in FILES.items():
+        if file.startswith("benchmarks/"):
+            words = {
+                node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)
+            }
+            assert not words & BACKENDS, file
