@@ -32,7 +32,7 @@ FOLDER = ROOT / "deploy" / "k8s"
 # 108 MB, so only `make check` installs it
 KUBERNETES = find_spec("kubernetes_validate")
 needs_schemas = pytest.mark.skipif(KUBERNETES is None, reason="make check installs the schemas")
-CORE = "_definitions.json#/definitions/io.k8s.api"
+CORE = "_definitions.json#/$defs/io.k8s.api"
 KINDS = {
     ("batch/v1", "Job"): f"{CORE}.batch.v1.Job",
     ("batch/v1", "CronJob"): f"{CORE}.batch.v1.CronJob",
