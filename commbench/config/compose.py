@@ -30,7 +30,7 @@ from omegaconf.resolvers import oc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from commbench.core.errors import ConfigError
-from commbench.core.secrets import MASK, is_secret
+from commbench.core.secrets import MAP_ENTRY, MASK, is_secret
 from commbench.core.states import STAGES
 from commbench.core.terminal import first_line, one_line
 
@@ -393,11 +393,9 @@ def _normalized(override: str) -> str:
     key, _, value = override.partition("=")
     name = key.lstrip("+").removeprefix("env.")
     if value.strip("'") == MASK and key.lstrip("+").startswith("env."):
-        if name not in os.environ:
-            raise ConfigError(
-                f"env.{name} is a credential and was not recorded; export {name}=... and try again"
-            )
-        return f"++env.{name}={_quoted(os.environ[name])}"
+        return f"++env.{name}={_exported_secret(name)}"
+    if name == "env" and value[:1] == "{":
+        value = MAP_ENTRY.sub(_exported_entry, value)
     if (
         key.startswith("env.")
         and value not in ("", "null")
@@ -415,6 +413,21 @@ def _normalized(override: str) -> str:
         texts = [f"'{text.strip()}'" for text in value.strip("[]").split(",")]
         return f"expect=[{','.join(texts)}]" if value.startswith("[") else f"expect='{value}'"
     return override
+
+
+def _exported_secret(name: str) -> str:
+    """A value that was recorded as ***, quoted. Raises ConfigError where it is not exported."""
+    if name not in os.environ:
+        raise ConfigError(
+            f"env.{name} is a credential and was not recorded; export {name}=... and try again"
+        )
+    return _quoted(os.environ[name])
+
+
+def _exported_entry(match: re.Match[str]) -> str:
+    name, colon, value = match.groups()
+    is_masked = value.strip("'") == MASK
+    return f"{name}{colon}{_exported_secret(name)}" if is_masked else match[0]
 
 
 def _text_word(match: re.Match[str]) -> str:

@@ -394,7 +394,7 @@ def test_values_of_variables_with_a_secret_name_are_masked(name):
         ("me:hunter2@host", "***@host"),
         ("a=1,me:hunter2@host", "a=1,***@host"),
         ("--token=hunter2 --size 3", "--token=*** --size 3"),
-        ('{"password": "hunter2"}', '{"password": ***'),
+        ('{"password": "hunter2"}', '{"password": ***}'),
         ("eyJhbGciOi.eyJzdWIiOi.SflKxw", "***"),
         ("eth0,eth1", "eth0,eth1"),
         ("/opt/ucx:/opt/gcc@12/lib", "/opt/ucx:/opt/gcc@12/lib"),
