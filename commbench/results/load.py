@@ -7,6 +7,7 @@ integers into floats: commbench.load returns them in a form that every operation
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import math
@@ -315,13 +316,17 @@ def read_table(file: Path, table: str, columns: Columns = None, where: Any = Non
     try:
         if not file.stat().st_size:
             raise Damaged(f"{file} is empty")
-        with pq.ParquetFile(file) as opened:
+        with pq.ParquetFile(file, page_checksum_verification=True) as opened:
             stored = opened.schema_arrow  # pyarrow converts the schema anew at each access
             _check_schema(file, stored, table)
+            _check_names(opened.metadata, stored.names)
             present = [name for name in schema.names if name in stored.names]
             early = where is not None and len(present) == len(schema.names)
             rows = None if early else opened.read(columns=present, use_threads=False)
-        rows = pq.read_table(file, columns=present, filters=where) if early else rows
+        if early:
+            rows = pq.read_table(
+                file, columns=present, filters=where, page_checksum_verification=True
+            )
         rows = _with_schema(str(file), rows, schema)
         return rows if early or where is None else rows.filter(pq.filters_to_expression(where))
     except FileNotFoundError:
@@ -373,6 +378,18 @@ def _check_schema(file: Path, schema: Any, table: str) -> None:
                 f" {ours or 'no unit'}; mixed units are not compared: convert the column, then its"
                 " metadata"
             )
+
+
+def _check_names(metadata: Any, names: Sequence[str]) -> None:
+    """Raises ValueError where a file's footer, which has no checksum, has two names of a column."""
+    import pyarrow as pa
+
+    written = (metadata.metadata or {}).get(b"ARROW:schema")  # by other programs than pyarrow: None
+    if written is None:
+        return
+    differing = {*pa.ipc.read_schema(pa.py_buffer(base64.b64decode(written))).names} ^ {*names}
+    if differing:
+        raise ValueError(f"a column has two names: {', '.join(sorted(differing))}")
 
 
 def _check_columns(where: str, names: Sequence[str], table: str) -> None:
