@@ -15,7 +15,13 @@ from tempfile import gettempdir, mkdtemp
 
 import commbench
 from commbench.core.case import RankIdentity
-from commbench.core.errors import CommbenchError, ConfigError, process_limit
+from commbench.core.errors import (
+    CommbenchError,
+    ConfigError,
+    Unreadable,
+    no_permission,
+    process_limit,
+)
 from commbench.launchers.registry import detect, likely_launcher, settle_world
 from commbench.results.run_folder import is_utf8
 from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
@@ -90,6 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return end_with_error(error, _identity())
         except KeyboardInterrupt:
             return exit_rank(SIGNAL_STATUS + signal.SIGINT, _identity())
+        except PermissionError as error:
+            if error.filename is None:
+                raise
+            return end_with_error(Unreadable(no_permission(error.filename)), _identity())
         except (RuntimeError, BlockingIOError) as error:
             limit = process_limit(error)
             if limit is None:

@@ -29,7 +29,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from omegaconf.resolvers import oc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from commbench.core.errors import ConfigError
+from commbench.core.errors import ConfigError, no_permission
 from commbench.core.secrets import MAP_ENTRY, MASK, is_secret
 from commbench.core.states import STAGES
 from commbench.core.terminal import first_line, one_line
@@ -88,6 +88,9 @@ class ConfigComposer:
         self._overrides: dict[str, Override] = {}  # a cache: parsing takes ms
         if self._config_dir is not None and not self._config_dir.is_dir():
             raise ConfigError(f"--config-dir {config_dir} is not a folder")
+        mode = os.R_OK | os.X_OK
+        if config_dir is not None and not os.access(config_dir, mode, effective_ids=True):
+            raise ConfigError(f"--config-dir {no_permission(config_dir)}")
 
     def __enter__(self) -> ConfigComposer:
         GlobalHydra.instance().clear()
