@@ -143,9 +143,9 @@ def _private_home() -> str:
         folder = Path(gettempdir(), f"commbench-home-{os.geteuid()}")
         with suppress(FileExistsError):
             folder.mkdir(mode=stat.S_IRWXU)
-        found = folder.lstat()
-        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        is_private = is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        status = folder.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        is_private = is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         return str(folder) if is_private else mkdtemp(prefix="commbench-home-")
     except OSError:  # no folder for temporary files: a home that nothing can be in
         return os.devnull

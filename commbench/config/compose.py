@@ -308,9 +308,9 @@ def _check_hydras_part(config: DictConfig, chosen: Sequence[str]) -> None:
     """
     given = [word for word in chosen if word.lstrip("+~").startswith("hydra")]
     expected = _hydra_settings(compose("config", overrides=given, return_hydra_config=True))
-    found = _hydra_settings(config)
-    for key in sorted({*found, *expected}):
-        if found.get(key) != expected.get(key):
+    composed = _hydra_settings(config)
+    for key in sorted({*composed, *expected}):
+        if composed.get(key) != expected.get(key):
             allowed = ", ".join(f"hydra.{each}" for each in FILE_HYDRA_KEYS)
             raise ConfigError(
                 f"a file sets hydra.{key}; a file may set {allowed}; give hydra.{key}=... on the"

@@ -58,7 +58,8 @@ def _mask_named(text: str) -> str:
     parts = []
     end = 0
     for match in NAME.finditer(text):
-        name, start = match[1], match.end()
+        name = match[1]
+        start = match.end()
         is_count = name.lower().endswith("tokens") and text[start].isdigit()  # of a model
         if match.start() < end or is_count or not is_secret(name):
             continue
@@ -77,7 +78,8 @@ def _mask_words(words: Sequence[str]) -> list[str]:
         of_option = second.startswith("-") or first.startswith("-")  # -genv NAME VALUE
         is_value = of_option and OPTION.fullmatch(second) and is_secret(second)
         masked.append(MASK if is_value and not word.startswith("-") else mask(word))
-        first, second = second, word
+        first = second
+        second = word
     return masked
 
 
