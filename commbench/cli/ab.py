@@ -16,6 +16,7 @@ from commbench.config.compose import ConfigComposer, quoted_path, requested_jobs
 from commbench.config.settings import Job
 from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.secrets import recorded_override
 from commbench.core.units import format_seconds, plural
 from commbench.core.variables import Case
 from commbench.launchers.registry import detect
@@ -72,7 +73,8 @@ def _run_and_compare(
     """Run all launches of both sides and print their comparison; returns the worst exit status."""
     order = turns(options.launches, options.seed)
     rules = {"by": by, "delta": options.delta / 100, "seed": options.seed}
-    write_json(folder / AB_FILE, {**overrides, **rules, "order": order})
+    sides = {side: [recorded_override(word) for word in overrides[side]] for side in AB_SIDES}
+    write_json(folder / AB_FILE, {**sides, **rules, "order": order})
     compare_words = [*(str(folder / side) for side in AB_SIDES), "--paired"]
     compare_words += [f"--by={','.join(by)}"] if by else []
     compare_words += [f"--delta={options.delta:g}", f"--seed={options.seed}"]

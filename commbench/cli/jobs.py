@@ -23,6 +23,7 @@ from commbench.config.settings import Job, Settings, on_nodes, too_many_pairs
 from commbench.core.case import Planned, World
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
+from commbench.core.secrets import recorded_override
 from commbench.core.states import case_status
 from commbench.core.terminal import (
     TableColumn,
@@ -70,7 +71,7 @@ def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
     common = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
     return [
         [
-            word.lstrip("+")
+            recorded_override(word).lstrip("+")
             for word in job.overrides
             if word not in common and not word.startswith(PART)
         ]
@@ -311,7 +312,8 @@ def _queued(
         statuses += (ended := _launch_jobs(config, lines, len(statuses), task))
         # the tables are in the logs of the jobs
         for words, status in zip(lines, ended, strict=True):
-            print(f"exit {status}: commbench {shlex.join(words)}", flush=True)
+            shown = shlex.join(map(recorded_override, words))
+            print(f"exit {status}: commbench {shown}", flush=True)
     print(f"results: {config.output}")
     return statuses
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import gettempdir, mkdtemp
 
 import commbench
 from commbench.core.case import RankIdentity
-from commbench.core.errors import CommbenchError, ConfigError, process_limit
+from commbench.core.errors import (
+    CommbenchError,
+    ConfigError,
+    Unreadable,
+    no_permission,
+    process_limit,
+)
 from commbench.launchers.registry import detect, likely_launcher, settle_world
 from commbench.results.run_folder import is_utf8
 from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
@@ -89,6 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return end_with_error(error, _identity())
         except KeyboardInterrupt:
             return exit_rank(SIGNAL_STATUS + signal.SIGINT, _identity())
+        except PermissionError as error:
+            if error.filename is None:
+                raise
+            return end_with_error(Unreadable(no_permission(error.filename)), _identity())
         except (RuntimeError, BlockingIOError) as error:
             limit = process_limit(error)
             if limit is None:
@@ -108,9 +119,10 @@ def _shield_children() -> None:
     mpi4py.py there.
     """
     if "HOME" not in os.environ:
-        with suppress(KeyError, RuntimeError):  # no passwd entry
+        try:
             os.environ["HOME"] = str(Path.home())
-        os.environ.setdefault("HOME", gettempdir())
+        except (KeyError, RuntimeError):  # no passwd entry
+            os.environ["HOME"] = _private_home()
     with suppress(FileNotFoundError):
         if str(Path.cwd()) in sys.path:  # started by `python -m`: the user wants the modules there
             return
@@ -120,6 +132,23 @@ def _shield_children() -> None:
     ]
     if planted and sys.version_info < (3, 11):
         raise ConfigError(f"{planted[0]} in this folder would be imported by the ranks; rename it")
+
+
+def _private_home() -> str:
+    """A folder for a user without a home, the same for each command.
+
+    Others must not write to it: git, NCCL, mpirun and Python read files in HOME that run code.
+    """
+    try:
+        folder = Path(gettempdir(), f"commbench-home-{os.geteuid()}")
+        with suppress(FileExistsError):
+            folder.mkdir(mode=stat.S_IRWXU)
+        status = folder.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        is_private = is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return str(folder) if is_private else mkdtemp(prefix="commbench-home-")
+    except OSError:  # no folder for temporary files: a home that nothing can be in
+        return os.devnull
 
 
 def _identity() -> RankIdentity | None:

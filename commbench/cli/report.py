@@ -52,7 +52,8 @@ def report(words: list[str]) -> int:
         write_file("--html", options.html, html)
     read = {folder.resolve() for folder in results.folders.values()}
     folders = [Path(path) for path in options.paths if Path(path).is_dir()]
-    runs = [run for path in folders for run in find_runs(path) if run.resolve() in read]
+    readable = (run for path in folders for run in find_runs(path, left_out=lambda error: None))
+    runs = [run for run in readable if run.resolve() in read]
     # a few runs of one backend: there is nothing to choose between, and their own tables are the
     # result
     alone = results.cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES

@@ -34,6 +34,7 @@ from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.results.columns import UNFINISHED
 from commbench.results.load import load_run, read_rows
 from commbench.results.run_folder import (
+    check_readable,
     exists,
     how_to_finish,
     new_folder,
@@ -200,6 +201,7 @@ def resume(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     folder = Path(options.run).absolute()
     force = bool(options.force)
+    check_readable(folder)
     if exists(folder / ACCEPTANCE_FILE) and not exists(folder / "run.json"):
         return _run_stages(folder, *read_acceptance_file(folder))
     if not exists(folder / "run.json"):

@@ -24,13 +24,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from commbench.core.errors import ConfigError
-from commbench.core.secrets import MASK, is_secret
+from commbench.core.errors import ConfigError, no_permission
+from commbench.core.secrets import MAP_ENTRY, MASK, is_secret
 from commbench.core.states import STAGES
 from commbench.core.terminal import first_line, one_line
 
@@ -56,6 +56,9 @@ CPU = "cpu"
 TIMING = "timing"
 SOAK = "timing=soak"
 SOAK_KEYS = ("timing.duration_s", "timing.interval_s")  # only this timing has them
+SEARCHED = "hydra.searchpath="
+FILE_HYDRA_KEYS = ("mode", "sweeper.params")  # below `hydra`; a file may set them
+COMPUTED_HYDRA_KEYS = ("runtime", "searchpath", "overrides.task", "job.override_dirname")
 STAGE_ORDER = (NO_STAGE, *STAGES)
 # quoted texts, and the words between commas and brackets, in a value and in a map of values
 WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]'"]+""")
@@ -85,6 +88,9 @@ class ConfigComposer:
         self._overrides: dict[str, Override] = {}  # a cache: parsing takes ms
         if self._config_dir is not None and not self._config_dir.is_dir():
             raise ConfigError(f"--config-dir {config_dir} is not a folder")
+        mode = os.R_OK | os.X_OK
+        if config_dir is not None and not os.access(config_dir, mode, effective_ids=True):
+            raise ConfigError(f"--config-dir {no_permission(config_dir)}")
 
     def __enter__(self) -> ConfigComposer:
         GlobalHydra.instance().clear()
@@ -121,12 +127,10 @@ class ConfigComposer:
             raise ConfigError(f"{_hydra_message(error)}; list the values: -m KEY=A,B") from error
         if not points:
             raise ConfigError("this sweep has no jobs; give each key at least one value")
-        if multirun and self._config_dir is not None:
-            check_file_settings(self.hydra_config(overrides), self.keys_of(overrides))
         jobs = []
         for point in map(self._with_all_benchmarks, points):
             config = self.config(point)
-            check_file_settings(config, self.keys_of(point))
+            check_file_settings(config, self._given_keys(point))
             jobs.append(job_of(resolved(config), point))
         return in_run_order(jobs) if multirun else jobs
 
@@ -136,16 +140,20 @@ class ConfigComposer:
         Composing files takes Hydra 0.2 s, so jobs that choose the same files set their values in
         copies of one result.
         """
-        searched = (
-            [] if self._config_dir is None else [f"hydra.searchpath=[file://{self._config_dir}]"]
-        )
+        searched = [] if self._config_dir is None else [f"{SEARCHED}[file://{self._config_dir}]"]
         parsed = self._parsed(list(overrides))
         chosen = [override.input_line or "" for override in parsed if not _sets_value(override)]
         try:
             if (files := (hydra, *chosen)) not in self._composed:
-                self._composed[files] = compose(
-                    "config", overrides=[*searched, *chosen], return_hydra_config=hydra
+                composed = compose(
+                    "config", overrides=[*searched, *chosen], return_hydra_config=True
                 )
+                if self._config_dir is not None:
+                    _check_hydras_part(composed, chosen)
+                if not hydra:
+                    with open_dict(composed):
+                        del composed["hydra"]
+                self._composed[files] = composed
             config = copy.deepcopy(self._composed[files])
             for override in filter(_sets_value, parsed):
                 _set_value(config, override)
@@ -170,6 +178,17 @@ class ConfigComposer:
     def keys_of(self, overrides: Sequence[str]) -> list[str]:
         """The key or group that each override sets."""
         return [parsed.key_or_group for parsed in self._parsed(overrides)]
+
+    def _given_keys(self, overrides: Sequence[str]) -> set[str]:
+        """The keys that overrides set, each variable of a mapping by its own name."""
+        keys = set[str]()
+        for parsed in self._parsed(overrides):
+            value = parsed.value()
+            if parsed.key_or_group == "env" and isinstance(value, dict):
+                keys.update(f"env.{name!s}" for name in value)
+            else:
+                keys.add(parsed.key_or_group)
+        return keys
 
     def keys_of_file(self, overrides: Sequence[str]) -> dict[str, str]:
         """The key of each override in an experiment's file. Raises ConfigError for what only the
@@ -280,6 +299,39 @@ def _sets_value(override: Override) -> bool:
     return name in OVERRIDES and override.package is None and is_value and changes
 
 
+def _check_hydras_part(config: DictConfig, chosen: Sequence[str]) -> None:
+    """Raises ConfigError where a file sets what makes Hydra load code, start programs or write
+    files.
+
+    So all that Hydra reads below `hydra` must be what it is without the user's files, except
+    FILE_HYDRA_KEYS.
+    """
+    given = [word for word in chosen if word.lstrip("+~").startswith("hydra")]
+    expected = _hydra_settings(compose("config", overrides=given, return_hydra_config=True))
+    composed = _hydra_settings(config)
+    for key in sorted({*composed, *expected}):
+        if composed.get(key) != expected.get(key):
+            allowed = ", ".join(f"hydra.{each}" for each in FILE_HYDRA_KEYS)
+            raise ConfigError(
+                f"a file sets hydra.{key}; a file may set {allowed}; give hydra.{key}=... on the"
+                " command line"
+            )
+
+
+def _hydra_settings(config: DictConfig) -> dict[str, Any]:
+    """Each key below `hydra` with its value, without the keys that a file may set and those that
+    Hydra computes."""
+    node: Any = OmegaConf.to_container(config.hydra, resolve=False)
+    words = node["overrides"]["hydra"]
+    node["overrides"]["hydra"] = [word for word in words if not word.startswith(SEARCHED)]
+    settings = dict[str, Any]()
+    for group, values in node.items():
+        inner = values.items() if isinstance(values, dict) else [("", values)]
+        settings |= {f"{group}.{name}".rstrip("."): value for name, value in inner}
+    free = tuple(f"{key}." for key in (*FILE_HYDRA_KEYS, *COMPUTED_HYDRA_KEYS))
+    return {key: value for key, value in settings.items() if not f"{key}.".startswith(free)}
+
+
 def _set_value(config: DictConfig, override: Override) -> None:
     key = override.key_or_group
     force_add = override.is_force_add()
@@ -344,11 +396,9 @@ def _normalized(override: str) -> str:
     key, _, value = override.partition("=")
     name = key.lstrip("+").removeprefix("env.")
     if value.strip("'") == MASK and key.lstrip("+").startswith("env."):
-        if name not in os.environ:
-            raise ConfigError(
-                f"env.{name} is a credential and was not recorded; export {name}=... and try again"
-            )
-        return f"++env.{name}={_quoted(os.environ[name])}"
+        return f"++env.{name}={_exported_secret(name)}"
+    if name == "env" and value[:1] == "{":
+        value = MAP_ENTRY.sub(_exported_entry, value)
     if (
         key.startswith("env.")
         and value not in ("", "null")
@@ -366,6 +416,21 @@ def _normalized(override: str) -> str:
         texts = [f"'{text.strip()}'" for text in value.strip("[]").split(",")]
         return f"expect=[{','.join(texts)}]" if value.startswith("[") else f"expect='{value}'"
     return override
+
+
+def _exported_secret(name: str) -> str:
+    """A value that was recorded as ***, quoted. Raises ConfigError where it is not exported."""
+    if name not in os.environ:
+        raise ConfigError(
+            f"env.{name} is a credential and was not recorded; export {name}=... and try again"
+        )
+    return _quoted(os.environ[name])
+
+
+def _exported_entry(match: re.Match[str]) -> str:
+    name, colon, value = match.groups()
+    is_masked = value.strip("'") == MASK
+    return f"{name}{colon}{_exported_secret(name)}" if is_masked else match[0]
 
 
 def _text_word(match: re.Match[str]) -> str:

@@ -4,7 +4,7 @@ an axis of a run.
 conf/config.yaml has their defaults and meanings. Below the table: message sizes (presets, lists,
 and ranges such as 8..8GiB, 8..1MiB*4 and 8..max), and which code a configuration may load. A file
 can't run arbitrary code: targets come from commbench or from a module in `allow=[...]`, and
-settings that make a process load other code are accepted from the command line only.
+settings that may make a process load other code are accepted from the command line only.
 """
 
 from __future__ import annotations
@@ -54,11 +54,23 @@ OWN_TARGETS = {  # group -> prefix of the targets that need no permission
     "search": "commbench.config.settings.NodeSearch",
 }
 CONTRACTS = {"backend": Backend, "benchmark": Benchmark, "writer": Writer, "launcher": Launcher}
-# environment variables that make a process load or run other code
-LOADING = re.compile(
-    "^LD_|PATH|PRELOAD|PYTHON|PLUGIN|MODULE|LIBMPI|LIBRARY|COMMAND|AGENT|LAUNCH|SHELL|EXEC|ENV$"
+# environment variables that a file may set: values of communication libraries and of threads. Any
+# other may name a library, a program or a file that is written
+FILE_VARIABLES = re.compile(
+    r"NCCL_(?:ALGO|PROTO|NTHREADS|BUFFSIZE|NSOCKS_PERTHREAD|CROSS_NIC|NET|LAUNCH_MODE|DEBUG_SUBSYS)"
+    r"|NCCL_(?:DEBUG|DMABUF_ENABLE|GDRCOPY_ENABLE|GDRCOPY_SYNC_ENABLE|MULTI_RANK_GPU_ENABLE)"
+    r"|NCCL_(?:MIN|MAX|P2P|SHM|SOCKET|IB|NET_GDR|NET_SHARED|COLLNET|NVLS|CUMEM|PXN|MNNVL|LL)_\w+"
+    r"|TORCH_NCCL_(?:AVOID_RECORD_STREAMS|BLOCKING_WAIT|CUDA_EVENT_CACHE|HIGH_PRIORITY|NAN_CHECK)"
+    r"|CUDA_(?:VISIBLE_DEVICES|DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|LAUNCH_BLOCKING)"
+    r"|GLOO_SOCKET_IFNAME"
+    r"|OMPI_MCA_(?:pml|btl|mtl|osc|coll)(?:_\w+)?"
+    r"|MPIR_CVAR_(?:CH4|COLL|\w+_INTRA_ALGORITHM|\w+_INTER_ALGORITHM)(?:_\w+)?"
+    r"|UCX_(?:TLS|NET_DEVICES|PROTO_ENABLE|LOG_LEVEL|MEMTYPE_CACHE|\w+_THRESH|MAX_\w+_RAILS)"
+    r"|UCX_(?:RNDV|RC|UD|DC|IB|TCP|CUDA_COPY|CUDA_IPC)_\w+"
+    r"|FI_(?:PROVIDER|LOG_LEVEL)|FI_(?:TCP|VERBS|EFA|CXI|OFI_RXM|PSM3|MR)_\w+"
+    r"|(?:OMP|MKL|OPENBLAS)_NUM_THREADS|OMP_(?:PROC_BIND|PLACES)|KMP_(?:AFFINITY|BLOCKTIME)"
 )
-ENV_SET = "hydra.job.env_set"
+NAMES_A_FILE = re.compile("PATH|FILE|DIR|LIB|MODULE|PLUGIN|DUMP|COMMAND", re.IGNORECASE)
 NO_STAGE = "none"
 # key -> what setting it does; a library by its name is harmless, one by its path is not
 RESTRICTED = {
@@ -66,7 +78,6 @@ RESTRICTED = {
     "backend.library": "loads a library",
     "launcher.agent": "starts programs",
     "launcher.options": "starts programs",
-    ENV_SET: "exports variables; use env.NAME=TEXT instead",
 }
 
 
@@ -353,7 +364,9 @@ def _parsed_size(value: Any) -> int:
 def why_restricted(key: str, value: Any) -> str | None:
     """Why only the command line may set this key to this value; None if a file may, too."""
     if key.startswith("env."):
-        return "can load code" if LOADING.search(key.removeprefix("env.").upper()) else None
+        name = key.removeprefix("env.")
+        is_value = FILE_VARIABLES.fullmatch(name) and not NAMES_A_FILE.search(name)
+        return None if is_value else "may load code or write files"
     is_name = key == "backend.library" and "/" not in str(value)
     return RESTRICTED.get(key) if value and not is_name else None
 
@@ -369,9 +382,7 @@ def check_file_settings(config: DictConfig, given: Collection[str]) -> None:
     settings |= {f"env.{name!s}": None for name in env} if isinstance(env, DictConfig) else {}
     for key, value in settings.items():
         why = why_restricted(key, value)
-        by_user = key in given or (key.startswith("env.") and "env" in given)
-        by_user |= key == ENV_SET and any(name.startswith(ENV_SET) for name in given)
-        if why is not None and not by_user:
+        if why is not None and key not in given:
             seen = key if value is None else f"{key}={value}"
             raise ConfigError(
                 f"a file sets {seen}, which {why}; give {key}=... on the command line"

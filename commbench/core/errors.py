@@ -58,6 +58,14 @@ class Unreadable(CommbenchError):
     exit_status = 2
 
 
+def no_permission(path: object) -> str:
+    """The line for a file or folder that this user may not read or write, the same in each
+    command."""
+    is_readable = os.access(str(path), os.R_OK, effective_ids=True)
+    what = "written" if is_readable else "read"
+    return f"{path} can't be {what}: {os.strerror(errno.EACCES)}; ask its owner for access"
+
+
 class WorldBroken(CommbenchError):
     """Raised when ranks are lost or stuck and the world can't continue; finished cases are kept.
 

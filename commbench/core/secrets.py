@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 SECRET_WORDS = re.compile(
-    "TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|JWT", re.IGNORECASE
+    "TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|JWT|SIGNATURE"
+    # not PASSIVE, BYPASS, and not PWD and OLDPWD, which are folders
+    "|(?<!BY)PASS(?![A-Z])|[_.-]PWD",
+    re.IGNORECASE,
 )
 MASK = "***"
 BEFORE_AT = re.compile(r"(?<![^@/,;])[^@/,;]+@")
-NAMED_SECRETS = re.compile(
-    r"((?:token|secret|passw(?:or)?d|passphrase|api_?key|credentials?|jwt)\"?\s*[=:]\s*)[^\s,;&]+",
-    re.IGNORECASE,
+# NAME= and NAME: in a text; the value follows
+NAME = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[=:]\s*(?=[^\s=:])")
+VALUE = re.compile(r"""'[^']*'|"[^"]*"|[^\s,;&]+""")
+SECRET_TEXTS = re.compile(
+    r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?"  # a JSON web token
+    r"|\b(?:gh[opsur]_|hf_|npm_|AKIA)[A-Za-z0-9]{16,}|\bsk-[A-Za-z0-9]{32,}"
+    r"|\b(?:github_pat_|glpat-|pypi-|xox[abeprs]-|sk-proj-|sk-ant-|AIza)[\w-]{16,}"
+    r"|(?<=[?&]sig=)[^\s&]+"
 )
-JSON_WEB_TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?")
+SCHEMES = re.compile(r"\b(Bearer\s+)[^\s,;'\"]+|\b(Basic\s+)[\w+/]{8,}=*", re.IGNORECASE)
+OPTION = re.compile(r"-*[\w.-]+")
 OVERRIDE = re.compile(r"([+~]*)([^=\s]+)=(.*)", re.DOTALL)
 # in a mapping of Hydra's grammar: NAME: 'text', NAME: "text" or NAME: text up to a comma or a
 # bracket
 MAP_ENTRY = re.compile(r"""([\w.-]+)(\s*:\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,{}\[\]]+)""")
+LIST_ENTRY = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]{}'"]+""")
 
 
 def is_secret(name: str) -> bool:
@@ -38,7 +49,38 @@ def mask(value: str) -> str:
             words[index] = BEFORE_AT.sub(
                 lambda match: f"{MASK}@" if ":" in match[0] else match[0], word
             )
-    return JSON_WEB_TOKEN.sub(MASK, NAMED_SECRETS.sub(rf"\g<1>{MASK}", " ".join(words)))
+    text = SECRET_TEXTS.sub(MASK, " ".join(words))
+    return _mask_named(SCHEMES.sub(lambda match: f"{match[1] or match[2]}{MASK}", text))
+
+
+def _mask_named(text: str) -> str:
+    """The text with *** for each value whose name, before = or :, is that of a credential."""
+    parts = []
+    end = 0
+    for match in NAME.finditer(text):
+        name = match[1]
+        start = match.end()
+        is_count = name.lower().endswith("tokens") and text[start].isdigit()  # of a model
+        if match.start() < end or is_count or not is_secret(name):
+            continue
+        value = VALUE.match(text, start)
+        if value is not None:
+            parts += [text[end:start], MASK]
+            end = value.end()
+    return "".join([*parts, text[end:]])
+
+
+def _mask_words(words: Sequence[str]) -> list[str]:
+    """The words of a command line, where a value may follow its name as a word of its own."""
+    masked = []
+    first = second = ""  # the two words before
+    for word in words:
+        of_option = second.startswith("-") or first.startswith("-")  # -genv NAME VALUE
+        is_value = of_option and OPTION.fullmatch(second) and is_secret(second)
+        masked.append(MASK if is_value and not word.startswith("-") else mask(word))
+        first = second
+        second = word
+    return masked
 
 
 def recorded(name: str, value: Any) -> Any:
@@ -46,6 +88,8 @@ def recorded(name: str, value: Any) -> Any:
     stay."""
     if isinstance(value, dict):
         return {key: recorded(str(key), entry) for key, entry in value.items()}
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return [MASK] * len(value) if is_secret(name) else _mask_words(value)
     if isinstance(value, list):
         return [recorded(name, entry) for entry in value]
     if is_secret(name) and value is not None and not isinstance(value, bool):
@@ -63,8 +107,20 @@ def recorded_override(text: str) -> str:
     if is_secret(key):
         return f"{signs}{key}='{MASK}'"
     if value.startswith(("{", "[")):
-        return f"{signs}{key}={MAP_ENTRY.sub(_mapped, value)}"
+        return f"{signs}{key}={_mask_list(MAP_ENTRY.sub(_mapped, value))}"
     return f"{signs}{key}={_mask_quoted(value)}"
+
+
+def _mask_list(value: str) -> str:
+    """A list in Hydra's grammar, masked as its entries are."""
+    entries = LIST_ENTRY.findall(value)
+    masked = iter(_mask_words([_unquoted(entry) for entry in entries]))
+
+    def replaced(match: re.Match[str]) -> str:
+        quote = match[0][0] if _unquoted(match[0]) != match[0] else ""
+        return f"{quote}{next(masked)}{quote}"
+
+    return LIST_ENTRY.sub(replaced, value)
 
 
 def _mapped(match: re.Match[str]) -> str:
@@ -74,5 +130,10 @@ def _mapped(match: re.Match[str]) -> str:
 
 def _mask_quoted(value: str) -> str:
     """A value in Hydra's grammar, masked within its quotes."""
-    quote = value[0] if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0] else ""
-    return f"{quote}{mask(value[1:-1])}{quote}" if quote else mask(value)
+    plain = _unquoted(value)
+    return mask(value) if plain == value else f"{value[0]}{mask(plain)}{value[0]}"
+
+
+def _unquoted(value: str) -> str:
+    is_quoted = len(value) > 1 and value[0] in "'\"" and value[-1] == value[0]
+    return value[1:-1] if is_quoted else value

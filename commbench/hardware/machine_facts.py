@@ -34,6 +34,14 @@ from .sources import Facts, NoReading, fact_text, gather, key_part, run_command
 NODE = "host.boot_id"  # the same in all containers of a machine
 SOURCE_TREE = Path(__file__).resolve().parents[2]
 GIT_TIMEOUT_S = 2.0
+# only the checkout's own configuration, which git reads only where the checkout is the user's own:
+# others may name programs. HOME is for git before 2.32
+NO_GIT_CONFIG = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "HOME": os.devnull,
+    "XDG_CONFIG_HOME": os.devnull,
+}
 # fact -> the distributions that provide it; the first one that is installed counts
 DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     **{
@@ -250,12 +258,14 @@ def git_change_facts(tree: Path) -> Facts:
 def _git_output(tree: Path, *arguments: str) -> str:
     """The output of git. Raises NoReading if it is not installed, refuses (the folder has another
     owner) or takes too long (a slow file system)."""
-    # a git hook's GIT_DIR would name another repository; locks would disturb the user's own git
+    # a git hook's GIT_DIR would name another repository
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    command = ["git", "--no-optional-locks", "-C", str(tree), *arguments]
+    # locks would disturb the user's own git; a monitor of the file system is a program
+    settings = ["--no-optional-locks", "-c", "core.fsmonitor=false"]
+    command = ["git", *settings, "-C", str(tree), *arguments]
     name = f"git {arguments[0]}"
     try:
-        finished = run_command(command, GIT_TIMEOUT_S, environ)
+        finished = run_command(command, GIT_TIMEOUT_S, environ | NO_GIT_CONFIG)
     except OSError as error:
         raise NoReading(f"{name} can't be started: {error.strerror}") from error
     if finished is None:

@@ -218,7 +218,12 @@ def save(side: Side, target: str | Path) -> None:
     aside = path.with_name(f".{path.name}.tmp")
     try:
         table = pa.Table.from_pandas(side.cases[schema.names], schema, preserve_index=False)
-        pq.write_table(table.replace_schema_metadata(metadata), aside, compression="zstd")
+        pq.write_table(
+            table.replace_schema_metadata(metadata),
+            aside,
+            compression="zstd",
+            write_page_checksum=True,
+        )
         publish(aside, path)
     except OSError as error:
         raise ConfigError(f"--save {target} can't be written: {first_line(error)}") from error

@@ -27,7 +27,7 @@ from commbench.core.variables import MAPS, NAMES
 from .columns import Row
 from .launches import launch_medians
 from .load import Damaged, load_run, read_table
-from .run_folder import mapping_or_empty
+from .run_folder import check_readable, mapping_or_empty
 
 CASES_FILE = "cases.parquet"
 HARDWARE = "hardware="
@@ -125,7 +125,8 @@ def _shortened(name: str) -> str:
 
 
 def stored_runs(store: Path, key: StoreKey | None = None) -> list[Path]:
-    """The folders of the whole runs of a store, or of a key, oldest first."""
+    """The folders of the whole runs of a store, or of a key, oldest first. Raises Unreadable."""
+    check_readable(store)
     below = f"{HARDWARE}*/{SOFTWARE}*" if key is None else str(key.folder)
     return sorted(
         (file.parent for file in store.glob(f"{below}/*/{CASES_FILE}")), key=lambda run: run.name

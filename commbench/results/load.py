@@ -7,6 +7,7 @@ integers into floats: commbench.load returns them in a form that every operation
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import math
@@ -21,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.errors import CommbenchError, ConfigError, Unreadable
+from commbench.core.errors import CommbenchError, ConfigError, Unreadable, no_permission
 from commbench.core.states import Phase, headline_of
 from commbench.core.terminal import first_line
 from commbench.core.variables import NAMES, is_required
 
 from .columns import TABLES, arrow_schema, check_version, default_values, row_order
-from .run_folder import file_bytes
+from .run_folder import PARTS, RECORD, file_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +95,7 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
     if table != "samples":
         return frame
     columns = (*ROW_KEYS["cases"], "operations_per_sample", "block_k")
-    sources = find_sources(paths)
+    sources = find_sources(paths, left_out=lambda error: None)
     runs = dict.fromkeys(
         run for path in sources for run in (path.parents[:2] if path.is_file() else [path])
     )
@@ -132,7 +133,7 @@ def read_rows(
             ) from error
         warnings.warn(f"{error}; it is left out", stacklevel=5)
 
-    for source in find_sources(paths, table):
+    for source in find_sources(paths, table, leave_out):
         try:
             if source.is_dir():
                 load_run(source)
@@ -144,14 +145,18 @@ def read_rows(
     return frame_of(tables or [_schema(table, columns).empty_table()], table)
 
 
-def find_sources(paths: Iterable[Paths], table: str = "cases") -> list[Path]:
+def find_sources(
+    paths: Iterable[Paths], table: str = "cases", left_out: Callable[[Damaged], None] | None = None
+) -> list[Path]:
     """The folders of runs at or below the paths, and the paths that are files; raises
-    CommbenchError for none."""
+    CommbenchError for none. `left_out` as in find_runs."""
     if table not in TABLES:
         raise CommbenchError(f"table={table} is unknown; allowed: {', '.join(TABLES)}")
     places = flat_paths(paths) or [Path("results")]
     sources = [
-        source for place in places for source in ([place] if place.is_file() else find_runs(place))
+        source
+        for place in places
+        for source in ([place] if place.is_file() else find_runs(place, left_out))
     ]
     if not sources:
         searched = ", ".join(map(str, places))
@@ -172,14 +177,26 @@ def flat_paths(paths: Iterable[Paths]) -> list[Path]:
     ]
 
 
-def find_runs(path: str | Path) -> list[Path]:
-    """Folders with a run.json at or below the path, oldest first."""
-    root = Path(path)
-    runs = (
-        [root]
-        if (root / "run.json").is_file()
-        else [file.parent for file in root.rglob("run.json")]
-    )
+def find_runs(path: str | Path, left_out: Callable[[Damaged], None] | None = None) -> list[Path]:
+    """Folders with a run.json at or below the path, oldest first.
+
+    `left_out` is called for each folder that this user may not read, which is raised without it.
+    """
+
+    def unreadable(error: OSError) -> None:
+        if not isinstance(error, PermissionError):  # the path is a file, or was removed meanwhile
+            return
+        damaged = Damaged(no_permission(error.filename))
+        if left_out is None:
+            raise damaged from error
+        left_out(damaged)
+
+    runs = []
+    for folder, folders, names in os.walk(path, onerror=unreadable):
+        if RECORD in names or RECORD in folders:
+            runs.append(Path(folder))
+        if Path(folder) == Path(path) and RECORD in names:
+            break
     return sorted(runs, key=lambda run: run.name)
 
 
@@ -190,7 +207,7 @@ def load_run(path: str | Path) -> dict[str, Any]:
     try:
         run = json.loads(file_bytes(file))
     except (OSError, ValueError, RecursionError) as error:
-        raise Damaged(f"{file} can't be read: {first_line(error)}") from error
+        raise Damaged(_why_unread(file, error)) from error
     if not isinstance(run, dict):
         raise Damaged(f"{file} is not the record of a run: it holds a {type(run).__name__}")
     check_version(run.get("schema_version"), str(file))
@@ -220,15 +237,23 @@ def read_cases(
     Files are read in parallel: pyarrow reads outside the interpreter's lock. Raises ConfigError for
     mixed units.
     """
+    unreadable = list[Damaged]()
     sources = dict.fromkeys(
-        source
-        for path in flat_paths(paths)
-        for source in (path.is_dir() and find_runs(path)) or [path]
+        source for path in flat_paths(paths) for source in _sources_at(path, unreadable)
     )
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as readers:
         results = list(readers.map(lambda path: _read_source(path, columns), sources))
-    problems = [result for result in results if isinstance(result, str)]
+    problems = [str(error) for error in unreadable]
+    problems += [result for result in results if isinstance(result, str)]
     return [result for result in results if not isinstance(result, str)], problems
+
+
+def _sources_at(path: Path, unreadable: list[Damaged]) -> list[Path]:
+    """The runs at or below a path, or the path where there is none; folders that may not be read
+    are added to `unreadable`."""
+    before = len(unreadable)
+    runs = find_runs(path, unreadable.append)
+    return runs if runs or len(unreadable) > before else [path]
 
 
 def _read_source(path: Path, columns: Columns) -> CaseSource | str:
@@ -285,7 +310,13 @@ def run_tables(
     """
     rows: dict[Path, Any] = {}
     # parts first: a run that merges meanwhile has its rows in both places, never in neither
-    parts = sorted((run / "parts").glob(f"*.{table}.parquet"))
+    try:
+        below = list((run / PARTS).iterdir())
+    except PermissionError as error:
+        raise Damaged(no_permission(run / PARTS)) from error
+    except OSError:  # there are none
+        below = []
+    parts = sorted(part for part in below if part.name.endswith(f".{table}.parquet"))
     merged = run / f"{table}.parquet"
     for file in (*parts, merged):
         try:
@@ -315,19 +346,29 @@ def read_table(file: Path, table: str, columns: Columns = None, where: Any = Non
     try:
         if not file.stat().st_size:
             raise Damaged(f"{file} is empty")
-        with pq.ParquetFile(file) as opened:
+        with pq.ParquetFile(file, page_checksum_verification=True) as opened:
             stored = opened.schema_arrow  # pyarrow converts the schema anew at each access
             _check_schema(file, stored, table)
+            _check_names(opened.metadata, stored.names)
             present = [name for name in schema.names if name in stored.names]
             early = where is not None and len(present) == len(schema.names)
             rows = None if early else opened.read(columns=present, use_threads=False)
-        rows = pq.read_table(file, columns=present, filters=where) if early else rows
+        if early:
+            rows = pq.read_table(
+                file, columns=present, filters=where, page_checksum_verification=True
+            )
         rows = _with_schema(str(file), rows, schema)
         return rows if early or where is None else rows.filter(pq.filters_to_expression(where))
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Damaged(f"{file} can't be read: {first_line(error)}") from error
+        raise Damaged(_why_unread(file, error)) from error
+
+
+def _why_unread(file: Path, error: BaseException) -> str:
+    if isinstance(error, PermissionError):
+        return no_permission(file)
+    return f"{file} can't be read: {first_line(error)}"
 
 
 def table_of(frame: pd.DataFrame) -> Any:
@@ -373,6 +414,18 @@ def _check_schema(file: Path, schema: Any, table: str) -> None:
                 f" {ours or 'no unit'}; mixed units are not compared: convert the column, then its"
                 " metadata"
             )
+
+
+def _check_names(metadata: Any, names: Sequence[str]) -> None:
+    """Raises ValueError where a file's footer, which has no checksum, has two names of a column."""
+    import pyarrow as pa
+
+    written = (metadata.metadata or {}).get(b"ARROW:schema")  # by other programs than pyarrow: None
+    if written is None:
+        return
+    differing = {*pa.ipc.read_schema(pa.py_buffer(base64.b64decode(written))).names} ^ {*names}
+    if differing:
+        raise ValueError(f"a column has two names: {', '.join(sorted(differing))}")
 
 
 def _check_columns(where: str, names: Sequence[str], table: str) -> None:

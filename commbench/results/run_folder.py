@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from commbench.core.errors import ConfigError
+from commbench.core.errors import ConfigError, Unreadable, no_permission
 
 TIMESTAMP = "%Y%m%dT%H%M%S.%f"  # names sort by time
 RECORD = "run.json"
@@ -130,6 +130,16 @@ def exists(path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def check_readable(folder: Path) -> None:
+    """Raises Unreadable for a folder that this user may not read; a missing one is no error."""
+    try:
+        os.scandir(folder).close()
+    except PermissionError as error:
+        raise Unreadable(no_permission(folder)) from error
+    except OSError:
+        return
 
 
 def file_bytes(path: Path) -> bytes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from commbench.core.errors import Unreadable
+from commbench.core.errors import Unreadable, no_permission
 from commbench.core.terminal import one_line
 
 HEAD_BYTES = 2**16
@@ -83,13 +84,24 @@ def trace_files(paths: Sequence[str]) -> Iterator[TraceFile]:
         folder = Path(path)
         if not folder.exists():
             raise Unreadable(f"{one_line(path)} does not exist; name a trace, or a folder of them")
-        names = sorted(file for file in folder.rglob("*") if file.is_file())
-        files = names if folder.is_dir() else [folder]
+        files = _files_below(folder) if folder.is_dir() else [folder]
         for file in files:
             if not file.name.startswith(APPLE_DOUBLE):
                 yield from _open_files(file)
         if not files:
             raise Unreadable(f"{one_line(path)} is an empty folder; name one with traces")
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Raises Unreadable where a folder may not be read: ranks would be missing without a word."""
+
+    def unreadable(error: OSError) -> None:
+        if isinstance(error, PermissionError):
+            raise Unreadable(no_permission(error.filename)) from error
+
+    below = os.walk(folder, onerror=unreadable)
+    files = (Path(parent, name) for parent, _, names in below for name in names)
+    return sorted(file for file in files if file.is_file())
 
 
 def _open_files(path: Path) -> Iterator[TraceFile]:
@@ -104,6 +116,8 @@ def _open_files(path: Path) -> Iterator[TraceFile]:
                 yield from _members(path, raw, compressed)
             else:
                 yield file
+    except PermissionError as error:
+        raise Unreadable(no_permission(path)) from error
     except (OSError, tarfile.TarError) as error:
         raise Unreadable(f"{path} can't be read: {one_line(str(error))}; check the file") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from pathlib import Path
 from commbench.config.settings import Job
 from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher
+from commbench.core.secrets import MASK, recorded_override
 from commbench.hardware.machine_facts import is_recorded
 
 from .exit_protocol import FOLDER, JOB, REASON, RESUME, reopen, run_status
@@ -91,7 +92,8 @@ def _start_world(spec: WorldSpec, output: Output, reason_file: Path) -> RunningW
             server, ranks_here, job.overrides, environment, output.write_end, Path(spec.folder)
         )
     rest_rank_server()
-    command = launcher.command(spec.layout, job.overrides, spec.mpi_library, sorted(exports))
+    words = _shown_words(job.overrides, are_read=JOB not in exports)
+    command = launcher.command(spec.layout, words, spec.mpi_library, sorted(exports))
 
     def rank_of(environ: Mapping[str, str]) -> int | None:
         identity = launcher.detect(environ) if environ.get(FOLDER) == spec.folder else None
@@ -99,6 +101,20 @@ def _start_world(spec: WorldSpec, output: Output, reason_file: Path) -> RunningW
 
     ranks_here = ranks_here if launcher.is_local else 0
     return LaunchedWorld(launcher.name, command, environment, output.write_end, rank_of, ranks_here)
+
+
+def _shown_words(overrides: Sequence[str], are_read: bool) -> list[str]:
+    """The overrides as the command lines of ranks have them, which all users of a machine can see.
+
+    If ranks read them, only what is exported to the ranks too can be left out.
+    """
+    masked = [recorded_override(word) for word in overrides]
+    if not are_read:
+        return masked
+    return [
+        shown if word.lstrip("+").startswith("env.") and shown.endswith(f"='{MASK}'") else word
+        for word, shown in zip(overrides, masked, strict=True)
+    ]
 
 
 def _exports(spec: WorldSpec) -> dict[str, str]:

@@ -141,6 +141,7 @@ class Parquet:
             compression="zstd" if many else "none",
             use_dictionary=many,
             write_statistics=many,
+            write_page_checksum=True,
         )
         return memoryview(sink.getvalue())
 
@@ -187,7 +188,9 @@ class Parquet:
         schema = arrow_schema(table).with_metadata(self._metadata)
         done = []
         try:
-            with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
+            with pq.ParquetWriter(
+                aside, schema, compression="zstd", write_page_checksum=True
+            ) as writer:
                 group: list[Any] = []
                 for part in ([target] if target.exists() else []) + parts:
                     rows = _read_part(part, table)
@@ -245,7 +248,8 @@ def _read_part(file: Path, table: str) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        rows = pq.ParquetFile(file).read(use_threads=False)  # a part is small
+        with pq.ParquetFile(file, page_checksum_verification=True) as opened:
+            rows = opened.read(use_threads=False)  # a part is small
         return with_current_columns(rows, table)
     except (pa.ArrowException, OSError, ValueError) as error:
         print_error(f"{file} can't be read, and stays: {first_line(error)}")

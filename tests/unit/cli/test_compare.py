@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from flipped_bits import read_as_other
 from generated_results import with_column
 
 import commbench
@@ -171,6 +172,7 @@ def test_a_baseline_file_is_kept_and_used(
 ) -> None:
     file = str(tmp_path / "baseline.parquet")
     _, text = run_compare(capsys, sides["base"], sides["same"], "--save", file)
+    assert read_as_other(Path(file), "cases") == 0, "a flipped bit is found"
     assert f"saved: {file}: NEW, 20 rows, without samples" in text
     assert run_compare(capsys, sides["slow"], "--against", file, "--fail-on", "slower")[0] == 1
 

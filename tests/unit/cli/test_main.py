@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from shown_gpus import hgx, shown
 
 import commbench
 from commbench.__main__ import main
+from commbench.cli import main as main_module
 from commbench.cli.doctor import doctor as doctor_command
 from commbench.cli.doctor import folder_problems, machine_text
 from commbench.hardware import machine_facts
@@ -128,6 +132,55 @@ def test_a_mistyped_command_is_told_the_one_that_is_meant(
     assert (
         f"is neither KEY=VALUE nor a command; did you mean {meant}? commands: report, show, " in err
     )
+
+
+@pytest.fixture
+def without_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files of a user without HOME and without an entry in passwd."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_user_without_a_home_gets_one_that_no_other_user_can_write_to(without_home: Path) -> None:
+    main_module._shield_children()
+    home = Path(os.environ["HOME"])
+    assert home.parent == without_home
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    del os.environ["HOME"]
+    main_module._shield_children()
+    assert os.environ["HOME"] == str(home), "the same for the next command"
+
+
+@pytest.mark.parametrize("planted", ["open", "link", "file", "foreign"])
+def test_a_home_that_another_user_has_planted_is_not_taken(
+    planted: str, without_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = without_home / f"commbench-home-{os.geteuid()}"
+    (without_home / "theirs").mkdir(mode=0o700)
+    if planted == "link":
+        folder.symlink_to(without_home / "theirs")
+    elif planted == "file":
+        folder.write_text("")
+    else:
+        folder.mkdir(mode=0o700)
+        folder.chmod(0o777 if planted == "open" else 0o700)
+    if planted == "foreign":
+        monkeypatch.setattr(os, "geteuid", Mock(return_value=os.geteuid() + 1))
+        folder.rename(without_home / f"commbench-home-{os.geteuid()}")
+    main_module._shield_children()
+    home = Path(os.environ["HOME"])
+    assert home.is_dir() and home.name not in (folder.name, f"commbench-home-{os.geteuid()}")
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+def test_without_a_folder_for_temporary_files_the_home_is_one_that_nothing_can_be_in(
+    without_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(without_home / "missing"))
+    main_module._shield_children()
+    assert os.environ["HOME"] == os.devnull
 
 
 @pytest.mark.parametrize("backend", ["gloo", pytest.param("mpi", marks=pytest.mark.long)])

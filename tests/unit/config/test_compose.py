@@ -334,7 +334,10 @@ def test_null_stays_the_absence_of_a_text_and_quotes_stay_quotes() -> None:
             "label=1.1 is a float in its file, not a text; quote it there: label: 'TEXT'",
         ),
         ("output: true", "output=True is a bool in its file"),
-        ("env: {A: 1e3}", "env.A=1000.0 is a float in its file, not a text; quote it there: A:"),
+        (
+            "env: {NCCL_ALGO: 1e3}",
+            "env.NCCL_ALGO=1000.0 is a float in its file, not a text; quote it there: NCCL_ALGO:",
+        ),
     ],
 )
 def test_a_number_in_a_file_is_refused_where_a_text_is_meant(

@@ -4,7 +4,9 @@ a result."""
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,9 +15,13 @@ from hypothesis import strategies as st
 import commbench
 from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
-from commbench.core.secrets import MASK, recorded, recorded_override
+from commbench.core.secrets import MASK, mask, recorded, recorded_override
+from commbench.world import launch
 
 SECRET = "hunter2-qwerty"
+
+OPTIONS = "launcher.options=[{}AWS_SECRET_ACCESS_KEY=***{}]"
+EXPORTED = "launcher.options=['--export=ALL,AWS_SECRET_ACCESS_KEY=***']"
 
 
 @pytest.mark.parametrize(
@@ -27,6 +33,22 @@ SECRET = "hunter2-qwerty"
         (f"++env={{API_KEY:'{SECRET},}}'}}", "++env={API_KEY:'***'}"),
         (f"++env.PROXY='http://me:{SECRET}@host:1/x'", "++env.PROXY='http://***@host:1/x'"),
         (f"label=https://{SECRET}@git.example/x.git", "label=https://***@git.example/x.git"),
+        (f"launcher.options=[-x,'AWS_SECRET_ACCESS_KEY={SECRET}']", OPTIONS.format("-x,'", "'")),
+        (f"launcher.options=['--export=ALL,AWS_SECRET_ACCESS_KEY={SECRET}']", EXPORTED),
+        (
+            f"launcher.options=[-genv,MY_TOKEN,{SECRET},-x,A]",
+            "launcher.options=[-genv,MY_TOKEN,***,-x,A]",
+        ),
+        (f"launcher.options=[--password,{SECRET}]", "launcher.options=[--password,***]"),
+        (f"env.DB_PASS={SECRET}", "env.DB_PASS='***'"),
+        (f"env.MYSQL_PWD={SECRET}", "env.MYSQL_PWD='***'"),
+        ("label='ghp_abcdefghijklmnopqrstuv0123456789'", "label='***'"),
+        (f"label='Authorization: Bearer {SECRET}'", "label='Authorization: *** ***'"),
+        (f"label='AccountName=me;AccountKey={SECRET}=='", "label='AccountName=me;AccountKey=***'"),
+        ("allow=[authlib,my.module]", "allow=[authlib,my.module]"),
+        ("launcher.hosts=[key-node1,node2]", "launcher.hosts=[key-node1,node2]"),
+        ("traffic='moe tokens=128'", "traffic='moe tokens=128'"),
+        ("env.OMPI_MCA_bypass=1", "env.OMPI_MCA_bypass=1"),
         ("sizes=[8,1KiB]", "sizes=[8,1KiB]"),
         ("expect=['all_reduce:median_s<1']", "expect=['all_reduce:median_s<1']"),
         ("env.NCCL_SOCKET_IFNAME=eth0", "env.NCCL_SOCKET_IFNAME=eth0"),
@@ -40,6 +62,84 @@ def test_an_override_as_it_is_written_down(override: str, expected: str) -> None
 @given(st.text(max_size=40))
 def test_any_override_can_be_written_down(text: str) -> None:
     assert isinstance(recorded_override(text), str)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"token={SECRET}", "token=***"),
+        (f'{{"api_key": "{SECRET} {SECRET}", "a": 1}}', '{"api_key": ***, "a": 1}'),
+        (f"a=1 DB_PASSWORD='{SECRET} {SECRET}' b=2", "a=1 DB_PASSWORD=*** b=2"),
+        (f"Bearer {SECRET}", "Bearer ***"),
+        ("Basic aHVudGVyMi1xd2VydHk=", "Basic ***"),
+        ("Basic run", "Basic run"),
+        ("github_pat_" + 22 * "a", "***"),
+        ("glpat-" + 20 * "a", "***"),
+        (
+            "https://x.blob.example/c?sv=1&sig=abc%2F&se=2",
+            "https://x.blob.example/c?sv=1&sig=***&se=2",
+        ),
+        ("key", "key"),
+        ("NCCL_KEYS", "NCCL_KEYS"),
+        ("mlx5_0:1,mlx5_1:1", "mlx5_0:1,mlx5_1:1"),
+    ],
+)
+def test_credentials_in_a_text_are_masked(text: str, expected: str) -> None:
+    assert mask(text) == expected
+    assert mask(expected) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "KEY", "KEY ", "key=", "a:", "tokens=1", "'", "-", "eyJ.", "=", "a@:"]
+)
+def test_the_time_of_masking_is_in_proportion_to_the_text(text: str) -> None:
+    def seconds(characters: int) -> float:
+        begin_s = time.perf_counter()
+        mask(text * (characters // len(text)))
+        return time.perf_counter() - begin_s
+
+    assert min(seconds(80_000) for _ in range(3)) < 0.5  # a quadratic one takes 10 s
+
+
+def test_options_of_a_launcher_are_recorded_without_credentials() -> None:
+    options = ["-x", f"AWS_SECRET_ACCESS_KEY={SECRET}", "-genv", "MY_TOKEN", SECRET, "-n", "2"]
+    assert recorded("", {"launcher": {"options": options}})["launcher"]["options"] == [
+        *("-x", f"AWS_SECRET_ACCESS_KEY={MASK}", "-genv", "MY_TOKEN", MASK, "-n", "2")
+    ]
+
+
+def test_command_lines_of_ranks_have_no_credential_even_where_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The users of a machine see all command lines in ps."""
+    commands = list[list[str]]()
+
+    def started(*arguments: Any) -> None:
+        commands.append(arguments[1])
+        raise ConfigError("stopped before the start")
+
+    monkeypatch.setattr(launch, "LaunchedWorld", started)
+    monkeypatch.setenv("MY_KEY", SECRET)
+    words = ["launcher=torchrun", "env.MY_KEY='***'", "label='Bearer x'", f"output={tmp_path}"]
+    for long in ([], [f"++env.LONG={'x' * launch.LONGEST_VARIABLE}"]):
+        with pytest.raises(ConfigError, match="stopped before"):
+            commbench.run(*words, *long)
+        assert SECRET not in " ".join(commands[-1])
+        assert any("env.MY_KEY='***'" in word for word in commands[-1])
+    assert any("label='Bearer ***'" in word for word in commands[0])
+    assert any("label='Bearer x'" in word for word in commands[1]), "ranks read it"
+
+
+def test_a_recorded_mapping_takes_its_values_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    word = recorded_override(f"env={{A:1,MY_TOKEN:{SECRET}}}")
+    assert word == "env={A:1,MY_TOKEN:'***'}"
+    with ConfigComposer() as composer:
+        with pytest.raises(ConfigError, match="export MY_TOKEN="):
+            composer.jobs([word], False)
+        monkeypatch.setenv("MY_TOKEN", SECRET)
+        assert dict(composer.jobs([word], False)[0].settings.env) == {"A": "1", "MY_TOKEN": SECRET}
 
 
 def test_names_stay_at_every_depth() -> None:

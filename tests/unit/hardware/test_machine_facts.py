@@ -249,6 +249,27 @@ def test_a_clean_and_a_changed_checkout(checkout):
     assert git_facts(checkout)["versions.git_dirty"] is True
 
 
+@pytest.mark.parametrize("place", ["HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_SYSTEM"])
+def test_no_configuration_of_git_outside_the_checkout_runs_a_program(
+    place: str, checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = tmp_path / "ran"
+    monitor = tmp_path / "monitor"
+    monitor.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    monitor.chmod(0o755)
+    files = {"HOME": ".gitconfig", "XDG_CONFIG_HOME": "git/config", "GIT_CONFIG_SYSTEM": "system"}
+    file = tmp_path / "planted" / files[place]
+    file.parent.mkdir(parents=True)
+    file.write_text(f"[core]\n\tfsmonitor = {monitor}\n")
+    is_folder = place != "GIT_CONFIG_SYSTEM"
+    monkeypatch.setenv(place, str(tmp_path / "planted" if is_folder else file))
+    git(checkout, "status")
+    assert ran.exists(), "git by itself runs it"
+    ran.unlink()
+    assert git_facts(checkout)["versions.git_dirty"] is False
+    assert not ran.exists()
+
+
 def test_a_git_hook_does_not_point_elsewhere(checkout, monkeypatch):
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     assert git_facts(checkout)["versions.git_commit"]
@@ -373,7 +394,7 @@ def test_values_of_variables_with_a_secret_name_are_masked(name):
         ("me:hunter2@host", "***@host"),
         ("a=1,me:hunter2@host", "a=1,***@host"),
         ("--token=hunter2 --size 3", "--token=*** --size 3"),
-        ('{"password": "hunter2"}', '{"password": ***'),
+        ('{"password": "hunter2"}', '{"password": ***}'),
         ("eyJhbGciOi.eyJzdWIiOi.SflKxw", "***"),
         ("eth0,eth1", "eth0,eth1"),
         ("/opt/ucx:/opt/gcc@12/lib", "/opt/ucx:/opt/gcc@12/lib"),

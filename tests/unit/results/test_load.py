@@ -18,8 +18,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from flipped_bits import flipped, read_as_other
 
 import commbench
+from commbench.cli.main import main
 from commbench.cli.run import resume
 from commbench.core.errors import CommbenchError
 from commbench.report.fit import families
@@ -335,3 +337,35 @@ def test_the_package_tells_what_it_has_and_imports_nothing_for_it() -> None:
         assert text and (isinstance(public, type) or f"commbench.{name}(" in text), (
             f"{name} has no example"
         )
+
+
+@pytest.mark.parametrize("table", ["cases", "samples"])
+def test_a_flipped_bit_is_never_another_number(finished: Path, tmp_path: Path, table: str) -> None:
+    file = tmp_path / f"{table}.parquet"
+    shutil.copy(finished / file.name, file)
+    assert read_as_other(file, table) == 0
+
+
+def test_a_flipped_bit_is_told_in_one_line(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    content = (run / "cases.parquet").read_bytes()
+    first_page = content[:200]
+    for damaged in flipped(first_page, 20):
+        (run / "cases.parquet").write_bytes(damaged + content[200:])
+        for words in (["show"], ["report"], ["export", "--csv", "-"]):
+            status = main([words[0], str(run), *words[1:]])
+            err = capsys.readouterr().err
+            assert status == 0 or (
+                len(err.splitlines()) == 1 and f"{run}/cases.parquet can't be read: " in err
+            )
+
+
+def test_columns_are_found_in_files_of_other_programs(finished: Path, tmp_path: Path) -> None:
+    """Theirs have no schema of Arrow, whose names are compared."""
+    rows = pq.read_table(finished / "cases.parquet")
+    pq.write_table(rows, tmp_path / "theirs.parquet", store_schema=False)
+    assert (
+        list(commbench.load(tmp_path / "theirs.parquet").median_s) == rows["median_s"].to_pylist()
+    )

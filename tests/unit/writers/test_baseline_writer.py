@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flipped_bits import read_as_other
 from healthy_runs import healthy_run
 from small_disk import small_disk
 
@@ -53,6 +54,12 @@ def test_a_stored_run_is_an_ordinary_run_with_the_whole_record(tmp_path: Path) -
     (stored,) = stored_runs(tmp_path / "store")
     assert load_run(stored) == load_run(run)
     assert commbench.load(tmp_path / "store").equals(commbench.load(run))
+
+
+def test_a_flipped_bit_in_a_store_is_never_another_number(tmp_path: Path) -> None:
+    add_runs(tmp_path / "store", [healthy_run(tmp_path, 1)])
+    (stored,) = stored_runs(tmp_path / "store")
+    assert read_as_other(stored / "cases.parquet", "cases") == 0
 
 
 def invalid(values: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from flipped_bits import read_as_other
 from sample_cases import case_row
 from small_disk import Disk
 
@@ -219,6 +220,13 @@ def test_a_damaged_part_is_not_merged_and_the_file_before_is_kept(tmp_path: Path
     )
     with pytest.warns(UserWarning):
         assert list(commbench.load(tmp_path, skip_damaged=True).case_id) == ["c"]
+
+
+def test_a_flipped_bit_in_a_part_is_never_another_number(tmp_path: Path) -> None:
+    writer, _ = begun(tmp_path)
+    writer.case(row_of("a", median_s=1.5), samples_of("a"), {})
+    for table in ("cases", "samples"):
+        assert read_as_other(tmp_path / "parts" / f"000000.{table}.parquet", table) == 0
 
 
 def test_ending_twice_adds_nothing(tmp_path: Path) -> None:
