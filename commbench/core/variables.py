@@ -363,7 +363,7 @@ class Mode:
 
     `sync` None: no barrier at all. `connected`: the steps have run before, so they may be captured
     in a graph. `groups`: the open communicators of the groups that steps name, of which this
-    process hosts a rank.
+    process hosts a rank. `visit`: the case, launch and visit, of which simulated noise is drawn.
     """
 
     engine: Engine
@@ -374,6 +374,7 @@ class Mode:
     staging: Staging = "none"
     connected: bool = False
     groups: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False)
+    visit: str = field(default="", compare=False)
 
 
 def _digest(text: str) -> str:

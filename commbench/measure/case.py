@@ -136,6 +136,7 @@ class CaseVisit:
                 sync=planned.case.mode.sync if barriers else None,
                 connected=self._connected,
                 groups=self.setup.groups,
+                visit=self.setup.visit,
             )
             runner = self._payload.prepare(programs, mode)
         except Unsupported as error:
