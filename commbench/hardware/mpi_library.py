@@ -250,7 +250,10 @@ def loaded_library() -> ctypes.CDLL:
     read.
     """
     # a library's folder may have any name, which CDLL needs byte by byte
-    lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+    text = ""
+    with suppress(OSError):
+        text = Path("/proc/self/maps").read_text(errors="surrogateescape")
+    lines = text.splitlines()
     paths = sorted(
         {line.split()[-1] for line in lines if re.search(r"/libmpi(ch|_cray)?\.so", line)}
     )

@@ -26,6 +26,7 @@ import psutil
 
 from commbench.core.errors import WorldBroken
 from commbench.hardware import resource_limits
+from commbench.hardware.sources import MASKED
 from commbench.results.run_folder import exists, read_record
 
 from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, process_text
@@ -186,7 +187,7 @@ class LaunchedWorld(RunningWorld):
         self.signal_ranks(signal.SIGTERM)  # it may have left them alive
         for process in psutil.wait_procs(self._processes, max(0.0, until - time.monotonic()))[1]:
             # psutil compares start times: never another process with the same number
-            with suppress(psutil.Error):
+            with suppress(*MASKED):
                 process.kill()
 
     def close(self) -> None:
@@ -195,10 +196,10 @@ class LaunchedWorld(RunningWorld):
 
     def _find_ranks(self) -> None:
         """Find ranks at any depth: those of mpirun are children of its daemon."""
-        with suppress(psutil.Error):
+        with suppress(*MASKED):
             self._processes = psutil.Process(self.pid).children(recursive=True)
         for process in self._processes:
-            with suppress(psutil.Error, OSError):
+            with suppress(*MASKED):
                 rank = self._rank_of(process.environ())
                 if (
                     rank is not None
