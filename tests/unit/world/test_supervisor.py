@@ -305,6 +305,17 @@ def test_ranks_that_outlive_their_run_are_named_and_ended(tmp_path: Path) -> Non
     assert exit_protocol.run_status(tmp_path, tmp_path / "reason", end) == 0
 
 
+@pytest.mark.parametrize(("status", "limit_s"), [(3, 1), (0, 2)])
+def test_ranks_that_outlive_a_refusal_are_not_given_the_time_to_close_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, limit_s: int
+) -> None:
+    monkeypatch.setattr(supervisor, "REFUSED_S", 1.0)
+    leave = f"(folder / 'run.json').unlink(); (folder / 'refused').write_text('{status}')"
+    end = supervised(tmp_path, f"{leave}; time.sleep(60)", closing_s=2.0)
+    assert end.unclosed is not None and f"did not end within {limit_s} s" in end.unclosed
+    assert exit_protocol.run_status(tmp_path, tmp_path / "reason", end) == status
+
+
 class AtOnce(RunningWorld):
     """Forked ranks whose ends are read together, or a few at a time."""
 
