@@ -313,8 +313,8 @@ def may_read_processes() -> bool:
     vector = (ctypes.c_void_p * 2)(address, 1)
     read = getattr(ctypes.CDLL(None), "process_vm_readv", None)
     no_flags = ctypes.c_ulong(0)
-    one = ctypes.c_ulong(1)
-    return read is None or read(os.getpid(), vector, one, vector, one, no_flags) == 1
+    count = ctypes.c_ulong(1)
+    return read is None or read(os.getpid(), vector, count, vector, count, no_flags) == 1
 
 
 # ---------------------------------------------------------------- device memory
