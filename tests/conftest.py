@@ -49,6 +49,31 @@ settings.register_profile("thorough", settings.get_profile("quick"), max_example
 settings.load_profile("thorough" if os.environ.get("CI") == "true" else "quick")
 
 
+APART = ("long", "serial")  # the marks of tests that the first part of `make test` leaves out
+
+
+def _leaves_out_marks(config: pytest.Config) -> bool:
+    """Whether neither marks (-m) nor single tests (FILE::TEST) are asked for."""
+    return not config.option.markexpr and not any("::" in word for word in config.args)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not _leaves_out_marks(config):
+        return
+    apart = [item for item in items if any(map(item.get_closest_marker, APART))]
+    config.hook.pytest_deselected(items=apart)
+    items[:] = [item for item in items if item not in set(apart)]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if _leaves_out_marks(config):
+        terminalreporter.write_line(
+            "without the tests marked serial, which run alone (-m 'serial and not long'), and those"
+            " marked long (-m long)"
+        )
+
+
 @dataclass(frozen=True)
 class World:
     """How a command ended, and what it left."""

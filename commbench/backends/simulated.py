@@ -3,13 +3,14 @@ anywhere."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from commbench.buffers.memory import HostBuffer
 from commbench.buffers.pair_buffers import PairBuffers
-from commbench.core.case import World, options_text
+from commbench.core.case import World
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Communicator, Control, Launchers
@@ -33,14 +34,8 @@ class Simulated(Backend):
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """The fields of the model that differ from their defaults: what is planted."""
-        planted = (
-            (field.name, field.default, getattr(self.model, field.name))
-            for field in fields(self.model)
-        )
-        return options_text(
-            {f"model.{name}": value for name, default, value in planted if value != default}
-        )
+        """None: the model stands for a machine, and a case is the same on a slower machine."""
+        return ()
 
     def missing(self, device: Device = "cpu") -> str | None:
         return None
@@ -77,14 +72,22 @@ class SimulatedCommunicator(Communicator):
         buffers: Mapping[int, Mapping[str, Buffer]],
         mode: Mode,
     ) -> VirtualRunner:
-        backend = self._backend
-        return VirtualRunner(
-            programs, cast(Buffers, buffers), backend.model, backend.seed, self._nodes
+        model = self._backend.model
+        seed = self._noise_seed(mode)
+        return VirtualRunner(programs, cast(Buffers, buffers), model, seed, self._nodes)
+
+    def prepare_pairs(
+        self, programs: Mapping[int, Program], payload: PairBuffers, mode: Mode
+    ) -> PairsRunner:
+        return PairsRunner(
+            programs, payload, self._backend.model, self._noise_seed(mode), self._nodes
         )
 
-    def prepare_pairs(self, programs: Mapping[int, Program], payload: PairBuffers) -> PairsRunner:
-        backend = self._backend
-        return PairsRunner(programs, payload, backend.model, backend.seed, self._nodes)
+    def _noise_seed(self, mode: Mode) -> int:
+        """Differs between visits, as noise does, and between models: one machine's noise says
+        nothing about that of another."""
+        text = f"{self._backend.seed}/{self._backend.model}/{mode.visit}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
 
     def facts(self) -> dict[str, Any]:
         contention = "none: operations at once do not slow one another"

@@ -18,6 +18,7 @@ from commbench.core.payload import DType, dtype
 from commbench.core.program import PERIOD, BufferSpec, Pattern, Program, Segment, View
 from commbench.core.protocols import Buffer, Communicator, Runner
 from commbench.core.variables import Mode
+from commbench.hardware.sources import read_text
 
 PAGE_BYTES = mmap.PAGESIZE
 LINE_BYTES = 64
@@ -31,7 +32,8 @@ def resident_bytes(peak: bool = False) -> int | None:
     """Resident memory of this process, now or at its peak; None if unknown. Not ru_maxrss, which
     survives an exec."""
     name = "VmHWM" if peak else "VmRSS"
-    size = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    text = read_text(Path("/proc/self/status"))
+    size = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
     return int(size[1]) * 1024 if size else None
 
 

@@ -123,7 +123,7 @@ class PairBuffers(CheckedPayload):
             self.of_kinds.append((pairs, of_positions))
 
     def prepare(self, programs: Mapping[int, Program], mode: Mode) -> Runner:
-        return self._communicator.prepare_pairs(programs, self)
+        return self._communicator.prepare_pairs(programs, self, mode)
 
     @property
     def pool(self) -> int:

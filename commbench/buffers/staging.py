@@ -19,6 +19,7 @@ from commbench.core import program as steps
 from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import Buffer
+from commbench.hardware.sources import read_text
 
 from .memory import HostBuffer, rotation_pool
 
@@ -132,7 +133,7 @@ class CudaPageLock:
         if status != self._runtime.cudaError.success:
             # CUDA keeps the last error, and torch would raise it at the next kernel launch: read
             # it, which clears it
-            lines = Path("/proc/self/maps").read_text().splitlines()
+            lines = read_text(Path("/proc/self/maps")).splitlines()
             library = next((line.split()[-1] for line in lines if "libcudart.so" in line), None)
             if library is not None:
                 ctypes.CDLL(library).cudaGetLastError()

@@ -17,7 +17,7 @@ from commbench.config.keys import GROUPS, TIMING_MODES, construct
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
 from commbench.core.terminal import first_line
-from commbench.core.units import format_bytes
+from commbench.core.units import format_bytes, natural_key
 from commbench.hardware import host, machine_facts, resource_limits
 from commbench.hardware.sources import ROOT, fact_text, run_command
 from commbench.measure.plan import PlanFacts, plan
@@ -106,7 +106,7 @@ def _host_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     }
     lines = [(name, str(facts[key])) for key, name in names.items() if key in facts]
     nodes = {
-        match[1]: cpus
+        int(match[1]): cpus
         for key, cpus in facts.items()
         if (match := re.fullmatch(r"host\.numa_node(\d+)_cpus", key))
     }
@@ -130,9 +130,8 @@ def _network_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     interfaces = _by_device(facts, "network.interface.")
     devices = _by_device(facts, "network.rdma.")
     lines = []
-    for name, own in sorted(
-        interfaces.items(), key=lambda item: (-(item[1].get("speed_mbit_per_s") or 0), item[0])
-    ):
+    by_name = sorted(interfaces.items(), key=lambda item: natural_key(item[0]))
+    for name, own in sorted(by_name, key=lambda item: -(item[1].get("speed_mbit_per_s") or 0)):
         if name == "lo":
             continue
         rate = own.get("speed_mbit_per_s")
@@ -147,7 +146,7 @@ def _network_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append((name, ", ".join(str(text) for text in texts if text)))
     lines = lines or [("none", "no interface but loopback")]
     ports = {name: own for name, own in devices.items() if ":" in name}
-    for name, own in sorted(ports.items()):
+    for name, own in sorted(ports.items(), key=lambda item: natural_key(item[0])):
         rate = own.get("rate_gbit_per_s")
         texts = [
             own.get("state"),

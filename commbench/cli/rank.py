@@ -82,13 +82,13 @@ def run_rank(
             f"backend={backend.name} can't run under {identity.launcher}; allowed: {names}",
             shared=True,
         )
-    reason = backend.missing(job.settings.device)
-    if reason is not None:
-        raise ConfigError(f"backend={backend.name}: {reason}")
     given = dict(job.settings.env)
     problem = None
     # before the backend, which must not contradict what the user exports
     os.environ.update(QUIET | os.environ | given)
+    reason = backend.missing(job.settings.device)
+    if reason is not None:
+        raise ConfigError(f"backend={backend.name}: {reason}")
     try:
         os.environ.update(
             backend.environment(job.settings.cuda_ipc, job.settings.interface) | given

@@ -251,7 +251,7 @@ def _pivot(
     """One table, or several one below the other where the terminal is too narrow for all
     columns."""
     cells: dict[tuple[str, int], dict[str, list[Row]]] = {}
-    for row in sorted(rows, key=row_order):
+    for row in sorted(rows, key=lambda row: (natural_key(row["pair"]), row["message_bytes"])):
         line = cells.setdefault((row["pair"] or "-", row["message_bytes"]), {})
         line.setdefault(headings[_column_of(row)], []).append(row)
     pairs = len({pair for pair, _ in cells}) > 1

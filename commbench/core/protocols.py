@@ -171,7 +171,7 @@ class Communicator(Protocol):
 class PairsCommunicator(Protocol):
     """A communicator in a process that hosts all ranks, and runs pairs of them together."""
 
-    def prepare_pairs(self, programs: Mapping[int, Program], payload: Any) -> Runner:
+    def prepare_pairs(self, programs: Mapping[int, Program], payload: Any, mode: Mode) -> Runner:
         """Lower the programs of the first pair of each kind, which all its other pairs run, too;
         `payload` are the buffers of all (PairBuffers)."""
 

@@ -363,7 +363,8 @@ class Mode:
 
     `sync` None: no barrier at all. `connected`: the steps have run before, so they may be captured
     in a graph. `groups`: the open communicators of the groups that steps name, of which this
-    process hosts a rank. `samples`: between two stamps (Program.repeated).
+    process hosts a rank. `samples`: between two stamps (Program.repeated). `visit`: the case,
+    launch and visit, of which simulated noise is drawn.
     """
 
     engine: Engine
@@ -375,6 +376,7 @@ class Mode:
     connected: bool = False
     samples: int = 1
     groups: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False)
+    visit: str = field(default="", compare=False)
 
 
 def _digest(text: str) -> str:

@@ -160,7 +160,7 @@ class VirtualRunner:
         self._model = model
         self._nodes = tuple(nodes) or (0,) * (max(programs) + 1)
         self._random = np.random.default_rng(seed)
-        self._noise_state = 0.0
+        self._noise_state = float(self._random.standard_normal())
         self._now_s = 0.0
         self._done = 0
         # of the last block: the copies and contents that it moved, and its times without noise

@@ -323,12 +323,19 @@ def cache_facts(root: Path) -> Facts:
     return {"host.cpu_llc_bytes": max(sizes, default=None)}
 
 
-def numa_facts(root: Path) -> Facts:
-    """The number of NUMA nodes, and the processors of each; nodes with only memory have none."""
+def numa_processors(root: Path = ROOT) -> dict[str, str]:
+    """The list of processors of each NUMA node that has any: on Grace others have only memory."""
     nodes = children(root / "sys/devices/system/node", r"node\d+")
+    lists = ((node.name, read_line(node / "cpulist")) for node in nodes)
+    return {name: processors for name, processors in lists if processors is not None}
+
+
+def numa_facts(root: Path) -> Facts:
+    """The number of NUMA nodes with processors, and the processors of each."""
+    nodes = numa_processors(root)
     return {
         "host.numa_nodes": len(nodes) or None,
-        **{f"host.numa_{node.name}_cpus": read_line(node / "cpulist") for node in nodes},
+        **{f"host.numa_{name}_cpus": processors for name, processors in nodes.items()},
         "host.numa_balancing": read_int(root / "proc/sys/kernel/numa_balancing"),
     }
 

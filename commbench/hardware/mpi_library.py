@@ -59,6 +59,9 @@ BUILT_WITH_CUDA = re.compile(
 # an MPICH built for CUDA is linked with one of them
 CUDA_LIBRARIES = (b"libcudart.so", b"libcuda.so")
 UCX_TRANSPORTS = ("all", "cuda", "cuda_copy")  # those that can read device memory
+# the base of Open MPI's own folder: the first of these that is set, else /tmp
+TEMPORARY_FOLDERS = ("TMPDIR", "TEMP", "TMP")
+CMA_SWITCH = "MPIR_CVAR_CH4_CMA_ENABLE"  # since MPICH 5.0 on without being asked for (pmodels#7639)
 OMPI_INFO_TIMEOUT_S = 10.0
 LDCONFIG_TIMEOUT_S = 5.0
 
@@ -250,7 +253,10 @@ def loaded_library() -> ctypes.CDLL:
     read.
     """
     # a library's folder may have any name, which CDLL needs byte by byte
-    lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+    text = ""
+    with suppress(OSError):
+        text = Path("/proc/self/maps").read_text(errors="surrogateescape")
+    lines = text.splitlines()
     paths = sorted(
         {line.split()[-1] for line in lines if re.search(r"/libmpi(ch|_cray)?\.so", line)}
     )
@@ -259,6 +265,56 @@ def loaded_library() -> ctypes.CDLL:
         if hasattr(library, "MPI_Send"):
             return library
     raise CommbenchError("no loaded MPI library has MPI_Send; use engine=python")
+
+
+# ---------------------------------------------------------------- what they need of the system
+
+
+def system_problem(library: MpiLibrary, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Why this library would fail or hang here, and say nothing that helps."""
+    if library.kind == "openmpi":
+        return _temporary_folder_problem(environ)
+    return _cma_problem(library, environ)
+
+
+def _temporary_folder_problem(environ: Mapping[str, str]) -> str | None:
+    started = launcher_kind(environ) is not None or "PMIX_RANK" in environ
+    if started or any("MCA" in name and "tmpdir" in name for name in environ):
+        return None
+    folder = next((environ[name] for name in TEMPORARY_FOLDERS if environ.get(name)), "/tmp")
+    if os.access(folder, os.W_OK | os.X_OK):
+        return None
+    return (
+        f"Open MPI's folder for temporary files, {folder}, can't be written;"
+        " export TMPDIR=FOLDER with one that can"
+    )
+
+
+def _cma_problem(library: MpiLibrary, environ: Mapping[str, str]) -> str | None:
+    """MPICH reads the memory of other ranks, and waits forever where the system forbids that."""
+    if environ.get(CMA_SWITCH, "").lower() in NO or may_read_processes():
+        return None
+    program = library.program(("mpichversion",))
+    done = None if program is None else run_command([program], OMPI_INFO_TIMEOUT_S)
+    version = re.search(r"MPICH Version:\s*(\d+)", "" if done is None else done.stdout)
+    if version is None or (int(version[1]) < 5 and CMA_SWITCH not in environ):
+        return None
+    return (
+        "MPICH copies messages with process_vm_readv (CMA), which is forbidden here; allow ptrace"
+        f" (docker run --cap-add=SYS_PTRACE), or turn CMA off with env.{CMA_SWITCH}=0"
+    )
+
+
+def may_read_processes() -> bool:
+    """Whether process_vm_readv may be called: the seccomp profile of a container may forbid it."""
+    content = ctypes.create_string_buffer(1)
+    address = ctypes.c_void_p(ctypes.addressof(content))
+    # struct iovec: an address and a length
+    vector = (ctypes.c_void_p * 2)(address, 1)
+    read = getattr(ctypes.CDLL(None), "process_vm_readv", None)
+    no_flags = ctypes.c_ulong(0)
+    count = ctypes.c_ulong(1)
+    return read is None or read(os.getpid(), vector, count, vector, count, no_flags) == 1
 
 
 # ---------------------------------------------------------------- device memory

@@ -13,8 +13,10 @@ from pathlib import Path
 import psutil
 
 from commbench.core.errors import ConfigError
+from commbench.core.units import natural_key
 
 from .sources import (
+    MASKED,
     ROOT,
     Facts,
     children,
@@ -68,14 +70,12 @@ def _find_interface(interface: str) -> tuple[str, str]:
     addresses = _addresses()
     network = _parse_network(interface)
     if network is not None:
-        for name, candidates in sorted(addresses.items()):
+        for name, candidates in addresses.items():
             for address in candidates:
                 if ipaddress.ip_address(address.partition("%")[0]) in network:
                     return name, address
         available = ", ".join(
-            f"{name} {candidates[0]}"
-            for name, candidates in sorted(addresses.items())
-            if candidates
+            f"{name} {candidates[0]}" for name, candidates in addresses.items() if candidates
         )
         raise ConfigError(
             f"interface={interface}: no address of this host is in that network; it has:"
@@ -83,8 +83,7 @@ def _find_interface(interface: str) -> tuple[str, str]:
         )
     if interface not in addresses:
         raise ConfigError(
-            f"interface={interface} does not exist on this host; it has:"
-            f" {', '.join(sorted(addresses))}"
+            f"interface={interface} does not exist on this host; it has: {', '.join(addresses)}"
         )
     if not addresses[interface]:
         raise ConfigError(
@@ -100,7 +99,7 @@ def interface_at(address: str) -> str:
 
 def _addresses() -> dict[str, list[str]]:
     """The addresses of each interface, IPv4 first, without link-local ones, which need a scope to
-    be reached."""
+    be reached; eth2 before eth10."""
     return {
         name: [
             address.address
@@ -108,8 +107,17 @@ def _addresses() -> dict[str, list[str]]:
             for address in addresses
             if address.family == family and not address.address.lower().startswith("fe80")
         ]
-        for name, addresses in psutil.net_if_addrs().items()
+        for name, addresses in sorted(
+            psutil.net_if_addrs().items(), key=lambda item: natural_key(item[0])
+        )
     }
+
+
+def _down_interfaces() -> set[str]:
+    """Those that are known to be down: where /proc is masked, none is."""
+    with suppress(*MASKED):
+        return {name for name, stats in psutil.net_if_stats().items() if not stats.isup}
+    return set()
 
 
 def _parse_network(interface: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
@@ -155,10 +163,10 @@ def outer_address(*peers: str) -> str:
             return address
     # on the host of the peer itself both may be loopback: /etc/hosts often maps the host's name to
     # it
-    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    down = _down_interfaces()
     for name, entries in psutil.net_if_addrs().items():
-        for entry in entries:
-            if name in up and entry.family == socket.AF_INET and not is_loopback(entry.address):
+        for entry in entries if name not in down else ():
+            if entry.family == socket.AF_INET and not is_loopback(entry.address):
                 return entry.address
     raise ConfigError(
         "this host has only loopback addresses, but there are ranks on other nodes; choose one with"
@@ -171,11 +179,11 @@ def network_advice(reason: str) -> str:
 
     An interface that each host has for itself (docker0) often has the same address on all.
     """
-    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    down = _down_interfaces()
     own = {
         name: addresses[0]
-        for name, addresses in sorted(_addresses().items())
-        if name in up and addresses and not is_loopback(addresses[0])
+        for name, addresses in _addresses().items()
+        if name not in down and addresses and not is_loopback(addresses[0])
     }
     if not own:
         return f"{reason}; this host has only loopback addresses"

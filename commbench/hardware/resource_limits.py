@@ -60,6 +60,11 @@ class CgroupFolders(NamedTuple):
         counts = (parse_fields(read_text(folder / file), " ") for folder in self.folders)
         return next((parse_int(count["oom_kill"]) for count in counts if "oom_kill" in count), None)
 
+    def process_refusals(self) -> int:
+        """How often these groups were refused another process or thread."""
+        counts = (parse_fields(read_text(folder / "pids.events"), " ") for folder in self.folders)
+        return sum(parse_int(count.get("max", "")) or 0 for count in counts)
+
     def _folder_limit_bytes(self, folder: Path) -> int | None:
         limit = read_int(folder / ("memory.max" if self.version == 2 else "memory.limit_in_bytes"))
         return limit if limit is not None and 0 <= limit < NO_LIMIT_BYTES else None
@@ -134,6 +139,12 @@ def oom_kills(root: Path = ROOT) -> int:
     if kills is None:
         kills = parse_int(parse_fields(read_text(root / "proc/vmstat"), " ").get("oom_kill", ""))
     return kills or 0
+
+
+def process_refusals(root: Path = ROOT) -> int:
+    """How often the control groups of this process were refused another process or thread; 0 if
+    unknown."""
+    return find_group(root, "pids").process_refusals()
 
 
 def cpu_limit_cores(root: Path = ROOT) -> float:

@@ -10,9 +10,15 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, CompletedProcess, Popen, TimeoutExpired
 from typing import Any
 
+import psutil
+
+from commbench.core.units import natural_key
+
 Facts = dict[str, Any]
 FactSource = Callable[[Path], Mapping[str, Any]]
 ROOT = Path("/")
+# raised by psutil where /proc is masked: its files may be missing, empty or have other fields
+MASKED = (psutil.Error, OSError, RuntimeError, ValueError, LookupError)
 LONGEST_OUTPUT = 1 << 24  # characters of a command that are kept
 
 
@@ -62,11 +68,13 @@ def read_link(path: Path) -> str | None:
 
 
 def children(path: Path, pattern: str = ".*") -> list[Path]:
-    """The entries of a folder whose name matches; empty without such a folder."""
+    """The entries of a folder whose name matches, node2 before node10; empty without such a
+    folder."""
     try:
-        return sorted(child for child in path.iterdir() if re.fullmatch(pattern, child.name))
+        named = [child for child in path.iterdir() if re.fullmatch(pattern, child.name)]
     except OSError:
         return []
+    return sorted(named, key=lambda child: natural_key(child.name))
 
 
 def parse_int(text: str) -> int | None:

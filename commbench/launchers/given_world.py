@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from commbench.core.case import RankIdentity
+from commbench.hardware.sources import MASKED
 from commbench.world.rendezvous import exported_identity
 
 SHELLS = ("sh", "ash", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh")
@@ -109,10 +110,10 @@ def _shell_with(identity: RankIdentity, environ: Mapping[str, str]) -> str | Non
     names = (*identity.variables, *WORLD_VARIABLES)
     mine = [environ.get(name) for name in names]
     ancestors: list[psutil.Process] = []
-    with suppress(psutil.Error, OSError):  # /proc may hide them
+    with suppress(*MASKED):  # /proc may hide them
         ancestors = psutil.Process().parents()
     for process in ancestors:
-        with suppress(psutil.Error, OSError):  # it is gone, or another user's
+        with suppress(*MASKED):  # it is gone, or another user's
             words = process.cmdline()
             if not _is_interactive(words):
                 continue

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from commbench.core.case import RankIdentity, World
-from commbench.core.errors import WorldBroken
+from commbench.core.errors import WorldBroken, process_limit
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control
 from commbench.hardware.network import LOOPBACK, network_advice
@@ -44,7 +44,8 @@ def connect(
             with ends_within(limit_s, what, partial(network_advice, NO_ANSWER), identity):
                 store = launcher.open_store(identity, environ, backend, interface)
     except (RuntimeError, KeyError, ValueError, OSError, OverflowError) as error:
-        raise WorldBroken(f"rank {identity.rank} found no control plane: {error}") from error
+        text = f"rank {identity.rank} found no control plane: {error}"
+        raise process_limit(error) or WorldBroken(text) from error
     return StoreControl(store, identity.rank, identity.size)
 
 

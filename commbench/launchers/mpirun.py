@@ -38,6 +38,8 @@ YIELDING = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "16",
 }
 
+KEEP_NAMES = "prte_keep_fqdn_hostnames"  # of Open MPI 5: whole names are compared
+
 
 @dataclass(frozen=True)
 class Mpirun(Launcher):
@@ -116,6 +118,8 @@ class Mpirun(Launcher):
                 " both"
             )
         if chosen.kind == "openmpi":
+            if chosen.version >= 5 and KEEP_NAMES not in self.options:
+                _refuse_alike(hosts)
             words = _open_mpi(chosen, hosts, layout.ranks_per_node, self.agent, exports)
         else:  # hydra, which forwards the whole environment
             login = ["-launcher", "rsh", "-launcher-exec", self.agent] if self.agent else []
@@ -144,6 +148,20 @@ class Mpirun(Launcher):
         if self.hostfile is None:
             return hosts_of_words(self.hosts)
         return hosts_of_file(Path(self.hostfile).read_text(errors="replace"))
+
+
+def _refuse_alike(hosts: Sequence[str]) -> None:
+    """Raise ConfigError for hosts that are one to Open MPI 5, which cuts names at the first dot."""
+    by_label: dict[str, str] = {}
+    for host in hosts:
+        if host.replace(".", "").isdigit():  # an address
+            continue
+        other = by_label.setdefault(host.split(".")[0], host)
+        if other != host:
+            raise ConfigError(
+                f"{other} and {host} are one host to Open MPI 5, which cuts names at the first dot;"
+                " use hosts whose names differ before it, or backend.library=mpich"
+            )
 
 
 def _open_mpi(

@@ -10,6 +10,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.hardware.gpu import VISIBLE_DEVICES, visible_count
 from commbench.results.run_folder import check_output
+from commbench.world.launch import exported
 
 from .registry import launcher_of, launchers, mpi_library
 
@@ -75,9 +76,10 @@ def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterato
     if settings.plan:
         return
     gpus_here = settings.device == "cuda" and not elsewhere and is_local  # login nodes have none
-    reason = (
-        None if settings.device == "cuda" and not gpus_here else backend.missing(settings.device)
-    )
+    reason = None
+    if gpus_here or settings.device == "cpu":
+        with exported(dict(settings.env)):
+            reason = backend.missing(settings.device)
     if reason is not None:
         yield f"backend={backend.name}: {reason}"
     widest = max(settings.layouts, key=lambda layout: layout.nodes, default=Layout(1, 2))

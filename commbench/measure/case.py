@@ -137,6 +137,7 @@ class CaseVisit:
                 connected=self._connected,
                 samples=block_k,
                 groups=self.setup.groups,
+                visit=self.setup.visit,
             )
             runner = self._payload.prepare(programs, mode)
         except Unsupported as error:

@@ -183,6 +183,13 @@ class Recorder:
         """The block_k of the first visit of the case, which all visits have; None before it."""
         return next((record.block_k for record in self._visited(planned)), None)
 
+    def next_visit(self, planned: Planned) -> str:
+        """The case, the launch, and the number of its next visit, which goes on where earlier
+        starts of the run ended."""
+        known = (self._records.get(case_id) for case_id in row_ids(planned))
+        number = 1 + max((record.last_visit for record in known if record), default=0)
+        return f"{planned.case.case_id}/{self._settings.launch}/{number}"
+
     @property
     def more_launches(self) -> bool:
         """Whether another launch is to visit the cases again."""

@@ -320,6 +320,7 @@ class _Session:
             number=number,
             first_block_k=self._recorder.block_k(planned),
             slow_start=self._conditions.evidence.starts_slowly(planned),
+            visit=self._recorder.next_visit(planned),
         )
         visit = CaseVisit(visit_setup)
         self.early_end.in_flight = VisitInFlight(visit, started, self._conditions)

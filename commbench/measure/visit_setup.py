@@ -25,7 +25,7 @@ class VisitSetup:
 
     `empty_sample_s` is used on rank 0 (see Conditions); `clocks` are needed for sync=window. With
     `slow_start`, known on rank 0, the first visit warms up for a second: TCP takes that long to
-    reach its rate.
+    reach its rate. `visit` is that of Mode, known on rank 0.
     """
 
     planned: Planned
@@ -39,6 +39,7 @@ class VisitSetup:
     number: int = 1  # of the visits of its case
     first_block_k: int | None = None  # of the first visit, which later ones keep
     slow_start: bool = False
+    visit: str = ""
     groups: Mapping[Group, Communicator] = field(default_factory=dict)
 
     @property

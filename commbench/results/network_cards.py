@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from commbench.core.units import natural_key
+
 # bridges, tunnels and other interfaces that lead to no cable of their own
 SOFTWARE_INTERFACES = ("lo", "docker", "br-", "virbr", "cni", "flannel", "tun", "wg", "vxlan")
 
@@ -24,7 +26,8 @@ def interface_rails(facts: Mapping[str, object]) -> list[str]:
         and facts.get(f"network.interface.{name}.network") is not None
     }
     known = [rate for rate in rates.values() if isinstance(rate, int)]
-    return sorted(name for name, rate in rates.items() if not known or rate == max(known))
+    fastest = [name for name, rate in rates.items() if not known or rate == max(known)]
+    return sorted(fastest, key=natural_key)
 
 
 def port_rails(facts: Mapping[str, object]) -> list[str]:
@@ -36,4 +39,5 @@ def port_rails(facts: Mapping[str, object]) -> list[str]:
             continue
         if facts.get(f"network.rdma.{match[1]}.state", "ACTIVE") == "ACTIVE":
             rates[match[1]] = rate
-    return sorted(name for name, rate in rates.items() if rate == max(rates.values()))
+    fastest = [name for name, rate in rates.items() if rate == max(rates.values())]
+    return sorted(fastest, key=natural_key)

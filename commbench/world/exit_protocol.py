@@ -61,7 +61,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -78,15 +77,16 @@ from commbench.core.case import RankIdentity
 from commbench.core.errors import (
     MAX_NAMED_RANKS,
     CommbenchError,
+    ConfigError,
     Missing,
     Unconnected,
     WorldBroken,
 )
 from commbench.core.states import RunStatus, status_of_run
-from commbench.core.terminal import one_line
 from commbench.hardware.mpi_library import give_up
 from commbench.results.run_folder import exists, read_record, record_problem, write_json
 
+from .launcher_log import log_text
 from .output import LOG, print_error
 from .printing import LAST_TEXT_S, finish_printing
 from .recovery import case_in_flight
@@ -109,7 +109,6 @@ RAISED_FILE = "raised"
 RANK_0_FIRST_S = 10.0
 EXITED = "exited"
 ENDED_EARLY: tuple[RunStatus, ...] = ("broken", "interrupted")
-HELP_TOPIC = re.compile(r"supposed to get help about:\s*(\S.*)")
 
 
 def process_text(rank: int, host: str | None = None, pid: int | None = None) -> str:
@@ -140,7 +139,7 @@ class WorldEnd:
 
     `failures` are the ranks that failed first: empty where nobody knows, or where all ended at
     once. `ended` are all ranks that have ended, in the order in which their parent saw it.
-    `unclosed` says what was ended after the run.
+    `unclosed` says what was ended after the run, `limit` what the system refused meanwhile.
     """
 
     status: int
@@ -149,6 +148,7 @@ class WorldEnd:
     cause: str | None = None
     unclosed: str | None = None
     ended: tuple[RankFailure, ...] = ()
+    limit: str | None = None
 
     @property
     def is_good(self) -> bool:
@@ -320,6 +320,14 @@ def has_ended(folder: Path, run: Mapping[str, Any]) -> bool:
     return exists(folder / STATUS_FILE) or run.get("exit_status") is not None
 
 
+def has_refused(folder: Path) -> bool:
+    """Whether rank 0 ended with an error before there was a run."""
+    with suppress(OSError):
+        refusals = (ConfigError.exit_status, WorldBroken.exit_status)
+        return (folder / STATUS_FILE).read_text() in map(str, refusals)
+    return False
+
+
 def is_broken(reason_file: Path, run: Mapping[str, Any]) -> bool:
     """Whether a rank has found the world broken; `run` is its run.json."""
     return exists(reason_file) or (
@@ -360,12 +368,13 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
     reason = broken_reason(
         end, reported, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised]
     )
-    kept = [f"finished cases are in {folder}"] if run else []
+    kept = [end.limit] if end.limit is not None and "pids.max" not in reason else []
+    kept += [f"finished cases are in {folder}"] if run else []
     if exists(log):
         # it knows more than a status where no rank could say anything
         by_signal = any(map(_by_signal, end.failures or end.ended))
         unknown = reported is None and not raised and not by_signal
-        kept.append(f"the launcher's own messages are in {log}{_telling(log) if unknown else ''}")
+        kept.append(f"the launcher's own messages are in {log}{log_text(log, unknown)}")
     stacks = {
         **run.get("stacks", {}),
         **{process.split(" on ")[0]: stack for process, _, stack in raised},
@@ -388,16 +397,6 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
 
 def _by_signal(failure: RankFailure) -> bool:
     return not failure.how.startswith(EXITED)
-
-
-def _telling(log: Path) -> str:
-    """The last line of the log that has words; where Open MPI lacks its help files, the first topic
-    that it names."""
-    text = log.read_text(errors="replace")
-    if (topic := HELP_TOPIC.search(text)) is not None:
-        return f", the first one: {one_line(topic[1])}"
-    lines = [line for line in text.splitlines() if re.search(r"[^\W\d_]{2}", line)]
-    return f", the last one: {one_line(lines[-1].strip())}" if lines else ""
 
 
 def _read_raised(folder: Path) -> list[tuple[str, str, list[str]]]:

@@ -107,7 +107,10 @@ def stat_fields(pid: int) -> list[str]:
     """The fields of /proc/PID/stat after the name, see proc(5): the first is the state, a letter.
     Raises OSError."""
     # the name before may end within a letter: the kernel cuts it at 15 bytes
-    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    if not fields:
+        raise OSError(f"/proc/{pid}/stat is masked")
+    return fields
 
 
 @dataclass(frozen=True)

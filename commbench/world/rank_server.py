@@ -110,10 +110,12 @@ class RankServer:
         return fresh and all(name.startswith(READ_BY_RANKS) for name in changed)
 
     def close(self) -> None:
-        self.connection.close()
+        """May be called again: a world whose ranks do not end closes it before its owner does."""
         self.process.kill()
         self.process.wait()
-        os.close(self.errors)
+        if not self.connection.closed:
+            self.connection.close()
+            os.close(self.errors)
 
 
 def _belong_to(parent: int) -> None:

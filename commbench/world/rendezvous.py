@@ -23,6 +23,7 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control
 from commbench.core.units import format_ranges, parse_ranges
 from commbench.core.variables import Binding
+from commbench.hardware.host import numa_processors
 from commbench.hardware.mpi_library import launcher_mismatch, load_mpi
 from commbench.hardware.network import (
     is_loopback,
@@ -286,10 +287,10 @@ def bind_process(mode: Binding, local_rank: int, ranks_here: int, threads_per_ra
 
 def _bind_to_numa_node(local_rank: int, ranks_here: int, cores: list[int]) -> str:
     nodes = []
-    for path in sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")):
-        usable = set(parse_ranges(read_text(path))) & set(cores)
+    for name, processors in numa_processors().items():
+        usable = set(parse_ranges(processors)) & set(cores)
         if usable:
-            nodes.append((path.parent.name, usable))
+            nodes.append((name, usable))
     if not nodes:
         raise ConfigError("bind=numa found no NUMA nodes in /sys; use bind=core or bind=none")
     name, usable = nodes[local_rank * len(nodes) // ranks_here % len(nodes)]

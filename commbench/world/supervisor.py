@@ -26,9 +26,18 @@ import psutil
 
 from commbench.core.errors import WorldBroken
 from commbench.hardware import resource_limits
+from commbench.hardware.sources import MASKED
 from commbench.results.run_folder import exists, read_record
 
-from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, process_text
+from .exit_protocol import (
+    RankFailure,
+    WorldEnd,
+    exit_text,
+    has_ended,
+    has_refused,
+    is_broken,
+    process_text,
+)
 from .heartbeat import STOPPED, stat_fields
 from .output import LOG, Output, print_error
 from .signals import SAVE_S, SIGNAL_STATUS, die_with_parent
@@ -42,11 +51,15 @@ UNRECORDED_POLL_S = 0.5
 NO_RANK_S = 180.0  # ranks that have started end by limits of their own before
 POLL_S = 1.0
 STATES_S = 1.0  # between two readings of the states of all processes
+REFUSED_S = 15.0  # between the end of a rank that has refused the run and that of its world
 AT_ONCE_S = 0.2  # between the ends of ranks that one process has killed
 EARLY_S = 3.0  # between the end of a rank and that of its world, where the run has not ended
 TERMINATE_S = 10.0  # between SIGTERM and SIGKILL
 # where rank 0 has ended already, or a launcher waits for a rank that is stopped
 BROKEN_TERMINATE_S = 2.0
+PROCESS_LIMIT = (
+    "meanwhile the control group was refused more processes or threads: raise its pids.max"
+)
 # what MPI libraries leave in /dev/shm when their ranks are killed
 MPI_SHARED_MEMORY = re.compile(
     r"/dev/shm/(?:mpich_shm_|sm_segment\.|vader_segment\.|ucx_shm_posix_)\S+"
@@ -186,7 +199,7 @@ class LaunchedWorld(RunningWorld):
         self.signal_ranks(signal.SIGTERM)  # it may have left them alive
         for process in psutil.wait_procs(self._processes, max(0.0, until - time.monotonic()))[1]:
             # psutil compares start times: never another process with the same number
-            with suppress(psutil.Error):
+            with suppress(*MASKED):
                 process.kill()
 
     def close(self) -> None:
@@ -195,10 +208,10 @@ class LaunchedWorld(RunningWorld):
 
     def _find_ranks(self) -> None:
         """Find ranks at any depth: those of mpirun are children of its daemon."""
-        with suppress(psutil.Error):
+        with suppress(*MASKED):
             self._processes = psutil.Process(self.pid).children(recursive=True)
         for process in self._processes:
-            with suppress(psutil.Error, OSError):
+            with suppress(*MASKED):
                 rank = self._rank_of(process.environ())
                 if (
                     rank is not None
@@ -301,6 +314,7 @@ class _Supervisor:
         self._cause: str | None = None  # what happened to the launcher
         self._states_at = time.monotonic()
         self._oom_kills = resource_limits.oom_kills()
+        self._refusals = resource_limits.process_refusals()
         self._has_record = False  # whether run.json was ever there: the folder may vanish
         self._no_rank_at: float | None = time.monotonic() + NO_RANK_S  # None: it has been said
 
@@ -390,6 +404,7 @@ class _Supervisor:
             cause=self._cause,
             unclosed=self._unclosed,
             ended=tuple(ended.values()),
+            limit=PROCESS_LIMIT if resource_limits.process_refusals() > self._refusals else None,
         )
 
     def _rank_end(self, pid: int, memory_was_short: bool) -> RankFailure:
@@ -440,13 +455,16 @@ class _Supervisor:
         now = time.monotonic()
         world = self._world
         self._run_ended_at = self._run_ended_at or now
-        if now - self._run_ended_at < self._closing_s:
+        closing_s = self._closing_s
+        if has_refused(self._folder):  # there is little to close
+            closing_s = min(closing_s, REFUSED_S)
+        if now - self._run_ended_at < closing_s:
             return False
         left = [
             process_text(world.ranks[pid], pid=pid) for pid in world.ranks if pid not in world.codes
         ]
         self._unclosed = (
-            f"{', '.join(left) or world} did not end within {self._closing_s:g} s of the end of the"
+            f"{', '.join(left) or world} did not end within {closing_s:g} s of the end of the"
             " run, and was killed"
         )
         return True

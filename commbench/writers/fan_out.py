@@ -36,9 +36,11 @@ class FanOut:
     @classmethod
     def storing(cls, writers: Sequence[Writer]) -> FanOut:
         """Adds parquet and run.json to formats for other programs (osu, jsonl), so that such a run
-        can be reported and resumed; with the console alone nothing is stored."""
-        stores = any(isinstance(writer, (Parquet, Console)) for writer in writers)
-        return cls(writers) if stores else cls([Parquet(), *writers], names_folder=True)
+        can be shown, reported and resumed; with the console alone nothing is stored."""
+        kinds = {type(writer) for writer in writers}
+        if Parquet in kinds or kinds == {Console}:
+            return cls(writers)
+        return cls([Parquet(), *writers], names_folder=Console not in kinds)
 
     def begin(self, run: Mapping[str, Any]) -> None:
         """Raises WorldBroken or OSError."""

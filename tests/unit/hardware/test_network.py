@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -166,6 +167,18 @@ def test_a_host_name_that_dns_can_not_take_is_no_address(
         assert not network.is_loopback(network.outer_address(name))
     except ConfigError as error:
         assert "only loopback addresses" in str(error)
+
+
+def test_interfaces_of_unknown_state_are_named_in_the_order_of_their_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def masked() -> None:
+        raise FileNotFoundError("/proc/net/dev")
+
+    address = SimpleNamespace(family=socket.AF_INET, address="10.0.0.1")
+    monkeypatch.setattr(psutil, "net_if_stats", masked)
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth10": [address], "eth2": [address]})
+    assert "eth2 10.0.0.1, eth10 10.0.0.1" in network.network_advice("no answer")
 
 
 def test_a_sandbox_that_lists_no_interfaces_leaves_the_route_unknown(

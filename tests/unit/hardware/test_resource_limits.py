@@ -216,3 +216,18 @@ def test_small_shared_memory_is_told_with_advice(total: int | None, warned: bool
 )
 def test_processes_that_the_kernel_has_killed_for_memory(plant, files, kills):
     assert resource_limits.oom_kills(plant(files)) == kills
+
+
+@pytest.mark.parametrize(
+    ("version", "refusals"), [(1, 4), (2, 4), (None, 0)], ids=["v1", "v2", "none"]
+)
+def test_processes_that_control_groups_have_refused(plant, version, refusals):
+    controller = {1: "pids", 2: ""}.get(version, "cpu")
+    kind = {1: "cgroup cgroup rw,pids", 2: "cgroup2 cgroup2 rw"}.get(version, "tmpfs tmpfs rw")
+    files = {
+        "proc/self/cgroup": f"4:{controller}:/job\n",
+        "proc/self/mountinfo": f"1 2 0:3 / /sys/fs/cgroup/pids rw - {kind}\n",
+        "sys/fs/cgroup/pids/job/pids.events": "max 3\n",
+        "sys/fs/cgroup/pids/pids.events": "max 1\n",
+    }
+    assert resource_limits.process_refusals(plant(files)) == refusals

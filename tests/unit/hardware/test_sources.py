@@ -26,9 +26,9 @@ def test_reading_what_cannot_be_read(tmp_path):
 
 
 def test_entries_of_a_folder_by_name(tmp_path):
-    for name in ("node3", "node2", "has_cpu", "node2x"):
+    for name in ("node10", "node2", "has_cpu", "node2x"):
         (tmp_path / name).mkdir()
-    assert [path.name for path in sources.children(tmp_path, r"node\d+")] == ["node2", "node3"]
+    assert [path.name for path in sources.children(tmp_path, r"node\d+")] == ["node2", "node10"]
     assert len(sources.children(tmp_path)) == 4
 
 

@@ -47,6 +47,24 @@ def test_open_mpi_5_is_told_where_it_lies_on_other_hosts() -> None:
     )
 
 
+ALIKE = ("node.rack1.example", "10.0.0.1", "10.0.0.2", "node.rack2.example")
+
+
+@pytest.mark.skipif(find("openmpi") is None, reason="no Open MPI 5")
+def test_hosts_that_are_one_to_open_mpi_5_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"node.rack1.example and node.rack2.example are one"):
+        words("openmpi", Mpirun(hosts=ALIKE), nodes=4)
+    assert "--host 10.0.0.1:4,10.0.0.2:4 " in words("openmpi", Mpirun(hosts=ALIKE[1:]))
+    asked = ("--prtemca", "prte_keep_fqdn_hostnames", "1")
+    assert "node.rack2.example:4" in words("openmpi", Mpirun(hosts=ALIKE, options=asked), nodes=4)
+
+
+@pytest.mark.skipif(find("mpich") is None, reason="no MPICH")
+def test_hydra_compares_whole_names() -> None:
+    line = words("mpich", Mpirun(hosts=ALIKE), nodes=4)
+    assert "node.rack1.example,10.0.0.1,10.0.0.2,node.rack2.example" in line
+
+
 @pytest.mark.skipif(find("mpich") is None, reason="no MPICH")
 def test_hydra_takes_hosts_and_ranks_a_host() -> None:
     line = words("mpich", Mpirun(hosts=HOSTS, agent="/bin/login"), nodes=3, each=2)

@@ -275,13 +275,14 @@ def test_two_simulated_worlds_cross_where_their_models_do(tmp_path: Path) -> Non
         "benchmark=p2p_latency",
         f"sizes={OCTAVES[7:15]}",
     )
-    for latency, bandwidth in (("1e-6", 1), ("10e-6", 4)):
+    for label, latency, bandwidth in (("near", "1e-6", 1), ("far", "10e-6", 4)):
         model = (
             f"backend.model.latency_s={latency}",
             f"backend.model.bandwidth_gb_per_s={bandwidth}",
         )
-        commbench.run(*words, *FIXED, *model, "writer=parquet", f"output={tmp_path}")
-    (row,) = crossovers(commbench.load(tmp_path), "backend_options").to_dict("records")
+        stored = (f"label={label}", "writer=parquet", f"output={tmp_path}")
+        commbench.run(*words, *FIXED, *model, *stored)
+    (row,) = crossovers(commbench.load(tmp_path), "label").to_dict("records")
     assert (row["low_bytes"], row["high_bytes"]) == (2048, 65536)
     assert row["crossover_bytes"] == pytest.approx(12_000, rel=0.05)
-    assert "bandwidth_gb_per_s=1.0 " in row["below"] and "bandwidth_gb_per_s=4.0 " in row["above"]
+    assert (row["below"], row["above"]) == ("label near", "label far")

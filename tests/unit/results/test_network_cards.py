@@ -21,8 +21,8 @@ def test_rails_are_the_fastest_interfaces_with_a_cable_and_an_address() -> None:
         **interface("lo", None),
     }
     assert interface_rails(facts) == ["eth0.100", "eth1"]
-    unknown = {**interface("ens1", None), **interface("ens2", None)}
-    assert interface_rails(unknown) == ["ens1", "ens2"]
+    unknown = {**interface("ens10", None), **interface("ens2", None)}
+    assert interface_rails(unknown) == ["ens2", "ens10"]
     assert interface_rails({}) == []
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from commbench.core.errors import ConfigError
+from commbench.hardware.host import numa_processors
+from commbench.world import rendezvous
 from commbench.world.rendezvous import bind_process
 
 
@@ -75,6 +78,19 @@ def test_auto_respects_what_the_launcher_has_bound(
 
 def test_none_binds_nothing(cores: list[int]) -> None:
     assert bound("none", 0, 1, cores) == ("none", set(cores))
+
+
+def test_numa_takes_the_nodes_with_processors_in_the_order_of_their_numbers(
+    cores: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A machine like Grace: most nodes are the memory of GPUs."""
+    for number in range(12):
+        node = tmp_path / f"sys/devices/system/node/node{number}"
+        node.mkdir(parents=True)
+        (node / "cpulist").write_text(f"{cores[0]}\n" if number in (2, 10) else "\n")
+    monkeypatch.setattr(rendezvous, "numa_processors", partial(numa_processors, tmp_path))
+    shares = [bound("numa", rank, 2, cores) for rank in range(2)]
+    assert shares == [("numa node2", {cores[0]}), ("numa node10", {cores[0]})]
 
 
 def test_numa_binds_within_a_node(cores: list[int]) -> None:

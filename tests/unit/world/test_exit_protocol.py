@@ -220,6 +220,18 @@ def test_a_world_that_died_without_a_word_of_its_ranks_has_the_launchers(
         assert str(broken.value).endswith(f"own messages are in {tmp_path / LOG}{more}")
 
 
+def test_a_refused_process_is_named_once(tmp_path: Path) -> None:
+    end = WorldEnd(9, "x", (KILLED,), limit="no more processes: raise its pids.max")
+    with pytest.raises(WorldBroken) as broken:
+        run_status(tmp_path, tmp_path / "reason", end)
+    assert str(broken.value).endswith("; no more processes: raise its pids.max")
+    tmp_path.mkdir(exist_ok=True)  # it was empty, and so was removed
+    write_run(tmp_path, status="broken", exit_status=3, reason="can't start: raise pids.max")
+    with pytest.raises(WorldBroken) as broken:
+        run_status(tmp_path, tmp_path / "reason", WorldEnd(9, "x", limit="pids.max again"))
+    assert "again" not in str(broken.value)
+
+
 RAISED = RankFailure(1, 7, "exited with status 3")
 
 

@@ -21,7 +21,7 @@ from rank_threads import no_error, together
 from commbench.backends.mpi.backend import Mpi
 from commbench.backends.torch.gloo import Gloo
 from commbench.core.case import RankIdentity, World
-from commbench.core.errors import ConfigError, WorldBroken
+from commbench.core.errors import ConfigError, NoProcess, WorldBroken
 from commbench.core.protocols import Backend
 from commbench.hardware.network import meeting_address
 from commbench.launchers.join import connect
@@ -260,6 +260,19 @@ def test_an_unreachable_meeting_point_is_a_broken_world(
     assert place is not None
     with pytest.raises(WorldBroken, match="rank 1 found no control plane"):
         connect(place, Gloo(), environ=environ)
+
+
+def test_a_thread_that_the_system_refuses_is_named_with_its_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*words: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("commbench.launchers.srun.Srun.open_store", refused)
+    place = detect(saved("srun_step")[1])
+    assert place is not None
+    with pytest.raises(NoProcess, match=r"of its control group \(pids.max\)"):
+        connect(place, Gloo(), environ={})
 
 
 @pytest.mark.parametrize("backend", [Gloo, Mpi])

@@ -125,6 +125,34 @@ def test_a_rank_that_the_kernel_has_killed_was_short_of_memory(
     assert [(failure.rank, failure.how) for failure in end.failures] == [(1, how)]
 
 
+@pytest.mark.parametrize(
+    "error", [RuntimeError("line 'btime' not found in /proc/stat"), FileNotFoundError("/proc/stat")]
+)
+def test_where_proc_is_masked_a_launcher_ends_with_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def masked(process: psutil.Process, recursive: bool) -> list[psutil.Process]:
+        raise error
+
+    monkeypatch.setattr(psutil.Process, "children", masked)
+    output = Output("starting", tmp_path / LOG)
+
+    def start() -> LaunchedWorld:
+        words = ["sleep", "0.3"]
+        return LaunchedWorld("fake", words, os.environ, output.write_end, rank_of, 2)
+
+    end = supervise(start, output, tmp_path, tmp_path / "reason", 8.0, 60.0)
+    assert (end.status, end.failures, end.cause) == (0, (), None)
+
+
+def test_the_state_of_a_process_is_unknown_where_its_file_is_masked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda path, errors: "")
+    with pytest.raises(OSError, match="masked"):
+        stat_fields(1)
+
+
 def test_a_launcher_that_starts_no_rank_is_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,6 +303,17 @@ def test_ranks_that_outlive_their_run_are_named_and_ended(tmp_path: Path) -> Non
     assert end.unclosed is not None and end.unclosed.startswith("rank 0 on ")
     assert end.unclosed.endswith("did not end within 1 s of the end of the run, and was killed")
     assert exit_protocol.run_status(tmp_path, tmp_path / "reason", end) == 0
+
+
+@pytest.mark.parametrize(("status", "limit_s"), [(3, 1), (0, 2)])
+def test_ranks_that_outlive_a_refusal_are_not_given_the_time_to_close_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, limit_s: int
+) -> None:
+    monkeypatch.setattr(supervisor, "REFUSED_S", 1.0)
+    leave = f"(folder / 'run.json').unlink(); (folder / 'refused').write_text('{status}')"
+    end = supervised(tmp_path, f"{leave}; time.sleep(60)", closing_s=2.0)
+    assert end.unclosed is not None and f"did not end within {limit_s} s" in end.unclosed
+    assert exit_protocol.run_status(tmp_path, tmp_path / "reason", end) == status
 
 
 class AtOnce(RunningWorld):

@@ -96,6 +96,18 @@ def test_each_launch_has_a_server_of_its_own() -> None:
         stop_rank_server()
 
 
+def test_a_server_that_a_world_has_ended_is_closed_once_and_replaced(tmp_path: Path) -> None:
+    """Ctrl-C in commbench.run while the server imports torch; a later run has a fresh server."""
+    try:
+        first = rank_server(BASE, launch=0)
+        ForkedWorld(first, 2, [], {}, 2, tmp_path).end(0.0)
+        assert first.process.poll() is not None
+        second = rank_server(BASE, launch=0)
+        assert second is not first and second.process.poll() is None
+    finally:
+        stop_rank_server()
+
+
 def test_only_a_server_that_may_still_import_is_ended_before_others_measure() -> None:
     try:
         first = rank_server(BASE)

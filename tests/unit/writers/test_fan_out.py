@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import commbench
+from commbench.cli.show import show
 from commbench.core.errors import Unsaved, WorldBroken
 from commbench.report.summary import read_results
 from commbench.results.load import load_run
@@ -118,6 +119,21 @@ def test_who_can_not_begin_ends_the_run_and_is_not_ended(tmp_path: Path) -> None
         fan_out.begin(run)
     fan_out.end(run)
     assert (first.calls, second.calls, third.calls) == (["begin", "end"], ["begin"], [])
+
+
+def test_a_format_beside_the_table_stores_a_run_that_can_be_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("benchmark=all_reduce", "sizes=[8]", "timing=fixed", "timing.repetitions=20")
+    folder = commbench.run(
+        "backend=simulated", *words, "writer=[jsonl,console]", f"output={tmp_path}"
+    )
+    printed = capfd.readouterr()
+    assert printed.out.splitlines()[-1] == f"results: {folder}"
+    assert "nothing is stored" not in printed.out and "results: " not in printed.err
+    assert {path.name for path in folder.iterdir()} >= {"run.json", "cases.jsonl"}
+    assert show([str(folder)]) == 0
+    assert f"results: {folder}" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["jsonl", "osu"])
