@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, NoReturn
 
 from commbench.core.errors import Unreadable
 from commbench.core.terminal import one_line
-from commbench.workloads.json_stream import whole
+from commbench.workloads.json_stream import document_head, small_document, whole
 from commbench.workloads.operations import (
     POINT_TO_POINT,
     RankGroup,
@@ -41,7 +40,7 @@ class FlightRecorder:
     form = "Flight Recorder"
 
     def recognises(self, file: TraceFile) -> bool:
-        head = file.head.lstrip()
+        head = document_head(file.head)
         if file.head[:1] == PICKLE_MAGIC:
             return True
         return head[:1] == b"{" and any(
@@ -85,7 +84,7 @@ def _plain_dump(file: TraceFile, content: bytes) -> dict[str, Any]:
         if content[:1] == PICKLE_MAGIC:
             dump = _PlainUnpickler(io.BytesIO(content)).load()
         else:
-            dump = json.loads(content)
+            dump = small_document(file, content)
     except Exception as error:  # of a hostile pickle, any
         raise Unreadable(
             f"{file.name} is no Flight Recorder dump: {one_line(str(error))}; dump it again,"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -47,9 +48,9 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], list[str]]:
             raise Unreadable(
                 f"{file.name} has values nested without end; record it again, or leave it out"
             ) from error
-        for trace in read:
-            cut = {CUT: 1} if file.ended_early else {}
-            traces.append(replace(trace, notes={**trace.notes, **cut}))
+        if read:
+            read[0] = replace(read[0], notes={**read[0].notes, **_notes_of(file)})
+        traces += read
     if not traces:
         named = ", ".join(unknown[:3])
         raise Unreadable(
@@ -65,6 +66,11 @@ def stored_workload(path: str) -> Workload | None:
     for file in trace_files([path]):
         return reader.workload(file) if reader.recognises(file) else None
     return None
+
+
+def _notes_of(file: TraceFile) -> Counter[str]:
+    """What is wrong with a file."""
+    return +Counter({**file.notes, CUT: int(file.ended_early)})
 
 
 def _reader_of(file: TraceFile) -> TraceReader | None:

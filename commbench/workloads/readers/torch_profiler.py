@@ -12,7 +12,13 @@ from math import prod
 from typing import Any
 
 from commbench.core.errors import Unreadable
-from commbench.workloads.json_stream import LARGEST_INTEGER, JsonList, nanoseconds, whole
+from commbench.workloads.json_stream import (
+    LARGEST_INTEGER,
+    JsonList,
+    document_head,
+    nanoseconds,
+    whole,
+)
 from commbench.workloads.operations import (
     NOT_A_TRANSFER,
     POINT_TO_POINT,
@@ -104,7 +110,7 @@ class TorchProfiler:
     form = "torch profiler"
 
     def recognises(self, file: TraceFile) -> bool:
-        head = file.head.lstrip()
+        head = document_head(file.head)
         if head[:1] == b"[":
             return b'"ph"' in head
         return head[:1] == b"{" and any(

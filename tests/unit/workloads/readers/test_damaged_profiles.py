@@ -11,6 +11,7 @@ from trace_writers import Call, write_kineto
 
 from commbench.core.errors import Unreadable
 from commbench.workloads.analysis import exposure
+from commbench.workloads.json_stream import NOT_UTF8
 from commbench.workloads.operations import RankTrace
 from commbench.workloads.readers.registry import read_traces
 from commbench.workloads.readers.torch_profiler import CUT_KERNELS, NEGATIVE, UNLINKED_CALLS
@@ -97,3 +98,19 @@ def test_the_control_has_no_notes(tmp_path: Path) -> None:
     documents(tmp_path)
     known = exposure(job(tmp_path))
     assert job(tmp_path).notes == {} and known is not None and known.operations == 4
+
+
+@pytest.mark.parametrize("fillers", [0, 30_000])
+def test_one_bad_event_that_is_not_needed_costs_no_rank(fillers: int, tmp_path: Path) -> None:
+    """In a small file and in a large one the table is the same."""
+    documents(tmp_path)
+    control = job(tmp_path)
+    path = tmp_path / "rank0.json"
+    filler = b'{"cat": "python_function", "name": "x", "ts": 1, "dur": 1, "pid": 7, "tid": 7},\n'
+    damaged = filler.replace(b"x", b'\xff "'), filler.replace(b"1,", b"1 ", 1)
+    head, _, rest = path.read_bytes().partition(b'"traceEvents": [')
+    events = filler * fillers + b"".join(damaged) + filler * fillers
+    path.write_bytes(head + b'"traceEvents": [' + events + rest)
+    found = job(tmp_path)
+    assert found.calls == control.calls and found.ranks == (0, 1)
+    assert found.notes[NOT_UTF8] == 1
