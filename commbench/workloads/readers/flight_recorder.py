@@ -53,7 +53,7 @@ class FlightRecorder:
         entries = dump.get("entries")
         groups = _listed_groups(dump.get("pg_config"))
         notes: Counter[str] = Counter()
-        rank = rank_of(file, None)
+        rank = rank_of(file, None, ends_with_rank=True)
         calls: list[RecordedCall] = []
         for entry in entries if isinstance(entries, list | tuple) else []:
             if not isinstance(entry, dict):
