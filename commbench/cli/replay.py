@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 
-from commbench.core.errors import ConfigError
+from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import (
     about_bytes,
@@ -26,7 +26,7 @@ from commbench.workloads.operations import RecordedCall
 from commbench.workloads.readers.registry import read_traces, stored_workload
 from commbench.workloads.training_job import TrainingJob, training_job
 from commbench.workloads.workload import Workload
-from commbench.workloads.workload_file import workload_of, workload_text
+from commbench.workloads.workload_file import check_exportable, workload_of, workload_text
 
 from .options import CommandParser, check_file, write_file
 
@@ -82,11 +82,21 @@ def replay(words: list[str]) -> int:
     if exported is not None and overrides is not None:
         return _measured_on(exported, job if stored is None else None, overrides)
     if exported is None:
-        again = f"next: commbench replay {shlex.join(options.words)}"
-        print(f'{again} --on "backend=gloo layout=1x{len(job.ranks)}"')
-        if stored is None:
-            print(f"{again} --export job.json")
+        print("\n".join(_next_lines(options.words, job, stored is not None)))
     return 0
+
+
+def _next_lines(words: Sequence[str], job: TrainingJob, is_stored: bool) -> list[str]:
+    """The commands that would not be refused."""
+    if not is_stored:
+        try:
+            check_exportable(job)
+        except Unreadable as error:
+            reason = f"no --on and no --export: {error}"
+            return [paragraphs([reason], Terminal.of(sys.stdout))]
+    again = f"next: commbench replay {shlex.join(words)}"
+    measured = f'{again} --on "backend=gloo layout=1x{len(job.ranks)}"'
+    return [measured] if is_stored else [measured, f"{again} --export job.json"]
 
 
 def _overrides(options: argparse.Namespace) -> str | None:

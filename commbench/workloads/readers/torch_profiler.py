@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -168,12 +169,26 @@ def _job_facts(outer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _check_one_process(file: TraceFile, events: _Events) -> None:
     """Raises Unreadable for a file that some tool has made of the profiles of several ranks."""
-    if len(events.processes) > 1:
-        named = ", ".join(list(events.processes)[:MOST_NAMED_PROCESSES])
+    named = [f"process {process}" for process in events.processes]
+    if len(named) == 1:
+        # those of containers may have one number
+        named = max(_own_ranks(events), key=len, default=[])
+    if len(named) > 1:
         raise Unreadable(
-            f"{file.name} has the events of {len(events.processes)} processes ({named:.100}), and a"
+            f"{file.name} has the events of {', '.join(named[:MOST_NAMED_PROCESSES]):.100}, and a"
             " profile is of one rank; name the file of each rank"
         )
+
+
+def _own_ranks(events: _Events) -> Iterable[list[str]]:
+    """The ranks that the calls of each group say to be their own."""
+    ranks: dict[str, dict[str, None]] = defaultdict(dict)
+    for part in chain.from_iterable(events.calls.values()):
+        operation = operation_named(part.args.get("Collective name"))
+        rank = whole(part.args.get("Rank"))
+        if rank is not None and operation not in (None, *POINT_TO_POINT):
+            ranks[str(part.args.get("Process Group Name"))][f"rank {rank}"] = None
+    return map(list, ranks.values())
 
 
 def _settle_kernel(events: _Events, kernel: Kernel) -> None:

@@ -80,17 +80,25 @@ def test_a_part_of_a_call_with_a_negative_duration_does_not_make_it_two(
     assert len(trace.operations) == 2 and trace.notes[NEGATIVE] == 1
 
 
-def test_a_file_of_several_processes_is_refused_with_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        (("[TP00] 7", "[TP01] 8"), r"process \[TP00\] 7, process \[TP01\] 8"),
+        ((7, 7), "rank 0, rank 1"),
+    ],
+)
+def test_a_file_of_several_ranks_is_refused_with_what_to_do(
+    labels: tuple[object, object], named: str, tmp_path: Path
+) -> None:
     """As tools merge them, under what the first one says of itself."""
     merged, other = documents(tmp_path).values()
-    for event in merged["traceEvents"]:
-        event["pid"] = f"[TP00] {event['pid']}"
-    for event in other["traceEvents"]:
-        event["pid"] = f"[TP01] {event['pid']}"
+    for label, document in zip(labels, (merged, other), strict=True):
+        for event in document["traceEvents"]:
+            event["pid"] = label
     merged["traceEvents"] += other["traceEvents"]
     path = tmp_path / "merged.json"
     path.write_text(json.dumps(merged))
-    with pytest.raises(Unreadable, match=r"2 processes \(\[TP00\] 7, \[TP01\] 7\).*each rank$"):
+    with pytest.raises(Unreadable, match=rf"has the events of {named}, and .*each rank$"):
         read_traces([str(path)])
 
 
