@@ -22,7 +22,7 @@ SEPARATOR = re.compile(r"\}\s*,\s*\{")
 SPACE = re.compile(r"\s*")
 LIST_END = re.compile(r"\}\s*\]")
 # where a document begins, behind lines that some program has printed into its file
-DOCUMENT = re.compile(r'^[ \t]*(?:\{\s*["}]|\[\s*[\]{])', re.MULTILINE)
+DOCUMENT = re.compile(r'^[ \t]*(\{\s*["}]|\[\s*[\]{])', re.MULTILINE)
 DOCUMENT_BYTES = re.compile(DOCUMENT.pattern.encode(), re.MULTILINE)
 UTF8_MARK = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
@@ -88,8 +88,8 @@ class JsonList:
         if document is None or not self._text[: document.start()].strip():
             return first
         self.file.notes[TEXT_AROUND] = 1
-        self._at = document.start()
-        return self._next_character()
+        self._at = document.start(1)
+        return self._text[self._at]
 
     def _check_rest(self) -> None:
         """Say what stands behind the document."""
@@ -259,8 +259,8 @@ class JsonList:
 def document_head(head: bytes) -> bytes:
     """The beginning of the JSON in a file that begins so; empty where there is none."""
     text = head.removeprefix(UTF8_MARK)
-    found = DOCUMENT_BYTES.search(text)
-    return text[found.start() :].lstrip() if found else b""
+    document = DOCUMENT_BYTES.search(text)
+    return text[document.start(1) :] if document else b""
 
 
 def small_document(file: TraceFile, content: bytes) -> Any:
@@ -270,8 +270,8 @@ def small_document(file: TraceFile, content: bytes) -> Any:
     except UnicodeDecodeError:
         text = content.decode("utf-8-sig", "replace")
         file.notes[NOT_UTF8] += text.count(REPLACEMENT)
-    found = DOCUMENT.search(text)
-    start = len(found[0]) - len(found[0].lstrip()) + found.start() if found else 0
+    document = DOCUMENT.search(text)
+    start = document.start(1) if document else 0
     value, end = json.JSONDecoder().raw_decode(text, start)
     if text[:start].strip() or text[end:].strip():
         file.notes[TEXT_AROUND] = 1

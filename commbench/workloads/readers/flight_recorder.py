@@ -143,7 +143,7 @@ def _entry_operation(
     send_counts = None
     receive_counts = None
     if operation in ("all_to_all", "all_to_all_v"):
-        splits = (_splits(entry, "input", sent), _splits(entry, "output", received))
+        splits = (_split_counts(entry, "input", sent), _split_counts(entry, "output", received))
         uneven = sent != received or not all(map(even, splits))
         operation = "all_to_all_v" if uneven else "all_to_all"
         if uneven and None not in splits:
@@ -168,7 +168,9 @@ def _entry_operation(
     )
 
 
-def _splits(entry: Mapping[str, Any], side: str, elements: int | None) -> tuple[int, ...] | None:
+def _split_counts(
+    entry: Mapping[str, Any], side: str, elements: int | None
+) -> tuple[int, ...] | None:
     """How many of the elements are of each rank, from splits that may count rows; None where there
     are none, or they do not add up."""
     given = entry.get(f"{side}_split_sizes")

@@ -215,11 +215,11 @@ def _add_call(log: _Log, call: _Call) -> None:
     if not call.fields:
         log.notes[UNKNOWN_CALLS] += 1
         return
-    group = RankGroup(_group_name(log, call.address), None, call.ranks)
+    group = RankGroup(_name_of_group(log, call.address), None, call.ranks)
     log.calls.append({**call.fields, "group": group})
 
 
-def _group_name(log: _Log, address: bytes) -> str:
+def _name_of_group(log: _Log, address: bytes) -> str:
     communicator = log.communicators.get(address)
     if communicator is not None and communicator.name is not None:
         return communicator.name

@@ -245,20 +245,20 @@ def _end_of(event: Mapping[str, Any], start_ns: int | None) -> int | None:
     return None if start_ns is None or duration_ns is None else start_ns + duration_ns
 
 
-def _sort_kernel(events: _Events, kernel: _Event, stream: tuple[str, str]) -> None:
-    computes = kernel_computes(kernel.name)
-    correlation = whole(kernel.args.get("correlation"))
-    of_library = LIBRARY_KERNEL.search(kernel.name) is not None and correlation is not None
-    if not computes and not of_library and COLLECTIVE_WORDS.search(kernel.name):
-        external = whole(kernel.args.get("External id"))
-        events.foreign_kernels.append((kernel.name, external))
+def _sort_kernel(events: _Events, event: _Event, stream: tuple[str, str]) -> None:
+    computes = kernel_computes(event.name)
+    correlation = whole(event.args.get("correlation"))
+    of_library = LIBRARY_KERNEL.search(event.name) is not None and correlation is not None
+    if not computes and not of_library and COLLECTIVE_WORDS.search(event.name):
+        external = whole(event.args.get("External id"))
+        events.foreign_kernels.append((event.name, external))
     number = NO_CORRELATION if correlation is None else correlation
-    found = Kernel(kernel.start_ns, kernel.end_ns, number, computes, of_library and not computes)
-    if kernel.is_negative:
+    kernel = Kernel(event.start_ns, event.end_ns, number, computes, of_library and not computes)
+    if event.is_negative:
         events.negative += 1
-        _settle_kernel(events, found)
+        _settle_kernel(events, kernel)
     else:
-        events.streams.add(stream, found)
+        events.streams.add(stream, kernel)
 
 
 def _sort_cpu_event(
