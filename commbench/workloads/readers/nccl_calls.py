@@ -26,7 +26,7 @@ from commbench.workloads.trace_files import TraceFile
 
 from .protocol import rank_of
 
-INFO_MARK = b" NCCL INFO "
+MESSAGE_MARK = b" NCCL INFO "
 CALL_MARK = b" opCount "
 COMMUNICATOR_MARK = b" nranks "
 RANKS_MARK = b"[nranks="
@@ -64,7 +64,7 @@ class _Message:
     values: Mapping[bytes, bytes]
 
     def number(self, word: bytes) -> int | None:
-        return _number(self.values.get(word, b""))
+        return _known_number(self.values.get(word, b""))
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class NcclCalls:
     form = "NCCL log"
 
     def recognises(self, file: TraceFile) -> bool:
-        return INFO_MARK in file.head or b" NCCL version" in file.head
+        return MESSAGE_MARK in file.head or b" NCCL version" in file.head
 
     def read(self, file: TraceFile) -> list[RankTrace]:
         hosts: set[bytes] = set()
@@ -121,7 +121,7 @@ class NcclCalls:
 
 def _messages(text: bytes) -> Iterator[_Message]:
     """The messages in a line: of several ranks, where their output is glued together."""
-    header, *messages = text.split(INFO_MARK)
+    header, *messages = text.split(MESSAGE_MARK)
     for message in messages:
         process = _process_of(header)
         words = message.split()
@@ -137,7 +137,7 @@ def _process_of(header: bytes) -> Process | None:
     return (parts[0], parts[1]) if len(parts) == 3 and parts[1].isdigit() else None
 
 
-def _number(text: bytes) -> int | None:
+def _known_number(text: bytes) -> int | None:
     return int(text) if text.isdigit() and len(text) <= MOST_DIGITS else None
 
 
@@ -154,7 +154,7 @@ def _entry_of(message: _Message) -> _Call | _Message | None:
         known = message.number(b"rank") is not None and message.number(b"nranks")
         return message if known and b"Init" in message.values else None
     given = next((word for word in message.values if word.startswith(RANKS_MARK)), RANKS_MARK)
-    ranks = _number(given.removeprefix(RANKS_MARK).partition(b"]")[0])
+    ranks = _known_number(given.removeprefix(RANKS_MARK).partition(b"]")[0])
     datatype = message.number(b"datatype")
     count = message.number(b"count")
     if ranks is None or datatype is None or count is None:
