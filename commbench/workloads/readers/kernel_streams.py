@@ -6,6 +6,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 NO_CORRELATION = -1
 ROUNDING_NS = 1000  # times until 2024 are whole microseconds
@@ -21,8 +22,7 @@ class _Stream:
     of_library: array[int] = field(default_factory=lambda: array("b"))
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """It `computes`, or is `of_library`, of a process group, or is another one that
     communicates."""
 

@@ -223,7 +223,6 @@ def _sort(events: _Events, event: Mapping[str, Any]) -> None:
     args = event.get("args")
     args = args if isinstance(args, dict) else {}
     thread = event.get("tid")
-    kept = _Event(name, start_ns, end_ns, args)
     if category in LAUNCH_CATEGORIES and "Launch" in name:
         correlation = whole(args.get("correlation"))
         if correlation is not None and isinstance(thread, int | str):
@@ -231,8 +230,10 @@ def _sort(events: _Events, event: Mapping[str, Any]) -> None:
             events.launch_threads.append(_thread_number(events, thread))
             events.launch_times.append(start_ns)
     elif category == "kernel":
-        _sort_kernel(events, kept, (str(event.get("pid")), str(thread)))
+        kernel = _Event(name, start_ns, end_ns, args)
+        _sort_kernel(events, kernel, (str(event.get("pid")), str(thread)))
     elif category in (CPU_OPERATION, "user_annotation") and isinstance(thread, int | str):
+        kept = _Event(name, start_ns, end_ns, args)
         _sort_cpu_event(events, kept, category == CPU_OPERATION, thread, str(event.get("pid")))
 
 
