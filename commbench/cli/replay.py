@@ -7,11 +7,11 @@ import csv
 import io
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 
-from commbench.core.errors import ConfigError
+from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import (
     about_bytes,
@@ -26,7 +26,7 @@ from commbench.workloads.operations import RecordedCall
 from commbench.workloads.readers.registry import read_traces, stored_workload
 from commbench.workloads.training_job import TrainingJob, training_job
 from commbench.workloads.workload import Workload
-from commbench.workloads.workload_file import workload_of, workload_text
+from commbench.workloads.workload_file import check_exportable, workload_of, workload_text
 
 from .options import CommandParser, check_file, write_file
 
@@ -65,7 +65,7 @@ def replay(words: list[str]) -> int:
         raise ConfigError("which traces? name files, archives or folders, or --generate NAME")
     overrides = _overrides(options)
     stored = workload_here(options.words)
-    traces, unknown = read_traces(options.words)
+    traces, left_out = read_traces(options.words)
     job = training_job(traces)
     if options.csv == TO_STDOUT:
         sys.stdout.write(operations_csv(job))
@@ -73,7 +73,7 @@ def replay(words: list[str]) -> int:
     # refused before anything is printed
     wanted = options.export is not None or overrides is not None
     exported = (stored or workload_of(job)) if wanted else None
-    print(job_text(job, unknown), end="")
+    print(job_text(job, left_out), end="")
     if options.csv is not None:
         write_file("--csv", options.csv, operations_csv(job), replace=False)
         print(f"{job.operations} operations: {options.csv}")
@@ -82,11 +82,21 @@ def replay(words: list[str]) -> int:
     if exported is not None and overrides is not None:
         return _measured_on(exported, job if stored is None else None, overrides)
     if exported is None:
-        again = f"next: commbench replay {shlex.join(options.words)}"
-        print(f'{again} --on "backend=gloo layout=1x{len(job.ranks)}"')
-        if stored is None:
-            print(f"{again} --export job.json")
+        print("\n".join(_next_lines(options.words, job, stored is not None)))
     return 0
+
+
+def _next_lines(words: Sequence[str], job: TrainingJob, is_stored: bool) -> list[str]:
+    """The commands that would not be refused."""
+    if not is_stored:
+        try:
+            check_exportable(job)
+        except Unreadable as error:
+            reason = f"no --on and no --export: {error}"
+            return [paragraphs([reason], Terminal.of(sys.stdout))]
+    again = f"next: commbench replay {shlex.join(words)}"
+    measured = f'{again} --on "backend=gloo layout=1x{len(job.ranks)}"'
+    return [measured] if is_stored else [measured, f"{again} --export job.json"]
 
 
 def _overrides(options: argparse.Namespace) -> str | None:
@@ -205,7 +215,7 @@ def _counts_text(counts: Sequence[int] | None) -> str | None:
     return None if counts is None else " ".join(map(str, counts))
 
 
-def job_text(job: TrainingJob, unknown_files: Sequence[str]) -> str:
+def job_text(job: TrainingJob, left_out: Mapping[str, str]) -> str:
     """What the command prints."""
     terminal = Terminal.of(sys.stdout)
     rows = signatures(job)
@@ -218,7 +228,7 @@ def job_text(job: TrainingJob, unknown_files: Sequence[str]) -> str:
         *_late_lines(job),
         *_other_libraries(job),
         *(f"not complete: {text} ({count})" for text, count in job.notes.items()),
-        *_unknown_file_lines(unknown_files),
+        *_left_out_lines(left_out),
     ]
     texts = [line if line == table else paragraphs([line], terminal) for line in lines]
     return "\n".join(texts) + "\n"
@@ -348,9 +358,13 @@ def _other_libraries(job: TrainingJob) -> list[str]:
     ]
 
 
-def _unknown_file_lines(names: Sequence[str]) -> list[str]:
-    if not names:
-        return []
-    shown = ", ".join(names[:MOST_NAMED_FILES])
-    more = f" and {len(names) - MOST_NAMED_FILES} more" if len(names) > MOST_NAMED_FILES else ""
-    return [f"not read: {shown}{more}: no trace that commbench knows"]
+def _left_out_lines(left_out: Mapping[str, str]) -> list[str]:
+    """One for each reason."""
+    lines = []
+    for reason in dict.fromkeys(left_out.values()):
+        names = [name for name, why in left_out.items() if why == reason]
+        shown = ", ".join(names[:MOST_NAMED_FILES])
+        unnamed = len(names) - MOST_NAMED_FILES
+        more = f" and {unnamed} more" if unnamed > 0 else ""
+        lines.append(f"not read: {shown}{more}: {reason}")
+    return lines

@@ -21,17 +21,26 @@ from .trace_files import TraceFile
 SEPARATOR = re.compile(r"\}\s*,\s*\{")
 SPACE = re.compile(r"\s*")
 LIST_END = re.compile(r"\}\s*\]")
+# where a document begins, behind lines that some program has printed into its file
+DOCUMENT = re.compile(r'^[ \t]*(\{\s*["}]|\[\s*[\]{])', re.MULTILINE)
+DOCUMENT_BYTES = re.compile(DOCUMENT.pattern.encode(), re.MULTILINE)
+UTF8_MARK = b"\xef\xbb\xbf"
+REPLACEMENT = "\ufffd"
 LARGEST_VALUE = 16 * 2**20  # characters
 CUT_MARGIN = 8  # characters before the end of a cut text at which it may be wrong
 LARGEST_INTEGER = 2**63 - 1
+NOT_UTF8 = "characters that are not UTF-8, read as a replacement"
+NOT_JSON = "events that are not JSON, left out, as nothing is read from them"
+TEXT_AROUND = "files with text before or after the data, left out"
 
 
 class JsonList:
     """The members of list `key` of an object, or of a list that is the whole document.
 
     Members without any of the words `wanted` may be left out, if `skim`, which is given the text
-    of whole members, returns True. `outer` has the other keys, once all members were read. A file
-    that is cut yields what it has.
+    of whole members, returns True; such a member that is no JSON is left out. `outer` has the other
+    keys, once all members were read. A file that is cut yields what it has; its `notes` say what is
+    wrong with it.
     """
 
     def __init__(
@@ -49,15 +58,16 @@ class JsonList:
         self._next = dict.fromkeys(wanted, -1)
         self._parsed_until = 0
         self._chunks = file.chunks()
-        self._decoder = getincrementaldecoder("utf-8")()
+        self._decoder = getincrementaldecoder("utf-8-sig")()
         self._decode = json.JSONDecoder().raw_decode
         self._text = ""
         self._at = 0
         self._complete = False
+        self._has_members = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         try:
-            opening = self._next_character()
+            opening = self._opening()
             if opening == "[":
                 self._at += 1
                 yield from self._members()
@@ -65,10 +75,44 @@ class JsonList:
                 yield from self._object()
             else:
                 raise self._refused("it begins with neither { nor [")
+            self._check_rest()
         except _Cut:
             self.file.ended_early = True
-        except (UnicodeDecodeError, RecursionError, ValueError) as error:
+        except (RecursionError, ValueError) as error:
             raise self._refused(one_line(str(error))) from error
+
+    def _opening(self) -> str:
+        """The character with which the document begins."""
+        first = self._next_character()
+        document = DOCUMENT.search(self._text)
+        if document is None or not self._text[: document.start()].strip():
+            return first
+        self.file.notes[TEXT_AROUND] = 1
+        self._at = document.start(1)
+        return self._text[self._at]
+
+    def _check_rest(self) -> None:
+        """Say what stands behind the document."""
+        self._at += 1
+        try:
+            has_rest = self._has_text()
+        except Unreadable:  # behind the end of compressed data
+            has_rest = True
+        self.file.ended_early = False  # all of the document is there
+        if self.file.notes[TEXT_AROUND] and not self._has_members:
+            raise ValueError(f"text stands before it, and it has no {self.key}")
+        if has_rest and self.file.notes[NOT_JSON]:
+            raise ValueError("it is damaged, and goes on behind its end")
+        if has_rest:
+            self.file.notes[TEXT_AROUND] = 1
+
+    def _has_text(self) -> bool:
+        """Whether the text goes on."""
+        try:
+            self._next_character()
+        except _Cut:
+            return False
+        return True
 
     def _object(self) -> Iterator[dict[str, Any]]:
         self._at += 1
@@ -78,21 +122,44 @@ class JsonList:
             if key == self.key and self._next_character() == "[":
                 self._at += 1
                 yield from self._members()
+                self._at += 1
             else:
                 self.outer[str(key)] = self._value()
             if self._next_character() == ",":
                 self._at += 1
 
     def _members(self) -> Iterator[dict[str, Any]]:
+        self._has_members = True
         while self._next_character() != "]":
             if self._next and self._text[self._at] == "{" and self._skip() and self._more():
                 continue
-            member = self._value()
+            try:
+                member = self._value()
+            except (RecursionError, ValueError):
+                if not self._leave_out():
+                    raise
+                continue
             if isinstance(member, dict):
                 yield member
             if self._next_character() == ",":
                 self._at += 1
-        self._at += 1
+
+    def _leave_out(self) -> bool:
+        """Go on behind a member that can't be parsed; whether it has none of the wanted words."""
+        while True:
+            ends = [pattern.search(self._text, self._at) for pattern in (SEPARATOR, LIST_END)]
+            borders = [end for end in ends if end is not None]
+            if borders:
+                break
+            if not self._more():
+                return False
+        border = min(borders, key=lambda each: each.start())
+        damaged = self._text[self._at : border.start()]
+        if not self._next or any(word in damaged for word in self._next):
+            return False
+        self.file.notes[NOT_JSON] += 1
+        self._at = border.end() - 1
+        return True
 
     def _skip(self) -> bool:
         """Go on to the last member that begins before the next wanted word; whether the text has
@@ -132,11 +199,12 @@ class JsonList:
             try:
                 value, end = self._decode(self._text, self._at)
             except json.JSONDecodeError as error:
+                at_end = error.pos >= len(self._text) - CUT_MARGIN
+                if not at_end and "Unterminated" not in error.msg:
+                    raise
                 if self._more():
                     continue
-                if "Unterminated" in error.msg or error.pos >= len(self._text) - CUT_MARGIN:
-                    raise _Cut from error
-                raise
+                raise _Cut from error
             # a number at the end of the text may go on
             if end < len(self._text) or not self._more():
                 self._at = end
@@ -165,17 +233,49 @@ class JsonList:
         chunk = next(self._chunks, b"")
         self._complete = not chunk
         final = self._complete and not self.file.ended_early
-        self._text = self._text[self._at :] + self._decoder.decode(chunk, final)
+        self._text = self._text[self._at :] + self._decoded(chunk, final)
         self._at = 0
         self._parsed_until = 0
         self._next = dict.fromkeys(self._next, -1)
         return not self._complete
+
+    def _decoded(self, chunk: bytes, final: bool) -> str:
+        try:
+            return self._decoder.decode(chunk, final)
+        except UnicodeDecodeError:
+            self._decoder.errors = "replace"
+            text = self._decoder.decode(chunk, final)
+            self._decoder.errors = "strict"
+            self.file.notes[NOT_UTF8] += text.count(REPLACEMENT)
+            return text
 
     def _refused(self, cause: str) -> Unreadable:
         return Unreadable(
             f"{self.file.name} is not the JSON of a trace, in its first {self.file.read_bytes}"
             f" bytes: {cause}; record it again, or leave it out"
         )
+
+
+def document_head(head: bytes) -> bytes:
+    """The beginning of the JSON in a file that begins so; empty where there is none."""
+    text = head.removeprefix(UTF8_MARK)
+    document = DOCUMENT_BYTES.search(text)
+    return text[document.start(1) :] if document else b""
+
+
+def small_document(file: TraceFile, content: bytes) -> Any:
+    """The JSON in a file of which all is read; raises ValueError."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("utf-8-sig", "replace")
+        file.notes[NOT_UTF8] += text.count(REPLACEMENT)
+    document = DOCUMENT.search(text)
+    start = document.start(1) if document else 0
+    value, end = json.JSONDecoder().raw_decode(text, start)
+    if text[:start].strip() or text[end:].strip():
+        file.notes[TEXT_AROUND] = 1
+    return value
 
 
 class _Cut(Exception):

@@ -28,6 +28,7 @@ POINT_TO_POINT = ("send", "recv")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 NOT_A_TRANSFER = "wait"
+NO_RANK = -1  # of a trace that does not say it
 _LETTERS = {name.replace("_", ""): name for name in OPERATIONS}
 _FORM = re.compile(r"_?(?:coalesced|base|into_tensor|tensor|single)(?=_|$)")
 

@@ -6,6 +6,7 @@ import gzip
 import os
 import tarfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, cast
@@ -25,12 +26,14 @@ APPLE_DOUBLE = "._"  # metadata that macOS adds to archives
 class TraceFile:
     """One file, decompressed. `head` is its beginning; `chunks` may be called once.
 
-    `ended_early`: the file is cut, and what was read until there counts.
+    `ended_early`: the file is cut, and what was read until there counts. `notes`: what else is
+    wrong with it, with a number.
     """
 
     def __init__(self, name: str, stream: IO[bytes]) -> None:
         self.name = one_line(name)
         self.ended_early = False
+        self.notes: Counter[str] = Counter()
         self.read_bytes = 0
         self._stream = stream
         self.head = self._read(HEAD_BYTES)

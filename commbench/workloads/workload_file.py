@@ -42,7 +42,7 @@ LONGEST_GAP_S = 86_400.0
 
 def workload_of(job: TrainingJob) -> Workload:
     """Raises Unreadable where the traces do not say what a replay needs."""
-    _check_exportable(job)
+    check_exportable(job)
     groups: dict[tuple[int, ...], int] = {}
     kinds: dict[WorkloadOperation, list[Collective]] = defaultdict(list)
     kind_of: dict[int, WorkloadOperation] = {}
@@ -66,8 +66,9 @@ def workload_of(job: TrainingJob) -> Workload:
     )
 
 
-def _check_exportable(job: TrainingJob) -> None:
-    """Every rank, the ranks of every group, and the bytes of every call must be known."""
+def check_exportable(job: TrainingJob) -> None:
+    """Raises Unreadable unless every rank, the ranks of every group, and the bytes of every call
+    are known."""
     missing = (job.world_size or len(job.ranks)) - len(job.ranks)
     if missing:
         raise Unreadable(

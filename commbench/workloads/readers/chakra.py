@@ -60,7 +60,7 @@ class Chakra:
             raise Unreadable(
                 f"{file.name} is no Chakra trace: {error}; convert it again, or leave it out"
             ) from error
-        rank = rank_of(file, None)
+        rank = rank_of(file, None, ends_with_rank=True)
         return [RankTrace(file.name, self.form, rank, numbered(fields, rank), notes=notes)]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from commbench.workloads.json_stream import JsonList, whole
+from commbench.workloads.json_stream import JsonList, document_head, whole
 from commbench.workloads.operations import (
     NOT_A_TRANSFER,
     POINT_TO_POINT,
@@ -37,7 +37,7 @@ class ExecutionTrace:
     form = "execution trace"
 
     def recognises(self, file: TraceFile) -> bool:
-        head = file.head.lstrip()
+        head = document_head(file.head)
         return head[:1] == b"{" and b'"schema"' in head and b'"nodes"' in head
 
     def read(self, file: TraceFile) -> list[RankTrace]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,13 +12,14 @@ from typing import Any, NoReturn
 
 from commbench.core.errors import Unreadable
 from commbench.core.terminal import one_line
-from commbench.workloads.json_stream import whole
+from commbench.workloads.json_stream import document_head, small_document, whole
 from commbench.workloads.operations import (
     POINT_TO_POINT,
     RankGroup,
     RankTrace,
     RecordedCall,
     element_type,
+    even,
     operation_named,
 )
 from commbench.workloads.trace_files import TraceFile
@@ -28,7 +28,7 @@ from .protocol import listed, rank_of, recorded_group
 
 LARGEST_DUMP_BYTES = 256 * 2**20
 PICKLE_MAGIC = b"\x80"
-NO_SPLITS_HERE = "splits of all_to_all_v, which Flight Recorder does not record"
+NO_SPLITS_HERE = "splits of all_to_all_v, which Flight Recorder records from its version 2.11 on"
 NO_GROUP_LIST = "ranks of groups, which this Flight Recorder dump does not list"
 LOST_CALLS = "calls between two others that the ring has lost (TORCH_FR_BUFFER_SIZE)"
 NO_SIZE_HERE = "sizes of coalesced operations"
@@ -41,7 +41,7 @@ class FlightRecorder:
     form = "Flight Recorder"
 
     def recognises(self, file: TraceFile) -> bool:
-        head = file.head.lstrip()
+        head = document_head(file.head)
         if file.head[:1] == PICKLE_MAGIC:
             return True
         return head[:1] == b"{" and any(
@@ -54,7 +54,7 @@ class FlightRecorder:
         entries = dump.get("entries")
         groups = _listed_groups(dump.get("pg_config"))
         notes: Counter[str] = Counter()
-        rank = rank_of(file, None)
+        rank = rank_of(file, None, ends_with_rank=True)
         calls: list[RecordedCall] = []
         for entry in entries if isinstance(entries, list | tuple) else []:
             if not isinstance(entry, dict):
@@ -85,7 +85,7 @@ def _plain_dump(file: TraceFile, content: bytes) -> dict[str, Any]:
         if content[:1] == PICKLE_MAGIC:
             dump = _PlainUnpickler(io.BytesIO(content)).load()
         else:
-            dump = json.loads(content)
+            dump = small_document(file, content)
     except Exception as error:  # of a hostile pickle, any
         raise Unreadable(
             f"{file.name} is no Flight Recorder dump: {one_line(str(error))}; dump it again,"
@@ -140,9 +140,16 @@ def _entry_operation(
         notes[NO_SIZE_HERE] += 1
     if group.ranks is None:
         notes[NO_GROUP_LIST] += 1
-    if operation == "all_to_all" and sent != received:
-        operation = "all_to_all_v"
-        notes[NO_SPLITS_HERE] += 1
+    send_counts = None
+    receive_counts = None
+    if operation in ("all_to_all", "all_to_all_v"):
+        splits = (_split_counts(entry, "input", sent), _split_counts(entry, "output", received))
+        uneven = sent != received or not all(map(even, splits))
+        operation = "all_to_all_v" if uneven else "all_to_all"
+        if uneven and None not in splits:
+            send_counts, receive_counts = splits
+        elif uneven:
+            notes[NO_SPLITS_HERE] += 1
     item_bytes = kind[1] if kind is not None else 0 if operation == "barrier" else None
     start_ns, end_ns = _measured_ns(entry)
     return RecordedCall(
@@ -153,10 +160,27 @@ def _entry_operation(
         kind[0] if kind is not None else None,
         None if sent is None or item_bytes is None else sent * item_bytes,
         None if received is None or item_bytes is None else received * item_bytes,
+        send_counts=send_counts,
+        receive_counts=receive_counts,
         peer=_peer_of(words) if pair else None,
         start_ns=start_ns,
         end_ns=end_ns,
     )
+
+
+def _split_counts(
+    entry: Mapping[str, Any], side: str, elements: int | None
+) -> tuple[int, ...] | None:
+    """How many of the elements are of each rank, from splits that may count rows; None where there
+    are none, or they do not add up."""
+    given = entry.get(f"{side}_split_sizes")
+    counts = [whole(count) for count in given] if isinstance(given, list | tuple) else []
+    known = [count for count in counts if count is not None]
+    if not known or len(known) != len(counts) or elements is None:
+        return None
+    row_elements = elements // (sum(known) or 1)
+    scaled = tuple(count * row_elements for count in known)
+    return scaled if sum(scaled) == elements else None
 
 
 def _end_batch(calls: list[RecordedCall], entry: Mapping[str, Any], notes: Counter[str]) -> None:

@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
-from commbench.workloads.json_stream import nanoseconds, whole
+from commbench.workloads.json_stream import NOT_UTF8, REPLACEMENT, document_head, nanoseconds, whole
 from commbench.workloads.operations import (
     RankGroup,
     RankTrace,
@@ -32,7 +32,7 @@ class NcclInspector:
     form = "NCCL Inspector"
 
     def recognises(self, file: TraceFile) -> bool:
-        return file.head.lstrip()[:1] == b"{" and b'"coll_perf"' in file.head
+        return document_head(file.head)[:1] == b"{" and b'"coll_perf"' in file.head
 
     def read(self, file: TraceFile) -> list[RankTrace]:
         processes: dict[object, _Inspected] = defaultdict(_Inspected)
@@ -41,7 +41,9 @@ class NcclInspector:
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                text = line.decode(errors="replace")
+                file.notes[NOT_UTF8] += text.count(REPLACEMENT)
+                record = json.loads(text)
             except (ValueError, RecursionError):
                 record = None
             unreadable += not _add_record(processes, record)

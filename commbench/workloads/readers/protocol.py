@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from commbench.core.errors import Unreadable
-from commbench.workloads.operations import RankGroup, RankTrace
+from commbench.workloads.operations import NO_RANK, RankGroup, RankTrace
 from commbench.workloads.trace_files import TraceFile
 
-RANK_IN_NAME = re.compile(r"(?:rank|worker|host|eg|trace)[-_ ]?([0-9]{1,7})(?![0-9])", re.I)
+RANK_IN_NAME = re.compile(r"(?<![a-z])(?:rank|worker)[-_ ]?([0-9]{1,7})(?![0-9])", re.I)
+# other words name a rank where nothing follows: host_4021.<time> is a process of the machine "host"
+RANK_LAST = re.compile(r"(?<![a-z])(?:host|eg|trace)[-_ ]?([0-9]{1,7})(?:_et)?(?:\.[a-z]+)*$", re.I)
 LAST_NUMBER = re.compile(r"[._]([0-9]{1,7})(?:\.[A-Za-z]+)*$")
 CUT_LIST = "...]"
 MOST_RANKS = 2**20
@@ -27,18 +28,16 @@ class TraceReader(Protocol):
         """The ranks in a file; raises Unreadable."""
 
 
-def rank_of(file: TraceFile, recorded: int | None) -> int:
-    """The rank that a trace says, else that its file's name says; raises Unreadable."""
+def rank_of(file: TraceFile, recorded: int | None, ends_with_rank: bool = False) -> int:
+    """The rank that a trace says, else that its file's name says, else NO_RANK. `ends_with_rank`:
+    what writes this format ends the name so; a number there may be a process elsewhere."""
     if recorded is not None:
         return recorded
     name = file.name.rpartition("/")[2]
-    match = RANK_IN_NAME.search(name) or LAST_NUMBER.search(name)
-    if match is None:
-        raise Unreadable(
-            f"{file.name} does not say its rank, in it or in its name; call it rank0_{name} for"
-            " rank 0"
-        )
-    return int(match[1])
+    match = RANK_IN_NAME.search(name) or RANK_LAST.search(name)
+    if match is None and ends_with_rank:
+        match = LAST_NUMBER.search(name)
+    return NO_RANK if match is None else int(match[1])
 
 
 def listed(text: object) -> tuple[int, ...] | None:

@@ -8,10 +8,18 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import prod
 from typing import Any
 
-from commbench.workloads.json_stream import JsonList, nanoseconds, whole
+from commbench.core.errors import Unreadable
+from commbench.workloads.json_stream import (
+    LARGEST_INTEGER,
+    JsonList,
+    document_head,
+    nanoseconds,
+    whole,
+)
 from commbench.workloads.operations import (
     NOT_A_TRANSFER,
     POINT_TO_POINT,
@@ -24,6 +32,7 @@ from commbench.workloads.operations import (
 )
 from commbench.workloads.trace_files import TraceFile
 
+from .kernel_streams import NO_CORRELATION, Kernel, KernelStreams
 from .profiled_computation import COLLECTIVE_WORDS, CPU_OPERATION, Computation, kernel_computes
 from .protocol import listed, rank_of, recorded_group, strided
 
@@ -53,7 +62,12 @@ NO_RANKS = "ranks of groups: torch 2.4 or later records them"
 NO_TYPE = "types of elements that commbench does not know"
 NO_SPLITS = "splits of all_to_all_v: torch 2.4 or later, or profile(record_shapes=True)"
 CUT_SPLITS = "splits of all_to_all_v, cut at 30 ranks: torch's ExecutionTraceObserver has all"
+CUT_KERNELS = "kernels that end after the next one of their stream does: cut where that one starts"
+NEGATIVE = "events whose duration is negative, so it is not known"
 UNKNOWN_GROUP = "?"
+MOST_NAMED_PROCESSES = 3
+# the toolkits of AMD GPUs: what their profile calls a stream may be a queue of several
+AMD_KEYS = ("hip_", "roctracer", "rocprof")
 
 
 @dataclass(slots=True)
@@ -66,6 +80,11 @@ class _Event:
     args: Mapping[str, Any]
     inner: list[_Event] = field(default_factory=list)
 
+    @property
+    def is_negative(self) -> bool:
+        """Whether its duration is, so that its end is not known."""
+        return self.end_ns < self.start_ns
+
 
 @dataclass
 class _Events:
@@ -75,8 +94,11 @@ class _Events:
     library_work: dict[str, list[_Event]] = field(default_factory=lambda: defaultdict(list))
     foreign_calls: dict[object, list[_Event]] = field(default_factory=lambda: defaultdict(list))
     foreign_kernels: list[tuple[str, int | None]] = field(default_factory=list)
-    # correlation, start, duration of each kernel of a library
-    kernels: list[tuple[int, int, int]] = field(default_factory=list)
+    streams: KernelStreams = field(default_factory=KernelStreams)
+    kernels: list[Kernel] = field(default_factory=list)  # of a library
+    processes: dict[str, None] = field(default_factory=dict)
+    negative: int = 0
+    negative_operations: int = 0  # of the CPU, which only count where they are the computation
     steps: list[tuple[int, int, int]] = field(default_factory=list)
     threads: dict[object, int] = field(default_factory=dict)
     launch_correlations: array[int] = field(default_factory=lambda: array("q"))
@@ -89,7 +111,7 @@ class TorchProfiler:
     form = "torch profiler"
 
     def recognises(self, file: TraceFile) -> bool:
-        head = file.head.lstrip()
+        head = document_head(file.head)
         if head[:1] == b"[":
             return b'"ph"' in head
         return head[:1] == b"{" and any(
@@ -108,12 +130,18 @@ class TorchProfiler:
         outer = members.outer
         facts = _job_facts(outer)
         base_ns = whole(outer.get("baseTimeNanoseconds")) or 0
-        notes: Counter[str] = Counter()
+        _check_one_process(file, events)
+        on_gpu = _is_on_gpu(facts)
+        in_order = not any(key.startswith(AMD_KEYS) for key in outer)
+        for kernel in events.streams.kernels(in_order):
+            _settle_kernel(events, kernel)
+        negative = events.negative + (0 if on_gpu else events.negative_operations)
+        notes = +Counter({CUT_KERNELS: events.streams.cut, NEGATIVE: negative})
         fields = _operations(events, _configured_groups(facts.get("pg_config")), base_ns, notes)
         # of a file that is cut, the kernels may be missing, which come last
         computing = None
         if not file.ended_early:
-            computing = events.computation.busy_times(base_ns, _is_on_gpu(facts))
+            computing = events.computation.busy_times(base_ns, on_gpu)
         for call in fields:
             if computing is not None and "start_ns" in call:
                 call["beside_ns"] = computing.within(call["start_ns"], call["end_ns"])
@@ -139,6 +167,38 @@ def _job_facts(outer: Mapping[str, Any]) -> Mapping[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
+def _check_one_process(file: TraceFile, events: _Events) -> None:
+    """Raises Unreadable for a file that some tool has made of the profiles of several ranks."""
+    named = [f"process {process}" for process in events.processes]
+    if len(named) == 1:
+        # those of containers may have one number
+        named = max(_own_ranks(events), key=len, default=[])
+    if len(named) > 1:
+        raise Unreadable(
+            f"{file.name} has the events of {', '.join(named[:MOST_NAMED_PROCESSES]):.100}, and a"
+            " profile is of one rank; name the file of each rank"
+        )
+
+
+def _own_ranks(events: _Events) -> Iterable[list[str]]:
+    """The ranks that the calls of each group say to be their own."""
+    ranks: dict[str, dict[str, None]] = defaultdict(dict)
+    for part in chain.from_iterable(events.calls.values()):
+        operation = operation_named(part.args.get("Collective name"))
+        rank = whole(part.args.get("Rank"))
+        if rank is not None and operation not in (None, *POINT_TO_POINT):
+            ranks[str(part.args.get("Process Group Name"))][f"rank {rank}"] = None
+    return map(list, ranks.values())
+
+
+def _settle_kernel(events: _Events, kernel: Kernel) -> None:
+    """Take a kernel where it belongs, now that its end is known, or never will be."""
+    length_ns = max(0, kernel.end_ns - kernel.start_ns)
+    events.computation.add_kernel(kernel.start_ns, length_ns, kernel.computes)
+    if kernel.of_library:
+        events.kernels.append(kernel)
+
+
 def _steps_window(events: _Events, base_ns: int) -> tuple[int, int] | None:
     if not events.steps:
         return None
@@ -157,8 +217,8 @@ def _sort(events: _Events, event: Mapping[str, Any]) -> None:
     name = event.get("name")
     category = str(event.get("cat", "")).lower()
     start_ns = nanoseconds(event.get("ts"))
-    duration_ns = nanoseconds(event.get("dur"))
-    if not isinstance(name, str) or start_ns is None or duration_ns is None:
+    end_ns = _end_of(event, start_ns)
+    if not isinstance(name, str) or start_ns is None or end_ns is None:
         return
     args = event.get("args")
     args = args if isinstance(args, dict) else {}
@@ -170,32 +230,61 @@ def _sort(events: _Events, event: Mapping[str, Any]) -> None:
             events.launch_threads.append(_thread_number(events, thread))
             events.launch_times.append(start_ns)
     elif category == "kernel":
-        _sort_kernel(events, name, start_ns, duration_ns, args)
+        kernel = _Event(name, start_ns, end_ns, args)
+        _sort_kernel(events, kernel, (str(event.get("pid")), str(thread)))
     elif category in (CPU_OPERATION, "user_annotation") and isinstance(thread, int | str):
-        if category == CPU_OPERATION or _is_call(name):
-            events.computation.add_cpu_event(name, thread, start_ns, duration_ns)
-        kept = _Event(name, start_ns, start_ns + duration_ns, args)
-        step = STEP.fullmatch(name)
-        if step is not None:
-            events.steps.append((start_ns, start_ns + duration_ns, int(step[1])))
-        elif _is_call(name):
-            events.calls[thread].append(kept)
-        elif category == CPU_OPERATION and _is_foreign(name):
-            events.foreign_calls[thread].append(kept)
+        kept = _Event(name, start_ns, end_ns, args)
+        _sort_cpu_event(events, kept, category == CPU_OPERATION, thread, str(event.get("pid")))
 
 
-def _sort_kernel(
-    events: _Events, name: str, start_ns: int, duration_ns: int, args: Mapping[str, Any]
+def _end_of(event: Mapping[str, Any], start_ns: int | None) -> int | None:
+    """Before its start where the duration is negative."""
+    duration = event.get("dur")
+    if isinstance(duration, int | float) and -LARGEST_INTEGER < duration < 0:
+        return None if start_ns is None else start_ns - 1
+    duration_ns = nanoseconds(duration)
+    return None if start_ns is None or duration_ns is None else start_ns + duration_ns
+
+
+def _sort_kernel(events: _Events, event: _Event, stream: tuple[str, str]) -> None:
+    computes = kernel_computes(event.name)
+    correlation = whole(event.args.get("correlation"))
+    of_library = LIBRARY_KERNEL.search(event.name) is not None and correlation is not None
+    if not computes and not of_library and COLLECTIVE_WORDS.search(event.name):
+        external = whole(event.args.get("External id"))
+        events.foreign_kernels.append((event.name, external))
+    number = NO_CORRELATION if correlation is None else correlation
+    kernel = Kernel(event.start_ns, event.end_ns, number, computes, of_library and not computes)
+    if event.is_negative:
+        events.negative += 1
+        _settle_kernel(events, kernel)
+    else:
+        events.streams.add(stream, kernel)
+
+
+def _sort_cpu_event(
+    events: _Events, event: _Event, is_operation: bool, thread: int | str, process: str
 ) -> None:
-    computes = kernel_computes(name)
-    events.computation.add_kernel(start_ns, duration_ns, computes)
-    if computes:
-        return
-    correlation = whole(args.get("correlation"))
-    if LIBRARY_KERNEL.search(name) and correlation is not None:
-        events.kernels.append((correlation, start_ns, duration_ns))
-    elif COLLECTIVE_WORDS.search(name):
-        events.foreign_kernels.append((name, whole(args.get("External id"))))
+    step = STEP.fullmatch(event.name)
+    is_call = _is_call(event.name)
+    is_foreign = is_operation and _is_foreign(event.name)
+    if event.is_negative and (is_call or is_foreign or step is not None):
+        events.negative += 1
+    elif event.is_negative and is_operation:
+        events.negative_operations += 1
+    if is_call or step is not None:
+        events.processes[process] = None
+    if event.is_negative and (is_operation or step is not None):
+        return  # what lies in it is not known
+    if is_operation or is_call:
+        length_ns = max(0, event.end_ns - event.start_ns)
+        events.computation.add_cpu_event(event.name, thread, event.start_ns, length_ns)
+    if step is not None:
+        events.steps.append((event.start_ns, event.end_ns, int(step[1])))
+    elif is_call:
+        events.calls[thread].append(event)
+    elif is_foreign:
+        events.foreign_calls[thread].append(event)
 
 
 def _is_call(name: str) -> bool:
@@ -251,16 +340,16 @@ def _operations(
         if call is None:
             batch += 1
             continue
-        times = kernels.get(id(event)) or call.pop("times")
-        call.pop("times", None)
+        times = call.pop("times")
+        times = kernels.get(id(event), times)
         if events.kernels and times is None and call["operation"] in POINT_TO_POINT:
             call["batch"] = batch  # the kernel of a batch is launched behind its last call
         else:
             batch += 1
-        if times is not None:
+        if times is not None and times[1] >= times[0]:
             call["start_ns"] = base_ns + times[0]
             call["end_ns"] = base_ns + times[1]
-        elif call["input_bytes"] or call["output_bytes"]:
+        elif times is None and (call["input_bytes"] or call["output_bytes"]):
             notes[UNLINKED_CALLS] += 1  # one without bytes starts no kernel
         place = bisect_right(starts, event.start_ns) - 1
         if place >= 0 and event.start_ns < steps[place][1]:
@@ -591,8 +680,9 @@ def _linked(
     events: _Events, calls: Sequence[tuple[_Event, object]], notes: Counter[str]
 ) -> dict[int, tuple[int, int]]:
     """The time of the kernels of each call, by the call's id: a kernel has the number of its
-    launch, which lies within the call on the same thread."""
-    wanted = {correlation for correlation, _, _ in events.kernels}
+    launch, which lies within the call on the same thread. A time that is not known ends before it
+    starts."""
+    wanted = {kernel.correlation for kernel in events.kernels}
     launches = {
         correlation: (events.launch_threads[index], events.launch_times[index])
         for index, correlation in enumerate(events.launch_correlations)
@@ -605,15 +695,19 @@ def _linked(
         thread: [event.start_ns for event in in_thread] for thread, in_thread in by_thread.items()
     }
     times: dict[int, tuple[int, int]] = {}
-    for correlation, start_ns, duration_ns in events.kernels:
-        thread, launched_ns = launches.get(correlation, (-1, 0))
+    for kernel in events.kernels:
+        thread, launched_ns = launches.get(kernel.correlation, (-1, 0))
         place = bisect_right(starts.get(thread, []), launched_ns) - 1
         if place < 0 or launched_ns > by_thread[thread][place].end_ns:
             notes[UNLINKED_KERNELS] += 1
             continue
         key = id(by_thread[thread][place])
-        first_ns, last_ns = times.get(key, (start_ns, start_ns))
-        times[key] = (min(first_ns, start_ns), max(last_ns, start_ns + duration_ns))
+        known = (kernel.start_ns, kernel.end_ns)
+        first_ns, last_ns = times.get(key, known)
+        if last_ns < first_ns or kernel.end_ns < kernel.start_ns:
+            times[key] = (first_ns, first_ns - 1)
+        else:
+            times[key] = (min(first_ns, kernel.start_ns), max(last_ns, kernel.end_ns))
     return times
 
 

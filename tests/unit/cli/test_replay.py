@@ -111,6 +111,39 @@ def test_a_generated_job_is_a_file_that_the_command_reads(
     assert "8 of 8 ranks, commbench workload; 768 operations in 2 signatures, 1 group" in out
 
 
+def test_no_command_is_offered_that_would_be_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_kineto([Call("0", (0, 1), "all_reduce", "float32", 8)], tmp_path)
+    one = str(tmp_path / "rank0.json")
+    silent = tmp_path / "silent.json"
+    silent.write_text('{"schemaVersion": 1, "traceEvents": []}')
+    for words, reason in (
+        ([one], "no --on and no --export: 1 of 2 ranks have no trace"),
+        ([str(silent)], "no --on and no --export: the traces have no communication"),
+    ):
+        assert replay(words) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert reason in out and "next:" not in out
+        with pytest.raises(Unreadable, match=reason.rpartition(": ")[2]):
+            replay([*words, "--export", str(tmp_path / "job.json")])
+    silent.unlink()
+    assert replay([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("next: commbench replay") == 2
+
+
+def test_files_that_are_left_out_are_named_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_kineto([Call("0", (0, 1), "all_reduce", "float32", 8)], tmp_path)
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "silent.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    assert replay([str(tmp_path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"not read: {tmp_path}/notes.txt: no trace that commbench knows" in out
+    assert f"not read: {tmp_path}/silent.json: without communication, and of no rank" in out
+
+
 def test_an_exported_job_is_read_back_with_the_same_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from loops import for_each
 
 from commbench.core.errors import Unreadable
-from commbench.workloads.json_stream import JsonList, nanoseconds, whole
+from commbench.workloads.json_stream import (
+    NOT_JSON,
+    NOT_UTF8,
+    TEXT_AROUND,
+    JsonList,
+    document_head,
+    nanoseconds,
+    small_document,
+    whole,
+)
 from commbench.workloads.trace_files import TraceFile
 
 
@@ -105,7 +114,6 @@ def test_a_cut_text_yields_the_members_before_the_cut(end: int) -> None:
         b'{"events": [{"a": 1 2}, {"a": 1}, {"a": 1}]}',
         b'{"events": [' + b'{"a": [' * 100_000,
         b'{"events": [{"a": ' + b"9" * 5000 + b"}]}",
-        b'{"events": [{"a": "\xff"}]}',
         b'{"events" 1}' + b" " * 100,
         b"junk",
     ],
@@ -114,6 +122,83 @@ def test_what_is_no_json_is_refused_in_one_line(text: bytes) -> None:
     with pytest.raises(Unreadable, match=r"^t is not the JSON of a trace.*record it again") as got:
         members(text)
     assert "\n" not in str(got.value)
+
+
+def read(text: bytes, wanted: Sequence[str] = ()) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Members, and what is wrong with the file."""
+    stream = JsonList(TraceFile("t", io.BytesIO(text)), "events", wanted)
+    found = list(stream)
+    assert not stream.file.ended_early
+    return found, stream.file.notes
+
+
+def test_bytes_that_are_no_characters_are_replaced_and_counted() -> None:
+    text = b'{"events": [{"a": "x\xff\xfey"}, {"b": "\xc3\xa9"}], "c": "\xff"}'
+    assert read(text) == ([{"a": "x\ufffd\ufffdy"}, {"b": "\u00e9"}], {NOT_UTF8: 3})
+    real = '{"events": [{"b": "\ufffd"}]}'.encode()
+    assert read(real) == ([{"b": "\ufffd"}], {})
+    file = TraceFile("t", io.BytesIO())
+    assert small_document(file, b'{"a": "\xff"}') == {"a": "\ufffd"}
+    assert file.notes == {NOT_UTF8: 1}
+
+
+FILLER = b'{"name": "other"}'
+DAMAGED = [
+    b'{"name": "an "other" one"}',
+    b'{"name": "other" "b": 2}',
+    b'{"name": "other", "args": {"x": 1}',
+    b'{"name": other}',
+    b'{"name": "oth\ner"}',
+    b'{"name": "\\q"}',
+    b'{"name": ' + b"9" * 5000 + b"}",
+    b'{"name": "\xff"}',
+]
+
+
+@for_each("damaged", DAMAGED)
+def test_a_defect_where_nothing_is_read_costs_only_itself(damaged: bytes) -> None:
+    """In a small file and in one of which most is skipped, wherever the defect is."""
+    kept = b'{"name": "KEEP"}'
+    for fillers in (0, 2, 100_000):
+        for place in (0, 1, 2):
+            members = [b",".join([FILLER] * fillers)] * (fillers > 0) + [kept, kept]
+            members.insert(place, damaged)
+            text = b'{"events": [' + b", ".join(members) + b'], "after": [{"x": 1}, {"x": 2}]}'
+            found, _ = read(text, ["KEEP"])
+            names = [member.get("name") for member in found]
+            assert names.count("KEEP") == 2, (fillers, place)
+
+
+@for_each("damaged", DAMAGED[:-1])
+def test_a_defect_in_what_is_read_is_refused(damaged: bytes) -> None:
+    text = b'{"events": [' + damaged.replace(b'"name"', b'"KEEP"') + b", " + FILLER + b"]}"
+    with pytest.raises(Unreadable, match="is not the JSON of a trace"):
+        read(text, ["KEEP"])
+    with pytest.raises(Unreadable, match="is not the JSON of a trace"):
+        read(text)
+
+
+def test_what_is_left_out_is_counted() -> None:
+    """But for the first one, which is skipped with the text around it."""
+    text = b'{"events": [{"a": b}, {"KEEP": 1}, {"a": c}], "after": 12}'
+    assert read(text, ["KEEP"]) == ([{"KEEP": 1}], {NOT_JSON: 1})
+
+
+def test_text_around_the_document_is_left_out_and_said() -> None:
+    document = b'{"events": [{"a": 1}]}'
+    assert read(document) == read(b"\xef\xbb\xbf " + document + b"\n\n") == ([{"a": 1}], {})
+    for text in (b"[rank0]: warning\n" + document, document + b"\nDone.", document * 2):
+        assert read(text) == ([{"a": 1}], {TEXT_AROUND: 1})
+        assert document_head(text).startswith(b'{"events"')
+        file = TraceFile("t", io.BytesIO())
+        assert small_document(file, text) == {"events": [{"a": 1}]}
+        assert file.notes == {TEXT_AROUND: 1}
+    assert document_head(b"no document {") == b""
+
+
+def test_text_on_the_line_of_the_document_is_refused() -> None:
+    with pytest.raises(Unreadable, match="text stands before it, and it has no events"):
+        read(b'INFO {"events": [\n{"a": 1}]}')
 
 
 def test_one_endless_value_is_refused() -> None:

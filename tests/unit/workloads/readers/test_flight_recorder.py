@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from trace_writers import Call, write_flight_recorder
 
 from commbench.core.errors import Unreadable
-from commbench.workloads.readers.flight_recorder import LOST_CALLS, FlightRecorder
+from commbench.workloads.json_stream import NOT_UTF8
+from commbench.workloads.operations import RankTrace
+from commbench.workloads.readers.flight_recorder import LOST_CALLS, NO_SPLITS_HERE, FlightRecorder
 from commbench.workloads.readers.registry import read_traces
 from commbench.workloads.trace_files import TraceFile
 
@@ -68,3 +71,54 @@ def test_the_rank_may_stand_behind_a_host_in_the_name() -> None:
     file = TraceFile("nccl_trace_rank_container-node02_5", io.BytesIO(dump))
     (trace,) = FlightRecorder().read(file)
     assert trace.rank == 5
+
+
+ALL_TO_ALL = {
+    "process_group": ("0", ""),
+    "collective_seq_id": 1,
+    "profiling_name": "nccl:all_to_all",
+    "input_sizes": [[4, 10]],
+    "input_dtypes": ["Float"],
+    "output_sizes": [[5, 10]],
+    "output_dtypes": ["Float"],
+}
+
+
+def called(**values: Any) -> RankTrace:
+    dump = {"version": "2.11", "entries": [ALL_TO_ALL | values]}
+    (trace,) = read(json.dumps(dump).encode())
+    return trace
+
+
+@pytest.mark.parametrize("unit", [1, 10])
+def test_splits_are_elements_whether_they_count_those_or_rows(unit: int) -> None:
+    trace = called(input_split_sizes=[3 * unit, unit], output_split_sizes=[3 * unit, 2 * unit])
+    (call,) = trace.operations
+    assert (call.operation, call.send_counts, call.receive_counts) == (
+        "all_to_all_v", (30, 10), (30, 20),
+    )  # fmt: skip
+    assert NO_SPLITS_HERE not in trace.notes
+
+
+def test_uneven_splits_of_as_many_elements_are_seen() -> None:
+    splits = {"input_split_sizes": [3, 1], "output_split_sizes": [2, 2]}
+    (call,) = called(output_sizes=[[4, 10]], **splits).operations
+    assert (call.operation, call.send_counts, call.receive_counts) == (
+        "all_to_all_v", (30, 10), (20, 20),
+    )  # fmt: skip
+    (call,) = called(output_sizes=[[4, 10]], input_split_sizes=[], output_split_sizes=[]).operations
+    assert (call.operation, call.send_counts) == ("all_to_all", None)
+
+
+@pytest.mark.parametrize("splits", [None, [3, 3], [-4, 8], "[3, 1]", [3, 1, None]])
+def test_splits_that_are_missing_or_do_not_add_up_are_noted(splits: Any) -> None:
+    trace = called(input_split_sizes=splits, output_split_sizes=[3, 2])
+    assert trace.operations[0].send_counts is None and trace.notes[NO_SPLITS_HERE] == 1
+
+
+def test_a_name_that_is_no_utf8_costs_no_rank(tmp_path: Path) -> None:
+    dump = json.dumps({"entries": [ALL_TO_ALL], "host_name": "x"}).encode()
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(dump.replace(b'"x"', b'"\xff"'))
+    (trace,), _ = read_traces([str(path)])
+    assert len(trace.operations) == 1 and trace.notes[NOT_UTF8] == 1

@@ -66,9 +66,9 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def read_all(folder: str) -> None:
     """As the command does."""
     try:
-        traces, unknown = read_traces([folder])
+        traces, left_out = read_traces([folder])
         job = training_job(traces)
-        texts = [job_text(job, unknown), operations_csv(job)]
+        texts = [job_text(job, left_out), operations_csv(job)]
         texts.append(workload_text(workload_of(job)))
     except Unreadable as error:
         texts = [str(error)]

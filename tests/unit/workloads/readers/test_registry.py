@@ -80,7 +80,7 @@ def test_every_reader_returns_the_table_of_the_schedule(schedule: Schedule) -> N
         written = [call for call in schedule if writable is None or call.operation in writable]
         with TemporaryDirectory() as folder:
             write(written, Path(folder))
-            traces, unknown = read_traces([folder])
+            traces, left_out = read_traces([folder])
         job = training_job(traces)
         calls = [call for rank in job.ranks for call in job.calls[rank]]
         rows = expected_rows(written)
@@ -93,7 +93,7 @@ def test_every_reader_returns_the_table_of_the_schedule(schedule: Schedule) -> N
                 value if column not in lacking else None
                 for column, value in zip(COLUMNS, expected, strict=True)
             ] == list(row), name
-        assert unknown == [] and len(job.ranks) == WORLD
+        assert left_out == {} and len(job.ranks) == WORLD
         assert all(collective.complete for collective in job.collectives)
 
 

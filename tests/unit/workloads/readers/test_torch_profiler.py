@@ -14,7 +14,7 @@ from trace_writers import Call, write_kineto
 
 from commbench.core.errors import Unreadable
 from commbench.workloads.operations import RankTrace, element_type, operation_named
-from commbench.workloads.readers.registry import read_traces
+from commbench.workloads.readers.registry import ASSUMED_RANK, read_traces
 from commbench.workloads.readers.torch_profiler import (
     NO_GROUP,
     UNLINKED_CALLS,
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"needs real traces 
 
 
 def job(name: str) -> TrainingJob:
-    traces, unknown = read_traces([str(TRACES / name)])
-    assert unknown == []
+    traces, left_out = read_traces([str(TRACES / name)])
+    assert left_out == {}
     return training_job(traces)
 
 
@@ -144,9 +144,11 @@ def test_a_profile_without_communication_has_no_operations() -> None:
     assert only("kineto_no_nccl_oldest_inference").operations == ()
 
 
-def test_a_file_that_does_not_say_its_rank_is_refused_with_what_to_do() -> None:
-    with pytest.raises(Unreadable, match=r"does not say its rank.*call it rank0_"):
-        read_traces([str(TRACES / "kineto_no_rank_info" / "rank_not_found.json.gz")])
+def test_a_single_file_that_does_not_say_its_rank_is_read_as_a_rank() -> None:
+    trace = only("kineto_no_rank_info/rank_not_found.json.gz")
+    assert trace.rank == 0 and trace.notes[ASSUMED_RANK] == 1
+    with pytest.raises(Unreadable, match=r"does not say its rank.*call it rank1_"):
+        read_traces([str(TRACES / "kineto_no_rank_info")])
 
 
 def test_a_file_that_is_cut_says_so_and_what_was_read_counts(tmp_path: Path) -> None:
