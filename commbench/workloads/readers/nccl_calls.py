@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from commbench.workloads.operations import (
@@ -30,14 +32,16 @@ NCCL_TYPES = (
     *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"),
     *("bfloat16", "float8_e4m3fn", "float8_e5m2"),
 )
-PROCESS = rb"(?P<process>\S+:\d+):\d+ \[\d+\]"
-CALL_LINE = re.compile(
-    PROCESS + rb".*? NCCL INFO (?P<operation>\w+): opCount [0-9a-f]+ .*?count (?P<count>\d{1,18})"
+MESSAGE_MARK = b" NCCL INFO "
+LONGEST_MESSAGE = 4096  # bytes; NCCL cuts its messages earlier
+PROCESS = re.compile(rb"(?<![^\s:])([^\s:]+:\d+):\d+ \[\d+\]")
+CALL = re.compile(
+    rb"(?P<operation>\w+): opCount [0-9a-f]+ .*?count (?P<count>\d{1,18})"
     rb" datatype (?P<type>\d{1,2}) op \d+ root (?P<root>-?\d{1,9}) comm (?P<comm>\w+)"
     rb" \[nranks=(?P<ranks>\d{1,7})\](?:.* globalrank (?P<rank>\d{1,7}))?"
 )
-COMMUNICATOR_LINE = re.compile(
-    PROCESS + rb".*? NCCL INFO .*?comm (?P<comm>0x\w+) rank (?P<rank>\d{1,7})"
+COMMUNICATOR = re.compile(
+    rb".*?comm (?P<comm>0x\w+) rank (?P<rank>\d{1,7})"
     rb" nranks (?P<ranks>\d{1,7}) .*?commId (?P<id>0x\w+)"
 )
 NO_COMMUNICATOR = (
@@ -65,15 +69,15 @@ class NcclCalls:
 
     def read(self, file: TraceFile) -> list[RankTrace]:
         processes: dict[bytes, _Process] = {}
-        for line in file.lines():
-            if CALL_MARK in line:
-                match = CALL_LINE.search(line)
+        for name, message in _messages(file):
+            if CALL_MARK in message:
+                match = CALL.match(message)
                 if match is not None:
-                    _add_call(processes.setdefault(match["process"], _Process()), match)
-            elif COMMUNICATOR_MARK in line:
-                match = COMMUNICATOR_LINE.search(line)
+                    _add_call(processes.setdefault(name, _Process()), match)
+            elif COMMUNICATOR_MARK in message:
+                match = COMMUNICATOR.match(message)
                 if match is not None:
-                    process = processes.setdefault(match["process"], _Process())
+                    process = processes.setdefault(name, _Process())
                     process.communicators[match["comm"]] = (
                         int(match["rank"]),
                         int(match["ranks"]),
@@ -81,6 +85,15 @@ class NcclCalls:
                     )
         alone = len(processes) == 1
         return [_process_trace(self.form, file, process, alone) for process in processes.values()]
+
+
+def _messages(file: TraceFile) -> Iterator[tuple[bytes, bytes]]:
+    """The process and the text of each message; a line may have those of several ranks."""
+    for line in file.lines():
+        for before, message in pairwise(line.split(MESSAGE_MARK)):
+            names = PROCESS.findall(before[-LONGEST_MESSAGE:])
+            if names:
+                yield names[-1], message[:LONGEST_MESSAGE]
 
 
 def _add_call(process: _Process, match: re.Match[bytes]) -> None:

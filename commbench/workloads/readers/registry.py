@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from commbench.core.errors import Unreadable
+from commbench.core.foreign import bounded_reading
 from commbench.workloads.operations import RankTrace
 from commbench.workloads.trace_files import TraceFile, trace_files
 from commbench.workloads.workload import Workload
@@ -41,12 +42,8 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], list[str]]:
         if reader is None:
             unknown.append(file.name)
             continue
-        try:
+        with bounded_reading(file.name):
             read = reader.read(file)
-        except RecursionError as error:
-            raise Unreadable(
-                f"{file.name} has values nested without end; record it again, or leave it out"
-            ) from error
         for trace in read:
             cut = {CUT: 1} if file.ended_early else {}
             traces.append(replace(trace, notes={**trace.notes, **cut}))
@@ -63,7 +60,8 @@ def stored_workload(path: str) -> Workload | None:
     """The workload of a file that holds one; None for traces. Raises Unreadable."""
     reader = CommbenchWorkload()
     for file in trace_files([path]):
-        return reader.workload(file) if reader.recognises(file) else None
+        with bounded_reading(file.name):
+            return reader.workload(file) if reader.recognises(file) else None
     return None
 
 
