@@ -46,6 +46,7 @@ from .keys import (
     unknown_key,
 )
 from .settings import Job, job_of
+from .user_files import search_path
 
 WORD = re.compile(r"(?:[^\s']|'[^']*')+")  # of a line of parts: spaces within quotes belong to it
 EVERY = "all"  # benchmark=all
@@ -62,7 +63,8 @@ WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]'"]+""")
 MAPPED_WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,:{}\[\]'"]+""")
 # what Hydra reads as a number or a truth value
 NOT_A_TEXT = re.compile(
-    r"[+-]?(?=[._]*\d)[\d_]*\.?[\d_]*(?:e[+-]?[\d_]+)?|[+-]?(?:inf|nan)|true|false", re.IGNORECASE
+    r"[+-]?(?=[._]*\d)[\d_]*(?:\.[\d_]*)?(?:e[+-]?[\d_]+)?|[+-]?(?:inf|nan)|true|false",
+    re.IGNORECASE,
 )
 
 
@@ -137,7 +139,9 @@ class ConfigComposer:
         copies of one result.
         """
         searched = (
-            [] if self._config_dir is None else [f"hydra.searchpath=[file://{self._config_dir}]"]
+            []
+            if self._config_dir is None
+            else [f"hydra.searchpath=[{search_path(self._config_dir)}]"]
         )
         parsed = self._parsed(list(overrides))
         chosen = [override.input_line or "" for override in parsed if not _sets_value(override)]
@@ -380,7 +384,7 @@ def _text_word(match: re.Match[str]) -> str:
 def _quoted(text: str) -> str:
     """A string literal of Hydra's grammar, where a backslash is literal except right before a
     quote."""
-    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    escaped = re.sub(r"(?<!\\)(\\*)'", r"\1\1\\'", text)
     return f"'{escaped}{escaped[len(escaped.rstrip(chr(92))) :]}'"
 
 
