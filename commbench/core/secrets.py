@@ -18,7 +18,9 @@ JSON_WEB_TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?")
 OVERRIDE = re.compile(r"([+~]*)([^=\s]+)=(.*)", re.DOTALL)
 # in a mapping of Hydra's grammar: NAME: 'text', NAME: "text" or NAME: text up to a comma or a
 # bracket
-MAP_ENTRY = re.compile(r"""([\w.-]+)(\s*:\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,{}\[\]]+)""")
+MAP_ENTRY = re.compile(
+    r"""(?<![\w.-])([\w.-]+)(\s*:\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,{}\[\]]+)"""
+)
 
 
 def is_secret(name: str) -> bool:
