@@ -324,6 +324,20 @@ def test_a_run_whose_record_is_removed_was_begun_nevertheless(tmp_path: Path) ->
     assert str(broken.value) == f"{KILLED} and {problem}"
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_rank_that_ended_by_itself_is_not_blamed_for_an_end_that_could_not_be_written(
+    tmp_path: Path, status: int
+) -> None:
+    """Rank 0 has said that the disk is full."""
+    write_run(tmp_path, **RUNNING)
+    ended = RankFailure(1, 7, f"exited with status {status}")
+    with pytest.raises(WorldBroken) as broken:
+        run_status(tmp_path, tmp_path / "reason", WorldEnd(-15, "x", (ended,)))
+    assert str(broken.value) == (
+        f"{tmp_path / 'run.json'} does not have the end of this run; make room on its disk"
+    )
+
+
 def test_a_rank_that_ended_well_is_not_blamed_for_a_folder_that_is_gone(tmp_path: Path) -> None:
     well = RankFailure(1, 7, "exited with status 0")
     gone = tmp_path / "gone"
