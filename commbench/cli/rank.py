@@ -24,6 +24,7 @@ from commbench.world.folder_lock import lock_folder, unlock_all
 from commbench.world.launch import CONFIG_DIR, SWEEP
 from commbench.world.rank_server import QUIET
 from commbench.world.recovery import FINISHED, EarlierStarts, EarlierVisits, Resume
+from commbench.world.rendezvous import allow_open_files
 from commbench.writers.parquet import recorded_rows
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def run_rank(
     reason = backend.missing(job.settings.device)
     if reason is not None:
         raise ConfigError(f"backend={backend.name}: {reason}")
+    allow_open_files()
     given = dict(job.settings.env)
     problem = None
     # before the backend, which must not contradict what the user exports
