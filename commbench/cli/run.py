@@ -22,6 +22,7 @@ from commbench.config.compose import (
     override_texts,
     requested_jobs,
     resolved,
+    working_folder,
 )
 from commbench.config.settings import Job, job_of
 from commbench.core.case import RankIdentity
@@ -71,7 +72,7 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
     """Run the jobs of a command line; returns the exit status. Raises ConfigError before anything
     is started."""
     identity = identity_here()
-    folder = {} if config_dir is None else {CONFIG_DIR: str(Path(config_dir).absolute())}
+    folder = {} if config_dir is None else {CONFIG_DIR: str(working_folder() / config_dir)}
     with exported(folder), ConfigComposer(os.environ.get(CONFIG_DIR)) as composer:
         requested = requested_jobs(composer, overrides, multirun)
         for line in composer.swept_env(overrides) if multirun else ():

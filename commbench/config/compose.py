@@ -74,6 +74,16 @@ def quoted_path(path: Path) -> str:
     return f"'{escaped}'"
 
 
+def working_folder() -> Path:
+    """Raises ConfigError where it was removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "the working directory is gone: it was removed; change to another one"
+        ) from error
+
+
 class ConfigComposer:
     """Context in which Hydra composes commbench's configuration, with a folder of the user's own
     files."""
@@ -82,7 +92,8 @@ class ConfigComposer:
     _packaged: ClassVar[dict[tuple[object, ...], DictConfig]] = {}
 
     def __init__(self, config_dir: str | None = None) -> None:
-        self._config_dir = None if config_dir is None else Path(config_dir).absolute()
+        folder = working_folder()  # which Hydra needs
+        self._config_dir = None if config_dir is None else folder / config_dir
         self._composed = self._packaged if config_dir is None else {}
         self._overrides: dict[str, Override] = {}  # a cache: parsing takes ms
         if self._config_dir is not None and not self._config_dir.is_dir():
