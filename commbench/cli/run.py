@@ -29,7 +29,7 @@ from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.states import status_of_run
-from commbench.core.terminal import Terminal
+from commbench.core.terminal import Terminal, printable
 from commbench.launchers.registry import launcher_of, mpi_library, own_variables
 from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.results.columns import UNFINISHED
@@ -237,7 +237,8 @@ def resume(words: Sequence[str]) -> int:
                 from .show import CONSOLE, rows_of, shown_text
 
                 print(shown_text(folder, rows_of(folder), CONSOLE, Terminal.of(sys.stdout)))
-                print(f"{folder} is finished: no case is missing or failed, nothing was measured")
+                finished = "is finished: no case is missing or failed, nothing was measured"
+                print(printable(f"{folder} {finished}"))
                 return int(run["exit_status"])
             check_startable(job)
             return _run_in_worlds(job, str(folder), mode)

@@ -452,9 +452,11 @@ def _when(folder: Path, run: Mapping[str, Any]) -> str:
 
 
 def end_interrupted(folder: Path, status: int) -> None:
-    """Complete run.json after a signal to the parent, if no rank could."""
+    """Complete run.json after a signal to the parent, if no rank could, and give it the parent's
+    exit status: ranks get SIGTERM where the parent got SIGHUP."""
     run = read_record(folder)
-    if run and (run.get("exit_status") is None or has_launches_left(run)):
+    is_interrupted = status_of_run(run) == "interrupted" and run.get("exit_status") != status
+    if run and (run.get("exit_status") is None or has_launches_left(run) or is_interrupted):
         with suppress(OSError):
             write_json(folder / "run.json", run | {"status": "interrupted", "exit_status": status})
     _remove(folder, RAISED_FILE, *([] if run else [LOG]))
