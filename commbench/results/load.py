@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable
 from commbench.core.states import Phase, headline_of
-from commbench.core.terminal import first_line
+from commbench.core.terminal import first_line, one_line
 from commbench.core.variables import NAMES, is_required
 
 from .columns import TABLES, arrow_schema, check_version, default_values, row_order
@@ -48,6 +48,10 @@ NEEDED["cases"] = (
     "status",
     "median_s",
 )
+FORMS = {  # variables that are texts with numbers
+    "layout": r"^\d{1,7}x\d{1,7}$",
+    "pair": r"^\d{1,7}-\d{1,7}( \d{1,7}-\d{1,7})*$",
+}
 # block_k samples share two stamps later on only
 SINGLE_PHASES: tuple[Phase, ...] = ("connect", "warmup")
 NULLABLE = {"integer": "Int64", "flag": "boolean"}
@@ -405,7 +409,23 @@ def _with_schema(where: str, rows: Any, schema: Any) -> Any:
                 raise Damaged(
                     f"{where}: column {name} is not of type {kind}: {first_line(error)}"
                 ) from error
+        _check_values(where, name, by_name[name])
     return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
+
+
+def _check_values(where: str, name: str, column: Any) -> None:
+    """Raises Damaged for a variable that no case can have."""
+    import pyarrow.compute as pc
+
+    if name in NAMES and is_required(name) and column.null_count:
+        raise Damaged(f"{where} has rows without {name}")
+    if name in FORMS:
+        known = pc.drop_null(column)
+        wrong = known.filter(pc.invert(pc.match_substring_regex(known, FORMS[name])))
+        if len(wrong):
+            raise Damaged(
+                f"{where} has {name} {one_line(wrong[0].as_py())[:80]!r}, which no case has"
+            )
 
 
 def _converted(column: Any, name: str, kind: Any) -> Any:
