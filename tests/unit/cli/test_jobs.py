@@ -86,6 +86,37 @@ def test_a_launcher_that_is_not_installed_is_named(
     assert "submitit_slurm" in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "_target_: os.system\ncommand: touch ran\n",
+            "hydra/launcher can't be used: Invalid plugin 'os.system'",
+        ),
+        (
+            "_target_: hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher\n"
+            "n_jobs: -1\n",
+            "this hydra/launcher measures jobs at the same time",
+        ),
+    ],
+)
+def test_a_launcher_that_can_not_be_used_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hydra/launcher").mkdir(parents=True)
+    (tmp_path / "hydra/launcher/own.yaml").write_text(text)
+    words = ("-m", "hydra/launcher=own", "backend=simulated", "sizes=[8],[16]", *FAST)
+    assert main(["--config-dir", str(tmp_path), *words, f"output={tmp_path / 'results'}"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"commbench: {message}") and err.count("\n") == 1
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "results").exists()
+
+
 def test_a_launcher_of_processes_runs_all_jobs_and_the_worst_is_the_status(
     world: Callable[..., Any],
 ) -> None:
