@@ -48,8 +48,10 @@ NEEDED["cases"] = (
     "status",
     "median_s",
 )
+REQUIRED = {*filter(is_required, NAMES), "status", "nodes", "ranks_per_node"}
+AT_LEAST_1 = ("nodes", "ranks_per_node")
 FORMS = {  # variables that are texts with numbers
-    "layout": r"^\d{1,7}x\d{1,7}$",
+    "layout": r"^[1-9]\d{0,6}x[1-9]\d{0,6}$",
     "pair": r"^\d{1,7}-\d{1,7}( \d{1,7}-\d{1,7})*$",
 }
 # block_k samples share two stamps later on only
@@ -409,7 +411,8 @@ def _with_schema(where: str, rows: Any, schema: Any) -> Any:
                 raise Damaged(
                     f"{where}: column {name} is not of type {kind}: {first_line(error)}"
                 ) from error
-        _check_values(where, name, by_name[name])
+        if name in rows.column_names:
+            _check_values(where, name, by_name[name])
     return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
 
 
@@ -417,8 +420,10 @@ def _check_values(where: str, name: str, column: Any) -> None:
     """Raises Damaged for a variable that no case can have."""
     import pyarrow.compute as pc
 
-    if name in NAMES and is_required(name) and column.null_count:
+    if name in REQUIRED and column.null_count:
         raise Damaged(f"{where} has rows without {name}")
+    if name in AT_LEAST_1 and len(column) and (least := pc.min(column).as_py()) < 1:
+        raise Damaged(f"{where} has {name} {least}, which no case has")
     if name in FORMS:
         known = pc.drop_null(column)
         wrong = known.filter(pc.invert(pc.match_substring_regex(known, FORMS[name])))

@@ -68,10 +68,14 @@ def test_a_finished_run_without_its_cases_says_so(
     ("column", "value", "cause"),
     [
         ("benchmark", None, "has rows without benchmark"),
+        ("status", None, "has rows without status"),
         ("message_bytes", None, "has rows without message_bytes"),
         ("pair", "0-x", "has pair '0-x', which no case has"),
         ("pair", "\x1b[31m", r"has pair '\\x1b[31m', which no case has"),
         ("layout", "-1x0", "has layout '-1x0', which no case has"),
+        ("ranks_per_node", 0, "has ranks_per_node 0, which no case has"),
+        ("ranks_per_node", None, "has rows without ranks_per_node"),
+        ("layout", "1x0", "has layout '1x0', which no case has"),
     ],
 )
 def test_a_value_that_no_case_has_is_refused_by_every_reader_alike(
