@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.errors import ConfigError, Unsupported
+from commbench.core.errors import ConfigError, Unreadable, Unsupported
+from commbench.core.foreign import whole_file
 from commbench.core.payload import mixed
 
 from .expert_traffic import USUAL, ExpertTraffic, TrafficMatrix
@@ -142,11 +143,13 @@ def _read_file(path: str) -> FileTraffic:
             f" {', '.join((*PATTERNS, *USUAL))}, or the path of a matrix"
         )
     try:
-        lines = Path(path).read_bytes().decode(errors="replace").splitlines()
+        lines = whole_file(path).decode(errors="replace").splitlines()
     except OSError as error:
         raise ConfigError(
             f"traffic={path} can't be read: {error.strerror}; choose another file"
         ) from error
+    except Unreadable as error:
+        raise ConfigError(f"traffic={error}") from error
     rows = {number: line.split() for number, line in enumerate(lines, 1) if line.strip()}
     if not 2 <= len(rows) <= MAX_RANKS:
         raise ConfigError(

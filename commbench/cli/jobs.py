@@ -324,9 +324,17 @@ def _launch_jobs(config: DictConfig, lines: list[list[str]], first: int, task: T
     context = HydraContext(
         config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks()
     )
-    launcher = Plugins.instance().instantiate_launcher(
-        hydra_context=context, task_function=task, config=config
-    )
+    if config.hydra.launcher.get("n_jobs", 1) != 1:  # joblib
+        raise ConfigError(
+            "this hydra/launcher measures jobs at the same time, so that each disturbs the others;"
+            " leave it out, or give hydra.launcher.n_jobs=1"
+        )
+    try:
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=context, task_function=task, config=config
+        )
+    except Exception as error:  # of a plugin, any
+        raise ConfigError(f"hydra/launcher can't be used: {first_line(error)}") from error
     try:
         return [
             int(result.return_value) for result in launcher.launch(lines, initial_job_idx=first)

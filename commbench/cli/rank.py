@@ -24,6 +24,7 @@ from commbench.world.folder_lock import lock_folder, unlock_all
 from commbench.world.launch import CONFIG_DIR, SWEEP
 from commbench.world.rank_server import QUIET
 from commbench.world.recovery import FINISHED, EarlierStarts, EarlierVisits, Resume
+from commbench.world.rendezvous import allow_open_files
 from commbench.writers.parquet import recorded_rows
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def run_rank(
             f"backend={backend.name} can't run under {identity.launcher}; allowed: {names}",
             shared=True,
         )
+    allow_open_files()
     given = dict(job.settings.env)
     problem = None
     # before the backend, which must not contradict what the user exports

@@ -22,13 +22,14 @@ from commbench.config.compose import (
     override_texts,
     requested_jobs,
     resolved,
+    working_folder,
 )
 from commbench.config.settings import Job, job_of
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.states import status_of_run
-from commbench.core.terminal import Terminal
+from commbench.core.terminal import Terminal, printable
 from commbench.launchers.registry import launcher_of, mpi_library, own_variables
 from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.results.columns import UNFINISHED
@@ -72,7 +73,7 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
     """Run the jobs of a command line; returns the exit status. Raises ConfigError before anything
     is started."""
     identity = identity_here()
-    folder = {} if config_dir is None else {CONFIG_DIR: str(Path(config_dir).absolute())}
+    folder = {} if config_dir is None else {CONFIG_DIR: str(working_folder() / config_dir)}
     with exported(folder), ConfigComposer(os.environ.get(CONFIG_DIR)) as composer:
         requested = requested_jobs(composer, overrides, multirun)
         for line in composer.swept_env(overrides) if multirun else ():
@@ -238,7 +239,8 @@ def resume(words: Sequence[str]) -> int:
                 from .show import CONSOLE, rows_of, shown_text
 
                 print(shown_text(folder, rows_of(folder), CONSOLE, Terminal.of(sys.stdout)))
-                print(f"{folder} is finished: no case is missing or failed, nothing was measured")
+                finished = "is finished: no case is missing or failed, nothing was measured"
+                print(printable(f"{folder} {finished}"))
                 return int(run["exit_status"])
             check_startable(job)
             return _run_in_worlds(job, str(folder), mode)

@@ -3,13 +3,14 @@ line, so that ranks and run.json have the bounds themselves."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import first_line
+
+from .user_files import bounded_yaml
 
 SUFFIXES = (".yaml", ".yml")
 ENTRY_KEYS = ("benchmark", "layout", "sizes", "column", "bound")
@@ -33,8 +34,10 @@ def with_bounds(expect: Any) -> Any:
 
 def _texts(path: str) -> list[str]:
     try:
-        entries = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        entries = yaml.safe_load(bounded_yaml(path))
+    except ConfigError as error:
+        raise ConfigError(f"expect={error}") from error
+    except (ValueError, yaml.YAMLError) as error:  # ValueError: a number, a date
         raise ConfigError(f"expect={path} can't be read: {first_line(error)}") from error
     if not isinstance(entries, list) or not entries:
         raise ConfigError(f"expect={path} is not a list of bounds; write entries like {EXAMPLE}")

@@ -46,6 +46,7 @@ from .keys import (
     unknown_key,
 )
 from .settings import Job, job_of
+from .user_files import search_path
 
 WORD = re.compile(r"(?:[^\s']|'[^']*')+")  # of a line of parts: spaces within quotes belong to it
 EVERY = "all"  # benchmark=all
@@ -65,7 +66,8 @@ WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]'"]+""")
 MAPPED_WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,:{}\[\]'"]+""")
 # what Hydra reads as a number or a truth value
 NOT_A_TEXT = re.compile(
-    r"[+-]?(?=[._]*\d)[\d_]*\.?[\d_]*(?:e[+-]?[\d_]+)?|[+-]?(?:inf|nan)|true|false", re.IGNORECASE
+    r"[+-]?(?=[._]*\d)[\d_]*(?:\.[\d_]*)?(?:e[+-]?[\d_]+)?|[+-]?(?:inf|nan)|true|false",
+    re.IGNORECASE,
 )
 
 
@@ -73,6 +75,16 @@ def quoted_path(path: Path) -> str:
     """A path as the value of an override, whatever characters it has."""
     escaped = str(path).replace("'", r"\'")
     return f"'{escaped}'"
+
+
+def working_folder() -> Path:
+    """Raises ConfigError where it was removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "the working directory is gone: it was removed; change to another one"
+        ) from error
 
 
 class ConfigComposer:
@@ -83,7 +95,8 @@ class ConfigComposer:
     _packaged: ClassVar[dict[tuple[object, ...], DictConfig]] = {}
 
     def __init__(self, config_dir: str | None = None) -> None:
-        self._config_dir = None if config_dir is None else Path(config_dir).absolute()
+        folder = working_folder()  # which Hydra needs
+        self._config_dir = None if config_dir is None else folder / config_dir
         self._composed = self._packaged if config_dir is None else {}
         self._overrides: dict[str, Override] = {}  # a cache: parsing takes ms
         if self._config_dir is not None and not self._config_dir.is_dir():
@@ -140,7 +153,9 @@ class ConfigComposer:
         Composing files takes Hydra 0.2 s, so jobs that choose the same files set their values in
         copies of one result.
         """
-        searched = [] if self._config_dir is None else [f"{SEARCHED}[file://{self._config_dir}]"]
+        searched = (
+            [] if self._config_dir is None else [f"{SEARCHED}[{search_path(self._config_dir)}]"]
+        )
         parsed = self._parsed(list(overrides))
         chosen = [override.input_line or "" for override in parsed if not _sets_value(override)]
         try:
@@ -445,7 +460,7 @@ def _text_word(match: re.Match[str]) -> str:
 def _quoted(text: str) -> str:
     """A string literal of Hydra's grammar, where a backslash is literal except right before a
     quote."""
-    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    escaped = re.sub(r"(?<!\\)(\\*)'", r"\1\1\\'", text)
     return f"'{escaped}{escaped[len(escaped.rstrip(chr(92))) :]}'"
 
 

@@ -36,7 +36,7 @@ PRESETS = {  # elements: 40 B to 40 MB, and to 4 GB, for float32
 }
 OCTAVES_BYTES = tuple(2**k for k in range(3, 25))  # 8 B to 16 MiB
 SIZE_RANGE = re.compile(
-    r"\s*(?P<first>[^.*]+(?:\.\d[^.*]*)?)\.\.(?P<last>[^*]+?)\s*(?:\*\s*(?P<factor>[^*]*))?"
+    r"(?P<first>[^.*]+(?:\.\d[^.*]*)?)\.\.(?P<last>[^*]+)(?:\*(?P<factor>[^*]*))?"
 )
 TO_MEMORY = "max"  # the end of a range: what the memory of the nodes allows, which the plan knows
 MAX_RANGE_BYTES = 2**45  # of a range to TO_MEMORY
@@ -330,8 +330,9 @@ def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
 def _range_bytes(span: re.Match[str], itemsize: int) -> list[int]:
     """The sizes of a range that are whole numbers of elements."""
     first = _parsed_size(span["first"])
-    last = MAX_RANGE_BYTES if span["last"] == TO_MEMORY else _parsed_size(span["last"])
-    factor = span["factor"]
+    last_text = span["last"].strip()
+    last = MAX_RANGE_BYTES if last_text == TO_MEMORY else _parsed_size(last_text)
+    factor = span["factor"] and span["factor"].strip()
     if factor is not None and not (factor.isdecimal() and 2 <= int(factor) <= 1024):
         raise ConfigError(
             f"sizes={span[0]}: the factor {factor!r} is not a whole number from 2 to 1024"

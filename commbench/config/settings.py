@@ -94,10 +94,10 @@ UNCHANGED = tuple(
 )
 EXPECT_NORMAL = "normal"  # expect=normal
 EXPECTATION = re.compile(
-    r"\s*(?:(?P<benchmark>[^\W\d]\w*):)?(?:(?P<layout>\d+x\d+):)?"
-    r"(?:(?P<first>[^:]+?)\.\.(?P<last>[^:]+):)?"
+    r"(?:(?P<benchmark>[^\W\d]\w*):)?(?:(?P<layout>\d+x\d+):)?"
+    r"(?:(?P<first>[^:.]+(?:\.\d[^:.]*)?)\.\.(?P<last>[^:]+):)?"
     r"(?P<column>\w+)\s*(?P<comparison>>=|<=|>|<)"
-    r"\s*(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+    r"\s*(?P<bound>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
 )
 INTERVAL_COLUMNS = (
     "median_s",
@@ -460,7 +460,7 @@ def _checked_env(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def parse_expectation(text: Any) -> Expectation:
     """Read 'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'; raises ConfigError."""
-    match = EXPECTATION.fullmatch(str(text))
+    match = EXPECTATION.fullmatch(str(text).strip())
     if match is None:
         example = "'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'"
         raise ConfigError(

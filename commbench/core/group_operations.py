@@ -17,7 +17,7 @@ UNDER_LOAD = " beside "
 ENTRY = re.compile(
     r"(?P<operation>[a-z]\w*)@(?P<place>world|(?:tp|dp)[1-9]\d{0,5}|\d[\d,-]*)(?:=(?P<size>\S+))?"
 )
-TIMED_ENTRY = re.compile(r"\[(?P<entry>[^]]*)\]")
+TIMED_ENTRY = re.compile(r"\[(?P<entry>[^][]*)\]")
 MOST_ENTRIES = 4
 GROUP_OPERATION_NAMES = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p_latency",

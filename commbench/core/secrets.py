@@ -28,7 +28,9 @@ OPTION = re.compile(r"-*[\w.-]+")
 OVERRIDE = re.compile(r"([+~]*)([^=\s]+)=(.*)", re.DOTALL)
 # in a mapping of Hydra's grammar: NAME: 'text', NAME: "text" or NAME: text up to a comma or a
 # bracket
-MAP_ENTRY = re.compile(r"""([\w.-]+)(\s*:\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,{}\[\]]+)""")
+MAP_ENTRY = re.compile(
+    r"""(?<![\w.-])([\w.-]+)(\s*:\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,{}\[\]]+)"""
+)
 LIST_ENTRY = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]{}'"]+""")
 
 

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 # what the parent of a world knows about its stdout, for the ranks: `80` or `80,color`
 TERMINAL = "COMMBENCH_TERMINAL"
+PLAIN = "\x1b[0m"
 LEAST_TEXT = 8  # columns that a shortened text keeps
 GAP = 2  # between two columns
 COLORS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -80,7 +81,7 @@ class Terminal:
 
     def styled(self, text: str, color: str) -> str:
         """The text in a color (COLORS) where there are colors."""
-        return f"\x1b[{COLORS[color]}m{text}\x1b[0m" if self.color and text else text
+        return f"\x1b[{COLORS[color]}m{text}{PLAIN}" if self.color and text else text
 
     def paragraph(self, text: str, indent: str = "    ") -> str:
         """The printable text: on a terminal wrapped to its width between words, so that a path can
@@ -168,10 +169,13 @@ def table_text(
         markup=False,
         emoji=False,
     ).print(table)
-    # without spaces at the end, also where a color ends after them
-    return "\n".join(
-        re.sub(r"\s+(\x1b\[0m)?$", r"\1", line) for line in output.getvalue().splitlines()
-    )
+    return "\n".join(map(_without_spaces, output.getvalue().splitlines()))
+
+
+def _without_spaces(line: str) -> str:
+    """Without spaces at the end, also where a color ends after them."""
+    text = line.removesuffix(PLAIN)
+    return f"{text.rstrip()}{PLAIN}" if text != line else line.rstrip()
 
 
 def _fitting_widths(
@@ -184,7 +188,8 @@ def _fitting_widths(
     for index, column in enumerate(columns):
         lines = [*column.heading.split("\n"), *(row[index] for row in cells)]
         if column.priority == 0 or any(row[index] not in ("", "-") for row in cells):
-            widths[index] = max(map(cell_len, lines))
+            # of a wider one nothing would remain but what is available
+            widths[index] = min(max(map(cell_len, lines)), available)
     shown: dict[int, int] = {}
     for priority in sorted({columns[index].priority for index in widths}):
         group = [index for index in widths if columns[index].priority == priority]

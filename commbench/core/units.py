@@ -35,7 +35,7 @@ def parse_bytes(text: object) -> int:
     number."""
     if isinstance(text, int) and not isinstance(text, bool):
         return text
-    match = re.fullmatch(r"\s*(\d{1,30})(?:\.(\d{1,30}))?\s*([A-Za-z]*)\s*", str(text))
+    match = re.fullmatch(r"(\d{1,30})(?:\.(\d{1,30}))?\s*([A-Za-z]*)", str(text).strip())
     if match and match[3].upper() in ("K", "M", "G", "T"):  # 1024 to some tools, 1000 to others
         prefix = match[3].upper()
         number = f"{match[1]}.{match[2]}" if match[2] else match[1]

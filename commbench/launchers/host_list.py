@@ -81,7 +81,7 @@ def _expanded(word: str) -> Iterator[str]:
     if word.count("[") != word.count("]"):
         yield word  # which is no host
         return
-    for part in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", word) or [word]:
+    for part in re.findall(r"(?:\[[^][]*\]|[^,\[])+", word) or [word]:
         ranges = None if part[:1] == "[" else RANGES.search(part)
         if ranges is None:
             yield part

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +13,7 @@ from .host_list import hosts_of_words
 TOPOLOGY_COMMAND = ("scontrol", "show", "topology")
 TOPOLOGY_TIMEOUT_S = 10.0
 # SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-8]; other levels list the switches below them
-LEAF_SWITCH = re.compile(r"SwitchName=(?P<switch>\S+) .*\bLevel=0\b.*\bNodes=(?P<nodes>\S+)")
+LEAF_LEVEL = "0"
 NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
 
 
@@ -22,10 +21,10 @@ def switches_of(topology: str) -> dict[str, str]:
     """The leaf switch of each node in the text of that command; empty where it names none."""
     switches = {}
     for line in topology.splitlines():
-        leaf = LEAF_SWITCH.search(line)
-        if leaf is not None:
-            for node in hosts_of_words([leaf["nodes"]]):
-                switches[node] = leaf["switch"]
+        fields = dict(word.partition("=")[::2] for word in line.split())
+        if fields.get("Level") == LEAF_LEVEL and {"SwitchName", "Nodes"} <= fields.keys():
+            for node in hosts_of_words([fields["Nodes"]]):
+                switches[node] = fields["SwitchName"]
     return switches
 
 

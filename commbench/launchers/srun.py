@@ -140,10 +140,10 @@ def step_address(environ: Mapping[str, str]) -> tuple[str, int]:
 def first_host(nodes: str) -> str:
     """`n03` of `n[03-05,9],m1`, as Slurm writes lists of hosts; raises ConfigError for any other
     text."""
-    match = re.match(r"(?:[A-Za-z0-9_.-]+|\[[0-9][0-9,-]*\])+(?=,|$)", nodes)
+    match = re.match(r"(?:[A-Za-z0-9_.-]|\[[0-9][0-9,-]*\])+(?=,|$)", nodes)
     if match is None:
         raise ConfigError(
             f"Slurm exports no usable node list ({nodes!r}): export MASTER_ADDR (the host of"
             " rank 0)"
         )
-    return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", match[0])
+    return re.sub(r"\[([0-9]+)(?![0-9])[^][]*\]", r"\1", match[0])

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable, no_permission
 from commbench.core.states import Phase, headline_of
-from commbench.core.terminal import first_line
+from commbench.core.terminal import first_line, one_line
 from commbench.core.variables import NAMES, is_required
 
 from .columns import TABLES, arrow_schema, check_version, default_values, row_order
@@ -49,6 +49,12 @@ NEEDED["cases"] = (
     "status",
     "median_s",
 )
+REQUIRED = {*filter(is_required, NAMES), "status", "nodes", "ranks_per_node"}
+AT_LEAST_1 = ("nodes", "ranks_per_node")
+FORMS = {  # variables that are texts with numbers
+    "layout": r"^[1-9]\d{0,6}x[1-9]\d{0,6}$",
+    "pair": r"^\d{1,7}-\d{1,7}( \d{1,7}-\d{1,7})*$",
+}
 # block_k samples share two stamps later on only
 SINGLE_PHASES: tuple[Phase, ...] = ("connect", "warmup")
 NULLABLE = {"integer": "Int64", "flag": "boolean"}
@@ -458,7 +464,26 @@ def _with_schema(where: str, rows: Any, schema: Any) -> Any:
                 raise Damaged(
                     f"{where}: column {name} is not of type {kind}: {first_line(error)}"
                 ) from error
+        if name in rows.column_names:
+            _check_values(where, name, by_name[name])
     return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
+
+
+def _check_values(where: str, name: str, column: Any) -> None:
+    """Raises Damaged for a variable that no case can have."""
+    import pyarrow.compute as pc
+
+    if name in REQUIRED and column.null_count:
+        raise Damaged(f"{where} has rows without {name}")
+    if name in AT_LEAST_1 and len(column) and (least := pc.min(column).as_py()) < 1:
+        raise Damaged(f"{where} has {name} {least}, which no case has")
+    if name in FORMS:
+        known = pc.drop_null(column)
+        wrong = known.filter(pc.invert(pc.match_substring_regex(known, FORMS[name])))
+        if len(wrong):
+            raise Damaged(
+                f"{where} has {name} {one_line(wrong[0].as_py())[:80]!r}, which no case has"
+            )
 
 
 def _converted(column: Any, name: str, kind: Any) -> Any:

@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shlex
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench.core.errors import ConfigError, Unreadable, no_permission
+from commbench.core.foreign import plain_file
 
 TIMESTAMP = "%Y%m%dT%H%M%S.%f"  # names sort by time
 RECORD = "run.json"
@@ -145,10 +145,7 @@ def check_readable(folder: Path) -> None:
 def file_bytes(path: Path) -> bytes:
     """The content of a plain file; opening anything else, such as a FIFO, could wait forever.
     Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    with plain_file(path) as file:
         return file.read()
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from commbench.core.errors import Unreadable
+from commbench.core.foreign import LARGEST_INTEGER
 from commbench.core.terminal import one_line
 
 from .trace_files import TraceFile
@@ -28,7 +29,6 @@ UTF8_MARK = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
 LARGEST_VALUE = 16 * 2**20  # characters
 CUT_MARGIN = 8  # characters before the end of a cut text at which it may be wrong
-LARGEST_INTEGER = 2**63 - 1
 NOT_UTF8 = "characters that are not UTF-8, read as a replacement"
 NOT_JSON = "events that are not JSON, left out, as nothing is read from them"
 TEXT_AROUND = "files with text before or after the data, left out"
@@ -288,6 +288,16 @@ def whole(value: object, least: int = 0) -> int | None:
         return None
     # NaN is in no range
     return int(value) if least <= value <= LARGEST_INTEGER else None
+
+
+def elements(shape: object) -> int | None:
+    """Elements of a tensor; None where its shape is none, or they do not fit 64 bits."""
+    count = 1
+    for length in map(whole, shape if isinstance(shape, list | tuple) else [None]):
+        if length is None or count > LARGEST_INTEGER:
+            return None
+        count *= length
+    return whole(count)
 
 
 def nanoseconds(microseconds: object) -> int | None:

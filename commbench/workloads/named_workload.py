@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from commbench.core.errors import ConfigError, Unreadable
+from commbench.core.foreign import bounded_reading, whole_file
 
 from .generators import GENERATORS, generate
 from .workload import Workload
@@ -67,14 +68,15 @@ def _is_generator(text: str) -> bool:
 @lru_cache(maxsize=8)
 def _file_source(path: str) -> NamedWorkload:
     try:
-        content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        content = whole_file(path)
+    except (OSError, ValueError, Unreadable) as error:  # ValueError: a null character in the path
         raise ConfigError(
             f"workload={path} is no generator ({', '.join(GENERATORS)}), and as a file it can't be"
             f" read: {error}"
         ) from error
     try:
-        workload = parse_workload(content, path)
+        with bounded_reading(path):
+            workload = parse_workload(content, path)
     except Unreadable as error:
         raise ConfigError(f"workload={error}") from error
     digest = hashlib.sha256(content).hexdigest()[:DIGEST_LETTERS]

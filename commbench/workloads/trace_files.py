@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 from commbench.core.errors import Unreadable, no_permission
+from commbench.core.foreign import check_size, plain_file
 from commbench.core.terminal import one_line
 
 HEAD_BYTES = 2**16
 PART_BYTES = 2**20
 LONGEST_LINE_BYTES = 2**20
 GZIP_MAGIC = b"\x1f\x8b"
+MOST_UNPACKED_BYTES = 2**26  # of any file
+MOST_UNPACKED_RATIO = 200  # beyond that; profiles have 10 to 40
 TAR_MAGIC = b"ustar"
 TAR_MAGIC_AT = 257
 APPLE_DOUBLE = "._"  # metadata that macOS adds to archives
@@ -55,16 +58,12 @@ class TraceFile:
             yield from lines
         yield rest
 
-    def content(self, most_bytes: int) -> bytes:
+    def content(self) -> bytes:
         """All of a file that must be small; raises Unreadable."""
         parts = []
         for chunk in self.chunks():
             parts.append(chunk)
-            if self.read_bytes > most_bytes:
-                raise Unreadable(
-                    f"{self.name} has more than {most_bytes >> 20} MiB, the most that a file of"
-                    " this form may have; leave it out"
-                )
+            check_size(self.name, self.read_bytes)
         return b"".join(parts)
 
     def _read(self, most_bytes: int) -> bytes:
@@ -79,6 +78,25 @@ class TraceFile:
             raise Unreadable(
                 f"{self.name} can't be read: {one_line(str(error))}; copy it again, or leave it out"
             ) from error
+
+
+class _Unpacked(gzip.GzipFile):
+    """Of a file of a few bytes, gzip makes a thousand times as many."""
+
+    def __init__(self, path: Path, packed: BinaryIO) -> None:
+        super().__init__(fileobj=packed)
+        self._path = path
+        packed_bytes = os.fstat(packed.fileno()).st_size
+        self._most_bytes = max(MOST_UNPACKED_BYTES, MOST_UNPACKED_RATIO * packed_bytes)
+
+    def read(self, size: int | None = -1) -> bytes:
+        content = super().read(size)
+        if self.tell() > self._most_bytes:
+            raise Unreadable(
+                f"{self._path} unpacks to more than {MOST_UNPACKED_RATIO} times its bytes; unpack"
+                " it yourself, or leave it out"
+            )
+        return content
 
 
 def trace_files(paths: Sequence[str]) -> Iterator[TraceFile]:
@@ -109,14 +127,14 @@ def _files_below(folder: Path) -> list[Path]:
 
 def _open_files(path: Path) -> Iterator[TraceFile]:
     try:
-        with path.open("rb") as raw:
+        with plain_file(path) as raw:
             compressed = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
             raw.seek(0)
-            stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if compressed else raw
+            stream = cast(IO[bytes], _Unpacked(path, raw)) if compressed else raw
             file = TraceFile(str(path), stream)
             if file.head[TAR_MAGIC_AT:].startswith(TAR_MAGIC):
-                raw.seek(0)
-                yield from _members(path, raw, compressed)
+                stream.seek(0)
+                yield from _members(path, stream)
             else:
                 yield file
     except PermissionError as error:
@@ -125,9 +143,11 @@ def _open_files(path: Path) -> Iterator[TraceFile]:
         raise Unreadable(f"{path} can't be read: {one_line(str(error))}; check the file") from error
 
 
-def _members(path: Path, raw: BinaryIO, compressed: bool) -> Iterator[TraceFile]:
-    with tarfile.open(fileobj=raw, mode="r|gz" if compressed else "r|") as archive:
+def _members(path: Path, stream: IO[bytes]) -> Iterator[TraceFile]:
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
-            content = archive.extractfile(member) if member.isfile() else None
+            # a sparse file has no bytes in the archive for what it reads as
+            is_plain = member.isfile() and not member.issparse()
+            content = archive.extractfile(member) if is_plain else None
             if content is not None and not Path(member.name).name.startswith(APPLE_DOUBLE):
                 yield TraceFile(f"{path}:{member.name}", content)

@@ -153,11 +153,13 @@ class WorldEnd:
     @property
     def is_good(self) -> bool:
         """Whether all ranks have ended by themselves and without an error."""
+        return self.is_by((exit_text(0),))
+
+    def is_by(self, ways: Sequence[str]) -> bool:
+        """Whether all ranks have ended by themselves, in one of these ways."""
         ended = self.status == 0 or bool(self.failures)  # else only the launcher's end is known
         return (
-            ended
-            and self.cause is None
-            and all(failure.how == exit_text(0) for failure in self.failures)
+            ended and self.cause is None and all(failure.how in ways for failure in self.failures)
         )
 
     def __str__(self) -> str:
@@ -365,6 +367,11 @@ def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool
     problem = record_problem(folder)
     if problem is not None and reported is None and not raised and end.is_good:
         raise WorldBroken(problem)  # no rank is to blame
+    silent = (exit_text(0), exit_text(WorldBroken.exit_status))
+    unsaid = reported is None and not raised and case_in_flight(folder) is None
+    if run and unsaid and end.is_by(silent):
+        # rank 0 has said why, and could not write it
+        raise WorldBroken(f"{record} does not have the end of this run; make room on its disk")
     reason = broken_reason(
         end, reported, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised]
     )
@@ -444,9 +451,11 @@ def _when(folder: Path, run: Mapping[str, Any]) -> str:
 
 
 def end_interrupted(folder: Path, status: int) -> None:
-    """Complete run.json after a signal to the parent, if no rank could."""
+    """Complete run.json after a signal to the parent, if no rank could, and give it the parent's
+    exit status: ranks get SIGTERM where the parent got SIGHUP."""
     run = read_record(folder)
-    if run and (run.get("exit_status") is None or has_launches_left(run)):
+    is_interrupted = status_of_run(run) == "interrupted" and run.get("exit_status") != status
+    if run and (run.get("exit_status") is None or has_launches_left(run) or is_interrupted):
         with suppress(OSError):
             write_json(folder / "run.json", run | {"status": "interrupted", "exit_status": status})
     _remove(folder, RAISED_FILE, *([] if run else [LOG]))

@@ -34,7 +34,7 @@ PERIOD_S = 2.0
 VERDICT_S = 2.5  # until every rank has read why rank 0 ends the world; each reads every PERIOD_S
 JOIN_S = 5.0  # for a thread to end
 MAX_FRAMES = 4
-PATH_PREFIX = re.compile(r".*/(site-packages|commbench|lib/python[0-9.]+)/")
+PATH_PREFIX = re.compile(r"^.*/(site-packages|commbench|lib/python[0-9.]+)/")
 LIBRARY_ERROR = re.compile(r", \w*(Error|Exception): .*", re.DOTALL)
 # by the letter of proc(5)
 STOPPED = {"T": "is stopped by a signal", "t": "is stopped by a debugger"}

@@ -37,6 +37,7 @@ from .peer_listener import BACKLOG, socket_family
 from .start_limit import ends_within
 from .store import KeyValueStore, connected, hosted_store
 
+LEAST_OPEN_FILES = 64  # of a rank; two on gloo need 40
 # the slowest rank may still import from a network file system
 CONNECT_S = FIRST_MEETING_S = 120.0
 PATIENCE = 1.5  # times the deadline: rank 0 must first find out who is missing, and record it
@@ -209,12 +210,24 @@ def client_store(host: str, port: int, torch: bool, timeout_s: float | None = No
     return TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
 
 
+def allow_open_files() -> None:
+    """Let this process open as many files as its user may. Raises ConfigError where that is too few
+    for a rank: libraries would try again for minutes, without a word."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < LEAST_OPEN_FILES:
+        raise ConfigError(
+            f"a process of this user may open {most} files, and a rank needs at least"
+            f" {LEAST_OPEN_FILES}; raise the limit: ulimit -n 1024",
+            shared=True,
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def server_store(host: str, port: int, address: str, torch: bool) -> Any:
     """A store that listens at `address` only ("": at all addresses); others know it as `host`. Port
     0: a free one."""
     # one connection per rank: the usual limit of 1024 files would end a world of 1000 ranks
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+    allow_open_files()
     if not address and socket.has_dualstack_ipv6():
         listener = socket.create_server(
             ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG

@@ -1,4 +1,4 @@
-"""A user who may start few processes gets one line, and no empty folder."""
+"""A user who may start few processes or open few files gets one line, and no empty folder."""
 
 from __future__ import annotations
 
@@ -49,3 +49,29 @@ def test_a_limit_on_processes_is_one_line_and_leaves_no_folder(
     )
     assert "(ulimit -u, here 2)" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "results").exists() or not list((tmp_path / "results").iterdir())
+
+
+def test_a_limit_on_open_files_is_one_line_and_leaves_no_folder(tmp_path: Path) -> None:
+    """With so few, gloo tried to connect for two minutes."""
+    words = ["backend=gloo", "layout=1x2", "sizes=[8]", f"output={tmp_path / 'results'}"]
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            'ulimit -n 22; exec "$@"',
+            "limited",
+            sys.executable,
+            "-m",
+            "commbench",
+            *words,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2 and done.stdout == "", done.stderr
+    assert done.stderr == (
+        "commbench: a process of this user may open 22 files, and a rank needs at least 64; raise"
+        " the limit: ulimit -n 1024\n"
+    )
+    assert not list(tmp_path.glob("results/*"))

@@ -16,7 +16,6 @@ from commbench.workloads.trace_files import TraceFile
 
 from .protocol import rank_of
 
-LARGEST_CHAKRA_BYTES = 512 * 2**20
 CHAKRA_SUFFIX = ".et"
 # fields of a node
 NODE_TYPE = 3
@@ -46,7 +45,7 @@ class Chakra:
         return file.name.endswith(CHAKRA_SUFFIX) and file.head[:1] not in (b"{", b"[", b"")
 
     def read(self, file: TraceFile) -> list[RankTrace]:
-        content = file.content(LARGEST_CHAKRA_BYTES)
+        content = file.content()
         notes: Counter[str] = Counter()
         fields = []
         try:

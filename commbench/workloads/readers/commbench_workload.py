@@ -9,8 +9,6 @@ from commbench.workloads.trace_files import TraceFile
 from commbench.workloads.workload import RankOrder, Workload, WorkloadOperation
 from commbench.workloads.workload_file import FORMAT, parse_workload
 
-LARGEST_WORKLOAD_BYTES = 256 * 2**20
-
 
 class CommbenchWorkload:
     form = "commbench workload"
@@ -20,7 +18,7 @@ class CommbenchWorkload:
 
     def workload(self, file: TraceFile) -> Workload:
         """What the file holds, with the gaps that a trace of it lacks."""
-        return parse_workload(file.content(LARGEST_WORKLOAD_BYTES), file.name)
+        return parse_workload(file.content(), file.name)
 
     def read(self, file: TraceFile) -> list[RankTrace]:
         workload = self.workload(file)

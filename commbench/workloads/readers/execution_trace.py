@@ -6,10 +6,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
-from commbench.workloads.json_stream import JsonList, document_head, whole
+from commbench.workloads.json_stream import JsonList, document_head, elements, whole
 from commbench.workloads.operations import (
     NOT_A_TRANSFER,
     POINT_TO_POINT,
@@ -196,9 +195,7 @@ def _nested_elements(shape: object) -> int | None:
     if any(isinstance(part, list) for part in shape):
         counts = [_nested_elements(part) for part in shape]
     else:
-        numbers = [whole(number) for number in shape]
-        known = [number for number in numbers if number is not None]
-        counts = [prod(known) if len(known) == len(numbers) else None]
+        counts = [elements(shape)]
     known = [count for count in counts if count is not None]
     return whole(sum(known)) if len(known) == len(counts) else None
 

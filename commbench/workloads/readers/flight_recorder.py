@@ -7,12 +7,12 @@ import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any, NoReturn
 
 from commbench.core.errors import Unreadable
+from commbench.core.foreign import check_values
 from commbench.core.terminal import one_line
-from commbench.workloads.json_stream import document_head, small_document, whole
+from commbench.workloads.json_stream import document_head, elements, small_document, whole
 from commbench.workloads.operations import (
     POINT_TO_POINT,
     RankGroup,
@@ -26,7 +26,6 @@ from commbench.workloads.trace_files import TraceFile
 
 from .protocol import listed, rank_of, recorded_group
 
-LARGEST_DUMP_BYTES = 256 * 2**20
 PICKLE_MAGIC = b"\x80"
 NO_SPLITS_HERE = "splits of all_to_all_v, which Flight Recorder records from its version 2.11 on"
 NO_GROUP_LIST = "ranks of groups, which this Flight Recorder dump does not list"
@@ -49,7 +48,7 @@ class FlightRecorder:
         )
 
     def read(self, file: TraceFile) -> list[RankTrace]:
-        content = file.content(LARGEST_DUMP_BYTES)
+        content = file.content()
         dump = _plain_dump(file, content)
         entries = dump.get("entries")
         groups = _listed_groups(dump.get("pg_config"))
@@ -84,8 +83,11 @@ def _plain_dump(file: TraceFile, content: bytes) -> dict[str, Any]:
     try:
         if content[:1] == PICKLE_MAGIC:
             dump = _PlainUnpickler(io.BytesIO(content)).load()
+            check_values(dump)
         else:
             dump = small_document(file, content)
+    except (MemoryError, RecursionError):
+        raise
     except Exception as error:  # of a hostile pickle, any
         raise Unreadable(
             f"{file.name} is no Flight Recorder dump: {one_line(str(error))}; dump it again,"
@@ -248,11 +250,10 @@ def _total_elements(
         return None, None
     total = 0
     for shape in shapes:
-        numbers = [whole(number) for number in shape] if isinstance(shape, list | tuple) else [None]
-        known = [number for number in numbers if number is not None]
-        if len(known) != len(numbers):
+        count = elements(shape)
+        if count is None:
             return None, None
-        total += prod(known)
+        total += count
     return whole(total), element_type(types[0])
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
+from commbench.core.foreign import LARGEST_INTEGER
 from commbench.workloads.busy_times import MOST_PENDING, BusyTimes, Span, SpanUnion, union_of
-from commbench.workloads.json_stream import LARGEST_INTEGER
 
 EventKind = Literal["computation", "communication", "neither"]
 ThreadName = int | str
@@ -19,7 +19,7 @@ ThreadName = int | str
 CPU_OPERATION = "cpu_op"
 # an event of the CPU as the profiler writes it, with its keys in this order; times in microseconds
 WRITTEN_EVENT = re.compile(
-    r'"cpu_op"\s*,\s*"name"\s*:\s*"([^"]*)"\s*,\s*"pid"\s*:\s*[^,{}]*,'
+    r'"cpu_op"\s*,\s*"name"\s*:\s*"([^"]*)"\s*,\s*"pid"\s*:[^,{}]*,'
     r'\s*"tid"\s*:\s*("[^"\\]*"|-?\d{1,18})\s*,\s*"ts"\s*:\s*([0-7]?\d{1,15}(?:\.\d{1,9})?)\s*,'
     r'\s*"dur"\s*:\s*(\d{1,15}(?:\.\d{1,9})?)\s*[,}]'
 )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from commbench.core.errors import Unreadable
+from commbench.core.foreign import bounded_reading
 from commbench.workloads.operations import NO_RANK, RankTrace
 from commbench.workloads.trace_files import TraceFile, trace_files
 from commbench.workloads.workload import Workload
@@ -45,12 +46,8 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], dict[str, str]]:
         if reader is None:
             left_out[file.name] = NO_FORMAT
             continue
-        try:
+        with bounded_reading(file.name):
             read = reader.read(file)
-        except RecursionError as error:
-            raise Unreadable(
-                f"{file.name} has values nested without end; record it again, or leave it out"
-            ) from error
         if read:
             read[0] = replace(read[0], notes={**read[0].notes, **_notes_of(file)})
         traces += read
@@ -113,7 +110,8 @@ def stored_workload(path: str) -> Workload | None:
     """The workload of a file that holds one; None for traces. Raises Unreadable."""
     reader = CommbenchWorkload()
     for file in trace_files([path]):
-        return reader.workload(file) if reader.recognises(file) else None
+        with bounded_reading(file.name):
+            return reader.workload(file) if reader.recognises(file) else None
     return None
 
 

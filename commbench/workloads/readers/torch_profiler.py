@@ -13,8 +13,8 @@ from math import prod
 from typing import Any
 
 from commbench.core.errors import Unreadable
+from commbench.core.foreign import LARGEST_INTEGER
 from commbench.workloads.json_stream import (
-    LARGEST_INTEGER,
     JsonList,
     document_head,
     nanoseconds,

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import commbench
@@ -60,3 +62,33 @@ def test_a_finished_run_without_its_cases_says_so(
         lines = capsys.readouterr().err.splitlines()
         assert (status, len(lines)) == (2, 1), (reader, lines)
         assert f"{run} has no cases" in lines[0], reader
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "cause"),
+    [
+        ("benchmark", None, "has rows without benchmark"),
+        ("status", None, "has rows without status"),
+        ("message_bytes", None, "has rows without message_bytes"),
+        ("pair", "0-x", "has pair '0-x', which no case has"),
+        ("pair", "\x1b[31m", r"has pair '\\x1b[31m', which no case has"),
+        ("layout", "-1x0", "has layout '-1x0', which no case has"),
+        ("ranks_per_node", 0, "has ranks_per_node 0, which no case has"),
+        ("ranks_per_node", None, "has rows without ranks_per_node"),
+        ("layout", "1x0", "has layout '1x0', which no case has"),
+    ],
+)
+def test_a_value_that_no_case_has_is_refused_by_every_reader_alike(
+    run: Path, capsys: pytest.CaptureFixture[str], column: str, value: object, cause: str
+) -> None:
+    path = run / "cases.parquet"
+    table = pq.read_table(path)
+    place = table.schema.get_field_index(column)
+    field = table.schema.field(column)
+    values = pa.array([value] * len(table), field.type)
+    pq.write_table(table.set_column(place, field, values), path)
+    for reader in ("show", "report", "compare"):
+        status = main(words_of(reader, run))
+        lines = capsys.readouterr().err.splitlines()
+        assert (status, len(lines)) == (2, 1), (reader, lines)
+        assert f"{path} {cause}" in lines[0], reader

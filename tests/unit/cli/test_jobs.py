@@ -86,6 +86,21 @@ def test_a_launcher_that_is_not_installed_is_named(
     assert "submitit_slurm" in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("hydra.launcher._target_=os.system", "hydra/launcher can't be used: Invalid plugin"),
+        ("+hydra.launcher.n_jobs=2", "this hydra/launcher measures jobs at the same time"),
+    ],
+)
+def test_a_launcher_that_can_not_be_used_is_one_line(
+    swept: Callable[..., tuple[int, str, str]], word: str, message: str
+) -> None:
+    status, _, err = swept(word, "backend=simulated", "sizes=[8],[16]")
+    assert status == 2
+    assert err.startswith(f"commbench: {message}") and err.count("\n") == 1
+
+
 def test_a_launcher_of_processes_runs_all_jobs_and_the_worst_is_the_status(
     world: Callable[..., Any],
 ) -> None:

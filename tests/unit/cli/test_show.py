@@ -4,6 +4,7 @@ again."""
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -91,6 +92,16 @@ def test_a_finished_run_is_not_measured_again(
     )
     assert any(line.startswith("all_reduce") for line in lines)
     assert (run / "run.json").read_text() == before
+
+
+def test_a_line_about_a_folder_is_safe_for_a_terminal(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "a\x1b[31m"
+    shutil.copytree(run, copy)
+    status, lines = run_command(capsys, "resume", str(copy))
+    assert status == 0 and "\x1b" not in "".join(lines)
+    assert lines[-1].startswith(f"{tmp_path}/a\\x1b[31m is finished")
 
 
 def test_a_resumed_run_shows_all_its_cases(

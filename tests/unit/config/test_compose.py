@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError
 
 import commbench
+from commbench.__main__ import main
 from commbench.config.compose import ConfigComposer, in_run_order, override_texts, resolved
 from commbench.config.keys import KEYS, OCTAVES_BYTES, PRESETS, sizes_bytes
 from commbench.config.settings import (
@@ -645,3 +646,18 @@ def test_overrides_from_python_are_those_of_the_command_line(given: Any, texts: 
 def test_a_word_that_is_no_override_is_refused(given: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         override_texts(given)
+
+
+@pytest.mark.parametrize("words", [["plan=true"], ["--config-dir", "x", "plan=true"], ["doctor"]])
+def test_a_working_directory_that_is_gone_is_one_line(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert main(["backend=simulated", *words] if "doctor" not in words else words) == 2
+    assert capsys.readouterr().err == (
+        "commbench: the working directory is gone: it was removed; change to another one\n"
+    )

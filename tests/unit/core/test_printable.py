@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -96,3 +97,28 @@ def test_a_table_that_is_too_wide_keeps_its_headings_and_shortens_texts_by_their
     assert headings.split() == ["name", "us", "reason"]
     narrow = table_text(columns[:2], [["p2p_latency", "8.65"]], Terminal(width=14))
     assert narrow.splitlines()[1].split() == ["name", "us"]
+
+
+@pytest.mark.parametrize("width", [80, None])
+@pytest.mark.parametrize("cell", [" ", "x", "x y ", "漢"])
+def test_a_table_takes_time_in_proportion_to_its_texts(cell: str, width: int | None) -> None:
+    columns = [TableColumn("name"), TableColumn("reason", prose=True)]
+    seconds = []
+    for length in (10_000, 80_000):
+        text = cell * (length // len(cell))
+        begun = process_time()
+        table = table_text(columns, [[text, "."], [".", text]], Terminal(width))
+        seconds.append(process_time() - begun)
+        assert width is None or cell_len(table.splitlines()[1]) <= width
+    assert seconds[1] < 20 * max(seconds[0], 0.05)
+
+
+def test_no_line_of_a_table_ends_in_spaces() -> None:
+    rows = [["a", "b"], ["a", ""]]
+    plain = table_text([TableColumn("x"), TableColumn("wide column")], rows, Terminal(80))
+    assert plain.splitlines() == ["x  wide column", "a  b", "a"]
+    colored = table_text([TableColumn("x"), TableColumn("y")], rows, Terminal(80, True), {1: "dim"})
+    assert all(
+        line.replace("\x1b[0m", "") == line.replace("\x1b[0m", "").rstrip()
+        for line in colored.splitlines()
+    )

@@ -311,6 +311,7 @@ def test_a_world_that_leaves_nothing_is_broken(tmp_path: Path) -> None:
         ("running", 1, False),
         ("done", 0, False),
         ("interrupted", 130, False),
+        ("interrupted", 143, False),
         ("broken", 3, False),
     ],
 )
@@ -322,7 +323,7 @@ def test_another_launch_follows_only_a_world_that_ended_well_in_a_run_that_goes_
     write_run(tmp_path, **run)
     end_interrupted(tmp_path, 130)
     ended = json.loads((tmp_path / "run.json").read_text())
-    incomplete = further or exit_status is None
+    incomplete = further or exit_status is None or status == "interrupted"
     assert ended == ({"status": "interrupted", "exit_status": 130} if incomplete else run), (
         "a signal between two launches interrupts the run"
     )
@@ -334,6 +335,20 @@ def test_a_run_whose_record_is_removed_was_begun_nevertheless(tmp_path: Path) ->
         run_status(tmp_path, tmp_path / "reason", WorldEnd(1, "x", (KILLED,)))
     problem = f"{tmp_path / 'run.json'} is gone: it was removed or renamed"
     assert str(broken.value) == f"{KILLED} and {problem}"
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_rank_that_ended_by_itself_is_not_blamed_for_an_end_that_could_not_be_written(
+    tmp_path: Path, status: int
+) -> None:
+    """Rank 0 has said that the disk is full."""
+    write_run(tmp_path, **RUNNING)
+    ended = RankFailure(1, 7, f"exited with status {status}")
+    with pytest.raises(WorldBroken) as broken:
+        run_status(tmp_path, tmp_path / "reason", WorldEnd(-15, "x", (ended,)))
+    assert str(broken.value) == (
+        f"{tmp_path / 'run.json'} does not have the end of this run; make room on its disk"
+    )
 
 
 def test_a_rank_that_ended_well_is_not_blamed_for_a_folder_that_is_gone(tmp_path: Path) -> None:
@@ -353,7 +368,7 @@ def test_an_interrupted_run_is_complete_or_gone(tmp_path: Path, run: dict[str, o
     end_interrupted(tmp_path, 130)
     if run:
         record = json.loads((tmp_path / "run.json").read_text())
-        assert record == {"status": "interrupted", "exit_status": run["exit_status"] or 130}
+        assert record == {"status": "interrupted", "exit_status": 130}
     else:
         assert not tmp_path.exists()
 
