@@ -49,8 +49,16 @@ NEEDED["cases"] = (
     "status",
     "median_s",
 )
-REQUIRED = {*filter(is_required, NAMES), "status", "nodes", "ranks_per_node"}
-AT_LEAST_1 = ("nodes", "ranks_per_node")
+LONGEST_S = 1e9
+REQUIRED = {*filter(is_required, NAMES), "status"}
+RANGES: dict[str, tuple[float, float]] = {  # what a number of a case can be
+    "nodes": (1, math.inf),
+    "ranks_per_node": (1, math.inf),
+    "median_s": (0, LONGEST_S),
+    "ci_low_s": (0, LONGEST_S),
+    "ci_high_s": (0, LONGEST_S),
+    "interval_level": (0, 1),
+}
 FORMS = {  # variables that are texts with numbers
     "layout": r"^[1-9]\d{0,6}x[1-9]\d{0,6}$",
     "pair": r"^\d{1,7}-\d{1,7}( \d{1,7}-\d{1,7})*$",
@@ -475,8 +483,12 @@ def _check_values(where: str, name: str, column: Any) -> None:
 
     if name in REQUIRED and column.null_count:
         raise Damaged(f"{where} has rows without {name}")
-    if name in AT_LEAST_1 and len(column) and (least := pc.min(column).as_py()) < 1:
-        raise Damaged(f"{where} has {name} {least}, which no case has")
+    if name in RANGES:
+        least, most = RANGES[name]
+        values = pc.drop_null(column)
+        inside = pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most))
+        if len(wrong := values.filter(pc.invert(inside))):
+            raise Damaged(f"{where} has {name} {wrong[0]}, which no case has")
     if name in FORMS:
         known = pc.drop_null(column)
         wrong = known.filter(pc.invert(pc.match_substring_regex(known, FORMS[name])))
