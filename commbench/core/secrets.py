@@ -24,7 +24,7 @@ SECRET_TEXTS = re.compile(
     r"|(?<=[?&]sig=)[^\s&]+"
 )
 SCHEMES = re.compile(r"\b(Bearer\s+)[^\s,;'\"]+|\b(Basic\s+)[\w+/]{8,}=*", re.IGNORECASE)
-OPTION = re.compile(r"-*[\w.-]+")
+OPTION = re.compile(r"[\w.-]+")
 OVERRIDE = re.compile(r"([+~]*)([^=\s]+)=(.*)", re.DOTALL)
 # in a mapping of Hydra's grammar: NAME: 'text', NAME: "text" or NAME: text up to a comma or a
 # bracket

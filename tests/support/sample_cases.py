@@ -44,8 +44,14 @@ GPU_CASE = replace(
 
 
 def case_row(**values: Any) -> dict[str, Any]:
-    """A row with these values; all others are null."""
-    return dict.fromkeys(column.name for column in CASES) | values
+    """A row with these values; all others that may be are null."""
+    names: dict[str, Any] = {
+        "benchmark": "p2p_latency",
+        "backend": "gloo",
+        "layout": "1x2",
+        "message_bytes": 8,
+    }
+    return dict.fromkeys(column.name for column in CASES) | names | values
 
 
 RUN = {

@@ -457,7 +457,7 @@ MINE = "# @package benchmarks.mine\n_target_: {}\n"
         ("# @package benchmarks.mine\nfoo: 1\n", "has no _target_"),
         ("_target_: commbench.benchmarks.all_reduce.AllReduce\n", "# @package benchmarks.NAME"),
         ("_target_: [\n", "line 2"),
-        ("\tx: 1\n", "found character '\\t'"),
+        ("\tx: 1\n", "found character that cannot start any token"),
     ],
 )
 def test_a_broken_file_of_the_user_is_refused(text: str, message: str, refused: Refused) -> None:

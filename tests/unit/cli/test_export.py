@@ -37,6 +37,14 @@ def case(case_id: str, **more: Any) -> dict[str, Any]:
         "started_at": STARTED,
         "warnings": [],
         "env": {},
+        "benchmark": "p2p_latency",
+        "backend": "gloo",
+        "layout": "1x2",
+        "engine": "python",
+        "timing": "quick",
+        "sync": "none",
+        "cache": "warm",
+        "elements": 2,
     }
     return case_row(**values, message_bytes=8) | more
 

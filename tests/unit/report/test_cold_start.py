@@ -61,7 +61,7 @@ def series(
 
 def stored(folder: Path, samples: dict[str, Any], **more: Any) -> pd.Series[Any]:
     """The row of a run of one case."""
-    texts = {column.name: "x" for column in CASES if column.kind == "text"}
+    texts = {column.name: "x" for column in CASES if column.kind == "text"} | {"layout": "1x2"}
     case = case_row(**texts) | {
         "run_id": "r",
         "case_id": "a",

@@ -77,7 +77,9 @@ def test_a_heading_names_what_varies_and_the_preface_the_rest() -> None:
     assert heading(rows[1:], rows, "their_b", ()) == "# b, as their_b: layout 1x2, window 64"
     assert heading(rows[1:], rows, "their_b", ("window",)) == "# b, as their_b: layout 1x2"
     assert preface(LABELLED, rows, "them")[0].endswith("in the columns of them: run r, label x")
-    assert preface(LABELLED, rows, "them")[2:] == ["# wherever it applies: cache warm"]
+    assert preface(LABELLED, rows, "them")[2:] == [
+        "# wherever it applies: backend gloo, cache warm"
+    ]
 
 
 def test_a_run_that_went_on_says_what_is_missing() -> None:
