@@ -37,8 +37,8 @@ from .all_to_all import AllToAll
 from .broadcast import Broadcast
 from .p2p_bandwidth import P2PBandwidth
 from .p2p_latency import P2PLatency
+from .placed_operations import IN_PLACE, placed_operation
 from .reduce_scatter import ReduceScatter
-from .replay_parts import IN_PLACE, placed_operation
 
 GROUP_BENCHMARKS: Mapping[str, Benchmark] = {
     each.name: each

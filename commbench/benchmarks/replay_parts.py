@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from commbench.core.payload import DTYPES, SHARED, message
@@ -28,6 +28,7 @@ from .barrier import Barrier
 from .broadcast import Broadcast
 from .collective import DATA, SOURCE, Collective
 from .gather import Gather
+from .placed_operations import IN_PLACE, placed_operation
 from .reduce import Reduce
 from .streamed_operations import (
     StreamedAllToAll,
@@ -40,7 +41,6 @@ from .streamed_operations import (
 REPEATABLE: ReductionName = "max"
 # types that no buffer has, as bytes that are moved unseen
 STAND_IN = {1: "uint8", 2: "bfloat16", 4: "int32", 8: "int64", 16: "int64"}
-IN_PLACE = ("all_reduce", "reduce")  # the only form that all libraries have
 
 
 class Transfer(Collective):
@@ -189,16 +189,6 @@ class Part:
             return replace(view, buffer=names[view.buffer], count=view.count_in(specs[view.buffer]))
 
         return placed_operation(step, placed_view, self.ranks)
-
-
-def placed_operation(step: Any, placed_view: Callable[[View], View], ranks: Sequence[int]) -> Any:
-    """The operation with other views, of the group of these ranks of the layout. Messages need no
-    group, so their peers become ranks of the layout."""
-    values = {field.name: getattr(step, field.name) for field in fields(step)}
-    views = {name: placed_view(view) for name, view in values.items() if isinstance(view, View)}
-    if isinstance(step, Send | Recv):
-        return replace(step, peer=ranks[step.peer], **views)
-    return replace(step, **views)
 
 
 def _buffer_dtype(name: str | None) -> str:

@@ -17,6 +17,7 @@ from commbench.config.settings import Job
 from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.secrets import recorded_override
+from commbench.core.terminal import print_error
 from commbench.core.units import format_seconds, plural
 from commbench.core.variables import Case
 from commbench.launchers.registry import detect
@@ -26,7 +27,6 @@ from commbench.report.compare import PAYLOAD
 from commbench.report.compare_text import AB_FILE, AB_SIDES, launches_text
 from commbench.report.difference import launches_needed
 from commbench.results.run_folder import new_folder, write_json
-from commbench.world.output import print_error
 
 from . import run
 from .compare import compare_command, failures_of

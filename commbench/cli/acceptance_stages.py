@@ -15,14 +15,13 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.secrets import recorded_override
 from commbench.core.states import Stage
-from commbench.core.terminal import Terminal, first_line
+from commbench.core.terminal import Terminal, first_line, print_error
 from commbench.hardware import network
 from commbench.report.node_verdicts import read_acceptance
 from commbench.results.bad_nodes import LEAST_NODES
 from commbench.results.load import find_runs
 from commbench.results.run_folder import file_bytes, new_folder, read_record, write_json
 from commbench.world.launch import CONFIG_DIR, SWEEP
-from commbench.world.output import print_error
 
 ACCEPTANCE_FILE = "acceptance.json"
 RAILS: Stage = "rails"

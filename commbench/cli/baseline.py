@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from commbench.core.errors import ConfigError
-from commbench.core.terminal import TableColumn, Terminal, printable, table_text
+from commbench.core.terminal import TableColumn, Terminal, print_error, printable, table_text
 from commbench.core.units import plural
 from commbench.results.baseline_store import check_store, healthy_launches, store_keys, stored_runs
-from commbench.world.output import print_error
 from commbench.writers.baseline_writer import add_runs
 
 from .options import CommandParser

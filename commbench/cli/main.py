@@ -22,10 +22,11 @@ from commbench.core.errors import (
     no_permission,
     process_limit,
 )
+from commbench.core.terminal import print_error
 from commbench.launchers.registry import detect, likely_launcher, settle_world
 from commbench.results.run_folder import is_utf8
 from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
-from commbench.world.output import print_error, relay_marks
+from commbench.world.output import relay_marks
 from commbench.world.printing import print_safely
 from commbench.world.signals import SIGNAL_STATUS
 

@@ -29,7 +29,7 @@ from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.states import status_of_run
-from commbench.core.terminal import Terminal, printable
+from commbench.core.terminal import Terminal, print_error, printable
 from commbench.launchers.registry import launcher_of, mpi_library, own_variables
 from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.results.columns import UNFINISHED
@@ -46,7 +46,6 @@ from commbench.world import launch
 from commbench.world.exit_protocol import end_interrupted, has_launches_left
 from commbench.world.folder_lock import locked
 from commbench.world.launch import CONFIG_DIR, SWEEP, exported
-from commbench.world.output import print_error
 from commbench.world.printing import print_safely
 from commbench.world.rank_server import rest_rank_server, stop_rank_server
 from commbench.world.recovery import FINISHED, Resume, count_suspect

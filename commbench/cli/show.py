@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from commbench.core.errors import ConfigError, Unreadable
-from commbench.core.states import case_status, status_of_run
+from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import (
     GAP,
     UNLIMITED_WIDTH,
@@ -22,7 +22,7 @@ from commbench.core.terminal import (
 from commbench.core.units import format_number, natural_key, plural, value_text
 from commbench.core.variables import TABLE, is_number
 from commbench.report.fit import FAMILY_VARIABLES, OF_BACKEND, by_window, varying
-from commbench.results.columns import Row, hashable, row_order
+from commbench.results.columns import hashable, row_order
 from commbench.results.flags import DOUBT_MARK, different_bindings, doubts_of
 from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.run_folder import resume_command

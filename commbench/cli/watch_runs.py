@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from commbench.core.states import Row
+from commbench.core.terminal import print_error
 from commbench.results.baseline_store import HealthyLaunch, day_of, launches_of, stored_runs
-from commbench.results.columns import Row
 from commbench.results.load import find_runs
 from commbench.results.watch_state import WatchState
-from commbench.world.output import print_error
 from commbench.writers.baseline_writer import add_runs, is_healthy, set_aside
 
 from .watch_suite import WatchOptions

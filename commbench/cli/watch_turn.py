@@ -16,6 +16,7 @@ from typing import Any
 from commbench.config.compose import quoted_path
 from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
+from commbench.core.states import Row
 from commbench.core.terminal import Terminal, paragraphs
 from commbench.core.units import format_factor, format_seconds, plural
 from commbench.core.variables import Case
@@ -39,7 +40,7 @@ from commbench.results.baseline_store import (
     store_key,
     stored_runs,
 )
-from commbench.results.columns import Row, case_text
+from commbench.results.columns import case_text
 from commbench.results.load import find_runs, load_run, read_rows, row_dicts
 from commbench.results.run_folder import new_folder, replace_file
 from commbench.results.watch_state import (

@@ -356,7 +356,7 @@ Entry = tuple[Mapping[str, Any], Mapping[str, NDArray[Any]], Mapping[str, NDArra
 
 
 class Writer(Protocol):
-    """One output format. Only rank 0 has writers."""
+    """One output format. Only rank 0 has writers. One that prints for people has `is_console`."""
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None: ...
 

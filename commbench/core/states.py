@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+Row = Mapping[str, Any]  # of a table, by column
 CaseStatus = Literal["ok", "skipped", "failed", "invalid"]
 RunStatus = Literal["running", "done", "broken", "interrupted"]
 # late: of sync=window, a rank began after the agreed instant; check: untimed
 Phase = Literal["connect", "warmup", "measure", "late", "check"]
+PHASES: tuple[Phase, ...] = ("connect", "warmup", "measure")
 FinalReason = Literal[
     "ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped"
 ]

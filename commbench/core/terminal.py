@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -216,3 +217,9 @@ def _fitting_widths(
 def paragraphs(texts: Iterable[str], terminal: Terminal) -> str:
     """Each text as a paragraph on a line of its own."""
     return "\n".join(terminal.paragraph(text) for text in texts)
+
+
+def print_error(text: str, below: Sequence[str] = ()) -> None:
+    """Print a line on stderr as commbench's own, and what belongs below it."""
+    lines = [f"commbench: {printable(text)}", *(f"  {printable(line)}" for line in below)]
+    print("\n".join(lines), file=sys.stderr, flush=True)

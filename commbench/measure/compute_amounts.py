@@ -9,9 +9,8 @@ from typing import get_args
 
 from commbench.core.case import Planned
 from commbench.core.overlap import compute_time_ns, sibling
-from commbench.core.states import case_status
+from commbench.core.states import Row, case_status
 from commbench.core.variables import Case, Overlap, Timed
-from commbench.results.columns import Row
 
 UnitSeconds = Mapping[str, float]  # by `unit_name`
 

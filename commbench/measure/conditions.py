@@ -14,9 +14,8 @@ from commbench.config.settings import Settings
 from commbench.core.case import CaseGroup, Planned, World
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control
-from commbench.core.terminal import first_line
+from commbench.core.terminal import first_line, print_error
 from commbench.hardware import resource_limits
-from commbench.world.output import print_error
 
 from .calibration import (
     call_overheads_s,

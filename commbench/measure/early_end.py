@@ -19,10 +19,10 @@ from typing import Any
 from commbench.core.case import World
 from commbench.core.errors import Missing, StoreLost, WorldBroken, process_limit
 from commbench.core.protocols import Communicator
+from commbench.core.terminal import print_error
 from commbench.results.run_folder import how_to_finish
 from commbench.world.exit_protocol import Notify, process_text, report_reason, whom_to_notify
 from commbench.world.heartbeat import VERDICT_S, Heartbeat
-from commbench.world.output import print_error
 from commbench.world.signals import SAVE_S, RunEnder
 from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commbench.config.settings import Expectation
-from commbench.core.states import case_status
-from commbench.results.columns import Row, case_text, interval_ends
+from commbench.core.states import Row, case_status
+from commbench.results.columns import case_text, interval_ends
 
 MOST_MISSED = 3  # cases that are named in the line of a bound
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}

@@ -12,7 +12,7 @@ from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout, Pair
-from commbench.core.states import case_status
+from commbench.core.states import Row, case_status
 from commbench.results.bad_nodes import (
     LEAST_NODES,
     Cluster,
@@ -21,7 +21,6 @@ from commbench.results.bad_nodes import (
     SearchRule,
     evidence_of,
 )
-from commbench.results.columns import Row
 from commbench.results.node_rounds import Round, next_round, random_rounds
 from commbench.results.suspect_table import Places, Search
 

@@ -22,7 +22,7 @@ from commbench.core.case import World
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Control
 from commbench.core.secrets import recorded_override
-from commbench.core.terminal import TableColumn, Terminal, printable, table_text
+from commbench.core.terminal import TableColumn, Terminal, print_error, printable, table_text
 from commbench.core.units import format_ranges
 from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
@@ -32,7 +32,6 @@ from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.fact_scopes import is_unknown, scope_of
 from commbench.results.run_folder import new_folder
 from commbench.world.folder_lock import lock_folder
-from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, Resume
 from commbench.world.rendezvous import meeting_host
 

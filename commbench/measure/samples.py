@@ -13,7 +13,6 @@ from commbench.core.case import Planned
 
 from .statistics import Series
 
-PHASES = ("connect", "warmup", "measure")
 # phase of measured repetitions that a rank began after the agreed instant; in no statistic
 LATE = "late"
 NS_PER_S = 1e9

@@ -22,18 +22,17 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.program import Group
 from commbench.core.protocols import Communicator, Control
-from commbench.core.terminal import Terminal
+from commbench.core.states import Row
+from commbench.core.terminal import Terminal, print_error
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
 from commbench.launchers.join import join_world
 from commbench.launchers.slurm_switches import slurm_switches
-from commbench.results.columns import Row
 from commbench.results.node_rounds import Round
 from commbench.results.run_folder import read_record
 from commbench.results.suspect_table import Search
 from commbench.world.exit_protocol import process_text
 from commbench.world.heartbeat import Heartbeat, Progress
-from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
 from commbench.world.rendezvous import bind_rank, check_layouts
 from commbench.world.signals import SIGNAL_STATUS, RunEnder

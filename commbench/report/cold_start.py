@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.states import PHASES
 from commbench.core.units import format_bytes, format_seconds
 from commbench.core.variables import MAPS
-from commbench.measure.samples import PHASES
 from commbench.results.columns import VARIABLES, hashable
 from commbench.results.load import Paths, counting_ranks, read_rows, row_dicts
 

@@ -15,19 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commbench.core.errors import ConfigError
-from commbench.core.states import case_status
+from commbench.core.states import Row, case_status
 from commbench.core.terminal import first_line
 from commbench.core.units import value_text
 from commbench.core.variables import BY_NAME, NAMES, SIZES, brought_along
 from commbench.measure.statistics import Series
-from commbench.results.columns import (
-    SCHEMA_VERSION,
-    VARIABLES,
-    Row,
-    arrow_schema,
-    case_text,
-    grouped,
-)
+from commbench.results.columns import SCHEMA_VERSION, VARIABLES, arrow_schema, case_text, grouped
 from commbench.results.launches import launch_medians
 from commbench.results.load import (
     RUNS,

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench.core.errors import CommbenchError
+from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import format_factor, plural
 from commbench.core.variables import NAMES, SIZES
-from commbench.results.columns import Row, case_text
+from commbench.results.columns import case_text
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.launches import launch_medians
 from commbench.results.load import Paths, flat_paths, row_dicts

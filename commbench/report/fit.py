@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError
-from commbench.core.states import case_status, interval_of
+from commbench.core.states import Row, case_status, interval_of
 from commbench.core.units import natural_key
 from commbench.core.variables import MAPS, NAMES, SHOWN, SIZES, brought_along
-from commbench.results.columns import Row, grouped, hashable
+from commbench.results.columns import grouped, hashable
 from commbench.results.launches import launch_medians
 from commbench.results.load import row_dicts
 

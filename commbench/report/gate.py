@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from commbench.core.errors import ConfigError
-from commbench.core.states import case_status
+from commbench.core.states import Row, case_status
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.core.variables import is_usual
 from commbench.results.baseline_store import (
@@ -41,7 +41,7 @@ from commbench.results.baseline_store import (
     store_keys,
     stored_runs,
 )
-from commbench.results.columns import Row, case_text, grouped, row_order
+from commbench.results.columns import case_text, grouped, row_order
 from commbench.results.flags import warnings_of
 from commbench.results.launches import FEW_LAUNCHES
 from commbench.results.load import row_dicts

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from commbench.core.layout import Layout
-from commbench.core.states import STAGES, Stage, case_status, status_of_run
+from commbench.core.states import STAGES, Row, Stage, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_number, plural
 from commbench.core.variables import NAMES
 from commbench.results.bad_nodes import LEAST_NODES, Decision
-from commbench.results.columns import Row, case_text, grouped, hashable
+from commbench.results.columns import case_text, grouped, hashable
 from commbench.results.fact_scopes import MISSING, scope_of
 from commbench.results.flags import warnings_of
 from commbench.results.load import Paths, frame_of, read_cases, row_dicts

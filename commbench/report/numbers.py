@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from commbench.core.states import Row
 from commbench.core.units import format_number, natural_key, plural
-from commbench.results.columns import Row, interval_ends, level_mark, level_of
+from commbench.results.columns import interval_ends, level_mark, level_of
 from commbench.results.flags import DOUBT_MARK, doubts_of
 
 from .combined import CombinedCases

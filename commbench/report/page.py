@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from commbench.core.states import Row
 from commbench.core.units import format_seconds
-from commbench.results.columns import Row
 from commbench.results.group_gains import GAIN_HEADS, GAIN_MEANING
 from commbench.results.load import row_dicts
 from commbench.results.overlaps import OVERLAP_HEADS, OVERLAP_MEANING

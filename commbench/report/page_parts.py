@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
+from commbench.core.states import Row
 from commbench.core.units import format_number, format_seconds, natural_key, value_text
 from commbench.core.variables import SHOWN, brought_along
-from commbench.results.columns import Row, grouped
+from commbench.results.columns import grouped
 from commbench.results.flags import doubts_of
 
 from .combined import CombinedCases

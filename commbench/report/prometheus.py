@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from commbench.core.states import Row
 from commbench.core.units import value_text
 from commbench.core.variables import NAMES
-from commbench.results.columns import Row, hashable
+from commbench.results.columns import hashable
 from commbench.results.watch_state import UPGRADED, WATCH_VERDICTS, WatchVerdict
 
 CASE_LABELS = ("backend", "benchmark", "layout", "dtype", "message_bytes")  # of every case

@@ -17,8 +17,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
+from commbench.core.states import Row
 from commbench.core.units import format_bytes, format_number, format_seconds
-from commbench.results.columns import Row
 from commbench.results.flags import warnings_of
 from commbench.results.load import row_dicts
 from commbench.results.slow_pairs import UNUSABLE

@@ -7,10 +7,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from commbench.core.states import case_status
+from commbench.core.states import Row, case_status
 from commbench.core.units import format_seconds
 from commbench.core.variables import Splits
-from commbench.results.columns import Row
 from commbench.workloads.scaling import (
     ScaledWorkload,
     first_alike,

@@ -10,8 +10,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from commbench.core.layout import Layout
+from commbench.core.states import Row
 from commbench.core.units import about_bytes, format_factor, format_ranges, format_seconds
-from commbench.results.columns import Row, grouped
+from commbench.results.columns import grouped
 from commbench.results.load import row_dicts
 from commbench.results.run_folder import mapping_or_empty
 from commbench.workloads.named_workload import workload_named

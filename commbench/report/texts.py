@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from commbench.core.states import Row
 from commbench.core.units import (
     about_bytes,
     format_bytes,
@@ -14,7 +15,6 @@ from commbench.core.units import (
     value_text,
 )
 from commbench.core.variables import TABLE
-from commbench.results.columns import Row
 
 MOST_LIMITS = 3  # that a text names
 NO_VALUE: tuple[Any, ...] = (None, "", {})

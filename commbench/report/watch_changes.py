@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from commbench.core.states import CaseStatus, case_status
+from commbench.core.states import CaseStatus, Row, case_status
 from commbench.results.baseline_store import HealthyLaunch, launches_of
-from commbench.results.columns import Row
 from commbench.results.watch_state import CHANGE_VERDICTS, KnownChange, WatchVerdict
 
 from .change_point import LastingChange, last_change, lasting_change

@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from commbench.core.errors import Unreadable
 from commbench.core.states import (
     FinalReason,
+    Row,
     UnfinishedReason,
     case_status,
     interval_of,
@@ -28,7 +29,6 @@ from commbench.core.states import (
 from commbench.core.units import format_bytes, format_number, natural_key, short_pairs
 from commbench.core.variables import BY_NAME, NAMES, TABLE, VariableKind, is_required
 
-Row = Mapping[str, Any]  # of a table, by column
 GroupItem = TypeVar("GroupItem")
 GroupKey = TypeVar("GroupKey", bound=Hashable)
 ColumnKind = Literal[VariableKind, "number", "texts", "numbers", "time"]

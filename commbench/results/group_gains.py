@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from commbench.core.errors import ConfigError
 from commbench.core.group_operations import GroupOperations, parse_group_operations
+from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_bytes, format_number
 
-from .columns import Row, grouped, of_same_run
+from .columns import grouped, of_same_run
 from .intervals import Bounded, bounded, median_of_row, quotient
 
 GAIN_HEADS = (

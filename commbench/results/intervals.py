@@ -6,10 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
-from commbench.core.states import case_status
+from commbench.core.states import Row, case_status
 from commbench.core.units import format_number
-
-from .columns import Row
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.variables import SHOWN, is_usual
 
-from .columns import Row, case_text, grouped, of_same_run
+from .columns import case_text, grouped, of_same_run
 from .intervals import Bounded, bounded, median_of_row, quotient
 
 OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in

@@ -27,11 +27,11 @@ from typing import Any, Literal
 import numpy as np
 
 from commbench.core.layout import Layout, Pair, pairs_text
-from commbench.core.states import case_status
+from commbench.core.states import Row, case_status
 from commbench.core.units import format_bytes, format_factor, format_seconds, value_text
 from commbench.core.variables import MAPS, SIZES
 
-from .columns import VARIABLES, Row, hashable
+from .columns import VARIABLES, hashable
 from .flags import warnings_of
 
 FACTOR = 1.2

@@ -83,11 +83,12 @@ from commbench.core.errors import (
     WorldBroken,
 )
 from commbench.core.states import RunStatus, status_of_run
+from commbench.core.terminal import print_error
 from commbench.hardware.mpi_library import give_up
 from commbench.results.run_folder import exists, read_record, record_problem, write_json
 
 from .launcher_log import log_text
-from .output import LOG, print_error
+from .output import LOG
 from .printing import LAST_TEXT_S, finish_printing
 from .recovery import case_in_flight
 from .signals import SIGNAL_STATUS

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commbench.core.errors import ConfigError
-
-from .output import print_error
+from commbench.core.terminal import print_error
 
 LOCK_FILE = "lock"  # names the host and process id of its holder
 HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)

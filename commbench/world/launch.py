@@ -14,10 +14,11 @@ from commbench.config.settings import Job
 from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher
 from commbench.core.secrets import MASK, recorded_override
+from commbench.core.terminal import print_error
 from commbench.hardware.machine_facts import is_recorded
 
 from .exit_protocol import FOLDER, JOB, REASON, RESUME, reopen, run_status
-from .output import LOG, Output, print_error
+from .output import LOG, Output
 from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, rest_rank_server
 from .recovery import Resume
 from .supervisor import LaunchedWorld, RunningWorld, supervise

@@ -23,11 +23,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from commbench.core.states import case_status
+from commbench.core.states import Row, case_status
 from commbench.core.terminal import TERMINAL, Terminal, printable
 from commbench.core.units import format_seconds
 from commbench.core.variables import Case
-from commbench.results.columns import UNFINISHED, Row, case_text
+from commbench.results.columns import UNFINISHED, case_text
 
 from .printing import SafeStream
 
@@ -159,12 +159,6 @@ def bar_or_none() -> Bar | None:
     )
     dumb = os.environ.get("TERM", "dumb") == "dumb"
     return None if terminal.width is None or dumb else Bar(terminal.width)
-
-
-def print_error(text: str, below: Sequence[str] = ()) -> None:
-    """Print a line on stderr as commbench's own, and what belongs below it."""
-    lines = [f"commbench: {printable(text)}", *(f"  {printable(line)}" for line in below)]
-    print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 # ---------------------------------------------------------------- on rank 0

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import psutil
 
 from commbench.core.errors import WorldBroken
+from commbench.core.terminal import print_error
 from commbench.hardware import resource_limits
 from commbench.hardware.sources import MASKED
 from commbench.results.run_folder import exists, read_record
@@ -39,7 +40,7 @@ from .exit_protocol import (
     process_text,
 )
 from .heartbeat import STOPPED, stat_fields
-from .output import LOG, Output, print_error
+from .output import LOG, Output
 from .signals import SAVE_S, SIGNAL_STATUS, die_with_parent
 
 # pidfd_info of linux/pidfd.h (Linux 6.15): how a process ended, also for those that are not its

@@ -10,18 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
 from commbench.core.layout import Layout
-from commbench.core.states import case_status, status_of_run
+from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_number, plural, short_pairs
 from commbench.core.variables import SHOWN, is_number, is_usual
 from commbench.results.columns import (
     INTERRUPTED,
-    Row,
     case_text,
     level_mark,
     level_of,
@@ -130,6 +129,8 @@ CONSOLE_CELLS: dict[str, ConsoleCell] = {
 class Console:
     """A Writer that prints the table of the run at its end. On a terminal a first pass that took
     long is shown until then."""
+
+    is_console: ClassVar[bool] = True
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         self._run = run

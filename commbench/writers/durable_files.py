@@ -14,9 +14,9 @@ from pathlib import Path
 
 from commbench.core.errors import WorldBroken
 from commbench.core.states import RunStatus
+from commbench.core.terminal import print_error
 from commbench.core.units import format_bytes, format_seconds
 from commbench.results.run_folder import replace_file
-from commbench.world.output import print_error
 
 BOUND_BYTES = 256 << 20  # of what waits in memory
 DISK_RETRY_S = 0.5  # between two cases, where every file waits for a full disk

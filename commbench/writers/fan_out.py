@@ -12,10 +12,9 @@ from typing import Any
 from commbench.core.errors import Unsaved
 from commbench.core.protocols import Entry, TogetherWriter, Writer
 from commbench.core.states import status_of_run
+from commbench.core.terminal import print_error
 from commbench.results.run_folder import write_json
-from commbench.world.output import print_error
 
-from .console import Console
 from .parquet import Parquet
 
 
@@ -37,10 +36,10 @@ class FanOut:
     def storing(cls, writers: Sequence[Writer]) -> FanOut:
         """Adds parquet and run.json to formats for other programs (osu, jsonl), so that such a run
         can be shown, reported and resumed; with the console alone nothing is stored."""
-        kinds = {type(writer) for writer in writers}
-        if Parquet in kinds or kinds == {Console}:
+        prints = [getattr(writer, "is_console", False) for writer in writers]
+        if all(prints) or any(isinstance(writer, Parquet) for writer in writers):
             return cls(writers)
-        return cls([Parquet(), *writers], names_folder=Console not in kinds)
+        return cls([Parquet(), *writers], names_folder=not any(prints))
 
     def begin(self, run: Mapping[str, Any]) -> None:
         """Raises WorldBroken or OSError."""

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from commbench.core.states import case_status, status_of_run
+from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import Terminal
 from commbench.core.units import format_bytes, plural
-from commbench.results.columns import UNFINISHED, Row, interval_meaning
+from commbench.results.columns import UNFINISHED, interval_meaning
 from commbench.results.flags import (
     BOUND,
     DOUBT_MARK,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from commbench.core.states import case_status
-from commbench.results.columns import Row
+from commbench.core.states import Row, case_status
 
 from .table import Listing, comment, flag_lines, number, status_line
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from commbench.core.states import case_status
+from commbench.core.states import Row, case_status
 from commbench.core.units import format_bytes, format_factor
-from commbench.results.columns import Row
 
 from .table import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
 

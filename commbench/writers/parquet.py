@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from commbench.core.errors import Unsaved
 from commbench.core.protocols import Entry
 from commbench.core.states import status_of_run
-from commbench.core.terminal import first_line
+from commbench.core.terminal import first_line, print_error
 from commbench.results.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_current_columns
 from commbench.results.run_folder import PARTS, RECORD, exists, json_text, publish, write_json
-from commbench.world.output import print_error
 
 from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_s
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.layout import Pair, pairs_text
-from commbench.core.states import case_status, status_of_run
+from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
 from commbench.core.units import (
     format_bytes,
@@ -26,7 +26,7 @@ from commbench.core.units import (
     value_text,
 )
 from commbench.core.variables import SIZES
-from commbench.results.columns import VARIABLES, Row, grouped
+from commbench.results.columns import VARIABLES, grouped
 from commbench.results.slow_pairs import MATRIX_VARIABLES, Matrix
 
 # so that a table is complete when it is cut out

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 
+from commbench.core.states import Row
 from commbench.measure.visits import Visit, estimate
 from commbench.report.replay_causes import (
     Cause,
@@ -18,7 +19,6 @@ from commbench.report.replay_causes import (
     measured_seconds,
     replay_times,
 )
-from commbench.results.columns import Row
 from commbench.workloads.generators import generate
 
 LAYERS = 3
