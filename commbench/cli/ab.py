@@ -25,8 +25,8 @@ from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.measure.plan import duration_s
 from commbench.report.compare import PAYLOAD
 from commbench.report.compare_text import AB_FILE, AB_SIDES, launches_text
-from commbench.report.difference import launches_needed
 from commbench.results.run_folder import new_folder, write_json
+from commbench.stats.difference import launches_needed
 
 from . import run
 from .compare import compare_command, failures_of

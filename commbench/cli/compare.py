@@ -30,7 +30,7 @@ from commbench.report.compare_text import (
     side_lines,
     unjoined,
 )
-from commbench.report.difference import ALPHA, GOOD_LAUNCHES, launches_needed
+from commbench.stats.difference import ALPHA, GOOD_LAUNCHES, launches_needed
 
 from .options import CommandParser, check_file, percent, whole_number
 

@@ -24,13 +24,13 @@ from commbench.core.units import (
     plural,
 )
 from commbench.report.best import THIS_RUN, UNDECIDED
-from commbench.report.difference import Measured, differ
 from commbench.report.fit import FAMILY_VARIABLES, answerable, families, ignored, varying
 from commbench.report.predict import EXTRAPOLATED, OPERATION, TrainingStep, predict, step_of
 from commbench.report.predict_job import predict_job
 from commbench.results.columns import grouped, interval_meaning
-from commbench.results.launches import FEW_LAUNCHES
 from commbench.results.load import plain, read_rows, row_dicts
+from commbench.stats.difference import Measured, differ
+from commbench.stats.launches import FEW_LAUNCHES
 from commbench.workloads.named_workload import source_of
 
 from .options import CommandParser

@@ -16,9 +16,9 @@ from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.states import CaseStatus, Phase, case_status
 from commbench.launchers.registry import allowed, detect
 from commbench.measure.expectations import Verdict
-from commbench.measure.statistics import Series
 from commbench.results.columns import UNFINISHED
 from commbench.results.load import counting_ranks, frame_of, load_run, read_rows, run_tables
+from commbench.stats.series import Series
 from commbench.world.exit_protocol import FOLDER, JOB, RESUME, leave_status
 from commbench.world.folder_lock import lock_folder, unlock_all
 from commbench.world.launch import CONFIG_DIR, SWEEP

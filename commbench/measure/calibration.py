@@ -20,9 +20,9 @@ from commbench.core.protocols import Communicator, Runner
 from commbench.core.variables import Mode, Overlap, TimingMode
 from commbench.engines.lowered import Lowered, PythonRunner, now_ns
 from commbench.hardware import nvml
+from commbench.stats.series import Series
 
 from .compute_amounts import unit_name
-from .statistics import Series
 
 CALL_REPETITIONS = 200
 COPY_REPETITIONS = 20

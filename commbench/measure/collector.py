@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.case import Planned
+from commbench.stats.series import Series
 
 from .samples import NS_PER_S, Block, Counts, counted_rows, deciding_rows
-from .statistics import Series
 
 # of all ranks, 64 MB; beyond it only the deciding rank of each repetition, and quantiles
 RAW_STAMPS = 4_000_000

@@ -13,6 +13,7 @@ from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.config.settings import Settings, Timing
 from commbench.core.case import Benchmark, CaseGroup, World
 from commbench.core.protocols import Communicator, Control
+from commbench.stats.series import Series, median_interval
 from commbench.world.heartbeat import Progress
 
 from .calibration import copy_times
@@ -20,7 +21,6 @@ from .case import CaseVisit
 from .plan import PlanFacts, plan
 from .preflight import MEETING_S
 from .samples import Samples
-from .statistics import Series, median_interval
 from .time_limits import case_deadline_s
 from .visit_setup import VisitSetup
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.case import Planned
-
-from .statistics import Series
+from commbench.stats.series import Series
 
 # phase of measured repetitions that a rank began after the agreed instant; in no statistic
 LATE = "late"

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.results.columns import INTERRUPTED
+from commbench.stats.series import Series
 
 from .blocks import Blocks
 from .collector import SampleCollector
 from .samples import LATE, Counts, Samples
-from .statistics import Series
 from .strategies import NextBlock, TimingStrategy
 from .time_limits import samples_per_stamp
 from .visit_setup import VisitSetup

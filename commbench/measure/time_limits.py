@@ -13,8 +13,8 @@ import numpy as np
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.results.columns import INTERRUPTED
+from commbench.stats.series import SMALLEST_INTERVAL, Series, half_width, steady
 
-from .statistics import SMALLEST_INTERVAL, Series, half_width, steady
 from .visits import CaseRecord, Visit, estimate
 
 BLOCK_S = 0.5  # the longest time without a decision

@@ -18,10 +18,7 @@ import numpy as np
 from commbench.core.case import Planned
 from commbench.core.units import format_seconds
 from commbench.results.columns import INTERRUPTED
-from commbench.world.recovery import EarlierVisits
-
-from .samples import Block, RowTimes, Samples
-from .statistics import (
+from commbench.stats.series import (
     NOISY,
     Z95,
     Series,
@@ -35,6 +32,9 @@ from .statistics import (
     summarise,
     tukey_outliers,
 )
+from commbench.world.recovery import EarlierVisits
+
+from .samples import Block, RowTimes, Samples
 
 REPETITIONS = "repetitions"
 VISITS = "visits"

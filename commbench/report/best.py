@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commbench.core.errors import ConfigError
-from commbench.core.units import format_factor, format_seconds, plural, value_text
-from commbench.core.variables import brought_along
-from commbench.results.columns import grouped, level_mark
-from commbench.results.launches import FEW_LAUNCHES
-
-from .difference import Measured, differ
-from .fit import FAMILY_VARIABLES, Family, answerable, distinguishing, families, key, varying
-from .texts import (
+from commbench.core.texts import (
     NO_VALUE,
     interval_text,
     microseconds_text,
     setting_text,
     setting_texts,
 )
+from commbench.core.units import format_factor, format_seconds, plural, value_text
+from commbench.core.variables import brought_along
+from commbench.results.columns import grouped, level_mark
+from commbench.stats.difference import Measured, differ
+from commbench.stats.launches import FEW_LAUNCHES
+
+from .fit import FAMILY_VARIABLES, Family, answerable, distinguishing, families, key, varying
 
 if TYPE_CHECKING:
     import pandas as pd

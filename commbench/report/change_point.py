@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commbench.measure.statistics import Series
 from commbench.results.baseline_store import HealthyLaunch
+from commbench.stats.difference import mann_whitney
+from commbench.stats.series import Series
 
-from .difference import mann_whitney
 from .prediction import predictions
 
 MOST_SEARCHED = 500  # runs; before them nothing is looked for

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from commbench.core.texts import FIRST, name_of, size_text
 from commbench.core.units import about_bytes, format_seconds, value_text
 from commbench.core.variables import MAPS
 from commbench.results.columns import GOOD_LEVEL, grouped, table_level
-from commbench.results.launches import launch_medians
 from commbench.results.load import row_dicts
+from commbench.stats.launches import launch_medians
 
 from .best import UNDECIDED, Best, best_backends_and_layouts
 from .crossover import sentences
@@ -26,7 +27,6 @@ from .fit import (
     families,
     pieces,
 )
-from .texts import FIRST, name_of, size_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,9 +19,7 @@ from commbench.core.states import Row, case_status
 from commbench.core.terminal import first_line
 from commbench.core.units import value_text
 from commbench.core.variables import BY_NAME, NAMES, SIZES, brought_along
-from commbench.measure.statistics import Series
 from commbench.results.columns import SCHEMA_VERSION, VARIABLES, arrow_schema, case_text, grouped
-from commbench.results.launches import launch_medians
 from commbench.results.load import (
     RUNS,
     Damaged,
@@ -33,9 +31,11 @@ from commbench.results.load import (
     table_of,
 )
 from commbench.results.run_folder import publish
+from commbench.stats import difference
+from commbench.stats.difference import NOISE_LAUNCHES, launches_needed
+from commbench.stats.launches import launch_medians
+from commbench.stats.series import Series
 
-from . import difference
-from .difference import NOISE_LAUNCHES, launches_needed
 from .fit import OF_BACKEND
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def compare(
 
     ratio: time of NEW / time of BASE, above 1 is slower. verdict: FASTER or SLOWER where the
     interval is beyond 1 + delta, SAME where it is within, else UNDECIDED (the rule:
-    commbench/report/difference.py); null with fewer launches than any verdict takes.
+    commbench/stats/difference.py); null with fewer launches than any verdict takes.
     missing_launches: how many more launches per side a verdict needs, where there is none a certain
         one; null for more than 100.
     p_value: Mann-Whitney on launch medians, paired the signed-rank test; p_holm: the same,

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 from commbench.core.errors import CommbenchError
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
+from commbench.core.texts import microseconds_text
 from commbench.core.units import format_factor, plural
 from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import case_text
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
-from commbench.results.launches import launch_medians
 from commbench.results.load import Paths, flat_paths, row_dicts
+from commbench.stats.difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_needed
+from commbench.stats.launches import launch_medians
 
 from .compare import (
     DELTA,
@@ -35,9 +37,7 @@ from .compare import (
     read_side,
     variable_text,
 )
-from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_needed
 from .machines import nodes_of
-from .texts import microseconds_text
 
 if TYPE_CHECKING:
     import pandas as pd

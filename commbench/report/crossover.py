@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.texts import setting_texts
 from commbench.core.units import about_bytes, format_bytes
-from commbench.results.launches import FEW_LAUNCHES
+from commbench.stats.launches import FEW_LAUNCHES
 
 from .best import (
     THIS_RUN,
@@ -29,7 +30,6 @@ from .best import (
     shared_variables,
 )
 from .fit import varying
-from .texts import setting_texts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,8 +12,8 @@ import numpy as np
 
 from commbench.core.errors import CommbenchError
 from commbench.core.terminal import first_line
-from commbench.measure.statistics import Series
 from commbench.results.load import frame_of, run_tables
+from commbench.stats.series import Series
 
 from .cold_start import cold_start, counted_times, intervals_of
 from .summary import Results

@@ -25,10 +25,9 @@ from commbench.core.states import Row, case_status, interval_of
 from commbench.core.units import natural_key
 from commbench.core.variables import MAPS, NAMES, SHOWN, SIZES, brought_along
 from commbench.results.columns import grouped, hashable
-from commbench.results.launches import launch_medians
 from commbench.results.load import row_dicts
-
-from .difference import Measured
+from commbench.stats.difference import Measured
+from commbench.stats.launches import launch_medians
 
 if TYPE_CHECKING:
     import pandas as pd

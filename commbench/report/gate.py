@@ -28,6 +28,7 @@ import numpy as np
 
 from commbench.core.errors import ConfigError
 from commbench.core.states import Row, case_status
+from commbench.core.texts import setting_texts
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.core.variables import is_usual
 from commbench.results.baseline_store import (
@@ -43,10 +44,10 @@ from commbench.results.baseline_store import (
 )
 from commbench.results.columns import case_text, grouped, row_order
 from commbench.results.flags import warnings_of
-from commbench.results.launches import FEW_LAUNCHES
 from commbench.results.load import row_dicts
+from commbench.stats.difference import ALPHA, MOST_LAUNCHES, launches_needed, mann_whitney
+from commbench.stats.launches import FEW_LAUNCHES
 
-from .difference import ALPHA, MOST_LAUNCHES, launches_needed, mann_whitney
 from .fit import varying
 from .prediction import (
     GROUP_OF,
@@ -58,7 +59,6 @@ from .prediction import (
 )
 from .reference import NORMAL, Judged
 from .summary import Results, Summary
-from .texts import setting_texts
 
 Answer = Literal["PASS", "FAIL", "UNDECIDED"]
 ORDER: tuple[Answer, ...] = ("FAIL", "UNDECIDED", "PASS")

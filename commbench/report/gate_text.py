@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+from commbench.core.texts import microseconds_text
 
 from .gate import ORDER, CaseAnswer, GateNumbers, GateResult, loss_text
 from .svg import clean
-from .texts import microseconds_text
 
 SUITE = "commbench accept"
 ANSWER_COLORS = {"FAIL": "red", "UNDECIDED": "yellow", "PASS": "green"}

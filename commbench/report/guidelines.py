@@ -27,9 +27,9 @@ from commbench.results.columns import grouped, hashable
 from commbench.results.flags import DOUBTFUL, warnings_of
 from commbench.results.load import row_dicts
 from commbench.results.slow_pairs import ACROSS_NODES, SAME_NODE, SELF
+from commbench.stats.difference import ALPHA, holm, launches_needed, mann_whitney
 
 from .combined import MATRIX_PAIRS, ONE_CASE
-from .difference import ALPHA, holm, launches_needed, mann_whitney
 from .fit import FAMILY_VARIABLES, OPTIONAL_COLUMNS, answerable
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commbench.core.states import RunStatus, status_of_run
+from commbench.core.texts import size_text
 from commbench.core.units import natural_key, plural
 from commbench.results.columns import UNFINISHED
 from commbench.results.flags import DOUBTFUL, FLAGS, different_bindings, warnings_of
@@ -17,7 +18,6 @@ from commbench.results.run_folder import resume_command
 
 from .combined import CombinedCases
 from .machines import Record
-from .texts import size_text
 
 if TYPE_CHECKING:
     import pandas as pd

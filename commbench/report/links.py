@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from commbench.core.layout import Pair
 from commbench.core.states import case_status
+from commbench.core.texts import interval_text, microseconds_text
 from commbench.core.units import format_bytes, format_number, format_seconds
 from commbench.hardware.topology import parse_topo
 from commbench.results.load import Paths, read_rows, row_dicts
 from commbench.results.slow_pairs import CLASSES, Finding, Matrix, findings
 
 from .figures import ramp
-from .texts import interval_text, microseconds_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from commbench.core.states import Row
+from commbench.core.texts import size_text
 from commbench.core.units import format_seconds
 from commbench.results.group_gains import GAIN_HEADS, GAIN_MEANING
 from commbench.results.load import row_dicts
@@ -38,7 +39,6 @@ from .summary import (
     several_pairs,
 )  # fmt: skip
 from .svg import clean
-from .texts import size_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from commbench.core.states import Row
+from commbench.core.texts import interval_text, limit_text, name_of, size_text
 from commbench.core.units import format_number, format_seconds, natural_key, value_text
 from commbench.core.variables import SHOWN, brought_along
 from commbench.results.columns import grouped
@@ -34,7 +35,6 @@ from .figures import (
 from .fit import OF_BACKEND, key, varying
 from .numbers import NumberColumn, lines_by_window, rate_column, value_and_interval
 from .svg import Chart
-from .texts import interval_text, limit_text, name_of, size_text
 
 if TYPE_CHECKING:
     import pandas as pd

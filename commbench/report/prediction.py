@@ -28,8 +28,7 @@ from typing import Literal
 
 from commbench.results.baseline_store import HealthyLaunch
 from commbench.results.columns import grouped
-
-from .difference import MOST_LAUNCHES
+from commbench.stats.difference import MOST_LAUNCHES
 
 Grouping = Literal["launches", "days", "sets of hosts"]
 GROUP_OF: dict[Grouping, Callable[[HealthyLaunch], str]] = {

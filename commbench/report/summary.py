@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from commbench.core.errors import ConfigError
 from commbench.core.states import case_status
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+from commbench.core.texts import interval_text, size_text
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped, interval_meaning
@@ -44,7 +45,6 @@ from .guidelines import GuidelineResult, check_guidelines
 from .headline import trust, unfinished_sentences
 from .machines import Machine, machines_of, rank_differences, run_groups
 from .reference import FAR, NORMAL, Judged, is_own, judge, references
-from .texts import interval_text, size_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,8 +23,8 @@ from typing import Any
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import Row, case_status
 from commbench.core.variables import MAPS, NAMES
+from commbench.stats.launches import launch_medians
 
-from .launches import launch_medians
 from .load import Damaged, load_run, read_table
 from .run_folder import check_readable, mapping_or_empty
 

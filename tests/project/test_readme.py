@@ -17,7 +17,7 @@ from places import ROOT
 
 from commbench.cli.doctor import operations_text
 from commbench.cli.main import main
-from commbench.report.difference import launches_needed
+from commbench.stats.difference import launches_needed
 
 README = (ROOT / "README.md").read_text()
 CLUSTERS = (ROOT / "docs" / "clusters.md").read_text()

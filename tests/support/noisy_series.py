@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.random import Generator
 
-from commbench.measure.statistics import Series
+from commbench.stats.series import Series
 
 
 def ar1_lognormal(

@@ -445,7 +445,7 @@ MINE = "# @package benchmarks.mine\n_target_: {}\n"
             MINE.format("commbench.benchmarks.all_reduce.Nope"),
             "not a dataclass that can be imported",
         ),
-        (MINE.format("commbench.measure.statistics.summarise"), "outside commbench.benchmarks.*"),
+        (MINE.format("commbench.stats.series.summarise"), "outside commbench.benchmarks.*"),
         (
             MINE.format("commbench.benchmarks.all_reduce.bus_factor"),
             "not a dataclass that can be imported",

@@ -26,7 +26,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import commbench
-from commbench.report.difference import Measured, differ
+from commbench.stats.difference import Measured, differ
 
 SIZES = range(320, 640, 8)
 WORLDS = {

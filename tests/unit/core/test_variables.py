@@ -30,7 +30,7 @@ from commbench.config.keys import KEYS
 from commbench.cli.jobs import planned_here, print_plans
 from commbench.report.fit import families
 from commbench.report.combined import combine_runs
-from commbench.report.texts import name_of
+from commbench.core.texts import name_of
 
 words = ["backend=simulated", "benchmark=p2p_latency", "layout=1x2", "sizes=[8,64]",
          "timing=fixed", "timing.repetitions=20", "writer=parquet", f"output={sys.argv[1]}"]

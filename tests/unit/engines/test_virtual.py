@@ -50,7 +50,7 @@ from commbench.core.program import (
 )
 from commbench.core.variables import Case, Mode
 from commbench.engines.virtual import Model
-from commbench.measure.statistics import lag1
+from commbench.stats.series import lag1
 from commbench.world.control import hosted_world
 
 SIZES = pytest.mark.parametrize("size", [1, 2, 3, 4])

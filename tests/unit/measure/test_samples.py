@@ -8,7 +8,7 @@ from numpy.random import default_rng
 from planned_cases import planned_of
 
 from commbench.measure.samples import counted_rows, deciding_rows, repetition_times
-from commbench.measure.statistics import summarise
+from commbench.stats.series import summarise
 
 
 def stamps_of(elapsed_ns: list[list[int]]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

@@ -21,7 +21,6 @@ from commbench.core.case import Planned
 from commbench.core.layout import Layout
 from commbench.core.variables import Engine
 from commbench.measure.plan import plan
-from commbench.measure.statistics import Series, median_interval
 from commbench.measure.time_limits import (
     StopRule,
     TotalBudget,
@@ -36,6 +35,7 @@ from commbench.measure.time_limits import (
     warm_up_rule,
 )
 from commbench.measure.visits import Visit
+from commbench.stats.series import Series, median_interval
 from commbench.world.control import hosted_world
 
 seconds = st.floats(min_value=1e-7, max_value=10.0)

@@ -28,7 +28,6 @@ from commbench.measure.samples import (
     Counts,
     Samples,
 )
-from commbench.measure.statistics import Series
 from commbench.measure.time_limits import VisitRule
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visits import (
@@ -43,6 +42,7 @@ from commbench.measure.visits import (
     spread,
 )
 from commbench.results.columns import INTERRUPTED
+from commbench.stats.series import Series
 from commbench.world.control import hosted_world
 from commbench.world.recovery import EarlierVisits
 

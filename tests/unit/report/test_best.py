@@ -16,7 +16,7 @@ from commbench.report.best import (
     best_text,
     fastest_by_size,
 )
-from commbench.report.difference import Measured
+from commbench.stats.difference import Measured
 
 
 def test_the_best_of_three_is_named_only_where_it_is_alone() -> None:

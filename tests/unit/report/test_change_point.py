@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from commbench.measure.statistics import Series
 from commbench.report.change_point import LEAST_BEFORE, MOST_SEARCHED, last_change, lasting_change
 from commbench.results.baseline_store import HealthyLaunch
+from commbench.stats.series import Series
 
 RISK = 1e-3
 TURNS_A_DAY = 4

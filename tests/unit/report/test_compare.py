@@ -37,8 +37,8 @@ from commbench.report.compare import (
     variable_text,
 )
 from commbench.report.compare_text import side_lines
-from commbench.report.difference import launches_needed
 from commbench.results.columns import CASES, VARIABLES
+from commbench.stats.difference import launches_needed
 
 VALUES: dict[str, Any] = {
     "benchmark": "all_reduce",

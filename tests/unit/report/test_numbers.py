@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from generated_results import SIZES, run_of
 
+from commbench.core.texts import interval_text, microseconds_text
 from commbench.core.units import format_number
 from commbench.report.combined import CombinedCases, combine_runs
 from commbench.report.numbers import (
@@ -19,7 +20,6 @@ from commbench.report.numbers import (
     number_tables,
 )
 from commbench.report.summary import read_results
-from commbench.report.texts import interval_text, microseconds_text
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ import pytest
 from commbench import measure
 from commbench.core.errors import CommbenchError
 from commbench.core.variables import Case
-from commbench.measure.statistics import summarise
 from commbench.results.columns import (
     CASES,
     COUNTERS,
@@ -32,6 +31,7 @@ from commbench.results.columns import (
     check_version,
     grouped,
 )
+from commbench.stats.series import summarise
 
 UNITS = {"_s": "s", "_ns": "ns", "_gb_per_s": "GB/s", "_bytes": "B", "_per_s": "1/s"}
 PUBLIC = {  # version 3; taking one away or renaming one breaks files that people keep

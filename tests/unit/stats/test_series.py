@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from noisy_series import ar1_lognormal
 from numpy.random import Generator, default_rng
 
-from commbench.measure.statistics import (
+from commbench.measure.visits import Visit, estimate, flags
+from commbench.stats.series import (
     Z95,
     Series,
     drifting,
@@ -29,7 +30,6 @@ from commbench.measure.statistics import (
     summarise,
     tukey_outliers,
 )
-from commbench.measure.visits import Visit, estimate, flags
 
 seconds = st.floats(min_value=1e-7, max_value=10.0)
 series = st.lists(seconds, min_size=1, max_size=80).map(np.array)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.measure.statistics import Z95, Series
-from commbench.results.launches import FEW_LAUNCHES
+from commbench.stats.launches import FEW_LAUNCHES
+from commbench.stats.series import Z95, Series
 
 NOISE_LAUNCHES = 4  # under identical conditions: two random halves of two
 GOOD_LAUNCHES = 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commbench.report.texts import size_text
+from commbench.core.texts import size_text
 
 
 def test_a_size_is_exact_where_that_is_short() -> None:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from commbench.report.combined import combine_runs
 from commbench.report.compare import compare
 from commbench.report.crossover import comparisons
-from commbench.report.difference import (
+from commbench.results.columns import CASES
+from commbench.stats.difference import (
     Measured,
     Ratio,
     differ,
@@ -31,7 +32,6 @@ from commbench.report.difference import (
     signed_rank,
     verdict,
 )
-from commbench.results.columns import CASES
 
 Series = NDArray[np.float64]
 
