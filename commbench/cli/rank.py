@@ -18,6 +18,7 @@ from commbench.launchers.registry import allowed, detect
 from commbench.measure.expectations import Verdict
 from commbench.results.columns import UNFINISHED
 from commbench.results.load import counting_ranks, frame_of, load_run, read_rows, run_tables
+from commbench.results.parquet import recorded_rows
 from commbench.stats.series import Series
 from commbench.world.exit_protocol import FOLDER, JOB, RESUME, leave_status
 from commbench.world.folder_lock import lock_folder, unlock_all
@@ -25,7 +26,6 @@ from commbench.world.launch import CONFIG_DIR, SWEEP
 from commbench.world.rank_server import QUIET
 from commbench.world.recovery import FINISHED, EarlierStarts, EarlierVisits, Resume
 from commbench.world.rendezvous import allow_open_files
-from commbench.writers.parquet import recorded_rows
 
 if TYPE_CHECKING:
     import pandas as pd

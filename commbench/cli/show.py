@@ -21,17 +21,17 @@ from commbench.core.terminal import (
 )
 from commbench.core.units import format_number, natural_key, plural, value_text
 from commbench.core.variables import TABLE, is_number
+from commbench.report.console import run_text
 from commbench.report.fit import FAMILY_VARIABLES, OF_BACKEND, by_window, varying
+from commbench.report.footnotes import doubt_texts, is_unfinished
+from commbench.report.nccl_tests import NcclTests
+from commbench.report.osu import Osu
+from commbench.report.table import TimeLine
 from commbench.results.columns import hashable, row_order
 from commbench.results.flags import DOUBT_MARK, different_bindings, doubts_of
 from commbench.results.load import find_runs, load_run, run_tables
+from commbench.results.parquet import plain_rows
 from commbench.results.run_folder import resume_command
-from commbench.writers.console import run_text
-from commbench.writers.footnotes import doubt_texts, is_unfinished
-from commbench.writers.nccl_tests import NcclTests
-from commbench.writers.osu import Osu
-from commbench.writers.parquet import plain_rows
-from commbench.writers.table import TimeLine
 
 from .export import csv_text, shown_frame
 from .options import CommandParser

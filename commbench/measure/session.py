@@ -29,6 +29,7 @@ from commbench.hardware.network import network_advice
 from commbench.launchers.join import join_world
 from commbench.launchers.slurm_switches import slurm_switches
 from commbench.results.node_rounds import Round
+from commbench.results.parquet import recorded_rows
 from commbench.results.run_folder import read_record
 from commbench.results.suspect_table import Search
 from commbench.world.exit_protocol import process_text
@@ -37,7 +38,6 @@ from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_fli
 from commbench.world.rendezvous import bind_rank, check_layouts
 from commbench.world.signals import SIGNAL_STATUS, RunEnder
 from commbench.world.start_limit import meetings_end
-from commbench.writers.parquet import recorded_rows
 
 from .case import CaseVisit
 from .compute_amounts import ComputeAmount, compute_amount

@@ -16,11 +16,10 @@ from commbench.core.terminal import first_line
 from commbench.core.units import plural
 from commbench.results.baseline_store import CASES_FILE, store_key, stored_runs
 from commbench.results.columns import SCHEMA_VERSION, arrow_schema
+from commbench.results.durable_files import error_text
 from commbench.results.load import RUN, find_runs, frame_of, load_run, read_cases
 from commbench.results.run_folder import RECORD, how_to_finish, replace_file, write_json
 from commbench.world.folder_lock import FolderUse, is_measured_into, locked
-
-from .durable_files import error_text
 
 if TYPE_CHECKING:
     import pandas as pd

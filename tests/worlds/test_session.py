@@ -25,7 +25,7 @@ from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.measure.recorder import Recorder
 from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.load import find_runs, load_run
-from commbench.writers.parquet import Parquet
+from commbench.results.parquet import Parquet
 
 FIXED = (
     "timing=fixed",

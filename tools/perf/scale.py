@@ -48,9 +48,9 @@ from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.measure.visits import CaseRecord
 from commbench.results.load import load_run
+from commbench.results.parquet import Parquet
 from commbench.world.control import StoreControl, hosted_world, join_nodes
 from commbench.world.heartbeat import Progress
-from commbench.writers.parquet import Parquet
 
 PROCESSES = 8
 RANKS_PER_NODE = 8

@@ -23,7 +23,7 @@ from commbench.cli.export import DEFAULT_COLUMNS, QUOTE, RUN_BY_SPREADSHEETS, cs
 from commbench.cli.export import export as command
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.results.columns import CASES, COUNTERS, SAMPLES, SCHEMA_VERSION
-from commbench.writers.parquet import Parquet
+from commbench.results.parquet import Parquet
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc)
 RUN = {"schema_version": SCHEMA_VERSION, "run_id": "r", "cases": 2}

@@ -21,8 +21,8 @@ from commbench.report.cold_start import (
     soak_intervals,
 )
 from commbench.results.columns import CASES, SCHEMA_VERSION
+from commbench.results.parquet import Parquet
 from commbench.results.run_folder import write_json
-from commbench.writers.parquet import Parquet
 
 # of the first call and the warm-up, in steady times; the rest is 1
 RAMP = [100.0, 9.0, 0.9, 5.0, 4.0, 3.0]

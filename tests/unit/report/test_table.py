@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_cases import RUN, case_row, measured_row
 
-from commbench.writers.nccl_tests import NcclTests
-from commbench.writers.osu import Osu
-from commbench.writers.table import (
+from commbench.report.nccl_tests import NcclTests
+from commbench.report.osu import Osu
+from commbench.report.table import (
     comment,
     flag_lines,
     heading,

@@ -13,9 +13,9 @@ from sample_cases import case_row
 import commbench
 from commbench.cli.show import rows_of
 from commbench.core.terminal import Terminal
+from commbench.report.console import Console, run_text
+from commbench.report.footnotes import DIVIDED
 from commbench.results.load import find_runs, load_run
-from commbench.writers.console import Console, run_text
-from commbench.writers.footnotes import DIVIDED
 
 WIDTH = 100
 RUN = {
@@ -669,8 +669,8 @@ def test_the_first_pass_is_shown_on_a_terminal_if_the_rest_takes_long(
     the other cases."""
     now = [0.0]
     drafts: list[str] = []
-    monkeypatch.setattr("commbench.writers.console.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("commbench.writers.console.print_draft", drafts.append)
+    monkeypatch.setattr("commbench.report.console.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("commbench.report.console.print_draft", drafts.append)
     monkeypatch.setenv("COMMBENCH_TERMINAL", str(Terminal(width)))
     writer = Console()
     writer.begin({**RUN, "cases": 2, "config": {"timing": {"visits": visits}}}, "")

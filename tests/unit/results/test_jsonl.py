@@ -23,7 +23,7 @@ from small_disk import Disk
 import commbench
 from commbench.core.errors import Unsaved
 from commbench.results.columns import CASES, SCHEMA_VERSION
-from commbench.writers.jsonl import CASES_JSONL, Jsonl, line
+from commbench.results.jsonl import CASES_JSONL, Jsonl, line
 
 RUN = {"run_id": "r", "backend": {"name": "gloo", "library": "x 1.2"}}
 
@@ -61,7 +61,7 @@ def test_a_line_is_there_as_soon_as_its_case_is(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from commbench.writers.jsonl import Jsonl
+from commbench.results.jsonl import Jsonl
 writer = Jsonl()
 writer.begin({"run_id": "r"}, sys.argv[1])
 for index in range(3):

@@ -30,6 +30,7 @@ from commbench.results.columns import (
 from commbench.results.flags import DOUBT_MARK, binding_text, doubts_of, is_bound
 from commbench.results.group_gains import gain_text
 from commbench.results.overlaps import overlap_text
+from commbench.results.parquet import recorded_rows
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.results.slow_pairs import FACTOR, SPREADS, Matrix, findings_in, matrices
 from commbench.world.launch import SIDE_BY_SIDE
@@ -44,7 +45,6 @@ from .footnotes import (
     reason_texts,
     unfinished_texts,
 )
-from .parquet import recorded_rows
 from .table import TimeLine, is_matrix, matrix_text
 
 CONSTANT = (*(name for name in SHOWN if name != "benchmark"), "link")

@@ -26,7 +26,7 @@ import commbench
 from commbench.core.errors import Unsaved
 from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.load import load_run
-from commbench.writers.parquet import Parquet
+from commbench.results.parquet import Parquet
 
 COUNT = 24  # cases of a run
 MANY = f"sizes=[{','.join(str(8 * step) for step in range(1, COUNT + 1))}]"

@@ -13,8 +13,8 @@ import commbench
 from commbench.cli.show import show
 from commbench.core.errors import Unsaved, WorldBroken
 from commbench.report.summary import read_results
+from commbench.results.fan_out import FanOut
 from commbench.results.load import load_run
-from commbench.writers.fan_out import FanOut
 
 
 class Notes:

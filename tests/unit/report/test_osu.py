@@ -11,7 +11,7 @@ import pytest
 from sample_cases import RUN, measured_row
 
 import commbench
-from commbench.writers.osu import OSU_PROGRAMS, Osu
+from commbench.report.osu import OSU_PROGRAMS, Osu
 
 
 def row(benchmark: str = "p2p_latency", **more: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 from sample_cases import RUN, measured_row
 
 import commbench
+from commbench.report.nccl_tests import NCCL_TESTS_PROGRAMS, NcclTests
 from commbench.results.load import read_rows
-from commbench.writers.nccl_tests import NCCL_TESTS_PROGRAMS, NcclTests
 
 CELLS = 13
 

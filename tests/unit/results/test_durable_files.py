@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from small_disk import Disk
 
 from commbench.core.errors import WorldBroken
+from commbench.results import durable_files
+from commbench.results.durable_files import DurableFiles, clear_torn, opening, retry_s
 from commbench.results.run_folder import replace_file
-from commbench.writers import durable_files
-from commbench.writers.durable_files import DurableFiles, clear_torn, opening, retry_s
 
 BIG = bytes(200_000)
 
