@@ -16,11 +16,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from commbench.analysis.cold_start import cold_start, launch_overhead, soak_intervals
+    from commbench.analysis.compare import compare
+    from commbench.analysis.crossover import crossovers
     from commbench.cli.run import run_one as run
     from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
-    from commbench.report.cold_start import cold_start, launch_overhead, soak_intervals
-    from commbench.report.compare import compare
-    from commbench.report.crossover import crossovers
     from commbench.report.links import slow_pairs
     from commbench.report.predict import predict, step_of
     from commbench.results.load import load
@@ -31,15 +31,15 @@ _PLACES = {  # public name -> its module, where `run` has the name run_one
     "CommbenchError": "commbench.core.errors",
     "ConfigError": "commbench.core.errors",
     "WorldBroken": "commbench.core.errors",
-    "cold_start": "commbench.report.cold_start",
-    "compare": "commbench.report.compare",
-    "crossovers": "commbench.report.crossover",
-    "launch_overhead": "commbench.report.cold_start",
+    "cold_start": "commbench.analysis.cold_start",
+    "compare": "commbench.analysis.compare",
+    "crossovers": "commbench.analysis.crossover",
+    "launch_overhead": "commbench.analysis.cold_start",
     "load": "commbench.results.load",
     "predict": "commbench.report.predict",
     "run": "commbench.cli.run",
     "slow_pairs": "commbench.report.links",
-    "soak_intervals": "commbench.report.cold_start",
+    "soak_intervals": "commbench.analysis.cold_start",
     "step_of": "commbench.report.predict",
 }
 __all__ = [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commbench.analysis.fit import families
 from commbench.report.figures import (
     BAND_OPACITY,
     GRID,
@@ -23,7 +24,6 @@ from commbench.report.figures import (
     set_ticks,
     with_gaps,
 )
-from commbench.report.fit import families
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from commbench.analysis.compare import PAYLOAD
 from commbench.config.compose import ConfigComposer, quoted_path, requested_jobs
 from commbench.config.settings import Job
 from commbench.core.case import Planned
@@ -23,7 +24,6 @@ from commbench.core.variables import Case
 from commbench.launchers.registry import detect
 from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.measure.plan import duration_s
-from commbench.report.compare import PAYLOAD
 from commbench.report.compare_text import AB_FILE, AB_SIDES, launches_text
 from commbench.results.run_folder import new_folder, write_json
 from commbench.stats.difference import launches_needed

@@ -6,10 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from commbench.core.errors import ConfigError
-from commbench.core.terminal import Terminal, paragraphs, printable
-from commbench.core.units import plural
-from commbench.report.compare import (
+from commbench.analysis.compare import (
     Rules,
     Side,
     compare_sides,
@@ -19,6 +16,9 @@ from commbench.report.compare import (
     save,
     select_rows,
 )
+from commbench.core.errors import ConfigError
+from commbench.core.terminal import Terminal, paragraphs, printable
+from commbench.core.units import plural
 from commbench.report.compare_text import (
     caption,
     compared_cases,

@@ -10,6 +10,8 @@ from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
+from commbench.analysis.best import THIS_RUN, UNDECIDED
+from commbench.analysis.fit import FAMILY_VARIABLES, answerable, families, ignored, varying
 from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
@@ -23,8 +25,6 @@ from commbench.core.units import (
     parse_bytes,
     plural,
 )
-from commbench.report.best import THIS_RUN, UNDECIDED
-from commbench.report.fit import FAMILY_VARIABLES, answerable, families, ignored, varying
 from commbench.report.predict import EXTRAPOLATED, OPERATION, TrainingStep, predict, step_of
 from commbench.report.predict_job import predict_job
 from commbench.results.columns import grouped, interval_meaning

@@ -171,7 +171,7 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
 def verdict_on_normal(folder: str) -> Verdict:
     """Compare a run with the known values of its hardware: missed by a case that is more than 1.5
     times slower."""
-    from commbench.report.reference import SLOW
+    from commbench.analysis.reference import SLOW
     from commbench.report.summary import read_results, summarise_results
 
     judged = summarise_results(read_results([folder])).judged

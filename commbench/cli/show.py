@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from commbench.analysis.fit import FAMILY_VARIABLES, OF_BACKEND, by_window, varying
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import (
@@ -22,7 +23,6 @@ from commbench.core.terminal import (
 from commbench.core.units import format_number, natural_key, plural, value_text
 from commbench.core.variables import TABLE, is_number
 from commbench.report.console import run_text
-from commbench.report.fit import FAMILY_VARIABLES, OF_BACKEND, by_window, varying
 from commbench.report.footnotes import doubt_texts, is_unfinished
 from commbench.report.nccl_tests import NcclTests
 from commbench.report.osu import Osu

@@ -15,6 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commbench.analysis.compare import (
+    DELTA,
+    ComparedVariable,
+    Rules,
+    Side,
+    compare_sides,
+    parse_by,
+    read_side,
+    variable_text,
+)
+from commbench.analysis.machines import nodes_of
 from commbench.core.errors import CommbenchError
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
@@ -26,18 +37,6 @@ from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.load import Paths, flat_paths, row_dicts
 from commbench.stats.difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_needed
 from commbench.stats.launches import launch_medians
-
-from .compare import (
-    DELTA,
-    ComparedVariable,
-    Rules,
-    Side,
-    compare_sides,
-    parse_by,
-    read_side,
-    variable_text,
-)
-from .machines import nodes_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from commbench.analysis.group_gains import gain_text
+from commbench.analysis.overlaps import overlap_text
+from commbench.analysis.slow_pairs import FACTOR, SPREADS, Matrix, findings_in, matrices
 from commbench.core.layout import Layout
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
@@ -28,11 +31,8 @@ from commbench.results.columns import (
     table_level,
 )
 from commbench.results.flags import DOUBT_MARK, binding_text, doubts_of, is_bound
-from commbench.results.group_gains import gain_text
-from commbench.results.overlaps import overlap_text
 from commbench.results.parquet import recorded_rows
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
-from commbench.results.slow_pairs import FACTOR, SPREADS, Matrix, findings_in, matrices
 from commbench.world.launch import SIDE_BY_SIDE
 from commbench.world.output import print_draft
 

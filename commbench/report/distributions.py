@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commbench.analysis.cold_start import cold_start, counted_times, intervals_of
 from commbench.core.errors import CommbenchError
 from commbench.core.terminal import first_line
 from commbench.results.load import frame_of, run_tables
 from commbench.stats.series import Series
 
-from .cold_start import cold_start, counted_times, intervals_of
 from .summary import Results
 
 if TYPE_CHECKING:

@@ -26,6 +26,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from commbench.analysis.fit import varying
+from commbench.analysis.reference import NORMAL, Judged
 from commbench.core.errors import ConfigError
 from commbench.core.states import Row, case_status
 from commbench.core.texts import setting_texts
@@ -48,7 +50,6 @@ from commbench.results.load import row_dicts
 from commbench.stats.difference import ALPHA, MOST_LAUNCHES, launches_needed, mann_whitney
 from commbench.stats.launches import FEW_LAUNCHES
 
-from .fit import varying
 from .prediction import (
     GROUP_OF,
     Grouping,
@@ -57,7 +58,6 @@ from .prediction import (
     predictions,
     skewed_limit,
 )
-from .reference import NORMAL, Judged
 from .summary import Results, Summary
 
 Answer = Literal["PASS", "FAIL", "UNDECIDED"]

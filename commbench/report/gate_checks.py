@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from commbench.analysis.reference import FAST, SLOW
 from commbench.core.units import plural
 from commbench.results.columns import case_text, row_order
 from commbench.results.load import row_dicts
@@ -17,7 +18,6 @@ from .gate import (
     known_value_text,
     unmeasured_text,
 )
-from .reference import FAST, SLOW
 from .summary import Summary, reference_note
 
 GUIDELINE = "guideline"

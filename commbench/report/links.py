@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from commbench.analysis.slow_pairs import CLASSES, Finding, Matrix, findings
 from commbench.core.layout import Pair
 from commbench.core.states import case_status
 from commbench.core.texts import interval_text, microseconds_text
 from commbench.core.units import format_bytes, format_number, format_seconds
 from commbench.hardware.topology import parse_topo
 from commbench.results.load import Paths, read_rows, row_dicts
-from commbench.results.slow_pairs import CLASSES, Finding, Matrix, findings
 
 from .figures import ramp
 
@@ -52,7 +52,7 @@ def slow_pairs(*paths: Paths) -> pd.DataFrame:
         commbench.slow_pairs("results").query("kind == 'slow'")
 
     Columns: kind (rank, slow, asymmetric), run_id, benchmark, message_bytes, pair, rank, ratio,
-    text. The rule is in commbench/results/slow_pairs.py.
+    text. The rule is in commbench/analysis/slow_pairs.py.
     """
     import pandas as pd
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from commbench.analysis.machines import Record
+from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.core.layout import Layout
 from commbench.core.states import STAGES, Row, Stage, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
@@ -25,10 +27,7 @@ from commbench.results.flags import warnings_of
 from commbench.results.load import Paths, frame_of, read_cases, row_dicts
 from commbench.results.network_cards import interface_rails, port_rails
 from commbench.results.node_outliers import FALSE_ALARM, NodeTimes, slow_nodes
-from commbench.results.slow_pairs import UNUSABLE
 from commbench.results.suspect_table import BAD_NODE, GOOD_NODE, exclude_lines
-
-from .machines import Record
 
 if TYPE_CHECKING:
     from commbench.results.load import CaseSource

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from commbench.analysis.combined import CombinedCases
+from commbench.analysis.fit import by_window
 from commbench.core.states import Row
 from commbench.core.texts import interval_text, limit_text, microseconds_text, size_text
 from commbench.core.units import format_number, natural_key, plural
 from commbench.results.columns import interval_ends, level_mark, level_of
 from commbench.results.flags import DOUBT_MARK, doubts_of
-
-from .combined import CombinedCases
-from .fit import by_window
 
 MOST_SIZES = 20
 MOST_COLUMNS = 6

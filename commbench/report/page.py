@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from commbench.analysis.best import BEST_CELLS, best_rows
+from commbench.analysis.cold_start import LAUNCH_HEADS
+from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING
+from commbench.analysis.headline import headline, trust
+from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
+from commbench.analysis.reference import NORMAL
+from commbench.analysis.slow_pairs import matrices
 from commbench.core.states import Row
 from commbench.core.texts import size_text
 from commbench.core.units import format_seconds
-from commbench.results.group_gains import GAIN_HEADS, GAIN_MEANING
 from commbench.results.load import row_dicts
-from commbench.results.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
-from commbench.results.slow_pairs import matrices
 
 from . import numbers, page_parts
-from .best import BEST_CELLS, best_rows
-from .cold_start import LAUNCH_HEADS
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
 from .gate import GateResult
 from .gate_text import gate_heads, gate_rows
-from .headline import headline, trust
 from .links import pairs_table, wiring_table
-from .reference import NORMAL
 from .replay_section import OPERATION_HEADS, ReplayView, replay_views
 from .summary import (
     FLAG_HEADS,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
+from commbench.analysis.combined import CombinedCases
+from commbench.analysis.fit import OF_BACKEND, key, varying
 from commbench.core.states import Row
 from commbench.core.texts import interval_text, limit_text, name_of, size_text
 from commbench.core.units import format_number, format_seconds, natural_key, value_text
@@ -18,7 +20,6 @@ from commbench.core.variables import SHOWN, brought_along
 from commbench.results.columns import grouped
 from commbench.results.flags import doubts_of
 
-from .combined import CombinedCases
 from .distributions import Launches
 from .figures import (
     BAD_COLOUR,
@@ -32,7 +33,6 @@ from .figures import (
     seconds_text,
     with_gaps,
 )
-from .fit import OF_BACKEND, key, varying
 from .numbers import NumberColumn, lines_by_window, rate_column, value_and_interval
 from .svg import Chart
 

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commbench.analysis.fit import GOOD_FIT, Family, Times, answerable, families, key, pieces
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.payload import dtype as dtype_of
 from commbench.core.units import format_bytes
 from commbench.results.columns import grouped
-
-from .fit import GOOD_FIT, Family, Times, answerable, families, key, pieces
 
 if TYPE_CHECKING:
     import pandas as pd

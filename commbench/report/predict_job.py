@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from commbench.analysis.fit import FAMILY_VARIABLES, Family, answerable, families, key
 from commbench.core.errors import CommbenchError
 from commbench.core.layout import Layout
 from commbench.core.units import format_bytes, format_ranges, natural_key
@@ -17,7 +18,6 @@ from commbench.core.variables import TABLE
 from commbench.results.columns import grouped
 from commbench.workloads.workload import SEND_RECV, Workload, WorkloadOperation
 
-from .fit import FAMILY_VARIABLES, Family, answerable, families, key
 from .predict import time_of
 from .replay_causes import ZERO, Seconds
 

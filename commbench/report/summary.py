@@ -10,6 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from commbench.analysis.best import BEST_CELLS, best_rows, best_text
+from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
+from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
+from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
+from commbench.analysis.guidelines import GuidelineResult, check_guidelines
+from commbench.analysis.headline import trust, unfinished_sentences
+from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
+from commbench.analysis.overlaps import (
+    OVERLAP_HEADS,
+    OVERLAP_MEANING,
+    overlap_cells,
+    overlap_results,
+)
+from commbench.analysis.reference import FAR, NORMAL, Judged, is_own, judge, references
+from commbench.analysis.slow_pairs import UNUSABLE, Finding, findings
 from commbench.core.errors import ConfigError
 from commbench.core.states import case_status
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
@@ -27,24 +42,9 @@ from commbench.results.flags import (
     is_bound,
     warnings_of,
 )
-from commbench.results.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
 from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dicts
-from commbench.results.overlaps import (
-    OVERLAP_HEADS,
-    OVERLAP_MEANING,
-    overlap_cells,
-    overlap_results,
-)
-from commbench.results.slow_pairs import UNUSABLE, Finding, findings
 
-from .best import BEST_CELLS, best_rows, best_text
-from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
-from .combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from .compare_text import AbResult, comparison_table, read_ab_results
-from .guidelines import GuidelineResult, check_guidelines
-from .headline import trust, unfinished_sentences
-from .machines import Machine, machines_of, rank_differences, run_groups
-from .reference import FAR, NORMAL, Judged, is_own, judge, references
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.analysis.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.core.layout import Pair, pairs_text
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
@@ -27,7 +28,6 @@ from commbench.core.units import (
 )
 from commbench.core.variables import SIZES
 from commbench.results.columns import VARIABLES, grouped
-from commbench.results.slow_pairs import MATRIX_VARIABLES, Matrix
 
 # so that a table is complete when it is cut out
 IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")

@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .slow_pairs import MAD_TO_SIGMA
+from commbench.analysis.slow_pairs import MAD_TO_SIGMA
 
 Numbers = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from commbench.analysis.slow_pairs import MAD_TO_SIGMA
+
 from .bad_nodes import LEAST_NOISE
-from .slow_pairs import MAD_TO_SIGMA
 
 FALSE_ALARM = 0.01  # of healthy clusters have a node named
 MOST_DRAWS = 50_000  # healthy clusters that the limit is taken from

@@ -16,8 +16,8 @@ import pytest
 from loops import for_each
 from places import ROOT
 
+from commbench.analysis.reference import published
 from commbench.report.compare_text import read_ab_results
-from commbench.report.reference import published
 from commbench.results.load import find_runs, read_rows
 
 HERE = ROOT / "notebooks"

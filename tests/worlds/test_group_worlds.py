@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from commbench.analysis.group_gains import GroupGain, group_gains
 from commbench.cli.main import main
-from commbench.results.group_gains import GroupGain, group_gains
 from commbench.results.load import load, row_dicts
 
 GRID = "all_reduce@tp2 + all_gather@dp2=32KiB"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from commbench.analysis.overlaps import OverlapResult, overlap_results
 from commbench.cli.main import main
 from commbench.results.load import load, row_dicts
-from commbench.results.overlaps import OverlapResult, overlap_results
 
 QUICK = ("timing=quick", "timing.pass_s=0")
 FIXED = ("timing=fixed", "timing.repetitions=10", "cache=warm")

@@ -16,11 +16,11 @@ from flipped_bits import read_as_other
 from generated_results import with_column
 
 import commbench
+from commbench.analysis.compare import compare
 from commbench.cli.compare import compare_command
 from commbench.cli.main import main
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import TERMINAL
-from commbench.report.compare import compare
 from commbench.results.columns import arrow_schema
 
 FIXED = (

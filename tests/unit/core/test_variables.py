@@ -28,8 +28,8 @@ import commbench
 from commbench.config.compose import ConfigComposer
 from commbench.config.keys import KEYS
 from commbench.cli.jobs import planned_here, print_plans
-from commbench.report.fit import families
-from commbench.report.combined import combine_runs
+from commbench.analysis.fit import families
+from commbench.analysis.combined import combine_runs
 from commbench.core.texts import name_of
 
 words = ["backend=simulated", "benchmark=p2p_latency", "layout=1x2", "sizes=[8,64]",

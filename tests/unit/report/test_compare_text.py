@@ -16,7 +16,7 @@ import pytest
 from generated_results import relaunched
 
 import commbench
-from commbench.report.compare import COMPARISON_COLUMNS, NUMBER_TYPES, Rules
+from commbench.analysis.compare import COMPARISON_COLUMNS, NUMBER_TYPES, Rules
 from commbench.report.compare_text import (
     AbResult,
     caption,

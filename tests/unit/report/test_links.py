@@ -9,11 +9,11 @@ import pytest
 from places import HARDWARE_TEXTS
 
 import commbench
+from commbench.analysis.slow_pairs import ACROSS_NODES, SAME_NODE, SELF, matrices
 from commbench.report import links
 from commbench.report.figures import ramp
 from commbench.report.links import CLASS_RAMPS, pairs_table, wiring_table
 from commbench.results.load import row_dicts
-from commbench.results.slow_pairs import ACROSS_NODES, SAME_NODE, SELF, matrices
 
 
 def test_a_class_has_its_colour_and_its_slow_link_a_ring_and_the_darkest_shade(

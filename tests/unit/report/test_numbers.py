@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from generated_results import SIZES, run_of
 
+from commbench.analysis.combined import CombinedCases, combine_runs
 from commbench.core.texts import interval_text, microseconds_text
 from commbench.core.units import format_number
-from commbench.report.combined import CombinedCases, combine_runs
 from commbench.report.numbers import (
     MOST_COLUMNS,
     BenchmarkLine,

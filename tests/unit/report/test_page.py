@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
 import commbench
+from commbench.analysis.headline import headline
 from commbench.cli.report import report as command
 from commbench.report import page_parts
 from commbench.report.distributions import read_raw_data
 from commbench.report.figures import Colours
-from commbench.report.headline import headline
 from commbench.report.page import environment
 from commbench.report.page import page as whole_page
 from commbench.report.page_parts import (

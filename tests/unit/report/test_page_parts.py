@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from generated_results import run_of
 
-from commbench.report.combined import combine_runs
+from commbench.analysis.combined import combine_runs
 from commbench.report.figures import Colours
 from commbench.report.page_parts import (
     Curves,

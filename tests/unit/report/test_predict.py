@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import commbench
+from commbench.analysis.combined import combine_runs
 from commbench.cli.predict import predict_command, prediction_text
 from commbench.core.errors import CommbenchError
-from commbench.report.combined import combine_runs
 from commbench.report.predict import TrainingStep, predict, step_of
 from commbench.results.columns import CASES
 

@@ -21,10 +21,10 @@ import pytest
 from flipped_bits import flipped, read_as_other
 
 import commbench
+from commbench.analysis.fit import families
 from commbench.cli.main import main
 from commbench.cli.run import resume
 from commbench.core.errors import CommbenchError
-from commbench.report.fit import families
 from commbench.report.summary import read_results
 from commbench.results.columns import arrow_schema
 from commbench.results.load import load_run, read_rows

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from commbench.report.combined import combine_runs
-from commbench.report.compare import compare
-from commbench.report.crossover import comparisons
+from commbench.analysis.combined import combine_runs
+from commbench.analysis.compare import compare
+from commbench.analysis.crossover import comparisons
 from commbench.results.columns import CASES
 from commbench.stats.difference import (
     Measured,

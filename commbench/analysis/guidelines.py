@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from commbench.analysis.slow_pairs import ACROSS_NODES, SAME_NODE, SELF
 from commbench.core.layout import Layout, Pair
 from commbench.core.states import Row
 from commbench.core.units import format_bytes, format_factor, format_seconds, plural
@@ -26,7 +27,6 @@ from commbench.core.variables import NO_DTYPE
 from commbench.results.columns import grouped, hashable
 from commbench.results.flags import DOUBTFUL, warnings_of
 from commbench.results.load import row_dicts
-from commbench.results.slow_pairs import ACROSS_NODES, SAME_NODE, SELF
 from commbench.stats.difference import ALPHA, holm, launches_needed, mann_whitney
 
 from .combined import MATRIX_PAIRS, ONE_CASE

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_cases import case_row
 
-from commbench.results.slow_pairs import FACTOR, findings, matrices
+from commbench.analysis.slow_pairs import FACTOR, findings, matrices
 
 Pair = tuple[int, int]
 INTERVAL = 0.02  # half-width of a planted interval

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.variables import SHOWN, is_usual
+from commbench.results.columns import case_text, grouped, of_same_run
 from commbench.stats.intervals import Bounded, bounded, median_of_row, quotient
-
-from .columns import case_text, grouped, of_same_run
 
 OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in
 IN_OVERLAP_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERLAP)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sample_cases import CASE
 
+from commbench.analysis.overlaps import overlap_results, overlap_text
 from commbench.core.terminal import Terminal
 from commbench.core.variables import NAMES
-from commbench.results.overlaps import overlap_results, overlap_text
 
 Times = tuple[float, float, float]  # low, median, high
 

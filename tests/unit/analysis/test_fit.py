@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from sample_cases import case_row
 
 import commbench
+from commbench.analysis.combined import combine_runs
+from commbench.analysis.fit import answerable, families, ignored, pieces
 from commbench.core.errors import CommbenchError
-from commbench.report.combined import combine_runs
-from commbench.report.fit import answerable, families, ignored, pieces
 from commbench.results.columns import CASES
 
 Series = NDArray[Any]

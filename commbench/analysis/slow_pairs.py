@@ -30,9 +30,8 @@ from commbench.core.layout import Layout, Pair, pairs_text
 from commbench.core.states import Row, case_status
 from commbench.core.units import format_bytes, format_factor, format_seconds, value_text
 from commbench.core.variables import MAPS, SIZES
-
-from .columns import VARIABLES, hashable
-from .flags import warnings_of
+from commbench.results.columns import VARIABLES, hashable
+from commbench.results.flags import warnings_of
 
 FACTOR = 1.2
 UNCERTAIN_FACTOR = 2.0

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from generated_results import run_of
 
-from commbench.report.combined import combine_runs
-from commbench.report.headline import headline, trust
+from commbench.analysis.combined import combine_runs
+from commbench.analysis.headline import headline, trust
 from commbench.report.summary import (
     read_results,
     soak_sentences,

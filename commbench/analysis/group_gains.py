@@ -11,9 +11,8 @@ from commbench.core.group_operations import GroupOperations, parse_group_operati
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_bytes, format_number
+from commbench.results.columns import grouped, of_same_run
 from commbench.stats.intervals import Bounded, bounded, median_of_row, quotient
-
-from .columns import grouped, of_same_run
 
 GAIN_HEADS = (
     "operation", "beside", "layout", "message", "alone us", "at once us", "slowdown x", "p99 x",

@@ -16,14 +16,14 @@ from places import ROOT
 from sample_cases import CASE, case_row
 
 import commbench
-from commbench.cli.report import report
-from commbench.core.layout import Layout
-from commbench.report.guidelines import (
+from commbench.analysis.guidelines import (
     DIVIDED_COLLECTIVES,
     GUIDELINES,
     GuidelineResult,
     check_guidelines,
 )
+from commbench.cli.report import report
+from commbench.core.layout import Layout
 from commbench.report.summary import read_results
 
 ALPHA_S = 2e-6

@@ -12,9 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from generated_results import row, run_of
 
-from commbench.cli.rank import verdict_on_normal
-from commbench.core.errors import ConfigError
-from commbench.report.reference import (
+from commbench.analysis.reference import (
     FAST,
     NORMAL,
     PUBLISHED_COLUMNS,
@@ -24,6 +22,8 @@ from commbench.report.reference import (
     published,
     references,
 )
+from commbench.cli.rank import verdict_on_normal
+from commbench.core.errors import ConfigError
 from commbench.results.columns import CASES, arrow_schema
 
 COLUMNS = {column.name: column for column in CASES}

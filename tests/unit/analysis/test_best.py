@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from size_rows import size_rows
 
-from commbench.report.best import (
+from commbench.analysis.best import (
     BEST_CELLS,
     Best,
     Rival,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from commbench.report.machines import machines_of
+from commbench.analysis.machines import machines_of
 
 
 def run_on(hostname: str, **facts: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from generated_results import row, run_of
 from sample_cases import case_row
 
 import commbench
-from commbench.report.cold_start import (
+from commbench.analysis.cold_start import (
     SOAK_INTERVAL,
     full_speed,
     launch_overheads,

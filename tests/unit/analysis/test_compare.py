@@ -22,9 +22,7 @@ from sample_cases import case_row
 from simulated_words import NOISY_RUN
 
 import commbench
-from commbench.core.errors import ConfigError
-from commbench.core.variables import NAMES
-from commbench.report.compare import (
+from commbench.analysis.compare import (
     COMPARISON_COLUMNS,
     PAYLOAD,
     ComparedVariable,
@@ -36,6 +34,8 @@ from commbench.report.compare import (
     select_rows,
     variable_text,
 )
+from commbench.core.errors import ConfigError
+from commbench.core.variables import NAMES
 from commbench.report.compare_text import side_lines
 from commbench.results.columns import CASES, VARIABLES
 from commbench.stats.difference import launches_needed

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.core.errors import ConfigError
 from commbench.core.states import Row
 from commbench.core.units import format_bytes, format_number, format_seconds
 from commbench.results.flags import warnings_of
 from commbench.results.load import row_dicts
-from commbench.results.slow_pairs import UNUSABLE
 
 from .fit import WHOSE
 
@@ -75,7 +75,7 @@ def references() -> tuple[Row, ...]:
     """
     import pandas as pd
 
-    frame = pd.read_csv(str(files("commbench.report") / "data/reference.csv")).fillna({"note": ""})
+    frame = pd.read_csv(str(files("commbench.analysis") / "data/reference.csv")).fillna({"note": ""})
     return tuple(row_dicts(frame))
 
 
@@ -167,7 +167,7 @@ def published(experiment: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    frame = pd.read_csv(str(files("commbench.report") / "data/published.csv")).astype(
+    frame = pd.read_csv(str(files("commbench.analysis") / "data/published.csv")).astype(
         {"message_bytes": "Int64"}
     )
     chosen = frame[frame["experiment"] == experiment]

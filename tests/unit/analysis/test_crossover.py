@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from size_rows import OCTAVES, size_rows
 
 import commbench
+from commbench.analysis.best import fastest_by_size
+from commbench.analysis.crossover import crossovers, sentences
 from commbench.core.errors import ConfigError
-from commbench.report.best import fastest_by_size
-from commbench.report.crossover import crossovers, sentences
 
 LINES = {"mpi": (1e-6, 1e-9), "gloo": (25e-6, 1e-10)}  # alpha in seconds, beta in seconds per byte
 FIXED = (

@@ -6,9 +6,9 @@ from typing import Any
 
 from sample_cases import CASE
 
+from commbench.analysis.group_gains import gain_text, group_gains
 from commbench.core.terminal import Terminal
 from commbench.core.variables import NAMES
-from commbench.results.group_gains import gain_text, group_gains
 
 FIRST = "all_reduce@tp2"
 SECOND = "all_gather@dp2"
