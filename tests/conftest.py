@@ -112,7 +112,7 @@ def impatient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_rank_server_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command in the test's process would start one each time, which imports torch for what is
     refused or planned."""
-    monkeypatch.setattr("commbench.world.rank_server.start_rank_server", lambda launcher: None)
+    monkeypatch.setattr("commbench.runtime.rank_server.start_rank_server", lambda launcher: None)
 
 
 @pytest.fixture

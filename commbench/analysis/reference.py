@@ -75,8 +75,8 @@ def references() -> tuple[Row, ...]:
     """
     import pandas as pd
 
-    frame = pd.read_csv(str(files("commbench.analysis") / "data/reference.csv")).fillna({"note": ""})
-    return tuple(row_dicts(frame))
+    file = files("commbench.analysis") / "data/reference.csv"
+    return tuple(row_dicts(pd.read_csv(str(file)).fillna({"note": ""})))
 
 
 def is_own(reference: Row) -> bool:

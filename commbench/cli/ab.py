@@ -21,11 +21,11 @@ from commbench.core.secrets import recorded_override
 from commbench.core.terminal import print_error
 from commbench.core.units import format_seconds, plural
 from commbench.core.variables import Case
-from commbench.launchers.registry import detect
-from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.measure.plan import duration_s
 from commbench.report.compare_text import AB_FILE, AB_SIDES, launches_text
 from commbench.results.run_folder import new_folder, write_json
+from commbench.runtime.launchers.registry import detect
+from commbench.runtime.launchers.requirements import check_experiment, check_startable
 from commbench.stats.difference import launches_needed
 
 from . import run

@@ -21,7 +21,7 @@ from commbench.report.gate_checks import judge_without_baseline
 from commbench.report.gate_text import gate_text, junit_text
 from commbench.report.summary import Results, Summary, read_results, summarise_results
 from commbench.results.run_folder import resume_command
-from commbench.world.folder_lock import is_measured_into
+from commbench.runtime.folder_lock import is_measured_into
 
 from .options import CommandParser, check_file, percent, whole_number, write_file
 

@@ -21,7 +21,7 @@ from commbench.report.node_verdicts import read_acceptance
 from commbench.results.bad_nodes import LEAST_NODES
 from commbench.results.load import find_runs
 from commbench.results.run_folder import file_bytes, new_folder, read_record, write_json
-from commbench.world.launch import CONFIG_DIR, SWEEP
+from commbench.runtime.launch import CONFIG_DIR, SWEEP
 
 ACCEPTANCE_FILE = "acceptance.json"
 RAILS: Stage = "rails"

@@ -35,14 +35,14 @@ from commbench.core.terminal import (
 )
 from commbench.core.units import about_bytes, about_duration, format_bytes, short_pairs
 from commbench.core.variables import AXES, Case, is_usual
-from commbench.launchers.registry import mpi_library
-from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline
 from commbench.results.columns import grouped, row_order
 from commbench.results.load import load_run, run_tables
 from commbench.results.run_folder import new_folder, read_record
-from commbench.world.control import hosted_world
-from commbench.world.launch import SIDE_BY_SIDE, exported
+from commbench.runtime.control import hosted_world
+from commbench.runtime.launch import SIDE_BY_SIDE, exported
+from commbench.runtime.launchers.registry import mpi_library
+from commbench.runtime.launchers.srun import Srun, pmi
 
 from .doctor import facts_here
 

@@ -23,12 +23,12 @@ from commbench.core.errors import (
     process_limit,
 )
 from commbench.core.terminal import print_error
-from commbench.launchers.registry import detect, likely_launcher, settle_world
 from commbench.results.run_folder import is_utf8
-from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
-from commbench.world.output import relay_marks
-from commbench.world.printing import print_safely
-from commbench.world.signals import SIGNAL_STATUS
+from commbench.runtime.exit_protocol import JOB, end_with_error, exit_rank
+from commbench.runtime.launchers.registry import detect, likely_launcher, settle_world
+from commbench.runtime.output import relay_marks
+from commbench.runtime.printing import print_safely
+from commbench.runtime.signals import SIGNAL_STATUS
 
 from .options import CommandParser
 
@@ -249,6 +249,6 @@ def _start_rank_server(words: Sequence[str]) -> None:
     composition."""
     launcher = likely_launcher(words)
     if launcher is not None and launcher.forks and _identity() is None:
-        from commbench.world.rank_server import start_rank_server
+        from commbench.runtime.rank_server import start_rank_server
 
         start_rank_server(launcher)

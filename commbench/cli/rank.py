@@ -14,18 +14,18 @@ from commbench.config.settings import Job, received
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.states import CaseStatus, Phase, case_status
-from commbench.launchers.registry import allowed, detect
 from commbench.measure.expectations import Verdict
 from commbench.results.columns import UNFINISHED
 from commbench.results.load import counting_ranks, frame_of, load_run, read_rows, run_tables
 from commbench.results.parquet import recorded_rows
+from commbench.runtime.exit_protocol import FOLDER, JOB, RESUME, leave_status
+from commbench.runtime.folder_lock import lock_folder, unlock_all
+from commbench.runtime.launch import CONFIG_DIR, SWEEP
+from commbench.runtime.launchers.registry import allowed, detect
+from commbench.runtime.rank_server import QUIET
+from commbench.runtime.recovery import FINISHED, EarlierStarts, EarlierVisits, Resume
+from commbench.runtime.rendezvous import allow_open_files
 from commbench.stats.series import Series
-from commbench.world.exit_protocol import FOLDER, JOB, RESUME, leave_status
-from commbench.world.folder_lock import lock_folder, unlock_all
-from commbench.world.launch import CONFIG_DIR, SWEEP
-from commbench.world.rank_server import QUIET
-from commbench.world.recovery import FINISHED, EarlierStarts, EarlierVisits, Resume
-from commbench.world.rendezvous import allow_open_files
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from commbench.core.terminal import Terminal, printable
 from commbench.report.node_verdicts import read_acceptance, stage_of
 from commbench.report.summary import read_results, summarise_results, summary_text
 from commbench.results.load import find_runs
-from commbench.world.folder_lock import is_measured_into
+from commbench.runtime.folder_lock import is_measured_into
 
 from .options import CommandParser, check_file, whole_number, write_file
 from .show import CONSOLE, rows_of, shown_text

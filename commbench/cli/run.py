@@ -30,8 +30,6 @@ from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal, print_error, printable
-from commbench.launchers.registry import launcher_of, mpi_library, own_variables
-from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.results.columns import UNFINISHED
 from commbench.results.load import load_run, read_rows
 from commbench.results.run_folder import (
@@ -42,13 +40,15 @@ from commbench.results.run_folder import (
     read_record,
     resume_command,
 )
-from commbench.world import launch
-from commbench.world.exit_protocol import end_interrupted, has_launches_left
-from commbench.world.folder_lock import locked
-from commbench.world.launch import CONFIG_DIR, SWEEP, exported
-from commbench.world.printing import print_safely
-from commbench.world.rank_server import rest_rank_server, stop_rank_server
-from commbench.world.recovery import FINISHED, Resume, count_suspect
+from commbench.runtime import launch
+from commbench.runtime.exit_protocol import end_interrupted, has_launches_left
+from commbench.runtime.folder_lock import locked
+from commbench.runtime.launch import CONFIG_DIR, SWEEP, exported
+from commbench.runtime.launchers.registry import launcher_of, mpi_library, own_variables
+from commbench.runtime.launchers.requirements import check_experiment, check_startable
+from commbench.runtime.printing import print_safely
+from commbench.runtime.rank_server import rest_rank_server, stop_rank_server
+from commbench.runtime.recovery import FINISHED, Resume, count_suspect
 
 from .acceptance_stages import (
     ACCEPTANCE_FILE,

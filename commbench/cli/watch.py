@@ -12,10 +12,10 @@ from pathlib import Path
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.terminal import print_error
 from commbench.core.units import about_duration
-from commbench.launchers.registry import detect
-from commbench.launchers.slurm_queue import jobs_in_the_way
 from commbench.results.watch_state import MOST_TURNS, WATCH_FOLDER
-from commbench.world.folder_lock import FolderUse, locked
+from commbench.runtime.folder_lock import FolderUse, locked
+from commbench.runtime.launchers.registry import detect
+from commbench.runtime.launchers.slurm_queue import jobs_in_the_way
 
 from .options import CommandParser, check_file, percent, time_span, whole_number
 from .watch_suite import WatchOptions, watched_suite

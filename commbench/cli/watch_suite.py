@@ -11,9 +11,9 @@ from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.config.settings import SEARCH, Job
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.variables import Case
-from commbench.launchers.requirements import check_experiment, check_startable
 from commbench.report.prometheus import MOST_SERIES_CASES
 from commbench.results.watch_state import CHANGED_FOLDER, RUNS_FOLDER, WATCH_FOLDER, watch_key
+from commbench.runtime.launchers.requirements import check_experiment, check_startable
 
 from .jobs import planned_here
 

@@ -54,7 +54,7 @@ from commbench.results.watch_state import (
     watch_key,
     write_state,
 )
-from commbench.world.rank_server import stop_rank_server
+from commbench.runtime.rank_server import stop_rank_server
 
 from .ab import run_launch
 from .watch_runs import WatchedLaunch, file_runs

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -44,14 +45,14 @@ EXAMPLES = (
     "a list like '[8,1KiB,4MB]' or a range like 8..8GiB (times 2), '8..1MiB*4' (times 4), 8..max"
     " (quotes for zsh)"
 )
-OWN_TARGETS = {  # group -> prefix of the targets that need no permission
-    "backend": "commbench.backends.",
-    "benchmark": "commbench.benchmarks.",
-    "writer": "commbench.writers.",
-    "launcher": "commbench.launchers.",
-    "timing": "commbench.config.settings.Timing",
-    "budget": "commbench.config.settings.Budget",
-    "search": "commbench.config.settings.NodeSearch",
+OWN_TARGETS = {  # group -> prefixes of the targets that need no permission
+    "backend": ("commbench.backends.",),
+    "benchmark": ("commbench.benchmarks.", "commbench.replay."),
+    "writer": ("commbench.results.", "commbench.report."),
+    "launcher": ("commbench.runtime.launchers.",),
+    "timing": ("commbench.config.settings.Timing",),
+    "budget": ("commbench.config.settings.Budget",),
+    "search": ("commbench.config.settings.NodeSearch",),
 }
 CONTRACTS = {"backend": Backend, "benchmark": Benchmark, "writer": Writer, "launcher": Launcher}
 # environment variables that a file may set: values of communication libraries and of threads. Any
@@ -448,7 +449,7 @@ def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
 def _dataclass_of(target: str, where: str, group: str, allow: tuple[str, ...]) -> type:
     """The dataclass that `_target_` names; nothing is imported that is neither ours nor allowed."""
     module, _, name = target.rpartition(".")
-    own = (OWN_TARGETS[group],) if group in OWN_TARGETS else tuple(OWN_TARGETS.values())
+    own = OWN_TARGETS.get(group) or tuple(chain.from_iterable(OWN_TARGETS.values()))
     if module not in allow and not target.startswith(own):
         raise ConfigError(
             f"{where}: _target_ {target} is outside {own[0]}*; permit it with allow=[{module}]"

@@ -279,7 +279,7 @@ class Launcher(Protocol):
     # first match wins. So a launcher that may run inside the tasks of another one needs the lower
     # number, and so does one that exports the variables of another one (PMI_RANK). Where these two
     # rules contradict each other, `detect` of the launcher with the lower number returns None for
-    # the ranks of the other one (launchers/mpirun.py does for those of srun).
+    # the ranks of the other one (runtime/launchers/mpirun.py does for those of srun).
     precedence: ClassVar[int]
     needs_scheduler: ClassVar[bool] = False  # so it is never a backend's default
     starts_mpi: ClassVar[bool] = False  # whether its ranks can initialise MPI

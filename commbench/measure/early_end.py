@@ -1,7 +1,7 @@
 """A run that ends early: a signal interrupts it, an error breaks it, or a rank is lost.
 
 What has been measured is saved, by the main thread or by another one while the main thread is in a
-library's call (RunEnder lets only one of them). Who prints the reason: world/exit_protocol.py.
+library's call (RunEnder lets only one of them). Who prints the reason: runtime/exit_protocol.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from commbench.core.errors import Missing, StoreLost, WorldBroken, process_limit
 from commbench.core.protocols import Communicator
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import how_to_finish
-from commbench.world.exit_protocol import Notify, process_text, report_reason, whom_to_notify
-from commbench.world.heartbeat import VERDICT_S, Heartbeat
-from commbench.world.signals import SAVE_S, RunEnder
-from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
+from commbench.runtime.exit_protocol import Notify, process_text, report_reason, whom_to_notify
+from commbench.runtime.heartbeat import VERDICT_S, Heartbeat
+from commbench.runtime.signals import SAVE_S, RunEnder
+from commbench.runtime.supervisor import mapped_shared_memory, remove_shared_memory
 
 from .case import CaseVisit
 from .conditions import Conditions

@@ -27,13 +27,13 @@ from commbench.core.units import format_ranges
 from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
 from commbench.hardware.machine_facts import RanksByValue
-from commbench.launchers.registry import is_called_per_node
 from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.fact_scopes import is_unknown, scope_of
 from commbench.results.run_folder import new_folder
-from commbench.world.folder_lock import lock_folder
-from commbench.world.recovery import EarlierStarts, Resume
-from commbench.world.rendezvous import meeting_host
+from commbench.runtime.folder_lock import lock_folder
+from commbench.runtime.launchers.registry import is_called_per_node
+from commbench.runtime.recovery import EarlierStarts, Resume
+from commbench.runtime.rendezvous import meeting_host
 
 from .expectations import Verdict
 

@@ -20,8 +20,8 @@ from commbench.core.protocols import Entry
 from commbench.core.states import case_status
 from commbench.results.columns import INTERRUPTED
 from commbench.results.fan_out import FanOut
-from commbench.world.output import Reporter
-from commbench.world.recovery import EarlierVisits
+from commbench.runtime.output import Reporter
+from commbench.runtime.recovery import EarlierVisits
 
 from .conditions import Conditions
 from .rounds import MeasuredRound, is_recorded_together

@@ -13,8 +13,8 @@ from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.config.settings import Settings, Timing
 from commbench.core.case import Benchmark, CaseGroup, World
 from commbench.core.protocols import Communicator, Control
+from commbench.runtime.heartbeat import Progress
 from commbench.stats.series import Series, median_interval
-from commbench.world.heartbeat import Progress
 
 from .calibration import copy_times
 from .case import CaseVisit

@@ -26,18 +26,18 @@ from commbench.core.states import Row
 from commbench.core.terminal import Terminal, print_error
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
-from commbench.launchers.join import join_world
-from commbench.launchers.slurm_switches import slurm_switches
 from commbench.results.node_rounds import Round
 from commbench.results.parquet import recorded_rows
 from commbench.results.run_folder import read_record
 from commbench.results.suspect_table import Search
-from commbench.world.exit_protocol import process_text
-from commbench.world.heartbeat import Heartbeat, Progress
-from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
-from commbench.world.rendezvous import bind_rank, check_layouts
-from commbench.world.signals import SIGNAL_STATUS, RunEnder
-from commbench.world.start_limit import meetings_end
+from commbench.runtime.exit_protocol import process_text
+from commbench.runtime.heartbeat import Heartbeat, Progress
+from commbench.runtime.launchers.join import join_world
+from commbench.runtime.launchers.slurm_switches import slurm_switches
+from commbench.runtime.recovery import EarlierStarts, clear_in_flight, mark_in_flight
+from commbench.runtime.rendezvous import bind_rank, check_layouts
+from commbench.runtime.signals import SIGNAL_STATUS, RunEnder
+from commbench.runtime.start_limit import meetings_end
 
 from .case import CaseVisit
 from .compute_amounts import ComputeAmount, compute_amount

@@ -9,7 +9,7 @@ from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.program import Group
 from commbench.core.protocols import Communicator, Control
-from commbench.world.heartbeat import Progress
+from commbench.runtime.heartbeat import Progress
 
 from .samples import Samples
 from .time_limits import block_deadline_s

@@ -18,6 +18,7 @@ import numpy as np
 from commbench.core.case import Planned
 from commbench.core.units import format_seconds
 from commbench.results.columns import INTERRUPTED
+from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.series import (
     NOISY,
     Z95,
@@ -32,7 +33,6 @@ from commbench.stats.series import (
     summarise,
     tukey_outliers,
 )
-from commbench.world.recovery import EarlierVisits
 
 from .samples import Block, RowTimes, Samples
 

@@ -27,7 +27,7 @@ from commbench.core.errors import ConfigError, Unsupported, WorldBroken
 from commbench.core.protocols import Control
 from commbench.engines.lowered import now_ns
 from commbench.hardware.network import meeting_address
-from commbench.world.peer_listener import PeerListener, greet
+from commbench.runtime.peer_listener import PeerListener, greet
 
 from .collector import SampleCollector
 from .samples import LATE, NS_PER_S, Counts

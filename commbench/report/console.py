@@ -33,8 +33,8 @@ from commbench.results.columns import (
 from commbench.results.flags import DOUBT_MARK, binding_text, doubts_of, is_bound
 from commbench.results.parquet import recorded_rows
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
-from commbench.world.launch import SIDE_BY_SIDE
-from commbench.world.output import print_draft
+from commbench.runtime.launch import SIDE_BY_SIDE
+from commbench.runtime.output import print_draft
 
 from .footnotes import (
     RowsBySeries,

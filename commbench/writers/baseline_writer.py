@@ -19,7 +19,7 @@ from commbench.results.columns import SCHEMA_VERSION, arrow_schema
 from commbench.results.durable_files import error_text
 from commbench.results.load import RUN, find_runs, frame_of, load_run, read_cases
 from commbench.results.run_folder import RECORD, how_to_finish, replace_file, write_json
-from commbench.world.folder_lock import FolderUse, is_measured_into, locked
+from commbench.runtime.folder_lock import FolderUse, is_measured_into, locked
 
 if TYPE_CHECKING:
     import pandas as pd

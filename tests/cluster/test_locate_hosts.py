@@ -11,7 +11,7 @@ from test_mpi_virtual_hosts import mpirun
 from torchrun_agents import torchrun_agents
 from virtual_hosts import SEARCH_WORDS, VirtualHosts
 
-from commbench.launchers.mpirun import YIELDING
+from commbench.runtime.launchers.mpirun import YIELDING
 
 pytestmark = [pytest.mark.long, pytest.mark.serial]
 HOSTS = 8

@@ -13,7 +13,7 @@ from subgroups import ASKED, LAYOUTS, check_layouts
 from virtual_hosts import VirtualHosts
 
 from commbench.hardware.mpi_library import MpiLibrary, find
-from commbench.launchers.mpirun import YIELDING
+from commbench.runtime.launchers.mpirun import YIELDING
 
 pytestmark = pytest.mark.serial
 LONG = pytest.mark.long

@@ -19,7 +19,7 @@ from test_mpi_virtual_hosts import WORKER, hydra, openmpi
 from virtual_hosts import VirtualHosts
 
 from commbench.hardware.mpi_library import MpiLibrary, find
-from commbench.launchers.mpirun import YIELDING
+from commbench.runtime.launchers.mpirun import YIELDING
 
 pytestmark = pytest.mark.long
 VARIABLE = "NCCL_DEBUG"

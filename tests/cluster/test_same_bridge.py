@@ -13,7 +13,7 @@ from processes import AS_ROOT
 from virtual_hosts import VirtualHosts
 
 from commbench.core.layout import Layout
-from commbench.launchers.mpirun import Mpirun
+from commbench.runtime.launchers.mpirun import Mpirun
 
 pytestmark = pytest.mark.long
 BRIDGE = (
@@ -24,7 +24,7 @@ BRIDGE = (
 IMPATIENT = """
 import sys
 from commbench.__main__ import main
-from commbench.world import rendezvous
+from commbench.runtime import rendezvous
 rendezvous.CONNECT_S = 3.0
 sys.exit(main(sys.argv[1:]))
 """

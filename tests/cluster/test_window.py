@@ -33,7 +33,7 @@ import sys, json
 import numpy as np
 from torch.distributed import TCPStore
 from commbench.engines.lowered import now_ns
-from commbench.world.control import StoreControl
+from commbench.runtime.control import StoreControl
 from commbench.measure.window import GlobalClock
 
 rank, size, fits = map(int, sys.argv[1:4])

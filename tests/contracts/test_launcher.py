@@ -15,7 +15,7 @@ from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import construct
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-from commbench.launchers.registry import allowed
+from commbench.runtime.launchers.registry import allowed
 
 QUICK = (
     "benchmark=barrier",

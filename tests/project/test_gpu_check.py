@@ -25,7 +25,7 @@ from shown_gpus import shown_to_cupy
 from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
 from commbench.measure.plan import PlanFacts, duration_s, plan
-from commbench.world.control import hosted_world
+from commbench.runtime.control import hosted_world
 
 sys.path.insert(0, str(TOOLS / "gpu"))
 

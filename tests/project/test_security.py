@@ -15,7 +15,7 @@ from commbench.cli.main import main
 from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
 from commbench.hardware import machine_facts
-from commbench.world import rank_server
+from commbench.runtime import rank_server
 
 WORDS = ("backend=simulated", "benchmark=all_reduce", "sizes=[8]", "timing=fixed")
 RUN = (*WORDS, "timing.repetitions=5", "writer=[parquet,jsonl]")

@@ -13,7 +13,7 @@ from commbench.core.case import Benchmark
 from commbench.core.program import Pattern, Program
 from commbench.core.variables import Case
 from commbench.engines.virtual import Model
-from commbench.world.control import hosted_world
+from commbench.runtime.control import hosted_world
 
 Held = tuple[int, str]  # rank, buffer
 

@@ -9,7 +9,7 @@ from typing import Any
 from rank_threads import SOON_S, no_error, together
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from commbench.world.control import StoreControl
+from commbench.runtime.control import StoreControl
 
 
 def open_store() -> TCPStore:

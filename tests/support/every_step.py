@@ -31,7 +31,7 @@ from commbench.core.protocols import Runner
 from commbench.core.variables import Mode
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.engines.native import NativeRunner
-from commbench.world.control import StoreControl
+from commbench.runtime.control import StoreControl
 
 # copies of a buffer; as many repetitions, so that an in-place operation meets each copy once
 POOL = 2

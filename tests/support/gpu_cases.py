@@ -12,7 +12,7 @@ from commbench.core.case import Planned
 from commbench.core.layout import Layout
 from commbench.hardware.topology import Topology, parse_topo
 from commbench.measure.plan import plan
-from commbench.world.control import hosted_world
+from commbench.runtime.control import hosted_world
 
 
 def planned(benchmark: str, layout: str, *words: str, device: str = "cuda") -> Planned:

@@ -80,7 +80,7 @@ CLIENT = """\
 import array, os, signal, socket, struct, sys
 REAL, SOCKET, START, FORWARDED = {real!r}, {socket!r}, {start!r}, {forwarded!r}
 SPACES, ENTERED = {spaces!r}, {entered!r}
-FORKED = ["commbench", "commbench.world.rank_server", "torch.distributed.run"]
+FORKED = ["commbench", "commbench.runtime.rank_server", "torch.distributed.run"]
 PROGRAMS = {programs!r}
 
 def is_warm(words):

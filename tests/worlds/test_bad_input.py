@@ -19,7 +19,7 @@ import commbench
 from commbench.__main__ import main
 from commbench.core.errors import ConfigError
 from commbench.hardware import mpi_library, nvml
-from commbench.world import exit_protocol, launch
+from commbench.runtime import exit_protocol, launch
 
 Refused = Callable[[str], list[str]]
 TORCHRUN_0 = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
@@ -365,7 +365,7 @@ def test_several_nodes_outside_a_world_come_with_three_launch_lines(refused: Ref
 
 def test_a_file_may_not_say_what_logs_in_to_hosts(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "launcher").mkdir()
-    text = "_target_: commbench.launchers.mpirun.Mpirun\nhosts: [a]\nagent: /bin/sh\n"
+    text = "_target_: commbench.runtime.launchers.mpirun.Mpirun\nhosts: [a]\nagent: /bin/sh\n"
     (tmp_path / "launcher" / "mine.yaml").write_text(text)
     assert (
         "a file sets launcher.agent=/bin/sh"
@@ -560,7 +560,7 @@ def test_rank_0_of_a_world_says_why(
 def test_other_ranks_let_rank_0_speak_first(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("commbench.world.exit_protocol.RANK_0_FIRST_S", 0.1)
+    monkeypatch.setattr("commbench.runtime.exit_protocol.RANK_0_FIRST_S", 0.1)
     enter(TORCHRUN_1, monkeypatch)
     begin = time.monotonic()
     assert main(line.split()) == 2
@@ -572,7 +572,7 @@ def test_other_ranks_let_rank_0_speak_first(
 def test_what_all_ranks_refuse_is_printed_by_rank_0_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("commbench.world.exit_protocol.RANK_0_FIRST_S", 0.1)
+    monkeypatch.setattr("commbench.runtime.exit_protocol.RANK_0_FIRST_S", 0.1)
     texts = []
     for variables in (TORCHRUN_0, TORCHRUN_1):
         enter(variables, monkeypatch)
@@ -586,7 +586,7 @@ def test_rank_0_tells_the_parent_that_started_it(
 ) -> None:
     folder = Path("run")
     folder.mkdir()
-    monkeypatch.setattr("commbench.world.exit_protocol.RANK_0_FIRST_S", 0.1)
+    monkeypatch.setattr("commbench.runtime.exit_protocol.RANK_0_FIRST_S", 0.1)
     for place in (TORCHRUN_1, TORCHRUN_0):
         assert not (folder / exit_protocol.STATUS_FILE).exists()
         enter(place | {exit_protocol.FOLDER: str(folder)}, monkeypatch)

@@ -19,7 +19,7 @@ from processes import AS_ROOT, free_port, until
 from commbench.core.errors import ConfigError
 from commbench.hardware import network
 from commbench.hardware.mpi_library import find
-from commbench.world import rendezvous
+from commbench.runtime import rendezvous
 
 LAUNCHERS = ("prterun", "mpirun", "mpiexec", "hydra_pmi_proxy", "orted", "prted")
 SOAK = (
@@ -243,7 +243,9 @@ def test_mpi_ranks_do_not_import_torch_and_their_store_ends_with_them(tmp_path: 
         until_measuring(tmp_path)
         children = psutil.Process(process.pid).children(recursive=True)
         stores = [
-            child for child in children if any("world/store.py" in word for word in child.cmdline())
+            child
+            for child in children
+            if any("runtime/store.py" in word for word in child.cmdline())
         ]
         assert len(stores) == 1 and {ip for ip, _ in listening(stores)} == {"127.0.0.1"}
         assert process.wait(60) == 0, (tmp_path / "log").read_text()[-3000:]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commbench.hardware.machine_facts import SOURCE_TREE
-from commbench.launchers.mpirun import YIELDING
+from commbench.runtime.launchers.mpirun import YIELDING
 
 FIXED = ("timing=fixed", "timing.repetitions=5", "timing.warmup_s=0")
 MPI = (

@@ -20,7 +20,7 @@ from processes import until
 
 import commbench
 from commbench.results.load import load_run
-from commbench.world.printing import INCOMPLETE_TEXT
+from commbench.runtime.printing import INCOMPLETE_TEXT
 
 QUICK = (
     "benchmark=[all_reduce]",

@@ -14,8 +14,8 @@ from processes import until
 
 import commbench
 from commbench.results.load import find_runs
-from commbench.world.folder_lock import LOCK_FILE
-from commbench.world.supervisor import UNRECORDED_POLL_S
+from commbench.runtime.folder_lock import LOCK_FILE
+from commbench.runtime.supervisor import UNRECORDED_POLL_S
 
 LONG = (
     "benchmark=all_reduce",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from commbench.world.printing import LAST_TEXT_S
+from commbench.runtime.printing import LAST_TEXT_S
 
 OWN = ("gloo", "openmpi", "mpich", "tcp", "own torchrun")  # worlds that commbench starts
 # started by hand: gloo, then mpi
@@ -56,7 +56,7 @@ LATE_S = 3.0  # budget.late_s of the combinations that reach it
 START_S = 10.0  # for what ranks wait 120 s for before their first heartbeat
 DEATH_S = 20.0  # 10 s until the heartbeat is missed, and the end of the world
 STOPPED_S = 10.0  # a parent sees the state of its ranks
-SIGNAL_S = 3.0  # 1 s for a library call to return (world/signals.py), and the end of mpirun
+SIGNAL_S = 3.0  # 1 s for a library call to return (runtime/signals.py), and the end of mpirun
 FINISHED = 3  # cases before the one that breaks
 
 

@@ -33,8 +33,8 @@ from commbench.core.case import World
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Control
 from commbench.core.variables import Case, Device, Mode
-from commbench.launchers.registry import detect
-from commbench.world import rendezvous
+from commbench.runtime import rendezvous
+from commbench.runtime.launchers.registry import detect
 
 PLAN = "COMMBENCH_FAULT"
 DELAY_S = 0.5  # until a fault inside a library's call begins

@@ -8,7 +8,7 @@ from combination import FINISHED, Combination
 
 from commbench.config.compose import ConfigComposer
 from commbench.measure.plan import PlanFacts, plan
-from commbench.world.control import hosted_world
+from commbench.runtime.control import hosted_world
 
 SIZES = (8, 16, 24, 32, 40)
 LARGE = 64 * 2**20  # bytes, too large for a rank without memory

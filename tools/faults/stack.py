@@ -10,8 +10,8 @@ from combination import GIVEN, HOSTS, OWN
 
 from commbench.core.layout import Layout
 from commbench.hardware.mpi_library import find
-from commbench.launchers.mpirun import Mpirun
-from commbench.launchers.torchrun import Torchrun
+from commbench.runtime.launchers.mpirun import Mpirun
+from commbench.runtime.launchers.torchrun import Torchrun
 
 # the virtual hosts of the tests
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))

@@ -15,7 +15,7 @@ from claim import LAUNCHES, MIB, Claim, run
 
 from commbench.core.layout import Layout
 from commbench.hardware.mpi_library import MpiLibrary, find
-from commbench.launchers.mpirun import Mpirun
+from commbench.runtime.launchers.mpirun import Mpirun
 
 HERE = Path(__file__).parent
 Blocks = dict[str, dict[str, list[float]]]  # case, side: ns per operation in each block

@@ -49,8 +49,8 @@ from commbench.measure.visit_setup import VisitSetup
 from commbench.measure.visits import CaseRecord
 from commbench.results.load import load_run
 from commbench.results.parquet import Parquet
-from commbench.world.control import StoreControl, hosted_world, join_nodes
-from commbench.world.heartbeat import Progress
+from commbench.runtime.control import StoreControl, hosted_world, join_nodes
+from commbench.runtime.heartbeat import Progress
 
 PROCESSES = 8
 RANKS_PER_NODE = 8

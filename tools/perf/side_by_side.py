@@ -24,7 +24,7 @@ from wire_ranks import STREAMS
 import commbench
 from commbench.core.layout import Layout
 from commbench.hardware.mpi_library import MpiLibrary, find
-from commbench.launchers.mpirun import Mpirun
+from commbench.runtime.launchers.mpirun import Mpirun
 
 # the virtual hosts of the tests
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))

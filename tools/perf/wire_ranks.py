@@ -24,7 +24,7 @@ from cases import ONE_NODE, TWO_NODES, check, planned
 
 from commbench.backends.tcp.backend import Tcp, TcpCommunicator
 from commbench.core.case import Planned, World
-from commbench.world.control import StoreControl
+from commbench.runtime.control import StoreControl
 
 TURNS = 4
 STREAMS = (1, 4)

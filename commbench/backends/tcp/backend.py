@@ -19,8 +19,8 @@ from commbench.core.units import INT_MAX
 from commbench.core.variables import Case, Device, Ipc, Mode
 from commbench.engines.lowered import Lowered, PythonRunner, has_collectives
 from commbench.results.network_cards import interface_rails
-from commbench.world.peer_listener import PeerListener, PeerStream
-from commbench.world.rendezvous import address_for_peers
+from commbench.runtime.peer_listener import PeerListener, PeerStream
+from commbench.runtime.rendezvous import address_for_peers
 
 from .lowering import (
     BARRIER,

@@ -38,7 +38,7 @@ from commbench.core.program import (
 )
 from commbench.engines.compute import compute_call
 from commbench.engines.lowered import NO_CALL, Call, Rotating
-from commbench.world.peer_listener import (
+from commbench.runtime.peer_listener import (
     PeerListener,
     PeerStream,
     greet,

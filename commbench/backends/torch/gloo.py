@@ -33,7 +33,7 @@ from commbench.core.variables import Case, Device, Ipc, Staging
 from commbench.engines.lowered import form_missing, reduction_missing, reductions
 from commbench.hardware.network import interface_at, interface_name, network_advice
 from commbench.results.network_cards import interface_rails
-from commbench.world.rendezvous import address_for_peers
+from commbench.runtime.rendezvous import address_for_peers
 
 from .cuda import CudaDevice, cuda_missing
 from .distributed import TORCH_UNSUPPORTED, CudaCommunicator, TorchCommunicator, start_group

@@ -31,7 +31,7 @@ from commbench.core.program import (
 from commbench.core.protocols import Buffer, Control
 from commbench.core.variables import Case, Device, Ipc
 from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating, UnsupportedForms
-from commbench.world.exit_protocol import FOLDER
+from commbench.runtime.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing, graph_refusal
 from .distributed import (

@@ -18,7 +18,7 @@ from commbench.report.summary import (
     summarise_results,
     summary_text,
 )
-from commbench.world.folder_lock import is_measured_into, locked
+from commbench.runtime.folder_lock import is_measured_into, locked
 
 
 def cases_of(tmp_path: Path, flags: dict[int, list[str]] | None = None) -> pd.DataFrame:

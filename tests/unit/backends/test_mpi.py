@@ -13,7 +13,7 @@ from places import SUPPORT
 
 from commbench.core.layout import Layout
 from commbench.hardware.mpi_library import find
-from commbench.launchers.mpirun import Mpirun
+from commbench.runtime.launchers.mpirun import Mpirun
 
 EVERY_STEP = str(SUPPORT / "every_step.py")
 DEBIAN_OPENMPI = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"

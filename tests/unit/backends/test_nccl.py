@@ -43,7 +43,7 @@ from commbench.core.program import (
 from commbench.core.protocols import Backend
 from commbench.core.variables import Case
 from commbench.engines.lowered import Lowered
-from commbench.world.exit_protocol import FOLDER
+from commbench.runtime.exit_protocol import FOLDER
 
 PLUGIN = ["--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]"]
 QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0"]

@@ -36,7 +36,7 @@ from commbench.core.program import (
     WaitAll,
 )
 from commbench.core.variables import Mode
-from commbench.world.control import StoreControl
+from commbench.runtime.control import StoreControl
 
 MIB = 1 << 20
 Work = Callable[[TcpCommunicator], Any]

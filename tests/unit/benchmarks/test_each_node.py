@@ -12,7 +12,7 @@ from commbench.core.case import Planned
 from commbench.core.errors import ConfigError
 from commbench.core.program import AllReduce, In, Program
 from commbench.measure.plan import plan
-from commbench.world.control import hosted_world
+from commbench.runtime.control import hosted_world
 
 SIMULATED = ("backend=simulated", "nodes=each", "timing=fixed", "timing.repetitions=5")
 

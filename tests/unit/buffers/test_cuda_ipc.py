@@ -12,7 +12,7 @@ from ipc_files import FileExporter
 from commbench.buffers.cuda_ipc import WORKED, CudaExporter, probe_cuda_ipc, probe_pattern
 from commbench.core.case import World
 from commbench.hardware.cuda import CudaError
-from commbench.world.control import SingleProcessControl, StoreControl
+from commbench.runtime.control import SingleProcessControl, StoreControl
 
 NODES = ((0, 1), (2,))
 

@@ -17,7 +17,7 @@ from commbench.cli.main import main
 from commbench.core.terminal import Terminal
 from commbench.report.gate import CaseAnswer, GateNumbers, GateResult
 from commbench.report.gate_text import gate_text, junit_text
-from commbench.world.folder_lock import locked
+from commbench.runtime.folder_lock import locked
 
 
 @pytest.fixture

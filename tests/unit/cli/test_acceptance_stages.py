@@ -17,7 +17,7 @@ from commbench.cli.acceptance_stages import (
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.core.errors import ConfigError
 from commbench.hardware import network
-from commbench.world.launch import CONFIG_DIR, SWEEP
+from commbench.runtime.launch import CONFIG_DIR, SWEEP
 
 TWO_CARDS = {
     f"network.interface.{name}.{key}": value

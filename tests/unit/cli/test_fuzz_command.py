@@ -110,7 +110,7 @@ def draw(number: int) -> list[str]:
 def ended(words: list[str], folder: str) -> tuple[Any, str]:
     """In a process of its own: a draw may start worlds, or leave anything behind."""
     from commbench.__main__ import main
-    from commbench.world import rank_server
+    from commbench.runtime import rank_server
 
     # this process composes only what it starts
     rank_server.start_rank_server = lambda launcher: None

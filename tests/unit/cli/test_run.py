@@ -9,8 +9,8 @@ import pytest
 from commbench.cli.run import run
 from commbench.core.errors import WorldBroken
 from commbench.results.run_folder import write_json
-from commbench.world import launch
-from commbench.world.recovery import Resume
+from commbench.runtime import launch
+from commbench.runtime.recovery import Resume
 
 
 @pytest.mark.parametrize("begun", [True, False])

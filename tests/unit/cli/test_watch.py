@@ -28,7 +28,7 @@ from commbench.measure.time_limits import TotalBudget
 from commbench.results.baseline_store import stored_runs
 from commbench.results.load import find_runs, load_run
 from commbench.results.watch_state import WATCH_FOLDER, read_state, state_path
-from commbench.world.folder_lock import locked
+from commbench.runtime.folder_lock import locked
 from commbench.writers.baseline_writer import add_runs
 
 pytestmark = pytest.mark.usefixtures("outside_any_world")
@@ -91,7 +91,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store after RUNS healthy turns, all but one of which are copies; each test copies it."""
     store = tmp_path_factory.mktemp("filled") / "store"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("commbench.world.rank_server.start_rank_server", lambda launcher: None)
+        patch.setattr("commbench.runtime.rank_server.start_rank_server", lambda launcher: None)
         assert take_turn(store) == 4, "a first run gives no verdict"
     for number in range(RUNS - 1):
         repeat(store, number, 1 + 0.002 * (number - 2))

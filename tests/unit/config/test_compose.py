@@ -34,8 +34,8 @@ from commbench.config.settings import (
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.payload import DTYPES
-from commbench.launchers.mpirun import Mpirun
 from commbench.results.columns import CASES
+from commbench.runtime.launchers.mpirun import Mpirun
 
 CONF = Path(commbench.__file__).parents[1] / "conf"
 

@@ -18,8 +18,8 @@ from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.measure.plan import PlanFacts, plan
-from commbench.world import launch
-from commbench.world.control import hosted_world
+from commbench.runtime import launch
+from commbench.runtime.control import hosted_world
 
 CONF = ROOT / "conf" / "experiment"
 NAMES = sorted(file.stem for file in CONF.glob("*.yaml"))

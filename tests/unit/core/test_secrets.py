@@ -16,7 +16,7 @@ import commbench
 from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
 from commbench.core.secrets import MASK, mask, recorded, recorded_override
-from commbench.world import launch
+from commbench.runtime import launch
 
 SECRET = "hunter2-qwerty"
 

@@ -50,8 +50,8 @@ from commbench.core.program import (
 )
 from commbench.core.variables import Case, Mode
 from commbench.engines.virtual import Model
+from commbench.runtime.control import hosted_world
 from commbench.stats.series import lag1
-from commbench.world.control import hosted_world
 
 SIZES = pytest.mark.parametrize("size", [1, 2, 3, 4])
 LATENCY_S = 3e-6

@@ -20,7 +20,7 @@ from commbench.buffers.memory import CheckedBuffers, CheckedPayload
 from commbench.buffers.pair_buffers import PairBuffers
 from commbench.core.case import Planned
 from commbench.engines.virtual import Model
-from commbench.world.control import hosted_world
+from commbench.runtime.control import hosted_world
 
 SIZE = 8
 ROUND = "0-5 2-2 6-1 4-3"  # rank 7 is idle

@@ -18,7 +18,7 @@ from commbench.measure import calibration
 from commbench.measure.calibration import copy_gb_per_s, host_copies_gb_per_s, wake_links
 from commbench.measure.conditions import ConditionsReader
 from commbench.measure.plan import plan
-from commbench.world.control import hosted_world
+from commbench.runtime.control import hosted_world
 
 WORDS = ("backend=simulated", "benchmark=[all_reduce]", "sizes=[60kB]")
 

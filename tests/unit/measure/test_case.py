@@ -20,8 +20,8 @@ from commbench.measure.plan import PlanFacts, plan
 from commbench.measure.samples import Outcome, Refused, Samples
 from commbench.measure.soak import Timer
 from commbench.measure.visit_setup import VisitSetup
-from commbench.world.control import hosted_world
-from commbench.world.heartbeat import Progress
+from commbench.runtime.control import hosted_world
+from commbench.runtime.heartbeat import Progress
 
 Words = NDArray[Any]
 # what rank 1's copies held before a call, and hold now

@@ -12,8 +12,8 @@ from commbench.measure.case import CaseVisit
 from commbench.measure.plan import plan
 from commbench.measure.samples import Samples
 from commbench.measure.visit_setup import VisitSetup
-from commbench.world.control import hosted_world
-from commbench.world.heartbeat import Progress
+from commbench.runtime.control import hosted_world
+from commbench.runtime.heartbeat import Progress
 
 
 @pytest.mark.parametrize("slow", [False, True])

@@ -20,8 +20,8 @@ from commbench.measure.recorder import Recorder
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.results.fan_out import FanOut
-from commbench.world.control import hosted_world
-from commbench.world.heartbeat import Heartbeat, Progress
+from commbench.runtime.control import hosted_world
+from commbench.runtime.heartbeat import Heartbeat, Progress
 
 WORLD = World(0, 2, ((0, 1),), (0,))
 

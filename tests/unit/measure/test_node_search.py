@@ -20,7 +20,7 @@ from commbench.measure.node_search import (
 )
 from commbench.measure.plan import PlanFacts, plan
 from commbench.results.node_rounds import Round
-from commbench.world.control import hosted_world
+from commbench.runtime.control import hosted_world
 
 FACTS = PlanFacts(memory_bytes=2**36, cache_bytes=2**25, cores=8)
 

@@ -35,7 +35,7 @@ from commbench.measure.plan import (
     plan_outline,
 )
 from commbench.measure.time_limits import BATCH_K
-from commbench.world.control import hosted_world
+from commbench.runtime.control import hosted_world
 
 GIB = 2**30
 FACTS = PlanFacts(memory_bytes=64 * GIB, cache_bytes=32 * 2**20, cores=8)

@@ -11,7 +11,6 @@ from places import SUPPORT
 from shown_gpus import GIB, ask, h100, hgx, uuid
 
 from commbench.core.case import World
-from commbench.launchers.registry import is_called_per_node
 from commbench.measure.preflight import (
     busy_gpus,
     clock_skew_warning,
@@ -21,6 +20,7 @@ from commbench.measure.preflight import (
     shared_gpu,
     small_shm_lines,
 )
+from commbench.runtime.launchers.registry import is_called_per_node
 
 FACTS = [{"host.hostname": f"node{rank // 2}"} for rank in range(6)]
 
@@ -218,9 +218,9 @@ PREFLIGHT = """
 import contextlib, io, socket
 from dataclasses import replace
 from commbench.core.case import World
-from commbench.world.control import StoreControl
-from commbench.world.control import hosted_world
-from commbench.world.store import hosted_store
+from commbench.runtime.control import StoreControl
+from commbench.runtime.control import hosted_world
+from commbench.runtime.store import hosted_store
 from commbench.config.compose import ConfigComposer
 from commbench.measure.preflight import Request, preflight
 from rank_threads import together

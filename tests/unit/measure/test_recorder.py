@@ -20,7 +20,7 @@ from commbench.measure.samples import Block, Refused, Samples
 from commbench.measure.time_limits import spacing_s
 from commbench.measure.transports import TransportEvidence
 from commbench.results.fan_out import FanOut
-from commbench.world.control import hosted_world
+from commbench.runtime.control import hosted_world
 
 WORLD = World(0, 2, ((0, 1),), (0,))
 AROUND = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), WORLD, ())

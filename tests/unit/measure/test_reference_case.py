@@ -27,8 +27,8 @@ from commbench.measure.samples import Block, Samples
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visits import CaseRecord, Visit
 from commbench.results.fan_out import FanOut
-from commbench.world.control import hosted_world
-from commbench.world.heartbeat import Progress
+from commbench.runtime.control import hosted_world
+from commbench.runtime.heartbeat import Progress
 
 LAUNCHES = {"planned": 1, "began": [0], "spent_s": 0.0}
 STARTED = datetime(2026, 1, 2, tzinfo=timezone.utc)

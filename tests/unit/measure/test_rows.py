@@ -48,8 +48,8 @@ from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.measure.visits import CaseRecord, Visit, series_statistics
 from commbench.results.columns import CASES, RESULTS, SAMPLES, VARIABLES
-from commbench.world.control import hosted_world
-from commbench.world.heartbeat import Progress
+from commbench.runtime.control import hosted_world
+from commbench.runtime.heartbeat import Progress
 
 with ConfigComposer() as _composer:
     # these stand for several cases: tests/unit/benchmarks/test_replay.py, test_concurrent.py

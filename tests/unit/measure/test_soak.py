@@ -17,8 +17,8 @@ from commbench.measure.plan import plan
 from commbench.measure.samples import LATE, Counts
 from commbench.measure.soak import MOST_WAITING, Soak, SoakCollector, Timer
 from commbench.measure.visit_setup import VisitSetup
-from commbench.world.control import hosted_world
-from commbench.world.heartbeat import Progress
+from commbench.runtime.control import hosted_world
+from commbench.runtime.heartbeat import Progress
 
 OF_PAIR = (planned_of("initiator", (3, 7)), 0.01)
 

@@ -11,8 +11,8 @@ from commbench.measure.plan import plan
 from commbench.measure.strategies import ByStopRule
 from commbench.measure.time_limits import samples_per_stamp
 from commbench.measure.visit_setup import VisitSetup
-from commbench.world.control import hosted_world
-from commbench.world.heartbeat import Progress
+from commbench.runtime.control import hosted_world
+from commbench.runtime.heartbeat import Progress
 
 
 def setup_of(benchmark: str, empty_sample_s: float) -> VisitSetup:

@@ -35,8 +35,8 @@ from commbench.measure.time_limits import (
     warm_up_rule,
 )
 from commbench.measure.visits import Visit
+from commbench.runtime.control import hosted_world
 from commbench.stats.series import Series, median_interval
-from commbench.world.control import hosted_world
 
 seconds = st.floats(min_value=1e-7, max_value=10.0)
 NOISE = ar1_lognormal(default_rng(3), 0.0, 1, 20_000)[0]  # median 1 ms, 10 % spread

@@ -42,9 +42,9 @@ from commbench.measure.visits import (
     spread,
 )
 from commbench.results.columns import INTERRUPTED
+from commbench.runtime.control import hosted_world
+from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.series import Series
-from commbench.world.control import hosted_world
-from commbench.world.recovery import EarlierVisits
 
 medians = st.lists(st.floats(1e-7, 10.0), min_size=2, max_size=40)
 

@@ -45,8 +45,8 @@ from commbench.measure.window import (
     fit,
     parent_of,
 )
-from commbench.world.control import SingleProcessControl, StoreControl
-from commbench.world.peer_listener import PeerListener
+from commbench.runtime.control import SingleProcessControl, StoreControl
+from commbench.runtime.peer_listener import PeerListener
 
 BOOT_NS = 2**52  # a clock of a machine that is up for 52 days
 OFFSETS = st.integers(-(2**55), 2**55)

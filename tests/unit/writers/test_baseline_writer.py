@@ -18,11 +18,11 @@ import commbench
 from commbench.core.errors import ConfigError
 from commbench.results.baseline_store import stored_runs
 from commbench.results.load import load_run
-from commbench.world.folder_lock import locked
+from commbench.runtime.folder_lock import locked
 from commbench.writers.baseline_writer import ADDING, add_runs
 
 HOLD = (
-    "import sys, time; from commbench.world.folder_lock import lock_folder;"
+    "import sys, time; from commbench.runtime.folder_lock import lock_folder;"
     " from commbench.writers.baseline_writer import ADDING;"
     " lock_folder(sys.argv[1], ADDING); print('locked', flush=True); time.sleep(100)"
 )

@@ -18,7 +18,7 @@ from commbench.core.program import (
 )
 from commbench.core.variables import Mode, TimingMode
 from commbench.engines.device import DeviceRunner
-from commbench.world.control import hosted_world
+from commbench.runtime.control import hosted_world
 
 LIBRARIES = ("torch", "cupy")
 # 8 B out of place: one rank alone moves nothing in place

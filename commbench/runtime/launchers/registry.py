@@ -1,0 +1,157 @@
+"""All launchers: which one has started this process, and which one starts a job."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from commbench.core.case import RankIdentity
+from commbench.core.errors import ConfigError
+from commbench.core.protocols import Backend, Launcher
+from commbench.runtime.exit_protocol import FOLDER
+
+from .given_world import ENV, ENV_VARIABLES, TORCHRUN_ID, env_identity, why_foreign, world_note
+
+if TYPE_CHECKING:  # a rank and the start of a command don't wait for Hydra
+    from commbench.config.settings import Settings
+
+DEFAULT = "auto"  # conf/launcher/auto.yaml: the default of the backend
+
+
+@cache
+def launchers() -> tuple[Launcher, ...]:
+    """An instance for each file in conf/launcher except auto.yaml, by precedence."""
+    folder = files("commbench.conf") / "launcher"
+    names = [
+        file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")
+    ]
+    modules = {
+        name: importlib.import_module(f"commbench.runtime.launchers.{name}")
+        for name in names
+        if name != DEFAULT
+    }
+    built: list[Launcher] = [
+        getattr(module, name.capitalize())() for name, module in modules.items()
+    ]
+    return tuple(sorted(built, key=lambda launcher: launcher.precedence))
+
+
+def is_called_per_node(name: str) -> bool:
+    """Whether the launcher of this name is called once on each node, see Launcher."""
+    return any(each.name == name and each.is_called_per_node for each in launchers())
+
+
+def detect(environ: Mapping[str, str]) -> RankIdentity | None:
+    """Which rank of which world this process is; None outside of a world. Raises ConfigError."""
+    identity = _exported(environ)
+    return identity if identity is None or _foreign(identity, environ) is None else None
+
+
+def settle_world(environ: MutableMapping[str, str]) -> str | None:
+    """The line about the world that a command finds itself in, None if there is nothing to say.
+
+    Left-over variables by which fresh ranks would take themselves for torchrun's are removed.
+    Raises ConfigError.
+    """
+    identity = _exported(environ)
+    foreign = None if identity is None else _foreign(identity, environ)
+    note = None if FOLDER in environ else world_note(identity, foreign, environ)
+    if foreign is not None and identity is not None and identity.launcher == ENV:
+        for name in (*ENV_VARIABLES, TORCHRUN_ID):
+            environ.pop(name, None)
+    return note
+
+
+def _exported(environ: Mapping[str, str]) -> RankIdentity | None:
+    """What the variables say. The launcher that is closest to the process wins: torchrun inside of
+    mpirun or srun is torchrun."""
+    identities = (launcher.detect(environ) for launcher in launchers())
+    identity = next((identity for identity in identities if identity is not None), None)
+    return identity or env_identity(environ)
+
+
+def _foreign(identity: RankIdentity, environ: Mapping[str, str]) -> str | None:
+    """Ranks that a parent has started are in their own world, wherever that parent is."""
+    return None if FOLDER in environ else why_foreign(identity, environ)
+
+
+def allowed(backend: Backend) -> list[str]:
+    """The names of the launchers that can start its ranks."""
+    if backend.launchers == "none":
+        return []
+    return [
+        launcher.name
+        for launcher in launchers()
+        if backend.launchers == "any" or launcher.starts_mpi
+    ]
+
+
+def launcher_of(settings: Settings) -> Launcher:
+    """The chosen launcher; else, for several nodes, the one whose allocation this is; else the
+    backend's default.
+
+    Raises ConfigError where it can't start the backend's ranks.
+    """
+    names = allowed(settings.backend)
+    if settings.launcher is not None:
+        if settings.launcher.name not in names:
+            raise ConfigError(
+                f"launcher={settings.launcher.name} can't start {settings.backend.name}; allowed:"
+                f" {', '.join(names)}"
+            )
+        return settings.launcher
+    usable = [launcher for launcher in launchers() if launcher.name in names]
+    several_nodes = any(layout.nodes > 1 for layout in settings.layouts)
+    default = next(launcher for launcher in usable if not launcher.needs_scheduler)
+    return next(
+        (launcher for launcher in usable if several_nodes and launcher.has_allocation), default
+    )
+
+
+def likely_launcher(words: Sequence[str]) -> Launcher | None:
+    """The launcher that a command line will probably lead to, before it is composed; None if it
+    starts no ranks."""
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    if given.get("plan") == "true" or any(key.startswith("hydra/launcher") for key in given):
+        return None
+    usable = _launchers_of(given.get("backend", "").split(",")[0])
+    name = given.get("launcher", DEFAULT)
+    if name == DEFAULT:
+        fitting = [launcher for launcher in usable if not launcher.needs_scheduler]
+    else:
+        fitting = [launcher for launcher in usable if launcher.name == name]
+    return next(iter(fitting), None)
+
+
+def _launchers_of(backend_name: str) -> list[Launcher]:
+    """The launchers that can start a backend, without composing it; an empty name is the default
+    backend. All of them for a backend whose file is in the user's own folder."""
+    conf = files("commbench.conf")
+    if not backend_name:
+        default = re.search(r"- backend: (\w+)", (conf / "config.yaml").read_text())
+        backend_name = default[1] if default else ""
+    file = conf / "backend" / f"{backend_name}.yaml"
+    if not file.is_file():
+        return [*launchers()]
+    target = re.search(r"^_target_: (\S+)\.(\w+)", file.read_text(), re.MULTILINE)
+    if target is None:
+        return [*launchers()]
+    module, class_name = target.groups()
+    names = allowed(getattr(importlib.import_module(module), class_name)())
+    return [launcher for launcher in launchers() if launcher.name in names]
+
+
+def mpi_library(backend: Backend, launcher: Launcher) -> str | None:
+    """The MPI library that each rank loads, as in `backend.library`; None if the ranks load
+    none."""
+    needed = launcher.meets_over_mpi or backend.launchers == "starts_mpi"
+    return backend.library if needed else None
+
+
+def own_variables() -> tuple[str, ...]:
+    """Prefixes of the variables that some launcher forwards to its ranks itself."""
+    return tuple(prefix for launcher in launchers() for prefix in launcher.own_variables)

@@ -1,0 +1,111 @@
+"""What this machine lacks for a job: a launcher, nodes, GPUs, a backend's library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+from commbench.hardware.gpu import VISIBLE_DEVICES, visible_count
+from commbench.results.run_folder import check_output
+from commbench.runtime.launch import exported
+
+from .registry import launcher_of, launchers, mpi_library
+
+if TYPE_CHECKING:  # a rank and the start of a command don't wait for Hydra
+    from commbench.config.compose import RequestedJobs
+    from commbench.config.settings import Job, Settings
+
+
+def check_startable(job: Job, elsewhere: bool = False) -> None:
+    """Raises ConfigError, in one line, for what this machine can't do. `elsewhere`: the ranks will
+    run on others."""
+    settings = job.settings
+    reason = next(missing_requirements(settings, elsewhere), None)
+    layout = Layout.around(settings.layouts)
+    if reason is not None:
+        if reason.startswith("layout="):
+            commands = (launcher.manual_command(layout, job.overrides) for launcher in launchers())
+            reason += "; start its ranks yourself:" + "".join(
+                f"\n  {command}" for command in commands if command
+            )
+        raise ConfigError(reason)
+    if settings.plan:
+        return
+    check_output(settings.output)
+    if not elsewhere and settings.backend.launchers != "none":
+        launcher = launcher_of(settings)
+        launcher.command(layout, (), mpi_library(settings.backend, launcher), ())
+
+
+def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
+    """Raises ConfigError, in one line, with everything that this machine lacks for an
+    experiment."""
+    if requested.experiment is None:
+        return
+    reasons = list(requested.refused)
+    for job in requested.jobs:
+        reasons += missing_requirements(job.settings, elsewhere)
+    if reasons:
+        listed = "; ".join(
+            f"({number}) {reason}" for number, reason in enumerate(dict.fromkeys(reasons), start=1)
+        )
+        hint = (
+            f". As far as one machine's CPUs go: commbench {requested.smaller}"
+            if requested.smaller
+            else ""
+        )
+        raise ConfigError(f"experiment={requested.experiment} can't run here: {listed}{hint}")
+
+
+def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
+    """What this machine lacks, a line each: library and device; nodes and GPUs unless the ranks run
+    `elsewhere`."""
+    backend = settings.backend
+    if settings.device not in backend.devices:
+        allowed = ", ".join(backend.devices)
+        yield (
+            f"device={settings.device} can't be used with backend={backend.name}; allowed:"
+            f" {allowed}"
+        )
+    hosted = backend.launchers == "none"
+    launcher = None if hosted else launcher_of(settings)
+    reach, is_local = (1, True) if launcher is None else (launcher.reach, launcher.is_local)
+    if settings.plan:
+        return
+    gpus_here = settings.device == "cuda" and not elsewhere and is_local  # login nodes have none
+    reason = None
+    if gpus_here or settings.device == "cpu":
+        with exported(dict(settings.env)):
+            reason = backend.missing(settings.device)
+    if reason is not None:
+        yield f"backend={backend.name}: {reason}"
+    widest = max(settings.layouts, key=lambda layout: layout.nodes, default=Layout(1, 2))
+    if widest.nodes > reach and not hosted and not elsewhere:
+        where = "this is one machine" if is_local else f"the launcher has {reach}"
+        yield f"layout={widest} needs {widest.nodes} nodes, {where}"
+    if widest.nodes == 1 and reason is None and gpus_here and not hosted:
+        yield from _missing_gpus(settings)
+
+
+def _missing_gpus(settings: Settings) -> Iterator[str]:
+    """One line where the ranks of this node would have to share GPUs, and can't."""
+    refusal = settings.backend.sharing_refusal({**os.environ, **dict(settings.env)})
+    if refusal is None:
+        return
+    fullest = max(settings.layouts, key=lambda layout: layout.ranks_per_node, default=Layout(1, 2))
+    wanted = fullest.ranks_per_node
+    visible = visible_count(os.environ)
+    if visible is not None and wanted > visible:
+        hidden = (
+            f" with {VISIBLE_DEVICES}={os.environ[VISIBLE_DEVICES]!r}"
+            if VISIBLE_DEVICES in os.environ
+            else ""
+        )
+        instead = f"use layout=1x{visible}" if visible else "make some visible"
+        yield (
+            f"{refusal}: layout={fullest} wants {wanted} on this machine, it shows"
+            f" {visible}{hidden}; {instead}"
+        )

@@ -1,0 +1,191 @@
+"""Text that ends, blocks or is closed: the process goes on, and its exit status says what is
+missing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pty
+import subprocess
+import sys
+import termios
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from commbench.runtime.printing import (
+    INCOMPLETE_TEXT,
+    finish_printing,
+    print_safely,
+)
+
+SCRIPT = """
+import os, sys, time
+from commbench.runtime.printing import finish_printing, print_safely
+with print_safely():
+    print("table")
+    print("progress", file=sys.stderr, flush=True)
+    begun_s = time.monotonic()
+    for _ in range(3):
+        print("x" * 50_000)
+    with open(sys.argv[1], "w") as log:
+        log.write(f"{time.monotonic() - begun_s:.3f}")
+    status = finish_printing(int(sys.argv[2]))
+raise SystemExit(status)
+"""
+
+
+def ended(
+    tmp_path: Path, redirected: str, status: int = 0
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """A script of four lines, run by a shell with such redirections; and the file that it wrote
+    after its text."""
+    measured = tmp_path / "measured"
+    command = ["bash", "-c", f'"$@" {redirected}', "bash", sys.executable, "-c", SCRIPT]
+    done = subprocess.run(
+        [*command, str(measured), str(status)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done, measured
+
+
+@pytest.mark.parametrize(
+    ("redirected", "status", "stderr"),
+    [
+        ("| cat", 0, "progress\n"),
+        ("| head -c 1; exit ${PIPESTATUS[0]}", 0, "progress\n"),
+        ("2>&1 >/dev/null | true; exit ${PIPESTATUS[0]}", 0, ""),
+        (">&-", 0, "progress\n"),
+        ("2>&-", 0, ""),
+        (">&- 2>&- <&-", 0, ""),
+        (
+            ">/dev/full",
+            INCOMPLETE_TEXT,
+            "progress\ncommbench: stdout is incomplete: No space left on device; make room for it,"
+            " or send it elsewhere\n",
+        ),
+        ("2>/dev/full", INCOMPLETE_TEXT, ""),
+        (">/dev/full 2>&1", INCOMPLETE_TEXT, ""),
+        (">/dev/full 2>&-", INCOMPLETE_TEXT, ""),
+    ],
+)
+def test_text_that_ends_or_is_closed_stops_nothing(
+    tmp_path: Path, redirected: str, status: int, stderr: str
+) -> None:
+    done, measured = ended(tmp_path, redirected)
+    assert (done.returncode, done.stderr) == (status, stderr)
+    assert measured.exists()
+
+
+def test_a_worse_exit_status_is_not_replaced(tmp_path: Path) -> None:
+    done, _ = ended(tmp_path, ">/dev/full", status=2)
+    assert done.returncode == 2 and "stdout is incomplete" in done.stderr
+
+
+def test_a_file_of_the_process_never_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nfrom commbench.runtime.printing import print_safely\n"
+        "with print_safely():\n"
+        "    file = open(sys.argv[1], 'w')\n"
+        "    os.write(2, b'of a library')\n"
+        "    file.write(str(file.fileno()))\n"
+    )
+    file = tmp_path / "results"
+    line = f'exec "{sys.executable}" -c "$0" "$1" <&- >&- 2>&-'
+    subprocess.run(["bash", "-c", line, script, str(file)], timeout=60, check=True)
+    assert int(file.read_text()) > 2
+
+
+def test_a_pipe_that_nobody_reads_delays_nothing_until_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        received: list[int] = []
+        begun_s = time.monotonic()
+        with print_safely():
+            for _ in range(100):
+                print("x" * 10_000)
+            assert time.monotonic() - begun_s < 5.0
+            assert finish_printing(0, patience_s=0.2) == 0
+            reader = threading.Thread(
+                target=lambda: received.extend(
+                    len(os.read(read_end, 65536))
+                    for _ in iter(lambda: sum(received) < 1_000_100, 0)
+                )
+            )
+            reader.start()
+        reader.join(30)
+    os.close(read_end)
+    assert sum(received) == 100 * 10_001
+
+
+def test_a_stopped_terminal_delays_nothing_and_text_keeps_its_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcflow(theirs, termios.TCOOFF)
+    with (
+        os.fdopen(theirs, "w") as terminal,
+        os.fdopen(os.dup(theirs), "w") as again,
+    ):
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setattr(sys, "stderr", again)
+        with print_safely():
+            for number in range(10):
+                print(f"line {number}", file=(sys.stdout, sys.stderr)[number % 2])
+            assert finish_printing(0, patience_s=0.1) == 0
+            termios.tcflow(theirs, termios.TCOON)
+        text = ""
+        while text.count("\n") < 10:
+            text += os.read(ours, 65536).decode()
+    os.close(ours)
+    assert text.split("\r\n") == [*(f"line {number}" for number in range(10)), ""]
+
+
+def test_text_without_end_is_given_up_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("commbench.runtime.printing.MOST_WAITING_BYTES", 1 << 20)
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with print_safely():
+            for _ in range(3):
+                print("x" * (1 << 20))
+            os.close(read_end)
+            assert finish_printing(0) == INCOMPLETE_TEXT
+    assert "stdout is incomplete: more than 1 MiB waited for its reader;" in capfd.readouterr().err
+
+
+def test_a_terminal_that_has_gone_has_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        with print_safely():
+            os.close(ours)
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                os.write(theirs, b"x")
+            print("line")
+            assert finish_printing(0) == 0
+
+
+def test_text_is_written_where_no_thread_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with (tmp_path / "out").open("w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        with print_safely():
+            monkeypatch.setattr(threading.Thread, "start", refuse)
+            print("a line")
+            assert finish_printing(0) == 0
+    assert (tmp_path / "out").read_text() == "a line\n"

@@ -1,0 +1,63 @@
+"""Signals are acted on in time: in Python at once, in C after a second, and only once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+WORK = """
+import ctypes, sys, time
+from commbench.runtime.signals import RunEnder
+
+def save(status):
+    print("saved", status, flush=True)
+
+try:
+    with RunEnder(save, lambda number: True):
+        print("ready", flush=True)
+        {work}
+except SystemExit as stop:
+    print("unwound", stop.code, flush=True)
+    raise
+except KeyboardInterrupt:
+    print("unwound 130", flush=True)
+    sys.exit(130)
+"""
+IN_PYTHON = "time.sleep(30)"
+# a mutex that is locked twice: unlike a system call, a signal does not end the wait
+IN_C = (
+    "lock, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None);"
+    " [libc.pthread_mutex_lock(lock) for _ in 'ab']"
+)
+
+
+def ended(work: str, number: signal.Signals) -> tuple[int, list[str], float]:
+    code = WORK.format(work=work)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.2)
+        begin = time.monotonic()
+        process.send_signal(number)
+        lines = process.stdout.read().splitlines()
+        return process.wait(20), lines, time.monotonic() - begin
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_python_unwinds_at_once(number: signal.Signals) -> None:
+    status, lines, seconds = ended(IN_PYTHON, number)
+    assert (status, lines) == (128 + number, [f"unwound {128 + number}"])
+    assert seconds < 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_call_that_does_not_come_back_is_left_after_saving(number: signal.Signals) -> None:
+    status, lines, seconds = ended(IN_C, number)
+    assert (status, lines) == (128 + number, [f"saved {128 + number}"])
+    assert seconds < 5
