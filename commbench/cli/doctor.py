@@ -20,7 +20,8 @@ from commbench.core.terminal import first_line
 from commbench.core.units import format_bytes, natural_key
 from commbench.hardware import host, machine_facts, resource_limits
 from commbench.hardware.sources import ROOT, fact_text, run_command
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
+from commbench.measure.plan_facts import PlanFacts
 from commbench.runtime.control import hosted_world
 
 from .options import CommandParser

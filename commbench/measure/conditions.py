@@ -26,7 +26,7 @@ from .calibration import (
     wake_links,
 )
 from .compute_amounts import UnitSeconds
-from .plan import PlanFacts
+from .plan_facts import PlanFacts
 from .preflight import MEETING_S, uses_shm
 from .transports import LogReader, TransportEvidence, gather_evidence
 

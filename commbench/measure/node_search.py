@@ -3,8 +3,10 @@ the rows so far, and says at the end who is slow."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +25,11 @@ from commbench.results.bad_nodes import (
 )
 from commbench.results.node_rounds import Round, next_round, random_rounds
 from commbench.results.suspect_table import Places, Search
+from commbench.runtime.launchers.slurm_switches import slurm_switches
 
-from .plan import PlanFacts, plan_round
+from .further_rounds import SearchResult
+from .plan import plan_round
+from .plan_facts import PlanFacts
 
 
 def check_search(layout: Layout) -> None:
@@ -86,6 +91,55 @@ def search_of(
         return None
     evidence = evidence_of(times, places.cluster, SearchRule(slowdown=slowdown))
     return Search(places, times, evidence, rounds, spent_s)
+
+
+def node_search(settings: Settings, world: World, facts: PlanFacts, first_order: int) -> NodeSearch:
+    """See measure.further_rounds.PairSearch."""
+    return NodeSearch(SearchRounds(settings, world, facts, first_order), settings, world)
+
+
+def first_pairs(layout: Layout, seed: int) -> list[tuple[Pair, ...]]:
+    """See measure.further_rounds.PairSearch."""
+    return [each.pairs for each in random_rounds(layout.size, seed, layout.ranks_per_node)]
+
+
+class NodeSearch:
+    """See measure.further_rounds.FurtherRounds."""
+
+    def __init__(self, rounds: SearchRounds, settings: Settings, world: World) -> None:
+        self._rounds = rounds
+        self._settings = settings
+        self._world = world
+        self._switches: Mapping[str, str] | None = None  # of the hosts, once they are needed
+
+    def repeated(self) -> tuple[Planned, ...]:
+        return self._rounds.repeated()
+
+    def choose(self, result: SearchResult | None) -> Any:
+        evidence = result.evidence if isinstance(result, Search) else None
+        return self._rounds.choose(evidence).plain()
+
+    def further(self, decided: Any, library: str | None) -> tuple[Planned, ...]:
+        return self._rounds.further(Round.of_plain(decided), library)
+
+    def of_rows(self, rows: Iterable[Row]) -> list[Any]:
+        return [each.plain() for each in self._rounds.of_rows(rows)]
+
+    def go_on_after(self, decided: Sequence[Any], library: str | None) -> tuple[Planned, ...]:
+        return self._rounds.go_on_after([Round.of_plain(each) for each in decided], library)
+
+    def result(self, rows: Iterable[Row], hosts: Sequence[str], spent_s: float) -> Search | None:
+        layout = self._settings.layouts[0]
+        nodes = len(self._world.nodes)
+        # simulated nodes are on one host
+        names = hosts if len(hosts) >= nodes else [f"node{node}" for node in range(nodes)]
+        of_ranks = [names[self._world.node_of(rank)] for rank in layout.members(self._world)]
+        if self._switches is None:
+            named = self._settings.search.switches
+            self._switches = named or slurm_switches(names, os.environ)
+        places = places_of(self._switches, layout, of_ranks)
+        slowdown = self._settings.search.slowdown
+        return search_of(rows, places, slowdown, self._rounds.count, spent_s)
 
 
 class SearchRounds:

@@ -29,8 +29,9 @@ from commbench.core.program import DEVICE, BufferSpec, Program
 from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimingMode
 from commbench.engines.compute import STREAM_BYTES
 from commbench.results.columns import grouped
-from commbench.results.node_rounds import random_rounds
 
+from .further_rounds import pair_search
+from .plan_facts import PlanFacts
 from .time_limits import BATCH_K
 
 WINDOW_CAP_BYTES = 256 * 2**20  # per rank, of messages in flight
@@ -41,19 +42,6 @@ ROTATION_CAP_VIEWS = 1024
 LEAST_WINDOW = 2
 SETUP_S = 0.3  # to allocate, connect, warm up and check, by experience
 CONTROL_BYTES = 64 * 2**20  # that a process needs besides its buffers
-
-
-@dataclass(frozen=True)
-class PlanFacts:
-    """What the plan needs to know about the machine; all ranks agree on it (the least of all
-    nodes)."""
-
-    memory_bytes: int  # that may be allocated on a node now
-    # the last level, of the CPU or GPU that has the buffers; the largest of all nodes
-    cache_bytes: int
-    cores: int  # that the ranks of a node share
-    gpu_bytes: int | None = None  # free on the fullest GPU
-    gpus: int = 1  # that the ranks of a node share
 
 
 def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, ...]:
@@ -246,8 +234,8 @@ def _pairs_at_once(settings: Settings, layout: Layout, benchmark: Benchmark) -> 
     if settings.pairs == SEARCH:
         return [
             pairs
-            for each in random_rounds(layout.size, settings.seed, layout.ranks_per_node)
-            for pairs in _directions(each.pairs, benchmark)
+            for each in pair_search().first_pairs(layout, settings.seed)
+            for pairs in _directions(each, benchmark)
         ] or [[]]
     groups = rounds(chosen) if settings.schedule == "rounds" else [[pair] for pair in chosen]
     return groups or [[]]

@@ -18,7 +18,8 @@ from commbench.stats.series import Series, median_interval
 
 from .calibration import copy_times
 from .case import CaseVisit
-from .plan import PlanFacts, plan
+from .plan import plan
+from .plan_facts import PlanFacts
 from .preflight import MEETING_S
 from .samples import Samples
 from .time_limits import case_deadline_s

@@ -26,14 +26,11 @@ from commbench.core.states import Row
 from commbench.core.terminal import Terminal, print_error
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
-from commbench.results.node_rounds import Round
 from commbench.results.parquet import recorded_rows
 from commbench.results.run_folder import read_record
-from commbench.results.suspect_table import Search
 from commbench.runtime.exit_protocol import process_text
 from commbench.runtime.heartbeat import Heartbeat, Progress
 from commbench.runtime.launchers.join import join_world
-from commbench.runtime.launchers.slurm_switches import slurm_switches
 from commbench.runtime.recovery import EarlierStarts, clear_in_flight, mark_in_flight
 from commbench.runtime.rendezvous import bind_rank, check_layouts
 from commbench.runtime.signals import SIGNAL_STATUS, RunEnder
@@ -44,8 +41,9 @@ from .compute_amounts import ComputeAmount, compute_amount
 from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
 from .expectations import Verdict, verdict_on
-from .node_search import SearchRounds, check_search, places_of, search_of
-from .plan import PlanFacts, duration_s, pass_order, plan
+from .further_rounds import FurtherRounds, SearchResult, pair_search
+from .plan import duration_s, pass_order, plan
+from .plan_facts import PlanFacts
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
 from .reference_case import ReferenceCase, disturbed_passes
@@ -82,7 +80,7 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
             print_error(f"layout=auto: {idle}")
         settings = replace(settings, layouts=on_nodes((layout,), settings.nodes))
     if settings.pairs == SEARCH:
-        check_search(settings.layouts[0])
+        pair_search().check_search(settings.layouts[0])
     check_layouts(settings.layouts, world)
     mine = machine_facts.collect() | {"run.digest": request.job.digest, "run.bind": binding}
     with meetings_end(MEETING_S, "preflight", identity):
@@ -158,10 +156,10 @@ class _Session:
         self._clocks = GlobalClocks(setup.world, settings.interface)
         self._recorder = Recorder(settings, run, sum(len(row_ids(case)) for case in self._cases))
         self.early_end = EarlyEnd(setup.world, self._recorder, run, setup.request.has_parent)
-        self._search: SearchRounds | None = None
-        self._switches: Mapping[str, str] | None = None  # of the hosts, once they are needed
+        self._search: FurtherRounds | None = None
         if settings.pairs == SEARCH:
-            self._search = SearchRounds(settings, setup.world, setup.facts, len(self._cases))
+            search = pair_search()
+            self._search = search.node_search(settings, setup.world, setup.facts, len(self._cases))
         self._reference: ReferenceCase | None = None
         if settings.timing.visits > 1 and settings.backend.launchers != "none":
             self._reference = ReferenceCase(settings, setup.world, setup.facts)
@@ -214,13 +212,13 @@ class _Session:
         self._progress.enter("the time before the first case")
 
     def _rounds_of_earlier_starts(
-        self, search: SearchRounds, library: str | None
+        self, search: FurtherRounds, library: str | None
     ) -> tuple[Planned, ...]:
         """The cases of the further rounds of a search that goes on, as rank 0 reads them in the
         folder."""
-        rounds = [each.plain() for each in search.of_rows(self._earlier_rows.values())]
+        rounds = search.of_rows(self._earlier_rows.values())
         decided = self._setup.control.decide(rounds, MEETING_S, "the rounds of earlier starts")
-        return search.go_on_after([Round.of_plain(each) for each in decided], library)
+        return search.go_on_after(decided, library)
 
     def _unfinished_cases(self) -> tuple[Planned, ...]:
         """Those that earlier starts of the run have left; their visits so far are continued."""
@@ -391,11 +389,10 @@ class _Session:
         value = None
         if self._setup.world.rank == 0:
             ended = self._recorder.stopped or self._budget.end_reason()
-            search = None if ended else self._search_so_far(self._search)
-            value = self._search.choose(None if search is None else search.evidence).plain()
+            value = self._search.choose(None if ended else self._search_so_far(self._search))
         decided = self._setup.control.decide(value, self._deadline_s, "the next round")
         library = self._library.communicator.facts().get("library")
-        further = self._search.further(Round.of_plain(decided), library)
+        further = self._search.further(decided, library)
         self._cases += further
         if self._setup.world.rank == 0 and further:
             self._recorder.add_cases(further)
@@ -466,26 +463,10 @@ class _Session:
             print("\n".join([*missed, verdict.summary()]), file=sys.stderr)
         return int(run["exit_status"])  # 3 if results could not be saved
 
-    def _search_so_far(self, rounds: SearchRounds) -> Search | None:
+    def _search_so_far(self, rounds: FurtherRounds) -> SearchResult | None:
         """What all rows of the run say about the ranks, on rank 0."""
-        setup = self._setup
-        settings = setup.settings
-        layout = settings.layouts[0]
-        names = self._conditions.hosts
-        if len(names) < len(setup.world.nodes):  # simulated nodes are on one host
-            names = tuple(f"node{node}" for node in range(len(setup.world.nodes)))
-        hosts = [names[setup.world.node_of(rank)] for rank in layout.members(setup.world)]
-        if self._switches is None:
-            named = settings.search.switches
-            self._switches = named or slurm_switches(names, os.environ)
-        places = places_of(self._switches, layout, hosts)
-        return search_of(
-            self._all_rows().values(),
-            places,
-            settings.search.slowdown,
-            rounds.count,
-            self._budget.spent_s,
-        )
+        rows = self._all_rows().values()
+        return rounds.result(rows, self._conditions.hosts, self._budget.spent_s)
 
     def _all_rows(self) -> dict[str, Row]:
         """The rows of the run, also those of earlier starts, by case_id."""

@@ -24,7 +24,8 @@ from shown_gpus import shown_to_cupy
 
 from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
-from commbench.measure.plan import PlanFacts, duration_s, plan
+from commbench.measure.plan import duration_s, plan
+from commbench.measure.plan_facts import PlanFacts
 from commbench.runtime.control import hosted_world
 
 sys.path.insert(0, str(TOOLS / "gpu"))

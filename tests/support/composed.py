@@ -6,7 +6,7 @@ from functools import cache
 
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
-from commbench.measure.plan import PlanFacts
+from commbench.measure.plan_facts import PlanFacts
 
 FACTS = PlanFacts(memory_bytes=2**40, cache_bytes=2**20, cores=8)
 

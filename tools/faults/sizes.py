@@ -7,7 +7,8 @@ from functools import cache
 from combination import FINISHED, Combination
 
 from commbench.config.compose import ConfigComposer
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
+from commbench.measure.plan_facts import PlanFacts
 from commbench.runtime.control import hosted_world
 
 SIZES = (8, 16, 24, 32, 40)

@@ -41,7 +41,8 @@ from commbench.core.protocols import Buffer, Communicator, Control
 from commbench.core.variables import Mode
 from commbench.measure.case import CaseVisit
 from commbench.measure.conditions import Conditions
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
+from commbench.measure.plan_facts import PlanFacts
 from commbench.measure.rows import row, sample_table
 from commbench.measure.samples import Samples
 from commbench.measure.transports import TransportEvidence

@@ -17,7 +17,8 @@ from commbench.config.compose import ConfigComposer, RequestedJobs, experiment_p
 from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
+from commbench.measure.plan_facts import PlanFacts
 from commbench.runtime import launch
 from commbench.runtime.control import hosted_world
 

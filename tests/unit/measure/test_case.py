@@ -16,7 +16,8 @@ from commbench.core.errors import Unsupported
 from commbench.core.variables import Mode
 from commbench.engines.virtual import VirtualRunner
 from commbench.measure.case import CaseVisit
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
+from commbench.measure.plan_facts import PlanFacts
 from commbench.measure.samples import Outcome, Refused, Samples
 from commbench.measure.soak import Timer
 from commbench.measure.visit_setup import VisitSetup

@@ -18,7 +18,8 @@ from commbench.measure.node_search import (
     pair_times,
     places_of,
 )
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
+from commbench.measure.plan_facts import PlanFacts
 from commbench.results.node_rounds import Round
 from commbench.runtime.control import hosted_world
 

@@ -28,12 +28,12 @@ from commbench.measure.plan import (
     ROTATION_CAP_BYTES,
     ROTATION_CAP_VIEWS,
     WINDOW_CAP_BYTES,
-    PlanFacts,
     duration_s,
     pass_order,
     plan,
     plan_outline,
 )
+from commbench.measure.plan_facts import PlanFacts
 from commbench.measure.time_limits import BATCH_K
 from commbench.runtime.control import hosted_world
 

@@ -1,0 +1,85 @@
+"""Pairs that are chosen while a run measures (`pairs=search`): the protocol of what chooses them.
+
+`measure` imports nothing that decides about nodes. The one who does is named in PAIR_SEARCH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+from commbench.config.settings import Settings
+from commbench.core.case import Planned, World
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout, Pair
+from commbench.core.states import Row
+from commbench.core.terminal import Terminal
+
+from .plan_facts import PlanFacts
+
+PAIR_SEARCH = "commbench.measure.node_search"
+
+
+class SearchResult(Protocol):
+    """What the rows say about the ranks."""
+
+    @property
+    def is_clean(self) -> bool: ...
+
+    @property
+    def counts_text(self) -> str: ...
+
+    def record(self) -> dict[str, Any]:
+        """For run.json."""
+
+    def text(self, terminal: Terminal) -> str: ...
+
+
+class FurtherRounds(Protocol):
+    """The rounds of a run, the same on all ranks. What rank 0 decides is JSON."""
+
+    def repeated(self) -> tuple[Planned, ...]:
+        """The cases of the last round if it has visits left."""
+
+    def choose(self, result: SearchResult | None) -> Any:
+        """The next round, on rank 0."""
+
+    def further(self, decided: Any, library: str | None) -> tuple[Planned, ...]:
+        """The cases of the round that rank 0 has decided on; none at the end."""
+
+    def of_rows(self, rows: Iterable[Row]) -> list[Any]:
+        """The further rounds of earlier starts, on rank 0."""
+
+    def go_on_after(self, decided: Sequence[Any], library: str | None) -> tuple[Planned, ...]:
+        """The cases of the further rounds of earlier starts."""
+
+    def result(
+        self, rows: Iterable[Row], hosts: Sequence[str], spent_s: float
+    ) -> SearchResult | None:
+        """What the rows say; None if no pair could be measured. `hosts` are those of the nodes."""
+
+
+class PairSearch(Protocol):
+    """The module named in PAIR_SEARCH."""
+
+    def check_search(self, layout: Layout) -> None:
+        """Raises ConfigError for too few ranks."""
+
+    def first_pairs(self, layout: Layout, seed: int) -> list[tuple[Pair, ...]]:
+        """The pairs of each round that is known before the run."""
+
+    def node_search(
+        self, settings: Settings, world: World, facts: PlanFacts, first_order: int
+    ) -> FurtherRounds:
+        """`first_order` is that of the first case behind those of the first rounds."""
+
+
+def pair_search() -> PairSearch:
+    """Raises ConfigError where the package is not there."""
+    try:
+        module: Any = import_module(PAIR_SEARCH)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"pairs=search needs {PAIR_SEARCH}: {error}") from error
+    search: PairSearch = module
+    return search
