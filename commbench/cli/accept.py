@@ -18,7 +18,7 @@ from commbench.report.gate import (
     judge_with_baseline,
 )
 from commbench.report.gate_checks import judge_without_baseline
-from commbench.report.gate_text import gate_text, junit_text
+from commbench.report.gate_text import gate_heads, gate_rows, gate_text, junit_text
 from commbench.report.summary import Results, Summary, read_results, summarise_results
 from commbench.results.run_folder import resume_command
 from commbench.runtime.folder_lock import is_measured_into
@@ -118,6 +118,13 @@ def _whole_results(paths: list[str]) -> Results:
 
 def _page(summary: Summary, result: GateResult) -> str:
     from commbench.report.distributions import read_raw_data
-    from commbench.report.page import page
+    from commbench.report.page import MOST_ROWS, first_rows, page
 
-    return page(summary, read_raw_data(summary.results), result)
+    section = {
+        "sentence": result.sentence(),
+        "basis": result.basis,
+        "table": first_rows(gate_heads(), gate_rows(result)),
+        "findings": result.findings[:MOST_ROWS],
+        "notes": result.notes,
+    }
+    return page(summary, read_raw_data(summary.results), {"gate": section})

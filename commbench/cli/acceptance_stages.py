@@ -8,7 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from commbench.config.compose import ConfigComposer, RequestedJobs, quoted_path
+from commbench.cli.jobs import swept
+from commbench.cli.run import is_finished, resume, task
+from commbench.config.compose import (
+    ConfigComposer,
+    RequestedJobs,
+    quoted_path,
+    requested_jobs,
+)
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import SEARCH, Job
 from commbench.core.errors import ConfigError
@@ -20,8 +27,15 @@ from commbench.hardware import network
 from commbench.report.node_verdicts import read_acceptance
 from commbench.results.bad_nodes import LEAST_NODES
 from commbench.results.load import find_runs
-from commbench.results.run_folder import file_bytes, new_folder, read_record, write_json
-from commbench.runtime.launch import CONFIG_DIR, SWEEP
+from commbench.results.run_folder import (
+    exists,
+    file_bytes,
+    new_folder,
+    read_record,
+    resume_command,
+    write_json,
+)
+from commbench.runtime.launch import CONFIG_DIR, SWEEP, exported
 
 ACCEPTANCE_FILE = "acceptance.json"
 RAILS: Stage = "rails"
@@ -130,3 +144,53 @@ def print_verdict(folder: Path) -> int:
         return 1
     print(f"{acceptance.text(Terminal.of(sys.stdout))}\nresults: {folder}", flush=True)
     return acceptance.exit_status
+
+
+def begin(
+    composer: ConfigComposer, overrides: Sequence[str], jobs: Sequence[Job]
+) -> tuple[Job, ...]:
+    """See cli.annexes.Stages."""
+    check_words(composer, overrides)
+    chosen, left_out = stage_jobs(composer, jobs)
+    for line in left_out:
+        print(line, flush=True)
+    return chosen
+
+
+def run_new(overrides: Sequence[str], jobs: Sequence[Job], environment: Mapping[str, str]) -> int:
+    """See cli.annexes.Stages."""
+    folder, words = new_acceptance(overrides, jobs[0].settings.output, environment)
+    return _run_stages(folder, words, environment)
+
+
+def is_folder_of_stages(folder: Path) -> bool:
+    """See cli.annexes.Stages."""
+    return exists(folder / ACCEPTANCE_FILE) and not exists(folder / "run.json")
+
+
+def resume_stages(folder: Path) -> int:
+    """See cli.annexes.Stages."""
+    return _run_stages(folder, *read_acceptance_file(folder))
+
+
+def _run_stages(folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Measure what the acceptance in a folder lacks, print its verdict and return the worst exit
+    status."""
+    config_dir = environment.get(CONFIG_DIR)
+    with ConfigComposer(config_dir) as composer:
+        jobs, _ = stage_jobs(composer, requested_jobs(composer, words, multirun=False).jobs)
+    begun = begun_runs(folder)
+    missing = [job for job in jobs if recorded_words(job) not in begun]
+    statuses = [0]
+    try:
+        for run_folder in begun.values():
+            if not is_finished(read_record(run_folder), run_folder):
+                statuses.append(resume([str(run_folder)]))
+        if missing:
+            with exported(environment), ConfigComposer(config_dir) as composer:
+                config = composer.hydra_config(words)
+                statuses.append(swept(config, composer.keys_of(words), missing, task))
+    except (KeyboardInterrupt, SystemExit):
+        print_error(f"the rest of the acceptance: {resume_command(folder)}")
+        raise
+    return max(*statuses, print_verdict(folder))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections import ChainMap
 from pathlib import Path
 
 from commbench.core.terminal import Terminal, printable
-from commbench.report.node_verdicts import read_acceptance, stage_of
 from commbench.report.summary import read_results, summarise_results, summary_text
 from commbench.results.load import find_runs
 from commbench.runtime.folder_lock import is_measured_into
 
+from . import annexes
 from .options import CommandParser, check_file, whole_number, write_file
 from .show import CONSOLE, rows_of, shown_text
 
@@ -48,7 +49,8 @@ def report(words: list[str]) -> int:
         from commbench.report.distributions import read_raw_data
         from commbench.report.page import page
 
-        html = page(summary, read_raw_data(results))
+        parts = [part.of_page(results) for part in annexes.report_parts()]
+        html = page(summary, read_raw_data(results), ChainMap(*map(dict, parts)))
         write_file("--html", options.html, html)
     read = {folder.resolve() for folder in results.folders.values()}
     folders = [Path(path) for path in options.paths if Path(path).is_dir()]
@@ -61,11 +63,10 @@ def report(words: list[str]) -> int:
         rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
         if rows or options.benchmark is None:
             sys.stdout.write(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
-    # the cases of an acceptance are read for other columns
-    is_acceptance = any(map(stage_of, results.records))
-    acceptance = read_acceptance(options.paths) if is_acceptance else None
-    if acceptance is not None:
-        sys.stdout.write(acceptance.text(Terminal.of(sys.stdout)) + "\n\n")
+    for part in annexes.report_parts():
+        text = part.text(options.paths, results, Terminal.of(sys.stdout))
+        if text is not None:
+            sys.stdout.write(f"{text}\n\n")
     sys.stdout.write(
         summary_text(summary, options.top)
         + (f"\npage: {options.html}\n" if options.html is not None else "")

@@ -38,7 +38,6 @@ from commbench.results.run_folder import (
     how_to_finish,
     new_folder,
     read_record,
-    resume_command,
 )
 from commbench.runtime import launch
 from commbench.runtime.exit_protocol import end_interrupted, has_launches_left
@@ -50,17 +49,7 @@ from commbench.runtime.printing import print_safely
 from commbench.runtime.rank_server import rest_rank_server, stop_rank_server
 from commbench.runtime.recovery import FINISHED, Resume, count_suspect
 
-from .acceptance_stages import (
-    ACCEPTANCE_FILE,
-    begun_runs,
-    check_words,
-    is_acceptance,
-    new_acceptance,
-    print_verdict,
-    read_acceptance_file,
-    recorded_words,
-    stage_jobs,
-)
+from . import annexes
 from .jobs import interrupted_status, print_plans, starts_ranks, swept
 from .options import CommandParser
 from .rank import identity_here, run_rank, run_session
@@ -83,12 +72,11 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         elsewhere = config is not None and starts_ranks(config)
         check_experiment(requested, elsewhere)
         jobs = requested.jobs
-        in_stages = is_acceptance(requested) and not multirun
-        if in_stages:
-            check_words(composer, overrides)
-            jobs, left_out = stage_jobs(composer, jobs)
-            for line in left_out:
-                print(line, flush=True)
+        staged = annexes.stages()
+        if staged is None or multirun or not staged.is_acceptance(requested):
+            staged = None
+        else:
+            jobs = staged.begin(composer, overrides, jobs)
         for job in jobs:
             check_startable(job, elsewhere)
         if any(job.settings.plan for job in jobs):
@@ -97,12 +85,10 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         if config is None:
             return _run_in_worlds(jobs[0])
         sweep = {SWEEP: f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"}
-        if not in_stages:
+        if staged is None:
             with exported(sweep):
                 return swept(config, composer.keys_of(overrides), jobs, task)
-    environment = {**folder, **sweep}
-    shared, words = new_acceptance(overrides, jobs[0].settings.output, environment)
-    return _run_stages(shared, words, environment)
+    return staged.run_new(overrides, jobs, {**folder, **sweep})
 
 
 def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int:
@@ -121,29 +107,6 @@ def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int
     if identity.rank == 0:
         print_plans(jobs, identity.size)
     return 0
-
-
-def _run_stages(folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Measure what the acceptance in a folder lacks, print its verdict and return the worst exit
-    status."""
-    config_dir = environment.get(CONFIG_DIR)
-    with ConfigComposer(config_dir) as composer:
-        jobs, _ = stage_jobs(composer, requested_jobs(composer, words, multirun=False).jobs)
-    begun = begun_runs(folder)
-    missing = [job for job in jobs if recorded_words(job) not in begun]
-    statuses = [0]
-    try:
-        for run_folder in begun.values():
-            if not _is_finished(read_record(run_folder), run_folder):
-                statuses.append(resume([str(run_folder)]))
-        if missing:
-            with exported(environment), ConfigComposer(config_dir) as composer:
-                config = composer.hydra_config(words)
-                statuses.append(swept(config, composer.keys_of(words), missing, task))
-    except (KeyboardInterrupt, SystemExit):
-        print_error(f"the rest of the acceptance: {resume_command(folder)}")
-        raise
-    return max(*statuses, print_verdict(folder))
 
 
 def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
@@ -202,8 +165,9 @@ def resume(words: Sequence[str]) -> int:
     folder = Path(options.run).absolute()
     force = bool(options.force)
     check_readable(folder)
-    if exists(folder / ACCEPTANCE_FILE) and not exists(folder / "run.json"):
-        return _run_stages(folder, *read_acceptance_file(folder))
+    staged = annexes.stages()
+    if staged is not None and staged.is_folder_of_stages(folder):
+        return staged.resume_stages(folder)
     if not exists(folder / "run.json"):
         raise ConfigError(
             f"{folder} is not a run: it has no run.json; give the folder that the run printed as"
@@ -234,7 +198,7 @@ def resume(words: Sequence[str]) -> int:
                 f"{folder} was begun with other {', '.join(changed)}; accept it with --force"
             )
         if identity is None:
-            if _is_finished(run, folder):
+            if is_finished(run, folder):
                 from .show import CONSOLE, rows_of, shown_text
 
                 print(shown_text(folder, rows_of(folder), CONSOLE, Terminal.of(sys.stdout)))
@@ -246,7 +210,7 @@ def resume(words: Sequence[str]) -> int:
         return run_rank(job, identity, str(folder), mode)
 
 
-def _is_finished(run: Mapping[str, Any], folder: Path) -> bool:
+def is_finished(run: Mapping[str, Any], folder: Path) -> bool:
     """Whether the run reached its end, and none of its cases is failed, invalid or unfinished."""
     if status_of_run(run) != "done":
         return False

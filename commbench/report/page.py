@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,10 +26,7 @@ from commbench.results.load import row_dicts
 from . import numbers, page_parts
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
-from .gate import GateResult
-from .gate_text import gate_heads, gate_rows
 from .links import pairs_table, wiring_table
-from .replay_section import OPERATION_HEADS, ReplayView, replay_views
 from .summary import (
     FLAG_HEADS,
     GROUP_HEADS,
@@ -81,10 +79,10 @@ class Table(NamedTuple):
     total: int
 
 
-def page(summary: Summary, raw: RawData, gate: GateResult | None = None) -> str:
-    """The whole document; a section without data is left out. `gate`: the answers of `commbench
-    accept`."""
-    data = {"gate": gate and _gate(gate), **dict(_sections(summary, raw))}
+def page(summary: Summary, raw: RawData, more: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """The whole document; a section without data is left out. `more`: further sections, by the keys
+    of SECTIONS."""
+    data = {**dict.fromkeys(SECTIONS), **dict(_sections(summary, raw)), **more}
     shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
     results = summary.results
     about = [part for part in (*_origin(summary), counts_text(results)) if part]
@@ -152,7 +150,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "guidelines", summary.guideline_lines[:MOST_ROWS]
     yield "lines", numbers.benchmark_lines(summary.combined)
     yield "numbers", list(numbers.number_tables(summary.combined))
-    best = _first_rows(tuple(BEST_CELLS), best_rows(summary.combined.best, summary.combined.level))
+    best = first_rows(tuple(BEST_CELLS), best_rows(summary.combined.best, summary.combined.level))
     yield (
         "best",
         best
@@ -166,8 +164,8 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "layouts", page_parts.layout_pictures(curves)
     yield "efficiency", page_parts.efficiency_pictures(curves)
     yield "layers", page_parts.waterfalls(curves)
-    overlaps = _first_rows(OVERLAP_HEADS, summary.overlaps)
-    gains = _first_rows(GAIN_HEADS, summary.gains)
+    overlaps = first_rows(OVERLAP_HEADS, summary.overlaps)
+    gains = first_rows(GAIN_HEADS, summary.gains)
     yield "gains", gains and {"table": gains, "note": GAIN_MEANING}
     yield "overlaps", overlaps and {"table": overlaps, "note": OVERLAP_MEANING}
     yield "pairs", _pair_tables(summary)
@@ -179,7 +177,6 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
             for case_id, line in raw.time_lines
         ],
     )
-    yield "replay", list(map(_replay, replay_views(summary.results)))
     fit_heads = (
         "benchmark",
         "case",
@@ -196,41 +193,26 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
             page_parts.ramp_picture(backend, seconds)
             for backend, seconds in sorted(raw.ramps.items())
         ],
-        "fits": _first_rows(fit_heads, summary.combined.fits),
-        "launches": _first_rows(LAUNCH_HEADS, summary.overheads),
+        "fits": first_rows(fit_heads, summary.combined.fits),
+        "launches": first_rows(LAUNCH_HEADS, summary.overheads),
         "cases": _case_table(summary),
     }
     yield "details", details if any(details.values()) else None
     yield "normal", {"note": reference_note(summary.judged), "table": _references(summary)}
-    yield "flags", _first_rows(FLAG_HEADS, summary.flags)
+    yield "flags", first_rows(FLAG_HEADS, summary.flags)
     yield "missing", _missing(summary)
     yield "machines", _machines(summary)
-
-
-def _gate(result: GateResult) -> dict[str, Any]:
-    return {
-        "sentence": result.sentence(),
-        "basis": result.basis,
-        "table": _first_rows(gate_heads(), gate_rows(result)),
-        "findings": result.findings[:MOST_ROWS],
-        "notes": result.notes,
-    }
-
-
-def _replay(view: ReplayView) -> dict[str, Any]:
-    table = _first_rows(OPERATION_HEADS, view.cells)
-    return {"view": view, "table": table}
 
 
 def _comparison(result: AbResult) -> dict[str, Any]:
     shared, heads, rows = comparison_cells(result.frame, result.rules)
     used = [at for at in range(len(heads)) if any(row[at] != "-" for row in rows)]
-    table = _first_rows([heads[at] for at in used], [[row[at] for at in used] for row in rows])
+    table = first_rows([heads[at] for at in used], [[row[at] for at in used] for row in rows])
     notes = [shared, *result.notes()] if shared else result.notes()
     return {"text": result.sentence(), "table": table, "notes": notes}
 
 
-def _first_rows(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Table | None:
+def first_rows(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Table | None:
     """A table of the first rows; None without rows."""
     return Table(heads, rows[:MOST_ROWS], len(rows)) if rows else None
 
@@ -307,7 +289,7 @@ def _references(summary: Summary) -> Table | None:
         )
         for judged in summary.judged
     ]
-    return _first_rows(heads, rows)
+    return first_rows(heads, rows)
 
 
 def _missing(summary: Summary) -> dict[str, Any] | None:
@@ -315,7 +297,7 @@ def _missing(summary: Summary) -> dict[str, Any] | None:
     if summary.combined.left:
         notes.append(f"{summary.combined.left} more distinct cases were not compared")
     return (
-        {"table": _first_rows(LOST_HEADS, summary.lost), "notes": notes}
+        {"table": first_rows(LOST_HEADS, summary.lost), "notes": notes}
         if summary.lost or notes
         else None
     )
@@ -342,12 +324,12 @@ def _machines(summary: Summary) -> dict[str, Any]:
         for name, machine in zip(names, machines, strict=True)
     ]  # fmt: skip
     return {
-        "groups": _first_rows(GROUP_HEADS, summary.groups),
+        "groups": first_rows(GROUP_HEADS, summary.groups),
         "names": names,
         "facts": rows,
         "wiring": wiring,
         "left": len(summary.machines) - len(machines),
-        "differences": _first_rows(("fact", "value", "ranks"), summary.differences),
+        "differences": first_rows(("fact", "value", "ranks"), summary.differences),
     }
 
 

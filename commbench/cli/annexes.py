@@ -1,0 +1,72 @@
+"""What the annexes add to the commands of `cli`, by module name, so that each can be deleted.
+
+Nothing imports an annex. Its own commands are rows of `COMMANDS` in main.py; a search for nodes is
+named in measure/further_rounds.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # a report needs pandas, a run does not
+    from commbench.config.compose import ConfigComposer, RequestedJobs
+    from commbench.config.settings import Job
+    from commbench.core.terminal import Terminal
+    from commbench.report.summary import Results
+
+STAGES = "commbench.cli.acceptance_stages"
+REPORT_PARTS = ("commbench.cli.report_part", "commbench.cli.replay_report_part")
+
+
+class Stages(Protocol):
+    """Runs that are made in stages, in one folder."""
+
+    def is_acceptance(self, requested: RequestedJobs) -> bool: ...
+
+    def begin(
+        self, composer: ConfigComposer, overrides: Sequence[str], jobs: Sequence[Job]
+    ) -> tuple[Job, ...]:
+        """The jobs of the stages that can run; says which can't. Raises ConfigError."""
+
+    def run_new(
+        self, overrides: Sequence[str], jobs: Sequence[Job], environment: Mapping[str, str]
+    ) -> int:
+        """Measure all stages in a new folder; returns the exit status."""
+
+    def is_folder_of_stages(self, folder: Path) -> bool: ...
+
+    def resume_stages(self, folder: Path) -> int:
+        """Measure what is missing; returns the exit status."""
+
+
+class ReportPart(Protocol):
+    """What an annex adds to a report."""
+
+    def text(self, paths: Sequence[str], results: Results, terminal: Terminal) -> str | None:
+        """What stands above the tables on the terminal."""
+
+    def of_page(self, results: Results) -> Mapping[str, Any]:
+        """Sections of the page, by the keys of report.page.SECTIONS."""
+
+
+def stages() -> Stages | None:
+    """None where the annex is not there."""
+    module: Stages | None = _module(STAGES)
+    return module
+
+
+def report_parts() -> list[ReportPart]:
+    return [part for name in REPORT_PARTS if (part := _module(name)) is not None]
+
+
+def _module(name: str) -> Any:
+    """The module, as the protocol that it implements; None where its annex is not there."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and name.startswith(error.name):
+            return None
+        raise
