@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # a report needs pandas, a run does not
     from commbench.core.terminal import Terminal
     from commbench.report.summary import Results
 
-STAGES = "commbench.cli.acceptance_stages"
-REPORT_PARTS = ("commbench.cli.report_part", "commbench.cli.replay_report_part")
+STAGES = "commbench.cluster.acceptance_stages"
+REPORT_PARTS = ("commbench.cluster.report_part", "commbench.cli.replay_report_part")
 
 
 class Stages(Protocol):

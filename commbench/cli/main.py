@@ -71,10 +71,10 @@ COMMANDS = {  # command with its own options -> module, function
     "replay": ("commbench.cli.replay", "replay"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
-    "locate": ("commbench.cli.locate", "locate"),
-    "accept": ("commbench.cli.accept", "accept"),
-    "baseline": ("commbench.cli.baseline", "baseline"),
-    "watch": ("commbench.cli.watch", "watch"),
+    "locate": ("commbench.cluster.locate", "locate"),
+    "accept": ("commbench.cluster.accept", "accept"),
+    "baseline": ("commbench.cluster.baseline", "baseline"),
+    "watch": ("commbench.cluster.watch", "watch"),
     "doctor": ("commbench.cli.doctor", "doctor"),
 }
 MEASURING_COMMANDS = ("resume", "ab", "locate", "watch")

@@ -16,11 +16,11 @@ import pytest
 import yaml
 from places import ROOT
 
-from commbench.cli.watch import watch_options
-from commbench.cli.watch_suite import watched_suite
+from commbench.cluster.prometheus import CASE_LABELS, METRIC_NAMES, SUITE_LABEL, VERDICT_LABEL
+from commbench.cluster.watch import watch_options
+from commbench.cluster.watch_state import WATCH_VERDICTS
+from commbench.cluster.watch_suite import watched_suite
 from commbench.core.variables import NAMES
-from commbench.report.prometheus import CASE_LABELS, METRIC_NAMES, SUITE_LABEL, VERDICT_LABEL
-from commbench.results.watch_state import WATCH_VERDICTS
 
 DEPLOY = ROOT / "deploy"
 UNITS = DEPLOY / "systemd"

@@ -9,9 +9,9 @@ import pytest
 from simulated_words import NOISY_RUN
 
 import commbench
-from commbench.cli.accept import accept
-from commbench.cli.baseline import baseline
 from commbench.cli.main import main
+from commbench.cluster.accept import accept
+from commbench.cluster.baseline import baseline
 
 SUITE = (*NOISY_RUN, "benchmark=[all_reduce,p2p_latency]", "layout=2x2", "pairs=neighbours")
 

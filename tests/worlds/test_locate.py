@@ -10,9 +10,9 @@ import pytest
 
 import commbench
 from commbench.__main__ import main
-from commbench.measure.node_search import SearchRounds
+from commbench.cluster.node_rounds import Round
+from commbench.cluster.node_search import SearchRounds
 from commbench.results.load import find_runs, load_run
-from commbench.results.node_rounds import Round
 
 SIMULATED = (
     "commbench",

@@ -11,9 +11,9 @@ import pytest
 from processes import until
 
 import commbench
-from commbench.results.baseline_store import stored_runs
+from commbench.cluster.baseline_store import stored_runs
+from commbench.cluster.watch_state import read_state
 from commbench.results.load import find_runs, load_run
-from commbench.results.watch_state import read_state
 
 SUITE = (
     "backend=gloo",

@@ -24,7 +24,7 @@ from methods import (
 )
 from simulated_cluster import GROUP_SIZE, Planted, Result, SimulatedCluster, located
 
-from commbench.results.bad_nodes import Cluster, SearchRule
+from commbench.cluster.bad_nodes import Cluster, SearchRule
 
 NODES = 512
 RUNS = 400

@@ -8,8 +8,8 @@ from statistics import NormalDist
 import numpy as np
 from simulated_cluster import Result, SimulatedCluster
 
+from commbench.cluster.bad_nodes import Numbers
 from commbench.core.layout import pairing
-from commbench.results.bad_nodes import Numbers
 
 RANDOM_PARTNERS = 5
 FALSE_ALARM = 0.01

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commbench.core.layout import Pair
-from commbench.results.bad_nodes import (
+from commbench.cluster.bad_nodes import (
     LATENCY,
     RECEIVES,
     SENDS,
@@ -22,7 +21,8 @@ from commbench.results.bad_nodes import (
     SearchRule,
     evidence_of,
 )
-from commbench.results.node_rounds import Round, next_round
+from commbench.cluster.node_rounds import Round, next_round
+from commbench.core.layout import Pair
 
 GROUP_SIZE = 16
 

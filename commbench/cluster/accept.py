@@ -1,0 +1,129 @@
+"""`commbench accept RESULTS...`: whether a cluster is as fast as healthy ones, case by case."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from commbench.cli.options import CommandParser, check_file, percent, whole_number, write_file
+from commbench.cluster.gate import (
+    FALSE_ALARMS,
+    TOLERATED_LOSS,
+    Answer,
+    GateResult,
+    GateRules,
+    judge_with_baseline,
+)
+from commbench.cluster.gate_checks import judge_without_baseline
+from commbench.cluster.gate_text import gate_heads, gate_rows, gate_text, junit_text
+from commbench.core.errors import ConfigError
+from commbench.core.states import status_of_run
+from commbench.core.terminal import Terminal
+from commbench.report.summary import Results, Summary, read_results, summarise_results
+from commbench.results.run_folder import resume_command
+from commbench.runtime.folder_lock import is_measured_into
+
+ACCEPT_USAGE = """commbench accept RESULTS... --baseline STORE    against healthy launches
+       commbench accept RESULTS...                     guidelines, limits and known values only"""
+ACCEPT_EPILOGUE = """\
+FAIL: slower than healthy launches are, by more than the margin; or missing, skipped, failed,
+invalid. PASS: a larger loss is excluded. UNDECIDED: neither; says how many launches would decide.
+A store is made with: commbench baseline add RUN... --store STORE
+Exit status: 0 all cases pass, 1 one fails, 4 none fails and one is undecided, 2 bad input."""
+ANSWER_STATUSES: dict[Answer, int] = {"PASS": 0, "FAIL": 1, "UNDECIDED": 4}
+MOST_ANSWER_ROWS = 30
+
+
+def accept(words: list[str]) -> int:
+    """Print the answers and write the files; returns the exit status. Raises ConfigError."""
+    options = _accept_parser().parse_args(words)
+    for option, name in (("--junit", options.junit), ("--html", options.html)):
+        if name is not None:
+            check_file(option, name)
+    rules = GateRules(options.margin / 100, options.false_alarms / 100, options.missing == "allow")
+    if rules.false_alarms >= 1:
+        raise ConfigError(f"--false-alarms {options.false_alarms:g} is not a percentage below 100")
+    summary = summarise_results(_whole_results(options.results))
+    if options.baseline is None:
+        result = judge_without_baseline(summary)
+    else:
+        result = judge_with_baseline(summary, Path(options.baseline), rules)
+    if options.junit is not None:
+        write_file("--junit", options.junit, junit_text(result))
+    if options.html is not None:
+        write_file("--html", options.html, _page(summary, result))
+    sys.stdout.write(gate_text(result, options.top, Terminal.of(sys.stdout)))
+    return ANSWER_STATUSES[result.answer]
+
+
+def _accept_parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="commbench accept",
+        usage=ACCEPT_USAGE,
+        epilog=ACCEPT_EPILOGUE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("results", nargs="+", metavar="RESULTS", help="folders with runs, of one suite")
+    add("--baseline", metavar="STORE", help="folder made by commbench baseline add")
+    add(
+        "--margin",
+        type=percent,
+        default=100 * TOLERATED_LOSS,
+        metavar="PERCENT",
+        help=f"relative loss that is tolerated (default {100 * TOLERATED_LOSS:g})",
+    )
+    add(
+        "--false-alarms",
+        type=percent,
+        default=100 * FALSE_ALARMS,
+        metavar="PERCENT",
+        help=f"of healthy suites, that may have a failing case (default {100 * FALSE_ALARMS:g})",
+    )
+    add(
+        "--missing",
+        choices=("fail", "allow"),
+        default="fail",
+        help="cases that the store has and RESULTS have not (default fail)",
+    )
+    add("--junit", metavar="FILE", help="write the answers as JUnit XML")
+    add("--html", metavar="FILE", help="write one page: the answers, and the report of RESULTS")
+    add(
+        "--top",
+        type=whole_number(1),
+        default=MOST_ANSWER_ROWS,
+        help=f"rows of the table on the terminal (default {MOST_ANSWER_ROWS})",
+    )
+    return parser
+
+
+def _whole_results(paths: list[str]) -> Results:
+    """The results; raises ConfigError where a part of them can't be read or is still being
+    measured, which must not pass as if it did not exist."""
+    results = read_results(paths)
+    if results.problems:
+        raise ConfigError(f"RESULTS can't be judged: {results.problems[0]}")
+    for record in results.records:
+        folder = results.folders.get(str(record.get("run_id")))
+        if folder is None:
+            continue
+        if is_measured_into(folder):
+            raise ConfigError(f"{folder} is being measured into; judge it when it has ended")
+        if status_of_run(record) == "running":
+            raise ConfigError(f"{folder} has not ended; finish it with: {resume_command(folder)}")
+    return results
+
+
+def _page(summary: Summary, result: GateResult) -> str:
+    from commbench.report.distributions import read_raw_data
+    from commbench.report.page import MOST_ROWS, first_rows, page
+
+    section = {
+        "sentence": result.sentence(),
+        "basis": result.basis,
+        "table": first_rows(gate_heads(), gate_rows(result)),
+        "findings": result.findings[:MOST_ROWS],
+        "notes": result.notes,
+    }
+    return page(summary, read_raw_data(summary.results), {"gate": section})

@@ -1,0 +1,162 @@
+"""What `commbench watch` keeps between its turns, in the folder `watch` of a store of baselines:
+
+STORE/watch/state.json   the suite, and the changes that last
+STORE/watch/changed/     the runs that show a change, and are no part of the baseline for that
+STORE/watch/runs/        runs that are measured, or belong to neither: they were interrupted,
+                         incomplete, or measured again what had looked changed; of whole ones only
+                         those of the last turns
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from commbench.core.errors import ConfigError, Unreadable
+from commbench.core.variables import BY_NAME, NAMES
+from commbench.results.columns import hashable
+from commbench.results.run_folder import file_bytes, write_json
+
+WATCH_FOLDER = "watch"
+RUNS_FOLDER = "runs"  # in it
+CHANGED_FOLDER = "changed"
+STATE_FILE = "state.json"
+STATE_VERSION = 1
+MOST_TURNS = 1000  # that state.json names
+UPGRADED = "library"  # a new version of it is a change of the case, not another case
+
+WatchVerdict = Literal["unchanged", "slower", "faster", "failed", "undecided"]
+WATCH_VERDICTS: tuple[WatchVerdict, ...] = get_args(WatchVerdict)
+CHANGE_VERDICTS: tuple[WatchVerdict, ...] = ("slower", "faster", "failed")
+
+
+@dataclass(frozen=True)
+class KnownChange:
+    """A change of a case that lasts: its first run, and the ratio of the times after it to those
+    before, None where the case fails.
+
+    A change that only the launches of many turns together show has a `middle_s`, halfway between
+    the times before and after, and as many of the last medians as have shown it (`recent_s`).
+    """
+
+    verdict: WatchVerdict
+    since_run: str
+    ratio: float | None = None
+    middle_s: float | None = None
+    recent_s: tuple[float, ...] = ()
+
+    def with_launches(self, medians_s: Sequence[float]) -> KnownChange:
+        """After further launches: their medians in place of the oldest."""
+        recent_s = (*self.recent_s, *medians_s)[-len(self.recent_s) :]
+        return dataclasses.replace(self, recent_s=recent_s)
+
+
+@dataclass(frozen=True)
+class WatchState:
+    """`cases` are keys, see `watch_key`; so are those of `changes`. `launches`: how many were
+    started. `turns`: the names of the first runs of the last turns, oldest first."""
+
+    suite: tuple[str, ...]
+    cases: tuple[str, ...]
+    launches: int = 0
+    changes: Mapping[str, KnownChange] = field(default_factory=dict)
+    turns: tuple[str, ...] = ()
+
+    def oldest_of_last(self, turns: int) -> str | None:
+        """The first run of the turn that is so many turns back; None if there were not as many."""
+        return self.turns[-turns] if len(self.turns) >= turns else None
+
+
+def watch_key(values: Mapping[str, Any]) -> str:
+    """The variables of a row, or of a Case, that differ from their default, but for the version of
+    the library."""
+    own = {name: hashable(values[name]) for name in NAMES if name != UPGRADED}
+    differing = {name: value for name, value in own.items() if value != BY_NAME[name].default}
+    return json.dumps(differing, sort_keys=True)
+
+
+def state_path(store: Path) -> Path:
+    return store / WATCH_FOLDER / STATE_FILE
+
+
+def read_state(store: Path) -> WatchState | None:
+    """None before the first turn. Raises Unreadable for a file that is damaged, or written by
+    another version."""
+    path = state_path(store)
+    try:
+        stored = json.loads(file_bytes(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise Unreadable(f"{path} can't be read ({error}); {_advice(store)}") from error
+    version = stored.get("version") if isinstance(stored, dict) else None
+    if version != STATE_VERSION:
+        raise Unreadable(
+            f"{path} has version {version}, this commbench reads {STATE_VERSION}; {_advice(store)}"
+        )
+    try:
+        return _state_of(stored)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unreadable(f"{path} is not as commbench writes it; {_advice(store)}") from error
+
+
+def _advice(store: Path) -> str:
+    return (
+        f"restore it, or move {store / WATCH_FOLDER} away: the healthy runs of the store stay,"
+        " known changes are forgotten"
+    )
+
+
+def _state_of(stored: Mapping[str, Any]) -> WatchState:
+    changes = {key: _change_of(change) for key, change in stored["changes"].items()}
+    if any(change.verdict not in CHANGE_VERDICTS for change in changes.values()):
+        raise TypeError("a verdict that is no change")
+    return WatchState(
+        tuple(map(str, stored["suite"])),
+        tuple(map(str, stored["cases"])),
+        int(stored["launches"]),
+        changes,
+        tuple(map(str, stored.get("turns", ()))),
+    )
+
+
+def _change_of(stored: Mapping[str, Any]) -> KnownChange:
+    recent_s = tuple(map(float, stored.get("recent_s", ())))
+    return KnownChange(**{**stored, "recent_s": recent_s})
+
+
+def write_state(store: Path, state: WatchState) -> None:
+    """Replace the state, whole. Raises ConfigError, and keeps the old one then."""
+    path = state_path(store)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"version": STATE_VERSION, **dataclasses.asdict(state)})
+    except OSError as error:
+        raise ConfigError(
+            f"{path} can't be written: {error.strerror}; make room on its disk: the turn is judged"
+            " again then"
+        ) from error
+
+
+def check_suite(store: Path, state: WatchState, suite: tuple[str, ...]) -> None:
+    """Raises ConfigError for another suite than that of the store: its runs would not be alike."""
+    if state.suite != suite:
+        raise ConfigError(
+            f"{store} watches another suite: {' '.join(state.suite)}; here it is"
+            f" {' '.join(suite)}; give the same words, or another --store"
+        )
+
+
+def check_cases(store: Path, state: WatchState, cases: tuple[str, ...]) -> None:
+    """Raises ConfigError where the same words have become other cases, as after an update."""
+    new = len(set(cases) - set(state.cases))
+    gone = len(set(state.cases) - set(cases))
+    if new or gone:
+        raise ConfigError(
+            f"the suite has changed since the last turn: {new} of its cases are new, {gone} are"
+            f" gone; {store} can't judge it: use another --store"
+        )

@@ -1,1 +1,0 @@
-"""Output formats, a file each, and how files reach the disk."""
