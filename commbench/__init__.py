@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from commbench.analysis.crossover import crossovers
     from commbench.cli.run import run_one as run
     from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
+    from commbench.replay.predicted_times import predict, step_of
     from commbench.report.links import slow_pairs
-    from commbench.report.predict import predict, step_of
     from commbench.results.load import load
 
     __version__: str
@@ -36,11 +36,11 @@ _PLACES = {  # public name -> its module, where `run` has the name run_one
     "crossovers": "commbench.analysis.crossover",
     "launch_overhead": "commbench.analysis.cold_start",
     "load": "commbench.results.load",
-    "predict": "commbench.report.predict",
+    "predict": "commbench.replay.predicted_times",
     "run": "commbench.cli.run",
     "slow_pairs": "commbench.report.links",
     "soak_intervals": "commbench.analysis.cold_start",
-    "step_of": "commbench.report.predict",
+    "step_of": "commbench.replay.predicted_times",
 }
 __all__ = [
     "CommbenchError",

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from commbench.replay.causes import WORKLOAD_FILE
 from commbench.report.compare_text import AB_FILE, AB_SIDES
-from commbench.report.replay_causes import WORKLOAD_FILE
 from commbench.results.columns import arrow_schema
 from commbench.results.load import find_runs, load_run, read_rows
 

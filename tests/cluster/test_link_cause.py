@@ -10,10 +10,10 @@ import pytest
 from test_truth import torchrun
 from virtual_hosts import VirtualHosts
 
-from commbench.report.replay_causes import causes, replay_times
+from commbench.replay.causes import causes, replay_times
+from commbench.replay.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
+from commbench.replay.workload_file import workload_text
 from commbench.results.load import read_rows, row_dicts
-from commbench.workloads.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
-from commbench.workloads.workload_file import workload_text
 
 pytestmark = [pytest.mark.long, pytest.mark.serial]
 RATE_MBIT = 200

@@ -36,7 +36,7 @@ EXPERIMENTS = sorted(
     {file.stem for file in (HERE.parent / "conf" / "experiment").glob("*.yaml")} - UNPUBLISHED
 )
 MAY_IMPORT = {"pathlib", "numpy", "pandas", "matplotlib", "notebook_figures"}
-READING = ("commbench.report.", "commbench.results.", "commbench.workloads.")
+READING = ("commbench.report.", "commbench.results.", "commbench.replay.")
 MOST_BYTES = 2**20
 PRIVATE = re.compile(
     r"/(?:home|root|tmp|work|usr|opt|var|Users)/|\b\d{1,3}(?:\.\d{1,3}){3}\b|hostname|boot_id"

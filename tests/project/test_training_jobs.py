@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from places import TOOLS
 
-from commbench.workloads.readers.registry import read_traces
-from commbench.workloads.training_job import training_job
-from commbench.workloads.workload import Workload
-from commbench.workloads.workload_file import workload_of
+from commbench.replay.readers.registry import read_traces
+from commbench.replay.training_job import training_job
+from commbench.replay.workload import Workload
+from commbench.replay.workload_file import workload_of
 
 pytestmark = pytest.mark.long
 JOBS = TOOLS / "jobs"

@@ -10,10 +10,10 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from commbench.workloads.operations import ITEM_BYTES
-from commbench.workloads.readers.registry import read_traces
-from commbench.workloads.training_job import training_job
-from commbench.workloads.workload_file import workload_of, workload_text
+from commbench.replay.operations import ITEM_BYTES
+from commbench.replay.readers.registry import read_traces
+from commbench.replay.training_job import training_job
+from commbench.replay.workload_file import workload_of, workload_text
 
 GROUP_FACTOR = ("all_gather", "gather")
 TORCH_TYPES = {

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from commbench.report.replay_causes import Cause, ReplayTimes, causes, replay_times
+from commbench.replay.causes import Cause, ReplayTimes, causes, replay_times
+from commbench.replay.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
+from commbench.replay.workload_file import workload_text
 from commbench.results.load import read_rows, row_dicts
-from commbench.workloads.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
-from commbench.workloads.workload_file import workload_text
 
 pytestmark = [pytest.mark.long, pytest.mark.serial]
 MIB = 2**20

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from places import SUPPORT
 
-from commbench.cli.replay import operations_csv
-from commbench.workloads.analysis import late_ranks
-from commbench.workloads.readers.registry import read_traces
-from commbench.workloads.training_job import TrainingJob, training_job
-from commbench.workloads.workload import (
+from commbench.replay.analysis import late_ranks
+from commbench.replay.command import operations_csv
+from commbench.replay.readers.registry import read_traces
+from commbench.replay.training_job import TrainingJob, training_job
+from commbench.replay.workload import (
     SEND_RECV,
     RankOrder,
     Workload,
     WorkloadCall,
     WorkloadOperation,
 )
-from commbench.workloads.workload_file import workload_text
+from commbench.replay.workload_file import workload_text
 
 QUICK = ("timing=fixed", "timing.repetitions=3", "timing.warmup_repetitions=1", "timing.warmup_s=0")
 FLIGHT_RECORDED = (

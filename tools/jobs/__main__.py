@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from commbench.report.replay_causes import Seconds, job_seconds, replay_times
+from commbench.replay.causes import Seconds, job_seconds, replay_times
+from commbench.replay.readers.registry import read_traces
+from commbench.replay.training_job import training_job
+from commbench.replay.workload_file import parse_workload, workload_of
 from commbench.results.load import read_rows, row_dicts
-from commbench.workloads.readers.registry import read_traces
-from commbench.workloads.training_job import training_job
-from commbench.workloads.workload_file import parse_workload, workload_of
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs" / "workloads.md"

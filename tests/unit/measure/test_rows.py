@@ -52,7 +52,7 @@ from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
 
 with ConfigComposer() as _composer:
-    # these stand for several cases: tests/unit/benchmarks/test_replay.py, test_concurrent.py
+    # these stand for several cases: tests/unit/replay/test_benchmark.py, test_concurrent.py
     SEVERAL = ("replay", "concurrent")
     BENCHMARKS = [name for name in _composer.options("benchmark") if name not in SEVERAL]
 

@@ -1,0 +1,206 @@
+"""PyTorch execution traces (ExecutionTraceObserver), schemas 1.0.1 to 1.1.1: no times."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from commbench.replay.json_stream import JsonList, document_head, elements, whole
+from commbench.replay.operations import (
+    NOT_A_TRANSFER,
+    POINT_TO_POINT,
+    RankGroup,
+    RankTrace,
+    element_type,
+    even,
+    numbered,
+    operation_named,
+)
+from commbench.replay.trace_files import TraceFile
+
+from .protocol import listed, rank_of, recorded_group, strided
+
+COMMUNICATION_NODE = "record_param_comms"
+GROUPS_NODE = "## process_group:init ##"
+NO_GROUP_RANKS = "ranks of groups: torch 2.4 or later records them in execution traces"
+NO_DESCRIPTION = "calls of a library that execution traces do not describe (gloo): torch.profiler"
+CALL_NODE = re.compile(r"c10d::_?[a-z]")
+UNREADABLE_CALLS = "calls whose arguments are not those of a known version"
+UNKNOWN_TYPES = "types of elements that commbench does not know, in execution traces"
+
+
+class ExecutionTrace:
+    form = "execution trace"
+
+    def recognises(self, file: TraceFile) -> bool:
+        head = document_head(file.head)
+        return head[:1] == b"{" and b'"schema"' in head and b'"nodes"' in head
+
+    def read(self, file: TraceFile) -> list[RankTrace]:
+        groups: dict[str, RankGroup] = {}
+        notes: Counter[str] = Counter()
+        fields = []
+        ranks: set[int | None] = set()
+        undescribed = 0
+        for node in JsonList(file, "nodes"):
+            if node.get("name") == GROUPS_NODE:
+                groups.update(_announced_groups(node))
+            elif node.get("name") == COMMUNICATION_NODE:
+                call = _call_fields(node, groups, notes)
+                if call is not None:
+                    ranks.add(call.pop("recorded_rank"))
+                    fields.append((whole(node.get("id")) or 0, call))
+            elif CALL_NODE.match(str(node.get("name"))):
+                undescribed += operation_named(node["name"]) is not None
+        if undescribed and not fields:
+            notes[NO_DESCRIPTION] += undescribed
+        fields.sort(key=lambda pair: pair[0])
+        # that of a send or receive is its peer's
+        recorded = ranks - {None}
+        rank = rank_of(file, recorded.pop() if len(recorded) == 1 else None)
+        calls = numbered([call for _, call in fields], rank)
+        return [RankTrace(file.name, self.form, rank, calls, notes=notes)]
+
+
+def _announced_groups(node: Mapping[str, Any]) -> dict[str, RankGroup]:
+    """The groups of the process, by name, and by address in schemas where calls have that."""
+    values, _, _ = _arguments(node, "inputs")
+    try:
+        entries = json.loads(str(values[0])) if values else []
+    except (ValueError, RecursionError):
+        return {}
+    result = {}
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict):
+            size = whole(entry.get("group_size"), 1)
+            # no ranks: all of the world
+            ranks = listed(entry.get("ranks")) or strided(0, 1, size)
+            name = str(entry.get("pg_name"))
+            group = recorded_group(name, ranks, size, None)
+            result[name] = group
+            if "backend_id" in entry:
+                result[str(entry["backend_id"])] = group
+    return result
+
+
+def _arguments(node: Mapping[str, Any], side: str) -> tuple[list[Any], list[Any], list[Any]]:
+    """Values, shapes and types of a node's inputs or outputs, in both layouts."""
+    given = node.get(side)
+    if isinstance(given, dict):
+        parts = [given.get(name) for name in ("values", "shapes", "types")]
+    else:
+        parts = [given, node.get(f"{side[:-1]}_shapes"), node.get(f"{side[:-1]}_types")]
+    values, shapes, types = (part if isinstance(part, list) else [] for part in parts)
+    return values, shapes, types
+
+
+def _call_fields(
+    node: Mapping[str, Any], groups: Mapping[str, RankGroup], notes: Counter[str]
+) -> dict[str, Any] | None:
+    """The fields of an operation; None for what transfers nothing.
+
+    Arguments are tensors (but for `wait`), a number, the group, the rank (of a send or receive: the
+    peer), the name, the splits, and from 2024 on the first rank, the stride and the size.
+    """
+    values, shapes, types = _arguments(node, "inputs")
+    at = next((index for index, value in enumerate(values) if operation_named(value)), None)
+    if at is None or at < 4 or not isinstance(values[at], str):
+        if NOT_A_TRANSFER not in values:
+            notes[UNREADABLE_CALLS] += 1
+        return None
+    listed_attributes = node.get("attrs")
+    attributes = {
+        str(entry.get("name")): entry.get("value")
+        for entry in (listed_attributes if isinstance(listed_attributes, list) else [])
+        if isinstance(entry, dict)
+    }
+    operation = operation_named(values[at])
+    sent, kind = _tensor_elements(shapes[:1], types[:1])
+    received = sent
+    _, output_shapes, output_types = _arguments(node, "outputs")
+    if output_shapes and output_types:
+        received, _ = _tensor_elements(output_shapes[:1], output_types[:1])
+    send_counts = None
+    receive_counts = None
+    if operation in ("all_to_all", "all_to_all_v"):
+        splits = [listed(value) for value in values[at + 1 : at + 3]]
+        uneven = sent != received or not all(map(even, splits))
+        operation = "all_to_all_v" if uneven else "all_to_all"
+        if uneven and len(splits) == 2:
+            send_counts, receive_counts = splits
+    if operation == "barrier":
+        sent = 0
+        received = 0
+    elif kind is None:
+        notes[UNKNOWN_TYPES] += 1
+    group = _call_group(values, at, attributes, groups)
+    if group.ranks is None:
+        notes[NO_GROUP_RANKS] += 1
+    pair = operation in POINT_TO_POINT
+    recorded_rank = whole(values[at - 1])
+    item_bytes = kind[1] if kind is not None else None
+    return {
+        "recorded_rank": None if pair else recorded_rank,
+        "group": group,
+        "operation": operation,
+        "dtype": kind[0] if kind is not None and operation != "barrier" else None,
+        "input_bytes": _bytes_of(sent, item_bytes),
+        "output_bytes": _bytes_of(received, item_bytes),
+        "send_counts": send_counts or None,
+        "receive_counts": receive_counts or None,
+        "peer": recorded_rank if pair else None,
+    }
+
+
+def _call_group(
+    values: Sequence[Any],
+    name_at: int,
+    attributes: Mapping[str, Any],
+    groups: Mapping[str, RankGroup],
+) -> RankGroup:
+    """The group of a call, from its attributes, its last arguments, or the process's groups."""
+    given = values[name_at - 2]
+    name = str(given[0]) if isinstance(given, list) and given else str(given)
+    tail = values[name_at + 3 :]
+    size = whole(attributes.get("pg_size"), 1) or (whole(tail[-1], 1) if tail else None)
+    place = (attributes.get("global_rank_start"), attributes.get("global_rank_stride"))
+    if len(tail) == 3 and None in place:
+        place = (tail[0], tail[1])
+    configured = groups.get(name)
+    if configured is not None and configured.ranks is not None:
+        return configured
+    return recorded_group(name, strided(*place, size), size, configured)
+
+
+def _tensor_elements(
+    shapes: Sequence[object], types: Sequence[object]
+) -> tuple[int | None, tuple[str, int] | None]:
+    """Elements and type of an argument: a tensor, or a list of tensors of one type."""
+    if not shapes or not types:
+        return None, None
+    words = re.findall(r"Tensor\(([^()]*)\)", str(types[0]))
+    kinds = {element_type(word) for word in words}
+    if len(kinds) != 1:
+        return None, None
+    return _nested_elements(shapes[0]), kinds.pop()
+
+
+def _nested_elements(shape: object) -> int | None:
+    """Elements of a shape, or of all shapes in lists of any depth."""
+    if not isinstance(shape, list):
+        return None
+    if any(isinstance(part, list) for part in shape):
+        counts = [_nested_elements(part) for part in shape]
+    else:
+        counts = [elements(shape)]
+    known = [count for count in counts if count is not None]
+    return whole(sum(known)) if len(known) == len(counts) else None
+
+
+def _bytes_of(elements: int | None, item_bytes: int | None) -> int | None:
+    if elements == 0:
+        return 0
+    return None if elements is None or item_bytes is None else elements * item_bytes

@@ -1,0 +1,234 @@
+"""NCCL's own log of calls (NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL), and RCCL's: no times.
+
+An all_to_all of torch is in it as sends and receives; NCCL has one of its own from 2.28 on. The
+format strings of NCCL 2.5 to 2.30 are in tests/data/hardware/nccl_formats.yaml.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from commbench.replay.operations import (
+    ITEM_BYTES,
+    POINT_TO_POINT,
+    ROOTED,
+    RankGroup,
+    RankTrace,
+    numbered,
+    operation_named,
+    rank_bytes,
+)
+from commbench.replay.trace_files import TraceFile
+
+from .protocol import rank_of
+
+MESSAGE_MARK = b" NCCL INFO "
+CALL_MARK = b" opCount "
+COMMUNICATOR_MARK = b" nranks "
+RANKS_MARK = b"[nranks="
+LONGEST_HEADER_BYTES = 1024  # host, process, thread and GPU before a message
+MOST_DIGITS = 18
+NO_ID = "0x0"
+# values of ncclDataType_t
+NCCL_TYPES = (
+    *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"),
+    *("bfloat16", "float8_e4m3fn", "float8_e5m2"),
+)
+NO_COMMUNICATOR = (
+    "calls of communicators whose beginning is not in the log (NCCL_DEBUG_SUBSYS=INIT)"
+)
+NAMELESS = "calls of communicators to which NCCL before 2.16 gives no id"
+UNKNOWN_CALLS = "calls of NCCL that commbench does not know"
+
+Process = tuple[bytes, bytes]  # host and number
+
+
+@dataclass
+class _Communicator:
+    """`name` is the same on all of its ranks, and None where the log does not say one."""
+
+    name: str | None
+    has_begun: bool
+
+
+@dataclass(frozen=True)
+class _Message:
+    """Each word of a message, and the word behind it."""
+
+    process: Process
+    first: bytes
+    values: Mapping[bytes, bytes]
+
+    def number(self, word: bytes) -> int | None:
+        return _known_number(self.values.get(word, b""))
+
+
+@dataclass(slots=True)
+class _Call:
+    """`fields` is empty where commbench does not know the call."""
+
+    address: bytes
+    ranks: int
+    rank: int | None
+    fields: dict[str, Any]
+
+
+@dataclass
+class _Log:
+    """What the log of one process says."""
+
+    process: Process
+    communicators: dict[bytes, _Communicator] = field(default_factory=dict)  # by address
+    named: Counter[str] = field(default_factory=Counter)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    world: tuple[int, int] | None = None  # ranks, and the own one, of the largest communicator
+    rank: int | None = None
+    notes: Counter[str] = field(default_factory=Counter)
+
+
+class NcclCalls:
+    form = "NCCL log"
+
+    def recognises(self, file: TraceFile) -> bool:
+        return MESSAGE_MARK in file.head or b" NCCL version" in file.head
+
+    def read(self, file: TraceFile) -> list[RankTrace]:
+        hosts: set[bytes] = set()
+        entries: list[tuple[Process, _Call | _Message]] = []
+        for text in file.lines():
+            if CALL_MARK in text or COMMUNICATOR_MARK in text:
+                for place, message in enumerate(_messages(text)):
+                    if place == 0:
+                        hosts.add(message.process[0])
+                    entry = _entry_of(message)
+                    if entry is not None:
+                        entries.append((message.process, entry))
+        logs: dict[Process, _Log] = {}
+        # only now all hosts are known, whose names may be glued to another message
+        for (host, number), entry in entries:
+            process = (_host_in(host, hosts), number)
+            log = logs.setdefault(process, _Log(process))
+            if isinstance(entry, _Call):
+                _add_call(log, entry)
+            else:
+                _add_communicator(log, entry)
+        return [_process_trace(self.form, file, log) for log in logs.values()]
+
+
+def _messages(text: bytes) -> Iterator[_Message]:
+    """The messages in a line: of several ranks, where their output is glued together."""
+    header, *messages = text.split(MESSAGE_MARK)
+    for message in messages:
+        process = _process_of(header)
+        words = message.split()
+        if process is not None and words:
+            yield _Message(process, words[0].rstrip(b":"), dict(pairwise(words)))
+        header = message
+
+
+def _process_of(header: bytes) -> Process | None:
+    """Of `[time] host:process:thread [GPU]`, behind which a message begins."""
+    words = header[-LONGEST_HEADER_BYTES:].split()
+    parts = words[-2].rsplit(b":", 2) if len(words) > 1 else []
+    return (parts[0], parts[1]) if len(parts) == 3 and parts[1].isdigit() else None
+
+
+def _known_number(text: bytes) -> int | None:
+    return int(text) if text.isdigit() and len(text) <= MOST_DIGITS else None
+
+
+def _host_in(text: bytes, hosts: set[bytes]) -> bytes:
+    """The host that a text ends with, which may be glued to the end of a message; empty where it
+    is none that begins a line, and only the number tells the process."""
+    ends = (text[place:] for place in range(len(text)))
+    return next((end for end in ends if end in hosts), b"")
+
+
+def _entry_of(message: _Message) -> _Call | _Message | None:
+    """A call, or the beginning of a communicator; None for what is neither, or is cut."""
+    if b"opCount" not in message.values:
+        known = message.number(b"rank") is not None and message.number(b"nranks")
+        return message if known and b"Init" in message.values else None
+    given = next((word for word in message.values if word.startswith(RANKS_MARK)), RANKS_MARK)
+    ranks = _known_number(given.removeprefix(RANKS_MARK).partition(b"]")[0])
+    datatype = message.number(b"datatype")
+    count = message.number(b"count")
+    if ranks is None or datatype is None or count is None:
+        return None
+    address = message.values.get(b"comm", b"")
+    call = _Call(address, ranks, message.number(b"globalrank"), {})
+    operation = operation_named(message.first.decode(errors="replace"))
+    if operation is None or datatype >= len(NCCL_TYPES):
+        return call
+    dtype = NCCL_TYPES[datatype]
+    input_bytes, output_bytes = rank_bytes(operation, count * ITEM_BYTES[dtype], ranks)
+    call.fields.update(
+        operation=operation, dtype=dtype, input_bytes=input_bytes, output_bytes=output_bytes
+    )
+    if operation in (*POINT_TO_POINT, *ROOTED):
+        call.fields["peer" if operation in POINT_TO_POINT else "root"] = message.number(b"root")
+    return call
+
+
+def _add_communicator(log: _Log, message: _Message) -> None:
+    """Versions log its start, its completion or both, in any of which its id may be missing."""
+    address = message.values.get(b"comm", b"")
+    rank = message.number(b"rank") or 0
+    ranks = message.number(b"nranks") or 0
+    has_begun = message.values[b"Init"].startswith(b"COMPLETE")
+    started = log.communicators.get(address)
+    if has_begun and started is not None and not started.has_begun:
+        started.has_begun = True
+        return
+    is_split = b"parent" in message.values
+    if not is_split:
+        log.world = max(log.world or (0, 0), (ranks, rank))
+    name = _communicator_name(log, message)
+    if name is not None:
+        # up to 2.22, two splits into the same ranks have the same id
+        log.named[name] += 1
+        name = f"{name} {log.named[name]}"
+    if name is not None or not is_split:
+        log.communicators[address] = _Communicator(name, has_begun)
+
+
+def _communicator_name(log: _Log, message: _Message) -> str | None:
+    """Its id; from 2.23 on NCCL makes that of a split from what it says about it: the parent, how
+    many splits that had, and the color."""
+    values = {word: value.decode(errors="replace") for word, value in message.values.items()}
+    given = values.get(b"commId", NO_ID)
+    if given != NO_ID:
+        return given
+    parent = log.communicators.get(message.values.get(b"parent", b""))
+    if parent is None or parent.name is None:
+        return None
+    count = values.get(b"splitCount", values.get(b"childCount", ""))
+    return f"{parent.name} {count} {values.get(b'color', '')}"
+
+
+def _add_call(log: _Log, call: _Call) -> None:
+    log.rank = call.rank if log.rank is None else log.rank
+    if not call.fields:
+        log.notes[UNKNOWN_CALLS] += 1
+        return
+    group = RankGroup(_name_of_group(log, call.address), None, call.ranks)
+    log.calls.append({**call.fields, "group": group})
+
+
+def _name_of_group(log: _Log, address: bytes) -> str:
+    communicator = log.communicators.get(address)
+    if communicator is not None and communicator.name is not None:
+        return communicator.name
+    log.notes[NO_COMMUNICATOR if communicator is None else NAMELESS] += 1
+    return b" ".join([*log.process, address]).decode(errors="replace")
+
+
+def _process_trace(form: str, file: TraceFile, log: _Log) -> RankTrace:
+    """Its rank is that in its largest communicator, which is the world's."""
+    world, recorded = (None, log.rank) if log.world is None else log.world
+    rank = rank_of(file, recorded)
+    return RankTrace(file.name, form, rank, numbered(log.calls, rank), world, notes=log.notes)

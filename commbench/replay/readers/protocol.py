@@ -1,0 +1,75 @@
+"""What every reader has."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from commbench.replay.operations import NO_RANK, RankGroup, RankTrace
+from commbench.replay.trace_files import TraceFile
+
+RANK_IN_NAME = re.compile(r"(?<![a-z])(?:rank|worker)[-_ ]?([0-9]{1,7})(?![0-9])", re.I)
+# other words name a rank where nothing follows: host_4021.<time> is a process of the machine "host"
+RANK_LAST = re.compile(r"(?<![a-z])(?:host|eg|trace)[-_ ]?([0-9]{1,7})(?:_et)?(?:\.[a-z]+)*$", re.I)
+LAST_NUMBER = re.compile(r"[._]([0-9]{1,7})(?:\.[A-Za-z]+)*$")
+CUT_LIST = "...]"
+MOST_RANKS = 2**20
+
+
+class TraceReader(Protocol):
+    """One format. `form` is its name in texts."""
+
+    form: str
+
+    def recognises(self, file: TraceFile) -> bool:
+        """Whether a file is of this format, by its beginning."""
+
+    def read(self, file: TraceFile) -> list[RankTrace]:
+        """The ranks in a file; raises Unreadable."""
+
+
+def rank_of(file: TraceFile, recorded: int | None, ends_with_rank: bool = False) -> int:
+    """The rank that a trace says, else that its file's name says, else NO_RANK. `ends_with_rank`:
+    what writes this format ends the name so; a number there may be a process elsewhere."""
+    if recorded is not None:
+        return recorded
+    name = file.name.rpartition("/")[2]
+    match = RANK_IN_NAME.search(name) or RANK_LAST.search(name)
+    if match is None and ends_with_rank:
+        match = LAST_NUMBER.search(name)
+    return NO_RANK if match is None else int(match[1])
+
+
+def listed(text: object) -> tuple[int, ...] | None:
+    """The numbers of a list that a trace holds as text; None where it is cut, or is none."""
+    if isinstance(text, list):
+        words = [str(word) for word in text]
+    elif isinstance(text, str) and text[:1] == "[" and text[-1:] == "]":
+        words = text[1:-1].split(",") if text[1:-1].strip() else []
+    else:
+        return None
+    numbers = [word.strip() for word in words]
+    if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in numbers):
+        return None
+    return tuple(map(int, numbers))
+
+
+def strided(start: object, stride: object, size: int | None) -> tuple[int, ...] | None:
+    """The ranks of a group with a regular stride; None where a trace gives none."""
+    if not isinstance(start, int) or not isinstance(stride, int) or not size or size > MOST_RANKS:
+        return None
+    if start < 0 or stride < 0 or (stride == 0 and size > 1):
+        return None
+    return tuple(start + stride * index for index in range(size))
+
+
+def recorded_group(
+    name: str, ranks: tuple[int, ...] | None, size: int | None, configured: RankGroup | None
+) -> RankGroup:
+    """A group from what a call says about it and what the trace's list of groups does."""
+    if not ranks and configured is not None:
+        ranks = configured.ranks
+        size = size or configured.size
+    if ranks and size and len(ranks) != size:
+        ranks = None
+    return RankGroup(name, ranks or None, size or (len(ranks) if ranks else None))

@@ -1,0 +1,124 @@
+"""Profiles that contradict themselves, are of several processes, or have a defect somewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_writers import Call, write_kineto
+
+from commbench.core.errors import Unreadable
+from commbench.replay.analysis import exposure
+from commbench.replay.json_stream import NOT_UTF8
+from commbench.replay.operations import RankTrace
+from commbench.replay.readers.registry import read_traces
+from commbench.replay.readers.torch_profiler import CUT_KERNELS, NEGATIVE, UNLINKED_CALLS
+from commbench.replay.training_job import TrainingJob, training_job
+
+SCHEDULE = [Call("0", (0, 1), "all_reduce", "float32", 8)] * 2
+
+
+def job(folder: Path) -> TrainingJob:
+    return training_job(read_traces([str(folder)])[0])
+
+
+def documents(folder: Path) -> dict[Path, Any]:
+    write_kineto(SCHEDULE, folder, [(1000.0, 1100.0), (1300.0, 1400.0)])
+    return {path: json.loads(path.read_text()) for path in sorted(folder.iterdir())}
+
+
+def named(document: Any, word: str) -> list[dict[str, Any]]:
+    return [event for event in document["traceEvents"] if word in event["name"]]
+
+
+def only(folder: Path, **events: Any) -> RankTrace:
+    """Rank 0 of the schedule, with these values in its first event of each name."""
+    document = documents(folder)[folder / "rank0.json"]
+    for name, values in events.items():
+        named(document, name)[0].update(values)
+    path = folder / "alone" / "rank0.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(document))
+    (trace,) = read_traces([str(path)])[0]
+    return trace
+
+
+def test_a_kernel_that_ends_after_its_successor_hides_only_until_that_one_starts(
+    tmp_path: Path,
+) -> None:
+    first, *_ = only(tmp_path, gemm={"dur": 1.6e6}).operations
+    assert (first.start_ns, first.end_ns) == (1_001_010_000, 1_001_510_000)
+    assert first.beside_ns == 290_000 + 100_000, "1010 to 1300 us, and the next kernel"
+    # without a successor nothing contradicts it
+    (tmp_path / "other").mkdir()
+    path = tmp_path / "other" / "rank0.json"
+    write_kineto(SCHEDULE, path.parent, [(1000.0, 1.6e6)])
+    calls = read_traces([str(path)])[0][0].operations
+    assert {call.beside_ns == call.duration_ns for call in calls} == {True}
+
+
+def test_a_call_does_not_last_beyond_the_next_kernel_of_its_library(tmp_path: Path) -> None:
+    trace = only(tmp_path, ncclDevKernel={"dur": 1.6e6})
+    first, second = trace.operations
+    assert first.end_ns == second.start_ns and trace.notes == {CUT_KERNELS: 1}
+
+
+def test_negative_durations_are_counted_and_the_call_stays(tmp_path: Path) -> None:
+    trace = only(tmp_path, ncclDevKernel={"dur": -5.0}, gemm={"dur": -1})
+    assert [call.duration_ns is None for call in trace.operations] == [True, False]
+    assert trace.notes == {NEGATIVE: 2} and UNLINKED_CALLS not in trace.notes
+    assert trace.computing is not None and trace.computing.total_ns == 100_000
+
+
+@pytest.mark.parametrize("name", ["c10d::", "record_param", "nccl:"])
+def test_a_part_of_a_call_with_a_negative_duration_does_not_make_it_two(
+    name: str, tmp_path: Path
+) -> None:
+    trace = only(tmp_path, **{name: {"dur": -3}})
+    assert len(trace.operations) == 2 and trace.notes[NEGATIVE] == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        (("[TP00] 7", "[TP01] 8"), r"process \[TP00\] 7, process \[TP01\] 8"),
+        ((7, 7), "rank 0, rank 1"),
+    ],
+)
+def test_a_file_of_several_ranks_is_refused_with_what_to_do(
+    labels: tuple[object, object], named: str, tmp_path: Path
+) -> None:
+    """As tools merge them, under what the first one says of itself."""
+    merged, other = documents(tmp_path).values()
+    for label, document in zip(labels, (merged, other), strict=True):
+        for event in document["traceEvents"]:
+            event["pid"] = label
+    merged["traceEvents"] += other["traceEvents"]
+    path = tmp_path / "merged.json"
+    path.write_text(json.dumps(merged))
+    with pytest.raises(Unreadable, match=rf"has the events of {named}, and .*each rank$"):
+        read_traces([str(path)])
+
+
+def test_the_control_has_no_notes(tmp_path: Path) -> None:
+    documents(tmp_path)
+    known = exposure(job(tmp_path))
+    assert job(tmp_path).notes == {} and known is not None and known.operations == 4
+
+
+@pytest.mark.parametrize("fillers", [0, 30_000])
+def test_one_bad_event_that_is_not_needed_costs_no_rank(fillers: int, tmp_path: Path) -> None:
+    """In a small file and in a large one the table is the same."""
+    documents(tmp_path)
+    control = job(tmp_path)
+    path = tmp_path / "rank0.json"
+    filler = b'{"cat": "python_function", "name": "x", "ts": 1, "dur": 1, "pid": 7, "tid": 7},\n'
+    damaged = filler.replace(b"x", b'\xff "'), filler.replace(b"1,", b"1 ", 1)
+    head, _, rest = path.read_bytes().partition(b'"traceEvents": [')
+    events = filler * fillers + b"".join(damaged) + filler * fillers
+    path.write_bytes(head + b'"traceEvents": [' + events + rest)
+    found = job(tmp_path)
+    assert found.calls == control.calls and found.ranks == (0, 1)
+    assert found.notes[NOT_UTF8] == 1

@@ -1,0 +1,157 @@
+"""Causes of a replayed job's time: named only where their interval excludes zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import Generator
+
+from commbench.core.states import Row
+from commbench.measure.visits import Visit, estimate
+from commbench.replay.causes import (
+    Cause,
+    ReplayTimes,
+    Seconds,
+    Waiting,
+    causes,
+    measured_seconds,
+    replay_times,
+)
+from commbench.replay.generators import generate
+
+LAYERS = 3
+JOBS = 400
+VISITS = 6
+PLANTED_CAUSES = {
+    "none": set(),
+    "matmul": {"interference"},
+    "sequence": {"contention"},
+    "late": {"waiting for rank 1"},
+}
+WORKLOAD = generate("fsdp", {"ranks": "2", "params": "3e6", "layers": str(LAYERS)})
+
+
+def row(text: str, median_s: float, gaps: str | None = None, **more: Any) -> dict[str, Any]:
+    width_s = 0.02 * median_s
+    return {
+        "workload": text,
+        "gaps": gaps,
+        "late": None,
+        "status": "ok",
+        "median_s": median_s,
+        "ci_low_s": median_s - width_s,
+        "ci_high_s": median_s + width_s,
+        "efficiency": 0.5,
+        **more,
+    }
+
+
+def rows(sequence_s: float, **by_gaps: float) -> list[dict[str, Any]]:
+    """An all_gather takes 1 ms, a reduce_scatter 2 ms."""
+    return [
+        row("job@0 #0 all_gather", 1e-3),
+        row("job@0 #1 reduce_scatter", 2e-3),
+        row("job@0", sequence_s, "none"),
+        *(row("job@0", seconds, gaps) for gaps, seconds in by_gaps.items()),
+    ]
+
+
+def named(found: list[Cause]) -> set[str]:
+    return {cause.name for cause in found if cause.is_named}
+
+
+def test_operations_one_after_another_are_counted_as_often_as_a_step_has_them() -> None:
+    times = replay_times(rows(12e-3), WORKLOAD, 2)
+    assert times.alone_sum is not None and times.limit_sum is not None
+    # two all_gathers and a reduce_scatter a layer
+    assert times.alone_sum.value == pytest.approx(LAYERS * 4e-3)
+    assert times.limit_sum.value == pytest.approx(LAYERS * 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("sequence_s", "by_gaps", "waiting", "expected"),
+    [
+        (12e-3, {"sleep": 0.03, "matmul": 0.03}, None, {"link"}),
+        (20e-3, {"sleep": 0.03, "matmul": 0.03}, None, {"link", "contention"}),
+        (12e-3, {"sleep": 0.03, "matmul": 0.05}, None, {"link", "interference"}),
+        (12e-3, {}, Waiting(Seconds(3e-3, 1e-3, 5e-3), "rank 1"), {"link", "waiting"}),
+        (12e-3, {}, Waiting(Seconds(3e-3, 0.0, 5e-3), "rank 1"), {"link"}),
+    ],
+)
+def test_a_planted_cause_is_named_and_no_other(
+    sequence_s: float, by_gaps: dict[str, float], waiting: Waiting | None, expected: set[str]
+) -> None:
+    times = replay_times(rows(sequence_s, **by_gaps), WORKLOAD, 2)
+    assert named(causes(times, waiting, None)) == expected
+
+
+def test_the_rest_is_what_the_job_took_longer_than_its_replay() -> None:
+    times = replay_times(rows(12e-3), WORKLOAD, 2)
+    (rest,) = [cause for cause in causes(times, None, 30e-3) if cause.name == "rest"]
+    assert rest.loss is not None and rest.loss.value == pytest.approx(18e-3)
+    (faster,) = [cause for cause in causes(times, None, 6e-3) if cause.name == "rest"]
+    assert "other machines" in str(faster)
+
+
+def test_a_difference_below_zero_is_no_loss_and_says_what_it_means() -> None:
+    times = replay_times(rows(9e-3, sleep=0.03, matmul=0.027), WORKLOAD, 2)
+    found = {cause.name: cause for cause in causes(times, None, 6e-3)}
+    assert named(list(found.values())) == {"link"}
+    assert "contention: no loss, -3.00 ms" in str(found["contention"])
+    assert "interference: no loss, -3.00 ms" in str(found["interference"])
+    assert "rest: no loss, -3.00 ms" in str(found["rest"])
+
+
+def test_what_was_not_measured_is_said_with_what_it_needs() -> None:
+    unmeasured = [{**row("job@0 #0 all_gather", 1e-3), "status": "skipped", "median_s": None}]
+    found = causes(replay_times(unmeasured, WORKLOAD, 2), None, None)
+    assert all(cause.loss is None and cause.missing for cause in found)
+    assert all("not known" in str(cause) for cause in found)
+
+
+def test_a_median_without_an_interval_decides_nothing() -> None:
+    unsure = measured_seconds(row("job@0", 1e-3, ci_low_s=None, ci_high_s=None))
+    assert unsure is not None
+    longer = unsure - Seconds(5.0, 5.0, 5.0)
+    assert longer.low < 0 < longer.high and str(longer) == "-5.00 s (no interval)"
+
+
+def visited(text: str, truth_s: float, random: Generator, gaps: str | None = None) -> Row:
+    """A row as a run makes it, of visits that differ by 3 % around the truth."""
+    visits = [Visit(0, value, 100) for value in truth_s * random.lognormal(0, 0.03, VISITS)]
+    seen = estimate(visits)
+    return row(
+        text, seen.median_s, gaps, ci_low_s=seen.low_s, ci_high_s=seen.high_s, efficiency=None
+    )
+
+
+@pytest.mark.parametrize("planted", ["none", "matmul", "sequence", "late"])
+def test_null_jobs_name_no_cause_in_95_percent_and_planted_ones_name_theirs(planted: str) -> None:
+    random = np.random.default_rng(1)
+    right = 0
+    for _ in range(JOBS):
+        measured = [
+            visited("job@0 #0 all_gather", 1e-3, random),
+            visited("job@0 #1 reduce_scatter", 2e-3, random),
+            visited("job@0", 16e-3 if planted == "sequence" else 12e-3, random, "none"),
+            visited("job@0", 0.03, random, "sleep"),
+            visited("job@0", 0.036 if planted == "matmul" else 0.03, random, "matmul"),
+        ]
+        late = visited("job@0", 14.4e-3 if planted == "late" else 12e-3, random, "none")
+        measured.append({**late, "late": "1:400us"})
+        names = named(causes(replay_times(measured, WORKLOAD, 2), None, None))
+        right += names == PLANTED_CAUSES[planted]
+    assert right >= 0.95 * JOBS
+
+
+def test_a_negative_time_is_written_with_its_sign() -> None:
+    assert str(Seconds(-2e-3, -3e-3, -1e-3)) == "-2.00 ms (-3.00 ms .. -1.00 ms)"
+
+
+def test_calls_of_the_busiest_rank_count() -> None:
+    second = Seconds(1.0, 1.0, 1.0)
+    times = ReplayTimes({}, {}, {0: second, 1: second}, {}, {0: {0: 1.0}, 1: {0: 2.0, 1: 1.0}})
+    assert times.alone_sum is not None and times.alone_sum.value == 3.0
+    assert times.limit_sum is None
