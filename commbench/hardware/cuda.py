@@ -1,9 +1,9 @@
 """CUDA on this machine: the driver API (libcuda) by ctypes, and CUDA IPC.
 
 cuda-bindings comes only with CUDA wheels, but machines without them are described, too. The queries
-of CudaDriver create no context on a GPU; buffers/cuda_ipc.py makes the calls that need one. After
-cuInit a process sees the GPUs that CUDA_VISIBLE_DEVICES named at that moment, and must not fork
-without exec.
+of CudaDriver create no context on a GPU; backends/buffers/cuda_ipc.py makes the calls that need
+one. After cuInit a process sees the GPUs that CUDA_VISIBLE_DEVICES named at that moment, and must
+not fork without exec.
 
 The key `cuda_ipc` becomes variables of each library. Their meaning is that of NCCL's user guide, of
 Open MPI's btl_smcuda_component.c, of UCX's docs/source/faq.md ("^" excludes a list) and of the user

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from commbench.buffers.memory import CheckedBuffers, CheckedPayload
-from commbench.buffers.pair_buffers import PairBuffers
+from commbench.backends.buffers.memory import CheckedBuffers, CheckedPayload
+from commbench.backends.buffers.pair_buffers import PairBuffers
 from commbench.core.errors import Unsupported, WorldBroken
 from commbench.core.protocols import PairsCommunicator, Runner
 

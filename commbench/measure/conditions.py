@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-from commbench.buffers.cuda_ipc import CudaExporter, probe_cuda_ipc
-from commbench.buffers.memory import buffer_bytes
+from commbench.backends.buffers.cuda_ipc import CudaExporter, probe_cuda_ipc
+from commbench.backends.buffers.memory import buffer_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import CaseGroup, Planned, World
 from commbench.core.errors import ConfigError

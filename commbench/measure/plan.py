@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from commbench.backends.buffers.memory import buffer_bytes
 from commbench.benchmarks.each_node import OnEachNode
-from commbench.buffers.memory import buffer_bytes
 from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import SEARCH, Settings
 from commbench.core.case import Benchmark, Planned, World

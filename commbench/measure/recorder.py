@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.buffers.memory import resident_bytes
+from commbench.backends.buffers.memory import resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.protocols import Entry

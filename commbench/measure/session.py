@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from commbench.buffers.memory import largest_bytes, resident_bytes
+from commbench.backends.buffers.memory import largest_bytes, resident_bytes
 from commbench.config.settings import SEARCH, Settings, on_nodes
 from commbench.core.case import CaseGroup, Planned, RankIdentity, World
 from commbench.core.errors import ConfigError

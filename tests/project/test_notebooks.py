@@ -36,7 +36,9 @@ EXPERIMENTS = sorted(
     {file.stem for file in (HERE.parent / "conf" / "experiment").glob("*.yaml")} - UNPUBLISHED
 )
 MAY_IMPORT = {"pathlib", "numpy", "pandas", "matplotlib", "notebook_figures"}
-READING = ("commbench.report.", "commbench.results.", "commbench.replay.")
+READING = tuple(
+    f"commbench.{room}." for room in ("analysis", "report", "results", "replay", "stats")
+)
 MOST_BYTES = 2**20
 PRIVATE = re.compile(
     r"/(?:home|root|tmp|work|usr|opt|var|Users)/|\b\d{1,3}(?:\.\d{1,3}){3}\b|hostname|boot_id"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from commbench.buffers.memory import HostBuffer
+from commbench.backends.buffers.memory import HostBuffer
 from commbench.cli.doctor import facts_here
 from commbench.config.compose import ConfigComposer
 from commbench.core.case import Planned, World

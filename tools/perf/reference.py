@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.backends.buffers.memory import HostBuffer
 from commbench.backends.mpi.lowering import handle, operation, typed
-from commbench.buffers.memory import HostBuffer
 from commbench.core.case import Planned
 
 Addresses = ctypes.POINTER(ctypes.c_void_p)

@@ -30,7 +30,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.buffers.memory import resident_bytes
+from commbench.backends.buffers.memory import resident_bytes
 from commbench.cli.run import run_one
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from commbench.buffers.cuda_ipc import WORKED, CudaExporter, IpcMemory, probe_cuda_ipc
-from commbench.buffers.memory import DeviceBuffer, rotation_pool
+from commbench.backends.buffers.cuda_ipc import WORKED, CudaExporter, IpcMemory, probe_cuda_ipc
+from commbench.backends.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unsupported

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from commbench.buffers.memory import DeviceBuffer
+from commbench.backends.buffers.memory import DeviceBuffer
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     Barrier,

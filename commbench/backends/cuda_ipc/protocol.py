@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from commbench.buffers.cuda_ipc import CudaExporter
-from commbench.buffers.memory import LINE_BYTES
+from commbench.backends.buffers.cuda_ipc import CudaExporter
+from commbench.backends.buffers.memory import LINE_BYTES
 
 SHARED_MEMORY = Path("/dev/shm")
 LINE_WORDS = LINE_BYTES // 8

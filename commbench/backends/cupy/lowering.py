@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from commbench.buffers.memory import DeviceBuffer
+from commbench.backends.buffers.memory import DeviceBuffer
 from commbench.core import program as steps
 from commbench.core.errors import Unsupported
 from commbench.core.program import Step, View

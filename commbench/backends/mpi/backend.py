@@ -9,8 +9,8 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
+from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.backends.torch.cuda import CudaDevice, CudaMemory, cuda_missing, gpu_runner
-from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.backends.buffers.memory import HostBuffer
 from commbench.backends.torch.cuda import CudaDevice, view_tensors
-from commbench.buffers.memory import HostBuffer
 from commbench.core import program as steps
 from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from commbench.buffers.memory import HostBuffer, rotation_pool
+from commbench.backends.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.program import BufferSpec, Message, Program, operation_of

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from commbench.buffers.memory import HostBuffer, rotation_pool
+from commbench.backends.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.errors import Unsupported, WorldBroken
 from commbench.core.program import (
     Barrier,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.buffers.memory import DeviceBuffer, rotation_pool
-from commbench.buffers.staging import CudaPageLock, PinnedBuffer, with_staging
+from commbench.backends.buffers.memory import DeviceBuffer, rotation_pool
+from commbench.backends.buffers.staging import CudaPageLock, PinnedBuffer, with_staging
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import Program, Step, View

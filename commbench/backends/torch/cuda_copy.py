@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from commbench.buffers.memory import HostBuffer
-from commbench.buffers.staging import PinnedBuffer
+from commbench.backends.buffers.memory import HostBuffer
+from commbench.backends.buffers.staging import PinnedBuffer
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
 from commbench.core.errors import Unsupported

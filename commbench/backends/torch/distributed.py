@@ -13,7 +13,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
+from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.core import program as steps
 from commbench.core.case import World
 from commbench.core.errors import Unsupported

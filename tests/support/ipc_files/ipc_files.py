@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.backends.buffers.cuda_ipc import CudaExporter
 from commbench.backends.cuda_ipc.backend import IpcCopy
-from commbench.buffers.cuda_ipc import CudaExporter
 from commbench.core.variables import Device
 from commbench.hardware.cuda import CudaError
 

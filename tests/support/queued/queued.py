@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer
+from commbench.backends.buffers.staging import with_staging
 from commbench.backends.torch.distributed import TorchCommunicator, TorchLowering, start_group
 from commbench.backends.torch.gloo import Gloo
-from commbench.buffers.memory import DeviceBuffer, HostBuffer
-from commbench.buffers.staging import with_staging
 from commbench.core.case import World
 from commbench.core.payload import dtype
 from commbench.core.program import BufferSpec, Program, Step

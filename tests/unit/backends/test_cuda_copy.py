@@ -17,9 +17,9 @@ from refusals import refusal
 from sample_cases import GPU_CASE
 from shown_gpus import hgx, shown
 
+from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.backends.torch.cuda import CudaMemory
 from commbench.backends.torch.cuda_copy import CopyLowering, CudaCopy
-from commbench.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.config.keys import TIMING_MODES
 from commbench.core.errors import Unsupported
 from commbench.core.payload import message

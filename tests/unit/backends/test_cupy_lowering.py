@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from nccl_on_host import COLLECTIVES, MESSAGES, Communicator, Device, Entry, Nccl, deliver
 from step_trials import SLOTS, Trials, allocated, wrong
 
+from commbench.backends.buffers.memory import HostBuffer
 from commbench.backends.cupy.lowering import NCCL_UNSUPPORTED, CupyLowering, start_missing
-from commbench.buffers.memory import HostBuffer
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.payload import DTYPES
 from commbench.core.program import (

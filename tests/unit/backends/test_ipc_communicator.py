@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from ipc_files import FileExporter
 from rank_threads import no_error, together
 
+from commbench.backends.buffers.cuda_ipc import IpcMemory
 from commbench.backends.cuda_ipc.backend import IpcCommunicator, IpcProcess
 from commbench.backends.cuda_ipc.protocol import Mailbox, create_mailbox, mailbox_bytes
-from commbench.buffers.cuda_ipc import IpcMemory
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     AllReduce,

@@ -20,10 +20,10 @@ from refusals import program_of, refusal
 from sample_cases import GPU_CASE
 from shown_gpus import hgx, shown
 
+from commbench.backends.buffers.memory import SENTINEL, DeviceBuffer, HostBuffer
 from commbench.backends.mpi.backend import Mpi
 from commbench.backends.mpi.lowering import CudaLowering
 from commbench.backends.torch.cuda import CudaMemory
-from commbench.buffers.memory import SENTINEL, DeviceBuffer, HostBuffer
 from commbench.core.program import BufferSpec, Copy, View
 from commbench.hardware.mpi_library import find
 

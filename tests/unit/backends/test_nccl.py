@@ -18,6 +18,7 @@ from refusals import program_of, refusal
 from sample_cases import GPU_CASE
 from shown_gpus import ask, hgx, shown
 
+from commbench.backends.buffers.memory import HostBuffer
 from commbench.backends.nccl_library import (
     LoadedNccl,
     NcclLog,
@@ -25,7 +26,6 @@ from commbench.backends.nccl_library import (
     version_text,
 )
 from commbench.backends.torch.nccl import ERROR_HANDLING, NON_BLOCKING_MODE, Nccl, NcclLowering
-from commbench.buffers.memory import HostBuffer
 from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES
 from commbench.core.program import (

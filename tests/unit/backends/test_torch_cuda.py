@@ -14,6 +14,7 @@ import torch
 from refusals import refusal
 from sample_cases import GPU_CASE
 
+from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.backends.torch import cuda
 from commbench.backends.torch.cuda import (
     CudaDevice,
@@ -23,7 +24,6 @@ from commbench.backends.torch.cuda import (
 )
 from commbench.backends.torch.cuda_copy import CudaCopy
 from commbench.backends.torch.nccl import Nccl
-from commbench.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES, dtype, message

@@ -293,7 +293,7 @@ import sys, time
 # not counted
 import jinja2, matplotlib.backends.backend_svg, matplotlib.figure, pandas, pyarrow.parquet
 import commbench.report.page
-from commbench.buffers.memory import resident_bytes
+from commbench.backends.buffers.memory import resident_bytes
 from commbench.cli.report import report as command
 print(time.process_time(), resident_bytes(peak=True), file=sys.stderr)
 for folder in sys.argv[1:]:

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from composed import FACTS, settings_of
 
-from commbench.backends.simulated import Simulated, SimulatedCommunicator
+from commbench.backends.simulated.backend import Simulated, SimulatedCommunicator
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import plan
 from commbench.measure.samples import Samples

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from two_steps import GATHER, REDUCE, Steps
 
+from commbench.backends.buffers.memory import buffer_bytes, slot_bytes
 from commbench.backends.torch.cuda_copy import CudaCopy
 from commbench.benchmarks.all_reduce import AllReduce
-from commbench.buffers.memory import buffer_bytes, slot_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.payload import DTYPES

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from composed import FACTS, settings_of
 
-from commbench.backends.simulated import Simulated
+from commbench.backends.simulated.backend import Simulated
 from commbench.core.case import CaseGroup, World
 from commbench.core.layout import Layout
 from commbench.measure.conditions import Conditions

@@ -16,7 +16,7 @@ from gpu_cases import planned as gpu_planned
 from numpy.random import default_rng
 from two_steps import GATHER, OWN, REDUCE, Steps
 
-from commbench.buffers.memory import slot_bytes
+from commbench.backends.buffers.memory import slot_bytes
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World

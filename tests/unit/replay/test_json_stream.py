@@ -214,7 +214,7 @@ def test_numbers_out_of_range_are_not_known() -> None:
 
 LARGE = """
 import sys
-from commbench.buffers.memory import resident_bytes
+from commbench.backends.buffers.memory import resident_bytes
 from commbench.replay.json_stream import JsonList
 from commbench.replay.trace_files import trace_files
 for file in trace_files(sys.argv[1:]):

@@ -15,7 +15,7 @@ from places import ROOT
 from commbench.backends.cuda_ipc.backend import IpcCopy
 from commbench.backends.cupy.backend import CupyNccl
 from commbench.backends.mpi.backend import Mpi
-from commbench.backends.simulated import Simulated
+from commbench.backends.simulated.backend import Simulated
 from commbench.backends.tcp.backend import Tcp
 from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl

@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.buffers.memory import HostBuffer, rotation_pool
+from commbench.backends.buffers.memory import HostBuffer, rotation_pool
 from commbench.core import program as steps
 from commbench.core.errors import CommunicationError, ConfigError, Unsupported
 from commbench.core.program import Compute, Group, In, Operation, Program, Step, View
 from commbench.core.variables import ReductionName
-
-from .lowered import displacements
+from commbench.engines.lowered import displacements
 
 VirtualTimes = NDArray[np.float64]
 Words = NDArray[Any]  # [copies of the pool, elements] of a view

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from benchmark_trials import case_of
 
-from commbench.backends.simulated import Simulated, SimulatedCommunicator
+from commbench.backends.buffers.memory import CheckedBuffers, CheckedPayload
+from commbench.backends.buffers.pair_buffers import PairBuffers
+from commbench.backends.simulated.backend import Simulated, SimulatedCommunicator
+from commbench.backends.simulated.virtual import Model
 from commbench.benchmarks.p2p_bandwidth import P2PBandwidth
 from commbench.benchmarks.p2p_bibandwidth import P2PBibandwidth
 from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.benchmarks.p2p_multi_pair import P2PMultiPair
 from commbench.benchmarks.point_to_point import PointToPoint
-from commbench.buffers.memory import CheckedBuffers, CheckedPayload
-from commbench.buffers.pair_buffers import PairBuffers
 from commbench.core.case import Planned
-from commbench.engines.virtual import Model
 from commbench.runtime.control import hosted_world
 
 SIZE = 8

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from commbench.buffers.memory import DeviceBuffer, HostBuffer, buffer_bytes
+from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer, buffer_bytes
 from commbench.core.payload import DTYPES, message
 from commbench.core.program import BufferSpec
 

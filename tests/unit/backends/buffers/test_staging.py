@@ -18,8 +18,9 @@ from gpu_scenes import gpu_scenes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench.buffers.memory import HostBuffer
-from commbench.buffers.staging import SUFFIX, PinnedBuffer, staged_program, with_staging
+from commbench.backends.buffers.memory import HostBuffer
+from commbench.backends.buffers.staging import SUFFIX, PinnedBuffer, staged_program, with_staging
+from commbench.backends.simulated.virtual import Model, VirtualRunner
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import (
     AllReduce,
@@ -38,7 +39,6 @@ from commbench.core.program import (
     WaitAll,
     operation_of,
 )
-from commbench.engines.virtual import Model, VirtualRunner
 
 SCENES = gpu_scenes("pinned", ("float32",))
 LOCAL = Copy, WaitAll, Barrier

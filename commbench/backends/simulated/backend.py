@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from commbench.buffers.memory import HostBuffer
-from commbench.buffers.pair_buffers import PairBuffers
+from commbench.backends.buffers.memory import HostBuffer
+from commbench.backends.buffers.pair_buffers import PairBuffers
 from commbench.core.case import World
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Communicator, Control, Launchers
 from commbench.core.variables import Case, Device, Engine, Mode
-from commbench.engines.virtual import Buffers, Model, VirtualRunner
-from commbench.engines.virtual_pairs import PairsRunner
+
+from .virtual import Buffers, Model, VirtualRunner
+from .virtual_pairs import PairsRunner
 
 
 @dataclass(frozen=True)

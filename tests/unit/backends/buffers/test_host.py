@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loops import for_each
 from numpy.typing import NDArray
 
-from commbench.buffers.memory import (
+from commbench.backends.buffers.memory import (
     CHUNK_BYTES,
     GUARD_BYTES,
     LINE_BYTES,

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from commbench.buffers.pair_buffers import PairBuffers, RanksBuffer
+from commbench.backends.buffers.pair_buffers import PairBuffers, RanksBuffer
 from commbench.core.layout import Pair
 from commbench.core.program import Program, View
 

@@ -9,7 +9,7 @@ import pytest
 from connected_ranks import on_ranks
 from ipc_files import FileExporter
 
-from commbench.buffers.cuda_ipc import WORKED, CudaExporter, probe_cuda_ipc, probe_pattern
+from commbench.backends.buffers.cuda_ipc import WORKED, CudaExporter, probe_cuda_ipc, probe_pattern
 from commbench.core.case import World
 from commbench.hardware.cuda import CudaError
 from commbench.runtime.control import SingleProcessControl, StoreControl
