@@ -6,7 +6,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
@@ -112,6 +112,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise SystemExit(exit_rank(stop.code, _identity())) from None
 
 
+def _command(name: str) -> Callable[[list[str]], int]:
+    """The function of a command; raises ConfigError where its annex is not there."""
+    module, function = COMMANDS[name]
+    try:
+        command: Callable[[list[str]], int] = getattr(import_module(module), function)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        raise ConfigError(f"commbench {name} needs {error.name}, which is not there") from error
+    return command
+
+
 def _shield_children() -> None:
     """Keep ranks from importing modules of the working directory, as `python -m` does, and set HOME
     for mpirun.
@@ -177,8 +189,7 @@ def _run_command(words: list[str]) -> int:
     if words[:1] and words[0] in COMMANDS:
         if words[0] in MEASURING_COMMANDS:
             _announce_world()
-        module, function = COMMANDS[words[0]]
-        status: int = getattr(import_module(module), function)(words[1:])
+        status: int = _command(words[0])(words[1:])
         return status
     if JOB in os.environ:
         from commbench.cli.rank import run_started

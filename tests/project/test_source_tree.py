@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 from places import TOOLS
+from uninstalled import packages_without_commbench
 
 sys.path.insert(0, str(TOOLS / "gpu"))
 
@@ -21,12 +21,7 @@ def uninstalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
     """An environment with the source tree and all installed packages but commbench's own; for
     `python -S`."""
     monkeypatch.chdir(tmp_path)  # `python -m` would import commbench from here, without conf/
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    for folder in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        for entry in Path(folder).iterdir():
-            if "commbench" not in entry.name and not (packages / entry.name).exists():
-                (packages / entry.name).symlink_to(entry)
+    packages = packages_without_commbench(tmp_path / "packages")
     return os.environ | {"PYTHONPATH": f"{importable(tmp_path / 'tree')}{os.pathsep}{packages}"}
 
 
