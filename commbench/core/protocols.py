@@ -167,15 +167,6 @@ class Communicator(Protocol):
     def close(self, abort: bool = False) -> None: ...
 
 
-@runtime_checkable
-class PairsCommunicator(Protocol):
-    """A communicator in a process that hosts all ranks, and runs pairs of them together."""
-
-    def prepare_pairs(self, programs: Mapping[int, Program], payload: Any, mode: Mode) -> Runner:
-        """Lower the programs of the first pair of each kind, which all its other pairs run, too;
-        `payload` are the buffers of all (PairBuffers)."""
-
-
 class RankCommunicator(Communicator, Protocol):
     """A communicator in a process that hosts one rank."""
 

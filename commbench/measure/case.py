@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from commbench.backends.buffers.memory import CheckedBuffers, CheckedPayload
-from commbench.backends.buffers.pair_buffers import PairBuffers
+from commbench.backends.buffers.memory import CheckedBuffers
 from commbench.core.errors import Unsupported, WorldBroken
-from commbench.core.protocols import PairsCommunicator, Runner
+from commbench.core.protocols import Runner
 
 from .blocks import Blocks
 from .counters import CounterReader
@@ -36,15 +35,6 @@ class _Stopped(Exception):
         self.outcome = outcome
 
 
-def _payload_here(setup: VisitSetup) -> CheckedPayload:
-    """The buffers of the ranks in this process."""
-    communicator = setup.communicator
-    salt = SALTS_OF_VISIT * setup.number
-    if setup.planned.case.pairs and isinstance(communicator, PairsCommunicator):
-        return PairBuffers(setup.planned, communicator, salt)
-    return CheckedBuffers(setup.planned, communicator, salt)
-
-
 class CaseVisit:
     """One visit of a case, made by the ranks of its layout only."""
 
@@ -55,7 +45,8 @@ class CaseVisit:
         self._collector = self._strategy.collector
         self._counters = CounterReader(setup)
         self._blocks = Blocks(setup, self._collector, self._counters)
-        self._payload = _payload_here(setup)
+        salt = SALTS_OF_VISIT * setup.number
+        self._payload = CheckedBuffers(setup.planned, setup.communicator, salt)
         self._programs = {rank: setup.planned.program(rank) for rank in self._payload.ranks}
         self._connected = False  # the steps have run
         self._block_k = 1

@@ -25,7 +25,7 @@ from wire import claims_link, claims_loopback
 
 HERE = Path(__file__).parent
 SIMULATED = ("16x8", "64x8")
-SIMULATED_S = 60.0
+SIMULATED_S = 300.0
 SIMULATED_RUN_S = 600
 
 

@@ -227,34 +227,42 @@ class DeviceBuffer(AddressedBuffer):
         return wrong
 
 
-class CheckedPayload:
-    """What the buffers of a case hold before a block, and must hold after it.
+class CheckedBuffers:
+    """The buffers of the ranks in this process, and what they hold before a block and must hold
+    after it.
 
     `salt` changes the values that are sent. With `zero` they are zeros, which any number of
     reductions leaves zero.
     """
 
-    def __init__(self, planned: Planned, salt: int) -> None:
+    def __init__(self, planned: Planned, communicator: Communicator, salt: int) -> None:
         self.planned = planned
         self.salt = salt
         self.zero = False
+        self._communicator = communicator
+        self.buffers: dict[int, dict[str, Buffer]] = {}  # by rank and name
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Those whose programs are needed."""
-        raise NotImplementedError
+        return self._communicator.hosted
 
     def allocate(self, programs: Mapping[int, Program]) -> None:
         """Raises MemoryError."""
-        raise NotImplementedError
+        for rank, program in programs.items():
+            self.buffers[rank] = {
+                spec.name: self._communicator.allocate(spec, self.planned.pool)
+                for spec in program.buffers
+            }
 
     def prepare(self, programs: Mapping[int, Program], mode: Mode) -> Runner:
         """Lower the programs for these buffers; all ranks must call it. Raises Unsupported."""
-        raise NotImplementedError
+        return self._communicator.prepare(programs, self.buffers, mode)
 
     def fill(self) -> None:
         """Write the values to send, and the sentinel into buffers that only receive."""
-        raise NotImplementedError
+        for rank, name, buffer in self._all_buffers():
+            buffer.write(self.pattern("fill", rank, name))
 
     def refill(self) -> None:
         """Fill with new values, so that data of earlier repetitions can't pass a check."""
@@ -263,50 +271,6 @@ class CheckedPayload:
 
     def count_wrong(self, copies: int) -> int:
         """The number of wrong elements in the first `copies` copies."""
-        raise NotImplementedError
-
-    def clear(self) -> None:
-        """Let go of the memory."""
-        raise NotImplementedError
-
-    def pattern(self, rule: str, rank: int, name: str) -> Pattern | None:
-        """What `rule` of the benchmark, fill or expected, says of a buffer of a rank."""
-        planned = self.planned
-        pattern: Pattern | None = getattr(planned.benchmark, rule)(
-            planned.case, rank, planned.size, name, self.salt
-        )
-        if pattern is None or not self.zero:
-            return pattern
-        return Pattern(tuple(replace(segment, period=ZEROS) for segment in pattern.segments))
-
-
-class CheckedBuffers(CheckedPayload):
-    """The buffers of the ranks in this process, by rank and name."""
-
-    def __init__(self, planned: Planned, communicator: Communicator, salt: int) -> None:
-        super().__init__(planned, salt)
-        self._communicator = communicator
-        self.buffers: dict[int, dict[str, Buffer]] = {}
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        return self._communicator.hosted
-
-    def allocate(self, programs: Mapping[int, Program]) -> None:
-        for rank, program in programs.items():
-            self.buffers[rank] = {
-                spec.name: self._communicator.allocate(spec, self.planned.pool)
-                for spec in program.buffers
-            }
-
-    def prepare(self, programs: Mapping[int, Program], mode: Mode) -> Runner:
-        return self._communicator.prepare(programs, self.buffers, mode)
-
-    def fill(self) -> None:
-        for rank, name, buffer in self._all_buffers():
-            buffer.write(self.pattern("fill", rank, name))
-
-    def count_wrong(self, copies: int) -> int:
         expected = (
             (buffer, self.pattern("expected", rank, name))
             for rank, name, buffer in self._all_buffers()
@@ -318,7 +282,18 @@ class CheckedBuffers(CheckedPayload):
         )
 
     def clear(self) -> None:
+        """Let go of the memory."""
         self.buffers.clear()
+
+    def pattern(self, rule: str, rank: int, name: str) -> Pattern | None:
+        """What `rule` of the benchmark, fill or expected, says of a buffer of a rank."""
+        planned = self.planned
+        pattern: Pattern | None = getattr(planned.benchmark, rule)(
+            planned.case, rank, planned.size, name, self.salt
+        )
+        if pattern is None or not self.zero:
+            return pattern
+        return Pattern(tuple(replace(segment, period=ZEROS) for segment in pattern.segments))
 
     def _all_buffers(self) -> Iterator[tuple[int, str, Buffer]]:
         return (

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from commbench.backends.buffers.memory import HostBuffer
-from commbench.backends.buffers.pair_buffers import PairBuffers
 from commbench.core.case import World
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
@@ -17,7 +16,6 @@ from commbench.core.protocols import Backend, Buffer, Communicator, Control, Lau
 from commbench.core.variables import Case, Device, Engine, Mode
 
 from .virtual import Buffers, Model, VirtualRunner
-from .virtual_pairs import PairsRunner
 
 
 @dataclass(frozen=True)
@@ -76,13 +74,6 @@ class SimulatedCommunicator(Communicator):
         model = self._backend.model
         seed = self._noise_seed(mode)
         return VirtualRunner(programs, cast(Buffers, buffers), model, seed, self._nodes)
-
-    def prepare_pairs(
-        self, programs: Mapping[int, Program], payload: PairBuffers, mode: Mode
-    ) -> PairsRunner:
-        return PairsRunner(
-            programs, payload, self._backend.model, self._noise_seed(mode), self._nodes
-        )
 
     def _noise_seed(self, mode: Mode) -> int:
         """Differs between visits, as noise does, and between models: one machine's noise says
