@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from commbench.core.errors import CommbenchError
 from commbench.core.states import Row, case_status, interval_of
 from commbench.core.units import natural_key
-from commbench.core.variables import MAPS, NAMES, SHOWN, SIZES, brought_along
+from commbench.core.variables import MAPS, MODEL_ENGINE, NAMES, SHOWN, SIZES, brought_along
 from commbench.results.columns import grouped, hashable
 from commbench.results.load import row_dicts
 from commbench.stats.difference import Measured
@@ -128,8 +128,8 @@ def answerable(cases: pd.DataFrame) -> pd.DataFrame:
     real ones."""
     if "world_size" in cases.columns:
         cases = cases[~cases["world_size"].isin([1])]
-    if "engine" in cases.columns and (cases["engine"] != "virtual").any():
-        cases = cases[cases["engine"] != "virtual"]
+    if "engine" in cases.columns and (cases["engine"] != MODEL_ENGINE).any():
+        cases = cases[cases["engine"] != MODEL_ENGINE]
     return cases
 
 

@@ -263,7 +263,7 @@ def _run_in_worlds(job: Job, folder: str | None = None, resume: Resume | None = 
 
 def _run_locked(job: Job, folder: str, resume: Resume | None) -> int:
     settings = job.settings
-    if settings.backend.launchers == "none":
+    if settings.backend.hosts_ranks:
         rest_rank_server()
         with _naming_the_rest(folder):
             return run_session(job, None, folder, resume)

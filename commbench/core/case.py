@@ -47,6 +47,11 @@ class World:
     launcher: str = "none"
 
     @property
+    def is_hosted(self) -> bool:
+        """Whether this process hosts several ranks, as a simulated world does."""
+        return len(self.hosted) > 1
+
+    @property
     def ranks_per_node(self) -> int:
         return max(len(node) for node in self.nodes)
 

@@ -208,6 +208,11 @@ class Backend(Protocol):
         return None
 
     @property
+    def hosts_ranks(self) -> bool:
+        """Whether it hosts all ranks itself, in one process, on a clock of its own."""
+        return self.launchers == "none"
+
+    @property
     def threads(self) -> str:
         """The thread level requested from MPI where ranks meet over MPI."""
         return "funneled"

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from .units import short_pairs
 
 Engine = Literal["python", "native", "virtual"]
+MODEL_ENGINE: Engine = "virtual"
 TimingMode = Literal["host", "host_sync", "device_event", "graph", "throughput"]
 Sync = Literal["barrier", "window", "none"]
 Device = Literal["cpu", "cuda"]
@@ -313,6 +314,11 @@ class Case:
             return tuple(single.case_id for single in self.single_cases)
         begin, end = self._identity_text.split(f'"pair":"{self.pair}"')
         return tuple(_digest(f'{begin}"pair":"{pair}"{end}') for pair in str(self.pair).split())
+
+    @property
+    def has_model_clock(self) -> bool:
+        """Whether its times are those of a model, and no clock was read."""
+        return self.engine == MODEL_ENGINE
 
     @property
     def is_round(self) -> bool:

@@ -97,7 +97,7 @@ class Blocks:
             failed_ranks = setup.control.size
         # repetitions on a virtual clock take no time: blocks can't be made to last as long as a
         # meeting
-        is_virtual = setup.planned.case.engine == "virtual"
+        is_virtual = setup.planned.case.has_model_clock
         meeting_s = 0.0 if is_virtual else total_s - ran_s
         self.last = BlockResult(n, total_s, meeting_s, failed_ranks, problem, unsupported)
         self.spent_s += total_s

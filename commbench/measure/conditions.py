@@ -105,17 +105,17 @@ class ConditionsReader:
         empty_s = dict[str, float]()
         overhead_s = dict[str, float]()
         host_copies = dict[int, float]()
-        if self._settings.device == "cuda" and len(self._world.hosted) == 1:
+        if self._settings.device == "cuda" and not self._world.is_hosted:
             wake_links(self._communicator)
         evidence = gather_evidence(self._world, self._control, library, self._run, self._log)
         if self._settings.device == "cuda" and "ipc_probe" not in library:
             probed = probe_cuda_ipc(CudaExporter, self._world, self._control, MEETING_S)
             self._run |= {"ipc_probe": probed} if self._run else {}
         engines = {planned.case.engine for planned in cases if not planned.skip}
-        if "native" in engines and len(self._world.hosted) == 1:
+        if "native" in engines and not self._world.is_hosted:
             self._load_native_engine()
         units_s = {} if single is None else compute_units_s(single, cases)
-        if single is not None and len(self._world.hosted) == 1:
+        if single is not None and not self._world.is_hosted:
             empty_s = empty_samples_s(engines)
             overhead_s = call_overheads_s(single, cases)
             evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(single, cases))

@@ -32,7 +32,7 @@ class CounterReader:
         self._communicator = setup.communicator
         self._layout = Layout.parse(setup.planned.case.layout)
         # a simulated world sends nothing over this host's network cards
-        self._uses_network = self._layout.nodes > 1 and setup.planned.case.engine != "virtual"
+        self._uses_network = self._layout.nodes > 1 and not setup.planned.case.has_model_clock
         self._rank = setup.control.rank
         self._measured = MeasuredCounters()
         self._readings: list[CounterReading] = []

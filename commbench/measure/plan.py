@@ -415,7 +415,7 @@ class _Planner:
     def _node_bytes(self, rank_bytes: Mapping[int, int]) -> int:
         """The host memory of the fullest node. A simulated world has all its nodes in one
         process."""
-        if self.settings.backend.launchers == "none":
+        if self.settings.backend.hosts_ranks:
             return CONTROL_BYTES + sum(rank_bytes.values())
         by_node = [CONTROL_BYTES * processes for processes in self.place.processes]
         for rank, own_bytes in rank_bytes.items():
@@ -492,7 +492,7 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
             f"{case.backend} has no {case.engine} engine; it has:"
             f" {', '.join(settings.backend.engines)}"
         )
-    if case.sync == "window" and settings.backend.launchers == "none":
+    if case.sync == "window" and settings.backend.hosts_ranks:
         return (
             f"{case.backend} has one clock for all its ranks, which begin together; use"
             " sync=barrier"

@@ -80,7 +80,7 @@ def preflight(
     would share one.
     """
     # the route to rank 0 is that to the other nodes
-    if len(world.nodes) > 1 and len(world.hosted) == 1:
+    if len(world.nodes) > 1 and not world.is_hosted:
         mine |= network.outgoing_facts(settings.interface, [meeting_host(control.store)])
     if _ranks_have_gpus(settings, world):  # the n-th rank of a node takes the n-th GPU that it sees
         mine |= own_gpu(world.local_rank)
@@ -172,7 +172,7 @@ def _compare_ranks(
         print_error(line)
     problem = problem or _difference_problem(differing, facts, settings)
     # a process that hosts all ranks answers for them
-    nodes = world.nodes if len(world.hosted) == 1 else ((0,),)
+    nodes = world.nodes if not world.is_hosted else ((0,),)
     cores = [len({core for rank in node for core in cores_of_rank[rank]}) for node in nodes]
     agreed = [min(memory_bytes), max(cache_bytes), min(cores)]
     # the least free memory of a GPU, and the smallest number that a rank sees
@@ -193,7 +193,7 @@ def _compare_ranks(
 
 def _ranks_have_gpus(settings: Settings, world: World) -> bool:
     """Whether each rank uses a GPU; simulated ranks, which one process hosts, do not."""
-    return settings.device == "cuda" and len(world.hosted) == 1
+    return settings.device == "cuda" and not world.is_hosted
 
 
 def uses_shm(settings: Settings, world: World) -> bool:

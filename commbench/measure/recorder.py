@@ -87,7 +87,7 @@ class Recorder:
         with self.lock:
             if isinstance(outcome, Samples) and self._can_add_round(planned, outcome):
                 self._add_round(MeasuredRound(planned, conditions), outcome, started)
-                self._flush_round(is_simulated=planned.case.engine == "virtual")
+                self._flush_round(is_simulated=planned.case.has_model_clock)
                 return
             for single, part in split_rounds(planned, outcome):
                 if isinstance(part, Samples):

@@ -19,7 +19,7 @@ from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
-from commbench.core.variables import Case
+from commbench.core.variables import MODEL_ENGINE, Case
 from commbench.hardware.link_limits import COPY, HOST_COPY, Limit, bandwidth_limit
 from commbench.hardware.nvml import throttled
 from commbench.results.columns import CASES, VARIABLES
@@ -147,7 +147,7 @@ class RowFacts:
             return False
         nodes = {self.conditions.world.node_of(planned.members[rank]) for rank in planned.active}
         by_events = planned.case.timing_mode in EVENT_TIMED
-        return planned.case.engine == "virtual" or (len(nodes) == 1 and not by_events)
+        return planned.case.has_model_clock or (len(nodes) == 1 and not by_events)
 
     @cached_property
     def operation(self) -> dict[str, Any]:
@@ -378,7 +378,7 @@ def record_columns(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
     has_skew = facts.has_one_clock and bool(record.skews_s)
     return {
         **{name: getattr(record, name) for name in RECORD_COLUMNS},
-        "visits_s": None if facts.planned.case.engine == "virtual" else record.visits_s,
+        "visits_s": None if facts.planned.case.has_model_clock else record.visits_s,
         # the time between the starts of the first and the last rank
         "skew_s": median(record.skews_s) if has_skew else None,
     }
@@ -399,8 +399,8 @@ def _messages_per_call(planned: Planned, conditions: Conditions) -> int | None:
 
 
 def _clock_of_times(planned: Planned) -> str:
-    if planned.case.engine == "virtual":
-        return "virtual"
+    if planned.case.has_model_clock:
+        return MODEL_ENGINE
     return "device" if planned.case.timing_mode in EVENT_TIMED else "monotonic"
 
 
@@ -440,7 +440,7 @@ def _machine_flags(facts: RowFacts, record: CaseRecord, numbers: Mapping[str, An
     conditions = facts.conditions
     median_s = numbers["median_s"]
     skew_s = numbers["skew_s"]
-    if case.engine == "virtual":
+    if case.has_model_clock:
         return []
     timer_s = (
         EVENT_S

@@ -161,7 +161,7 @@ class _Session:
             search = pair_search()
             self._search = search.node_search(settings, setup.world, setup.facts, len(self._cases))
         self._reference: ReferenceCase | None = None
-        if settings.timing.visits > 1 and settings.backend.launchers != "none":
+        if settings.timing.visits > 1 and not settings.backend.hosts_ranks:
             self._reference = ReferenceCase(settings, setup.world, setup.facts)
         earlier_s = run.get("launches", {}).get("spent_s", 0.0)
         self._budget = TotalBudget(settings.budget.total_s, time.monotonic() - earlier_s)

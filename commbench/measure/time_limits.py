@@ -273,7 +273,7 @@ def warm_up_rule(
     """
     timing = settings.timing
     share = 1 if visit == 1 else settings.timing.visits
-    seconds = 0.0 if planned.case.engine == "virtual" else timing.warmup_s / share
+    seconds = 0.0 if planned.case.has_model_clock else timing.warmup_s / share
     if visit == 1 and slow_start and seconds > 0:
         seconds = max(seconds, min(SLOW_START_S, settings.case_s))
     limit_s = max(seconds, min(WARMUP_CAP_S, WARMUP_SHARE * budget_s))

@@ -21,7 +21,7 @@ from commbench.core.layout import Layout
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_number, plural, short_pairs
-from commbench.core.variables import SHOWN, is_number, is_usual
+from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
 from commbench.results.columns import (
     INTERRUPTED,
     case_text,
@@ -337,7 +337,7 @@ def _run_title(
     for name in CONSTANT:
         if len(values[name]) == 1:
             parts.append(f"{name} {_short_text(name, values[name][0])}")
-    has_processes = any(row["engine"] != "virtual" for row in rows)
+    has_processes = any(row["engine"] != MODEL_ENGINE for row in rows)
     parts += [text] if has_processes and (text := binding_text(run)) else []
     return ", ".join([*parts, *([f"label {run['label']}"] if run["label"] else [])])
 

@@ -263,7 +263,7 @@ def inherited_store(host: str, port: int, listening_fd: int, torch: bool = True)
 def bind_rank(mode: Binding, world: World, threads_per_rank: int) -> str:
     """Pin this rank as the key `bind` says; returns what was done, in words. Processes of several
     ranks stay free."""
-    if len(world.hosted) > 1:
+    if world.is_hosted:
         return "none"
     node = world.nodes[world.node_of(world.rank)]
     return bind_process(mode, node.index(world.rank), len(node), threads_per_rank)

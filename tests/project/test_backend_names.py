@@ -69,3 +69,10 @@ def test_no_benchmark_speaks_of_a_backend() -> None:
                 node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)
             }
             assert not words & BACKENDS, file
+
+
+def test_what_the_simulated_world_is_stands_in_one_place() -> None:
+    """`Case.has_model_clock`, `Backend.hosts_ranks`, `World.is_hosted`."""
+    words = ('"virtual"', 'launchers == "none"', 'launchers != "none"')
+    places = {file for file, source in FILES.items() for word in words if word in source}
+    assert places == {"core/variables.py", "core/protocols.py", "backends/simulated/backend.py"}

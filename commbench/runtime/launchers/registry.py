@@ -81,7 +81,7 @@ def _foreign(identity: RankIdentity, environ: Mapping[str, str]) -> str | None:
 
 def allowed(backend: Backend) -> list[str]:
     """The names of the launchers that can start its ranks."""
-    if backend.launchers == "none":
+    if backend.hosts_ranks:
         return []
     return [
         launcher.name

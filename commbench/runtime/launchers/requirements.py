@@ -35,7 +35,7 @@ def check_startable(job: Job, elsewhere: bool = False) -> None:
     if settings.plan:
         return
     check_output(settings.output)
-    if not elsewhere and settings.backend.launchers != "none":
+    if not elsewhere and not settings.backend.hosts_ranks:
         launcher = launcher_of(settings)
         launcher.command(layout, (), mpi_library(settings.backend, launcher), ())
 
@@ -70,7 +70,7 @@ def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterato
             f"device={settings.device} can't be used with backend={backend.name}; allowed:"
             f" {allowed}"
         )
-    hosted = backend.launchers == "none"
+    hosted = backend.hosts_ranks
     launcher = None if hosted else launcher_of(settings)
     reach, is_local = (1, True) if launcher is None else (launcher.reach, launcher.is_local)
     if settings.plan:
