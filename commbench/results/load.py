@@ -361,10 +361,11 @@ def read_table(file: Path, table: str, columns: Columns = None, where: Any = Non
         if not file.stat().st_size:
             raise Damaged(f"{file} is empty")
         with pq.ParquetFile(file, page_checksum_verification=True) as opened:
-            stored = opened.schema_arrow  # pyarrow converts the schema anew at each access
+            stored = opened.schema_arrow  # pyarrow makes schemas and names anew at each access
+            names = stored.names
             _check_schema(file, stored, table)
-            _check_names(opened.metadata, stored.names)
-            present = [name for name in schema.names if name in stored.names]
+            _check_names(opened.metadata, names)
+            present = [name for name in schema.names if name in names]
             early = where is not None and len(present) == len(schema.names)
             rows = None if early else opened.read(columns=present, use_threads=False)
         if early:
@@ -460,6 +461,7 @@ def _with_schema(where: str, rows: Any, schema: Any) -> Any:
     import pyarrow as pa
 
     by_name = dict(zip(rows.column_names, rows.columns, strict=True))
+    present = set(by_name)
     if any(by_name[name].null_count for name in ("run_id", "case_id") if name in by_name):
         raise Damaged(f"{where} has rows without run_id or case_id")
     for name, kind in zip(schema.names, schema.types, strict=True):
@@ -472,7 +474,7 @@ def _with_schema(where: str, rows: Any, schema: Any) -> Any:
                 raise Damaged(
                     f"{where}: column {name} is not of type {kind}: {first_line(error)}"
                 ) from error
-        if name in rows.column_names:
+        if name in present:
             _check_values(where, name, by_name[name])
     return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
 
