@@ -444,7 +444,7 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
             values[np.isfinite(values)]
             for values in (_values_of(base, name), _values_of(new, name))
         ]
-        if tails[0].size and tails[1].size:
+        if tails[0].size and tails[1].size and np.median(tails[0]) > 0:
             numbers[name.replace("_s", "_ratio")] = float(np.median(tails[1]) / np.median(tails[0]))
     if fewest < rules.least_launches:
         return numbers

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
 from commbench.core.states import Row
 from commbench.core.units import format_bytes, format_number, format_seconds
 from commbench.results.flags import warnings_of
@@ -126,10 +127,11 @@ def judge(
 
 def _span(row: Row) -> str:
     """`between` where the message leaves the node, else `within`."""
-    per_node = int(row["ranks_per_node"])
+    layout = Layout.parse(row["layout"])
+    per_node = layout.ranks_per_node
     pair = row["pair"]
     if not isinstance(pair, str):
-        return "between" if per_node < int(row["world_size"]) else "within"
+        return "between" if layout.nodes > 1 else "within"
     nodes = {int(rank) // per_node for rank in pair.split(" ")[0].split("-")}
     return "between" if len(nodes) > 1 else "within"
 

@@ -111,7 +111,8 @@ class Matrix:
         classes: dict[str, dict[Pair, float]] = {name: {} for name in CLASSES}
         for pair, row in self.rows.items():
             if case_status(row) == "ok":
-                nodes = {rank // int(row["ranks_per_node"]) for rank in pair}
+                per_node = row["ranks_per_node"] or Layout.parse(row["layout"]).ranks_per_node
+                nodes = {rank // int(per_node) for rank in pair}
                 if pair[0] == pair[1]:
                     name = SELF
                 else:

@@ -6,6 +6,7 @@ runs.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -24,7 +25,7 @@ from commbench.stats.series import Series
 
 from .blocks import Blocks
 from .collector import SampleCollector
-from .samples import LATE, Counts, Samples
+from .samples import LATE, NS_PER_S, Counts, Samples
 from .strategies import NextBlock, TimingStrategy
 from .time_limits import samples_per_stamp
 from .visit_setup import VisitSetup
@@ -34,6 +35,10 @@ SOAK_STAMP_S = 50e-6
 MAX_SOAK_BLOCK_K = 256  # fewer stamps, as nothing is measured while they are gathered
 FLUSH_S = 5.0  # between two saves
 CHECK_SHARE = 0.003  # of the time that the checks of the payload may take
+# a repetition in which a process was stopped or a link stood still takes at least so many seconds
+# longer than usual, and so many times as long
+STALL_S = 1.0
+STALL_RATIO = 10
 RUNNING_TIMES = 10_000  # evenly spaced, from which the row of an unfinished soak is made
 MOST_WAITING = 6  # blocks; beyond it the ranks wait for the thread, which counts as unmeasured
 SWITCH_S = 1e-4  # the longest time for which the thread keeps the GIL from the loop that measures
@@ -49,6 +54,11 @@ class Soak(TimingStrategy):
         # even without one, a few calls must show how many of them go between two stamps
         no_warm_up = self.warm_up_rule.repetitions == 0 and self.warm_up_rule.seconds == 0
         self.warm_up_rule = replace(self.warm_up_rule, trial=no_warm_up)
+        self._outside_s = 0.0  # of the loops of its blocks
+
+    @property
+    def unmeasured_s(self) -> float:
+        return self._outside_s + self.collector.stalled_s
 
     def samples_per_stamp(self, sample_s: float) -> int:
         return samples_per_stamp(self.setup.planned, sample_s, SOAK_STAMP_S, MAX_SOAK_BLOCK_K)
@@ -56,6 +66,7 @@ class Soak(TimingStrategy):
     def begin(self, samples: Callable[[str], Samples]) -> None:
         self._samples = samples
         self._begun_s = time.monotonic()
+        self._begun_boot_s = _boot_s()
         self._saves = Timer(self._begun_s)
         self._checks = Timer(self._begun_s)
 
@@ -63,7 +74,7 @@ class Soak(TimingStrategy):
         now_s = time.monotonic()
         each_s = blocks.last.total_s / blocks.last.n
         left_s = self.setup.settings.case_s - (now_s - self._begun_s)
-        self.unmeasured_s = max(0.0, now_s - self._begun_s - blocks.loop_s)
+        self._outside_s = max(0.0, _boot_s() - self._begun_boot_s - blocks.loop_s)
         if left_s > 0 and self._saves.due(now_s, FLUSH_S):
             self.collector.later(self._save_running)
         # the last block must not take much longer
@@ -105,21 +116,33 @@ class SoakCollector(SampleCollector):
         self._places = threading.Semaphore(1 + MOST_WAITING)  # one runs
         self._error: Exception | None = None  # the first one of the thread
         self._thread: threading.Thread | None = None
+        self.stalled_s = 0.0  # by how much repetitions took far longer than usual
+        self._usual_s = math.inf
 
     def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
-        add = partial(super().add, phase, stamps, times)
         if phase in ("measure", LATE):
-            self.later(add)
+            self.later(partial(self._add_measured, phase, stamps, times))
         else:  # decisions during the warm-up need its times
-            add()
+            super().add(phase, stamps, times)
 
     def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
         if phase == "measure":  # the thread also copies them
-            self.later(
-                lambda: super(SoakCollector, self).add(phase, np.concatenate(parts)[self._ranks])
-            )
+            self.later(lambda: self._add_measured(phase, np.concatenate(parts)[self._ranks]))
         else:
             super().add_parts(phase, parts)
+
+    def _add_measured(
+        self, phase: str, stamps: NDArray[np.int64], times: Series | None = None
+    ) -> None:
+        """Called in the thread."""
+        super().add(phase, stamps, times)
+        # from end to end: a barrier before the repetition may be where the time went
+        instants_ns = np.concatenate([stamps[:, :1, 0], stamps[:, :, 1]], axis=1)
+        steps_s = np.diff(instants_ns, axis=1).max(axis=0) / NS_PER_S
+        self._usual_s = min(self._usual_s, float(np.median(steps_s)))
+        excess_s = steps_s - self._usual_s
+        stalled = excess_s > max(STALL_S, (STALL_RATIO - 1) * self._usual_s)
+        self.stalled_s += float(excess_s[stalled].sum())
 
     def count(self, counts: Counts) -> None:
         self.later(partial(super().count, counts))
@@ -158,6 +181,11 @@ class SoakCollector(SampleCollector):
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _boot_s() -> float:
+    """Seconds since the machine was started, also those in which it slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass

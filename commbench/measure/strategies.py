@@ -20,8 +20,6 @@ NextBlock = tuple[int, bool, str | None]
 class TimingStrategy:
     """What all strategies decide alike. The first measured block follows from the warm-up."""
 
-    unmeasured_s: float | None = None  # of a soak, outside its repetitions
-
     def __init__(self, setup: VisitSetup, collector: SampleCollector) -> None:
         self.setup = setup
         self.collector = collector
@@ -34,6 +32,12 @@ class TimingStrategy:
             setup.slow_start,
         )
         self.typical_s = 0.0  # per sample in the warm-up
+
+    @property
+    def unmeasured_s(self) -> float | None:
+        """Of a soak: the time outside its repetitions, or in some that took far longer than
+        usual."""
+        return None
 
     def samples_per_stamp(self, sample_s: float) -> int:
         """block_k, for samples that take `sample_s`."""

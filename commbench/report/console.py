@@ -63,6 +63,7 @@ CLOCKS = {
 MOST_FINDINGS = 10
 LONG_REST_S = 5.0  # expected after the first pass; a shorter rest needs no table in between
 WIDEST_MATRIX = 200  # characters, in a file
+MOST_ROWS_AFTER_SIGNAL = 1000  # of a table that keeps nobody waiting
 
 
 def _text_in_us(row: Row, name: str) -> str:
@@ -169,7 +170,10 @@ class Console:
         terminal = Terminal.of(sys.stdout)
         rows = list(self._rows.values())
         tables = SIDE_BY_SIDE not in os.environ
-        print(run_text(run, rows, terminal, self._time_lines, tables=tables), end="")
+        if status_of_run(run) == "interrupted" and len(rows) > MOST_ROWS_AFTER_SIGNAL:
+            print(f"{len(rows)} of {run['cases']} cases have results: commbench show prints them")
+        else:
+            print(run_text(run, rows, terminal, self._time_lines, tables=tables), end="")
         problem = record_problem(run["folder"])
         # parquet, which ends after this writer, writes a run.json that was removed again
         if exists(Path(run["folder"]) / RECORD) or exists(Path(run["folder"]) / PARTS):
@@ -218,7 +222,7 @@ def run_text(
         doubts = doubt_texts(rows, [str(run["folder"])]) if tables and not flags else []
         texts = [
             *reason_texts(series, terminal),
-            *unfinished_texts(run, series),
+            *unfinished_texts(run, series, len(rows)),
             *_numberings(run, rows),
             *(number_texts(rows, "interval" in "".join(parts)) if tables else []),
             *doubts,

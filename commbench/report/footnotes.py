@@ -146,13 +146,13 @@ def is_unfinished(row: Row) -> bool:
     return case_status(row) == "ok" and row["stop_reason"] in UNFINISHED
 
 
-def unfinished_texts(run: Mapping[str, Any], series: RowsBySeries) -> list[str]:
-    """`not finished: 8 B, 1 KiB; 40 of 42 cases not begun: ...` of a run that was interrupted."""
-    unfinished = {name: list(filter(is_unfinished, rows)) for name, rows in series.items()}
-    begun = by_series({name: sizes_text(rows) for name, rows in unfinished.items() if rows})
+def unfinished_texts(run: Mapping[str, Any], series: RowsBySeries, rows: int) -> list[str]:
+    """`not finished: 8 B, 1 KiB; 40 of 42 cases not begun: ...` of a run that was interrupted.
+    `rows` are those of the series, which are listed, and those of matrices."""
+    unfinished = {name: list(filter(is_unfinished, each)) for name, each in series.items()}
+    begun = by_series({name: sizes_text(each) for name, each in unfinished.items() if each})
     ended_early = status_of_run(run) in ("interrupted", "broken")
     planned = run.get("cases", 0) if ended_early else 0
-    rows = sum(map(len, series.values()))
     rest = (
         f"{planned - rows} of {plural(planned, 'case', 'cases')} not begun"
         if planned > rows

@@ -104,7 +104,7 @@ RESULTS = _columns(
     repetitions            | integer |      | measured samples
     effective_repetitions  | number  |      | repetitions, corrected for autocorrelation
     stop_reason            | text    |      | why it ended: STOP_REASONS; otherwise running, interrupted
-    unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions
+    unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions; a stall of over 1 s in one counts as outside
     warmup_s               | number  | s    | warm-up time of all visits
     steady                 | flag    |      | every warm-up ended because times were steady, not at its limit
     lag1                   | number  |      | autocorrelation of consecutive samples (of those kept, with flag thinned)

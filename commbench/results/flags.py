@@ -110,9 +110,11 @@ FLAGS = {
         "only the calmer moments are counted: look for other load, or use fewer ranks than cores",
     ),
     "gaps": Flag(
-        "more than 1 % of a soak was spent outside its repetitions (column unmeasured_s)",
+        "more than 1 % of a soak was spent outside its repetitions, or in some that took a second"
+        " longer than usual (column unmeasured_s)",
         "look for the gaps in its time line: a slow disk, checks of large messages or other load on"
-        " rank 0 cause them",
+        " rank 0 cause them, or a process that was stopped, a machine that slept, a link that stood"
+        " still",
     ),
     "throttled": Flag(
         "the GPU lowered its clock during the measurement (heat, power or a hardware brake)",

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable, no_permission
 from commbench.core.states import Phase, headline_of
 from commbench.core.terminal import first_line, one_line
-from commbench.core.variables import NAMES, is_required
+from commbench.core.variables import NAMES, TABLE, is_required
 
 from .columns import TABLES, arrow_schema, check_version, default_values, row_order
 from .run_folder import PARTS, RECORD, file_bytes
@@ -58,7 +58,10 @@ RANGES: dict[str, tuple[float, float]] = {  # what a number of a case can be
     "ci_low_s": (0, LONGEST_S),
     "ci_high_s": (0, LONGEST_S),
     "interval_level": (0, 1),
+    "started_at": (0, 250_000_000_000_000_000),  # in us; Python has no year 10000
 }
+# whole numbers that floats have, too
+RANGES |= {each.name: (0, 2**53) for each in TABLE if each.kind == "integer"}
 FORMS = {  # variables that are texts with numbers
     "layout": r"^[1-9]\d{0,6}x[1-9]\d{0,6}$",
     "pair": r"^\d{1,7}-\d{1,7}( \d{1,7}-\d{1,7})*$",
@@ -361,10 +364,11 @@ def read_table(file: Path, table: str, columns: Columns = None, where: Any = Non
         if not file.stat().st_size:
             raise Damaged(f"{file} is empty")
         with pq.ParquetFile(file, page_checksum_verification=True) as opened:
-            stored = opened.schema_arrow  # pyarrow converts the schema anew at each access
+            stored = opened.schema_arrow  # pyarrow makes schemas and names anew at each access
+            names = stored.names
             _check_schema(file, stored, table)
-            _check_names(opened.metadata, stored.names)
-            present = [name for name in schema.names if name in stored.names]
+            _check_names(opened.metadata, names)
+            present = [name for name in schema.names if name in names]
             early = where is not None and len(present) == len(schema.names)
             rows = None if early else opened.read(columns=present, use_threads=False)
         if early:
@@ -460,6 +464,7 @@ def _with_schema(where: str, rows: Any, schema: Any) -> Any:
     import pyarrow as pa
 
     by_name = dict(zip(rows.column_names, rows.columns, strict=True))
+    present = set(by_name)
     if any(by_name[name].null_count for name in ("run_id", "case_id") if name in by_name):
         raise Damaged(f"{where} has rows without run_id or case_id")
     for name, kind in zip(schema.names, schema.types, strict=True):
@@ -472,9 +477,26 @@ def _with_schema(where: str, rows: Any, schema: Any) -> Any:
                 raise Damaged(
                     f"{where}: column {name} is not of type {kind}: {first_line(error)}"
                 ) from error
-        if name in rows.column_names:
+        if name in present:
             _check_values(where, name, by_name[name])
+    _check_rows(where, {name: by_name[name] for name in schema.names if name in present})
     return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
+
+
+def _check_rows(where: str, columns: Mapping[str, Any]) -> None:
+    """Raises Damaged for values that no case has together."""
+    import pyarrow.compute as pc
+
+    if {"status", "median_s"} <= {*columns}:
+        unknown = pc.is_null(columns["median_s"], nan_is_null=True)
+        if pc.any(pc.and_(pc.equal(columns["status"], "ok"), unknown)).as_py():
+            raise Damaged(f"{where} has a case with status ok and without median_s")
+    if {"visit_medians_s", "visit_segments"} <= {*columns}:
+        lengths = (
+            pc.list_value_length(columns[name]) for name in ("visit_medians_s", "visit_segments")
+        )
+        if pc.any(pc.not_equal(*lengths)).as_py():
+            raise Damaged(f"{where} has visit_medians_s and visit_segments of different lengths")
 
 
 def _check_values(where: str, name: str, column: Any) -> None:
@@ -485,7 +507,7 @@ def _check_values(where: str, name: str, column: Any) -> None:
         raise Damaged(f"{where} has rows without {name}")
     if name in RANGES:
         least, most = RANGES[name]
-        values = pc.drop_null(column)
+        values = pc.drop_null(column.cast("int64") if name == "started_at" else column)
         inside = pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most))
         if len(wrong := values.filter(pc.invert(inside))):
             raise Damaged(f"{where} has {name} {wrong[0]}, which no case has")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +25,9 @@ from commbench.results.run_folder import PARTS, RECORD, exists, json_text, publi
 from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_s
 
 GROUP_ROWS = 100_000  # of a merged file
+# of an interrupted run, which must not keep its user waiting: the rest stays in parts
+MERGE_S = 1.0
+MERGED_BYTES = 16 << 20  # of the merged file of an earlier start
 FEW_ROWS = 10  # of a part
 
 
@@ -93,16 +98,18 @@ class Parquet:
         """Merge the parts and write run.json. Raises Unsaved where results are missing; the parts
         then stay."""
         files = self._files
-        patience = retry_s(status_of_run(run))
+        status = status_of_run(run)
+        patience = retry_s(status)
         self._metadata["commbench_run"] = json.dumps(run)
         removed = files.gone()
         for part in removed & {name for name, _ in self._rows.values()}:
             self._put_rows(part, [row for name, row in self._rows.values() if name == part])
         lost = [name for name in removed if not name.endswith(".cases.parquet")]
         if files.retry(patience) and not files.dropped and not lost:
+            until_s = time.monotonic() + MERGE_S if status == "interrupted" else math.inf
             try:
                 for table in TABLES:
-                    self._merge(files.folder, table)
+                    self._merge(files.folder, table, until_s)
                 with suppress(OSError):  # what can't be read stays there
                     (files.folder / "parts").rmdir()
             except OSError as error:
@@ -173,9 +180,9 @@ class Parquet:
             where = f"they are in {refuge}{rest}: {call} {reads}"
         return f"{', '.join(parts)}{why}; {where}"
 
-    def _merge(self, folder: Path, table: str) -> None:
+    def _merge(self, folder: Path, table: str, until_s: float) -> None:
         """Merge the parts of a table and remove them, with one row group or one part in memory at a
-        time."""
+        time. Parts for which there is no time by time.monotonic() stay: they are read as well."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -184,14 +191,19 @@ class Parquet:
         aside = folder / f"{table}.tmp"
         if not parts and (table != "cases" or target.exists()):
             return
+        is_large = target.exists() and target.stat().st_size > MERGED_BYTES
+        if time.monotonic() > until_s or (is_large and until_s < math.inf):
+            return
         schema = arrow_schema(table).with_metadata(self._metadata)
-        done = []
+        done: list[Path] = []
         try:
             with pq.ParquetWriter(
                 aside, schema, compression="zstd", write_page_checksum=True
             ) as writer:
                 group: list[Any] = []
                 for part in ([target] if target.exists() else []) + parts:
+                    if done and time.monotonic() > until_s:
+                        break
                     rows = _read_part(part, table)
                     if rows is not None:
                         group.append(rows)

@@ -79,19 +79,39 @@ def test_a_finished_run_without_its_cases_says_so(
         ("ci_low_s", -1.0, "has ci_low_s -1.0, which no case has"),
         ("interval_level", 1e308, "has interval_level 1e+308, which no case has"),
         ("layout", "1x0", "has layout '1x0', which no case has"),
+        ("median_s", None, "has a case with status ok and without median_s"),
+        ("window", 2**63 - 1, "has window 9223372036854775807, which no case has"),
+        ("started_at", 2**62, "has started_at 4611686018427387904, which no case has"),
+        ("visit_segments", [], "has visit_medians_s and visit_segments of different lengths"),
+        ("visit_medians_s", [1e-6] * 99, "has visit_medians_s and visit_segments of different"),
     ],
 )
 def test_a_value_that_no_case_has_is_refused_by_every_reader_alike(
     run: Path, capsys: pytest.CaptureFixture[str], column: str, value: object, cause: str
 ) -> None:
     path = run / "cases.parquet"
-    table = pq.read_table(path)
-    place = table.schema.get_field_index(column)
-    field = table.schema.field(column)
-    values = pa.array([value] * len(table), field.type)
-    pq.write_table(table.set_column(place, field, values), path)
+    set_column(path, column, value)
     for reader in ("show", "report", "compare"):
         status = main(words_of(reader, run))
         lines = capsys.readouterr().err.splitlines()
         assert (status, len(lines)) == (2, 1), (reader, lines)
         assert f"{path} {cause}" in lines[0], reader
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("ranks_per_node", None), ("world_size", None), ("p99_s", 0.0)]
+)
+def test_a_value_that_is_not_needed_may_be_unknown(
+    run: Path, capsys: pytest.CaptureFixture[str], column: str, value: object
+) -> None:
+    set_column(run / "cases.parquet", column, value)
+    for reader in ("show", "report", "compare"):
+        assert main(words_of(reader, run)) == 0, reader
+        assert "Warning" not in capsys.readouterr().err
+
+
+def set_column(path: Path, column: str, value: object) -> None:
+    table = pq.read_table(path)
+    field = table.schema.field(column)
+    values = pa.array([value] * len(table), field.type)
+    pq.write_table(table.set_column(table.schema.get_field_index(column), field, values), path)

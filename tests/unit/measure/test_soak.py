@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from composed import FACTS, settings_of
 from numpy.random import default_rng
+from numpy.typing import NDArray
 from planned_cases import planned_of
 
+from commbench.measure.blocks import BlockResult, Blocks
 from commbench.measure.collector import SampleCollector
+from commbench.measure.counters import CounterReader
 from commbench.measure.plan import plan
 from commbench.measure.samples import LATE, Counts
 from commbench.measure.soak import MOST_WAITING, Soak, SoakCollector, Timer
@@ -112,6 +115,41 @@ def test_a_signal_while_the_thread_starts_leaves_no_thread(
     assert not [each for each in threading.enumerate() if each.name.startswith("commbench-soak")]
 
 
+def stamps_of(steps_s: list[float]) -> NDArray[np.int64]:
+    """A block of two ranks whose repetitions take so many seconds, one right after another."""
+    ends_s = np.cumsum(steps_s)
+    of_rank = np.stack([ends_s - steps_s, ends_s], axis=1)
+    return np.round(1e9 * np.array([of_rank, of_rank])).astype(np.int64)
+
+
+@pytest.mark.parametrize("step", [0, 4])
+def test_a_stop_within_repetitions_is_time_that_was_not_measured(step: int) -> None:
+    """A process that was stopped (SIGSTOP) for as long as the soak lasted left no trace but its
+    longest time, and none at all where it waited at a barrier."""
+    steps_s = [1e-3] * 10
+    stopped_s = [8.001 if index == step else each for index, each in enumerate(steps_s)]
+    at_barrier = stamps_of(steps_s)
+    at_barrier[:, 5:] += 8_000_000_000
+    for block, expected_s in [
+        (stamps_of(steps_s), 0.0),
+        (stamps_of(stopped_s), 8.0),
+        (at_barrier, 8.0),
+        (stamps_of([1e-3] * 9 + [0.9]), 0.0),  # such as a TCP segment that was lost
+    ]:
+        collector = SoakCollector(*OF_PAIR)
+        collector.add("measure", block)
+        collector.close()
+        assert collector.stalled_s == pytest.approx(expected_s, abs=1e-6)
+
+
+def test_messages_that_take_seconds_are_no_stall() -> None:
+    collector = SoakCollector(*OF_PAIR)
+    for step_s in (2.0, 3.5, 2.1, 19.0, 40.0):  # each a block of its own
+        collector.add("measure", stamps_of([step_s]))
+    collector.close()
+    assert collector.stalled_s == pytest.approx(38.0)
+
+
 def test_a_timer_is_due_again_after_the_given_time() -> None:
     timer = Timer(1e6)
     assert [timer.due(1e6 + now_s, 5.0) for now_s in (4, 6, 7, 10.9, 11)] == [
@@ -155,3 +193,21 @@ def test_a_soak_without_a_warm_up_tries_how_long_a_call_takes() -> None:
     assert not soak_of("timing.warmup_s=0", "timing.warmup_repetitions=1").warm_up_rule.trial
     on_a_virtual_clock = soak_of("timing.warmup_s=0.1", "timing.warmup_repetitions=0")
     assert on_a_virtual_clock.warm_up_rule.trial, "its seconds take no time"
+
+
+def test_time_in_which_the_machine_slept_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the soak, CLOCK_MONOTONIC, stands still meanwhile."""
+    soak = soak_of()
+    blocks = Blocks(soak.setup, soak.collector, CounterReader(soak.setup))
+    blocks.last = BlockResult(n=10, total_s=0.1)
+    soak.begin(lambda reason: pytest.fail("nothing is saved yet"))
+    soak.next_block(blocks, check_s=0.0)
+    assert soak.unmeasured_s == pytest.approx(0.0, abs=0.5)
+    slept_s = 30.0
+    real = time.clock_gettime
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda clock: real(clock) + slept_s * (clock == time.CLOCK_BOOTTIME)
+    )
+    soak.next_block(blocks, check_s=0.0)
+    assert soak.unmeasured_s == pytest.approx(slept_s, abs=0.5)
+    soak.collector.close()

@@ -398,6 +398,24 @@ def test_cases_of_an_interrupted_run_that_were_not_begun_are_counted() -> None:
     )
     assert note in text.splitlines()
     assert "not begun" not in run_text(RUN | {"status": "done", "cases": 44}, rows, Terminal())
+    of_matrix = matrix(8, status="ok", stop_reason="interrupted")
+    text = run_text(RUN | {"status": "interrupted", "cases": 70}, of_matrix, Terminal())
+    assert "6 of 70 cases not begun" in text, "rows of a matrix have begun, too"
+
+
+def test_a_signal_does_not_wait_for_a_long_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RUN | {"folder": str(tmp_path), "cases": 5000}
+    note = "1600 of 5000 cases have results: commbench show prints them"
+    for status in ("interrupted", "done"):
+        console = Console()
+        console.begin(run, str(tmp_path))
+        for number, each in enumerate(matrix(40)):
+            console.case(each | {"case_id": str(number)}, {}, {})
+        console.end(run | {"status": status})
+        printed = capsys.readouterr().out
+        assert (len(printed.splitlines()) < 4) == (note in printed) == (status == "interrupted")
 
 
 def test_rows_of_an_interrupted_run_say_that_visits_are_missing() -> None:

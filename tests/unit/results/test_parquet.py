@@ -24,6 +24,7 @@ from small_disk import Disk
 
 import commbench
 from commbench.core.errors import Unsaved
+from commbench.results import parquet
 from commbench.results.columns import SCHEMA_VERSION
 from commbench.results.load import load_run
 from commbench.results.parquet import Parquet
@@ -129,6 +130,35 @@ def test_each_visit_replaces_the_row_of_its_case_and_adds_its_samples(tmp_path: 
         {"case_id": "a", "visits": 2},
     ], "in the order of the first visits"
     assert pq.read_table(tmp_path / "samples.parquet").num_rows == 16
+
+
+@pytest.mark.parametrize(("merge_s", "left"), [(-1.0, 6), (0.05, 5), (60.0, 0)])
+def test_an_interrupted_run_merges_what_it_has_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merge_s: float, left: int
+) -> None:
+    """Thousands of parts took up to two minutes after a signal."""
+
+    def slow_read(file: Path, table: str) -> Any:
+        time.sleep(0.1)
+        return read(file, table)
+
+    read = parquet._read_part
+    monkeypatch.setattr(parquet, "_read_part", slow_read)
+    monkeypatch.setattr(parquet, "MERGE_S", merge_s)
+    writer, run = begun(tmp_path)
+    for case_id in "abc":
+        writer.case(row_of(case_id), samples_of(case_id), {})
+    writer.end(run | {"status": "interrupted"})
+    assert len([*tmp_path.glob("parts/*")]) == left
+    assert sorted(commbench.load(tmp_path).case_id) == ["a", "b", "c"]
+    writer, run = begun(tmp_path)
+    writer.case(row_of("b", visits=7), samples_of("b"), {})
+    writer.end(run)
+    assert not (tmp_path / "parts").exists()
+    assert commbench.load(tmp_path).set_index("case_id").visits.fillna(0).to_dict() == {
+        "a": 0, "b": 7, "c": 0,
+    }  # fmt: skip
+    assert pq.read_table(tmp_path / "samples.parquet").num_rows == 4 * len(samples_of("b")["rank"])
 
 
 def test_rows_from_before_a_result_existed_are_merged_with_null(tmp_path: Path) -> None:
