@@ -51,6 +51,7 @@ OPTIONAL_COLUMNS = (
 )
 
 MOST_PIECES = 3
+MOST_CUTS = 48  # the stretches between them are fitted, each over all of its points
 LEAST_POINTS = 3
 GOOD_FIT = 0.25  # a piece that misses a size by more answers nothing
 GOOD = 0.01  # a line that misses no size by more is not split
@@ -281,14 +282,14 @@ def pieces(sizes: Sizes, times: Times) -> list[Piece]:
     chosen = [_fitted_line(sizes, times, 0, sizes.size)]
     if chosen[0].largest_residual <= GOOD or sizes.size < 2 * LEAST_POINTS:
         return chosen
-    stops = sizes.size + 1
+    cuts = _cuts(sizes.size)
     lines = {  # of every stretch that may be a piece
         (first, last): _fitted_line(sizes, times, first, last)
-        for first in range(stops - LEAST_POINTS)
-        for last in range(first + LEAST_POINTS, stops)
+        for first, last in itertools.combinations((0, *cuts, sizes.size), 2)
+        if last - first >= LEAST_POINTS
     }
     for count in range(2, min(MOST_PIECES, sizes.size // LEAST_POINTS) + 1):
-        splits = ([lines[ends] for ends in split] for split in _splits(sizes.size, count))
+        splits = ([lines[ends] for ends in split] for split in _splits(sizes.size, cuts, count))
         candidate = min(splits, key=_squares)
         # the F statistic of nested models; a piece costs three parameters, its line and where it
         # begins
@@ -306,10 +307,17 @@ def _squares(lines: Sequence[Piece]) -> float:
     return sum(line.squares for line in lines)
 
 
-def _splits(points: int, count: int) -> Iterator[list[tuple[int, int]]]:
-    """All ways to cut 0..points into `count` stretches of at least LEAST_POINTS."""
-    for cuts in itertools.combinations(range(LEAST_POINTS, points), count - 1):
-        stretches = list(itertools.pairwise((0, *cuts, points)))
+def _cuts(points: int) -> list[int]:
+    """Where a piece may begin: anywhere, or at MOST_CUTS places of many points."""
+    step = max(1, math.ceil(points / MOST_CUTS))
+    return list(range(max(step, LEAST_POINTS), points, step))
+
+
+def _splits(points: int, cuts: Sequence[int], count: int) -> Iterator[list[tuple[int, int]]]:
+    """All ways to cut 0..points at these places into `count` stretches of at least
+    LEAST_POINTS."""
+    for chosen in itertools.combinations(cuts, count - 1):
+        stretches = list(itertools.pairwise((0, *chosen, points)))
         if all(last - first >= LEAST_POINTS for first, last in stretches):
             yield stretches
 

@@ -52,7 +52,7 @@ def read_traces(paths: Sequence[str]) -> tuple[list[RankTrace], dict[str, str]]:
             read[0] = replace(read[0], notes={**read[0].notes, **_notes_of(file)})
         traces += read
     if not traces:
-        named = ", ".join(list(left_out)[:3])
+        named = ", ".join([*left_out, *paths][:3])
         raise Unreadable(
             f"{named} is no trace that commbench knows; known are:"
             f" {', '.join(reader.form for reader in READERS)} (docs/workloads.md)"

@@ -3,6 +3,7 @@ not split."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -431,3 +432,15 @@ def test_the_tool_s_own_windows_shrink_into_one_family(
     cases = commbench.load(folder)
     assert set(cases.window) == {4, 16, 64}
     assert [family.sizes.tolist() for family in families(cases)] == [[8, 1024, 1 << 16]] * 2
+
+
+def test_the_pieces_of_thousands_of_sizes_take_a_second() -> None:
+    """Two lines that meet at the 1,000th of 4,000 sizes, with noise of 2 %."""
+    sizes = np.arange(1.0, 4001.0) * 1024
+    times = np.where(sizes < 1000 * 1024, 1e-5 + sizes * 1e-9, 2e-5 + sizes * 4e-10)
+    times *= np.random.default_rng(1).normal(1.0, 0.02, sizes.size)
+    begin_s = time.process_time()
+    found = pieces(sizes, times)
+    assert time.process_time() - begin_s < 20
+    assert found[0].last in range(900, 1100)
+    assert found[0].beta_s_per_byte == pytest.approx(1e-9, rel=0.1)
