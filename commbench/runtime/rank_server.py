@@ -10,6 +10,7 @@ The answers: their process ids, then how each of them ended.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import runpy
@@ -161,6 +162,7 @@ def rest_rank_server() -> None:
         stop_rank_server()
 
 
+@atexit.register  # else Python warns of a process that still runs
 def stop_rank_server() -> None:
     global _running
     if _running is not None:
