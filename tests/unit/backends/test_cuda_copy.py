@@ -146,7 +146,10 @@ ALL_MODES = TIMING_MODES["cuda"]
 
 @pytest.mark.parametrize(
     ("layout", "cache", "modes"),
-    [("1x1", "rotate", ("graph", "throughput")), ("1x2", "warm", ALL_MODES)],
+    [
+        ("1x1", "rotate", ("graph", "throughput")),
+        pytest.param("1x2", "warm", ALL_MODES, marks=pytest.mark.long),
+    ],
 )
 def test_every_copy_is_exact_on_one_rank_and_on_two(
     world: Callable[..., Any], env: dict[str, str], layout: str, cache: str, modes: tuple[str, ...]

@@ -453,6 +453,7 @@ def test_a_batch_in_which_an_operation_fails_is_closed(
 # ---------------------------------------------------------------- worlds
 
 
+@pytest.mark.long  # on a GPU: docs/gpu.md
 def test_every_operation_is_exact_on_all_ranks_and_on_some(
     world: Callable[..., Any], env: dict[str, str]
 ) -> None:
