@@ -35,6 +35,7 @@ from commbench.stats import difference
 from commbench.stats.difference import NOISE_LAUNCHES, launches_needed
 from commbench.stats.launches import launch_medians
 from commbench.stats.series import Series
+from commbench.stats.thresholds import SMALLEST_CHANGE
 
 from .fit import OF_BACKEND
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 # what was moved: must be equal on both sides
 PAYLOAD = ("benchmark", "dtype", *SIZES)
-DELTA = 0.02  # the smallest change that matters
 TAILS = ("p95_s", "p99_s")
 OTHERS = (  # columns that a comparison reads besides the variables
     "run_id",
@@ -232,7 +232,7 @@ class Rules:
 
     by: tuple[ComparedVariable, ...] = ()
     paired: bool = False
-    delta: float = DELTA
+    delta: float = SMALLEST_CHANGE
     seed: int = 0
     noise: Mapping[str, float] | None = None
 
@@ -254,7 +254,7 @@ def compare(
     *,
     by: str | Iterable[str] = (),
     aa: Source | Sequence[Source] = (),
-    delta: float = DELTA,
+    delta: float = SMALLEST_CHANGE,
     paired: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:

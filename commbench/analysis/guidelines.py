@@ -4,8 +4,9 @@ An operation must not take longer than another way to the same result, because t
 take that way itself (Traeff, Gropp, Thakur). GUIDELINES is the table of these rules.
 
 A rule compares two times of the same run. It is violated if the left one is longer than the right
-one by more than MARGIN and by more than chance explains: the medians of the visits of both are
-compared in the Mann-Whitney test, and Holm's correction takes account of all comparisons of a run.
+one by more than GUIDELINE_MARGIN and by more than chance explains: the medians of the visits of
+both are compared in the Mann-Whitney test, and Holm's correction takes account of all comparisons
+of a run.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from commbench.results.columns import grouped, hashable
 from commbench.results.flags import DOUBTFUL, warnings_of
 from commbench.results.load import row_dicts
 from commbench.stats.difference import ALPHA, holm, launches_needed, mann_whitney
+from commbench.stats.thresholds import GUIDELINE_MARGIN
 
 from .combined import MATRIX_PAIRS, ONE_CASE
 from .fit import FAMILY_VARIABLES, OPTIONAL_COLUMNS, answerable
@@ -35,8 +37,6 @@ from .fit import FAMILY_VARIABLES, OPTIONAL_COLUMNS, answerable
 if TYPE_CHECKING:
     import pandas as pd
 
-# Smaller differences are often real, as of two buffers at different addresses, but nothing to mend.
-MARGIN = 0.05
 MOST_GUIDELINE_ROWS = 20_000
 # A message is rounded down to whole blocks, by less than this share of it.
 ROUNDING = 0.01
@@ -594,15 +594,15 @@ def _p_value(comparison: RuleComparison, needed: int) -> float:
 
 
 def _p_not_longer(left_s: Sequence[float], right_s: Sequence[float]) -> float:
-    if statistics.median(left_s) <= (1 + MARGIN) * statistics.median(right_s):
+    if statistics.median(left_s) <= (1 + GUIDELINE_MARGIN) * statistics.median(right_s):
         return 1.0
-    return mann_whitney(np.array(left_s), (1 + MARGIN) * np.array(right_s))
+    return mann_whitney(np.array(left_s), (1 + GUIDELINE_MARGIN) * np.array(right_s))
 
 
 def _are_apart(comparison: RuleComparison) -> bool:
     """Whether all visits of the left side take longer than those of the right side."""
     return all(
-        min(comparison.left_s(launch)) > (1 + MARGIN) * max(comparison.right_s(launch))
+        min(comparison.left_s(launch)) > (1 + GUIDELINE_MARGIN) * max(comparison.right_s(launch))
         for launch in comparison.launches
     )
 

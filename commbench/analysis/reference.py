@@ -23,13 +23,13 @@ from commbench.core.states import Row
 from commbench.core.units import format_bytes, format_number, format_seconds
 from commbench.results.flags import warnings_of
 from commbench.results.load import row_dicts
+from commbench.stats.thresholds import FAR_FROM_NORMAL
 
 from .fit import WHOSE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FAR = 1.5  # a factor beyond the published range
 NORMAL = "normal"
 FAST = "faster"
 SLOW = "slower"
@@ -142,9 +142,9 @@ def _judged_case(reference: Row, row: Row, differing: Sequence[str]) -> Judged:
     seconds = reference["column"] == "median_s"
     above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
     verdict = NORMAL
-    if value > reference["high"] * FAR:
+    if value > reference["high"] * FAR_FROM_NORMAL:
         verdict = above
-    elif value < reference["low"] / FAR:
+    elif value < reference["low"] / FAR_FROM_NORMAL:
         verdict = below
     write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
     where = " ".join(

@@ -1,11 +1,11 @@
 """Slow pairs, asymmetric pairs and slow ranks: every pair of ranks compared with the others of its
 class.
 
-A pair is slow if the interval of its median lies above FACTOR x the median of the others of its
-class, and above that median by more than SPREADS of their standard deviations. The factor leaves
-out differences that do not matter: a link that is always 4 % slower is significant in any test and
-no reason for a repair. The spread (MAD x 1.4826, which is robust: Leys et al. 2013) keeps the
-slower pairs of a class that is wide by nature, such as two sockets, from being reported. Both
+A pair is slow if the interval of its median lies above SLOW_FACTOR x the median of the others of
+its class, and above that median by more than SLOW_SPREADS of their standard deviations. The factor
+leaves out differences that do not matter: a link that is always 4 % slower is significant in any
+test and no reason for a repair. The spread (MAD x 1.4826, which is robust: Leys et al. 2013) keeps
+the slower pairs of a class that is wide by nature, such as two sockets, from being reported. Both
 compare with medians of the others, so pairs are found as long as less than half of a class is slow.
 
 Where several sizes were measured, a neighbouring size must agree. Rows whose time includes
@@ -32,10 +32,8 @@ from commbench.core.units import format_bytes, format_factor, format_seconds, va
 from commbench.core.variables import MAPS, SIZES
 from commbench.results.columns import VARIABLES, hashable
 from commbench.results.flags import warnings_of
+from commbench.stats.thresholds import SLOW_FACTOR, SLOW_SPREADS, UNCERTAIN_SLOW_FACTOR
 
-FACTOR = 1.2
-UNCERTAIN_FACTOR = 2.0
-SPREADS = 3.0
 UNUSABLE = frozenset({"oversubscribed", "throttled", "disturbed", "impossible"})
 UNCERTAIN = frozenset({"noisy", "drifting", "multimodal", "unstable"})
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
@@ -158,13 +156,13 @@ class Matrix:
             spared = uncertain if 2 * len(uncertain) > len(times) else set()
             for index, pair in enumerate(times):
                 low_s = _interval_end(self.rows[pair], "ci_low_s")
-                if pair in spared or not low_s > FACTOR * least_s:
+                if pair in spared or not low_s > SLOW_FACTOR * least_s:
                     continue
                 others_s = np.delete(values, index)
                 factor = _factor(self.rows[pair])
                 typical_s = float(np.median(others_s))
                 spread_s = MAD_TO_SIGMA * float(np.median(np.abs(others_s - typical_s)))
-                if low_s > max(factor * typical_s, typical_s + SPREADS * spread_s):
+                if low_s > max(factor * typical_s, typical_s + SLOW_SPREADS * spread_s):
                     slow[pair] = name, typical_s
         return slow
 
@@ -208,7 +206,7 @@ def _is_uncertain(row: Row) -> bool:
 
 
 def _factor(row: Row) -> float:
-    return UNCERTAIN_FACTOR if _is_uncertain(row) else FACTOR
+    return UNCERTAIN_SLOW_FACTOR if _is_uncertain(row) else SLOW_FACTOR
 
 
 def matrices(rows: Iterable[Row]) -> list[Matrix]:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from commbench.cli.options import CommandParser, check_file, percent, whole_number, write_file
 from commbench.cluster.gate import (
-    FALSE_ALARMS,
-    TOLERATED_LOSS,
     Answer,
     GateResult,
     GateRules,
@@ -23,6 +21,7 @@ from commbench.core.terminal import Terminal
 from commbench.report.summary import Results, Summary, read_results, summarise_results
 from commbench.results.run_folder import resume_command
 from commbench.runtime.folder_lock import is_measured_into
+from commbench.stats.thresholds import FALSE_ALARMS, TOLERATED_LOSS
 
 ACCEPT_USAGE = """commbench accept RESULTS... --baseline STORE    against healthy launches
        commbench accept RESULTS...                     guidelines, limits and known values only"""

@@ -50,6 +50,7 @@ from commbench.results.flags import warnings_of
 from commbench.results.load import row_dicts
 from commbench.stats.difference import ALPHA, MOST_LAUNCHES, launches_needed, mann_whitney
 from commbench.stats.launches import FEW_LAUNCHES
+from commbench.stats.thresholds import FALSE_ALARMS, TOLERATED_LOSS
 
 from .prediction import (
     GROUP_OF,
@@ -62,8 +63,6 @@ from .prediction import (
 
 Answer = Literal["PASS", "FAIL", "UNDECIDED"]
 ORDER: tuple[Answer, ...] = ("FAIL", "UNDECIDED", "PASS")
-FALSE_ALARMS = 0.01
-TOLERATED_LOSS = 0.05
 NAMED_ALREADY = ("benchmark", "layout", "pair", "label", "hosts")
 MOST_KEYS = 4  # that a message lists
 MOST_PERCENT = 1000  # from here on a loss is a factor

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from commbench.analysis.slow_pairs import MAD_TO_SIGMA
+from commbench.stats.thresholds import FALSE_ALARMS
 
 from .bad_nodes import LEAST_NOISE
 
-FALSE_ALARM = 0.01  # of healthy clusters have a node named
 MOST_DRAWS = 50_000  # healthy clusters that the limit is taken from
 MOST_VALUES = 4_000_000  # of all of them
 CHUNK_VALUES = 500_000
@@ -59,7 +59,7 @@ class SlowNode:
 
 
 def slow_nodes(
-    cases: Sequence[NodeTimes], slowdown: float, false_alarm: float = FALSE_ALARM
+    cases: Sequence[NodeTimes], slowdown: float, false_alarm: float = FALSE_ALARMS
 ) -> list[SlowNode]:
     """The slow nodes of all cases, which must have the same number of nodes; the worst first."""
     named = []

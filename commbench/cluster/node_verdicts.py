@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from commbench.analysis.machines import Record
 from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.cluster.bad_nodes import LEAST_NODES, Decision
-from commbench.cluster.node_outliers import FALSE_ALARM, NodeTimes, slow_nodes
+from commbench.cluster.node_outliers import NodeTimes, slow_nodes
 from commbench.cluster.suspect_table import BAD_NODE, GOOD_NODE, exclude_lines
 from commbench.core.layout import Layout
 from commbench.core.states import STAGES, Row, Stage, case_status, status_of_run
@@ -28,6 +28,7 @@ from commbench.results.fact_scopes import MISSING, scope_of
 from commbench.results.flags import warnings_of
 from commbench.results.load import Paths, frame_of, read_cases, row_dicts
 from commbench.results.network_cards import interface_rails, port_rails
+from commbench.stats.thresholds import FALSE_ALARMS
 
 if TYPE_CHECKING:
     from commbench.results.load import CaseSource
@@ -335,7 +336,7 @@ class Acceptance:
             yield (
                 f"a node fails alone if it takes {100 * self._slowdown:g} % longer than the median"
                 " of all nodes, and by more spreads (1.48 median deviations) than the slowest node"
-                f" has in {100 * (1 - FALSE_ALARM):g} % of healthy clusters"
+                f" has in {100 * (1 - FALSE_ALARMS):g} % of healthy clusters"
             )
         failed = [verdict.name for verdict in self.verdicts if verdict.outcome == "FAIL"]
         yield from exclude_lines(failed, self.names)

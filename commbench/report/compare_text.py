@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench.analysis.compare import (
-    DELTA,
     ComparedVariable,
     Rules,
     Side,
@@ -37,6 +36,7 @@ from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.load import Paths, flat_paths, row_dicts
 from commbench.stats.difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_needed
 from commbench.stats.launches import launch_medians
+from commbench.stats.thresholds import SMALLEST_CHANGE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -531,7 +531,7 @@ def _ab_result(folder: Path, benchmark: str | None) -> AbResult:
     and dict raise."""
     record = json.loads((folder / AB_FILE).read_text())
     base_words, new_words = ([str(word) for word in record[side]] for side in AB_SIDES)
-    delta = float(record.get("delta", DELTA))  # not in older files
+    delta = float(record.get("delta", SMALLEST_CHANGE))  # not in older files
     rules = Rules(parse_by(record["by"]), paired=True, delta=delta, seed=int(record["seed"]))
     base, new = (read_side(side.upper(), folder / side) for side in AB_SIDES)
     frame = compare_sides(base, new, rules)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from commbench.analysis.group_gains import gain_text
 from commbench.analysis.overlaps import overlap_text
-from commbench.analysis.slow_pairs import FACTOR, SPREADS, Matrix, findings_in, matrices
+from commbench.analysis.slow_pairs import Matrix, findings_in, matrices
 from commbench.core.layout import Layout
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
@@ -35,6 +35,7 @@ from commbench.results.parquet import recorded_rows
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.runtime.launch import SIDE_BY_SIDE
 from commbench.runtime.output import print_draft
+from commbench.stats.thresholds import SLOW_FACTOR, SLOW_SPREADS
 
 from .footnotes import (
     RowsBySeries,
@@ -320,8 +321,8 @@ def _finding_lines(
         )
     of_class = "the median of its class (self, same node, other node)"
     rule = (
-        f"slow: above {FACTOR} x {of_class} and {SPREADS:g} x its spread, at a neighbouring"
-        " size, too"
+        f"slow: above {SLOW_FACTOR} x {of_class} and {SLOW_SPREADS:g} x its spread, at a"
+        " neighbouring size, too"
     )
     return ["", paragraphs([rule, *lines], terminal)] if lines else []
 

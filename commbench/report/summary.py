@@ -23,7 +23,7 @@ from commbench.analysis.overlaps import (
     overlap_cells,
     overlap_results,
 )
-from commbench.analysis.reference import FAR, NORMAL, Judged, is_own, judge, references
+from commbench.analysis.reference import NORMAL, Judged, is_own, judge, references
 from commbench.analysis.slow_pairs import UNUSABLE, Finding, findings
 from commbench.core.errors import ConfigError
 from commbench.core.states import case_status
@@ -43,6 +43,7 @@ from commbench.results.flags import (
     warnings_of,
 )
 from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dicts
+from commbench.stats.thresholds import FAR_FROM_NORMAL
 
 from .compare_text import AbResult, comparison_table, read_ab_results
 
@@ -433,7 +434,7 @@ def reference_note(judged: Sequence[Judged]) -> str:
         counts += [f"{own} measured by commbench itself"] if own else []
         return (
             f"Known values of similar hardware: {', '.join(counts)}; far is beyond a factor of"
-            f" {FAR}."
+            f" {FAR_FROM_NORMAL}."
         )
     return (
         f"Nothing to compare with: none of the {len(references())} known values is for this"

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_cases import case_row
 
-from commbench.analysis.slow_pairs import FACTOR, findings, matrices
+from commbench.analysis.slow_pairs import findings, matrices
+from commbench.stats.thresholds import SLOW_FACTOR
 
 Pair = tuple[int, int]
 INTERVAL = 0.02  # half-width of a planted interval
@@ -203,7 +204,7 @@ def test_the_edge_of_a_wide_class_is_no_fault() -> None:
     times = np.linspace(1.0, 1.7, 12) * 1e-6
     pairs = [(first, second) for first in range(4) for second in range(4) if first != second]
     rows = [row(f"{a}-{b}", time, 4) for (a, b), time in zip(pairs, times, strict=True)]
-    assert times[-1] * (1 - INTERVAL) > FACTOR * np.median(times[:-1])
+    assert times[-1] * (1 - INTERVAL) > SLOW_FACTOR * np.median(times[:-1])
     assert matrices(rows)[0].slow == {}
 
 
@@ -319,10 +320,10 @@ def test_no_finding_contradicts_the_times(world_times: tuple[list[float], int]) 
     (matrix,) = matrices(rows)
     for pair, (name, typical) in matrix.slow.items():
         faster = [time for time in matrix.classes[name].values() if time <= typical]
-        assert matrix.classes[name][pair] > FACTOR * typical
+        assert matrix.classes[name][pair] > SLOW_FACTOR * typical
         assert 2 * len(faster) >= len(matrix.classes[name]) - 1
     for finding in findings(rows):
         if finding.kind == "asymmetric":
             first, second = (int(rank) for rank in str(finding.pair).split("-"))
-            assert times[first * size + second] > FACTOR * times[second * size + first]
+            assert times[first * size + second] > SLOW_FACTOR * times[second * size + first]
     assert set(reported(rows)) == set(reported(rows[::-1]))

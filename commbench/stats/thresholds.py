@@ -1,0 +1,13 @@
+"""From which difference on something is called slower, slow or not normal. docs/method.md has them
+in one table."""
+
+from __future__ import annotations
+
+SMALLEST_CHANGE = 0.02  # compare, ab: a smaller difference is SAME
+TOLERATED_LOSS = 0.05  # accept: a loss that does not FAIL
+GUIDELINE_MARGIN = 0.05  # smaller ones are real, as of other addresses, but nothing to mend
+SLOW_FACTOR = 1.2  # of a pair's median over that of the others of its class
+UNCERTAIN_SLOW_FACTOR = 2.0  # of a pair whose median is in doubt
+SLOW_SPREADS = 3.0  # and by how many spreads of its class
+FAR_FROM_NORMAL = 1.5  # a factor beyond a published range
+FALSE_ALARMS = 0.01  # of healthy suites that fail, and of healthy clusters with a node named
