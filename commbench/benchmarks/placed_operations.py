@@ -6,11 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from commbench.core.program import (
-    Recv,
-    Send,
-    View,
-)
+from commbench.core.program import Recv, Send, View
 
 IN_PLACE = ("all_reduce", "reduce")  # the only form that all libraries have
 

@@ -31,7 +31,7 @@ from commbench.stats.difference import launches_needed
 from . import run
 from .compare import compare_command, failures_of
 from .jobs import planned_here
-from .options import CommandParser, percent, whole_number
+from .options import CommandParser, add_delta, whole_number
 
 AB_USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python
@@ -179,13 +179,7 @@ def _ab_parser() -> argparse.ArgumentParser:
     least = launches_needed(1, paired=True)
     launches = f"of each side (default 10); a verdict needs {least}, and more for several cases"
     add("--launches", type=whole_number(1, MAX_LAUNCHES), default=10, metavar="N", help=launches)
-    add(
-        "--delta",
-        type=percent,
-        default=2.0,
-        metavar="PERCENT",
-        help="least change that matters (default 2)",
-    )
+    add_delta(parser)
     add("--seed", type=whole_number(0), default=0, help="of the order (default 0)")
     add(
         "--fail-on",

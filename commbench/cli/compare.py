@@ -32,7 +32,7 @@ from commbench.report.compare_text import (
 )
 from commbench.stats.difference import ALPHA, GOOD_LAUNCHES, launches_needed
 
-from .options import CommandParser, check_file, percent, whole_number
+from .options import CommandParser, add_delta, check_file, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,13 +122,7 @@ def _compare_parser() -> argparse.ArgumentParser:
     )
     noise = "launches that are all alike: their noise is the least threshold"
     add("--aa", action="append", default=[], metavar="PATH", help=noise)
-    add(
-        "--delta",
-        type=percent,
-        default=2.0,
-        metavar="PERCENT",
-        help="least change that matters (default 2)",
-    )
+    add_delta(parser)
     add(
         "--paired", action="store_true", help="launches with the same number ran next to each other"
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from commbench.core.errors import ConfigError
+from commbench.stats.thresholds import SMALLEST_CHANGE
 
 LARGEST_NUMBER = 10**18 - 1
 SPAN_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -49,6 +50,17 @@ def percent(word: str) -> float:
     if not value:
         raise argparse.ArgumentTypeError(f"{word} is not a percentage above 0")
     return value
+
+
+def add_delta(parser: argparse.ArgumentParser) -> None:
+    """`--delta`, the same for all commands that compare."""
+    parser.add_argument(
+        "--delta",
+        type=percent,
+        default=100 * SMALLEST_CHANGE,
+        metavar="PERCENT",
+        help=f"least change that matters (default {100 * SMALLEST_CHANGE:g})",
+    )
 
 
 def time_span(word: str) -> int:

@@ -47,6 +47,18 @@ class _HealthyRun:
     cases: pd.DataFrame
 
 
+def make_store(store: Path, below: str = "") -> Path:
+    """Make the folder of a store, or one below it. Raises ConfigError."""
+    folder = store / below
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--store {store} can't be made: {error_text(error)}; choose another folder"
+        ) from error
+    return folder
+
+
 def add_runs(store: str | Path, paths: Iterable[str | Path]) -> AddedRuns:
     """Add the runs at or below the paths to a store, which is made if there is none; a run whose id
     is in it already changes nothing.
@@ -62,12 +74,7 @@ def add_runs(store: str | Path, paths: Iterable[str | Path]) -> AddedRuns:
         below = find_runs(path)
         runs += below
         refused += [] if below else [_no_run(path)]
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--store {root} can't be made: {error_text(error)}; choose another folder"
-        ) from error
+    make_store(root)
     with locked(root, ADDING):
         return _add_each(root, runs, refused)
 

@@ -9,7 +9,8 @@ import os
 import time
 from pathlib import Path
 
-from commbench.cli.options import CommandParser, check_file, percent, time_span, whole_number
+from commbench.cli.options import CommandParser, add_delta, check_file, time_span, whole_number
+from commbench.cluster.baseline_writer import make_store
 from commbench.cluster.slurm_queue import jobs_in_the_way
 from commbench.cluster.watch_state import MOST_TURNS, WATCH_FOLDER
 from commbench.core.errors import CommbenchError, ConfigError
@@ -48,14 +49,7 @@ def watch(words: list[str]) -> int:
             "commbench watch starts its worlds itself; call it outside of torchrun, mpirun and srun"
         )
     watched_suite(options)  # the user's mistakes before anything is made
-    folder = options.store / WATCH_FOLDER
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--store {options.store} can't be made: {error.strerror}; choose another folder"
-        ) from error
-    with locked(folder, WATCHING):
+    with locked(make_store(options.store, WATCH_FOLDER), WATCHING):
         if options.every_s is None:
             return _only_turn(options)
         return _all_turns(options, options.every_s)
@@ -89,13 +83,7 @@ def _watch_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="launches that must confirm a change (default 3)",
     )
-    add(
-        "--delta",
-        type=percent,
-        default=2.0,
-        metavar="PERCENT",
-        help="least change that matters (default 2)",
-    )
+    add_delta(parser)
     add(
         "--keep-turns",
         type=whole_number(1, MOST_TURNS),

@@ -20,14 +20,20 @@ def run(output: Path, *words: str, seed: int) -> Path:
     return commbench.run(*SUITE, *words, f"seed={seed}", output=output)
 
 
+def healthy_store(folder: Path) -> str:
+    """A store with six launches of the suite."""
+    for seed in range(6):
+        run(folder / "healthy", seed=seed)
+    store = str(folder / "store")
+    assert baseline(["add", str(folder / "healthy"), "--store", store]) == 0
+    return store
+
+
 @pytest.mark.usefixtures("outside_any_world")
 def test_equal_runs_pass_a_part_of_the_suite_fails_and_another_setting_is_not_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for seed in range(6):
-        run(tmp_path / "healthy", seed=seed)
-    store = str(tmp_path / "store")
-    assert baseline(["add", str(tmp_path / "healthy"), "--store", store]) == 0
+    store = healthy_store(tmp_path)
     judged = ["--baseline", store]
     equal = run(tmp_path, seed=10)
     assert accept([str(equal), *judged]) == 0, capsys.readouterr().out
@@ -46,10 +52,7 @@ def test_equal_runs_pass_a_part_of_the_suite_fails_and_another_setting_is_not_ju
 def test_a_slow_rank_is_a_slower_case_and_no_other_case(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for seed in range(6):
-        run(tmp_path / "healthy", seed=seed)
-    store = str(tmp_path / "store")
-    assert baseline(["add", str(tmp_path / "healthy"), "--store", store]) == 0
+    store = healthy_store(tmp_path)
     slow = run(tmp_path, "backend.model.slow_rank=1", "backend.model.slow_factor=2", seed=10)
     capsys.readouterr()
     assert accept([str(slow), "--baseline", store]) == 1

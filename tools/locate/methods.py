@@ -10,9 +10,9 @@ from simulated_cluster import Result, SimulatedCluster
 
 from commbench.cluster.bad_nodes import Numbers
 from commbench.core.layout import pairing
+from commbench.stats.thresholds import FALSE_ALARMS
 
 RANDOM_PARTNERS = 5
-FALSE_ALARM = 0.01
 # of a median of five normal values to that of one
 MEDIAN_OF_FIVE = 0.536
 
@@ -24,7 +24,7 @@ def halfway(slowdown: float) -> float:
 
 def rare_in_health(noise: float, values: int) -> float:
     """The log of a limit that one of so many healthy values passes in 1 % of the runs."""
-    return noise * NormalDist().inv_cdf((1 - FALSE_ALARM) ** (1 / values))
+    return noise * NormalDist().inv_cdf((1 - FALSE_ALARMS) ** (1 / values))
 
 
 def bisected(cluster: SimulatedCluster, limit: float) -> Result:
