@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from math import prod
 from typing import Any
 
 from commbench.core.errors import Unreadable
@@ -17,6 +16,7 @@ from commbench.core.foreign import LARGEST_INTEGER
 from commbench.replay.json_stream import (
     JsonList,
     document_head,
+    elements,
     nanoseconds,
     whole,
 )
@@ -577,9 +577,9 @@ def _scattered(call: _Event, work: _Event | None) -> tuple[int | None, object]:
     root: other ranks have none."""
     dimensions = call.args.get("Input Dims")
     outputs = dimensions[0] if isinstance(dimensions, list) and dimensions else None
-    elements = _elements(outputs[0]) if isinstance(outputs, list) and outputs else None
+    received = elements(outputs[0]) if isinstance(outputs, list) and outputs else None
     shapes = _shapes(work)
-    return elements, shapes[0][1] if shapes else None
+    return received, shapes[0][1] if shapes else None
 
 
 def _coalesced(
@@ -587,7 +587,7 @@ def _coalesced(
 ) -> tuple[int | None, int | None, object]:
     """Elements in and out of a call on lists of tensors, and their type, which its work says if
     they have only one."""
-    totals = [_added(map(_elements, shapes)) for shapes in _lists_of(call)]
+    totals = [_added(map(elements, shapes)) for shapes in _lists_of(call)]
     kinds = {kind for _, kind in _shapes(work)}
     dtype = kinds.pop() if len(kinds) == 1 else None
     if not totals:
@@ -641,17 +641,8 @@ def _shapes(event: _Event | None) -> list[tuple[int | None, object]]:
     if isinstance(shapes, list) and isinstance(types, list):
         for shape, kind in zip(shapes, types, strict=False):
             if element_type(kind) is not None:
-                result.append((_elements(shape), kind))
+                result.append((elements(shape), kind))
     return result
-
-
-def _elements(shape: object) -> int | None:
-    numbers = [whole(number) for number in shape] if isinstance(shape, list) else [None]
-    return (
-        whole(prod(number for number in numbers if number is not None))
-        if (None not in numbers)
-        else None
-    )
 
 
 def _concrete_splits(

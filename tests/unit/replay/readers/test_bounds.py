@@ -15,6 +15,7 @@ from time import process_time
 from typing import Any
 
 import pytest
+from trace_writers import Call, write_kineto
 
 from commbench.core.errors import Unreadable
 from commbench.replay.readers.registry import read_traces
@@ -107,6 +108,20 @@ def test_a_shape_of_a_million_numbers_has_no_known_bytes(tmp_path: Path) -> None
     types = {f"{side}_dtypes": ["Float"] for side in ("input", "output")}
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"pg_status": {}, "entries": [{**call, **sides, **types}]}))
+    begun = process_time()
+    ((trace,), _) = read_traces([str(path)])
+    assert process_time() - begun < 10
+    assert trace.operations[0].input_bytes is None
+
+
+def test_a_shape_of_a_million_numbers_in_a_profile_has_no_known_bytes(tmp_path: Path) -> None:
+    write_kineto([Call("0", (0,), "all_reduce", "float32", 8)], tmp_path)
+    path = tmp_path / "rank0.json"
+    profile = json.loads(path.read_text())
+    for event in profile["traceEvents"]:
+        event["args"].pop("In msg nelems", None)
+        event["args"] |= {"Input Dims": [[9] * 1_000_000], "Input type": ["float"]}
+    path.write_text(json.dumps(profile))
     begun = process_time()
     ((trace,), _) = read_traces([str(path)])
     assert process_time() - begun < 10
