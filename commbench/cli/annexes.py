@@ -7,9 +7,10 @@ named in measure/further_rounds.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from commbench.core.annexes import annex
 
 if TYPE_CHECKING:  # a report needs pandas, a run does not
     from commbench.config.compose import ConfigComposer, RequestedJobs
@@ -54,19 +55,9 @@ class ReportPart(Protocol):
 
 def stages() -> Stages | None:
     """None where the annex is not there."""
-    module: Stages | None = _module(STAGES)
+    module: Stages | None = annex(STAGES)
     return module
 
 
 def report_parts() -> list[ReportPart]:
-    return [part for name in REPORT_PARTS if (part := _module(name)) is not None]
-
-
-def _module(name: str) -> Any:
-    """The module, as the protocol that it implements; None where its annex is not there."""
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and name.startswith(error.name):
-            return None
-        raise
+    return [part for name in REPORT_PARTS if (part := annex(name)) is not None]

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
 import commbench
+from commbench.core.annexes import needed_annex
 from commbench.core.case import RankIdentity
 from commbench.core.errors import (
     CommbenchError,
@@ -115,12 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(name: str) -> Callable[[list[str]], int]:
     """The function of a command; raises ConfigError where its annex is not there."""
     module, function = COMMANDS[name]
-    try:
-        command: Callable[[list[str]], int] = getattr(import_module(module), function)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
-            raise
-        raise ConfigError(f"commbench {name} needs {error.name}, which is not there") from error
+    command: Callable[[list[str]], int] = getattr(
+        needed_annex(module, f"commbench {name}"), function
+    )
     return command
 
 

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import Any, Protocol
 
 from commbench.config.settings import Settings
+from commbench.core.annexes import needed_annex
 from commbench.core.case import Planned, World
-from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout, Pair
 from commbench.core.states import Row
 from commbench.core.terminal import Terminal
@@ -77,9 +76,5 @@ class PairSearch(Protocol):
 
 def pair_search() -> PairSearch:
     """Raises ConfigError where the package is not there."""
-    try:
-        module: Any = import_module(PAIR_SEARCH)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"pairs=search needs {PAIR_SEARCH}: {error}") from error
-    search: PairSearch = module
+    search: PairSearch = needed_annex(PAIR_SEARCH, "pairs=search")
     return search
