@@ -214,6 +214,7 @@ def test_a_busy_gpu_is_said_once_with_its_host_and_processes() -> None:
 
 # ---------------------------------------------------------------- the whole preflight
 
+NO_PID = 2**22 + 1  # beyond the largest number of a process on Linux
 PREFLIGHT = """
 import contextlib, io, socket
 from dataclasses import replace
@@ -295,14 +296,16 @@ def test_preflight_on_equal_gpus(tmp_path: Path) -> None:
 
 
 def test_preflight_on_unequal_and_busy_gpus(tmp_path: Path) -> None:
-    other = h100(1, "name NVIDIA A100-SXM4-80GB", f"memory {79 * GIB}", "process 4711 40000000000")
+    other = h100(
+        1, "name NVIDIA A100-SXM4-80GB", f"memory {79 * GIB}", f"process {NO_PID} 40000000000"
+    )
     strict, warn, off = preflighted(
         tmp_path,
         "\n".join([h100(0), other]),
         "[checked(2, mode=mode) for mode in ('strict', 'warn', 'off')]",
     )
     line = (
-        f"commbench: here: GPU 1 (NVIDIA A100-SXM4-80GB, {uuid(1)}) is in use by 4711"
+        f"commbench: here: GPU 1 (NVIDIA A100-SXM4-80GB, {uuid(1)}) is in use by {NO_PID}"
         " (40000000000 B, "
     )
     (problem,) = strict["errors"]
