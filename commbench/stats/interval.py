@@ -1,0 +1,111 @@
+"""A value with its confidence interval, and how it is written: `0.165 ±3%`, `162 -20 +1145%`,
+`1.50 (n=2)`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+CERTAIN = 0.05  # relative distance of the farther end, up to which a value may be quoted as it is
+ORDER_OF_MAGNITUDE = 0.30  # and up to which it says more than its order of magnitude
+DIGITS = 9  # of such a distance: more would be rounding errors
+SYMMETRIC = 2.0  # largest ratio of the distances of both ends that are written as one
+
+Certainty = Literal["", "~", "?"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value that lies between `low` and `high` with the probability `level`.
+
+    Without an interval both ends are infinite and `level` is None. The value is the middle of `n`
+    repetitions, visits or launches, as `of` says.
+    """
+
+    value: float
+    low: float = -math.inf
+    high: float = math.inf
+    level: float | None = None
+    n: int = 1
+    of: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an interval."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def half_width(self) -> float:
+        """Half of its length, relative to the value; infinite without an interval."""
+        return (self.high - self.low) / 2 / abs(self.value) if self.value else math.inf
+
+    @property
+    def sides(self) -> tuple[float, float]:
+        """How far each end is from the value, relative to it."""
+        if not self.value:
+            return (0.0, 0.0) if self.low == self.high == 0 else (math.inf, math.inf)
+        ends = (self.value - self.low, self.high - self.value)
+        below, above = (round(end / abs(self.value), DIGITS) for end in ends)
+        return below, above
+
+    @property
+    def certainty(self) -> Certainty:
+        """Empty up to 5 %, `~` up to 30 %, `?` beyond and without an interval."""
+        farther = max(self.sides)
+        if farther <= CERTAIN:
+            return ""
+        return "~" if farther <= ORDER_OF_MAGNITUDE else "?"
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def __add__(self, other: Interval) -> Interval:
+        return of_formula(lambda first, second: first + second, self, other)
+
+    def __sub__(self, other: Interval) -> Interval:
+        return of_formula(lambda first, second: first - second, self, other)
+
+    def __mul__(self, factor: float) -> Interval:
+        return of_formula(lambda value: factor * value, self)
+
+    def width_text(self) -> str:
+        """`±3%`, `-20 +1145%`, or `(n=2)` where there is no interval."""
+        if not self.is_known:
+            return f"(n={self.n})"
+        below, above = self.sides
+        if max(below, above) <= SYMMETRIC * min(below, above) or max(below, above) <= CERTAIN:
+            return f"±{_percent(max(below, above))}%"
+        return f"-{_percent(below)} +{_percent(above)}%"
+
+    def text(self, number: Callable[[float], str]) -> str:
+        """The value and its width: `0.165 ±3%`."""
+        return f"{number(self.value)} {self.width_text()}"
+
+
+def of_formula(formula: Callable[..., float], *inputs: Interval) -> Interval:
+    """The value of a formula, and its least and largest value while each input is in its interval.
+
+    The formula must rise or fall with each input. The level is the lowest of the inputs.
+    """
+    value = formula(*(each.value for each in inputs))
+    if not all(each.is_known for each in inputs):
+        return Interval(value, n=min(each.n for each in inputs), of=inputs[0].of)
+    corners = [formula(*ends) for ends in product(*((each.low, each.high) for each in inputs))]
+    levels = [each.level for each in inputs if each.level is not None]
+    return Interval(
+        value,
+        min(corners),
+        max(corners),
+        min(levels) if len(levels) == len(inputs) else None,
+        min(each.n for each in inputs),
+        inputs[0].of,
+    )
+
+
+def _percent(share: float) -> str:
+    """At least one digit that is not zero, rounded up below 1 %."""
+    percent = 100 * share
+    return f"{percent:.0f}" if percent >= 1 or not percent else f"{math.ceil(10 * percent) / 10:g}"
