@@ -16,7 +16,7 @@ from commbench.report.svg import SETTINGS
 from commbench.results.load import read_rows
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "data" / "quickstart"
+RESULTS = HERE / "data" / "01_quickstart.parquet"
 PICTURE = HERE.parent / "docs" / "quickstart.svg"
 
 

@@ -170,10 +170,13 @@ def soak_intervals(*paths: Paths) -> pd.DataFrame:
     at_s since the start of the soak, repetitions that began in the interval, busy_s spent in them,
     rate_gb_per_s (their bytes / busy_s, 10^9 B/s).
     """
-    wide = intervals_of(read_rows(paths, "counters")).reindex(
-        columns=[*CASE_KEY, "t_ns", "repetitions", "busy_s"]
-    )
-    soaks = wide.merge(read_rows(paths).drop(columns="repetitions"), on=list(CASE_KEY))
+    return intervals_of_soaks(read_rows(paths), read_rows(paths, "counters"))
+
+
+def intervals_of_soaks(cases: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFrame:
+    """The intervals of these soaks; the columns are those of soak_intervals."""
+    wide = intervals_of(counters).reindex(columns=[*CASE_KEY, "t_ns", "repetitions", "busy_s"])
+    soaks = wide.merge(cases.drop(columns="repetitions"), on=list(CASE_KEY))
     soaks["at_s"] = (soaks["t_ns"] - soaks.groupby(list(CASE_KEY))["t_ns"].transform("min")) * 1e-9
     bytes_each = soaks["operations_per_sample"] * soaks["message_bytes"]
     soaks["rate_gb_per_s"] = (soaks["repetitions"] * bytes_each / soaks["busy_s"] * 1e-9).astype(

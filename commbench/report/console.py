@@ -253,7 +253,7 @@ def _tables(
     # times of different clocks are never in one table
     for mode in modes if len(modes) > 1 else [None]:
         if mode is not None:
-            parts.append(f"timing_mode {mode}: {CLOCKS.get(mode, '')}")
+            parts.append(terminal.paragraph(f"timing_mode {mode}: {CLOCKS.get(mode, '')}"))
         alike = [row for row in listed if mode in (None, row["timing_mode"])]
         if alike or not shown_matrices:
             parts.append(_rows_table(rows, alike, varying, terminal))

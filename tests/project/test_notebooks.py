@@ -1,9 +1,8 @@
-"""Notebooks: they run on their own results, show what they say, and tell nothing about whose
-machine it was."""
+"""Notebooks: they run on the results beside them and keep their outputs, which tell nothing about
+whose machine it was."""
 
 from __future__ import annotations
 
-import ast
 import base64
 import importlib.util
 import json
@@ -13,32 +12,15 @@ from types import ModuleType
 
 import nbformat
 import pytest
+from generated_results import run_of
 from loops import for_each
 from places import ROOT
 
-from commbench.analysis.reference import published
-from commbench.report.compare_text import read_ab_results
-from commbench.results.load import find_runs, read_rows
+from commbench.results.load import read_cases, read_rows
 
 HERE = ROOT / "notebooks"
 FILES = sorted(HERE.glob("*.ipynb"))
-NAMES = [
-    "01_quickstart",
-    "02_backends_and_layouts",
-    "03_links_and_topology",
-    "04_stability",
-    "05_compare",
-    "06_replay",
-]
-# workloads of jobs and what holds anywhere: nobody has published a measurement
-UNPUBLISHED = {"moe_dispatch", "overlap", "fsdp_step", "tp_dp", "guidelines", "acceptance"}
-EXPERIMENTS = sorted(
-    {file.stem for file in (HERE.parent / "conf" / "experiment").glob("*.yaml")} - UNPUBLISHED
-)
-MAY_IMPORT = {"pathlib", "numpy", "pandas", "matplotlib", "notebook_figures"}
-READING = tuple(
-    f"commbench.{room}." for room in ("analysis", "report", "results", "replay", "stats")
-)
+CASES = [file for file in sorted((HERE / "data").glob("*.parquet")) if "counters" not in file.name]
 MOST_BYTES = 2**20
 PRIVATE = re.compile(
     r"/(?:home|root|tmp|work|usr|opt|var|Users)/|\b\d{1,3}(?:\.\d{1,3}){3}\b|hostname|boot_id"
@@ -59,20 +41,9 @@ def read(path: Path) -> nbformat.NotebookNode:
     return book
 
 
-def code(path: Path) -> list[nbformat.NotebookNode]:
-    return [cell for cell in read(path).cells if cell.cell_type == "code"]
-
-
-def test_they_are_the_six() -> None:
-    assert [path.stem for path in FILES] == NAMES
-
-
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of jupyter's own
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=[] if path.stem == NAMES[0] else pytest.mark.long) for path in FILES],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_it_runs_and_gives_what_it_keeps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     made = module("execute").execute(path)
@@ -94,7 +65,7 @@ def texts(cell: nbformat.NotebookNode) -> list[str]:
 
 @for_each("path", FILES)
 def test_outputs_are_kept_and_no_cell_complains(path: Path) -> None:
-    outputs = [output for cell in code(path) for output in cell.outputs]
+    outputs = [output for cell in read(path).cells for output in cell.get("outputs", ())]
     assert {output.output_type for output in outputs} <= {
         "stream",
         "display_data",
@@ -110,83 +81,42 @@ def test_outputs_are_kept_and_no_cell_complains(path: Path) -> None:
     assert all(figure.startswith(b"\x89PNG") and len(figure) > 5000 for figure in figures)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_it_imports_what_reads_results_only(path: Path) -> None:
-    for cell in code(path):
-        for node in ast.walk(ast.parse(cell.source)):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
-                reads = name.startswith(READING)
-                assert reads or name.split(".")[0] in MAY_IMPORT, name
+# ---------------------------------------------------------------- the results beside them
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_notebook_names_the_machine_of_its_results_in_one_line(path: Path) -> None:
-    first = code(path)[0].source
-    assert re.fullmatch(r'RESULTS = "data[\w/]*"  # yours: .+', first)
-    assert "2-core x86-64 cloud VM" in read(path).cells[0].source
+def test_the_results_are_small() -> None:
+    assert sum(file.stat().st_size for file in (HERE / "data").iterdir()) < MOST_BYTES
 
 
-def test_every_experiment_has_a_section_with_what_was_published() -> None:
-    text = "\n".join(cell.source for path in FILES for cell in read(path).cells)
-    for name in EXPERIMENTS:
-        assert re.search(rf"^#.*`{name}`|^`{name}` is", text, re.MULTILINE), name
-        compared = f'published("{name}")' in text
-        assert compared or name == "mlbench_allreduce", name
-        if compared:
-            assert len(published(name))
-    assert "**Published / ours / ratio: none.**" in text  # and why
-
-
-# ---------------------------------------------------------------- result sets
-
-
-def test_the_sets_are_small() -> None:
-    assert (
-        sum(file.stat().st_size for file in (HERE / "data").rglob("*") if file.is_file())
-        < MOST_BYTES
-    )
-
-
-def test_notebooks_and_their_data_name_no_machine_or_user() -> None:
-    for file in [*FILES, *(HERE / "data").rglob("*.json")]:
-        book = json.loads(file.read_text())
-        for cell in book.get("cells", ()):
+def test_notebooks_and_their_results_name_no_machine_or_user() -> None:
+    for path in FILES:
+        book = json.loads(path.read_text())
+        for cell in book["cells"]:
             for output in cell.get("outputs", ()):
                 output.get("data", {}).pop("image/png", None)
-        assert not PRIVATE.findall(json.dumps(book)), file
-    for run in find_runs(HERE / "data"):
-        for table in ("cases", "counters"):
-            frame = read_rows([run], table)
-            for name in frame.select_dtypes(include=["object", "str"]):
-                if name not in ("env", "warnings"):
-                    texts = map(str, frame[name].dropna().drop_duplicates())
-                    assert not any(map(PRIVATE.search, texts)), (run, name)
+        assert not PRIVATE.findall(json.dumps(book)), path
+    sources, problems = read_cases(CASES)
+    assert problems == []
+    for source in sources:
+        assert not PRIVATE.findall(json.dumps(source.records)), source.path
+    frame = read_rows(CASES)
+    assert frame["hosts"].isna().all()
+    for name in frame.select_dtypes(include=["object", "str"]).columns.difference(["env"]):
+        assert not any(PRIVATE.search(str(value)) for value in frame[name]), name
 
 
-def test_the_sets_are_of_real_runs() -> None:
-    cases = read_rows([HERE / "data"])
+def test_the_results_are_of_real_runs() -> None:
+    cases = read_rows(CASES)
     assert "simulated" not in set(cases.backend)
-    assert (cases[cases.status == "ok"].wrong_elements == 0).all()
-    assert set(cases.status) == {"ok"}
+    assert set(cases.status) == {"ok"} and (cases.wrong_elements == 0).all()
 
 
-def test_what_is_kept_can_be_read_as_before(tmp_path: Path) -> None:
-    source = HERE / "data" / "openbsd_soak"
-    module("keep_results").keep(str(source), str(tmp_path), samples=False, counters="interval.")
-    for table in ("cases", "counters"):
-        before = read_rows([source], table)
-        after = read_rows([tmp_path], table)
-        assert before.drop(columns="env", errors="ignore").equals(
-            after.drop(columns="env", errors="ignore")
-        )
-
-
-def test_a_comparison_is_kept_with_its_sides_and_its_record(tmp_path: Path) -> None:
-    source = HERE / "data" / "ab"
-    module("keep_results").keep(str(source), str(tmp_path / "ab"), samples=False, counters="")
-    (before,), _ = read_ab_results([source])
-    (after,), problems = read_ab_results([tmp_path / "ab"])
-    assert problems == [] and after.sentence() == before.sentence()
-    assert after.frame.equals(before.frame)
+def test_kept_results_have_the_rows_of_all_runs_and_no_host_name(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for number in (0, 1):
+        run_of(results, number, hostname="secret7")
+    module("keep_results").keep("both", [str(results)], folder=tmp_path)
+    kept = tmp_path / "both.parquet"
+    assert read_rows([kept]).equals(read_rows([results]))
+    (source,), _ = read_cases([kept])
+    assert len(source.records) == 2 and b"secret7" not in kept.read_bytes()

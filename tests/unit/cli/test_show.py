@@ -21,11 +21,12 @@ from sample_cases import case_row
 import commbench
 from commbench.cli.jobs import Ended, Sweep, job_titles
 from commbench.cli.main import main
-from commbench.cli.show import pivot_text, rows_of
+from commbench.cli.show import pivot_text
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.config.keys import NO_STAGE
 from commbench.core.terminal import TERMINAL, Terminal
-from commbench.results.load import find_runs, load_run
+from commbench.results.load import read_cases
+from commbench.results.parquet import plain_rows
 
 LARGE_PLAN_S = 1.0  # of processor time, once everything is imported
 
@@ -477,15 +478,14 @@ def test_an_override_with_one_value_is_named_once_below_the_table_of_jobs(
 
 def test_the_readme_shows_the_backends_side_by_side() -> None:
     """Of the runs beside the notebooks: two sizes between two ranks, and the line about all."""
-    folders = find_runs(ROOT / "notebooks" / "data" / "quickstart")
-    rows = [row for folder in folders for row in rows_of(folder)]
+    (source,), _ = read_cases([ROOT / "notebooks" / "data" / "01_quickstart.parquet"])
+    rows = plain_rows(source.cases)
     some = [
         row
         for row in rows
         if row["message_bytes"] in (8, 8_388_608) and row["benchmark"].startswith("p2p")
     ]
-    records = [load_run(folder) for folder in folders]
-    tables, _, _ = pivot_text(some, Terminal(140), records).rpartition("\n! ")
-    _, _, doubts = pivot_text(rows, Terminal(140), records).rpartition("\n! ")
+    tables, _, _ = pivot_text(some, Terminal(140), source.records).rpartition("\n! ")
+    _, _, doubts = pivot_text(rows, Terminal(140), source.records).rpartition("\n! ")
     assert "\ngloo: ranks not bound; mpi: ranks bound to cores" in tables
     assert f"```\n{tables}\n! {doubts}\n```" in (ROOT / "README.md").read_text()
