@@ -5,6 +5,9 @@ BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # three processes, whatever the machine has: the bounds of tests are for worlds of 4 ranks on 2 cores
 PARALLEL = $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
+# tests of the repository itself: README, notebooks, Dockerfile, manifests, tools
+REPOSITORY = tests/project
+PROPERTIES = $(shell grep -rl hypothesis tests --include='test_*.py')
 # the bytecode of package and tests is kept: without it each of several hundred processes compiles all of it again
 unexport PYTHONDONTWRITEBYTECODE
 # the files with tests of a mark: to collect all tests takes 15 s, and each process does it
@@ -21,14 +24,15 @@ bench: $(VENV)/run ## the main job: gloo and MPI, point to point and all_reduce,
 	$(BIN)/commbench -m backend=gloo,mpi $(BENCH)
 
 test: $(VENV)/test ## the test suite, without what is marked long
-	$(PARALLEL) -m "not long and not serial"
+	$(PARALLEL) -m "not long and not serial" --ignore $(REPOSITORY)
 	$(BIN)/python -m pytest -m "not long and serial" $(call FILES_WITH,serial)
 
-test-long: $(VENV)/test ## the rest of it: more worlds of each kind, virtual hosts, Slurm, faults
+test-long: $(VENV)/test ## the rest of it: more worlds of each kind, virtual hosts, Slurm, faults, more random examples
 	$(PARALLEL) -m "long and not serial" $(call FILES_WITH,long)
+	$(PARALLEL) -m "not long and not serial" --hypothesis-profile thorough $(PROPERTIES)
 	$(BIN)/python -m pytest -m "long and serial" $(call FILES_WITH,serial)
 
-check: $(VENV)/test ## ruff, mypy --strict, import-linter (packages import only from those below), manifests
+check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the repository itself: README, notebooks, manifests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -36,7 +40,7 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter (packages import only 
 	$(BIN)/mypy notebooks/notebook_figures.py
 	$(BIN)/lint-imports
 	$(INSTALL) kubernetes-validate
-	$(BIN)/python -m pytest tests/project/test_deploy.py
+	$(PARALLEL) -m "not long and not serial" $(REPOSITORY)
 
 coverage: $(VENV)/test ## how often the interval holds the truth on this machine, about 10 minutes; rewrites docs/trust.md
 	$(BIN)/python tools/coverage

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from pkgutil import resolve_name
+
+import yaml
+from places import ROOT
 
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
+from commbench.core.case import Benchmark
 from commbench.measure.plan_facts import PlanFacts
 
 FACTS = PlanFacts(memory_bytes=2**40, cache_bytes=2**20, cores=8)
@@ -17,3 +22,14 @@ def settings_of(*words: str) -> Settings:
     with ConfigComposer() as composer:
         (job,) = composer.jobs(words, multirun=False)
     return job.settings
+
+
+@cache
+def every_benchmark() -> dict[str, Benchmark]:
+    """Name -> benchmark, made from conf/benchmark without Hydra: modules of tests need them when
+    they are imported."""
+    nodes = {
+        file.stem: yaml.safe_load(file.read_text())
+        for file in sorted((ROOT / "conf" / "benchmark").glob("*.yaml"))
+    }
+    return {name: resolve_name(node["_target_"])() for name, node in nodes.items()}

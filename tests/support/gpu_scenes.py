@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from composed import settings_of
+from composed import every_benchmark
 from hypothesis import strategies as st
 from sample_cases import GPU_CASE
 
 from commbench.core.case import Benchmark
 from commbench.core.variables import Case
 
-EVERY = settings_of("backend=simulated", "benchmark=all").benchmarks
 # the others copy within a rank
-SENDING = tuple(benchmark for benchmark in EVERY if "staging" not in benchmark.axes)
+SENDING = [each for each in every_benchmark().values() if "staging" not in each.axes]
 
 
 @st.composite

@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from benchmark_trials import BenchmarkTrial, case_of
-from composed import settings_of
+from composed import every_benchmark, settings_of
 from loops import for_each
 
-from commbench.config.compose import ConfigComposer
 from commbench.core.case import Benchmark
 from commbench.core.program import (
     PERIOD,
@@ -39,7 +38,7 @@ from commbench.core.program import (
 )
 from commbench.core.variables import Case
 
-BENCHMARKS = {benchmark.name: benchmark for benchmark in settings_of("benchmark=all").benchmarks}
+BENCHMARKS = every_benchmark()
 WORLDS = [
     (name, size)
     for size in range(1, 6)
@@ -102,8 +101,7 @@ def keeps(case: Case, size: int, rank: int) -> bool:
 
 
 def test_all_is_every_file_of_the_group() -> None:
-    with ConfigComposer() as composer:
-        assert sorted(BENCHMARKS) == composer.options("benchmark")
+    assert settings_of("benchmark=all").benchmarks == tuple(BENCHMARKS.values())
 
 
 # ---------------------------------------------------------------- payload

@@ -15,10 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from loops import for_each
 
 import commbench
 from commbench.__main__ import main
 from commbench.config.compose import ConfigComposer
+from commbench.config.keys import why_restricted
 from commbench.core.errors import CommbenchError
 
 OWNED = "owned"  # a file that hostile code would make in the working folder
@@ -150,11 +152,21 @@ HANDLERS = (
         ("hydra: {sweeper: null}", "hydra.sweeper._target_"),
     ],
 )
-@pytest.mark.parametrize("sweep", [False, True])
 def test_a_file_sets_nothing_below_hydra_but_a_sweep(
-    text: str, key: str, sweep: bool, capsys: pytest.CaptureFixture[str]
+    text: str, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A handler of Hydra's logging is any file or any function, its launcher starts programs."""
+    refuses_below_hydra(text, key, capsys)
+
+
+def test_a_file_that_a_sweep_names_is_refused_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "hydra:\n" + HANDLERS.format("job_logging")
+    refuses_below_hydra(text, "hydra.job_logging.handlers", capsys, "-m", "seed=1,2")
+
+
+def refuses_below_hydra(
+    text: str, key: str, capsys: pytest.CaptureFixture[str], *sweep: str
+) -> None:
     Path(VICTIM).write_text("kept")
     files = {
         "experiment/mine.yaml": GLOBAL + text,
@@ -163,8 +175,7 @@ def test_a_file_sets_nothing_below_hydra_but_a_sweep(
     for name, content in files.items():
         Path("conf", name).parent.mkdir(parents=True, exist_ok=True)
         Path("conf", name).write_text(content)
-    words = ["backend=simulated", "sizes=[8]", "benchmark=barrier", "timing=quick"]
-    words += ["-m", "seed=1,2"] if sweep else []
+    words = ["backend=simulated", "sizes=[8]", "benchmark=barrier", "timing=quick", *sweep]
     assert main(["--config-dir", "conf", "experiment=mine", *words]) == 2
     _, err = capsys.readouterr()
     assert f"a file sets {key}" in err and len(err.splitlines()) == 1
@@ -204,23 +215,27 @@ LOADING_VARIABLES = [
 ]
 
 
-@pytest.mark.parametrize("name", LOADING_VARIABLES)
+@for_each("name", LOADING_VARIABLES)
+def test_a_variable_that_may_load_code_or_name_a_file_is_for_the_command_line(name: str) -> None:
+    assert why_restricted(f"env.{name}", "x") is not None
+
+
 @pytest.mark.parametrize(
-    ("form", "given"),
+    ("text", "given"),
     [
-        ("env: {{{}: x}}", ()),
-        ("env: {{{}: x}}", ("env={NCCL_ALGO:Ring}",)),
-        ("parts: {{full: ['env.{}=x']}}", ()),
+        ("env: {LD_AUDIT: x}", ()),
+        ("env: {LD_AUDIT: x}", ("env={NCCL_ALGO:Ring}",)),
+        ("parts: {full: ['env.LD_AUDIT=x']}", ()),
     ],
 )
-def test_a_file_sets_no_variable_that_may_load_code_or_name_a_file(
-    name: str, form: str, given: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+def test_a_file_that_sets_such_a_variable_is_refused(
+    text: str, given: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("conf/experiment").mkdir(parents=True)
-    Path("conf/experiment/mine.yaml").write_text(GLOBAL + form.format(name))
+    Path("conf/experiment/mine.yaml").write_text(GLOBAL + text)
     words = ["experiment=mine", "backend=simulated", "sizes=[8]", "plan=true", *given]
     assert main(["--config-dir", "conf", *words]) == 2
-    assert f"file sets env.{name}" in capsys.readouterr().err
+    assert "file sets env.LD_AUDIT" in capsys.readouterr().err
 
 
 def test_a_file_sets_the_values_of_communication_libraries() -> None:

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from composed import FACTS, settings_of
+from composed import FACTS, every_benchmark, settings_of
 from gpu_cases import planned as gpu_planned
 from numpy.random import default_rng
 from two_steps import GATHER, OWN, REDUCE, Steps
 
 from commbench.backends.buffers.memory import slot_bytes
-from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.layout import Layout
@@ -51,10 +50,9 @@ from commbench.results.columns import CASES, RESULTS, SAMPLES, VARIABLES
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
 
-with ConfigComposer() as _composer:
-    # these stand for several cases: tests/unit/replay/test_benchmark.py, test_concurrent.py
-    SEVERAL = ("replay", "concurrent")
-    BENCHMARKS = [name for name in _composer.options("benchmark") if name not in SEVERAL]
+# these stand for several cases: tests/unit/replay/test_benchmark.py, test_concurrent.py
+SEVERAL = ("replay", "concurrent")
+BENCHMARKS = [name for name in every_benchmark() if name not in SEVERAL]
 
 # method.md section 3; n is the number of ranks. Alone in its world no operation uses a bus: see
 # below
