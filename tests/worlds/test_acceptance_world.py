@@ -41,9 +41,9 @@ def test_a_slow_node_fails_alone_and_in_pairs_and_the_others_pass(
     assert "Acceptance of 6 nodes: 5 PASS, 1 FAIL, 0 NOT MEASURED" in run.stdout
     (line,) = re.findall(r"^node2 +FAIL.*$", run.stdout, re.MULTILINE)
     assert line.split() == ["node2", "FAIL", "-", "FAIL", "FAIL", "-", "PASS", "PASS"]
-    assert "node2 fails alone: all_reduce 6x2 1 KiB within the node takes" in run.stdout
+    assert "node2 fails alone: all_reduce" in run.stdout
     assert "Slurm: --exclude=node2" in run.stdout
-    assert "stage rails is left out: simulated uses no network card" in run.stdout
+    assert "stage rails is left out" in run.stdout
     assert main(["report", str(folder_of(run))]) == 0
     assert line in capsys.readouterr().out
 

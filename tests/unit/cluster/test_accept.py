@@ -125,7 +125,7 @@ def test_without_a_baseline_a_violated_guideline_fails_and_a_rate_above_its_limi
     assert accept([str(run)]) == 1
     text = capsys.readouterr().out
     assert re.search(r"^the time does not fall with the size: .* FAIL ", text, re.MULTILINE)
-    assert "broadcast 1x2 8 B: 14.0 GB/s is above the limit of 12.5 GB/s" in text
+    assert "14.0 GB/s is above the limit of 12.5 GB/s" in text
 
 
 # ---------------------------------------------------------------- files

@@ -25,22 +25,6 @@ from commbench.runtime.control import hosted_world
 CONF = ROOT / "conf" / "experiment"
 NAMES = sorted(file.stem for file in CONF.glob("*.yaml"))
 LARGE = {"openbsd_soak", "mvapich_cloud"}  # thousands of cases
-ROWS = {
-    "mlbench_allreduce",
-    "mlbench_p2p",
-    "ec2_streams",
-    "openbsd_pairs",
-    "openbsd_soak",
-    "ec2_enhanced",
-    "exchange_quiz",
-    "mvapich_cloud",
-    "fsdp_step",
-    "tp_dp",
-    "moe_dispatch",
-    "overlap",
-    "guidelines",
-    "acceptance",
-}
 OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
 
 
@@ -68,10 +52,6 @@ def jobs_of(name: str) -> tuple[Job, ...]:
 
 
 # ---------------------------------------------------------------- every file
-
-
-def test_every_row_of_the_design_is_a_file() -> None:
-    assert set(NAMES) == ROWS
 
 
 @pytest.mark.parametrize("name", NAMES)
