@@ -24,12 +24,11 @@ bench: $(VENV)/run ## the main job: gloo and MPI, point to point and all_reduce,
 	$(BIN)/commbench -m backend=gloo,mpi $(BENCH)
 
 test: $(VENV)/test ## the test suite, without what is marked long
-	$(PARALLEL) -m "not long and not serial" --ignore $(REPOSITORY)
-	$(BIN)/python -m pytest -m "not long and serial" $(call FILES_WITH,serial)
+	$(PARALLEL) -m "not long" --ignore $(REPOSITORY)
 
 test-long: $(VENV)/test ## the rest of it: more worlds of each kind, virtual hosts, Slurm, faults, more random examples
 	$(PARALLEL) -m "long and not serial" $(call FILES_WITH,long)
-	$(PARALLEL) -m "not long and not serial" --hypothesis-profile thorough $(PROPERTIES)
+	$(PARALLEL) -m "not long" --hypothesis-profile thorough $(PROPERTIES)
 	$(BIN)/python -m pytest -m "long and serial" $(call FILES_WITH,serial)
 
 check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the repository itself: README, notebooks, manifests
@@ -40,7 +39,7 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the reposito
 	$(BIN)/mypy notebooks/notebook_figures.py
 	$(BIN)/lint-imports
 	$(INSTALL) kubernetes-validate
-	$(PARALLEL) -m "not long and not serial" $(REPOSITORY)
+	$(PARALLEL) -m "not long" $(REPOSITORY)
 
 coverage: $(VENV)/test ## how often the interval holds the truth on this machine, about 10 minutes; rewrites docs/trust.md
 	$(BIN)/python tools/coverage

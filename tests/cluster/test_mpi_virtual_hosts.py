@@ -15,9 +15,8 @@ from virtual_hosts import VirtualHosts
 from commbench.hardware.mpi_library import MpiLibrary, find
 from commbench.runtime.launchers.mpirun import YIELDING
 
-pytestmark = pytest.mark.serial
-LONG = pytest.mark.long
-LIBRARIES = ("openmpi", pytest.param("mpich", marks=LONG))
+pytestmark = [pytest.mark.long, pytest.mark.serial]
+LIBRARIES = ("openmpi", "mpich")
 RATE_MBIT = 200.0
 MESSAGE_BYTES = 256 * 1024
 BUCKET = 0.85  # of a message's time on the line is left, where tbf's bucket was full before it
@@ -93,10 +92,7 @@ def openmpi(hosts: VirtualHosts, library: MpiLibrary, each: int) -> list[str]:
     ]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("library", "count", "each"), [("openmpi", 2, 2), pytest.param("mpich", 4, 1, marks=LONG)]
-)
+@pytest.mark.parametrize(("library", "count", "each"), [("openmpi", 2, 2), ("mpich", 4, 1)])
 def test_each_layout_is_a_subgroup_of_the_world(
     cluster: Callable[..., VirtualHosts],
     world: Callable[..., Any],
@@ -138,7 +134,6 @@ def check_link(case: Any) -> None:
     )  # a busy machine is slow, never fast
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_first_ranks_of_each_node_work_and_the_others_sleep(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any], tmp_path: Path, library: str

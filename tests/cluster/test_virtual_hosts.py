@@ -52,6 +52,7 @@ def test_the_agent_runs_a_shell_line_on_the_other_host(
     assert output_of(first.command(*line)).split() == [second.name, "$HOME"]
 
 
+@pytest.mark.long
 @pytest.mark.serial
 def test_a_link_is_as_fast_as_it_was_asked_to_be(cluster: Callable[..., VirtualHosts]) -> None:
     first, second = cluster(2, rate_mbit=200).hosts

@@ -99,12 +99,10 @@ def test_planted_truth_is_measured(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("timing", "level", "count", "rho"),
-    [
-        ("quick", 0.75, 100, 0.5),
-        pytest.param("default", 0.969, 40, 0.0, marks=pytest.mark.long),
-    ],
+    [("quick", 0.75, 100, 0.5), ("default", 0.969, 40, 0.0)],
 )
 def test_intervals_contain_the_planted_time_as_often_as_their_level_says(
     tmp_path: Path, timing: str, level: float, count: int, rho: float

@@ -249,7 +249,8 @@ def test_the_time_line_of_a_world_without_noise_is_flat(tmp_path: Path) -> None:
         "benchmark=[p2p_bandwidth]",
         "sizes=[1MiB]",
         "timing=soak",
-        "timing.duration_s=0.4",
+        "timing.duration_s=0.05",
+        "timing.interval_s=0.01",
         "writer=[parquet]",
         f"output={tmp_path}",
     )

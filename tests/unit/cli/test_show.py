@@ -353,7 +353,6 @@ def test_a_plan_is_sorted_and_shows_what_varies(
     assert lines[-1].startswith("simulated, timing default: 16 cases, 16 to measure, at most ")
 
 
-@pytest.mark.serial
 def test_a_plan_of_thousands_of_ranks_is_read_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("backend=mpi", "layout=64x64", "pairs=all", "schedule=rounds", "sizes=[8,1MiB]")
     begin_s = time.process_time()

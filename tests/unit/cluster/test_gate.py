@@ -171,6 +171,7 @@ def test_the_losses_that_are_found_are_those_in_the_documentation() -> None:
         assert share == pytest.approx(passed, abs=18)  # three standard deviations
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "noise"), [(3, "normal"), (8, "normal"), (8, "exponential")])
 def test_at_most_one_healthy_suite_in_a_hundred_has_a_case_that_fails(
     count: int, noise: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from loops import for_each
 
 from commbench.cluster.node_outliers import NodeTimes, slow_nodes, spread_limit
@@ -15,6 +16,7 @@ def case_of(log_s: np.ndarray, interval: float = 0.0) -> NodeTimes:
     return NodeTimes("all_reduce", times_s, {n: t * (1 - interval) for n, t in times_s.items()})
 
 
+@pytest.mark.long
 @for_each("nodes", [5, 8, 64])
 def test_at_most_one_in_a_hundred_healthy_clusters_has_a_node_named(nodes: int) -> None:
     random = np.random.default_rng(nodes)

@@ -43,6 +43,7 @@ def test_every_fact_of_this_machine_is_well_formed():
     }
 
 
+@pytest.mark.long
 @pytest.mark.serial
 def test_the_facts_of_a_machine_are_read_in_a_third_of_a_second():
     """The best of three: this machine has other work, too."""
