@@ -2,8 +2,8 @@
 something is wrong.
 
 `python tools/faults WORD ...` plays the combinations that contain all these words, and writes
-nothing. The other sections: `python tools/faults whose` (worlds that somebody else has started) and
-`python tools/faults load [SECONDS]` (many ranks, many cases, a soak, many runs at once).
+nothing. The other section: `python tools/faults load [SECONDS]` (many ranks, many cases, a soak,
+many runs at once).
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from combination import HOSTS, Combination, table
-from document import write_faults, write_load, write_whose
-from load import SOAK_S, Burden, burdens
+from document import write_faults, write_load
+from load import SOAK_S, burdens
 from scene import play
 from sizes import in_order
 from stack import lacking
 from verdict import Verdict, judge
 from virtual_hosts import missing
-from whose import whose
 
 AT_ONCE = 2  # most of their time is spent waiting
 
@@ -69,36 +67,24 @@ def faults(words: list[str]) -> int:
         f"{sum(verdict.lost for verdict in verdicts)} finished cases lost"
     )
     if not words:
-        skipped = [
-            f"{combination} ({reason})"
-            for combination, reason in reasons.items()
-            if reason is not None
-        ]
+        skipped = [f"{entry} ({reason})" for entry, reason in reasons.items() if reason is not None]
         write_faults(verdicts, skipped, seconds)
     return 1 if any(verdict.wrong for verdict in verdicts) else 0
 
 
 def load(soak_s: float) -> int:
-    return _all_borne(burdens(soak_s), write_load)
-
-
-def whose_worlds() -> int:
-    return _all_borne(whose(), write_whose)
-
-
-def _all_borne(played: Iterable[Burden], write: Callable[[list[Burden]], None]) -> int:
-    seen: list[Burden] = []
-    for burden in played:
+    seen = []
+    for burden in burdens(soak_s):
         print(burden, flush=True)
         seen.append(burden)
-    write(seen)
+    write_load(seen)
     return 1 if any(burden.wrong for burden in seen) else 0
 
 
 def main(words: list[str]) -> int:
     if words[:1] == ["load"]:
         return load(float(words[1]) if words[1:] else SOAK_S)
-    return whose_worlds() if words == ["whose"] else faults(words)
+    return faults(words)
 
 
 if __name__ == "__main__":
