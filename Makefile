@@ -59,7 +59,7 @@ side-by-side: $(VENV)/test ## OSU (OPENMPI=DIR, MPICH=DIR: built for each), iper
 faults: $(VENV)/test ## every fault in every world and phase, about a quarter of an hour; rewrites docs/faults.md
 	$(BIN)/python tools/faults
 
-mutations: $(VENV)/test ## changes of one token that `make test` must notice, about six minutes; rewrites docs/testing.md
+mutations: $(VENV)/test ## changes of one token that `make test` must notice, about six minutes
 	$(BIN)/python tools/mutations
 
 # only from make's command line: variables of these names in the environment mean something else

@@ -1,10 +1,9 @@
 """Does the test suite notice? Changes one token of the package at a time and runs the tests that
 should fail.
 
-`python tools/mutations` runs every mutation of mutations.yaml in a copy of the repository, prints
-the test that failed first, and rewrites the table in docs/testing.md. `python tools/mutations WORD`
-runs those whose text contains WORD and writes nothing. Exit status 1 if more than MOST_SURVIVORS
-survive or one does not apply.
+`python tools/mutations` runs every mutation of mutations.yaml in a copy of the repository, and
+prints the test that failed first. `python tools/mutations WORD` runs those whose text contains
+WORD. Exit status 1 if more than MOST_SURVIVORS survive or one does not apply.
 """
 
 from __future__ import annotations
@@ -24,9 +23,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 ROOT = Path(__file__).parents[2]
-TABLE = ROOT / "docs" / "testing.md"
-BEGIN = "<!-- mutations: begin -->"
-END = "<!-- mutations: end -->"
 MOST_SURVIVORS = 2
 AT_ONCE = 2
 TEST_S = 600
@@ -52,7 +48,7 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        return self.problem or (f"`{self.failed}`" if self.failed else "**survived**")
+        return self.problem or (self.failed or "survived")
 
 
 def run(mutation: Mutation) -> Outcome:
@@ -103,26 +99,8 @@ def _tested(mutation: Mutation, copy: Path) -> Outcome:
     return Outcome(mutation, failed[1].removeprefix("tests/"))
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """Markdown, one row per mutation."""
-    rows = [
-        " | ".join(
-            [
-                f"| `{outcome.mutation.file.removeprefix('commbench/')}`",
-                f"`{_cell(outcome.mutation.find)}`",
-                f"`{_cell(outcome.mutation.replace)}`",
-                f"{outcome.text} |",
-            ]
-        )
-        for outcome in outcomes
-    ]
-    killed = sum(outcome.failed is not None for outcome in outcomes)
-    head = ["| file | code | changed to | first failing test |", "|---|---|---|---|"]
-    return "\n".join([f"{killed} of {len(outcomes)} are found by `make test`.", "", *head, *rows])
-
-
-def _cell(code: str) -> str:
-    return " ".join(code.split()).replace("|", "\\|")
+def _one_line(code: str) -> str:
+    return " ".join(code.split())
 
 
 def main(words: Sequence[str]) -> int:
@@ -137,14 +115,11 @@ def main(words: Sequence[str]) -> int:
         for outcome in pool.map(run, chosen):
             outcomes.append(outcome)
             print(
-                f"{outcome.mutation.file}: {_cell(outcome.mutation.find)}: {outcome.text}",
+                f"{outcome.mutation.file}: {_one_line(outcome.mutation.find)}: {outcome.text}",
                 flush=True,
             )
-    if not words:
-        before, _, rest = TABLE.read_text().partition(BEGIN)
-        after = rest.partition(END)[2]
-        TABLE.write_text(f"{before}{BEGIN}\n{table(outcomes)}\n{END}{after}")
     survivors = sum(outcome.failed is None for outcome in outcomes)
+    print(f"{len(outcomes) - survivors} of {len(outcomes)} are found")
     return 1 if survivors > MOST_SURVIVORS or any(outcome.problem for outcome in outcomes) else 0
 
 
