@@ -3,7 +3,7 @@ end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -58,6 +58,7 @@ DEATH_S = 20.0  # 10 s until the heartbeat is missed, and the end of the world
 STOPPED_S = 10.0  # a parent sees the state of its ranks
 SIGNAL_S = 3.0  # 1 s for a library call to return (runtime/signals.py), and the end of mpirun
 FINISHED = 3  # cases before the one that breaks
+KILLED_AND_RESTARTED = (("at the start", 0), ("in a call", 1), ("between cases", 1))
 
 
 @dataclass(frozen=True)
@@ -153,24 +154,87 @@ class Combination:
         return self.fault in quiet or self.phase == "closing"
 
 
-def table() -> Iterator[Combination]:
-    """All combinations, without duplicates."""
-    seen = set()
-    for combination in (
-        *_deaths(),
-        *_hangs(),
-        *_memory(),
-        *_signals(),
-        *_launchers(),
-        *_given(),
-        *_links(),
-        *_starts(),
-        *_folders(),
-        *_output(),
-    ):
-        if combination not in seen:
-            seen.add(combination)
-            yield combination
+def table() -> list[Combination]:
+    """All combinations, each once."""
+    own3 = ("gloo", "openmpi", "own torchrun")
+    call, start, early = "in a call", "at the start", "starting"
+    rows = [
+        *_each("kill", PHASES, (0, 1), ("gloo",), 0, restarted=KILLED_AND_RESTARTED),
+        *_each("kill", (call,), (0,), ("openmpi", "mpich", "tcp"), 0),
+        *_each("kill", (call,), (1,), ("openmpi", "mpich", "tcp", "own torchrun")),
+        *_each("kill", ("opening",), (1,), ("openmpi", "mpich")),
+        *_each("kill", ("between cases",), (0,), ("openmpi", "mpich"), 0),
+        *_each("kill", (call,), (0, 1), GIVEN),
+        Combination("kill", call, 1, "gloo", times=2),
+        Combination("kill", start, 0, "openmpi", times=2),
+        *_each("stop", (call,), (1,), ("gloo", "mpich", "tcp", "own torchrun"), 0),
+        *_each("stop", (call,), (1,), ("openmpi", "torchrun", "mpirun openmpi", "mpirun mpich")),
+        *_each("stop", (call,), (0,), ("gloo", "openmpi", "mpich"), 0),
+        *_each("stop", ("opening", "preparing", "closing"), (1,), ("gloo",), 0),
+        *_each("stop", ("between cases",), (1,), ("gloo",)),
+        *_each("stop", (early,), (1,), own3),
+        *_each("segfault", (call,), (1,), ("gloo", "mpich"), 0),
+        *_each("segfault", (start,), (0,), ("tcp",)),
+        *_each("exit 0", (call,), (1,), ("gloo", "openmpi", "tcp"), 0),
+        *_each("exit 0", (call,), (0,), ("gloo",), 0),
+        *_each("exit 0", ("opening",), (1,), ("mpich",)),
+        *_each("exit 0", (early,), (1,), own3),
+        *_each("exit 1", (call,), (1,), ("mpich",), 0),
+        *_each("exit 1", (call,), (0,), ("gloo",), 0),
+        *_each("exit 1", (start,), (1,), ("openmpi",), 0),
+        *_each("raise", (start,), (1,), ("gloo",)),
+        *_each("raise", ("in a check",), (0,), ("gloo",), 0),
+        *_each("hang", ("closing",), (1,), ("gloo", "openmpi"), 0),
+        *_each("hang", (start,), (1,), ("gloo", "torchrun")),
+        *_each("hang", (start,), (1,), ("openmpi",), 0),
+        *_each("hang", (call,), (0,), ("gloo",), 0),
+        *_each("hang", (call,), (1,), ("openmpi", "tcp"), 0),
+        # a rank that never comes to where the ranks meet
+        *_each("hang", (early,), (0,), ("torchrun",)),
+        *_each("hang", (early,), (1,), ("mpirun openmpi", "mpirun openmpi 4", "mpirun mpich")),
+        *_each("hang", (early,), (1,), ("openmpi",), 0),
+        *_each("hang with GIL", (start,), (1,), ("gloo",), 0),
+        *_each("hang with GIL", (call,), (1,), ("openmpi",), 0),
+        *_each("hang with GIL", (call,), (0,), ("mpich",), 0),
+        *_each("no memory", ("preparing",), (0, 1), ("gloo", "openmpi")),
+        *_each("Ctrl-C", (call,), (0,), OWN),
+        *_each("Ctrl-C", (call,), (1,), ("own torchrun",)),
+        *_each("Ctrl-C", ("in a check",), (1,), ("mpich",)),
+        *_each("SIGTERM", (call,), (0,), OWN),
+        *_each("SIGTERM", (call,), (1,), ("own torchrun",)),
+        *_each("SIGTERM", (start,), (0,), ("gloo",)),
+        *_each("SIGINT", (call,), (0,), ("gloo",)),
+        *_each("SIGHUP", (call,), (0,), own3),
+        *_each(CTRL_S, (start,), (0,), ("gloo", "openmpi")),
+        *_each("launcher SIGKILL", (call,), (0,), own3),
+        *_each("launcher SIGTERM", (call,), (0,), own3, 0),
+        *_each("launcher SIGSTOP", (call,), (0,), own3, 0),
+        *_each("parent SIGKILL", (call,), (0,), ("gloo", "openmpi", "mpich")),
+        *_each("parent SIGSTOP", (call,), (0,), ("gloo",)),
+        *_each(FULL_SHM, (early,), (0,), ("mpich",)),
+        *_each("link down", (call,), (1,), HOSTS),
+        *_each(RENAMED, (start,), (0,), ("gloo", "openmpi")),
+        *(
+            combination
+            for fault in OUTPUT
+            for combination in _each(fault, (start,), (0,), ("gloo", "openmpi", "torchrun"))
+        ),
+    ]
+    return list(dict.fromkeys(rows))
+
+
+def _each(
+    fault: str,
+    phases: Iterable[str],
+    ranks: Iterable[int],
+    worlds: Iterable[str],
+    restarts: int = 2,
+    restarted: Container[tuple[str, int]] = (),
+) -> Iterator[Combination]:
+    """The fault in each phase, on each rank, in each world. `restarted` have two restarts."""
+    for phase, rank, world in product(phases, ranks, worlds):
+        allowed = 2 if (phase, rank) in restarted else restarts
+        yield Combination(fault, phase, rank, world, restarts=allowed)
 
 
 def quick() -> list[Combination]:
@@ -183,119 +247,3 @@ def quick() -> list[Combination]:
         Combination("no memory", "preparing", 1, "openmpi"),
         Combination("kill", "in a call", 1, "torchrun"),
     ]
-
-
-def _deaths() -> Iterator[Combination]:
-    for phase, rank in product(PHASES, (0, 1)):
-        restarted = (phase, rank) in (("at the start", 0), ("in a call", 1), ("between cases", 1))
-        yield Combination("kill", phase, rank, "gloo", restarts=2 if restarted else 0)
-    for world in ("openmpi", "mpich", "tcp"):
-        yield Combination("kill", "in a call", 0, world, restarts=0)
-        yield Combination("kill", "in a call", 1, world)
-    for world in ("openmpi", "mpich"):
-        yield Combination("kill", "opening", 1, world)
-        yield Combination("kill", "between cases", 0, world, restarts=0)
-    for world in OWN:
-        yield Combination("stop", "in a call", 1, world, restarts=2 if world == "openmpi" else 0)
-    for fault, worlds in (
-        ("segfault", ("gloo", "mpich")),
-        ("exit 0", ("gloo", "openmpi", "tcp")),
-        ("exit 1", ("mpich",)),
-    ):
-        for world in worlds:
-            yield Combination(fault, "in a call", 1, world, restarts=0)
-    for fault in ("stop", "exit 0", "exit 1"):
-        yield Combination(fault, "in a call", 0, "gloo", restarts=0)
-    for phase in ("opening", "preparing", "closing"):
-        yield Combination("stop", phase, 1, "gloo", restarts=0)
-    yield Combination("stop", "between cases", 1, "gloo")
-    yield Combination("stop", "in a call", 0, "openmpi", restarts=0)
-    yield Combination("stop", "in a call", 0, "mpich", restarts=0)
-    yield Combination("segfault", "at the start", 0, "tcp")
-    yield Combination("exit 1", "at the start", 1, "openmpi", restarts=0)
-    yield Combination("exit 0", "opening", 1, "mpich")
-    yield Combination("kill", "in a call", 1, "gloo", times=2)
-    yield Combination("kill", "at the start", 0, "openmpi", times=2)
-
-
-def _hangs() -> Iterator[Combination]:
-    for world in ("gloo", "openmpi"):
-        yield Combination("hang", "closing", 1, world, restarts=0)
-    yield Combination("hang", "at the start", 1, "gloo")
-    yield Combination("hang", "at the start", 1, "openmpi", restarts=0)
-    yield Combination("hang", "in a call", 0, "gloo", restarts=0)
-    yield Combination("hang", "in a call", 1, "openmpi", restarts=0)
-    yield Combination("hang", "in a call", 1, "tcp", restarts=0)
-    yield Combination("hang with GIL", "at the start", 1, "gloo", restarts=0)
-    yield Combination("hang with GIL", "in a call", 1, "openmpi", restarts=0)
-    yield Combination("hang with GIL", "in a call", 0, "mpich", restarts=0)
-    yield Combination("raise", "at the start", 1, "gloo")
-    yield Combination("raise", "in a check", 0, "gloo", restarts=0)
-
-
-def _memory() -> Iterator[Combination]:
-    for world, rank in product(("gloo", "openmpi"), (0, 1)):
-        yield Combination("no memory", "preparing", rank, world)
-
-
-def _signals() -> Iterator[Combination]:
-    for fault, world in product(("Ctrl-C", "SIGTERM"), OWN):
-        yield Combination(fault, "in a call", 0, world)
-    yield Combination("SIGINT", "in a call", 0, "gloo")
-    for world in ("gloo", "openmpi"):
-        yield Combination("SIGHUP", "in a call", 0, world)
-    yield Combination("SIGTERM", "at the start", 0, "gloo")
-    yield Combination("Ctrl-C", "in a check", 1, "mpich")
-
-
-def _launchers() -> Iterator[Combination]:
-    """Faults of the processes between the terminal and the ranks, and of what ranks do before they
-    meet."""
-    for fault, world in product(LAUNCHER, ("gloo", "openmpi", "own torchrun")):
-        yield Combination(
-            fault, "in a call", 0, world, restarts=2 if fault == "launcher SIGKILL" else 0
-        )
-    for world in ("gloo", "openmpi", "mpich"):
-        yield Combination("parent SIGKILL", "in a call", 0, world)
-    yield Combination("parent SIGSTOP", "in a call", 0, "gloo")
-    for fault, world in product(("Ctrl-C", "SIGTERM", "kill"), ("own torchrun",)):
-        yield Combination(fault, "in a call", 1, world)
-    yield Combination("SIGHUP", "in a call", 0, "own torchrun")
-    for world in ("gloo", "openmpi", "own torchrun"):
-        yield Combination("stop", "starting", 1, world)
-        yield Combination("exit 0", "starting", 1, world)
-    yield Combination(FULL_SHM, "starting", 0, "mpich")
-
-
-def _given() -> Iterator[Combination]:
-    for world, rank in product(GIVEN, (0, 1)):
-        yield Combination("kill", "in a call", rank, world)
-    for world in ("torchrun", "mpirun openmpi", "mpirun mpich"):
-        yield Combination("stop", "in a call", 1, world)
-    yield Combination("hang", "at the start", 1, "torchrun")
-
-
-def _starts() -> Iterator[Combination]:
-    """A rank that never comes to where the ranks meet."""
-    yield Combination("hang", "starting", 0, "torchrun")
-    for world in ("mpirun openmpi", "mpirun openmpi 4", "mpirun mpich"):
-        yield Combination("hang", "starting", 1, world)
-    yield Combination("hang", "starting", 1, "openmpi", restarts=0)
-
-
-def _links() -> Iterator[Combination]:
-    for world in HOSTS:
-        yield Combination("link down", "in a call", 1, world)
-
-
-def _folders() -> Iterator[Combination]:
-    for world in ("gloo", "openmpi"):
-        yield Combination(RENAMED, "at the start", 0, world)
-
-
-def _output() -> Iterator[Combination]:
-    """Text that can't be written, that nobody reads, or that a stopped terminal does not take."""
-    for fault, world in product(OUTPUT, ("gloo", "openmpi", "torchrun")):
-        yield Combination(fault, "at the start", 0, world)
-    for world in ("gloo", "openmpi"):
-        yield Combination(CTRL_S, "at the start", 0, world)
