@@ -28,18 +28,12 @@ from commbench.core.program import (
     WaitAll,
 )
 from commbench.core.variables import Cache, Case, Device, Splits
-from commbench.replay.named_workload import recorded_name, source_of
-from commbench.replay.scaling import (
-    ScaledWorkload,
-    alone_text,
-    first_alike,
-    operation_number,
-    scaled,
-)
-from commbench.replay.workload import WorkloadCall, runs_beside_next
 
 from .memory import RankMemory, rank_memory
+from .named_workload import alone_text, operation_number, recorded_name, source_of
 from .parts import Part
+from .scaling import ScaledWorkload, scaled
+from .workload import WorkloadCall, first_alike, runs_beside_next
 
 LATE = re.compile(r"(?P<rank>\d{1,7}):(?P<number>\d{1,9})(?P<unit>us|ms)")
 MATRIX_SIZE = 128  # of the computation in a gap: three of them stay in a core's cache
@@ -136,7 +130,7 @@ class Replay(Benchmark):
             sum(count * parts[number].moved_bytes(rank) for number, count in counts.items())
             for rank, counts in self._scaled(case, size).call_counts.items()
         )
-        steps = source_of(self.workload, size).workload.steps
+        steps = self._scaled(case, size).whole.steps
         return Shape(steps, busiest_bytes, "max_over_ranks", "step of the job", steps == 1)
 
     def bus_factor(self, case: Case, size: int) -> float | None:

@@ -3,56 +3,12 @@ is named only if its interval lies above zero."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from commbench.core.states import Row, case_status
-from commbench.core.units import format_seconds
-from commbench.core.variables import Splits
-from commbench.replay.scaling import (
-    ScaledWorkload,
-    first_alike,
-    operation_number,
-    scaled,
-)
-from commbench.replay.workload import Workload
-
-WORKLOAD_FILE = "job.json"  # beside the runs of `commbench replay --on`
-# rows of one answer
-ANSWERED = ("backend", "library", "layout", "engine", "device", "hosts", "splits")
-
-
-@dataclass(frozen=True)
-class Seconds:
-    """A time, or a difference of times, of one step, with its interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __add__(self, other: Seconds) -> Seconds:
-        return Seconds(self.value + other.value, self.low + other.low, self.high + other.high)
-
-    def __sub__(self, other: Seconds) -> Seconds:
-        """The interval holds the difference wherever both times are in theirs."""
-        return Seconds(self.value - other.value, self.low - other.high, self.high - other.low)
-
-    def times(self, factor: float) -> Seconds:
-        return Seconds(self.value * factor, self.low * factor, self.high * factor)
-
-    def __str__(self) -> str:
-        if not math.isfinite(self.high - self.low):
-            return f"{_signed(self.value)} (no interval)"
-        value, low, high = map(_signed, (self.value, self.low, self.high))
-        return f"{value} ({low} .. {high})"
-
-
-def _signed(seconds: float) -> str:
-    return f"-{format_seconds(-seconds)}" if seconds < 0 else format_seconds(seconds)
-
-
-ZERO = Seconds(0.0, 0.0, 0.0)
+from .analysis import LEAST_WAITING_NS, late_ranks
+from .replay_times import ReplayTimes, Seconds
+from .training_job import TrainingJob
 
 
 @dataclass(frozen=True)
@@ -62,6 +18,21 @@ class Waiting:
 
     seconds: Seconds
     last_rank: str
+
+
+def waiting_of(job: TrainingJob) -> Waiting | None:
+    """Of a step, the mean over the ranks; None where it is not known. The ends of an operation on
+    different ranks are up to LEAST_WAITING_NS apart, which is its error."""
+    late = late_ranks(job)
+    if not job.collectives or any(collective.is_bound for collective in job.collectives):
+        return None
+    waits = [wait for collective in job.collectives for wait in collective.waiting_ns.values()]
+    steps = max(job.steps, 1)
+    waiting_s = sum(waits) / len(job.ranks) / steps / 1e9
+    error_s = len(waits) * LEAST_WAITING_NS / len(job.ranks) / steps / 1e9
+    seconds = Seconds(waiting_s, waiting_s - error_s, waiting_s + error_s)
+    last_rank = f"rank {late[0].rank}" if late else "none of them"
+    return Waiting(seconds, last_rank)
 
 
 @dataclass(frozen=True)
@@ -89,89 +60,8 @@ class Cause:
         return f"{self.name}: inconclusive, {self.loss} a step"
 
 
-@dataclass(frozen=True)
-class ReplayTimes:
-    """Measured times of one workload in one layout on one backend. `sequence`: by Case.gaps;
-    `late`: with a late rank, by Case.late and Case.gaps; `alone`: by the number of the operation;
-    `limit`: likewise, where the limit of its link is known. `calls`: how often each operation runs
-    in a step on each rank."""
-
-    sequence: Mapping[str, Seconds]
-    late: Mapping[tuple[str, str], Seconds]
-    alone: Mapping[int, Seconds]
-    limit: Mapping[int, Seconds]
-    calls: Mapping[int, Mapping[int, float]]
-
-    @property
-    def alone_sum(self) -> Seconds | None:
-        """All operations of a step one after another, of the rank for which that takes longest;
-        None if one was not measured."""
-        return self._busiest(self.alone)
-
-    @property
-    def limit_sum(self) -> Seconds | None:
-        return self._busiest(self.limit)
-
-    def _busiest(self, times: Mapping[int, Seconds]) -> Seconds | None:
-        needed = {number for counts in self.calls.values() for number in counts}
-        if not needed <= set(times):
-            return None
-        sums = [
-            sum((times[number].times(count) for number, count in counts.items()), ZERO)
-            for counts in self.calls.values()
-        ]
-        return max(sums, key=lambda total: total.value, default=None)
-
-
-def replay_times(
-    rows: Iterable[Row], workload: Workload, ranks: int, splits: Splits | None = None
-) -> ReplayTimes:
-    """Of the rows of one workload in one layout on one backend, with Case.splits; an operation that
-    was not measured alone has the time of the one that is like it."""
-    sequence = {}
-    late = {}
-    measured: dict[int, Row] = {}
-    for row in rows:
-        number = operation_number(row["workload"])
-        if number is not None:
-            measured[number] = row
-        elif (seconds := measured_seconds(row)) is not None:
-            gaps = row["gaps"] or "none"
-            if row["late"] is None:
-                sequence[gaps] = seconds
-            else:
-                late[row["late"], gaps] = seconds
-    alone = {}
-    limit = {}
-    for number, first in first_alike(workload).items():
-        seconds = measured_seconds(measured[first]) if first in measured else None
-        if seconds is None:
-            continue
-        alone[number] = seconds
-        efficiency = measured[first]["efficiency"]
-        if efficiency is not None:
-            limit[number] = seconds.times(min(float(efficiency), 1.0))
-    calls = {
-        rank: {number: count / workload.steps for number, count in counts.items()}
-        for rank, counts in scaled(workload, ranks, splits).call_counts.items()
-    }
-    return ReplayTimes(sequence, late, alone, limit, calls)
-
-
-def measured_seconds(row: Row) -> Seconds | None:
-    """The median of a row with its interval; None if it has no such numbers."""
-    if case_status(row) != "ok" or row["median_s"] is None:
-        return None
-    median_s = float(row["median_s"])
-    low_s = row["ci_low_s"]
-    high_s = row["ci_high_s"]
-    if low_s is None or high_s is None:
-        return Seconds(median_s, 0.0, float("inf"))
-    return Seconds(median_s, float(low_s), float(high_s))
-
-
-def causes(times: ReplayTimes, waiting: Waiting | None, job_s: float | None) -> list[Cause]:
-    """`waiting` and `job_s` (the time without waiting) are those of a step of the traced job."""
+def causes(times: ReplayTimes, waiting: Waiting | None = None) -> list[Cause]:
+    """`waiting` is that of a step of the traced job."""
     plain = times.sequence.get("none")
     return [
         _waiting(waiting),
@@ -179,7 +69,7 @@ def causes(times: ReplayTimes, waiting: Waiting | None, job_s: float | None) -> 
         _interference(times.sequence),
         _contention(plain, times.alone_sum),
         _link(times),
-        _rest(plain, job_s),
+        _rest(plain, times.part.job_s),
     ]
 
 
@@ -255,38 +145,3 @@ def _rest(plain: Seconds | None, job_s: float | None) -> Cause:
         "the job's own times or the sequence are not known",
         "the replay takes longer than the job's operations: these are other machines",
     )
-
-
-def sequence_text(times: ReplayTimes) -> str:
-    plain = times.sequence.get("none")
-    alone = times.alone_sum
-    step = "the step was not measured" if plain is None else f"a step takes {plain}"
-    return step if alone is None else f"{step}, its operations one after another {alone}"
-
-
-def part_texts(
-    part: ScaledWorkload, ranks: int, job_ranks: int, splits: Splits | None
-) -> Iterator[str]:
-    """Which ranks of the job are replayed, what of them is not, and what is not as it was."""
-    if ranks < job_ranks or part.dropped:
-        reasons = "; ".join(part.dropped)
-        dropped = f", {part.dropped_share:.0%} of their bytes dropped: {reasons}"
-        yield f"{ranks} of the job's {job_ranks} ranks{dropped if part.dropped else ''}"
-    if part.changed_bytes:
-        yield (
-            f"splits={splits}: the counts of all_to_all_v, of {part.changed_share:.0%} of their"
-            " bytes, are not the job's"
-        )
-
-
-def job_seconds(workload: Workload) -> float | None:
-    """The time of a step's operations in the job, without waiting, of the rank with most; None
-    where one is not known or only an upper bound."""
-    known = [each.job_s is not None and not each.is_bound for each in workload.operations]
-    if not all(known):
-        return None
-    totals = [
-        sum(workload.operations[call.operation].job_s or 0.0 for call in order.calls)
-        for order in workload.orders
-    ]
-    return max(totals, default=0.0) / workload.steps

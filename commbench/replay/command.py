@@ -125,7 +125,7 @@ def workload_here(words: Sequence[str]) -> Workload | None:
 
 def _measured_on(workload: Workload, job: TrainingJob | None, overrides: str) -> int:
     """See measured_here; imports Hydra and pandas, which reading traces does not need."""
-    from .answer import measured_here
+    from .measurement import measured_here
 
     return measured_here(workload, job, overrides)
 

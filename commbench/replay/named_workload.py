@@ -4,6 +4,7 @@ a file."""
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,10 +14,13 @@ from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.foreign import bounded_reading, whole_file
 
 from .generators import GENERATORS, generate
-from .workload import Workload
+from .workload import Workload, WorkloadOperation
 from .workload_file import parse_workload
 
 DIGEST_LETTERS = 12
+WORKLOAD_FILE = "job.json"  # beside the runs of `commbench replay --on`
+# Case.workload of an operation that is measured alone
+ALONE = re.compile(r"(?P<workload>.+) #(?P<operation>\d+) \w+", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,23 @@ def workload_named(name: str, size: int, files: Iterable[Path]) -> Workload | No
         if source.text == name:
             return source.workload
     return None
+
+
+def alone_text(workload: str, number: int, operation: WorkloadOperation) -> str:
+    """Case.workload of one operation: `workload` is the name of all of them."""
+    return f"{workload} #{number} {operation.operation}"
+
+
+def operation_number(text: str | None) -> int | None:
+    """Of the operation that a Case.workload names; None for the sequence of all."""
+    match = ALONE.fullmatch(text or "")
+    return None if match is None else int(match["operation"])
+
+
+def sequence_name(text: str) -> str:
+    """Of the workload that a Case.workload is of, alone or not."""
+    match = ALONE.fullmatch(text)
+    return text if match is None else match["workload"]
 
 
 def _is_generator(text: str) -> bool:

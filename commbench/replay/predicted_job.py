@@ -18,8 +18,8 @@ from commbench.core.variables import TABLE
 from commbench.replay.workload import SEND_RECV, Workload, WorkloadOperation
 from commbench.results.columns import grouped
 
-from .causes import ZERO, Seconds
 from .predicted_times import time_of
+from .replay_times import ZERO, Seconds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commbench.core.terminal import Terminal
-from commbench.replay.section import OPERATION_HEADS, replay_views
+from commbench.replay.answer import OPERATION_HEADS
+from commbench.replay.section import replay_views
 from commbench.report.page import first_rows
 from commbench.report.summary import Results
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,8 +13,6 @@ from commbench.core.variables import Splits
 from .operations import ITEM_BYTES, ROOTED
 from .workload import SEND_RECV, RankOrder, Workload, WorkloadCall, WorkloadOperation
 
-# Case.workload of an operation that is measured alone
-ALONE = re.compile(r"(?P<workload>.+) #(?P<operation>\d+) \w+", re.DOTALL)
 UNEVEN_SPLITS = "all_to_all_v whose counts are not known"
 UNEVEN_BLOCKS = "blocks of different sizes in an operation without counts"
 CUT_GROUP = "all_to_all_v in a group that was cut: its counts are of other ranks"
@@ -24,11 +21,14 @@ CUT_PEERS = "ranks of the group or of the message are not replayed"
 
 @dataclass(frozen=True)
 class ScaledWorkload:
-    """The first ranks of a workload. `operations` have their numbers in the file; their `group` is
-    an index of `groups`. `reasons`: why the others are not replayed, by number; `dropped`: reason
-    -> bytes of their calls, over `all_bytes`. `changed_bytes`: of calls whose counts are not the
-    job's."""
+    """The first `ranks` ranks of the workload `whole`. `operations` have their numbers in the file;
+    their `group` is an index of `groups`. `reasons`: why the others are not replayed, by number;
+    `dropped`: reason -> bytes of their calls, over `all_bytes`. `changed_bytes`: of calls whose
+    counts are not the job's."""
 
+    whole: Workload
+    ranks: int
+    splits: Splits | None
     groups: tuple[tuple[int, ...], ...]
     operations: Mapping[int, WorkloadOperation]
     orders: tuple[RankOrder, ...]
@@ -49,6 +49,18 @@ class ScaledWorkload:
             rank: Counter(call.operation for call in calls) for rank, calls in self.calls.items()
         }
 
+    @cached_property
+    def step_calls(self) -> list[dict[int, float]]:
+        """How often each operation runs in a step, in each of the orders."""
+        counted = [Counter(call.operation for call in order.calls) for order in self.orders]
+        steps = self.whole.steps
+        return [{number: count / steps for number, count in each.items()} for each in counted]
+
+    @property
+    def job_s(self) -> float | None:
+        """The job's own time of a step's operations; None where it had other ranks."""
+        return self.whole.job_s if self.ranks == self.whole.ranks else None
+
     @property
     def dropped_share(self) -> float:
         """Of the bytes that the replayed ranks send in the job."""
@@ -59,35 +71,18 @@ class ScaledWorkload:
         """Likewise."""
         return self.changed_bytes / self.all_bytes if self.all_bytes else 0.0
 
-
-def alone_text(workload: str, number: int, operation: WorkloadOperation) -> str:
-    """Case.workload of one operation: `workload` is the name of all of them."""
-    return f"{workload} #{number} {operation.operation}"
-
-
-def operation_number(text: str | None) -> int | None:
-    """Of the operation that a Case.workload names; None for the sequence of all."""
-    match = ALONE.fullmatch(text or "")
-    return None if match is None else int(match["operation"])
-
-
-def sequence_name(text: str) -> str:
-    """Of the workload that a Case.workload is of, alone or not."""
-    match = ALONE.fullmatch(text)
-    return text if match is None else match["workload"]
-
-
-def first_alike(workload: Workload) -> dict[int, int]:
-    """For each operation the number of the first that is like it: with the same bytes and type, in
-    a group whose ranks lie alike. That one is measured alone for all of them."""
-    first: dict[tuple[object, ...], int] = {}
-    alike = {}
-    for number, operation in enumerate(workload.operations):
-        group = workload.groups[operation.group]
-        distances = tuple(rank - group[0] for rank in group)
-        kind = replace(operation, group=0, job_s=None, is_bound=False)
-        alike[number] = first.setdefault((kind, distances), number)
-    return alike
+    def sentences(self) -> Iterator[str]:
+        """Which ranks of the job are replayed, what of them is not, and what is not as it was."""
+        if self.ranks < self.whole.ranks or self.dropped:
+            reasons = "; ".join(self.dropped)
+            dropped = f", {self.dropped_share:.0%} of their bytes dropped: {reasons}"
+            ranks = f"{self.ranks} of the job's {self.whole.ranks} ranks"
+            yield f"{ranks}{dropped if self.dropped else ''}"
+        if self.changed_bytes:
+            yield (
+                f"splits={self.splits}: the counts of all_to_all_v, of {self.changed_share:.0%} of"
+                " their bytes, are not the job's"
+            )
 
 
 def scaled(workload: Workload, ranks: int, splits: Splits | None = None) -> ScaledWorkload:
@@ -123,7 +118,16 @@ def scaled(workload: Workload, ranks: int, splits: Splits | None = None) -> Scal
                 changed_bytes += call_bytes
         orders.append(RankOrder(own_ranks, _kept_calls(order.calls, operations)))
     return ScaledWorkload(
-        tuple(members), operations, tuple(orders), reasons, dict(dropped), all_bytes, changed_bytes
+        whole=workload,
+        ranks=ranks,
+        splits=splits,
+        groups=tuple(members),
+        operations=operations,
+        orders=tuple(orders),
+        reasons=reasons,
+        dropped=dict(dropped),
+        all_bytes=all_bytes,
+        changed_bytes=changed_bytes,
     )
 
 

@@ -4,18 +4,14 @@ causes of their time."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from markupsafe import Markup
 
 from commbench.core.layout import Layout
 from commbench.core.states import Row
-from commbench.core.units import about_bytes, format_factor, format_ranges, format_seconds
-from commbench.replay.named_workload import workload_named
-from commbench.replay.scaling import ScaledWorkload, first_alike, scaled, sequence_name
-from commbench.replay.schedule import ScheduledOperation, schedule
-from commbench.replay.workload import Workload
+from commbench.core.units import about_bytes, format_seconds
 from commbench.report.figures import Colours, seconds_text
 from commbench.report.page_parts import Picture
 from commbench.report.summary import Results
@@ -24,16 +20,11 @@ from commbench.results.columns import grouped
 from commbench.results.load import row_dicts
 from commbench.results.run_folder import mapping_or_empty
 
-from .causes import (
-    ANSWERED,
-    WORKLOAD_FILE,
-    ReplayTimes,
-    causes,
-    job_seconds,
-    part_texts,
-    replay_times,
-    sequence_text,
-)
+from .answer import ANSWERED, answer_of, group_name
+from .named_workload import WORKLOAD_FILE, sequence_name, workload_named
+from .replay_times import ReplayTimes
+from .scaling import ScaledWorkload
+from .schedule import ScheduledOperation, schedule
 
 REPLAY = "replay"
 MOST_DRAWN = 400
@@ -42,15 +33,6 @@ LANE_STEP = 30.0  # SVG units
 AXES_HEIGHT = 64.0
 LABELS_WIDTH = 96.0
 LEAST_WIDTH = 1 / 800  # of a bar, as a share of the time line: one without time can be seen
-OPERATION_HEADS = (
-    "operation",
-    "group",
-    "calls a step",
-    "bytes",
-    "in the job",
-    "alone, here",
-    "here / job",
-)
 
 
 @dataclass(frozen=True)
@@ -91,62 +73,23 @@ def _workload_files(results: Results) -> Iterator[Path]:
 def _view(name: str, rows: Sequence[Row], files: Sequence[Path]) -> ReplayView:
     first = rows[0]
     title = f"{name}, {first['backend']}, layout {first['layout']}"
-    ranks = Layout.parse(first["layout"]).size
-    workload = workload_named(name, ranks, files)
+    workload = workload_named(name, Layout.parse(first["layout"]).size, files)
     if workload is None:
         note = "Neither time line nor causes: the workload file is not where the run has read it"
         return ReplayView(title, (), (), (), note)
-    splits = first.get("splits")
-    times = replay_times(rows, workload, ranks, splits)
-    part = scaled(workload, ranks, splits)
-    job_s = job_seconds(workload) if ranks == workload.ranks else None
-    sentences = [
-        sequence_text(times),
-        *part_texts(part, ranks, workload.ranks, splits),
-        # waiting is known from traces only
-        *(str(cause) for cause in causes(times, None, job_s) if cause.name != "waiting"),
-    ]
-    cells = _operation_cells(workload, part, times)
-    return ReplayView(title, sentences, cells, list(_pictures(title, workload, part, times)))
+    answer = answer_of(rows, workload)
+    # waiting is known from traces only
+    answer = replace(answer, causes=[each for each in answer.causes if each.name != "waiting"])
+    pictures = list(_pictures(title, answer.times))
+    return ReplayView(title, list(answer.sentences()), list(answer.operation_cells()), pictures)
 
 
-def _operation_cells(
-    workload: Workload, part: ScaledWorkload, times: ReplayTimes
-) -> list[tuple[str, ...]]:
-    """A row for each kind of operation; alike ones are one."""
-    alike = first_alike(workload)
-    calls = {
-        number: max(float(of_rank.get(number, 0)) for of_rank in times.calls.values())
-        for number in part.operations
-    }
-    rows: list[tuple[str, ...]] = []
-    for number, operation in part.operations.items():
-        if alike[number] != number:
-            continue
-        here = times.alone.get(number)
-        job_s = operation.job_s
-        bound = "<= " if operation.is_bound else ""
-        rows.append(
-            (
-                f"{operation.operation} {operation.dtype or ''}".strip(),
-                _group_name(part.groups[operation.group]),
-                f"{calls[number]:g}",
-                about_bytes(max(*operation.input_bytes, *operation.output_bytes)),
-                "-" if job_s is None else f"{bound}{format_seconds(job_s)}",
-                "-" if here is None else str(here),
-                "-" if job_s is None or here is None else format_factor(here.value / job_s),
-            )
-        )
-    return rows
-
-
-def _pictures(
-    title: str, workload: Workload, part: ScaledWorkload, times: ReplayTimes
-) -> Iterator[Picture]:
+def _pictures(title: str, times: ReplayTimes) -> Iterator[Picture]:
     """In the job, and with the times of the operations alone here."""
+    part = times.part
     in_job = {
         number: operation.job_s
-        for number, operation in enumerate(workload.operations)
+        for number, operation in enumerate(part.whole.operations)
         if operation.job_s is not None
     }
     here = {number: seconds.value for number, seconds in times.alone.items()}
@@ -172,12 +115,12 @@ def time_line(
     names = list(dict.fromkeys(part.operations[run.number].operation for run in runs))
     colours = Colours(names)
     for lane, (ranks, of_lane) in enumerate(lanes):
-        chart.text(0.0, lane, _group_name(ranks), offset=-8.0, anchor="right")
+        chart.text(0.0, lane, group_name(ranks), offset=-8.0, anchor="right")
         for run, level, levels in _levels(of_lane):
             operation = part.operations[run.number]
-            size_text = about_bytes(max(*operation.input_bytes, *operation.output_bytes))
+            size_text = about_bytes(operation.largest_bytes)
             tip = (
-                f"{operation.operation} of {size_text}, {_group_name(ranks)}:"
+                f"{operation.operation} of {size_text}, {group_name(ranks)}:"
                 f" {format_seconds(run.duration_s)} at {format_seconds(run.begin_s)}"
             )
             chart.bar(
@@ -206,7 +149,3 @@ def _levels(runs: Sequence[ScheduledOperation]) -> Iterator[tuple[ScheduledOpera
         placed.append((run, level))
     for run, level in placed:
         yield run, level, len(ends_s)
-
-
-def _group_name(ranks: Sequence[int]) -> str:
-    return f"ranks {format_ranges(ranks)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .operations import OPERATIONS, POINT_TO_POINT
 
@@ -39,6 +39,11 @@ class WorkloadOperation:
     job_s: float | None = None
     is_bound: bool = False
 
+    @property
+    def largest_bytes(self) -> int:
+        """Of a rank's larger buffer, which is what its benchmark calls the size of a message."""
+        return max(*self.input_bytes, *self.output_bytes)
+
 
 @dataclass(frozen=True)
 class WorkloadCall:
@@ -72,7 +77,32 @@ class Workload:
     step_s: float | None = None
     unknown: tuple[str, ...] = ()
 
+    @property
+    def job_s(self) -> float | None:
+        """The time of a step's operations in the job, without waiting, of the rank with most; None
+        where one is not known or only an upper bound."""
+        if any(each.job_s is None or each.is_bound for each in self.operations):
+            return None
+        totals = [
+            sum(self.operations[call.operation].job_s or 0.0 for call in order.calls)
+            for order in self.orders
+        ]
+        return max(totals, default=0.0) / self.steps
+
 
 def runs_beside_next(calls: Sequence[WorkloadCall], place: int) -> bool:
     """Whether the next call begins before this one has ended."""
     return place + 1 < len(calls) and calls[place + 1].concurrent > 0
+
+
+def first_alike(workload: Workload) -> dict[int, int]:
+    """For each operation the number of the first that is like it: with the same bytes and type, in
+    a group whose ranks lie alike. That one is measured alone for all of them."""
+    first: dict[tuple[object, ...], int] = {}
+    alike = {}
+    for number, operation in enumerate(workload.operations):
+        group = workload.groups[operation.group]
+        distances = tuple(rank - group[0] for rank in group)
+        kind = replace(operation, group=0, job_s=None, is_bound=False)
+        alike[number] = first.setdefault((kind, distances), number)
+    return alike

@@ -10,7 +10,9 @@ import pytest
 from test_truth import torchrun
 from virtual_hosts import VirtualHosts
 
-from commbench.replay.causes import causes, replay_times
+from commbench.replay.causes import causes
+from commbench.replay.replay_times import replay_times
+from commbench.replay.scaling import scaled
 from commbench.replay.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
 from commbench.replay.workload_file import workload_text
 from commbench.results.load import read_rows, row_dicts
@@ -35,7 +37,8 @@ def test_a_slow_link_is_named_with_what_it_costs(
         world, hosts, 1, "backend=gloo", "benchmark=replay", f"workload={path}",
         "timing=quick", "bind=none",
     )  # fmt: skip
-    found = causes(replay_times(row_dicts(read_rows([run.output])), workload, 2), None, None)
+    rows = row_dicts(read_rows([run.output]))
+    found = causes(replay_times(rows, scaled(workload, 2)))
     print(*found, sep="\n")
     (link,) = [cause for cause in found if cause.is_named]
     assert link.name == "link" and link.loss is not None

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from commbench.replay.causes import Cause, ReplayTimes, causes, replay_times
+from commbench.replay.causes import Cause, causes
+from commbench.replay.replay_times import ReplayTimes, replay_times
+from commbench.replay.scaling import scaled
 from commbench.replay.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
 from commbench.replay.workload_file import workload_text
 from commbench.results.load import read_rows, row_dicts
@@ -36,7 +38,7 @@ def job(
 def replayed(
     world: Callable[..., Any], tmp_path: Path, workload: Workload, *words: str
 ) -> dict[str, Cause]:
-    found = causes(measured(world, tmp_path, workload, *words), None, None)
+    found = causes(measured(world, tmp_path, workload, *words))
     print(*found, sep="\n")
     return {cause.name: cause for cause in found}
 
@@ -51,7 +53,8 @@ def measured(
         f"workload={path}", "timing=quick", *words,
     )  # fmt: skip
     print(run.stdout)
-    return replay_times(row_dicts(read_rows([run.output])), workload, workload.ranks)
+    rows = row_dicts(read_rows([run.output]))
+    return replay_times(rows, scaled(workload, workload.ranks))
 
 
 def named(found: dict[str, Cause]) -> set[str]:

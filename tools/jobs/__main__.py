@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from commbench.replay.causes import Seconds, job_seconds, replay_times
 from commbench.replay.readers.registry import read_traces
+from commbench.replay.replay_times import Seconds, replay_times
+from commbench.replay.scaling import scaled
 from commbench.replay.training_job import training_job
 from commbench.replay.workload_file import parse_workload, workload_of
 from commbench.results.load import read_rows, row_dicts
@@ -125,9 +126,9 @@ def replayed(job: str, ranks: int, folder: Path) -> JobTimes:
     (stored,) = results.glob("*/job.json")
     workload = parse_workload(stored.read_text(), str(stored))
     rows = row_dicts(read_rows([results]))
-    times = replay_times(rows, workload, ranks)
+    times = replay_times(rows, scaled(workload, ranks))
     (computing,) = (row["case_id"] for row in rows if row["gaps"] == "matmul")
-    traced_s = job_seconds(workload)
+    traced_s = workload.job_s
     one_by_one = times.alone_sum
     beside_s = profiled_s(profiles / f"replay-{computing}", workload.steps)
     if traced_s is None or one_by_one is None or beside_s is None:
@@ -150,7 +151,7 @@ def replayed(job: str, ranks: int, folder: Path) -> JobTimes:
 def profiled_s(folder: Path, steps: int) -> float | None:
     """The time of a step's communication in the profiles of a replay, as traces of the job say it;
     they have all steps in one."""
-    in_all_s = job_seconds(workload_of(training_job(read_traces([str(folder)])[0])))
+    in_all_s = workload_of(training_job(read_traces([str(folder)])[0])).job_s
     return None if in_all_s is None else in_all_s / steps
 
 

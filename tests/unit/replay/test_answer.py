@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from commbench.cli.main import main
-from commbench.replay.answer import waiting_of
-from commbench.replay.causes import job_seconds
+from commbench.replay.causes import waiting_of
 from commbench.replay.command import workload_here
 from commbench.replay.generators import generate
 from commbench.replay.operations import RankGroup, RankTrace, RecordedCall
@@ -95,10 +94,10 @@ def test_fewer_ranks_than_the_job_had_say_what_was_dropped(
 
 def test_the_time_of_the_job_is_known_only_without_upper_bounds() -> None:
     workload = parse_workload(TIMED, "job.json")
-    assert job_seconds(workload) == pytest.approx(0.5e-3)
+    assert workload.job_s == pytest.approx(0.5e-3)
     bound = parse_workload(TIMED.replace('"job_s":0.0005', '"job_s":0.0005,"is_bound":true'), "x")
-    assert job_seconds(bound) is None
-    assert job_seconds(generate("ddp", {"ranks": "2", "params": "10"})) is None
+    assert bound.job_s is None
+    assert generate("ddp", {"ranks": "2", "params": "10"}).job_s is None
 
 
 def traced(*starts_ns: int) -> TrainingJob:

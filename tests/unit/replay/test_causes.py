@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,16 @@ from numpy.random import Generator
 
 from commbench.core.states import Row
 from commbench.measure.visits import Visit, estimate
-from commbench.replay.causes import (
-    Cause,
+from commbench.replay.causes import Cause, Waiting, causes
+from commbench.replay.generators import generate
+from commbench.replay.replay_times import (
     ReplayTimes,
     Seconds,
-    Waiting,
-    causes,
     measured_seconds,
     replay_times,
 )
-from commbench.replay.generators import generate
+from commbench.replay.scaling import ScaledWorkload, scaled
+from commbench.replay.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
 
 LAYERS = 3
 JOBS = 400
@@ -31,6 +32,7 @@ PLANTED_CAUSES = {
     "late": {"waiting for rank 1"},
 }
 WORKLOAD = generate("fsdp", {"ranks": "2", "params": "3e6", "layers": str(LAYERS)})
+PART = scaled(WORKLOAD, 2)
 
 
 def row(text: str, median_s: float, gaps: str | None = None, **more: Any) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def named(found: list[Cause]) -> set[str]:
 
 
 def test_operations_one_after_another_are_counted_as_often_as_a_step_has_them() -> None:
-    times = replay_times(rows(12e-3), WORKLOAD, 2)
+    times = replay_times(rows(12e-3), PART)
     assert times.alone_sum is not None and times.limit_sum is not None
     # two all_gathers and a reduce_scatter a layer
     assert times.alone_sum.value == pytest.approx(LAYERS * 4e-3)
@@ -83,21 +85,29 @@ def test_operations_one_after_another_are_counted_as_often_as_a_step_has_them() 
 def test_a_planted_cause_is_named_and_no_other(
     sequence_s: float, by_gaps: dict[str, float], waiting: Waiting | None, expected: set[str]
 ) -> None:
-    times = replay_times(rows(sequence_s, **by_gaps), WORKLOAD, 2)
-    assert named(causes(times, waiting, None)) == expected
+    times = replay_times(rows(sequence_s, **by_gaps), PART)
+    assert named(causes(times, waiting)) == expected
+
+
+def timed(job_s: float) -> ScaledWorkload:
+    """A job whose three operations a layer took that long in all."""
+    share_s = job_s / (3 * LAYERS)
+    operations = tuple(replace(each, job_s=share_s) for each in WORKLOAD.operations)
+    return scaled(replace(WORKLOAD, operations=operations), 2)
 
 
 def test_the_rest_is_what_the_job_took_longer_than_its_replay() -> None:
-    times = replay_times(rows(12e-3), WORKLOAD, 2)
-    (rest,) = [cause for cause in causes(times, None, 30e-3) if cause.name == "rest"]
-    assert rest.loss is not None and rest.loss.value == pytest.approx(18e-3)
-    (faster,) = [cause for cause in causes(times, None, 6e-3) if cause.name == "rest"]
+    slower, faster = (
+        next(cause for cause in causes(times) if cause.name == "rest")
+        for times in (replay_times(rows(12e-3), timed(job_s)) for job_s in (30e-3, 6e-3))
+    )
+    assert slower.loss is not None and slower.loss.value == pytest.approx(18e-3)
     assert "other machines" in str(faster)
 
 
 def test_a_difference_below_zero_is_no_loss_and_says_what_it_means() -> None:
-    times = replay_times(rows(9e-3, sleep=0.03, matmul=0.027), WORKLOAD, 2)
-    found = {cause.name: cause for cause in causes(times, None, 6e-3)}
+    times = replay_times(rows(9e-3, sleep=0.03, matmul=0.027), timed(6e-3))
+    found = {cause.name: cause for cause in causes(times)}
     assert named(list(found.values())) == {"link"}
     assert "contention: no loss, -3.00 ms" in str(found["contention"])
     assert "interference: no loss, -3.00 ms" in str(found["interference"])
@@ -106,7 +116,7 @@ def test_a_difference_below_zero_is_no_loss_and_says_what_it_means() -> None:
 
 def test_what_was_not_measured_is_said_with_what_it_needs() -> None:
     unmeasured = [{**row("job@0 #0 all_gather", 1e-3), "status": "skipped", "median_s": None}]
-    found = causes(replay_times(unmeasured, WORKLOAD, 2), None, None)
+    found = causes(replay_times(unmeasured, PART))
     assert all(cause.loss is None and cause.missing for cause in found)
     assert all("not known" in str(cause) for cause in found)
 
@@ -141,7 +151,7 @@ def test_null_jobs_name_no_cause_in_95_percent_and_planted_ones_name_theirs(plan
         ]
         late = visited("job@0", 14.4e-3 if planted == "late" else 12e-3, random, "none")
         measured.append({**late, "late": "1:400us"})
-        names = named(causes(replay_times(measured, WORKLOAD, 2), None, None))
+        names = named(causes(replay_times(measured, PART)))
         right += names == PLANTED_CAUSES[planted]
     assert right >= 0.95 * JOBS
 
@@ -152,6 +162,10 @@ def test_a_negative_time_is_written_with_its_sign() -> None:
 
 def test_calls_of_the_busiest_rank_count() -> None:
     second = Seconds(1.0, 1.0, 1.0)
-    times = ReplayTimes({}, {}, {0: second, 1: second}, {}, {0: {0: 1.0}, 1: {0: 2.0, 1: 1.0}})
+    barrier, reduced = (WorkloadOperation(0, name, "int8", (1,), (1,)) for name in ("barrier", "x"))
+    calls = [(WorkloadCall(0),), (WorkloadCall(0), WorkloadCall(0), WorkloadCall(1))]
+    orders = tuple(RankOrder((rank,), of_rank) for rank, of_rank in enumerate(calls))
+    part = scaled(Workload(2, ((0, 1),), (barrier, reduced), orders), 2)
+    times = ReplayTimes(part, {}, {}, {0: second, 1: second}, {})
     assert times.alone_sum is not None and times.alone_sum.value == 3.0
     assert times.limit_sum is None

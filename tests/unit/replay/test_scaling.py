@@ -12,10 +12,15 @@ from commbench.replay.scaling import (
     CUT_PEERS,
     UNEVEN_BLOCKS,
     UNEVEN_SPLITS,
-    first_alike,
     scaled,
 )
-from commbench.replay.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
+from commbench.replay.workload import (
+    RankOrder,
+    Workload,
+    WorkloadCall,
+    WorkloadOperation,
+    first_alike,
+)
 
 WORLD = (0, 1, 2, 3)
 
