@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from commbench.analysis.crossover import crossovers
     from commbench.cli.run import run_one as run
     from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
-    from commbench.replay.predicted_times import predict, step_of
+    from commbench.replay.prediction import predict
     from commbench.report.links import slow_pairs
     from commbench.results.load import load
 
@@ -36,11 +36,10 @@ _PLACES = {  # public name -> its module, where `run` has the name run_one
     "crossovers": "commbench.analysis.crossover",
     "launch_overhead": "commbench.analysis.cold_start",
     "load": "commbench.results.load",
-    "predict": "commbench.replay.predicted_times",
+    "predict": "commbench.replay.prediction",
     "run": "commbench.cli.run",
     "slow_pairs": "commbench.report.links",
     "soak_intervals": "commbench.analysis.cold_start",
-    "step_of": "commbench.replay.predicted_times",
 }
 __all__ = [
     "CommbenchError",
@@ -55,7 +54,6 @@ __all__ = [
     "run",
     "slow_pairs",
     "soak_intervals",
-    "step_of",
 ]
 
 

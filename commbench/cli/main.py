@@ -46,9 +46,9 @@ commbench accept PATH...             is a cluster as fast as healthy ones (--bas
 commbench baseline add RUN...        put runs of a healthy cluster into the store --store DIR
 commbench watch KEY=VALUE...         every few hours: what has changed since the healthy runs of a
                                      store (--store DIR --every 6h)
-commbench predict PATH... --params N the communication of a data-parallel step on what was measured
 commbench export PATH... --csv FILE  results as CSV
-commbench replay TRACE...            where a training job's communication time goes, by its traces
+commbench replay TRACE...            where a training job's communication time goes, by its traces,
+                                     and what it costs here
 commbench doctor [--json]            what this machine has and which backends can run
 commbench help [COMMAND]             this text; the options of a command, as COMMAND --help
 torchrun|mpirun|srun ... commbench   the same as one rank of a given world
@@ -66,7 +66,6 @@ COMMANDS = {  # command with its own options -> module, function
     "report": ("commbench.cli.report", "report"),
     "show": ("commbench.cli.show", "show"),
     "compare": ("commbench.cli.compare", "compare_command"),
-    "predict": ("commbench.replay.predict", "predict_command"),
     "export": ("commbench.cli.export", "export"),
     "replay": ("commbench.replay.command", "replay"),
     "resume": ("commbench.cli.run", "resume"),

@@ -39,17 +39,18 @@ class Answer:
         yield from self.times.part.sentences()
         yield from map(str, self.causes)
 
-    def operation_cells(self) -> Iterator[tuple[str, ...]]:
-        """A row below OPERATION_HEADS for each kind of operation; alike ones are one."""
+    def operation_cells(self) -> dict[int, tuple[str, ...]]:
+        """Below OPERATION_HEADS, by the number of the operation; of alike ones the first."""
         part = self.times.part
         alike = first_alike(part.whole)
+        cells: dict[int, tuple[str, ...]] = {}
         for number, operation in part.operations.items():
             if alike[number] != number:
                 continue
             here = self.times.alone.get(number)
             job_s = operation.job_s
             bound = "<= " if operation.is_bound else ""
-            yield (
+            cells[number] = (
                 f"{operation.operation} {operation.dtype or ''}".strip(),
                 group_name(part.groups[operation.group]),
                 f"{max(calls.get(number, 0) for calls in part.step_calls):g}",
@@ -58,6 +59,7 @@ class Answer:
                 "-" if here is None else str(here),
                 "-" if job_s is None or here is None else format_factor(here.value / job_s),
             )
+        return cells
 
 
 def group_name(ranks: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""`commbench replay TRACE...`: what a training job communicates, from its traces."""
+"""`commbench replay`: what a training job communicates, and what that costs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ from commbench.core.units import (
     format_seconds,
     plural,
 )
-from commbench.replay.analysis import Signature, exposure, late_ranks, signatures
-from commbench.replay.generators import GENERATORS, generate
-from commbench.replay.operations import RecordedCall
-from commbench.replay.readers.registry import read_traces, stored_workload
-from commbench.replay.training_job import TrainingJob, training_job
-from commbench.replay.workload import Workload
-from commbench.replay.workload_file import check_exportable, workload_of, workload_text
+
+from .analysis import Signature, exposure, late_ranks, signatures
+from .generators import GENERATORS
+from .named_workload import NamedWorkload, WorkloadOn, generated, is_generator, listed_workloads
+from .operations import RecordedCall
+from .readers.registry import read_traces, stored_workload
+from .training_job import TrainingJob, training_job
+from .workload import Workload
+from .workload_file import check_exportable, workload_of, workload_text
 
 REPLAY_USAGE = """commbench replay TRACE... [--csv FILE] [--export job.json]
-       commbench replay TRACE... | job.json --on "backend=nccl layout=1x8"
-       commbench replay --generate fsdp ranks=64 params=70e9 layers=80 --export job.json"""
+       commbench replay TRACE... | job.json --on "backend=nccl layout=1x8"     measured here
+       commbench replay TRACE... | job.json --from results     predicted from what was measured
+       commbench replay fsdp params=7e9 layers=32 --from results      a job from a model's numbers
+       commbench replay fsdp ranks=64 params=70e9 layers=80 --export job.json"""
 TO_STDOUT = "-"
 MOST_NAMED_FILES = 3
 MOST_NAMED_LIBRARIES = 5
@@ -54,15 +58,18 @@ OPERATION_COLUMNS = (
 
 
 def replay(words: list[str]) -> int:
-    """Print the analysis of traces; returns 0. Raises ConfigError, Unreadable."""
+    """Print the analysis of traces; returns 0. Raises CommbenchError."""
     options = _replay_parser().parse_args(words)
     for option in ("csv", "export"):
         _check_output(f"--{option}", getattr(options, option))
-    if options.generate is not None:
-        return _generated(options)
     if not options.words:
-        raise ConfigError("which traces? name files, archives or folders, or --generate NAME")
+        raise ConfigError(
+            f"which job? name files, archives or folders with traces, or {', '.join(GENERATORS)}"
+            " with its numbers"
+        )
     overrides = _overrides(options)
+    if is_generator(options.words[0]):
+        return _generated(options, overrides)
     stored = workload_here(options.words)
     traces, left_out = read_traces(options.words)
     job = training_job(traces)
@@ -70,19 +77,45 @@ def replay(words: list[str]) -> int:
         sys.stdout.write(operations_csv(job))
         return 0
     # refused before anything is printed
-    wanted = options.export is not None or overrides is not None
-    exported = (stored or workload_of(job)) if wanted else None
+    is_asked = any(each is not None for each in (options.export, options.results, overrides))
+    workload = (stored or workload_of(job)) if is_asked else None
     print(job_text(job, left_out), end="")
     if options.csv is not None:
         write_file("--csv", options.csv, operations_csv(job), replace=False)
         print(f"{job.operations} operations: {options.csv}")
-    if exported is not None and options.export is not None:
-        _write_workload(options.export, workload_text(exported))
-    if exported is not None and overrides is not None:
-        return _measured_on(exported, job if stored is None else None, overrides)
-    if exported is None:
+    if workload is None:
         print("\n".join(_next_lines(options.words, job, stored is not None)))
-    return 0
+        return 0
+    return _answered(options, workload, job if stored is None else None, overrides)
+
+
+def _generated(options: argparse.Namespace, overrides: str | None) -> int:
+    """A job from the numbers of a model. One without ranks can only be predicted, for each
+    layout."""
+    text = " ".join(options.words)
+    if options.csv is not None:
+        raise ConfigError(f"--csv writes the operations of traces, and {text} has none")
+    if options.results is not None and options.export is None:
+        return _predicted(options.results, listed_workloads(text))
+    if options.export is None and overrides is None:
+        raise ConfigError(
+            f"what of {text}? predict it with --from RESULTS, measure it with --on OVERRIDES, or"
+            " write it with --export job.json"
+        )
+    return _answered(options, generated(text), None, overrides)
+
+
+def _answered(
+    options: argparse.Namespace, workload: Workload, job: TrainingJob | None, overrides: str | None
+) -> int:
+    """What was asked of a workload; `job`: its traces, where they are at hand."""
+    if options.export is not None:
+        write_file("--export", options.export, workload_text(workload), replace=False)
+        print(f"workload: {options.export}")
+    if options.results is not None:
+        named = NamedWorkload(" ".join(options.words), workload)
+        return _predicted(options.results, [lambda _: named], job)
+    return 0 if overrides is None else _measured_on(workload, job, overrides)
 
 
 def _next_lines(words: Sequence[str], job: TrainingJob, is_stored: bool) -> list[str]:
@@ -101,9 +134,12 @@ def _next_lines(words: Sequence[str], job: TrainingJob, is_stored: bool) -> list
 def _overrides(options: argparse.Namespace) -> str | None:
     """Those of --on, with the late rank of --inject; None where nothing is measured."""
     overrides: str | None = options.on
-    if overrides is not None and options.csv == TO_STDOUT:
+    if overrides is not None and options.results is not None:
+        raise ConfigError("--from predicts what --on measures; leave one out")
+    answer = "--on" if options.results is None else "--from"
+    if options.csv == TO_STDOUT and (overrides is not None or options.results is not None):
         raise ConfigError(
-            "--csv - writes the operations to stdout and measures nothing; name a file beside --on"
+            f"--csv - writes the operations to stdout and nothing else; name a file beside {answer}"
         )
     if options.inject is None:
         return overrides
@@ -130,55 +166,53 @@ def _measured_on(workload: Workload, job: TrainingJob | None, overrides: str) ->
     return measured_here(workload, job, overrides)
 
 
+def _predicted(
+    results: Sequence[str], workloads: Sequence[WorkloadOn], job: TrainingJob | None = None
+) -> int:
+    """Print the predictions from results; imports pandas, which reading traces does not need."""
+    from commbench.results.load import read_rows
+
+    from .causes import waiting_of
+    from .prediction import prediction_text, predictions
+
+    cases = read_rows(results)
+    waiting = None if job is None else waiting_of(job)
+    print(prediction_text(cases, predictions(cases, workloads, waiting)), end="")
+    return 0
+
+
 def _replay_parser() -> CommandParser:
     parser = CommandParser(
         prog="commbench replay",
         usage=REPLAY_USAGE,
         description="Where a job's communication time goes, from the traces of its ranks"
-        " (docs/workloads.md says how to record them). Nothing is measured.",
+        " (docs/workloads.md says how to record them), and what it would cost here.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("words", nargs="*", metavar="TRACE", help="files, archives, or a folder with one a rank")
+    add(
+        "words",
+        nargs="*",
+        metavar="JOB",
+        help="its traces: files, archives, or a folder with one a rank; or a generator with"
+        f" KEY=VALUE for each of its numbers: {', '.join(GENERATORS)}",
+    )
     add("--csv", metavar="FILE", help="write every operation of every rank; - is stdout")
     add("--export", metavar="FILE", help="write the job's communication, without any names")
     add("--on", metavar="OVERRIDES", help="measure it here: --on 'backend=gloo layout=1x4'")
+    add(
+        "--from",
+        action="append",
+        dest="results",
+        metavar="RESULTS",
+        help="predict it from a folder with results; may be given several times",
+    )
     add(
         "--inject",
         metavar="rank=R:TIME",
         help="with --on: also with a late rank, as rank=3:400us, to see what it costs",
     )
-    add(
-        "--generate",
-        metavar="NAME",
-        help=f"make a job instead of reading one: {', '.join(GENERATORS)}",
-    )
     return parser
-
-
-def _generated(options: argparse.Namespace) -> int:
-    """Write the file of a generator from the words KEY=VALUE."""
-    pairs = [word.partition("=") for word in options.words]
-    wrong = [key for key, equals, _ in pairs if not equals]
-    if wrong:
-        raise ConfigError(f"--generate {options.generate}: {wrong[0]!r} is not KEY=VALUE")
-    try:
-        workload = generate(options.generate, {key: value for key, _, value in pairs})
-    except ConfigError as error:
-        raise ConfigError(f"--generate {error}") from error
-    others = (options.csv, options.on, options.inject)
-    if options.export is None or any(other is not None for other in others):
-        raise ConfigError(
-            "--generate writes a file, and only that: --export job.json; measure it with"
-            " commbench replay job.json --on OVERRIDES"
-        )
-    _write_workload(options.export, workload_text(workload))
-    return 0
-
-
-def _write_workload(name: str, text: str) -> None:
-    write_file("--export", name, text, replace=False)
-    print(f"workload: {name}")
 
 
 def _check_output(option: str, name: str | None) -> None:

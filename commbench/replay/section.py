@@ -80,8 +80,8 @@ def _view(name: str, rows: Sequence[Row], files: Sequence[Path]) -> ReplayView:
     answer = answer_of(rows, workload)
     # waiting is known from traces only
     answer = replace(answer, causes=[each for each in answer.causes if each.name != "waiting"])
-    pictures = list(_pictures(title, answer.times))
-    return ReplayView(title, list(answer.sentences()), list(answer.operation_cells()), pictures)
+    cells = list(answer.operation_cells().values())
+    return ReplayView(title, list(answer.sentences()), cells, list(_pictures(title, answer.times)))
 
 
 def _pictures(title: str, times: ReplayTimes) -> Iterator[Picture]:

@@ -1,1 +1,1 @@
-"""Reading results: tables, comparisons, predictions, figures. Needs neither torch nor a GPU."""
+"""Reading results: tables, comparisons, figures. Needs neither torch nor a GPU."""

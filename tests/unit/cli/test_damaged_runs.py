@@ -13,7 +13,7 @@ import pytest
 import commbench
 from commbench.cli.main import main
 
-READERS = ("resume", "show", "report", "export", "compare", "predict")
+READERS = ("resume", "show", "report", "export", "compare", "replay")
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "a FIFO": os.mkfifo,
     "no JSON": lambda record: record.write_text("{"),
@@ -35,9 +35,9 @@ def words_of(reader: str, run: Path) -> list[str]:
     more = {
         "export": ["--csv", "-"],
         "compare": [str(run)],
-        "predict": ["--params", "1e6"],
     }
-    return [reader, str(run), *more.get(reader, [])]
+    before = ["ddp", "params=1e6", "--from"] if reader == "replay" else []
+    return [reader, *before, str(run), *more.get(reader, [])]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -27,7 +27,7 @@ COMMANDS = {
     "accept": ["accept", "RUN"],
     "accept store": ["accept", "OTHER", "--baseline", "RUN"],
     "baseline add": ["baseline", "add", "RUN", "--store", "STORE"],
-    "predict": ["predict", "RUN", "--params", "1e6"],
+    "replay from": ["replay", "ddp", "params=1e6", "--from", "RUN"],
     "replay": ["replay", "RUN"],
     "resume": ["resume", "RUN"],
     "config dir": ["--config-dir", "RUN", "backend=simulated", "plan=true"],
@@ -99,7 +99,7 @@ def test_each_command_says_the_same_of_a_run_that_may_not_be_read(
     assert line_of(run / below) in err
 
 
-@pytest.mark.parametrize("name", ["show", "export", "baseline add", "predict"])
+@pytest.mark.parametrize("name", ["show", "export", "baseline add", "replay from"])
 def test_a_tree_with_a_folder_that_may_not_be_read_is_refused(
     name: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,7 +109,7 @@ def test_a_tree_with_a_folder_that_may_not_be_read_is_refused(
         status = main(words)
     _, err = capsys.readouterr()
     assert line_of(place / "tree" / "private") in err and len(err.splitlines()) == 1
-    assert status == 2 or name == "predict"
+    assert status == 2 or name == "replay from"
 
 
 def test_report_names_what_it_leaves_out_of_a_tree(

@@ -261,7 +261,7 @@ def commands(path: Path, good: Path) -> list[list[str]]:
     return [
         ["compare", str(path), str(good)],
         ["export", str(path), "--csv", "-"],
-        ["predict", str(path), "--params", "1e6"],
+        ["replay", "ddp", "params=1e6", "--from", str(path)],
         ["report", str(path), "--html", "page.html"],
     ]
 

@@ -103,7 +103,7 @@ def test_a_generated_job_is_a_file_that_the_command_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.json"
-    words = ["--generate", "fsdp", "params=7e9", "layers=32", "ranks=8", "--export", str(path)]
+    words = ["fsdp", "params=7e9", "layers=32", "ranks=8", "--export", str(path)]
     assert replay(words) == 0
     assert replay([str(path)]) == 0
     out = capsys.readouterr().out
@@ -164,16 +164,17 @@ def test_an_exported_job_is_read_back_with_the_same_table(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "which traces"),
-        (["--generate", "ddp", "ranks"], "'ranks' is not KEY=VALUE"),
-        (["--generate", "ddp", "ranks=2", "params=8"], "only that: --export job.json"),
-        (["--generate", "ddp", "ranks=2", "params=8", "--export", "x", "--on", ""], "only that"),
-        (["--generate", "ddp", "ranks=2", "--export", "x"], "--generate ddp: it needs params"),
+        ([], "which job"),
+        (["ddp", "ranks", "--export", "x"], "ddp: 'ranks' is not KEY=VALUE"),
+        (["ddp", "ranks=2", "params=8"], "what of ddp ranks=2 params=8"),
+        (["ddp", "ranks=2", "params=8", "--csv", "x"], "has none"),
+        (["ddp", "ranks=2", "--export", "x"], "ddp: it needs params"),
+        (["ddp", "params=8", "--on", ""], "ddp: it needs ranks"),
         (["trace", "--inject", "rank=1:400us"], "add --on OVERRIDES"),
         (["trace", "--inject", "1:400us", "--on", ""], "write it like rank=3:400us"),
         (["trace", "--inject", "rank=1:1ms", "--on", "late=0:1ms"], "leave one out"),
-        (["trace", "--csv", "-", "--on", ""], "measures nothing; name a file beside --on"),
-        (["--generate", "x", "--export", "/missing/job.json"], "there is no folder /missing"),
+        (["trace", "--csv", "-", "--on", ""], "nothing else; name a file beside --on"),
+        (["ddp", "--export", "/missing/job.json"], "there is no folder /missing"),
     ],
 )
 def test_what_the_command_needs_is_said(words: list[str], message: str) -> None:

@@ -297,9 +297,9 @@ def test_the_own_functions_take_both_forms(folder: Path) -> None:
     assert [dict(family.variables) for family in families(loaded)] == [
         dict(family.variables) for family in families(stored)
     ]
-    step = [commbench.step_of(1000, "float32", 4096)]
+    job = "ddp params=1000 dtype=float32"
     columns = ["step_s", "low_s", "high_s"]
-    assert commbench.predict(loaded, step)[columns].equals(commbench.predict(stored, step)[columns])
+    assert commbench.predict(loaded, job)[columns].equals(commbench.predict(stored, job)[columns])
     pairs = stored.assign(env=[[*map(list, env.items())] for env in stored["env"]])
     frames = [loaded, stored, pairs]
     first, *others = [commbench.compare(frame, folder) for frame in frames]
