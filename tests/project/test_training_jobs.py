@@ -14,9 +14,9 @@ import pytest
 from places import TOOLS
 
 from commbench.replay.readers.registry import read_traces
+from commbench.replay.recorded_workload import workload_of
 from commbench.replay.training_job import training_job
 from commbench.replay.workload import Workload
-from commbench.replay.workload_file import workload_of
 
 pytestmark = pytest.mark.long
 JOBS = TOOLS / "jobs"

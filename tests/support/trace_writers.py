@@ -12,8 +12,9 @@ from typing import Any
 
 from commbench.replay.operations import ITEM_BYTES
 from commbench.replay.readers.registry import read_traces
+from commbench.replay.recorded_workload import workload_of
 from commbench.replay.training_job import training_job
-from commbench.replay.workload_file import workload_of, workload_text
+from commbench.replay.workload_file import workload_text
 
 GROUP_FACTOR = ("all_gather", "gather")
 TORCH_TYPES = {

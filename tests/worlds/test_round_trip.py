@@ -13,7 +13,7 @@ import pytest
 from places import SUPPORT
 
 from commbench.replay.analysis import late_ranks
-from commbench.replay.command import operations_csv
+from commbench.replay.analysis_text import operations_csv
 from commbench.replay.readers.registry import read_traces
 from commbench.replay.training_job import TrainingJob, training_job
 from commbench.replay.workload import (

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commbench.replay.readers.registry import read_traces
+from commbench.replay.recorded_workload import workload_of
 from commbench.replay.replay_times import Seconds, replay_times
 from commbench.replay.scaling import scaled
 from commbench.replay.training_job import training_job
-from commbench.replay.workload_file import parse_workload, workload_of
+from commbench.replay.workload_file import parse_workload
 from commbench.results.load import read_rows, row_dicts
 
 HERE = Path(__file__).parent

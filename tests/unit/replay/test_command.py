@@ -119,8 +119,8 @@ def test_no_command_is_offered_that_would_be_refused(
     silent = tmp_path / "silent.json"
     silent.write_text('{"schemaVersion": 1, "traceEvents": []}')
     for words, reason in (
-        ([one], "no --on and no --export: 1 of 2 ranks have no trace"),
-        ([str(silent)], "no --on and no --export: the traces have no communication"),
+        ([one], "no --on, --from or --export: 1 of 2 ranks have no trace"),
+        ([str(silent)], "no --on, --from or --export: the traces have no communication"),
     ):
         assert replay(words) == 0
         out = " ".join(capsys.readouterr().out.split())

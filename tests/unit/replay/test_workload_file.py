@@ -18,9 +18,10 @@ from trace_writers import Call, Schedule, write_flight_recorder, write_kineto
 from commbench.core.errors import Unreadable
 from commbench.replay.generators import generate
 from commbench.replay.readers.registry import read_traces
+from commbench.replay.recorded_workload import workload_of
 from commbench.replay.training_job import training_job
 from commbench.replay.workload import Workload
-from commbench.replay.workload_file import parse_workload, workload_of, workload_text
+from commbench.replay.workload_file import parse_workload, workload_text
 
 SCHEDULE = [
     Call("secret group", (0, 1, 2), "all_reduce", "float32", 100),

@@ -10,8 +10,8 @@ from commbench.replay.readers.execution_trace import NO_DESCRIPTION
 from commbench.replay.readers.flight_recorder import NO_PARTS_HERE, NO_SIZE_HERE
 from commbench.replay.readers.registry import read_traces
 from commbench.replay.readers.torch_profiler import NO_TYPE, UNLINKED_CALLS, UNLINKED_KERNELS
+from commbench.replay.recorded_workload import workload_of
 from commbench.replay.training_job import TrainingJob, training_job
-from commbench.replay.workload_file import workload_of
 
 RING = 4
 

@@ -22,10 +22,11 @@ from trace_writers import (
 )
 
 from commbench.core.errors import Unreadable
-from commbench.replay.command import job_text, operations_csv
+from commbench.replay.analysis_text import job_text, operations_csv
 from commbench.replay.readers.registry import read_traces
+from commbench.replay.recorded_workload import workload_of
 from commbench.replay.training_job import training_job
-from commbench.replay.workload_file import workload_of, workload_text
+from commbench.replay.workload_file import workload_text
 
 SCHEDULE = [
     Call("0", (0, 1), "all_reduce", "float32", 8),

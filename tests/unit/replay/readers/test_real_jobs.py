@@ -12,8 +12,9 @@ from traced_job import HIDDEN, STEPS
 
 from commbench.replay.operations import RecordedCall
 from commbench.replay.readers.registry import read_traces
+from commbench.replay.recorded_workload import workload_of
 from commbench.replay.training_job import TrainingJob, training_job
-from commbench.replay.workload_file import parse_workload, workload_of, workload_text
+from commbench.replay.workload_file import parse_workload, workload_text
 
 pytestmark = pytest.mark.long
 LAYER_BYTES = 4 * HIDDEN * (HIDDEN + 1)
