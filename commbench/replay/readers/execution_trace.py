@@ -15,13 +15,12 @@ from commbench.replay.operations import (
     RankGroup,
     RankTrace,
     element_type,
-    even,
     numbered,
     operation_named,
 )
 from commbench.replay.trace_files import TraceFile
 
-from .protocol import listed, rank_of, recorded_group, strided
+from .protocol import listed, moved_fields, rank_of, recorded_group, strided
 
 COMMUNICATION_NODE = "record_param_comms"
 GROUPS_NODE = "## process_group:init ##"
@@ -106,8 +105,9 @@ def _call_fields(
     peer), the name, the splits, and from 2024 on the first rank, the stride and the size.
     """
     values, shapes, types = _arguments(node, "inputs")
-    at = next((index for index, value in enumerate(values) if operation_named(value)), None)
-    if at is None or at < 4 or not isinstance(values[at], str):
+    named = ((index, operation_named(value)) for index, value in enumerate(values))
+    at, operation = next((pair for pair in named if pair[1] is not None), (0, None))
+    if operation is None or at < 4 or not isinstance(values[at], str):
         if NOT_A_TRANSFER not in values:
             notes[UNREADABLE_CALLS] += 1
         return None
@@ -117,40 +117,23 @@ def _call_fields(
         for entry in (listed_attributes if isinstance(listed_attributes, list) else [])
         if isinstance(entry, dict)
     }
-    operation = operation_named(values[at])
     sent, kind = _tensor_elements(shapes[:1], types[:1])
     received = sent
     _, output_shapes, output_types = _arguments(node, "outputs")
     if output_shapes and output_types:
         received, _ = _tensor_elements(output_shapes[:1], output_types[:1])
-    send_counts = None
-    receive_counts = None
-    if operation in ("all_to_all", "all_to_all_v"):
-        splits = [listed(value) for value in values[at + 1 : at + 3]]
-        uneven = sent != received or not all(map(even, splits))
-        operation = "all_to_all_v" if uneven else "all_to_all"
-        if uneven and len(splits) == 2:
-            send_counts, receive_counts = splits
-    if operation == "barrier":
-        sent = 0
-        received = 0
-    elif kind is None:
+    if kind is None and operation != "barrier":
         notes[UNKNOWN_TYPES] += 1
+    splits = [listed(value) for value in values[at + 1 : at + 3]]
     group = _call_group(values, at, attributes, groups)
     if group.ranks is None:
         notes[NO_GROUP_RANKS] += 1
     pair = operation in POINT_TO_POINT
     recorded_rank = whole(values[at - 1])
-    item_bytes = kind[1] if kind is not None else None
     return {
         "recorded_rank": None if pair else recorded_rank,
         "group": group,
-        "operation": operation,
-        "dtype": kind[0] if kind is not None and operation != "barrier" else None,
-        "input_bytes": _bytes_of(sent, item_bytes),
-        "output_bytes": _bytes_of(received, item_bytes),
-        "send_counts": send_counts or None,
-        "receive_counts": receive_counts or None,
+        **moved_fields(operation, kind, sent, received, *splits),
         "peer": recorded_rank if pair else None,
     }
 
@@ -198,9 +181,3 @@ def _nested_elements(shape: object) -> int | None:
         counts = [elements(shape)]
     known = [count for count in counts if count is not None]
     return whole(sum(known)) if len(known) == len(counts) else None
-
-
-def _bytes_of(elements: int | None, item_bytes: int | None) -> int | None:
-    if elements == 0:
-        return 0
-    return None if elements is None or item_bytes is None else elements * item_bytes

@@ -19,12 +19,11 @@ from commbench.replay.operations import (
     RankTrace,
     RecordedCall,
     element_type,
-    even,
     operation_named,
 )
 from commbench.replay.trace_files import TraceFile
 
-from .protocol import listed, rank_of, recorded_group
+from .protocol import lacks_splits, listed, moved_fields, rank_of, recorded_group
 
 PICKLE_MAGIC = b"\x80"
 NO_SPLITS_HERE = "splits of all_to_all_v, which Flight Recorder records from its version 2.11 on"
@@ -126,44 +125,28 @@ def _entry_operation(
     sequence = whole(entry.get("p2p_seq_id" if pair else "collective_seq_id"))
     sent, kind = _total_elements(entry, "input")
     received, output_kind = _total_elements(entry, "output")
-    kind = kind or output_kind
     inputs = entry.get("input_sizes")
     if operation == "all_gather" and isinstance(inputs, list | tuple) and len(inputs) > 1:
         received = None  # gloo records the output of the first tensor only
         if sent is not None and group.size is not None:
             received = sent * group.size
-    if operation == "barrier":
-        sent = 0
-        received = 0
-    elif pair:
+    if pair:
         received = sent if received is None else received
         sent = received if sent is None else sent
-    if sent is None or received is None:
+    if operation != "barrier" and None in (sent, received):
         notes[NO_SIZE_HERE] += 1
     if group.ranks is None:
         notes[NO_GROUP_LIST] += 1
-    send_counts = None
-    receive_counts = None
-    if operation in ("all_to_all", "all_to_all_v"):
-        splits = (_split_counts(entry, "input", sent), _split_counts(entry, "output", received))
-        uneven = sent != received or not all(map(even, splits))
-        operation = "all_to_all_v" if uneven else "all_to_all"
-        if uneven and None not in splits:
-            send_counts, receive_counts = splits
-        elif uneven:
-            notes[NO_SPLITS_HERE] += 1
-    item_bytes = kind[1] if kind is not None else 0 if operation == "barrier" else None
+    splits = (_split_counts(entry, "input", sent), _split_counts(entry, "output", received))
+    fields = moved_fields(operation, kind or output_kind, sent, received, *splits)
+    if lacks_splits(fields):
+        notes[NO_SPLITS_HERE] += 1
     start_ns, end_ns = _measured_ns(entry)
     return RecordedCall(
         rank,
         group,
         sequence or 0,
-        operation,
-        kind[0] if kind is not None else None,
-        None if sent is None or item_bytes is None else sent * item_bytes,
-        None if received is None or item_bytes is None else received * item_bytes,
-        send_counts=send_counts,
-        receive_counts=receive_counts,
+        **fields,
         peer=_peer_of(words) if pair else None,
         start_ns=start_ns,
         end_ns=end_ns,

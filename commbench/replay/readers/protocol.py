@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from commbench.replay.operations import NO_RANK, RankGroup, RankTrace
+from commbench.replay.operations import NO_RANK, RankGroup, RankTrace, even
 from commbench.replay.trace_files import TraceFile
 
 RANK_IN_NAME = re.compile(r"(?<![a-z])(?:rank|worker)[-_ ]?([0-9]{1,7})(?![0-9])", re.I)
@@ -73,3 +74,45 @@ def recorded_group(
     if ranks and size and len(ranks) != size:
         ranks = None
     return RankGroup(name, ranks or None, size or (len(ranks) if ranks else None))
+
+
+def moved_fields(
+    operation: str,
+    kind: tuple[str, int] | None,
+    sent: int | None,
+    received: int | None,
+    send_counts: tuple[int, ...] | None = None,
+    receive_counts: tuple[int, ...] | None = None,
+) -> dict[str, Any]:
+    """Fields of a call that gives and gets so many elements, of a type with its bytes. A barrier
+    moves nothing, and an all_to_all whose splits are not even is an all_to_all_v."""
+    if operation == "barrier":
+        return {"operation": operation, "input_bytes": 0, "output_bytes": 0}
+    if operation in ("all_to_all", "all_to_all_v"):
+        are_known = bool(send_counts) and bool(receive_counts)
+        are_even = received in (None, sent) and even(send_counts) and even(receive_counts)
+        is_even = are_even and (are_known or operation == "all_to_all")
+        operation = "all_to_all" if is_even else "all_to_all_v"
+    has_splits = operation == "all_to_all_v"
+    dtype, item_bytes = kind or (None, None)
+    return {
+        "operation": operation,
+        "dtype": dtype,
+        "input_bytes": _bytes_of(sent, item_bytes),
+        "output_bytes": _bytes_of(received, item_bytes),
+        "send_counts": send_counts or None if has_splits else None,
+        "receive_counts": receive_counts or None if has_splits else None,
+    }
+
+
+def lacks_splits(fields: Mapping[str, Any]) -> bool:
+    return fields["operation"] == "all_to_all_v" and None in (
+        fields["send_counts"],
+        fields["receive_counts"],
+    )
+
+
+def _bytes_of(elements: int | None, item_bytes: int | None) -> int | None:
+    if elements == 0:
+        return 0
+    return None if elements is None or item_bytes is None else elements * item_bytes

@@ -26,7 +26,6 @@ from commbench.replay.operations import (
     RankGroup,
     RankTrace,
     element_type,
-    even,
     numbered,
     operation_named,
 )
@@ -34,7 +33,14 @@ from commbench.replay.trace_files import TraceFile
 
 from .kernel_streams import NO_CORRELATION, Kernel, KernelStreams
 from .profiled_computation import COLLECTIVE_WORDS, CPU_OPERATION, Computation, kernel_computes
-from .protocol import listed, rank_of, recorded_group, strided
+from .protocol import (
+    lacks_splits,
+    listed,
+    moved_fields,
+    rank_of,
+    recorded_group,
+    strided,
+)
 
 PARAM_RECORD = "record_param_comms"
 CALL = re.compile(r"c10d::_?[a-z]")
@@ -416,15 +422,10 @@ def _described(
                 work = _until_end_of(work, queues.next(operation, start_ns))
     timed = work or (annotation if record is None and not _is_launcher(parts) else None)
     group = _group(record, groups)
-    sizes = _Sizes.of(operation, record, call, annotation or work, group)
+    moved, missing = _moved(operation, record, call, annotation or work, group)
     fields: dict[str, Any] = {
         "group": group,
-        "operation": sizes.operation,
-        "dtype": sizes.dtype,
-        "input_bytes": sizes.input_bytes,
-        "output_bytes": sizes.output_bytes,
-        "send_counts": sizes.send_counts,
-        "receive_counts": sizes.receive_counts,
+        **moved,
         "times": (timed.start_ns, timed.end_ns) if timed is not None else None,
     }
     inputs = call.args.get("Concrete Inputs") if call is not None else None
@@ -433,8 +434,7 @@ def _described(
         fields["peer"] = _concrete(inputs, 2 if operation in POINT_TO_POINT else None)
     if record is not None and operation in POINT_TO_POINT:
         fields["peer"] = _recorded_peer(record, group)
-    for missing in (*sizes.missing, *_missing_of(group)):
-        notes[missing] += 1
+    notes.update([*missing, *_missing_of(group)])
     return fields
 
 
@@ -494,82 +494,53 @@ def _configured_groups(configured: object) -> dict[str, RankGroup]:
     return result
 
 
-@dataclass
-class _Sizes:
-    operation: str
-    dtype: str | None = None
-    input_bytes: int | None = None
-    output_bytes: int | None = None
-    send_counts: tuple[int, ...] | None = None
-    receive_counts: tuple[int, ...] | None = None
-    missing: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        operation: str,
-        record: _Event | None,
-        call: _Event | None,
-        annotation: _Event | None,
-        group: RankGroup,
-    ) -> _Sizes:
-        if operation == "barrier":
-            return cls(operation, None, 0, 0)
-        dtype: object = None
-        sent: int | None = None
-        received: int | None = None
-        send_counts = None
-        receive_counts = None
-        cut = False
-        if record is not None and "In msg nelems" in record.args:
-            dtype = record.args.get("dtype")
-            sent = whole(record.args.get("In msg nelems"))
-            received = whole(record.args.get("Out msg nelems"))
-            send_counts = listed(record.args.get("In split size"))
-            receive_counts = listed(record.args.get("Out split size"))
-            cut = "..." in str(record.args.get("In split size"))
-        else:
-            shapes = _shapes(call)
-            if len(shapes) >= 2 and _base(call):
-                (received, dtype), (sent, _) = shapes[:2]
-            elif call is not None and COALESCED in call.name:
-                sent, received, dtype = _coalesced(operation, call, annotation, group.size)
-            elif operation == "scatter" and call is not None:
-                received, dtype = _scattered(call, annotation)
-                sent = received * group.size if received is not None and group.size else None
-            else:
-                work = _shapes(annotation) or shapes
-                sent, dtype = work[0] if work else (None, None)
-                received = _output_elements(operation, sent, group.size)
-            send_counts, receive_counts = _concrete_splits(call, sent, received)
-        kind = element_type(dtype)
-        missing = []
-        if sent is None or received is None:
-            missing.append(NO_SIZE)
-        elif kind is None and operation != "scatter":
-            missing.append(NO_TYPE)  # of a scatter, the root's trace has it
-        if operation in ("all_to_all", "all_to_all_v"):
-            known = bool(send_counts) and bool(receive_counts)
-            uneven = received not in (None, sent)
-            uneven = uneven or not (even(send_counts) and even(receive_counts))
-            if known:
-                operation = "all_to_all_v" if uneven else "all_to_all"
-            elif uneven or operation == "all_to_all_v":
-                operation = "all_to_all_v"
-                missing.append(CUT_SPLITS if cut else NO_SPLITS)
-        if operation != "all_to_all_v":
-            send_counts = None
-            receive_counts = None
-        item_bytes = kind[1] if kind else None
-        return cls(
-            operation,
-            kind[0] if kind else None,
-            sent * item_bytes if sent is not None and item_bytes else None,
-            received * item_bytes if received is not None and item_bytes else None,
-            send_counts or None,
-            receive_counts or None,
-            tuple(missing),
+def _moved(
+    operation: str,
+    record: _Event | None,
+    call: _Event | None,
+    annotation: _Event | None,
+    group: RankGroup,
+) -> tuple[dict[str, Any], list[str]]:
+    """What a call moves, and what is not known of it."""
+    if operation == "barrier":
+        return moved_fields(operation, None, 0, 0), []
+    dtype: object = None
+    sent: int | None = None
+    received: int | None = None
+    cut = False
+    if record is not None and "In msg nelems" in record.args:
+        dtype = record.args.get("dtype")
+        sent = whole(record.args.get("In msg nelems"))
+        received = whole(record.args.get("Out msg nelems"))
+        splits = (
+            listed(record.args.get("In split size")),
+            listed(record.args.get("Out split size")),
         )
+        cut = "..." in str(record.args.get("In split size"))
+    else:
+        shapes = _shapes(call)
+        if len(shapes) >= 2 and _base(call):
+            (received, dtype), (sent, _) = shapes[:2]
+        elif call is not None and COALESCED in call.name:
+            sent, received, dtype = _coalesced(operation, call, annotation, group.size)
+        elif operation == "scatter" and call is not None:
+            received, dtype = _scattered(call, annotation)
+            sent = received * group.size if received is not None and group.size else None
+        else:
+            work = _shapes(annotation) or shapes
+            sent, dtype = work[0] if work else (None, None)
+            received = _output_elements(operation, sent, group.size)
+        splits = _concrete_splits(call, sent, received)
+    kind = element_type(dtype)
+    missing = []
+    if sent is None or received is None:
+        missing.append(NO_SIZE)
+    elif kind is None and operation != "scatter":
+        missing.append(NO_TYPE)  # of a scatter, the root's trace has it
+    fields = moved_fields(operation, kind, sent, received, *splits)
+    if lacks_splits(fields):
+        missing.append(CUT_SPLITS if cut else NO_SPLITS)
+    return fields, missing
 
 
 def _scattered(call: _Event, work: _Event | None) -> tuple[int | None, object]:
