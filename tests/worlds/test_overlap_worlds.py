@@ -97,7 +97,7 @@ def test_an_operation_that_waits_in_between_is_skipped_with_a_reason(tmp_path: P
 def test_a_sleep_hides_most_of_a_large_gloo_all_reduce_and_matmul_on_all_cores_less(
     tmp_path: Path,
 ) -> None:
-    """docs/workloads.md: 91 % and about 0 % on two cores."""
+    """docs/overlap.md: 91 % and about 0 % on two cores."""
     results = measured(
         tmp_path, "backend=gloo", "layout=1x2", "benchmark=all_reduce", "sizes=[16MiB]",
         "overlap=[sleep,matmul]", "timing=quick",
