@@ -46,9 +46,10 @@ PER_OPERATION = (
     *("benchmark", "layout", "dtype", "pair", "schedule", "staging"),
 )
 OF_TITLE = ("backend", "layout")
+# a column of the job's own times is left out where it has none
 COLUMNS = (
     *(
-        TableColumn(head, right=head not in ("operation", "group"), priority="job" in head)
+        TableColumn(head, right=head not in ("operation", "group"), priority=int("job" in head))
         for head in OPERATION_HEADS
     ),
     TableColumn("predicted"),
