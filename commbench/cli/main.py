@@ -81,7 +81,7 @@ OTHER_COMMANDS = ("run", "help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status, by the list in world.exit_protocol.
+    """The exit status, by the list in runtime/exit_protocol.py.
 
     A rank of a world does not always return: the same module says how each process ends.
     """

@@ -21,7 +21,7 @@ from commbench.core.errors import Missing, StoreLost, WorldBroken, process_limit
 from commbench.core.protocols import Communicator
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import how_to_finish
-from commbench.runtime.exit_protocol import Notify, process_text, report_reason, whom_to_notify
+from commbench.runtime.exit_protocol import RankEnd, Tell, leave_end, process_text, whom_to_tell
 from commbench.runtime.heartbeat import VERDICT_S, Heartbeat
 from commbench.runtime.signals import SAVE_S, RunEnder
 from commbench.runtime.supervisor import mapped_shared_memory, remove_shared_memory
@@ -94,7 +94,7 @@ class EarlyEnd:
             with suppress(Exception):  # the run must end properly even if a writer fails
                 self.in_flight.visit.save_interrupted()
         if self._lost_ranks and self._has_parent:
-            report_reason(self._lost_ranks)
+            self._tell_parent(self._lost_ranks)
         self._close("interrupted", status, self._lost_ranks or None)
         if self._lost_ranks and not self._has_parent:
             self._print_end(self._lost_ranks)
@@ -153,13 +153,17 @@ class EarlyEnd:
     def _save_from_heartbeat(self, reason: str, found_by_rank_0: bool) -> None:
         self._clean_up_host()
         rank = self._world.rank
-        has_record = bool(self._recorder.writers.begun)
-        notified = whom_to_notify(
-            rank, self._world.neighbours, self._has_parent, has_record, found_by_rank_0
+        is_recorded = rank == 0 and bool(self._recorder.writers.begun)
+        is_first = rank == min({*self._world.neighbours} - {0}, default=0)
+        told = whom_to_tell(
+            "verdict" if found_by_rank_0 else "recorded" if is_recorded else "lost",
+            rank,
+            self._has_parent,
+            is_first,
         )
-        if notified is Notify.PARENT:
-            report_reason(reason)
-        if notified is Notify.USER:
+        if told is Tell.PARENT:
+            self._tell_parent(reason)
+        if told is Tell.USER:
             self._print_end(reason)
         if rank == 0 and self._recorder.lock.acquire(timeout=LOCK_S):
             self._record_case_in_flight(reason)
@@ -180,6 +184,10 @@ class EarlyEnd:
                 self.in_flight.conditions,
                 self.in_flight.started,
             )
+
+    def _tell_parent(self, reason: str) -> None:
+        process = process_text(self._world.rank)
+        leave_end(RankEnd("world", process, WorldBroken.exit_status, reason))
 
     def _close(self, status: str, exit_status: int, reason: str | None) -> None:
         if self._world.rank == 0:

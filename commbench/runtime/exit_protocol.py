@@ -1,4 +1,4 @@
-"""How a world ends: which process prints the reason, and with which status each of them exits.
+"""How a world ends: which process says why, and with which status each of them exits.
 
 Exit statuses: 0 all cases ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world
 broke, 4 in place of 0 where text could not be printed (printing.py), and of `commbench accept` and
@@ -6,56 +6,10 @@ broke, 4 in place of 0 where text could not be printed (printing.py), and of `co
 
 The ranks of a world were started by a parent (`commbench` outside of any world, which exports
 FOLDER), or by the user's own launcher. A parent can't rely on its launcher for the status of the
-run, because launchers replace it with their own. So the ranks leave files in the run's folder; they
-exit with 0 if the run is done, with 3 if the world broke:
-
-    how the run ends             rank 0 leaves                    the parent then
-    ---------------------------  -------------------------------  ----------------------------------------------
-    done                         run.json with exit_status        exits with that status
-    done, but launches are left  run.json: running, exit_status   starts a fresh world, which visits all cases again
-    done, without a run.json     STATUS_FILE (leave_status)       exits with that status
-    error before there is a run  STATUS_FILE (leave_status)       exits with that status
-    broken, or a signal          run.json: broken or interrupted  prints its reason; a fresh world takes the rest,
-                                                                  unless restarts are used up, on_error=stop, or
-                                                                  no case was in flight: then it exits with 3
-    rank 0 is gone or silent     nothing; another rank leaves     prints that reason; as above
-                                 REASON
-    another rank raises          run.json: interrupted; that      prints that error; as above
-                                 rank leaves RAISED_FILE
-    all are killed               nothing                          prints who failed first, or if nobody knows that, all in
-                                                                  the order in which they ended; as above
-
-The ranks write where they were; the parent adds which process failed first and how (WorldEnd),
-which it knows as their parent or from the kernel.
-
-Who prints when a rank's command ends with an error (who_prints). Where there is a parent, a rank
-other than 0 leaves its line in RAISED_FILE, and the parent prints one line for all:
-
-    process                   error                                  prints
-    ------------------------  -------------------------------------  -------------------------------------------
-    no world, or rank 0       in run.json, which the parent reads    nothing
-    no world, or rank 0       any other                              the line, at once
-    another rank, MPI loaded  raised by all ranks (shared)           nothing: MPI's end waits for rank 0
-    another rank              raised by all ranks (shared)           nothing; ends after RANK_0_FIRST_S
-    another rank              Missing, Unconnected, no WorldBroken:  the line with its rank and host, if it still
-                              rank 0 says the same                   lives after RANK_0_FIRST_S
-    another rank              any other WorldBroken                  the line with its rank and host, at once
-
-Whom a rank notifies that the world is broken (whom_to_notify); rank 0 saves then, too:
-
-    rank   started by     found by   notifies
-    -----  -------------  ---------  ------------------------------------------------------------------
-    0      own launcher   any rank   the user
-    0      a parent       any rank   nobody, if there is a run.json, which the parent reads
-    0      a parent       any rank   the parent (REASON), if there is none yet
-    other  either         rank 0     nobody
-    other  a parent       this rank  the parent (REASON)
-    other  own launcher   this rank  the user, if it is the lowest on its node apart from rank 0
-
-Under the user's own launcher on several nodes rank 0 then lives until all ranks could read its
-verdict (heartbeat.VERDICT_S): with it the store ends, and ranks that had not read it would report
-rank 0 as lost.
-"""  # noqa: E501
+run, because launchers replace it with their own. `run_status` finds it from what the ranks have
+left in ENDS, from run.json, which rank 0 completes, and from how the processes ended (WorldEnd).
+The ranks write where they were; the parent adds which process failed first and how.
+"""
 
 from __future__ import annotations
 
@@ -68,10 +22,10 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import (
@@ -97,13 +51,9 @@ from .signals import SIGNAL_STATUS
 FOLDER = "COMMBENCH_FOLDER"  # the run's folder
 JOB = "COMMBENCH_JOB"  # the checked configuration (config.settings.Job)
 RESUME = "COMMBENCH_RESUME"  # why a world continues a run (recovery.Resume)
-# the file for the reason why the world is broken, where rank 0 can't write run.json
-REASON = "COMMBENCH_REASON"
-
-# what ranks leave in the folder for their parent
-STATUS_FILE = "refused"  # the exit status of a world that leaves no run.json
-# the errors of ranks other than 0, a line of JSON each: process, message, stack
-RAISED_FILE = "raised"
+# the file in which the ranks of a world say how they ended, a RankEnd a line. Each world has its
+# own: a rank that was paused until a fresh world runs must not end that one
+ENDS = "COMMBENCH_ENDS"
 
 # the first rank that exits ends the world: torchrun and mpirun kill the others, rank 0 perhaps
 # before it has printed
@@ -175,72 +125,80 @@ class WorldEnd:
         return "; ".join([*(text.rstrip(",") for text in texts[:-1]), texts[-1]])
 
 
-class Print(Enum):
-    """When a rank prints the error that ends it."""
+# ---------------------------------------------------------------- who says why
 
-    NOW = "now"
-    AFTER_RANK_0 = "after rank 0"
-    BY_RANK_0 = "by rank 0 alone"
-    NEVER = "never"
+# what ends a rank: an error in run.json; one that all ranks raise; one of which rank 0 knows as
+# much; any other; a lost rank that this rank has noticed; one that rank 0 has, as this rank read
+Cause = Literal["recorded", "shared", "common", "own", "lost", "verdict"]
 
 
-class Notify(Enum):
-    """Whom a rank notifies that the world is broken."""
+class Tell(Enum):
+    """Whom a rank tells why it ends."""
 
     USER = "user"
     PARENT = "parent"
     NOBODY = "nobody"
 
 
-# ---------------------------------------------------------------- decisions
+def whom_to_tell(cause: Cause, rank: int, has_parent: bool, is_first_on_node: bool = False) -> Tell:
+    """Whom this rank tells why it ends. Rank 0 is also a process outside of a world. The first rank
+    on a node is the lowest one apart from rank 0."""
+    match cause, rank == 0, has_parent:
+        case ("recorded", True, True) | ("shared" | "verdict", False, _):
+            return Tell.NOBODY  # the parent reads run.json, or rank 0 says it
+        case ("lost", False, False) if not is_first_on_node:
+            return Tell.NOBODY
+        case ("lost", True, True) | (_, False, True):
+            return Tell.PARENT
+        case _:
+            return Tell.USER
 
 
-def who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_loaded: bool) -> Print:
-    """The second table; `identity` is None outside of a world, and where the rank is unknown."""
-    if identity is None or identity.rank == 0:
-        return Print.NEVER if isinstance(error, WorldBroken) and error.recorded else Print.NOW
+def cause_of(error: CommbenchError) -> Cause:
+    """What ends a rank whose command raises this error."""
+    if isinstance(error, WorldBroken) and error.recorded:
+        return "recorded"
     if getattr(error, "shared", False):
-        return Print.NEVER if mpi_loaded else Print.BY_RANK_0
-    same_on_rank_0 = isinstance(error, Missing | Unconnected) or not isinstance(error, WorldBroken)
-    return Print.AFTER_RANK_0 if same_on_rank_0 else Print.NOW
-
-
-def whom_to_notify(
-    rank: int, node: Sequence[int], has_parent: bool, has_record: bool, found_by_rank_0: bool
-) -> Notify:
-    """The third table; `node` has the ranks of this rank's node, `has_record` says whether run.json
-    was begun."""
-    if rank == 0:
-        return Notify.USER if not has_parent else Notify.NOBODY if has_record else Notify.PARENT
-    if found_by_rank_0:
-        return Notify.NOBODY
-    if has_parent:
-        return Notify.PARENT
-    return Notify.USER if rank == min(other for other in node if other != 0) else Notify.NOBODY
+        return "shared"
+    if isinstance(error, Missing | Unconnected) or not isinstance(error, WorldBroken):
+        return "common"
+    return "own"
 
 
 # ---------------------------------------------------------------- the end of a command
 
 
 def end_with_error(error: CommbenchError, identity: RankIdentity | None) -> int:
-    """Print the error as the second table says, notify the parent, and end a rank of a broken
-    world.
+    """Say why, and end a rank of a broken world; returns the exit status.
 
-    Returns the exit status.
+    `identity` is None outside of a world, and where the rank is unknown.
     """
-    if FOLDER in os.environ and (identity is None or identity.rank == 0):
+    rank = 0 if identity is None else identity.rank
+    has_parent = FOLDER in os.environ
+    if has_parent and rank == 0:
         leave_status(os.environ[FOLDER], error.exit_status, resumed=RESUME in os.environ)
-    printing = who_prints(error, identity, "mpi4py.MPI" in sys.modules)
-    if printing in (Print.AFTER_RANK_0, Print.BY_RANK_0):
+    cause = cause_of(error)
+    # the end of MPI waits for rank 0
+    waits = cause == "common" or (cause == "shared" and "mpi4py.MPI" not in sys.modules)
+    if rank != 0 and waits:
         time.sleep(RANK_0_FIRST_S)
-    if printing in (Print.NOW, Print.AFTER_RANK_0):
-        if identity is None or identity.rank == 0:
-            print_error(str(error), error.stacks if isinstance(error, WorldBroken) else ())
-        elif not report_raised(error, process_text(identity.rank)):
-            print_error(f"{process_text(identity.rank)}: {error}")
-    if FOLDER not in os.environ:  # else the parent ends the other ranks
+    _tell(error, whom_to_tell(cause, rank, has_parent), rank)
+    if not has_parent:  # which would end the other ranks
         give_up(error.exit_status)
     return exit_rank(error.exit_status, identity if isinstance(error, WorldBroken) else None)
+
+
+def _tell(error: CommbenchError, whom: Tell, rank: int) -> None:
+    """Say why this rank ends: to the user also where its parent is on another host."""
+    if whom is Tell.NOBODY:
+        return
+    process = process_text(rank)
+    stack = "".join(traceback.format_exception(error.__cause__ or error)).splitlines()
+    end = RankEnd("rank", process, error.exit_status, str(error), stack)
+    if whom is Tell.PARENT and leave_end(end):
+        return
+    stacks = error.stacks if isinstance(error, WorldBroken) else ()
+    print_error(f"{process}: {error}" if rank else str(error), stacks)
 
 
 def exit_rank(status: int, identity: RankIdentity | None) -> int:
@@ -261,6 +219,45 @@ def exit_rank(status: int, identity: RankIdentity | None) -> int:
 # ---------------------------------------------------------------- from the ranks to their parent
 
 
+@dataclass(frozen=True)
+class RankEnd:
+    """What a rank tells its parent when it ends.
+
+    `ended` is the run, where its exit status is not in a run.json of this world; the world, where
+    rank 0 may be unable to write the reason to run.json; or only this rank, by its own error.
+    """
+
+    ended: Literal["run", "world", "rank"]
+    process: str
+    status: int
+    reason: str = ""
+    stack: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return f"{self.process}: {self.reason}"
+
+
+def leave_end(end: RankEnd, environ: Mapping[str, str] = os.environ) -> bool:
+    """Add a line to the file of this world; returns whether it could."""
+    line = json.dumps(asdict(end)).encode() + b"\n"
+    try:
+        # unbuffered: the lines of several ranks stay whole
+        with Path(environ[ENDS]).open("ab", buffering=0) as file:
+            return file.write(line) == len(line)
+    except (KeyError, OSError):  # no parent, or one on another host
+        return False
+
+
+def read_ends(file: Path) -> list[RankEnd]:
+    """What the ranks of a world have left, without the line of one that was killed meanwhile."""
+    ends = list[RankEnd]()
+    with suppress(OSError):
+        for line in file.read_text(errors="replace").splitlines():
+            with suppress(ValueError, TypeError):
+                ends.append(RankEnd(**json.loads(line)))
+    return ends
+
+
 def leave_status(folder: str, status: int, resumed: bool = False) -> None:
     """Leave the exit status of rank 0 where there is no run.json of this world.
 
@@ -268,35 +265,7 @@ def leave_status(folder: str, status: int, resumed: bool = False) -> None:
     world continues.
     """
     if (resumed and status != WorldBroken.exit_status) or not exists(Path(folder) / "run.json"):
-        with suppress(OSError):
-            (Path(folder) / STATUS_FILE).write_text(str(status))
-
-
-def report_reason(reason: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Leave the reason why the world is broken, where rank 0 has no run.json to write it to.
-
-    Each world has a file of its own: a rank that was paused until a fresh world runs must not end
-    that one.
-    """
-    with suppress(OSError, KeyError):
-        Path(environ[REASON]).write_text(reason)
-
-
-def report_raised(
-    error: CommbenchError, process: str, environ: Mapping[str, str] = os.environ
-) -> bool:
-    """Leave the error of a rank other than 0 for the parent, which prints it; returns whether it
-    could."""
-    folder = environ.get(FOLDER)
-    if folder is None:
-        return False
-    stack = "".join(traceback.format_exception(error.__cause__ or error)).splitlines()
-    try:
-        with (Path(folder) / RAISED_FILE).open("a") as file:
-            file.write(json.dumps([process, str(error), stack]) + "\n")
-    except OSError:  # the parent is on another host
-        return False
-    return True
+        leave_end(RankEnd("run", process_text(0), status))
 
 
 # ---------------------------------------------------------------- in the parent
@@ -315,25 +284,22 @@ def reopen(folder: Path) -> None:
         raise WorldBroken(
             f"{folder / 'run.json'} can't be written: {error.strerror}; make room on its disk"
         ) from error
-    _remove(folder, RAISED_FILE)
 
 
-def has_ended(folder: Path, run: Mapping[str, Any]) -> bool:
+def has_ended(ends: Sequence[RankEnd], run: Mapping[str, Any]) -> bool:
     """Whether the run has an end, good or bad; `run` is its run.json."""
-    return exists(folder / STATUS_FILE) or run.get("exit_status") is not None
+    return any(end.ended == "run" for end in ends) or run.get("exit_status") is not None
 
 
-def has_refused(folder: Path) -> bool:
+def has_refused(ends: Sequence[RankEnd]) -> bool:
     """Whether rank 0 ended with an error before there was a run."""
-    with suppress(OSError):
-        refusals = (ConfigError.exit_status, WorldBroken.exit_status)
-        return (folder / STATUS_FILE).read_text() in map(str, refusals)
-    return False
+    refusals = (ConfigError.exit_status, WorldBroken.exit_status)
+    return any(end.ended == "run" and end.status in refusals for end in ends)
 
 
-def is_broken(reason_file: Path, run: Mapping[str, Any]) -> bool:
+def is_broken(ends: Sequence[RankEnd], run: Mapping[str, Any]) -> bool:
     """Whether a rank has found the world broken; `run` is its run.json."""
-    return exists(reason_file) or (
+    return any(end.ended == "world" for end in ends) or (
         status_of_run(run) == "broken" and run.get("exit_status") is not None
     )
 
@@ -343,97 +309,83 @@ def has_launches_left(run: Mapping[str, Any]) -> bool:
     return status_of_run(run) == "running" and run.get("exit_status") == 0
 
 
-def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool = False) -> int:
-    """The exit status of the run, by the first table. Raises WorldBroken, with the stacks of the
-    ranks if asked for."""
-    status_file = folder / STATUS_FILE
-    record = folder / "run.json"
-    log = folder / LOG
-    if exists(status_file):
-        # on a full disk the file may be empty
-        status = int(status_file.read_text() or WorldBroken.exit_status)
-        # rank 0 has said why
-        _remove(folder, STATUS_FILE, RAISED_FILE, *([] if exists(record) else [LOG]))
-        return status
+def run_status(folder: Path, ends_file: Path, end: WorldEnd, with_stacks: bool = False) -> int:
+    """The exit status of the run. Raises WorldBroken, with the stacks of the ranks if asked for."""
+    ends = read_ends(ends_file)
     run = read_record(folder)
-    ended_by_rank_0 = run.get("exit_status") is not None
+    status = next((each.status for each in ends if each.ended == "run"), None)
+    if status is not None:  # rank 0 has said why
+        if not exists(folder / "run.json"):
+            _remove_log(folder)
+        return status
     # `interrupted` here is not by a signal to this process, which would have raised an exception
-    if ended_by_rank_0 and status_of_run(run) not in ENDED_EARLY:
-        _remove(folder, reason_file.name, RAISED_FILE)
+    if run.get("exit_status") is not None and status_of_run(run) not in ENDED_EARLY:
         return int(run["exit_status"])
-    raised = _read_raised(folder)
-    reported = run.get("reason") if ended_by_rank_0 else None
-    with suppress(OSError):
-        reported = reported or reason_file.read_text()
-    problem = record_problem(folder)
-    if problem is not None and reported is None and not raised and end.is_good:
-        raise WorldBroken(problem)  # no rank is to blame
-    silent = (exit_text(0), exit_text(WorldBroken.exit_status))
-    unsaid = reported is None and not raised and case_in_flight(folder) is None
-    if run and unsaid and end.is_by(silent):
-        # rank 0 has said why, and could not write it
-        raise WorldBroken(f"{record} does not have the end of this run; make room on its disk")
-    reason = broken_reason(
-        end, reported, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised]
-    )
-    kept = [end.limit] if end.limit is not None and "pids.max" not in reason else []
-    kept += [f"finished cases are in {folder}"] if run else []
-    if exists(log):
-        # it knows more than a status where no rank could say anything
-        by_signal = any(map(_by_signal, end.failures or end.ended))
-        unknown = reported is None and not raised and not by_signal
-        kept.append(f"the launcher's own messages are in {log}{log_text(log, unknown)}")
+    raised = [each for each in ends if each.ended == "rank"]
+    reported = run.get("reason") if run.get("exit_status") is not None else None
+    reported = reported or next((each.reason for each in ends if each.ended == "world"), None)
+    nobody_said = reported is None and not raised
+    if nobody_said:
+        _check_record(folder, run, end)
+    reason = broken_reason(end, reported, _when(folder, run), raised)
     stacks = {
         **run.get("stacks", {}),
-        **{process.split(" on ")[0]: stack for process, _, stack in raised},
+        **{each.process.split(" on ")[0]: list(each.stack) for each in raised},
     }
     if run:
         with suppress(OSError):
-            ended = {
-                "status": "broken",
-                "exit_status": WorldBroken.exit_status,
-                "reason": reason,
-                "stacks": stacks,
-            }
-            write_json(record, run | ended)
-    _remove(folder, reason_file.name, RAISED_FILE)
-    error = WorldBroken("; ".join([reason, *kept]))
+            ended = {"status": "broken", "exit_status": WorldBroken.exit_status}
+            write_json(folder / "run.json", {**run, **ended, "reason": reason, "stacks": stacks})
+    error = WorldBroken("; ".join([reason, *_kept(folder, run, end, reason, nobody_said)]))
     if with_stacks:
         error.stacks = tuple(f"{rank}: {call}" for rank, calls in stacks.items() for call in calls)
     raise error
 
 
-def _by_signal(failure: RankFailure) -> bool:
-    return not failure.how.startswith(EXITED)
+def _check_record(folder: Path, run: Mapping[str, Any], end: WorldEnd) -> None:
+    """Raises WorldBroken where run.json is to blame: it can't be read or written."""
+    problem = record_problem(folder)
+    if problem is not None and end.is_good:
+        raise WorldBroken(problem)
+    silent = (exit_text(0), exit_text(WorldBroken.exit_status))
+    if run and case_in_flight(folder) is None and end.is_by(silent):
+        # rank 0 has said why, and could not write it
+        raise WorldBroken(
+            f"{folder / 'run.json'} does not have the end of this run; make room on its disk"
+        )
 
 
-def _read_raised(folder: Path) -> list[tuple[str, str, list[str]]]:
-    """Process, message and stack of each rank that has left an error."""
-    raised = list[tuple[str, str, list[str]]]()
-    with suppress(OSError):
-        for line in (folder / RAISED_FILE).read_text().splitlines():
-            with suppress(ValueError):  # of a rank that was killed while it wrote
-                process, text, stack = json.loads(line)
-                raised.append((process, text, stack))
-    return raised
+def _kept(
+    folder: Path, run: Mapping[str, Any], end: WorldEnd, reason: str, nobody_said: bool
+) -> list[str]:
+    """What else the user is told of a broken world: a limit, and where results and messages are."""
+    kept = [end.limit] if end.limit is not None and "pids.max" not in reason else []
+    kept += [f"finished cases are in {folder}"] if run else []
+    log = folder / LOG
+    if exists(log):
+        # it knows more than a status where no rank could say anything
+        by_exit = all(failure.how.startswith(EXITED) for failure in end.failures or end.ended)
+        text = log_text(log, unknown=nobody_said and by_exit)
+        kept.append(f"the launcher's own messages are in {log}{text}")
+    return kept
 
 
 def broken_reason(
-    end: WorldEnd, reported: str | None, when: str, raised: Sequence[str] = ()
+    end: WorldEnd, reported: str | None, when: str, raised: Sequence[RankEnd] = ()
 ) -> str:
     """Why a world broke: what ranks `reported` or `raised`, completed by what their parent has
     seen; else the latter and `when`."""
     if end.cause is not None:
         return f"{end.cause} {when}"
     for failure in end.failures:
-        if words := next((text for text in raised if text.startswith(failure.process)), None):
-            return words
+        if own := next((each for each in raised if each.process == failure.process), None):
+            return str(own)
         # rank 0 only sees that a process is gone
         if reported is not None and failure.process in reported:
             return reported.replace(f"{failure.process} has ended", str(failure))
     # a rank that ends because of an error has left the reason; only the parent knows what has
     # killed a rank
-    reported = reported or next(iter(raised), None)
+    reported = reported or next(map(str, raised), None)
     if reported is not None and all(
         failure.how == exit_text(WorldBroken.exit_status) for failure in end.failures
     ):
@@ -459,7 +411,8 @@ def end_interrupted(folder: Path, status: int) -> None:
     if run and (run.get("exit_status") is None or has_launches_left(run) or is_interrupted):
         with suppress(OSError):
             write_json(folder / "run.json", run | {"status": "interrupted", "exit_status": status})
-    _remove(folder, RAISED_FILE, *([] if run else [LOG]))
+    if not run:
+        _remove_log(folder)
 
 
 def exit_text(code: int | None) -> str:
@@ -479,9 +432,6 @@ def exit_text(code: int | None) -> str:
         return f"was killed by signal {-code}"
 
 
-def _remove(folder: Path, *names: str) -> None:
-    """Remove these files, and the folder if nothing else is in it."""
+def _remove_log(folder: Path) -> None:
     with suppress(OSError):
-        for name in names:
-            (folder / name).unlink(missing_ok=True)
-        folder.rmdir()
+        (folder / LOG).unlink(missing_ok=True)

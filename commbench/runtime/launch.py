@@ -17,7 +17,7 @@ from commbench.core.secrets import MASK, recorded_override
 from commbench.core.terminal import print_error
 from commbench.hardware.machine_facts import is_recorded
 
-from .exit_protocol import FOLDER, JOB, REASON, RESUME, reopen, run_status
+from .exit_protocol import ENDS, FOLDER, JOB, RESUME, reopen, run_status
 from .output import LOG, Output
 from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, rest_rank_server
 from .recovery import Resume
@@ -68,23 +68,23 @@ def start(spec: WorldSpec) -> int:
         reopen(folder)
     starting = f"starting {spec.layout.size} ranks of {settings.backend.name}"
     output = Output(starting, None if spec.launcher.forks else folder / LOG)
-    reason_file = folder / f"reason-{secrets.token_hex(4)}"
-    launch = partial(_start_world, spec, output, reason_file)
+    ends_file = folder / f"ends-{secrets.token_hex(4)}"
+    launch = partial(_start_world, spec, output, ends_file)
     stopped_s = STOPPED_SHARE * settings.budget.silence_s
     try:
-        end = supervise(launch, output, folder, reason_file, stopped_s, settings.budget.late_s)
+        end = supervise(launch, output, folder, ends_file, stopped_s, settings.budget.late_s)
         if end.unclosed is not None:
             print_error(end.unclosed)
-        return run_status(folder, reason_file, end, settings.verbose)
+        return run_status(folder, ends_file, end, settings.verbose)
     finally:  # also after a signal
         with suppress(OSError):
-            reason_file.unlink()
+            ends_file.unlink()
 
 
-def _start_world(spec: WorldSpec, output: Output, reason_file: Path) -> RunningWorld:
+def _start_world(spec: WorldSpec, output: Output, ends_file: Path) -> RunningWorld:
     launcher = spec.launcher
     job = spec.job
-    exports = _exports(spec) | output.exports() | {REASON: str(reason_file)}
+    exports = _exports(spec) | output.exports() | {ENDS: str(ends_file)}
     ranks_here = spec.layout.ranks_per_node
     environment = inherited_environment() | exports
     if launcher.forks:

@@ -31,6 +31,7 @@ from commbench.hardware.sources import MASKED
 from commbench.results.run_folder import exists, read_record
 
 from .exit_protocol import (
+    RankEnd,
     RankFailure,
     WorldEnd,
     exit_text,
@@ -38,6 +39,7 @@ from .exit_protocol import (
     has_refused,
     is_broken,
     process_text,
+    read_ends,
 )
 from .heartbeat import STOPPED, stat_fields
 from .output import LOG, Output
@@ -255,13 +257,13 @@ def supervise(
     start: Callable[[], RunningWorld],
     output: Output,
     folder: Path,
-    reason: Path,
+    ends_file: Path,
     stopped_s: float,
     closing_s: float,
 ) -> WorldEnd:
     """Start a world and wait for its end, and until `output` has printed all of it.
 
-    A rank that writes the file `reason` has found the world broken. A process that is stopped for
+    Its ranks say in `ends_file` how they ended. A process that is stopped for
     longer than `stopped_s` ends the world, and so do ranks that live for longer than `closing_s`
     after the end of their run.
 
@@ -281,7 +283,7 @@ def supervise(
     handlers = {number: signal.signal(number, stop_here) for number in numbers}
     try:
         with output:
-            supervisor = _Supervisor(start(), folder, reason, stopped_s, closing_s)
+            supervisor = _Supervisor(start(), folder, ends_file, stopped_s, closing_s)
             try:
                 supervisor.wait()
             except (KeyboardInterrupt, SystemExit) as stop:
@@ -297,11 +299,16 @@ def supervise(
 
 class _Supervisor:
     def __init__(
-        self, world: RunningWorld, folder: Path, reason: Path, stopped_s: float, closing_s: float
+        self,
+        world: RunningWorld,
+        folder: Path,
+        ends_file: Path,
+        stopped_s: float,
+        closing_s: float,
     ) -> None:
         self._world = world
         self._folder = folder
-        self._reason = reason
+        self._ends_file = ends_file
         self._stopped_s = stopped_s
         self._closing_s = closing_s
         self._run_ended_at: float | None = None
@@ -335,13 +342,16 @@ class _Supervisor:
                 if world.status in (*range(-64, 0), SIGNAL_STATUS + signal.SIGTERM):
                     # srun returns the status of tasks that it has ended; one that is killed breaks
                     # the world itself
-                    if world.status < 0 or not is_broken(self._reason, read_record(folder)):
+                    if world.status < 0 or not is_broken(
+                        read_ends(self._ends_file), read_record(folder)
+                    ):
                         self._cause = f"{world} {exit_text(world.status)}"
                     world.end(BROKEN_TERMINATE_S)  # its ranks may live on
                 return
             if (ended or self._first) and (stopped := _how_stopped(world.pid)):  # the ranks miss it
                 self._cause = f"{world} {stopped}"
             run = read_record(folder)
+            ends = read_ends(self._ends_file)
             self._has_record |= bool(run)
             if not has_processes:  # ranks that are not recorded yet may be killed, too
                 self._shared_memory |= mapped_shared_memory(world.ranks)
@@ -350,12 +360,12 @@ class _Supervisor:
                 )
                 self._report_missing_ranks()
             gone_s = 0.0 if self._ended_at is None else time.monotonic() - self._ended_at
-            overdue = has_ended(folder, run) and self._is_overdue()
+            overdue = has_ended(ends, run) and self._is_overdue(ends)
             # launchers may wait forever for a stopped rank
-            if is_broken(self._reason, run) or overdue:
+            if is_broken(ends, run) or overdue:
                 world.end(BROKEN_TERMINATE_S)
             # even with status 0: the others wait for it
-            elif gone_s > EARLY_S and not has_ended(folder, run):
+            elif gone_s > EARLY_S and not has_ended(ends, run):
                 world.end(TERMINATE_S)
             elif self._find_stopped():
                 world.end(BROKEN_TERMINATE_S)
@@ -450,14 +460,14 @@ class _Supervisor:
             and {-signal.SIGKILL} <= {*codes} <= {-signal.SIGKILL, None}
         )
 
-    def _is_overdue(self) -> bool:
+    def _is_overdue(self, ends: Sequence[RankEnd]) -> bool:
         """Whether ranks still live long after the end of their run: closing a library may take
         forever."""
         now = time.monotonic()
         world = self._world
         self._run_ended_at = self._run_ended_at or now
         closing_s = self._closing_s
-        if has_refused(self._folder):  # there is little to close
+        if has_refused(ends):  # there is little to close
             closing_s = min(closing_s, REFUSED_S)
         if now - self._run_ended_at < closing_s:
             return False

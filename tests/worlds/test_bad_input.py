@@ -588,11 +588,13 @@ def test_rank_0_tells_the_parent_that_started_it(
     folder = Path("run")
     folder.mkdir()
     monkeypatch.setattr("commbench.runtime.exit_protocol.RANK_0_FIRST_S", 0.1)
+    parent = {exit_protocol.FOLDER: str(folder), exit_protocol.ENDS: str(folder / "ends")}
     for place in (TORCHRUN_1, TORCHRUN_0):
-        assert not (folder / exit_protocol.STATUS_FILE).exists()
-        enter(place | {exit_protocol.FOLDER: str(folder)}, monkeypatch)
+        assert not (folder / "ends").exists()
+        enter(place | parent, monkeypatch)
         assert main(["backend=mpi"]) == 2
-    assert (folder / exit_protocol.STATUS_FILE).read_text() == "2"
+    (end,) = exit_protocol.read_ends(folder / "ends")
+    assert (end.ended, end.status) == ("run", 2)
 
 
 # ---------------------------------------------------------------- the real command

@@ -25,6 +25,7 @@ from commbench.cli import main as main_module
 from commbench.cli.doctor import doctor as doctor_command
 from commbench.cli.doctor import folder_problems, machine_text
 from commbench.hardware import machine_facts
+from commbench.runtime.exit_protocol import read_ends
 
 pytestmark = pytest.mark.usefixtures("outside_any_world")
 SCRIPT = str(Path(sys.executable).parent / "commbench")
@@ -346,11 +347,13 @@ def test_the_module_is_the_script() -> None:
 def test_a_rank_without_a_world_starts_none(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    done = command(SCRIPT, "backend=gloo", COMMBENCH_FOLDER=str(folder))
+    ends = folder / "ends"  # what its parent reads
+    parent = {"COMMBENCH_FOLDER": str(folder), "COMMBENCH_ENDS": str(ends)}
+    done = command(SCRIPT, "backend=gloo", **parent)
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("commbench: ") and len(done.stderr.splitlines()) == 1
     assert "exported no rank" in done.stderr
-    assert (folder / "refused").read_text() == "3"  # what its parent reads
+    assert [(end.ended, end.status) for end in read_ends(ends)] == [("run", 3)]
     assert list(tmp_path.iterdir()) == [folder]
 
 

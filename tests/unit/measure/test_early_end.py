@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -21,6 +22,7 @@ from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
 from commbench.results.fan_out import FanOut
 from commbench.runtime.control import hosted_world
+from commbench.runtime.exit_protocol import ENDS, read_ends
 from commbench.runtime.heartbeat import Heartbeat, Progress
 
 WORLD = World(0, 2, ((0, 1),), (0,))
@@ -127,16 +129,16 @@ def test_a_users_signal_interrupts_the_run_and_leaves_the_case_in_flight_unrecor
 
 
 def test_a_launchers_signal_after_a_rank_has_ended_breaks_the_case_in_flight(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    notified: list[str] = []
-    monkeypatch.setattr("commbench.measure.early_end.report_reason", notified.append)
+    monkeypatch.setenv(ENDS, str(tmp_path / "ends"))
     ending = Ending()
     ending.early_end.heartbeat = cast(Heartbeat, Watched())
     assert not ending.early_end.find_lost_ranks(signal.SIGTERM)
     ending.early_end.save_after_signal(143)
     assert ending.row is not None and ending.row["reason"] == "rank 1 has ended"
-    assert ending.run["reason"] == "rank 1 has ended" and notified == ["rank 1 has ended"]
+    assert ending.run["reason"] == "rank 1 has ended"
+    assert [end.reason for end in read_ends(tmp_path / "ends")] == ["rank 1 has ended"]
     assert ending.run["stacks"] == {"rank 0": ["main"]}
 
 

@@ -1,5 +1,4 @@
-"""The tables of runtime/exit_protocol.py: who prints, whom a rank notifies of a broken world, what
-the parent reads."""
+"""Whom a rank tells why it ends, and what its parent makes of it."""
 
 from __future__ import annotations
 
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from commbench.core.case import RankIdentity
 from commbench.core.errors import (
     CommbenchError,
     ConfigError,
@@ -18,29 +16,24 @@ from commbench.core.errors import (
     WorldBroken,
 )
 from commbench.runtime.exit_protocol import (
-    FOLDER,
-    RAISED_FILE,
-    REASON,
-    STATUS_FILE,
-    Notify,
-    Print,
+    ENDS,
+    Cause,
+    RankEnd,
     RankFailure,
+    Tell,
     WorldEnd,
+    cause_of,
     end_interrupted,
     exit_text,
     has_launches_left,
+    leave_end,
     leave_status,
-    report_raised,
-    report_reason,
+    read_ends,
     run_status,
-    who_prints,
-    whom_to_notify,
+    whom_to_tell,
 )
 from commbench.runtime.output import LOG
 from commbench.runtime.recovery import mark_in_flight
-
-RANKS = [None, *(RankIdentity("torchrun", rank, 3, rank) for rank in range(3))]
-OUTSIDE, RANK_0, RANK_1, _ = RANKS
 
 
 def recorded() -> WorldBroken:
@@ -50,49 +43,53 @@ def recorded() -> WorldBroken:
 
 
 @pytest.mark.parametrize(
-    ("error", "identity", "mpi_loaded", "printing"),
+    ("error", "cause"),
     [
-        (ConfigError("x"), OUTSIDE, False, Print.NOW),
-        (ConfigError("x", shared=True), RANK_0, True, Print.NOW),
-        (WorldBroken("x"), RANK_0, False, Print.NOW),
-        (recorded(), RANK_0, False, Print.NEVER),
-        (ConfigError("x", shared=True), RANK_1, True, Print.NEVER),
-        (ConfigError("x", shared=True), RANK_1, False, Print.BY_RANK_0),
-        (ConfigError("x"), RANK_1, True, Print.AFTER_RANK_0),
-        (Missing([0], "gather", 1.0), RANK_1, False, Print.AFTER_RANK_0),
-        (Unconnected("no end"), RANK_1, False, Print.AFTER_RANK_0),
-        (WorldBroken("x"), RANK_1, False, Print.NOW),
+        (recorded(), "recorded"),
+        (ConfigError("x", shared=True), "shared"),
+        (ConfigError("x"), "common"),
+        (Missing([0], "gather", 1.0), "common"),
+        (Unconnected("no end"), "common"),
+        (WorldBroken("x"), "own"),
     ],
 )
-def test_the_process_that_prints_an_error_is_the_one_of_the_table(
-    error: CommbenchError, identity: RankIdentity | None, mpi_loaded: bool, printing: Print
-) -> None:
-    assert who_prints(error, identity, mpi_loaded) is printing
+def test_every_error_has_a_cause(error: CommbenchError, cause: Cause) -> None:
+    assert cause_of(error) == cause
 
 
 @pytest.mark.parametrize(
-    ("rank", "has_parent", "has_record", "found_by_rank_0", "notified"),
+    ("cause", "rank_0", "rank_1"),
+    # with a parent, with the user's own launcher
     [
-        (0, False, True, False, Notify.USER),
-        (0, True, False, False, Notify.PARENT),
-        (0, True, True, False, Notify.NOBODY),
-        (1, False, False, True, Notify.NOBODY),
-        (1, True, False, True, Notify.NOBODY),
-        (1, True, False, False, Notify.PARENT),
-        (2, True, False, False, Notify.PARENT),
-        (1, False, False, False, Notify.USER),
-        (2, False, False, False, Notify.NOBODY),
+        ("recorded", (Tell.NOBODY, Tell.USER), None),
+        ("shared", (Tell.USER, Tell.USER), (Tell.NOBODY, Tell.NOBODY)),
+        ("common", (Tell.USER, Tell.USER), (Tell.PARENT, Tell.USER)),
+        ("own", (Tell.USER, Tell.USER), (Tell.PARENT, Tell.USER)),
+        ("lost", (Tell.PARENT, Tell.USER), (Tell.PARENT, Tell.NOBODY)),
+        ("verdict", None, (Tell.NOBODY, Tell.NOBODY)),
     ],
 )
-def test_whom_a_rank_notifies_that_the_world_is_broken(
-    rank: int, has_parent: bool, has_record: bool, found_by_rank_0: bool, notified: Notify
+def test_one_process_says_why_a_world_ends(
+    cause: Cause, rank_0: tuple[Tell, Tell] | None, rank_1: tuple[Tell, Tell] | None
 ) -> None:
-    assert whom_to_notify(rank, (0, 1, 2), has_parent, has_record, found_by_rank_0) is notified
+    for rank, told in enumerate((rank_0, rank_1)):
+        if told is not None:
+            assert (whom_to_tell(cause, rank, True), whom_to_tell(cause, rank, False)) == told
 
 
-def test_a_node_without_rank_0_has_a_rank_that_prints() -> None:
-    notified = [whom_to_notify(rank, (4, 5), False, False, False) for rank in (4, 5)]
-    assert notified == [Notify.USER, Notify.NOBODY]
+def test_a_node_without_rank_0_has_a_rank_that_says_which_one_is_lost() -> None:
+    assert whom_to_tell("lost", 4, False, is_first_on_node=True) is Tell.USER
+
+
+@pytest.fixture(autouse=True)
+def ends_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of this process's world, as its parent names it."""
+    monkeypatch.setenv(ENDS, str(tmp_path / "ends"))
+    return tmp_path / "ends"
+
+
+def say_world_is_broken(reason: str) -> None:
+    assert leave_end(RankEnd("world", "rank 1 on host (pid 7)", 3, reason))
 
 
 def write_run(folder: Path, **values: object) -> None:
@@ -106,19 +103,19 @@ ENDED = WorldEnd(1, "torchrun (pid 5)")
 
 def test_a_finished_run_has_its_own_status(tmp_path: Path) -> None:
     write_run(tmp_path, status="done", exit_status=1, reason="expected more")
-    assert run_status(tmp_path, tmp_path / "reason", ENDED) == 1
+    assert run_status(tmp_path, tmp_path / "ends", ENDED) == 1
 
 
 def test_a_refusal_is_the_status_of_a_world_without_a_run(tmp_path: Path) -> None:
     leave_status(str(tmp_path), 2)
     (tmp_path / LOG).write_text("a launcher says that a rank has exited with 2")
-    assert run_status(tmp_path, tmp_path / "reason", ENDED) == 2
-    assert not tmp_path.exists(), "an empty folder is removed"
+    assert run_status(tmp_path, tmp_path / "ends", ENDED) == 2
+    assert not (tmp_path / LOG).exists(), "it has nothing to add"
 
 
 def test_a_run_without_a_writer_of_run_json_leaves_its_status(tmp_path: Path) -> None:
     leave_status(str(tmp_path), 1)
-    assert run_status(tmp_path, tmp_path / "reason", ENDED) == 1
+    assert run_status(tmp_path, tmp_path / "ends", ENDED) == 1
 
 
 @pytest.mark.parametrize(
@@ -129,7 +126,7 @@ def test_a_refusal_beside_a_run_json_counts_only_where_the_run_is_resumed(
 ) -> None:
     write_run(tmp_path, status="broken", exit_status=None)
     leave_status(str(tmp_path), status, resumed=resume)
-    assert (tmp_path / STATUS_FILE).exists() is left
+    assert (tmp_path / "ends").exists() is left
 
 
 BROKEN = {"status": "broken", "exit_status": 3}
@@ -182,9 +179,9 @@ def test_the_reason_of_a_broken_world_says_who_how_and_when(
     write_run(tmp_path, **run)
     (tmp_path / LOG).write_text("forty lines")
     if left is not None:
-        report_reason(left, {REASON: str(tmp_path / "reason")})
+        say_world_is_broken(left)
     with pytest.raises(WorldBroken) as broken:
-        run_status(tmp_path, tmp_path / "reason", end)
+        run_status(tmp_path, tmp_path / "ends", end)
     record = json.loads((tmp_path / "run.json").read_text())
     assert (record["status"], record["exit_status"]) == ("broken", 3)
     assert record["reason"].startswith(reason) and str(broken.value).startswith(reason)
@@ -192,7 +189,6 @@ def test_the_reason_of_a_broken_world_says_who_how_and_when(
         f"finished cases are in {tmp_path}; the launcher's own messages are in {tmp_path / LOG}"
         in str(broken.value)
     )
-    assert not (tmp_path / "reason").exists()
 
 
 @pytest.mark.parametrize(
@@ -216,19 +212,18 @@ def test_a_world_that_died_without_a_word_of_its_ranks_has_the_launchers(
     for end, more in ((WorldEnd(14, "x", (failed,)), shown), (killed, ""), (killed_together, "")):
         (tmp_path / LOG).write_text(log)
         with pytest.raises(WorldBroken) as broken:
-            run_status(tmp_path, tmp_path / "reason", end)
+            run_status(tmp_path, tmp_path / "ends", end)
         assert str(broken.value).endswith(f"own messages are in {tmp_path / LOG}{more}")
 
 
 def test_a_refused_process_is_named_once(tmp_path: Path) -> None:
     end = WorldEnd(9, "x", (KILLED,), limit="no more processes: raise its pids.max")
     with pytest.raises(WorldBroken) as broken:
-        run_status(tmp_path, tmp_path / "reason", end)
+        run_status(tmp_path, tmp_path / "ends", end)
     assert str(broken.value).endswith("; no more processes: raise its pids.max")
-    tmp_path.mkdir(exist_ok=True)  # it was empty, and so was removed
     write_run(tmp_path, status="broken", exit_status=3, reason="can't start: raise pids.max")
     with pytest.raises(WorldBroken) as broken:
-        run_status(tmp_path, tmp_path / "reason", WorldEnd(9, "x", limit="pids.max again"))
+        run_status(tmp_path, tmp_path / "ends", WorldEnd(9, "x", limit="pids.max again"))
     assert "again" not in str(broken.value)
 
 
@@ -247,21 +242,29 @@ def test_what_another_rank_raises_is_the_reason_where_it_failed_first(
     tmp_path: Path, failures: tuple[RankFailure, ...], reason: str
 ) -> None:
     write_run(tmp_path, **(INTERRUPTED | {"reason": GONE, "stacks": {"rank 0": ["a"]}}))
-    try:
-        try:
-            raise RuntimeError("planted")
-        except RuntimeError as cause:
-            raise WorldBroken("RuntimeError: planted") from cause
-    except WorldBroken as error:
-        assert report_raised(error, RAISED.process, {FOLDER: str(tmp_path)})
-        assert not report_raised(error, RAISED.process, {}), "no parent"
-        assert not report_raised(error, RAISED.process, {FOLDER: str(tmp_path / "on another host")})
+    assert leave_end(RankEnd("rank", RAISED.process, 3, "RuntimeError: planted", ["line", "b"]))
     with pytest.raises(WorldBroken) as broken:
-        run_status(tmp_path, tmp_path / "reason", WorldEnd(1, "x", failures))
+        run_status(tmp_path, tmp_path / "ends", WorldEnd(1, "x", failures))
     assert str(broken.value).startswith(reason)
     stacks = json.loads((tmp_path / "run.json").read_text())["stacks"]
-    assert stacks["rank 0"] == ["a"] and stacks["rank 1"][-1] == "RuntimeError: planted"
-    assert not (tmp_path / RAISED_FILE).exists()
+    assert stacks == {"rank 0": ["a"], "rank 1": ["line", "b"]}
+
+
+def test_a_line_that_a_rank_was_killed_in_is_left_out_and_the_others_count(
+    ends_file: Path,
+) -> None:
+    first = RankEnd("rank", "rank 1 on host (pid 7)", 3, "planted", ["a"])
+    assert leave_end(first)
+    with ends_file.open("a") as file:
+        file.write('{"ended": "wor\n[]\n')
+    say_world_is_broken("silent")
+    assert [end.reason for end in read_ends(ends_file)] == ["planted", "silent"]
+    assert read_ends(ends_file)[0] == first
+
+
+def test_a_rank_without_a_parent_on_its_host_knows_that_nobody_reads_it(tmp_path: Path) -> None:
+    for environ in ({}, {ENDS: str(tmp_path / "on another host" / "ends")}):
+        assert not leave_end(RankEnd("world", "rank 1", 3, "silent"), environ)
 
 
 def test_ranks_of_which_none_is_blamed_are_named_with_their_launcher() -> None:
@@ -279,10 +282,10 @@ def test_ranks_of_which_none_is_blamed_are_named_with_their_launcher() -> None:
 def test_what_a_rank_reports_goes_before_ends_that_blame_nobody(tmp_path: Path) -> None:
     """The launcher of a world that was found broken kills its ranks at once."""
     write_run(tmp_path, **RUNNING)
-    report_reason("rank 0 is silent", {REASON: str(tmp_path / "reason")})
+    say_world_is_broken("rank 0 is silent")
     end = WorldEnd(1, "mpirun (pid 5)", ended=(KILLED, KILLED_0))
     with pytest.raises(WorldBroken, match=r"^rank 0 is silent;"):
-        run_status(tmp_path, tmp_path / "reason", end)
+        run_status(tmp_path, tmp_path / "ends", end)
 
 
 def test_the_case_in_flight_is_named(tmp_path: Path) -> None:
@@ -291,16 +294,16 @@ def test_the_case_in_flight_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         WorldBroken, match=r"was killed by SIGKILL while measuring all_reduce 1x2 8 B; finished"
     ):
-        run_status(tmp_path, tmp_path / "reason", WorldEnd(1, "x", (KILLED,)))
+        run_status(tmp_path, tmp_path / "ends", WorldEnd(1, "x", (KILLED,)))
 
 
 def test_a_world_that_leaves_nothing_is_broken(tmp_path: Path) -> None:
     with pytest.raises(
         WorldBroken, match=r"exited with status 1 while starting, before anything was measured$"
     ):
-        run_status(tmp_path, tmp_path / "reason", ENDED)
+        run_status(tmp_path, tmp_path / "ends", ENDED)
     with pytest.raises(WorldBroken, match="is gone"):
-        run_status(tmp_path, tmp_path / "reason", ENDED)
+        run_status(tmp_path / "gone", tmp_path / "ends", ENDED)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +335,7 @@ def test_another_launch_follows_only_a_world_that_ended_well_in_a_run_that_goes_
 def test_a_run_whose_record_is_removed_was_begun_nevertheless(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     with pytest.raises(WorldBroken) as broken:
-        run_status(tmp_path, tmp_path / "reason", WorldEnd(1, "x", (KILLED,)))
+        run_status(tmp_path, tmp_path / "ends", WorldEnd(1, "x", (KILLED,)))
     problem = f"{tmp_path / 'run.json'} is gone: it was removed or renamed"
     assert str(broken.value) == f"{KILLED} and {problem}"
 
@@ -345,7 +348,7 @@ def test_a_rank_that_ended_by_itself_is_not_blamed_for_an_end_that_could_not_be_
     write_run(tmp_path, **RUNNING)
     ended = RankFailure(1, 7, f"exited with status {status}")
     with pytest.raises(WorldBroken) as broken:
-        run_status(tmp_path, tmp_path / "reason", WorldEnd(-15, "x", (ended,)))
+        run_status(tmp_path, tmp_path / "ends", WorldEnd(-15, "x", (ended,)))
     assert str(broken.value) == (
         f"{tmp_path / 'run.json'} does not have the end of this run; make room on its disk"
     )
@@ -356,7 +359,7 @@ def test_a_rank_that_ended_well_is_not_blamed_for_a_folder_that_is_gone(tmp_path
     gone = tmp_path / "gone"
     for end in (WorldEnd(0, "x"), WorldEnd(0, "x", (well,)), WorldEnd(-15, "x", (well,))):
         with pytest.raises(WorldBroken) as broken:
-            run_status(gone, tmp_path / "reason", end)
+            run_status(gone, tmp_path / "ends", end)
         assert str(broken.value) == f"{gone} is gone: it was removed or renamed"
 
 
@@ -370,7 +373,7 @@ def test_an_interrupted_run_is_complete_or_gone(tmp_path: Path, run: dict[str, o
         record = json.loads((tmp_path / "run.json").read_text())
         assert record == {"status": "interrupted", "exit_status": 130}
     else:
-        assert not tmp_path.exists()
+        assert not (tmp_path / LOG).exists()
 
 
 @pytest.mark.parametrize(

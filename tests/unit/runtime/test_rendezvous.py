@@ -25,7 +25,7 @@ from commbench.core.errors import ConfigError, NoProcess, WorldBroken
 from commbench.core.protocols import Backend
 from commbench.hardware.network import meeting_address
 from commbench.runtime.control import SingleProcessControl, StoreControl, hosted_world
-from commbench.runtime.exit_protocol import Print, who_prints
+from commbench.runtime.exit_protocol import cause_of
 from commbench.runtime.launchers.join import connect
 from commbench.runtime.launchers.registry import detect
 from commbench.runtime.launchers.srun import step_address
@@ -238,7 +238,7 @@ def test_a_store_that_was_there_before_rank_0_does_not_stand_for_it(
     late = r"rank 0 did not arrive at 'the first meeting' within 0\.5 s"
     with pytest.raises(WorldBroken, match=late) as caught:
         assemble(place, alone)
-    assert who_prints(caught.value, place, False) is Print.NOW, "rank 0 can't"
+    assert cause_of(caught.value) == "own", "rank 0 can't say it"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")

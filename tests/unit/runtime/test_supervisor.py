@@ -21,7 +21,7 @@ from processes import until
 from commbench.core.errors import WorldBroken
 from commbench.hardware import resource_limits
 from commbench.runtime import exit_protocol, supervisor
-from commbench.runtime.exit_protocol import WorldEnd
+from commbench.runtime.exit_protocol import ENDS, RankEnd, WorldEnd, leave_end
 from commbench.runtime.heartbeat import stat_fields
 from commbench.runtime.output import LOG, Output
 from commbench.runtime.signals import SAVE_S
@@ -91,7 +91,7 @@ def supervised(
         return worlds[0]
 
     begun = time.monotonic()
-    end = supervise(start, output, folder, folder / "reason", stopped_s, closing_s)
+    end = supervise(start, output, folder, folder / "ends", stopped_s, closing_s)
     assert time.monotonic() - begun < 20
     for pid in worlds[0].ranks:
         until(lambda pid=pid: has_ended(pid), 5)
@@ -141,7 +141,7 @@ def test_where_proc_is_masked_a_launcher_ends_with_its_status(
         words = ["sleep", "0.3"]
         return LaunchedWorld("fake", words, os.environ, output.write_end, rank_of, 2)
 
-    end = supervise(start, output, tmp_path, tmp_path / "reason", 8.0, 60.0)
+    end = supervise(start, output, tmp_path, tmp_path / "ends", 8.0, 60.0)
     assert (end.status, end.failures, end.cause) == (0, (), None)
 
 
@@ -164,7 +164,7 @@ def test_a_launcher_that_starts_no_rank_is_named_once(
         words = ["sleep", "0.5"]
         return LaunchedWorld("fake", words, os.environ, output.write_end, rank_of, 2)
 
-    supervise(start, output, tmp_path, tmp_path / "reason", 8.0, 60.0)
+    supervise(start, output, tmp_path, tmp_path / "ends", 8.0, 60.0)
     (line,) = capsys.readouterr().err.splitlines()
     assert ": no rank has reported for 0.1 s; it may wait for a host (ssh)" in line
     assert str(tmp_path / LOG) in line
@@ -264,7 +264,7 @@ def test_a_launcher_with_the_status_of_ranks_that_it_ended_is_not_the_cause(tmp_
     end = supervised(tmp_path, f"time.sleep(0.5); {broken}; os._exit(143)")
     assert end.cause is None
     with pytest.raises(WorldBroken, match=r"^silent; finished cases are in"):
-        exit_protocol.run_status(tmp_path, tmp_path / "reason", end)
+        exit_protocol.run_status(tmp_path, tmp_path / "ends", end)
 
 
 @pytest.mark.usefixtures("wakes_at_an_end")
@@ -287,9 +287,9 @@ def test_a_launcher_that_is_killed_is_the_cause_also_where_a_rank_notices_it_fir
             "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status':"
             " 3}))"
         ),
-        "(folder / 'reason').write_text('rank 0 is silent')",
+        "(folder / 'ends').write_text(json.dumps({'ended': 'world', 'process': '', 'status': 3}))",
     ],
-    ids=["run.json", "reason"],
+    ids=["run.json", "ends"],
 )
 def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(
     tmp_path: Path, tell: str
@@ -302,7 +302,7 @@ def test_ranks_that_outlive_their_run_are_named_and_ended(tmp_path: Path) -> Non
     end = supervised(tmp_path, "time.sleep(60)", closing_s=1.0, status="done", exit_status=0)
     assert end.unclosed is not None and end.unclosed.startswith("rank 0 on ")
     assert end.unclosed.endswith("did not end within 1 s of the end of the run, and was killed")
-    assert exit_protocol.run_status(tmp_path, tmp_path / "reason", end) == 0
+    assert exit_protocol.run_status(tmp_path, tmp_path / "ends", end) == 0
 
 
 @pytest.mark.parametrize(("status", "limit_s"), [(3, 1), (0, 2)])
@@ -310,10 +310,11 @@ def test_ranks_that_outlive_a_refusal_are_not_given_the_time_to_close_a_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, limit_s: int
 ) -> None:
     monkeypatch.setattr(supervisor, "REFUSED_S", 1.0)
-    leave = f"(folder / 'run.json').unlink(); (folder / 'refused').write_text('{status}')"
+    end_of_run = json.dumps({"ended": "run", "process": "", "status": status})
+    leave = f"(folder / 'run.json').unlink(); (folder / 'ends').write_text('{end_of_run}')"
     end = supervised(tmp_path, f"{leave}; time.sleep(60)", closing_s=2.0)
     assert end.unclosed is not None and f"did not end within {limit_s} s" in end.unclosed
-    assert exit_protocol.run_status(tmp_path, tmp_path / "reason", end) == status
+    assert exit_protocol.run_status(tmp_path, tmp_path / "ends", end) == status
 
 
 class AtOnce(RunningWorld):
@@ -344,7 +345,7 @@ def test_ranks_that_end_at_once_are_named_and_not_their_server(
 ) -> None:
     def failures(*codes: int) -> list[tuple[int, str]]:
         output = Output("starting", tmp_path / LOG)
-        end = supervise(lambda: AtOnce(*codes), output, tmp_path, tmp_path / "reason", 8.0, 60.0)
+        end = supervise(lambda: AtOnce(*codes), output, tmp_path, tmp_path / "ends", 8.0, 60.0)
         return [(failure.rank, failure.how) for failure in end.failures]
 
     assert failures(1, 1) == [(0, "exited with status 1"), (1, "exited with status 1")]
@@ -398,7 +399,11 @@ class Seen(RunningWorld):
 
 
 def supervisor_of(world: RunningWorld, folder: Path, closing_s: float = 60.0) -> _Supervisor:
-    return _Supervisor(world, folder, folder / "reason", 8.0, closing_s)
+    return _Supervisor(world, folder, folder / "ends", 8.0, closing_s)
+
+
+def say_world_is_broken(ends_file: Path) -> None:
+    leave_end(RankEnd("world", "rank 0", 3, "rank 1 is silent"), {ENDS: str(ends_file)})
 
 
 def test_a_world_that_goes_on_is_left_alone(tmp_path: Path) -> None:
@@ -422,7 +427,7 @@ def test_a_launcher_that_a_signal_ended_is_the_cause_unless_it_tells_of_its_rank
     tmp_path: Path, status: int, broken: bool, is_cause: bool
 ) -> None:
     if broken:
-        (tmp_path / "reason").write_text("rank 1 is silent")
+        say_world_is_broken(tmp_path / "ends")
     world = Seen({}, looks=1, status=status)
     supervising = supervisor_of(world, tmp_path)
     supervising.wait()
@@ -437,7 +442,7 @@ def test_a_world_of_which_a_rank_has_ended_is_ended_soon(
     """At once where a rank has found it broken."""
     monkeypatch.setattr(supervisor, "EARLY_S", 0.3)
     if broken:
-        (tmp_path / "reason").write_text("rank 1 is silent")
+        say_world_is_broken(tmp_path / "ends")
     world = Seen({100: code})
     begun = time.monotonic()
     supervising = supervisor_of(world, tmp_path)
@@ -597,7 +602,7 @@ def test_a_rank_that_the_parent_had_to_kill_is_not_the_one_that_failed(tmp_path:
         world.end(0.0)
         world.codes[process.pid] = process.wait()
     assert world.codes[process.pid] == -signal.SIGKILL
-    assert _Supervisor(world, tmp_path, tmp_path / "reason", 8.0, 60.0)._first_to_fail() == [1]
+    assert _Supervisor(world, tmp_path, tmp_path / "ends", 8.0, 60.0)._first_to_fail() == [1]
 
 
 MISNAMED = r"""

@@ -20,7 +20,14 @@ from processes import until
 from commbench.config.compose import ConfigComposer
 from commbench.core.layout import Layout
 from commbench.runtime import launch
-from commbench.runtime.exit_protocol import REASON, WorldEnd, is_broken, report_reason
+from commbench.runtime.exit_protocol import (
+    ENDS,
+    RankEnd,
+    WorldEnd,
+    is_broken,
+    leave_end,
+    read_ends,
+)
 from commbench.runtime.launch import WorldSpec, _exports
 from commbench.runtime.launchers.registry import launcher_of, likely_launcher
 from commbench.runtime.output import LOG
@@ -155,15 +162,15 @@ def test_a_rank_of_an_earlier_world_does_not_break_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A paused rank goes on when fresh ranks already run in the same folder."""
-    reason_files = list[Path]()
+    ends_files = list[Path]()
     broken = list[bool]()
 
     def supervise(
-        start: object, output: object, folder: Path, reason_file: Path, *limits: float
+        start: object, output: object, folder: Path, ends_file: Path, *limits: float
     ) -> WorldEnd:
-        reason_files.append(reason_file)
-        report_reason("rank 0 is gone", {REASON: str(reason_files[0])})
-        broken.append(is_broken(reason_file, {}))
+        ends_files.append(ends_file)
+        leave_end(RankEnd("world", "rank 1", 3, "rank 0 is gone"), {ENDS: str(ends_files[0])})
+        broken.append(is_broken(read_ends(ends_file), {}))
         return WorldEnd(0, "torchrun (pid 5)")
 
     monkeypatch.setattr(launch, "supervise", supervise)
