@@ -1,8 +1,8 @@
 """How a world ends: which process says why, and with which status each of them exits.
 
 Exit statuses: 0 all cases ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world
-broke, 4 in place of 0 where text could not be printed (printing.py), and of `commbench accept` and
-`commbench watch --once` where they are undecided, 128 + signal.
+broke, or results or text could not be saved, 4 `commbench accept` or `commbench watch --once` is
+undecided, 128 + signal.
 
 The ranks of a world were started by a parent (`commbench` outside of any world, which exports
 FOLDER), or by the user's own launcher. A parent can't rely on its launcher for the status of the

@@ -120,7 +120,7 @@ class Bar:
 
     def draw(self, state: State) -> None:
         """Draw it, unless the terminal is stopped."""
-        if isinstance(sys.stderr, SafeStream) and sys.stderr.is_behind:
+        if isinstance(sys.stderr, SafeStream) and not sys.stderr.catches_up():
             return
         # what is left is estimated from the cases, without the start
         if state.cases and self._starting:

@@ -1,17 +1,12 @@
 """What a process prints: nothing that it measures or stores depends on who reads it, or when.
 
-The rule for every command, inside `print_safely`:
+Inside `print_safely`, which every command enters, `print` neither raises nor waits:
 
-    stdout or stderr ...                     the process
-    ---------------------------------------  -------------------------------------------------
-    has no reader any more (`| head -1`)     goes on in silence
-    is closed (`>&-`)                        goes on in silence
-    can't be written (a full disk)           goes on, says so on stderr at its end, and exits with
-                                             INCOMPLETE_TEXT in place of 0
-    waits for its reader (Ctrl-S, `| less`)  goes on, and waits at its end until all is read;
-                                             after a signal for LAST_TEXT_S
-
-So `print` neither raises nor waits: a thread writes, one for each open file.
+- Where a reader does not read (Ctrl-S, `| less`), text stays in memory. It is written with the next
+  text, or at the end, which waits until all is read; after a signal for LAST_TEXT_S.
+- Where the reader has left (`| head -1`), or stdout is closed, the process goes on in silence.
+- Where text can't be written (a full disk), the process goes on and says so on stderr at its end.
+  Its exit status is then that of results that can't be saved, in place of 0.
 """
 
 from __future__ import annotations
@@ -22,21 +17,71 @@ import os
 import select
 import sys
 import threading
-import time
-from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO
 
-from commbench.core.terminal import printable
+from commbench.core.errors import Unsaved
+from commbench.core.terminal import print_error
 
-INCOMPLETE_TEXT = 4  # exit status of a command that is right in all but its text
 LAST_TEXT_S = 0.5  # for text to be read after a signal
-# the ordinary reader needs microseconds; then text has the place among that of other processes
-# that it has in time
-READ_S = 0.1
-MOST_WAITING_BYTES = 1 << 26  # a library may print without end while a terminal is stopped
+READ_S = 0.1  # in which an ordinary reader reads; then text keeps its place among that of others
+MOST_WAITING_BYTES = 1 << 26  # above this, `print` waits
 READER_LEFT = (errno.EPIPE, errno.ECONNRESET)
+
+
+class OpenFile:
+    """A file that this process prints to, and the text that waits for its reader."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.is_terminal = os.isatty(descriptor)
+        self.problem: str | None = None  # why text is missing
+        self.lock = threading.RLock()
+        self._waiting = bytearray()
+
+    def put(self, data: bytes) -> None:
+        with self.lock:
+            wait_s = 0.0 if self._waiting else READ_S
+            self._waiting += data
+        self.write(None if len(self._waiting) > MOST_WAITING_BYTES else wait_s)
+
+    def write(self, wait_s: float | None) -> bool:
+        """Write what waits, until nobody reads for this time; returns whether nothing is left."""
+        while True:
+            with self.lock:
+                while self._waiting and self._takes_text(0.0):
+                    self._write_lines()
+                if not self._waiting:
+                    return True
+            if not self._takes_text(wait_s):
+                return False
+
+    def finish(self, wait_s: float | None) -> None:
+        """Write what waits, and drop what nobody reads for this time."""
+        try:
+            self.write(wait_s)
+        finally:
+            self._waiting.clear()
+
+    def _takes_text(self, wait_s: float | None) -> bool:
+        """Whether a write of PIPE_BUF bytes returns at once, within this time."""
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLOUT)
+        return bool(poll.poll(None if wait_s is None else 1000 * wait_s))
+
+    def _write_lines(self) -> None:
+        """Write whole lines that a pipe takes at once."""
+        size = self._waiting.rfind(b"\n", 0, select.PIPE_BUF) + 1 or select.PIPE_BUF
+        try:
+            del self._waiting[: os.write(self.descriptor, self._waiting[:size])]
+        except BlockingIOError:  # another process has made it non-blocking
+            pass
+        except OSError as error:
+            self._waiting.clear()
+            has_left = error.errno in READER_LEFT
+            if not has_left and not (self.is_terminal and error.errno == errno.EIO):
+                self.problem = error.strerror
 
 
 class SafeStream(io.TextIOBase):
@@ -45,76 +90,40 @@ class SafeStream(io.TextIOBase):
     With a `mark`, each line is written whole, in UTF-8, and with the mark before it.
     """
 
-    def __init__(
-        self, label: str, descriptor: int, queue: WriteQueue, encoding: str, mark: bytes = b""
-    ) -> None:
+    def __init__(self, label: str, file: OpenFile, encoding: str, mark: bytes = b"") -> None:
         self.label = label
-        self.problem: str | None = None  # why text is missing
-        self._descriptor = descriptor
-        self._is_terminal = os.isatty(descriptor)
-        self._queue = queue
-        self._encoding = encoding
+        self.file = file
+        self._encoding = "utf-8" if mark else encoding
         self._mark = mark
         self._begun = ""  # a line without its end
-        self._reader_left = False
 
     def write(self, text: str) -> int:
-        with self._queue.changed:
+        with self.file.lock:
             *lines, self._begun = (self._begun + text).split("\n")
             if lines:
-                self.write_bytes(b"".join(map(self._line, lines)))
+                self.write_bytes(b"".join(self._line(f"{line}\n") for line in lines))
         return len(text)
 
     def flush(self) -> None:
         """Hand over the begun line; a marked one gets its end."""
-        with self._queue.changed:
+        with self.file.lock:
             begun = self._begun
             self._begun = ""
             if begun:
-                self.write_bytes(self._line(begun) if self._mark else self._encoded(begun))
+                self.write_bytes(self._line(f"{begun}\n" if self._mark else begun))
 
     def write_bytes(self, data: bytes) -> None:
-        """Have the thread write this, unless nobody reads it."""
-        if self._reader_left:
-            return
-        if not self._queue.put(self, data):
-            self.problem = f"more than {MOST_WAITING_BYTES >> 20} MiB waited for its reader"
+        self.file.put(data)
 
-    def write_now(self, data: bytes) -> None:
-        """Called by the thread of the queue: returns once it is written, or never will be."""
-        while data and not self._reader_left:
-            try:
-                data = data[os.write(self._descriptor, data) :]
-            except BlockingIOError:  # another process has made it non-blocking
-                writable = select.poll()
-                writable.register(self._descriptor, select.POLLOUT)
-                writable.poll()
-            except OSError as error:
-                # EIO: the terminal is gone
-                gone = error.errno == errno.EIO and self._is_terminal
-                self._reader_left = gone or error.errno in READER_LEFT
-                if not self._reader_left:
-                    self.problem = error.strerror
-                return
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether its reader has not read for READ_S."""
-        return self._queue.is_behind
-
-    def wait(self, until_s: float | None) -> None:
-        """Wait until all is written, or until this time (time.monotonic)."""
-        self.flush()
-        self._queue.wait(until_s)
-
-    def close_queue(self) -> None:
-        self._queue.close()
+    def catches_up(self) -> bool:
+        """Whether its reader has read all text so far."""
+        return self.file.write(0.0)
 
     def fileno(self) -> int:
-        return self._descriptor
+        return self.file.descriptor
 
     def isatty(self) -> bool:
-        return self._is_terminal
+        return self.file.is_terminal
 
     def writable(self) -> bool:
         return True
@@ -124,89 +133,7 @@ class SafeStream(io.TextIOBase):
         return self._encoding
 
     def _line(self, text: str) -> bytes:
-        return self._mark + self._encoded(f"{text}\n")
-
-    def _encoded(self, text: str) -> bytes:
-        if self._mark:
-            return text.encode(errors="replace")
-        return text.encode(self._encoding, errors="backslashreplace")
-
-
-class WriteQueue:
-    """What waits to be written to an open file, and the thread that writes it, which ends when it
-    is closed and has written all."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.is_behind = False
-        self._waiting = deque[tuple[SafeStream, bytes]]()
-        self._waiting_bytes = 0
-        self._closed = False
-        self._is_unread = False
-        self._thread: threading.Thread | None = None
-
-    def put(self, stream: SafeStream, data: bytes) -> bool:
-        """Returns whether there is room for it."""
-        with self.changed:
-            if self._closed:
-                return True
-            if self._waiting_bytes >= MOST_WAITING_BYTES:
-                return False
-            if not self._has_thread():
-                stream.write_now(data)
-                return True
-            self._waiting.append((stream, data))
-            self._waiting_bytes += len(data)
-            self.changed.notify_all()
-            if not self.is_behind:
-                self.is_behind = not self.changed.wait_for(self._is_empty, READ_S)
-            return True
-
-    def _has_thread(self) -> bool:
-        """Start the thread, once; False where the system starts no more threads."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._write_all, name="commbench-print", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                return False
-            self._thread = thread
-        return True
-
-    def wait(self, until_s: float | None) -> None:
-        """Wait until all is written, or until this time (time.monotonic). A wait that ended before
-        all was written is the last: nobody reads."""
-        timeout_s = None if until_s is None else max(0.0, until_s - time.monotonic())
-        with self.changed:
-            if self._is_unread:
-                return
-            try:
-                self._is_unread = not self.changed.wait_for(self._is_empty, timeout_s)
-            except KeyboardInterrupt:
-                self._is_unread = True
-                raise
-
-    def close(self) -> None:
-        with self.changed:
-            self._closed = True
-            self.changed.notify_all()
-
-    def _is_empty(self) -> bool:
-        return not self._waiting
-
-    def _write_all(self) -> None:
-        while True:
-            with self.changed:
-                self.changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
-                    return
-                stream, data = self._waiting[0]
-            stream.write_now(data)
-            with self.changed:
-                self._waiting.popleft()
-                self._waiting_bytes -= len(data)
-                self.is_behind = self.is_behind and bool(self._waiting)
-                self.changed.notify_all()
+        return self._mark + text.encode(self._encoding, errors="backslashreplace")
 
 
 @contextmanager
@@ -220,51 +147,38 @@ def print_safely(marks: tuple[bytes, bytes] = (b"", b"")) -> Iterator[None]:
         yield
         return
     _open_closed_descriptors()
-    before = (sys.stdout, sys.stderr)
-    after = _replaced(marks)
-    sys.stdout = after[0]
-    sys.stderr = after[1]
-    try:
-        yield
-        finish_printing(0)
-    except (KeyboardInterrupt, SystemExit):  # finish_printing has waited, or there is no time
-        finish_printing(0, LAST_TEXT_S)
-        raise
-    except BaseException:
-        finish_printing(0)
-        raise
-    finally:
-        for stream in _safe_streams():
-            stream.close_queue()
-        sys.stdout = before[0]
-        sys.stderr = before[1]
+    stdout, stderr = _replaced(marks)
+    with redirect_stdout(stdout), redirect_stderr(stderr):
+        wait_s = None
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):  # finish_printing has waited, or there is no time
+            wait_s = LAST_TEXT_S
+            raise
+        finally:
+            finish_printing(0, wait_s)
 
 
-def finish_printing(status: int, patience_s: float | None = None) -> int:
-    """Wait until all text is written, for at most this time, and say on stderr where some is
-    missing.
-
-    Returns the exit status: INCOMPLETE_TEXT in place of 0 if some is missing.
-    """
-    until_s = None if patience_s is None else time.monotonic() + patience_s
+def finish_printing(status: int, wait_s: float | None = None) -> int:
+    """Wait until all text is read, unless nobody reads for this time, and say on stderr where some
+    is missing; returns the exit status."""
     streams = _safe_streams()
-    _wait_for_all(streams, until_s)
-    problems = [
-        f"{stream.label} is incomplete: {stream.problem}" for stream in streams if stream.problem
-    ]
+    _finish_all(streams, wait_s)
+    problems = {stream.label: stream.file.problem for stream in streams if stream.file.problem}
     if not problems:
         return status
-    line = f"commbench: {'; '.join(problems)}; make room for it, or send it elsewhere"
-    print(printable(line), file=sys.stderr)
-    _wait_for_all(streams, until_s)
+    missing = "; ".join(f"{label} is incomplete: {problem}" for label, problem in problems.items())
+    print_error(f"{missing}; make room for it, or send it elsewhere")
+    _finish_all(streams, wait_s)
     for stream in streams:
-        stream.problem = None  # it has been said
-    return status or INCOMPLETE_TEXT
+        stream.file.problem = None  # it has been said
+    return status or Unsaved.exit_status
 
 
-def _wait_for_all(streams: Iterable[SafeStream], until_s: float | None) -> None:
+def _finish_all(streams: list[SafeStream], wait_s: float | None) -> None:
     for stream in streams:
-        stream.wait(until_s)
+        stream.flush()
+        stream.file.finish(wait_s)
 
 
 def _safe_streams() -> list[SafeStream]:
@@ -283,27 +197,23 @@ def _open_closed_descriptors() -> None:
 
 def _replaced(marks: tuple[bytes, bytes]) -> list[Any]:
     """Safe streams for sys.stdout and sys.stderr; a notebook's stream, which is no file, stays."""
-    queues: dict[tuple[int, int], WriteQueue] = {}
-    streams: list[Any] = []
-    for stream, label, mark in zip(
-        (sys.stdout, sys.stderr), ("stdout", "stderr"), marks, strict=True
-    ):
-        descriptor = _descriptor(stream)
+    files: dict[tuple[int, int], OpenFile] = {}
+    streams = list[Any]()
+    for stream, number, mark in zip((sys.stdout, sys.stderr), (1, 2), marks, strict=True):
+        descriptor = number if stream is None else _descriptor(stream)
         if descriptor is None:
             streams.append(stream)
             continue
         status = os.fstat(descriptor)
         # text on one terminal keeps its order
-        queue = queues.setdefault((status.st_dev, status.st_ino), WriteQueue())
+        file = files.setdefault((status.st_dev, status.st_ino), OpenFile(descriptor))
         encoding = "utf-8" if stream is None else stream.encoding
-        streams.append(SafeStream(label, descriptor, queue, encoding, mark))
+        streams.append(SafeStream(("stdout", "stderr")[number - 1], file, encoding, mark))
     return streams
 
 
-def _descriptor(stream: TextIO | None) -> int | None:
-    """The descriptor that a stream writes to, /dev/null's for a closed one; None if it has none."""
-    if stream is None:
-        return os.open(os.devnull, os.O_WRONLY)
+def _descriptor(stream: TextIO) -> int | None:
+    """The descriptor that a stream writes to; None if it has none."""
     if not isinstance(stream, io.TextIOWrapper):
         return None
     with suppress(OSError):

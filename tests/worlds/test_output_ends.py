@@ -19,8 +19,8 @@ import pytest
 from processes import until
 
 import commbench
+from commbench.core.errors import Unsaved
 from commbench.results.load import load_run
-from commbench.runtime.printing import INCOMPLETE_TEXT
 
 QUICK = (
     "benchmark=[all_reduce]",
@@ -77,14 +77,14 @@ def test_every_command_bears_output_that_ends_is_closed_or_full(
     finished: Path, warm_executable: Path, name: str
 ) -> None:
     words = (str(warm_executable), "-m", "commbench", *commands(finished)[name])
-    for redirection, status in ((f"| head -c 1; {STATUS}", 0), (">/dev/full", INCOMPLETE_TEXT)):
+    for redirection, status in ((f"| head -c 1; {STATUS}", 0), (">/dev/full", Unsaved.exit_status)):
         done = subprocess.run(
             redirected(words, redirection), capture_output=True, text=True, timeout=60, check=False
         )
         full = "commbench: stdout is incomplete: No space left on device; "
         lines = [line for line in done.stderr.splitlines() if not line.startswith(full)]
         assert (done.returncode, lines) == (status, []), redirection
-        assert (full in done.stderr) == (status == INCOMPLETE_TEXT)
+        assert (full in done.stderr) == (status == Unsaved.exit_status)
     # the warm python has no closed stream
     words = (sys.executable, "-m", "commbench", *commands(finished)[name])
     done = subprocess.run(
@@ -99,7 +99,7 @@ LONG = pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "redirection", "status"),
     [
-        (GLOO, ">/dev/full", INCOMPLETE_TEXT),
+        (GLOO, ">/dev/full", Unsaved.exit_status),
         (SIMULATED, f"2>&1 | head -c 1; {STATUS}", 0),
         ((sys.executable, "-m", *SIMULATED), ">&- 2>&-", 0),
         (TORCHRUN, f"2>&1 | head -1; {STATUS}", 0),
@@ -120,7 +120,7 @@ def test_a_run_measures_and_stores_all_whatever_happens_to_its_output(
 
 
 @pytest.mark.parametrize(
-    ("redirection", "status"), [(f"| head -1; {STATUS}", 0), (">/dev/full", INCOMPLETE_TEXT)]
+    ("redirection", "status"), [(f"| head -1; {STATUS}", 0), (">/dev/full", Unsaved.exit_status)]
 )
 def test_a_sweep_measures_all_jobs_whatever_happens_to_its_output(
     world: Callable[..., Any], redirection: str, status: int

@@ -115,7 +115,7 @@ class Combination:
         if self.fault == "parent SIGKILL":
             return (-9,)
         if self.fault == FULL_STDOUT:
-            return (4,) if self.own else (1, 4)
+            return (3,) if self.own else (1, 3)
         if not self.ends_world:
             return (0,)
         if self.fault == RENAMED:
