@@ -101,11 +101,6 @@ class WorldEnd:
     ended: tuple[RankFailure, ...] = ()
     limit: str | None = None
 
-    @property
-    def is_good(self) -> bool:
-        """Whether all ranks have ended by themselves and without an error."""
-        return self.is_by((exit_text(0),))
-
     def is_by(self, ways: Sequence[str]) -> bool:
         """Whether all ranks have ended by themselves, in one of these ways."""
         ended = self.status == 0 or bool(self.failures)  # else only the launcher's end is known
@@ -345,7 +340,7 @@ def run_status(folder: Path, ends_file: Path, end: WorldEnd, with_stacks: bool =
 def _check_record(folder: Path, run: Mapping[str, Any], end: WorldEnd) -> None:
     """Raises WorldBroken where run.json is to blame: it can't be read or written."""
     problem = record_problem(folder)
-    if problem is not None and end.is_good:
+    if problem is not None and end.is_by((exit_text(0),)):
         raise WorldBroken(problem)
     silent = (exit_text(0), exit_text(WorldBroken.exit_status))
     if run and case_in_flight(folder) is None and end.is_by(silent):

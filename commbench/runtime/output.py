@@ -167,9 +167,14 @@ def bar_or_none() -> Bar | None:
 def print_draft(text: str) -> None:
     """Have the parent show lines that it erases once this rank prints its results; nothing where no
     parent shows a bar."""
+    _send_to_parent("draft", text.split("\n"))
+
+
+def _send_to_parent(kind: str, value: Any) -> None:
+    """Send it to a parent that shows a bar."""
     if PROGRESS in os.environ and isinstance(sys.stderr, SafeStream):
-        lines = json.dumps(text.split("\n")).encode()
-        sys.stderr.write_bytes(MARK + LINE_KINDS["draft"] + lines + b"\n")
+        line = json.dumps(value).encode()
+        sys.stderr.write_bytes(MARK + LINE_KINDS[kind] + line + b"\n")
 
 
 class Reporter:
@@ -274,19 +279,12 @@ class Reporter:
         """Remove the bar before anything else is printed."""
         if self._bar is not None:
             self._bar.erase()
-        self._send(None)
+        _send_to_parent("progress", None)
 
     def _show(self) -> None:
         if self._bar is not None:
             self._bar.draw(self._state)
-        if self._has_parent:
-            self._send(asdict(self._state))
-
-    def _send(self, state: Mapping[str, Any] | None) -> None:
-        """Send it to the parent that shows the bar, if there is one."""
-        if self._has_parent and isinstance(sys.stderr, SafeStream):
-            line = json.dumps(state).encode()
-            sys.stderr.write_bytes(MARK + LINE_KINDS["progress"] + line + b"\n")
+        _send_to_parent("progress", asdict(self._state))
 
 
 def _ended_text(rows: Sequence[Row]) -> str:

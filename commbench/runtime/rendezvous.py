@@ -211,8 +211,10 @@ def client_store(host: str, port: int, torch: bool, timeout_s: float | None = No
 
 
 def allow_open_files() -> None:
-    """Let this process open as many files as its user may. Raises ConfigError where that is too few
-    for a rank: libraries would try again for minutes, without a word."""
+    """Let this rank open as many files as its user may: a store has a connection of each rank.
+
+    Raises ConfigError where that is too few: libraries would try again for minutes, without a word.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most < LEAST_OPEN_FILES:
         raise ConfigError(
@@ -226,8 +228,6 @@ def allow_open_files() -> None:
 def server_store(host: str, port: int, address: str, torch: bool) -> Any:
     """A store that listens at `address` only ("": at all addresses); others know it as `host`. Port
     0: a free one."""
-    # one connection per rank: the usual limit of 1024 files would end a world of 1000 ranks
-    allow_open_files()
     if not address and socket.has_dualstack_ipv6():
         listener = socket.create_server(
             ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG

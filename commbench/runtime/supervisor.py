@@ -329,7 +329,6 @@ class _Supervisor:
     def wait(self) -> None:
         """Wait until the launcher has ended, or the world is broken and has been ended."""
         world = self._world
-        folder = self._folder
         has_processes = False  # run.json names the processes of the ranks
         while world.status is None:
             ended = world.wait(POLL_S if has_processes else UNRECORDED_POLL_S)
@@ -338,20 +337,13 @@ class _Supervisor:
             if ended and not self._first and len(ended) < len(world.ranks):
                 self._first = ended
                 self._ended_at = self._last_ended_at
+            run = read_record(self._folder)
+            ends = read_ends(self._ends_file)
             if world.status is not None:
-                if world.status in (*range(-64, 0), SIGNAL_STATUS + signal.SIGTERM):
-                    # srun returns the status of tasks that it has ended; one that is killed breaks
-                    # the world itself
-                    if world.status < 0 or not is_broken(
-                        read_ends(self._ends_file), read_record(folder)
-                    ):
-                        self._cause = f"{world} {exit_text(world.status)}"
-                    world.end(BROKEN_TERMINATE_S)  # its ranks may live on
+                self._see_launchers_end(world.status, is_broken(ends, run))
                 return
             if (ended or self._first) and (stopped := _how_stopped(world.pid)):  # the ranks miss it
                 self._cause = f"{world} {stopped}"
-            run = read_record(folder)
-            ends = read_ends(self._ends_file)
             self._has_record |= bool(run)
             if not has_processes:  # ranks that are not recorded yet may be killed, too
                 self._shared_memory |= mapped_shared_memory(world.ranks)
@@ -359,16 +351,29 @@ class _Supervisor:
                     run.get("processes") or ()
                 )
                 self._report_missing_ranks()
-            gone_s = 0.0 if self._ended_at is None else time.monotonic() - self._ended_at
-            overdue = has_ended(ends, run) and self._is_overdue(ends)
-            # launchers may wait forever for a stopped rank
-            if is_broken(ends, run) or overdue:
-                world.end(BROKEN_TERMINATE_S)
-            # even with status 0: the others wait for it
-            elif gone_s > EARLY_S and not has_ended(ends, run):
-                world.end(TERMINATE_S)
-            elif self._find_stopped():
-                world.end(BROKEN_TERMINATE_S)
+            patience_s = self._patience_s(ends, run)
+            if patience_s is not None:
+                world.end(patience_s)
+
+    def _see_launchers_end(self, status: int, broken: bool) -> None:
+        """End the ranks of a launcher that a signal has ended. It is the cause, unless it returns
+        the status of ranks that it has ended, as srun does: one that is killed breaks the world
+        itself."""
+        if status in (*range(-64, 0), SIGNAL_STATUS + signal.SIGTERM):
+            if status < 0 or not broken:
+                self._cause = f"{self._world} {exit_text(status)}"
+            self._world.end(BROKEN_TERMINATE_S)
+
+    def _patience_s(self, ends: Sequence[RankEnd], run: Mapping[str, Any]) -> float | None:
+        """How long a world that must end may take; None for one that may go on."""
+        has_end = has_ended(ends, run)
+        gone_s = 0.0 if self._ended_at is None else time.monotonic() - self._ended_at
+        if is_broken(ends, run) or (has_end and self._is_overdue(ends)):
+            return BROKEN_TERMINATE_S
+        if gone_s > EARLY_S and not has_end:  # even with status 0: the others wait for it
+            return TERMINATE_S
+        # launchers may wait forever for a stopped rank
+        return BROKEN_TERMINATE_S if self._find_stopped() else None
 
     def _report_missing_ranks(self) -> None:
         """Say once that no rank has reported. The launcher may rightly wait, for an allocation, so

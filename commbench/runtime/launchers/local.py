@@ -46,5 +46,5 @@ class Local(Launcher):
     def command(
         self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
     ) -> list[str]:
-        # world.launch sends it what to fork
+        # launch.py sends it what to fork
         return [sys.executable, "-m", "commbench.runtime.rank_server"]

@@ -106,16 +106,14 @@ def test_a_finished_run_has_its_own_status(tmp_path: Path) -> None:
     assert run_status(tmp_path, tmp_path / "ends", ENDED) == 1
 
 
-def test_a_refusal_is_the_status_of_a_world_without_a_run(tmp_path: Path) -> None:
-    leave_status(str(tmp_path), 2)
-    (tmp_path / LOG).write_text("a launcher says that a rank has exited with 2")
-    assert run_status(tmp_path, tmp_path / "ends", ENDED) == 2
+@pytest.mark.parametrize("status", [1, 2])
+def test_a_world_without_a_run_json_ends_with_the_status_that_rank_0_leaves(
+    tmp_path: Path, status: int
+) -> None:
+    leave_status(str(tmp_path), status)
+    (tmp_path / LOG).write_text("a launcher says that a rank has exited")
+    assert run_status(tmp_path, tmp_path / "ends", ENDED) == status
     assert not (tmp_path / LOG).exists(), "it has nothing to add"
-
-
-def test_a_run_without_a_writer_of_run_json_leaves_its_status(tmp_path: Path) -> None:
-    leave_status(str(tmp_path), 1)
-    assert run_status(tmp_path, tmp_path / "ends", ENDED) == 1
 
 
 @pytest.mark.parametrize(
