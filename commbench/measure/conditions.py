@@ -16,6 +16,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control
 from commbench.core.terminal import first_line, print_error
 from commbench.hardware import resource_limits
+from commbench.stats.series import Z95
 
 from .calibration import (
     call_overheads_s,
@@ -53,6 +54,7 @@ class Conditions:
     # of one core, by the bytes of the copy
     host_copies_gb_per_s: Mapping[int, float] = field(default_factory=dict)
     compute_units_s: UnitSeconds = field(default_factory=dict)  # of overlaps
+    z: float = Z95  # the normal quantile of the wanted level of intervals
 
     def core_copy_gb_per_s(self, copied_bytes: int) -> float | None:
         """The rate at which a core copies so many bytes: the best of the next smaller measured size
@@ -145,6 +147,7 @@ class ConditionsReader:
             hosts=tuple(str(node.get("host.hostname", "?")) for node in nodes),
             host_copies_gb_per_s=host_copies,
             compute_units_s=units_s,
+            z=self._settings.timing.z,
         )
 
     def _load_native_engine(self) -> None:

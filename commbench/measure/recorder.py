@@ -6,35 +6,41 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
-
-from numpy.typing import NDArray
 
 from commbench.backends.buffers.memory import resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.protocols import Entry
 from commbench.core.states import case_status
+from commbench.core.variables import Case
 from commbench.results.columns import INTERRUPTED
 from commbench.results.fan_out import FanOut
 from commbench.runtime.output import Reporter
 from commbench.runtime.recovery import EarlierVisits
 
 from .conditions import Conditions
-from .rounds import MeasuredRound, is_recorded_together
-from .rows import count_table, row, row_ids, sample_table, single_cases, split_rounds
-from .samples import Failure, Outcome, Refused, Samples
+from .row_samples import RowSamples, Table, count_table, row_ids, row_samples, single_cases
+from .rows import RowFacts, is_disturbed, row
+from .samples import RUNNING, Failure, Outcome, Refused, Samples, Wrong
 from .time_limits import visit_rule
-from .visits import KEPT_TIMES, LEAST_KEPT_TIMES, CaseRecord
+from .visits import (
+    KEPT_TIMES,
+    LEAST_KEPT_TIMES,
+    CaseRecord,
+    Numbering,
+    Visit,
+    earlier_visits,
+)
 
 BAD = ("failed", "invalid")
-# that rounds of a simulated world, which last milliseconds, wait to be written; a killed run loses
-# them
+# that rows of a simulated world, whose visits last milliseconds, wait to be written; a killed run
+# loses them
 HELD_S = 0.2
-EMPTY_TABLE: Mapping[str, NDArray[Any]] = {}
+NO_TABLE: Table = {}
 Visited = list[tuple[Planned, list[CaseRecord]]]
 
 
@@ -47,8 +53,9 @@ class Recorder:
         self._settings = settings
         self._run = run
         self._records: dict[str, CaseRecord] = {}  # by case_id
-        self._started: dict[str, datetime] = {}
-        self._begun_s: dict[str, float] = {}  # by case_id: when its first visit of this start began
+        # by the case_id of a case, which may have several rows
+        self._numbering: dict[str, Numbering] = {}
+        self._begun_s: dict[str, float] = {}  # when its first visit of this start began
         self._kept_times = max(LEAST_KEPT_TIMES, KEPT_TIMES // max(cases, 1))  # per case
         self._left_out = set[str]()  # rows of cases that this world does not visit again
         self._ended = False  # whether there is no time for further visits
@@ -75,29 +82,26 @@ class Recorder:
 
     def begin_visit(self, planned: Planned) -> None:
         """A visit of the case begins."""
-        for case_id in row_ids(planned):
-            self._begun_s.setdefault(case_id, time.monotonic())
+        self._begun_s.setdefault(planned.case.case_id, time.monotonic())
         self.reporter.starts(planned.case)
 
     def record(
         self, planned: Planned, outcome: Outcome, conditions: Conditions, started: datetime
     ) -> None:
-        """A row for the case, or for each pair of a round. One that is refused in a later visit
-        keeps its visits."""
+        """A row for the case, or for each of its rows. One that is refused in a later visit keeps
+        its visits."""
         with self.lock:
-            if isinstance(outcome, Samples) and self._can_add_round(planned, outcome):
-                self._add_round(MeasuredRound(planned, conditions), outcome, started)
-                self._flush_round(is_simulated=planned.case.has_model_clock)
-                return
-            for single, part in split_rounds(planned, outcome):
-                if isinstance(part, Samples):
-                    self._add_visit(single, part, conditions, started)
-                elif not isinstance(part, Refused) or not self._keep_visits(
-                    single, part.reason, conditions, started
-                ):
-                    self._records.pop(single.case.case_id, None)
-                    self._write_row(single, part, conditions, started)
-            self._flush()
+            if isinstance(outcome, Samples):
+                self._add_visits(planned, outcome, conditions, started)
+            else:
+                for each in single_cases(planned):
+                    if not isinstance(outcome, Refused) or not self._keep_visits(
+                        each, outcome.reason, conditions
+                    ):
+                        self._end_row(each, outcome, conditions, started)
+            # a simulated case takes milliseconds
+            if not planned.case.has_model_clock or time.monotonic() > self._flushed_s + HELD_S:
+                self._flush()
 
     def break_off(
         self, planned: Planned, reason: str, conditions: Conditions, started: datetime
@@ -105,10 +109,9 @@ class Recorder:
         """Record that the world broke in a visit: the row has the results of earlier visits, as
         after an interruption. Without any, and in a soak, the case has failed."""
         with self.lock:
-            for single, _ in self._rows_of(planned):
-                if not self._keep_visits(single, reason, conditions, started):
-                    self._records.pop(single.case.case_id, None)
-                    self._write_row(single, Failure(reason), conditions, started)
+            for each in single_cases(planned):
+                if not self._keep_visits(each, reason, conditions):
+                    self._end_row(each, Failure(reason), conditions, started)
             self._flush()
 
     def continue_visits(
@@ -116,14 +119,12 @@ class Recorder:
     ) -> None:
         """Continue these cases with the visits of earlier starts of the run."""
         for planned in cases:
-            for case_id in visits.keys() & row_ids(planned):
-                record = self._records[case_id] = CaseRecord(
-                    self._kept_times, self._settings.timing.z
-                )
-                record.continue_after(visits[case_id], self._launch)
-                if record.visits:
-                    self._started[case_id] = visits[case_id].row["started_at"]
-                rule = visit_rule(planned, self._settings)
+            known = {case_id: visits[case_id] for case_id in row_ids(planned) if case_id in visits}
+            self._numbering[planned.case.case_id] = Numbering.of(known.values())
+            rule = visit_rule(planned, self._settings)
+            for case_id, earlier in known.items():
+                own = earlier_visits(earlier, self._settings.timing.z, self._kept_times)
+                record = self._records[case_id] = CaseRecord(own)
                 record.stop_reason = rule.stop_reason(record, self._launch, "ci")
 
     def next_pass(self, cases: Iterable[Planned], wait_s: float = 0.0) -> list[int]:
@@ -142,7 +143,7 @@ class Recorder:
         wanted = self._share_time(visited)
         for _, records in wanted:
             for record in records:
-                record.spent_s += wait_s / len(wanted)
+                record.waited_s += wait_s / len(wanted)
         return [planned.order for planned, _ in wanted]
 
     def _share_time(self, visited: Visited) -> Visited:
@@ -151,7 +152,7 @@ class Recorder:
         own_s = self._settings.case_s / self._settings.timing.launches
         wanted, ended = _split(visited, (INTERRUPTED, "budget", "noise_stable"))
         while True:
-            self._left_s += sum(own_s - records[0].spent_s for _, records in ended)
+            self._left_s += sum(own_s - records[0].spent_s(self._launch) for _, records in ended)
             for planned, records in wanted:
                 rule = visit_rule(planned, self._settings, max(0.0, self._left_s) / len(wanted))
                 for record in records:
@@ -165,29 +166,29 @@ class Recorder:
         records = [self._records.get(case_id) for case_id in row_ids(planned)]
         return all(record and record.stop_reason != INTERRUPTED for record in records)
 
-    def end_visits(self, planned: Planned, conditions: Conditions, started: datetime) -> bool:
+    def end_visits(self, planned: Planned, conditions: Conditions) -> bool:
         """Make the rows of the case say that there was no time for further visits; False if it has
         not been visited."""
         self._ended = True
-        for single, record in self._rows_of(planned):
-            values = self.rows.get(single.case.case_id, {})
-            if single.case.case_id in self._left_out:
+        for each in single_cases(planned):
+            record = self._records.get(each.case.case_id)
+            values = self.rows.get(each.case.case_id, {})
+            if each.case.case_id in self._left_out:
                 continue
             if record and record.visits and values.get("stop_reason", INTERRUPTED) == INTERRUPTED:
                 record.stop_reason = "budget" if self.stopped is None else "stopped"
-                self._write_row(single, record, conditions, started)
+                self._write_row(each, record, conditions)
         self._flush()
         return bool(self._visited(planned))
 
     def block_k(self, planned: Planned) -> int | None:
         """The block_k of the first visit of the case, which all visits have; None before it."""
-        return next((record.block_k for record in self._visited(planned)), None)
+        return next((record.visits[0].block_k for record in self._visited(planned)), None)
 
     def next_visit(self, planned: Planned) -> str:
         """The case, the launch, and the number of its next visit, which goes on where earlier
         starts of the run ended."""
-        known = (self._records.get(case_id) for case_id in row_ids(planned))
-        number = 1 + max((record.last_visit for record in known if record), default=0)
+        number = 1 + self._numbering.get(planned.case.case_id, Numbering()).visit
         return f"{planned.case.case_id}/{self._settings.launch}/{number}"
 
     @property
@@ -202,19 +203,14 @@ class Recorder:
         return bool(self._left_out)
 
     def flag_disturbed(self, cases: Iterable[Planned], conditions: Conditions) -> None:
-        """Write those rows again whose flag `disturbed` changes now that all passes are known."""
+        """Write those rows again whose flag `disturbed` changes now that all passes are known. The
+        other rows stay as they are: they say what the library had logged until then."""
         for planned in cases:
-            changed = {
-                case_id for case_id in row_ids(planned) if self._is_stale(case_id, conditions)
-            }
-            if not changed:
-                continue
+            stale = {case_id for case_id in row_ids(planned) if self._is_stale(case_id, conditions)}
             # a copy: its programs are released with it
-            for single in single_cases(replace(planned)):
-                case_id = single.case.case_id
-                if case_id in changed:
-                    started = self.rows[case_id]["started_at"]
-                    self._write_row(single, self._records[case_id], conditions, started)
+            for each in single_cases(replace(planned)) if stale else ():
+                if each.case.case_id in stale:
+                    self._write_row(each, self._records[each.case.case_id], conditions)
             self._flush()
 
     def _is_stale(self, case_id: str, conditions: Conditions) -> bool:
@@ -223,7 +219,8 @@ class Recorder:
         values = self.rows.get(case_id)
         if record is None or values is None or case_status(values) != "ok":
             return False
-        return ("disturbed" in values["warnings"]) != record.disturbed(conditions.disturbed)
+        is_flagged = "disturbed" in values["warnings"]
+        return is_flagged != is_disturbed(record.visits, conditions.disturbed)
 
     def close(self, status: str, exit_status: int, reason: str | None) -> None:
         """End the writers, which merge their parts, write run.json and print the table."""
@@ -240,99 +237,80 @@ class Recorder:
             self.reporter.end()
             self.writers.end(self._run)
 
-    def _add_visit(
+    def _add_visits(
         self, planned: Planned, samples: Samples, conditions: Conditions, started: datetime
     ) -> None:
+        """Add a visit to each row of the case."""
         case_id = planned.case.case_id
         run_id = self._run["run_id"]
-        record = self._record_of(case_id)
-        if record.visits and self._settings.timing.is_soak:
-            record = record.restarted()
-        self._records[case_id] = record
-        samples = record.add(planned, samples, self._segment)
-        self._note_time(case_id, record)
-        if samples.wrong_elements:
-            record.stop_reason = samples.stop_reason
-        else:
-            rule = visit_rule(planned, self._settings)
-            record.stop_reason = rule.stop_reason(record, self._launch, samples.stop_reason)
-        tables = (
-            sample_table(planned, samples, run_id, record.last_visit),
-            count_table(case_id, samples, run_id),
-        )
-        self._write_row(planned, record, conditions, started, *tables)
-
-    def _can_add_round(self, planned: Planned, samples: Samples) -> bool:
-        """Whether these are the samples of a round whose pairs have been visited alike."""
-        if self._settings.timing.is_soak or not is_recorded_together(planned, samples):
-            return False
-        known = [self._records.get(case_id) for case_id in row_ids(planned)]
-        numberings = [None if record is None else record.numbering for record in known]
-        return all(numbering == numberings[0] for numbering in numberings)
-
-    def _add_round(self, measured: MeasuredRound, samples: Samples, started: datetime) -> None:
-        """A visit of each pair of a round."""
-        planned = measured.planned
-        case_ids = row_ids(planned)
-        records = [self._record_of(case_id) for case_id in case_ids]
-        self._records |= zip(case_ids, records, strict=True)
-        first = records[0]
-        run_id = self._run["run_id"]
-        numbered = first.numbered(samples)
-        tables = measured.tables(numbered, run_id, first.last_visit + 1)
-        counts = measured.counts(samples)
-        rule = visit_rule(planned, self._settings)
-        for index, times in enumerate(measured.times(samples)):
-            record = records[index]
-            own = replace(numbered, counts=counts[index]) if samples.counts else numbered
-            record.number_like(first)
-            record.count_visit(planned, own, times, self._segment)
-            self._note_time(case_ids[index], record)
-            record.stop_reason = rule.stop_reason(record, self._launch, samples.stop_reason)
-            first_started = self._started.setdefault(case_ids[index], started)
-            values = measured.row(index, record, first_started)
-            counters = count_table(case_ids[index], own, run_id)
-            self._keep_row(planned, values, tables[index], counters)
-        # rows stay until the end: else each collection looks at those of all rounds
-        gc.collect(1)
-        gc.freeze()
-
-    def _flush_round(self, is_simulated: bool) -> None:
-        """Pass the rows of a round to the writers, those of a simulated world with the rows of
-        rounds before it."""
-        now_s = time.monotonic()
-        if not is_simulated or now_s > self._flushed_s + HELD_S:
-            self._flushed_s = now_s
-            self._flush()
-
-    def _record_of(self, case_id: str) -> CaseRecord:
-        """The visits of a row; empty before the first."""
-        known = self._records.get(case_id)
-        return known or CaseRecord(self._kept_times, self._settings.timing.z)
-
-    def _note_time(self, case_id: str, record: CaseRecord) -> None:
-        """How long the visits of a row have taken."""
         now_s = time.monotonic()  # the wall clock may be set during the run
-        record.visits_s = record.earlier_visits_s + now_s - self._begun_s.setdefault(case_id, now_s)
+        elapsed_s = now_s - self._begun_s.setdefault(case_id, now_s)
+        numbering = self._numbering.get(case_id, Numbering())
+        numbered = numbering.numbered(samples)
+        if samples.stop_reason != RUNNING:
+            self._numbering[case_id] = numbering.after(numbered)
+        rule = visit_rule(planned, self._settings)
+        facts: dict[Hashable, RowFacts] = {}
+        parts = row_samples(planned, numbered, run_id, numbering.visit + 1)
+        for part in parts:
+            if samples.wrong_elements:
+                self._records.pop(part.case_id, None)
+                outcome: CaseRecord | Wrong = Wrong(samples.wrong_elements)
+            else:
+                outcome = self._records.setdefault(part.case_id, CaseRecord())
+                outcome.add(self._visit(part, samples, outcome.visits, started, elapsed_s))
+                last = samples.stop_reason
+                outcome.stop_reason = rule.stop_reason(outcome, self._launch, last)
+            alike = RowFacts.alike(part.planned, conditions)
+            shared = facts.setdefault(alike, RowFacts(part.planned, conditions))
+            case = part.planned.case
+            values = row(shared, case, outcome, started)
+            counters = count_table(part.case_id, part.counts, run_id)
+            self._keep_row(case, values, part.table, counters)
+        if len(parts) > 1:  # they stay until the end: else each collection looks at all of them
+            gc.collect(1)
+            gc.freeze()
+
+    def _visit(
+        self,
+        part: RowSamples,
+        samples: Samples,
+        before: Sequence[Visit],
+        started: datetime,
+        elapsed_s: float,
+    ) -> Visit:
+        """A visit of a row that ended so many seconds after its first one in this start began."""
+        earlier_s = [visit.end_s or 0.0 for visit in before if visit.segment < self._segment]
+        visit = Visit.of(part.times, self._segment, self._settings.timing.z, self._kept_times)
+        return visit.measured(part, samples, started, sum(earlier_s[-1:]) + elapsed_s)
 
     def _write_row(
         self,
         planned: Planned,
         outcome: CaseRecord | Refused | Failure,
         conditions: Conditions,
-        started: datetime,
-        samples: Mapping[str, NDArray[Any]] = EMPTY_TABLE,
-        counters: Mapping[str, NDArray[Any]] = EMPTY_TABLE,
+        started: datetime | None = None,
     ) -> None:
-        started = self._started.setdefault(planned.case.case_id, started)  # of the first visit
-        self._keep_row(planned, row(planned, outcome, conditions, started), samples, counters)
+        values = row(RowFacts(planned, conditions), planned.case, outcome, started)
+        self._keep_row(planned.case, values)
+
+    def _end_row(
+        self,
+        planned: Planned,
+        outcome: Refused | Failure,
+        conditions: Conditions,
+        started: datetime,
+    ) -> None:
+        """Write a row without numbers, which has no visits."""
+        self._records.pop(planned.case.case_id, None)
+        self._write_row(planned, outcome, conditions, started)
 
     def _keep_row(
         self,
-        planned: Planned,
+        case: Case,
         values: dict[str, Any],
-        samples: Mapping[str, NDArray[Any]] = EMPTY_TABLE,
-        counters: Mapping[str, NDArray[Any]] = EMPTY_TABLE,
+        samples: Table = NO_TABLE,
+        counters: Table = NO_TABLE,
     ) -> None:
         """Keep a row until it is passed to the writers with the others of its case."""
         values |= {
@@ -347,7 +325,7 @@ class Recorder:
             values["stop_reason"] = INTERRUPTED
         self.rows[values["case_id"]] = values
         if values["status"] in BAD and self._settings.on_error == "stop":
-            self.stopped = self.stopped or f"on_error=stop, after {planned.case}"
+            self.stopped = self.stopped or f"on_error=stop, after {case}"
         self._unwritten.append((values, samples, counters))
         # done, as far as this launch goes
         self._ended_rows.append({**values, "stop_reason": reason})
@@ -358,31 +336,22 @@ class Recorder:
         finished = self._ended_rows
         self._unwritten = []
         self._ended_rows = []
+        self._flushed_s = time.monotonic()
         self.writers.cases(entries)
         if finished:
             self.reporter.finished(finished)
 
-    def _keep_visits(
-        self, planned: Planned, reason: str, conditions: Conditions, started: datetime
-    ) -> bool:
+    def _keep_visits(self, planned: Planned, reason: str, conditions: Conditions) -> bool:
         """Whether the row has results of earlier visits. Then it keeps them, as after an
         interruption, with the reason why this world makes no more."""
         record = self._records.get(planned.case.case_id)
-        if record is None or not record.visits or record.wrong_elements:
-            return False
-        if self._settings.timing.is_soak:
+        if record is None or not record.visits or self._settings.timing.is_soak:
             return False
         record.stop_reason = INTERRUPTED
         record.broken = reason
         self._left_out.add(planned.case.case_id)
-        self._write_row(planned, record, conditions, started)
+        self._write_row(planned, record, conditions)
         return True
-
-    def _rows_of(self, planned: Planned) -> list[tuple[Planned, CaseRecord | None]]:
-        """A planned case for each row of the case, with the record of its visits."""
-        return [
-            (single, self._records.get(single.case.case_id)) for single in single_cases(planned)
-        ]
 
     def _visited(self, planned: Planned) -> list[CaseRecord]:
         """The records of those rows of the case that have been visited."""

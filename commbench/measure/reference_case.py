@@ -21,6 +21,7 @@ from .case import CaseVisit
 from .plan import plan
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S
+from .row_samples import case_rows, times_of
 from .samples import Samples
 from .time_limits import case_deadline_s
 from .visit_setup import VisitSetup
@@ -106,7 +107,8 @@ class ReferenceCase:
             )
             outcome = CaseVisit(setup).measure()
             if isinstance(outcome, Samples) and not outcome.wrong_elements and control.rank == 0:
-                readings["p2p_latency_s"] = PassReading.of(outcome.times(planned))
+                times, _, _ = times_of(case_rows(planned), outcome)
+                readings["p2p_latency_s"] = PassReading.of(times[0])
         progress.enter("the reference case")
         times = copy_times(self._target, self._source, REFERENCE_COPIES)[REFERENCE_COPIES // 4 :]
         copies = control.gather(PassReading.of(times), deadline_s, "reference case")

@@ -1,55 +1,38 @@
-"""The row of a case in cases.parquet, the raw tables of its samples and counters, and the user's
-expectations."""
+"""The row of a case in cases.parquet, as a function of its visits and of the conditions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from commbench.benchmarks.each_node import OnEachNode
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
 from commbench.core.variables import MODEL_ENGINE, Case
 from commbench.hardware.link_limits import COPY, HOST_COPY, Limit, bandwidth_limit
-from commbench.hardware.nvml import throttled
 from commbench.results.columns import CASES, VARIABLES
+from commbench.stats.interval import Interval
+from commbench.stats.series import summarise, tukey_outliers
 
 from .conditions import Conditions, copied_bytes
-from .samples import Failure, Outcome, Refused, Samples
+from .samples import Failure, Refused, Wrong
 from .traffic_columns import traffic_columns
-from .visits import CaseRecord, Estimate, SeriesStatistics, series_statistics
+from .visits import CaseRecord, Visit, estimate, flags, levels_text, spread
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
 GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
 CALL_SHARE = 0.1  # of the median that the call itself may take
 EVENT_S = 500e-9  # resolution of CUDA's events (CUDA Runtime API, cudaEventElapsedTime)
-LASTING_FLAGS = frozenset({"throttled", "python_bound"})  # kept from earlier starts of the run
 GB = 1e9
 PERCENTILES = ("p90_s", "p95_s", "p99_s", "p999_s")
-RECORD_COLUMNS = (
-    "block_k",
-    "compute_amount",
-    "stop_reason",
-    "warmup_s",
-    "steady",
-    "clock_error_s",
-    "late_repetitions",
-    "first_call_s",
-    "retransmits",
-    "repetitions",
-    "unmeasured_s",
-    "wrong_elements",  # 0: with wrong ones a row has no numbers
-)
 RING = "RING"
 TREE = "TREE"
 NVLS = "NVLS"
@@ -61,11 +44,24 @@ SUMMED_BY_SWITCH = (NVLS, "LDMC")  # kernels for symmetric memory: AllReduce_RSx
 
 @dataclass(frozen=True)
 class RowFacts:
-    """What is known of a row besides its times. Each fact is found out once, for all pairs of a
-    round that share it."""
+    """What is known of a row besides its visits. Each fact is found out once, for all rows that
+    are `alike`."""
 
     planned: Planned
     conditions: Conditions
+
+    @staticmethod
+    def alike(planned: Planned, conditions: Conditions) -> Hashable:
+        """What the facts of a row of a case depend on: of a pair its nodes, unless its path or its
+        GPUs are known."""
+        evidence = conditions.evidence
+        if len(planned.case.pairs) != 1 or evidence.logged or evidence.kinds or evidence.gpus:
+            return planned.case.case_id
+        (pair,) = planned.case.pairs
+        nodes = [conditions.world.node_of(planned.members[rank]) for rank in pair]
+        wires = [evidence.interfaces[node : node + 1] for node in nodes]
+        small_shm = [node in conditions.small_shm_nodes for node in nodes]
+        return pair[0] == pair[1], nodes[0] == nodes[1], *wires, *small_shm
 
     @cached_property
     def base(self) -> dict[str, Any]:
@@ -78,7 +74,6 @@ class RowFacts:
         values: dict[str, Any] = {column.name: None for column in CASES}
         values |= {column.name: getattr(planned.case, column.name) for column in VARIABLES}
         return values | {
-            "case_id": planned.case.case_id,
             "order": planned.order,
             "warnings": [],
             "hosts": " ".join(sorted(hosts)) or None,
@@ -86,7 +81,6 @@ class RowFacts:
             "ranks_per_node": layout.ranks_per_node,
             "world_size": layout.size,
             "library_version": version_of(planned.case.library),
-            **ends_of_pair(planned.case.pair),
             **({} if planned.skip else conditions.evidence.of(planned)),
         }
 
@@ -194,199 +188,125 @@ class RowFacts:
 
 
 def row(
-    planned: Planned,
-    outcome: CaseRecord | Refused | Failure,
-    conditions: Conditions,
-    started: datetime,
+    facts: RowFacts,
+    case: Case,
+    outcome: CaseRecord | Refused | Failure | Wrong,
+    started_at: datetime | None = None,
 ) -> dict[str, Any]:
-    """One row without the identity of the run; numbers are None unless the status is ok."""
-    return row_of(RowFacts(planned, conditions), outcome, started)
-
-
-def row_of(
-    facts: RowFacts, outcome: CaseRecord | Refused | Failure, started: datetime
-) -> dict[str, Any]:
-    """See `row`."""
-    values = facts.base | {"started_at": started}
+    """One row without the identity of the run; numbers are None unless the status is ok.
+    `started_at` is the start of a visit without numbers."""
+    values = facts.base | {
+        "case_id": case.case_id,
+        "pair": case.pair,
+        **ends_of_pair(case.pair),
+        "started_at": started_at,
+    }
     match outcome:
         case Refused(reason):
-            values |= {"status": "skipped", "reason": reason}
+            return values | {"status": "skipped", "reason": reason}
         case Failure(reason):
-            values |= {"status": "failed", "reason": reason}
-        case CaseRecord(wrong_elements=wrong) if wrong:
-            reason = f"{wrong} elements are not what they must be; numbers are withheld"
-            values |= {"status": "invalid", "reason": reason, "wrong_elements": wrong}
-        case _:
-            values |= {"status": "ok", **_numbers(facts, outcome)}
-    return values
-
-
-def split_rounds(planned: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]]:
-    """The outcome of each pair of a round and of each node, from the stamps of its own ranks; other
-    cases have one outcome."""
-    singles = single_cases(planned)
-    if len(singles) == 1 or not isinstance(outcome, Samples):
-        return [(single, outcome) for single in singles]
-    return [
-        (single, outcome.of_ranks(tuple(planned.benchmark.active(single.case, planned.size))))
-        for single in singles
-    ]
-
-
-def single_cases(planned: Planned) -> list[Planned]:
-    """A planned case for each row of a case."""
-    singles = planned.case.single_cases
-    if len(singles) == 1:
-        return [planned]
-    if isinstance(planned.benchmark, OnEachNode):
-        return [_of_one_node(planned, planned.benchmark, single) for single in singles]
-    return [replace(planned, case=single) for single in singles]
-
-
-def _of_one_node(planned: Planned, benchmark: OnEachNode, case: Case) -> Planned:
-    """The operation among the ranks of one node, as if they were a layout of their own."""
-    ranks = benchmark.active(case, planned.size)
-    members = tuple(planned.members[rank] for rank in ranks)
-    return replace(planned, case=case, benchmark=benchmark.inner, members=members)
-
-
-def row_ids(planned: Planned) -> tuple[str, ...]:
-    """The case ids of the rows of a case."""
-    return planned.case.row_ids
-
-
-# ---------------------------------------------------------------- raw tables
-
-
-def sample_table(
-    planned: Planned, samples: Samples, run_id: str, visit: int = 1
-) -> dict[str, NDArray[Any]]:
-    """The columns of samples.parquet: one row per rank and repetition of a visit, in the order they
-    ran."""
-    if not samples.blocks:
-        return {}
-    parts = []
-    for block in samples.blocks:
-        rows, n, _ = block.stamps.shape
-        columns = {
-            "phase": np.full(rows * n, block.phase, dtype=object),
-            "block": np.full(rows * n, block.index),
-            "repetition": np.tile(np.arange(block.first, block.first + n), rows),
-            "rank": (
-                np.repeat(np.asarray(samples.ranks), n) if block.decided is None else block.decided
-            ),
-            "start_ns": block.stamps[:, :, 0].reshape(-1),
-            "end_ns": block.stamps[:, :, 1].reshape(-1),
-        }
-        parts.append(columns)
-    table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    elapsed = table["end_ns"] - table["start_ns"]
-    if len({block.phase for block in samples.blocks}) == 1:
-        table["phase"] = _constant(samples.blocks[0].phase, len(elapsed))
-    # events give a difference, not an instant on a host's clock
-    if planned.case.timing_mode in EVENT_TIMED:
-        table |= dict.fromkeys(("start_ns", "end_ns"), _constant(None, len(elapsed)))
-    identity = {
-        "run_id": _constant(run_id, len(elapsed)),
-        "case_id": _constant(planned.case.case_id, len(elapsed)),
-    }
-    return {**identity, **table, "elapsed_ns": elapsed, "visit": np.full(len(elapsed), visit)}
-
-
-def count_table(case_id: str, samples: Samples, run_id: str) -> dict[str, NDArray[Any]]:
-    """The columns of counters.parquet."""
-    if not samples.counts:
-        return {}
-    lengths = [len(counts.values) for counts in samples.counts]
-    return {
-        "run_id": _constant(run_id, sum(lengths)),
-        "case_id": _constant(case_id, sum(lengths)),
-        "rank": np.repeat([counts.rank for counts in samples.counts], lengths),
-        "t_ns": np.repeat([counts.t_ns for counts in samples.counts], lengths),
-        "name": np.array(
-            [name for counts in samples.counts for name in counts.values], dtype=object
-        ),
-        "value": np.array(
-            [value for counts in samples.counts for value in counts.values.values()],
-            dtype=np.float64,
-        ),
-    }
-
-
-def _constant(value: str | None, length: int) -> NDArray[np.object_]:
-    """A column [length] of one value that takes no memory: its stride is 0, which the parquet
-    writer recognises."""
-    return np.broadcast_to(np.array(value, dtype=object), length)
+            return values | {"status": "failed", "reason": reason}
+        case Wrong(elements):
+            reason = f"{elements} elements are not what they must be; numbers are withheld"
+            return values | {"status": "invalid", "reason": reason, "wrong_elements": elements}
+    return values | {"status": "ok", **_numbers(facts, outcome)}
 
 
 # ---------------------------------------------------------------- numbers
 
 
 def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
-    """Each column from one of four sources, and what is said about them together."""
-    statistics = series_statistics(record.visits, record.times, record.z)
-    rates = rate_columns(facts, statistics.median)
+    """Each column from one of five sources, and what is said about them together."""
+    visits = record.visits
+    median = estimate(visits, facts.conditions.z)
+    rates = rate_columns(facts, median)
     numbers = (
-        series_columns(facts.planned, record, statistics)
+        median_columns(visits, median)
+        | time_columns(facts.planned, visits)
         | rates
-        | record_columns(facts, record)
-        | operation_columns(facts, record)
+        | visit_columns(facts, visits)
+        | operation_columns(facts, visits)
     )
     impossible = impossible_reason(
         facts.planned, rates["efficiency"], rates["limit_name"], facts.algorithm
     )
-    reasons = (impossible, statistics.levels_text, record.broken)
+    reasons = (impossible, levels_text(visits), record.broken)
     return numbers | {
+        "started_at": visits[0].started_at,
+        "stop_reason": record.stop_reason,
         "reason": "; ".join(filter(None, reasons)) or None,
         "warnings": [
-            *statistics.warnings,
+            *flags(visits, median),
             *(["impossible"] if impossible else []),
             *(["last_write"] if facts.rewrites else []),
-            *_machine_flags(facts, record, numbers),
+            *_machine_flags(facts, visits, numbers),
         ],
     }
 
 
-def series_columns(
-    planned: Planned, record: CaseRecord, statistics: SeriesStatistics
-) -> dict[str, Any]:
-    """What follows from the times of the visits alone."""
-    median = statistics.median
-    visits = record.visits
-    # a percentile of windows is not one of messages
-    has_percentiles = planned.shape.single and record.block_k == 1
+def median_columns(visits: Sequence[Visit], median: Interval) -> dict[str, Any]:
+    """The median of the visits and its interval."""
     return {
-        **statistics.summary,
-        **({} if has_percentiles else dict.fromkeys(PERCENTILES)),
-        "outliers": statistics.outliers,
-        "median_s": median.median_s,
-        "ci_low_s": median.low_s,
-        "ci_high_s": median.high_s,
+        "median_s": median.value,
+        "ci_low_s": median.low if median.is_known else None,
+        "ci_high_s": median.high if median.is_known else None,
         "interval_of": median.of,
         "interval_level": median.level,
         "visits": len(visits),
-        "visit_spread": statistics.spread,
+        "visit_spread": spread(visits) if len(visits) > 1 else None,
         "visit_medians_s": [visit.median_s for visit in visits],
         "visit_segments": [visit.segment for visit in visits],
-        "effective_repetitions": statistics.effective_repetitions,
-        "lag1": statistics.lag1,
     }
 
 
-def record_columns(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
-    """What rank 0 has noted in the visits: warm-up, clocks, counters, why they ended."""
-    has_skew = facts.has_one_clock and bool(record.skews_s)
+def time_columns(planned: Planned, visits: Sequence[Visit]) -> dict[str, Any]:
+    """Statistics of the times of all visits together."""
+    times = np.concatenate([visit.times for visit in visits])
+    # a percentile of windows is not one of messages
+    has_percentiles = planned.shape.single and visits[-1].block_k == 1
+    weights = [visit.repetitions for visit in visits]
     return {
-        **{name: getattr(record, name) for name in RECORD_COLUMNS},
-        "visits_s": None if facts.planned.case.has_model_clock else record.visits_s,
-        # the time between the starts of the first and the last rank
-        "skew_s": median(record.skews_s) if has_skew else None,
+        **summarise(times),
+        **({} if has_percentiles else dict.fromkeys(PERCENTILES)),
+        "outliers": tukey_outliers(times),
+        "effective_repetitions": sum(visit.effective_repetitions for visit in visits),
+        "lag1": float(np.average([visit.lag1 for visit in visits], weights=weights)),
     }
 
 
-def operation_columns(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
+def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
+    """What was noted in the visits: warm-up, clocks, counters."""
+    first = visits[0]
+    last = visits[-1]
+    errors_s = _known(visit.clock_error_s for visit in visits)
+    late = _known(visit.late_repetitions for visit in visits)
+    skews_s = _known(visit.skew_s for visit in visits)
+    retransmits = [count for visit in visits for count in visit.retransmits.values()]
+    return {
+        "block_k": last.block_k,
+        "compute_amount": last.compute_amount,
+        "warmup_s": sum(visit.warmup_s for visit in visits),
+        "steady": all(visit.is_steady for visit in visits),
+        "clock_error_s": max(errors_s, default=None),
+        "late_repetitions": sum(late) if late else None,
+        "first_call_s": first.first_call_s,
+        "retransmits": round(sum(retransmits)) if retransmits else None,
+        "repetitions": sum(visit.repetitions for visit in visits),
+        "unmeasured_s": last.unmeasured_s,
+        "wrong_elements": 0,  # with wrong ones a row has no numbers
+        "visits_s": None if facts.planned.case.has_model_clock else last.end_s,
+        # the time between the starts of the first and the last rank
+        "skew_s": median(skews_s) if facts.has_one_clock and skews_s else None,
+    }
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def operation_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
     """What a sample of the operation is, and what it costs to time and to call it."""
-    operations = facts.planned.shape.operations_per_sample * record.block_k
+    operations = facts.planned.shape.operations_per_sample * visits[-1].block_k
     return facts.operation | {"operations_per_sample": operations}
 
 
@@ -404,10 +324,11 @@ def _clock_of_times(planned: Planned) -> str:
     return "device" if planned.case.timing_mode in EVENT_TIMED else "monotonic"
 
 
-def rate_columns(facts: RowFacts, median: Estimate) -> dict[str, Any]:
+def rate_columns(facts: RowFacts, median: Interval) -> dict[str, Any]:
     """Rates are computed from times and never averaged (Hoefler & Belli 2015, rule 3)."""
     planned = facts.planned
-    median_s = median.median_s
+    median_s = median.value
+    low_s, high_s = (median.low, median.high) if median.is_known else (None, None)
     operation_bytes = planned.shape.bytes_per_sample / planned.shape.operations_per_sample
     factor = facts.bus_factor
     # a collective of a single rank does not communicate: in place it moves nothing, else it is a
@@ -419,8 +340,8 @@ def rate_columns(facts: RowFacts, median: Estimate) -> dict[str, Any]:
     limit_gb_per_s, limit_name = facts.limit or (None, None)
     return {
         "algbw_gb_per_s": algbw,
-        "algbw_ci_low_gb_per_s": _gb_per_s(moved_bytes, median.high_s),
-        "algbw_ci_high_gb_per_s": _gb_per_s(moved_bytes, median.low_s),
+        "algbw_ci_low_gb_per_s": _gb_per_s(moved_bytes, high_s),
+        "algbw_ci_high_gb_per_s": _gb_per_s(moved_bytes, low_s),
         "busbw_gb_per_s": busbw,
         "wire_gb_per_s": wire_gb_per_s(planned, algbw, facts.algorithm),
         "limit_gb_per_s": limit_gb_per_s,
@@ -434,7 +355,9 @@ def _gb_per_s(operation_bytes: float, seconds: float | None) -> float | None:
     return operation_bytes / seconds / GB if seconds and operation_bytes else None
 
 
-def _machine_flags(facts: RowFacts, record: CaseRecord, numbers: Mapping[str, Any]) -> list[str]:
+def _machine_flags(
+    facts: RowFacts, visits: Sequence[Visit], numbers: Mapping[str, Any]
+) -> list[str]:
     """Flags about the machine and not about the series of times; `numbers` are those of the row."""
     case = facts.planned.case
     conditions = facts.conditions
@@ -448,41 +371,39 @@ def _machine_flags(facts: RowFacts, record: CaseRecord, numbers: Mapping[str, An
         else conditions.empty_sample_s.get(case.engine, 0.0)
     )
     sample_s = median_s * numbers["operations_per_sample"]
-    late = record.late_repetitions or 0
+    late = numbers["late_repetitions"] or 0
     unmeasured_s = numbers["unmeasured_s"] or 0.0
     is_started_together = case.sync == "barrier" and len(facts.planned.active) > 1
+    call_is_long = (numbers["overhead_s"] or 0.0) > CALL_SHARE * median_s
+    is_host_bound = call_is_long or any(visit.is_host_bound for visit in visits)
     raised = {
         "oversubscribed": facts.flags["oversubscribed"],
         "timer_limited": timer_s > VISIBLE_SHARE * sample_s,
-        "python_bound": (
-            case.engine == "python"
-            and (
-                (numbers["overhead_s"] or 0.0) > CALL_SHARE * median_s
-                or record.host_bound_share > VISIBLE_SHARE
-            )
-        ),
+        "python_bound": case.engine == "python" and is_host_bound,
         "in_cache": facts.flags["in_cache"],
         "shared_gpu": facts.flags["shared_gpu"],
-        "thinned": record.thinned,
+        "thinned": any(visit.is_thinned for visit in visits),
         "rdma_unused": facts.flags["rdma_unused"],
-        "throttled": any(throttled(mask) for mask in record.throttle_masks),
+        "throttled": any(visit.is_throttled for visit in visits),
         "small_shm": facts.flags["small_shm"],
         "one_buffer": facts.flags["one_buffer"],
-        "zero_payload": record.block_k > 1 and facts.has_reset,
-        "unsteady": not record.steady,
-        "disturbed": record.disturbed(conditions.disturbed),
+        "zero_payload": numbers["block_k"] > 1 and facts.has_reset,
+        "unsteady": not numbers["steady"],
+        "disturbed": is_disturbed(visits, conditions.disturbed),
         "skewed": skew_s is not None and skew_s > VISIBLE_SHARE * sample_s,
         "skew_unknown": skew_s is None and is_started_together,
-        "clock_limited": (record.clock_error_s or 0.0) > VISIBLE_SHARE * sample_s,
-        "gaps": unmeasured_s > GAPS_SHARE * (unmeasured_s + record.spent_s),
-        "late_starts": late > VISIBLE_SHARE * (late + record.repetitions),
+        "clock_limited": (numbers["clock_error_s"] or 0.0) > VISIBLE_SHARE * sample_s,
+        "gaps": unmeasured_s > GAPS_SHARE * (unmeasured_s + visits[-1].spent_s),
+        "late_starts": late > VISIBLE_SHARE * (late + numbers["repetitions"]),
     }
-    before = (
-        set()
-        if record.earlier is None
-        else LASTING_FLAGS.intersection(record.earlier.row["warnings"])
-    )
-    return [flag for flag, present in raised.items() if present or flag in before]
+    return [flag for flag, present in raised.items() if present]
+
+
+def is_disturbed(visits: Sequence[Visit], passes: Collection[int]) -> bool:
+    """Whether at least half of the visits were made in these passes. Only visits of the latest
+    start of the run count; its n-th visit is in its n-th pass."""
+    present = sum(visit.segment == visits[-1].segment for visit in visits)
+    return 0 < present <= 2 * sum(number <= present for number in passes)
 
 
 # ---------------------------------------------------------------- rates by the algorithm that ran

@@ -3,18 +3,19 @@ counters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from commbench.core.case import Planned
-from commbench.stats.series import Series
+from commbench.hardware.nvml import throttled
 
 # phase of measured repetitions that a rank began after the agreed instant; in no statistic
 LATE = "late"
 NS_PER_S = 1e9
+RUNNING = "running"  # stop reason of the samples of a visit that goes on: of a soak
 HEADLINES = ("initiator", "max_over_ranks", "max_over_senders")
 # counters
 RETRANSMITS = "measured.retransmits"  # see MeasuredCounters
@@ -45,16 +46,6 @@ class Counts:
     rank: int
     t_ns: int
     values: Mapping[str, float]
-
-
-@dataclass(frozen=True, eq=False)
-class RowTimes:
-    """The times of one row in a visit, in seconds: per operation of each measured repetition, of
-    the first call, and between the starts of its ranks (None if not all stamps were kept)."""
-
-    times: Series
-    connect_s: float | None
-    skew_s: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,65 +87,6 @@ class Samples:
             else np.zeros((len(self.ranks), 0, 2), dtype=np.int64)
         )
 
-    def readings(self, name: str) -> list[tuple[int, float]]:
-        """The values of a counter with their ranks, in chronological order."""
-        return [
-            (counts.rank, float(counts.values[name]))
-            for counts in self.counts
-            if name in counts.values
-        ]
-
-    def times(self, planned: Planned) -> Series:
-        """Seconds per operation of each measured repetition."""
-        operations = planned.shape.operations_per_sample * self.block_k
-        if self.series is not None:
-            return self.series / operations
-        return repetition_times(self.stamps("measure"), counted_rows(planned), operations)
-
-    def connect_s(self, planned: Planned) -> float | None:
-        """The time of the first call, of its whole sample: what it takes to connect is not divided
-        among its operations."""
-        times = repetition_times(self.stamps("connect"), counted_rows(planned), 1)
-        return self.first_call_s or next(iter(times.tolist()), None)
-
-    @property
-    def skew_s(self) -> float | None:
-        """The median difference between the ranks' starts; None if not all stamps were kept."""
-        starts = self.stamps("measure")[:, :, 0]
-        return float(np.median(np.ptp(starts, axis=0))) * 1e-9 if starts.size else None
-
-    def of_row(self, planned: Planned) -> RowTimes:
-        """What is counted of a case with one row."""
-        return RowTimes(self.times(planned), self.connect_s(planned), self.skew_s)
-
-    @property
-    def throttle_masks(self) -> set[int]:
-        return {int(mask) for _, mask in self.readings(GPU_THROTTLE_REASONS)}
-
-    @property
-    def retransmits_of(self) -> dict[int, float]:
-        """TCP segments that each rank sent again while it measured."""
-        return dict(self.readings(RETRANSMITS))
-
-    @property
-    def host_bound_share(self) -> float:
-        """Of the repetitions before which a GPU waited for its host, on the worst rank."""
-        last_of_ranks = dict(self.readings(MEASURED_HOST_BOUND))
-        return max(last_of_ranks.values(), default=0.0) / max(1, self.repetitions or 0)
-
-    def of_ranks(self, ranks: tuple[int, ...]) -> Samples:
-        """The stamps and counters of some of the ranks."""
-        rows = [self.ranks.index(rank) for rank in ranks]
-        blocks = tuple(
-            replace(block, stamps=block.stamps[rows])
-            for block in self.blocks
-            if block.decided is None
-        )
-        counts = tuple(counts for counts in self.counts if counts.rank in ranks)
-        return replace(
-            self, ranks=ranks, blocks=blocks, counts=counts, series=None, first_call_s=None
-        )
-
 
 @dataclass(frozen=True)
 class Refused:
@@ -172,6 +104,13 @@ class Failure:
     """A library call failed on every rank; the communicator is still usable."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """So many elements of a row are not what they must be: it has no numbers."""
+
+    elements: int
 
 
 Outcome = Samples | Refused | Failure
@@ -209,7 +148,30 @@ def deciding_rows(stamps: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.
     return chosen
 
 
-def repetition_times(stamps: NDArray[np.int64], rows: Sequence[int], operations: int) -> Series:
-    """Seconds per operation of each repetition, from stamps [ranks, n, (start, end)] in ns."""
-    decided = stamps[deciding_rows(stamps, rows), np.arange(stamps.shape[1])]
-    return np.asarray((decided[:, 1] - decided[:, 0]) / (NS_PER_S * operations), dtype=np.float64)
+def repetition_times(
+    stamps: NDArray[np.int64], places: ArrayLike, operations: int
+) -> NDArray[np.float64]:
+    """Seconds per operation of each repetition [..., n] of the slowest of these ranks, from stamps
+    [ranks, n, (start, end)] in ns; `places` [..., counted] are their rows."""
+    counted = stamps[np.asarray(places)]
+    slowest_ns = (counted[..., 1] - counted[..., 0]).max(axis=-2)
+    return np.asarray(slowest_ns / (NS_PER_S * operations), dtype=np.float64)
+
+
+# ---------------------------------------------------------------- counters
+
+
+def readings(counts: Iterable[Counts], name: str) -> list[tuple[int, float]]:
+    """The values of a counter with their ranks, in chronological order."""
+    return [(each.rank, float(each.values[name])) for each in counts if name in each.values]
+
+
+def is_throttled(counts: Iterable[Counts]) -> bool:
+    """Whether a GPU lowered its clock."""
+    return any(throttled(int(mask)) for _, mask in readings(counts, GPU_THROTTLE_REASONS))
+
+
+def host_bound_share(counts: Iterable[Counts], repetitions: int) -> float:
+    """Of the repetitions before which a GPU waited for its host, on the worst rank."""
+    last_of_ranks = dict(readings(counts, MEASURED_HOST_BOUND))
+    return max(last_of_ranks.values(), default=0.0) / max(1, repetitions)

@@ -47,7 +47,7 @@ from .plan_facts import PlanFacts
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
 from .reference_case import ReferenceCase, disturbed_passes
-from .rows import row_ids
+from .row_samples import row_ids
 from .samples import Outcome, Refused
 from .time_limits import TotalBudget, case_deadline_s, spacing_s
 from .transports import library_record
@@ -281,7 +281,7 @@ class _Session:
         if skip is not None:
             if given_up and is_rank_0:
                 self._recorder.break_off(planned, skip, self._conditions, started)
-            elif planned.skip or not self._recorder.end_visits(planned, self._conditions, started):
+            elif planned.skip or not self._recorder.end_visits(planned, self._conditions):
                 self._record(planned, Refused(skip), started)
             return
         if is_rank_0:
@@ -436,7 +436,7 @@ class _Session:
         run["transports"] = {f"{first}-{second}": texts for (first, second), texts in kinds}
         if self._recorder.stopped or self._budget.end_reason():
             for planned in self._cases:
-                self._recorder.end_visits(planned, self._conditions, datetime.now(timezone.utc))
+                self._recorder.end_visits(planned, self._conditions)
         clear_in_flight(run["folder"])
         if self._recorder.more_launches and read_record(run["folder"]):
             run["launches"]["spent_s"] = self._budget.spent_s

@@ -25,7 +25,7 @@ from commbench.stats.series import Series
 
 from .blocks import Blocks
 from .collector import SampleCollector
-from .samples import LATE, NS_PER_S, Counts, Samples
+from .samples import LATE, NS_PER_S, RUNNING, Counts, Samples
 from .strategies import NextBlock, TimingStrategy
 from .time_limits import samples_per_stamp
 from .visit_setup import VisitSetup
@@ -96,7 +96,7 @@ class Soak(TimingStrategy):
         if len(times) == 0:  # while all repetitions of a window began late
             return
         some = times[:: -(-len(times) // RUNNING_TIMES)]
-        self.setup.sink(replace(self._samples("running"), series=some))
+        self.setup.sink(replace(self._samples(RUNNING), series=some))
         self.collector.forget()
 
 

@@ -219,7 +219,7 @@ class VisitRule:
         another visit. `last` is as in `reason`."""
         earlier = [visit for visit in record.visits if visit.segment < launch]
         present = record.visits[len(earlier) :]
-        reason = self.reason(present, record.spent_s, last, earlier) if present else None
+        reason = self.reason(present, record.spent_s(launch), last, earlier) if present else None
         return reason or INTERRUPTED
 
 

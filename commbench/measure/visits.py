@@ -8,17 +8,18 @@ in the spread between visits, so the interval is made of the visits' medians.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from statistics import median
 
 import numpy as np
 
-from commbench.core.case import Planned
 from commbench.core.units import format_seconds
 from commbench.results.columns import INTERRUPTED
 from commbench.runtime.recovery import EarlierVisits
+from commbench.stats.interval import Interval
 from commbench.stats.series import (
     NOISY,
     Z95,
@@ -28,13 +29,19 @@ from commbench.stats.series import (
     effective_size,
     lag1,
     median_interval,
+    median_of,
     multimodal,
-    remembered,
-    summarise,
-    tukey_outliers,
 )
 
-from .samples import Block, RowTimes, Samples
+from .row_samples import RowSamples
+from .samples import (
+    RETRANSMITS,
+    RUNNING,
+    Samples,
+    host_bound_share,
+    is_throttled,
+    readings,
+)
 
 REPETITIONS = "repetitions"
 VISITS = "visits"
@@ -45,15 +52,16 @@ LEVEL_GAP = 0.05  # relative difference between the medians of two levels
 KEPT_TIMES = 16_000_000  # of all cases of a run together: 128 MB
 LEAST_KEPT_TIMES = 3_000  # of a case, however many there are: enough for a p99.9
 Z_OF_PAIRS = 2.94  # for 95 % over all 15 pairs of 6 visits (Bonferroni)
+HOST_BOUND_SHARE = 0.05  # of the repetitions: more are flagged
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Visit:
-    """One visit of a case, with times in seconds per operation.
+    """All that rank 0 keeps of one visit of a row, with times in seconds per operation.
 
     `interval_s` is the interval of its own repetitions at the wanted level, `widest_s` that for
     comparing all pairs of 6 visits; both are None below 6 repetitions. `segment` is the start of
-    the run (a launch) that it belongs to.
+    the run (a launch) that it belongs to. `times` are evenly spaced if there were too many of them.
     """
 
     segment: int
@@ -64,241 +72,208 @@ class Visit:
     effective_repetitions: float = 1.0
     lag1: float = 0.0
     drifting: bool = False
+    times: Series = field(default_factory=lambda: np.zeros(0))
+    is_thinned: bool = False
+    block_k: int = 1
+    compute_amount: int | None = None  # see Planned
+    stop_reason: str = INTERRUPTED
+    started_at: datetime | None = None
+    # from the start of the first visit of the row, without the time between two starts of the run
+    end_s: float | None = None
+    spent_s: float = 0.0  # with the warm-up
+    warmup_s: float = 0.0
+    is_steady: bool = True
+    first_call_s: float | None = None
+    skew_s: float | None = None  # median difference between the starts of the ranks
+    clock_error_s: float | None = None
+    late_repetitions: int | None = None
+    unmeasured_s: float | None = None  # of a soak
+    retransmits: Mapping[int, float] = field(default_factory=dict)  # by rank
+    is_throttled: bool = False
+    is_host_bound: bool = False  # a GPU waited for its host before many repetitions of a rank
 
     @classmethod
-    def of(cls, times: Series, segment: int = 0, z: float = Z95) -> Visit:
-        """Summarise the seconds per operation of at least one repetition."""
-        return _visit_of(times, segment, z)
+    def of(cls, times: Series, segment: int = 0, z: float = Z95, kept: int = KEPT_TIMES) -> Visit:
+        """The statistics of the seconds per operation of at least one repetition, of which at most
+        `kept` stay."""
+        effective = effective_size(times)
+        return cls(
+            segment=segment,
+            median_s=median_of(times),
+            repetitions=times.size,
+            interval_s=median_interval(times, z, effective),
+            widest_s=median_interval(times, Z_OF_PAIRS, effective),
+            effective_repetitions=effective,
+            lag1=lag1(times),
+            drifting=drifting(times),
+            times=times[:: max(1, -(-times.size // kept))],
+            is_thinned=times.size > kept,
+        )
+
+    def measured(
+        self, row: RowSamples, samples: Samples, started_at: datetime, end_s: float
+    ) -> Visit:
+        """The same with what is known besides the times; `samples` are those of all rows."""
+        repetitions = samples.repetitions or self.repetitions
+        return replace(
+            self,
+            repetitions=repetitions,
+            is_thinned=self.is_thinned or self.repetitions < repetitions,
+            block_k=samples.block_k,
+            compute_amount=row.planned.compute_amount,
+            stop_reason=samples.stop_reason,
+            started_at=started_at,
+            end_s=end_s,
+            spent_s=samples.spent_s + samples.warmup_s,
+            warmup_s=samples.warmup_s,
+            is_steady=samples.steady,
+            first_call_s=row.first_call_s,
+            skew_s=row.skew_s,
+            clock_error_s=samples.clock_error_s,
+            late_repetitions=samples.late_repetitions,
+            unmeasured_s=samples.unmeasured_s,
+            retransmits=dict(readings(row.counts, RETRANSMITS)),
+            is_throttled=is_throttled(row.counts),
+            is_host_bound=host_bound_share(row.counts, repetitions) > HOST_BOUND_SHARE,
+        )
+
+    def after(self, running: Visit) -> Visit:
+        """The visit with the counters of its part so far: later samples have only later ones."""
+        return replace(
+            self,
+            retransmits={**running.retransmits, **self.retransmits},
+            is_throttled=running.is_throttled or self.is_throttled,
+        )
 
 
-@remembered
-def _visit_of(times: Series, segment: int, z: float) -> Visit:
-    effective = effective_size(times)
-    return Visit(
-        segment=segment,
-        median_s=float(np.median(times)),
-        repetitions=times.size,
-        interval_s=median_interval(times, z, effective),
-        widest_s=median_interval(times, Z_OF_PAIRS, effective),
-        effective_repetitions=effective,
-        lag1=lag1(times),
-        drifting=drifting(times),
-    )
-
-
-# ---------------------------------------------------------------- all visits of a case
-
-
-class CaseRecord:
-    """The visits of one row of cases.parquet. It keeps at most `kept` evenly spaced times of each
-    visit."""
-
-    def __init__(self, kept: int = KEPT_TIMES, z: float = Z95) -> None:
-        self._kept = kept
-        self.z = z  # the normal quantile of the wanted level
-        self.block_k = 1
-        self.compute_amount: int | None = None  # see Planned
-        self.wrong_elements = 0  # in the latest visit
-        self.visits: list[Visit] = []
-        self.times: list[Series] = []  # of each visit, in seconds per operation
-        self.stop_reason = INTERRUPTED  # until a rule ends the case
-        self.broken: str | None = None  # why the world broke in the visit that followed
-        self.first_call_s: float | None = None  # of the first visit
-        # of each visit whose stamps were kept: the median difference between the ranks' starts
-        self.skews_s: list[float] = []
-        self.throttle_masks: set[int] = set()
-        # of repetitions before which a GPU waited for its host: worst rank and visit
-        self.host_bound_share = 0.0
-        self.spent_s = self.warmup_s = 0.0
-        self.steady = True
-        self.thinned = False
-        self.late_repetitions: int | None = None
-        self.clock_error_s: float | None = None
-        self.unmeasured_s: float | None = None  # of a soak
-        # by visit and rank; of earlier starts together at (0, 0)
-        self.retransmits_of: dict[tuple[int, int], float] = {}
-        # from the start of the first visit to the end of the last, without the time between two
-        # starts of the run
-        self.visits_s: float | None = None
-        self.earlier_visits_s = 0.0  # of earlier starts
-        self.last_visit = 0  # its number in samples.parquet
-        self.earlier: EarlierVisits | None = None  # of earlier starts of the run, if they count
-        self._repetitions: dict[str, int] = {}  # by phase, of the visits so far
-        self._blocks = 0
-
-    def continue_after(self, earlier: EarlierVisits, launch: int) -> None:
-        """Add the visits of earlier starts. The present launch began with segment `launch`."""
-        self.last_visit = earlier.last
-        self._blocks = earlier.blocks
-        self._repetitions = dict(earlier.repetitions)
-        if not earlier.times:
-            return
-        self.earlier = earlier
-        row = earlier.row
-        self.block_k = int(row["block_k"])
-        self.compute_amount = row.get("compute_amount")
-        for segment, times in zip(map(int, row["visit_segments"]), earlier.times, strict=True):
-            self._count(times, segment)
-            self.spent_s += (
-                float(times.sum()) * row["operations_per_sample"] if segment >= launch else 0.0
+def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIMES) -> list[Visit]:
+    """The visits of earlier starts, from their samples and their row. Sums of the row stand in the
+    first visit."""
+    if not earlier.times:
+        return []
+    row = earlier.row
+    visits = []
+    for segment, times in zip(row["visit_segments"], earlier.times, strict=True):
+        visit = Visit.of(times, int(segment), z, kept)
+        visits.append(
+            replace(
+                visit,
+                is_thinned=visit.is_thinned or "thinned" in row["warnings"],
+                block_k=int(row["block_k"]),
+                compute_amount=row.get("compute_amount"),
+                started_at=row["started_at"],
+                end_s=row.get("visits_s"),
+                spent_s=float(times.sum()) * row["operations_per_sample"],
+                is_steady=row["steady"],
+                first_call_s=row["first_call_s"],
+                skew_s=row.get("skew_s"),
+                clock_error_s=row["clock_error_s"],
+                is_throttled="throttled" in row["warnings"],
+                is_host_bound="python_bound" in row["warnings"],
             )
-        self.first_call_s = row["first_call_s"]
-        self.warmup_s = row["warmup_s"]
-        self.steady = row["steady"]
-        self.late_repetitions = row["late_repetitions"]
-        self.clock_error_s = row["clock_error_s"]
-        self.visits_s = row.get("visits_s")
-        self.earlier_visits_s = self.visits_s or 0.0
-        self.skews_s += [] if row.get("skew_s") is None else [row["skew_s"]] * len(self.visits)
-        self.retransmits_of = {} if row.get("retransmits") is None else {(0, 0): row["retransmits"]}
-        self.thinned |= "thinned" in row["warnings"]
+        )
+    retransmits = row.get("retransmits")
+    visits[0] = replace(
+        visits[0],
+        warmup_s=row["warmup_s"],
+        late_repetitions=row["late_repetitions"],
+        retransmits={} if retransmits is None else {0: retransmits},
+    )
+    return visits
 
-    def add(self, planned: Planned, samples: Samples, segment: int = 0) -> Samples:
-        """Count another visit; returns its samples with blocks and repetitions numbered across
-        visits."""
-        numbered = self.numbered(samples)
-        # it may have ended before it measured anything
-        times = None if samples.wrong_elements else samples.of_row(planned)
-        self.count_visit(planned, numbered, times, segment)
-        return numbered
+
+# ---------------------------------------------------------------- all visits of a row
+
+
+@dataclass
+class CaseRecord:
+    """The visits of one row of cases.parquet, to which further ones are added, and what was decided
+    about them."""
+
+    visits: list[Visit] = field(default_factory=list)
+    stop_reason: str = INTERRUPTED  # until a rule ends the case
+    broken: str | None = None  # why the world broke in the visit that followed
+    waited_s: float = 0.0  # between passes of this launch: its part of the time of the case
+
+    def add(self, visit: Visit) -> None:
+        """Add a visit; it replaces one that was still running (a soak)."""
+        if self.visits and self.visits[-1].stop_reason == RUNNING:
+            visit = visit.after(self.visits.pop())
+        self.visits.append(visit)
+
+    def spent_s(self, launch: int) -> float:
+        """The time that the case has taken in the launch that began with segment `launch`."""
+        present = (visit.spent_s for visit in self.visits if visit.segment >= launch)
+        return sum(present) + self.waited_s
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """The numbers that visits, blocks and, by phase, repetitions of a case have in samples.parquet:
+    those of the last visit, and of the next block and repetition."""
+
+    visit: int = 0
+    block: int = 0
+    repetitions: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: Iterable[EarlierVisits]) -> Numbering:
+        """What follows on earlier starts of the run."""
+        repetitions: dict[str, int] = {}
+        visit = block = 0
+        for row in rows:
+            visit = max(visit, row.last)
+            block = max(block, row.blocks)
+            for phase, end in row.repetitions.items():
+                repetitions[phase] = max(end, repetitions.get(phase, 0))
+        return cls(visit, block, repetitions)
 
     def numbered(self, samples: Samples) -> Samples:
         """The samples of the next visit, with blocks and repetitions numbered across visits."""
-        return replace(samples, blocks=self._renumbered(samples.blocks))
-
-    @property
-    def numbering(self) -> tuple[Any, ...]:
-        """What `numbered` continues."""
-        return self.last_visit, self._blocks, self._repetitions
-
-    def number_like(self, other: CaseRecord) -> None:
-        """The samples of its visits are numbered like those of another pair of its round."""
-        self._blocks = other._blocks
-        self._repetitions = dict(other._repetitions)
-
-    def count_visit(
-        self, planned: Planned, samples: Samples, row_times: RowTimes | None, segment: int
-    ) -> None:
-        """Count another visit, whose times are None if it received wrong elements."""
-        self.block_k = samples.block_k
-        self.compute_amount = planned.compute_amount
-        self.wrong_elements = samples.wrong_elements
-        self.unmeasured_s = samples.unmeasured_s
-        self.last_visit += 1
-        if row_times is None:
-            return
-        if not self.visits:
-            self.first_call_s = row_times.connect_s
-        self._count(row_times.times, segment, samples.repetitions)
-        self.thinned |= row_times.times.size < (samples.repetitions or 0)
-        if row_times.skew_s is not None:
-            self.skews_s.append(row_times.skew_s)
-        self.throttle_masks |= samples.throttle_masks
-        self.retransmits_of |= {
-            (self.last_visit, rank): value for rank, value in samples.retransmits_of.items()
-        }
-        self.host_bound_share = max(self.host_bound_share, samples.host_bound_share)
-        self.spent_s += samples.spent_s + samples.warmup_s
-        self.warmup_s += samples.warmup_s
-        self.steady &= samples.steady
-        if samples.late_repetitions is not None:
-            self.late_repetitions = samples.late_repetitions + (self.late_repetitions or 0)
-        if samples.clock_error_s is not None:
-            self.clock_error_s = max(samples.clock_error_s, self.clock_error_s or 0.0)
-
-    def restarted(self) -> CaseRecord:
-        """An empty record, for samples that hold all repetitions of this one. Their counters are
-        those since the last samples, so what was read of them stays."""
-        record = CaseRecord(self._kept, self.z)
-        record.throttle_masks = set(self.throttle_masks)
-        record.retransmits_of = dict(self.retransmits_of)
-        return record
-
-    def disturbed(self, passes: frozenset[int]) -> bool:
-        """Whether at least half of the visits were made in these passes. Only visits of the latest
-        start of the run count; its n-th visit is in its n-th pass."""
-        visits = sum(visit.segment == self.visits[-1].segment for visit in self.visits)
-        return 0 < visits <= 2 * sum(number <= visits for number in passes)
-
-    @property
-    def repetitions(self) -> int:
-        """Measured repetitions of all visits."""
-        return sum(visit.repetitions for visit in self.visits)
-
-    @property
-    def retransmits(self) -> int | None:
-        """TCP segments that were sent again while measuring; None for a backend that does not count
-        them."""
-        return round(sum(self.retransmits_of.values())) if self.retransmits_of else None
-
-    def _count(self, times: Series, segment: int, repetitions: int | None = None) -> None:
-        """`repetitions` is the number of repetitions where `times` has only some of them."""
-        visit = Visit.of(times, segment, self.z)
-        if repetitions and repetitions != times.size:
-            visit = replace(visit, repetitions=repetitions)
-        self.visits.append(visit)
-        self.times.append(times[:: max(1, -(-times.size // self._kept))])
-        self.thinned |= times.size > self._kept
-
-    def _renumbered(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-        before = dict(self._repetitions)
-        index = self._blocks
-        for block in blocks:
-            end = before.get(block.phase, 0) + block.first + block.stamps.shape[1]
-            self._repetitions[block.phase] = max(end, self._repetitions.get(block.phase, 0))
-        self._blocks += 1 + max((block.index for block in blocks), default=-1)
-        return tuple(
+        blocks = tuple(
             replace(
-                block, index=index + block.index, first=before.get(block.phase, 0) + block.first
+                block,
+                index=self.block + block.index,
+                first=self.repetitions.get(block.phase, 0) + block.first,
             )
-            for block in blocks
+            for block in samples.blocks
         )
+        return replace(samples, blocks=blocks)
+
+    def after(self, numbered: Samples) -> Numbering:
+        """The numbers after a visit."""
+        ends = dict(self.repetitions)
+        for block in numbered.blocks:
+            end = block.first + block.stamps.shape[1]
+            ends[block.phase] = max(end, ends.get(block.phase, 0))
+        last = max((block.index for block in numbered.blocks), default=self.block - 1)
+        return Numbering(self.visit + 1, last + 1, ends)
 
 
 # ---------------------------------------------------------------- the median and its interval
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """The median of a case with its interval, in seconds per operation.
-
-    `level` is the probability that such an interval contains the median of all possible visits.
-    """
-
-    median_s: float
-    low_s: float | None
-    high_s: float | None
-    of: str
-    level: float | None
-
-    @property
-    def half_width(self) -> float:
-        """Relative to the median; infinite without an interval."""
-        if self.low_s is None or self.high_s is None or not self.median_s:
-            return math.inf
-        return (self.high_s - self.low_s) / 2 / self.median_s
-
-
-def estimate(visits: Sequence[Visit], z: float = Z95) -> Estimate:
-    """The median of the visits' medians; `z` is the normal quantile of the wanted level.
+def estimate(visits: Sequence[Visit], z: float = Z95) -> Interval:
+    """The median of the visits' medians, in seconds per operation; `z` is the normal quantile of
+    the wanted level.
 
     One visit: the interval of its repetitions. Several: the order statistics of their medians with
     at least the wanted level, or the lowest and highest with their level of 1 - 2^(1-n). At least
     10 visits in several launches: see `_over_launches`.
     """
-    medians = np.array([visit.median_s for visit in visits])
-    center = float(np.median(medians))
-    if len(visits) == 1:
-        low, high = visits[0].interval_s or (None, None)
-        return Estimate(center, low, high, REPETITIONS, None if low is None else _level(z))
-    if len(visits) >= BOOTSTRAP_VISITS and len({visit.segment for visit in visits}) > 1:
-        return _over_launches(visits, center, z)
+    ordered = sorted(visit.median_s for visit in visits)
+    center = median(ordered)
     n = len(visits)
-    rank = max(1, binomial_rank(len(visits), z))
-    ordered = np.sort(medians)
-    return Estimate(
-        center, float(ordered[rank - 1]), float(ordered[n - rank]), VISITS, coverage(n, rank)
-    )
+    if n == 1:
+        ends = visits[0].interval_s
+        repetitions = visits[0].repetitions
+        if ends is None:
+            return Interval(center, n=repetitions, of=REPETITIONS)
+        return Interval(center, *ends, _level(z), repetitions, REPETITIONS)
+    if n >= BOOTSTRAP_VISITS and len({visit.segment for visit in visits}) > 1:
+        return _over_launches(visits, center, z)
+    rank = max(1, binomial_rank(n, z))
+    return Interval(center, ordered[rank - 1], ordered[n - rank], coverage(n, rank), n, VISITS)
 
 
 def coverage(n: int, rank: int) -> float:
@@ -311,7 +286,7 @@ def _level(z: float) -> float:
     return math.erf(z / math.sqrt(2))
 
 
-def _over_launches(visits: Sequence[Visit], center: float, z: float) -> Estimate:
+def _over_launches(visits: Sequence[Visit], center: float, z: float) -> Interval:
     """A hierarchical bootstrap: launches are drawn, then visits within each.
 
     Launches whose visits do not overlap differ by more than visits do. Then only the launches'
@@ -324,11 +299,12 @@ def _over_launches(visits: Sequence[Visit], center: float, z: float) -> Estimate
     ]
     if max(launch.min() for launch in launches) > min(launch.max() for launch in launches):
         medians = [float(np.median(launch)) for launch in launches]
-        return Estimate(center, min(medians), max(medians), LAUNCHES, coverage(len(medians), 1))
+        level = coverage(len(medians), 1)
+        return Interval(center, min(medians), max(medians), level, len(medians), LAUNCHES)
     drawn = np.sort(bootstrap_medians(launches))
     tail = (1 - _level(z)) / 2
     low, high = (float(drawn[round(share * (len(drawn) - 1))]) for share in (tail, 1 - tail))
-    return Estimate(center, low, high, LAUNCHES, _level(z))
+    return Interval(center, low, high, _level(z), len(launches), LAUNCHES)
 
 
 def bootstrap_medians(launches: Sequence[Series]) -> Series:
@@ -355,16 +331,17 @@ def spread(visits: Sequence[Visit]) -> float:
 # ---------------------------------------------------------------- warnings
 
 
-def flags(visits: Sequence[Visit], times: Sequence[Series], estimated: Estimate) -> list[str]:
+def flags(visits: Sequence[Visit], interval: Interval) -> list[str]:
     """Warnings about the median: any of noisy, drifting, multimodal, unstable.
 
-    `times` are the seconds per operation of each visit. noisy: the reported interval is wider than
-    -+ 5 %; drifting: at least half of the visits drift; multimodal: the times relative to the
-    median of their visit have several modes.
+    noisy: its interval is wider than -+ 5 %; drifting: at least half of the visits drift;
+    multimodal: the times relative to the median of their visit have several modes.
     """
-    relative = [part / np.median(part) if np.median(part) > 0 else part for part in times]
+    relative = [
+        visit.times / visit.median_s if visit.median_s > 0 else visit.times for visit in visits
+    ]
     raised = {
-        "noisy": NOISY < estimated.half_width < math.inf,
+        "noisy": NOISY < interval.half_width < math.inf,
         "drifting": 2 * sum(visit.drifting for visit in visits) >= len(visits),
         "multimodal": multimodal(np.concatenate(relative)),
         "unstable": len(levels(visits)) > 1,
@@ -391,7 +368,7 @@ def levels(visits: Sequence[Visit]) -> list[tuple[float, int]]:
         if apart and not explained:
             groups.append([])
         groups[-1].append(above)
-    return [(float(np.median([visit.median_s for visit in group])), len(group)) for group in groups]
+    return [(median(visit.median_s for visit in group), len(group)) for group in groups]
 
 
 def levels_text(visits: Sequence[Visit]) -> str | None:
@@ -401,51 +378,4 @@ def levels_text(visits: Sequence[Visit]) -> str | None:
         return None
     return f"{len(seen)} levels of visits: " + ", ".join(
         f"{format_seconds(level)} x{count}" for level, count in seen
-    )
-
-
-# ---------------------------------------------------------------- all statistics together
-
-
-@dataclass(frozen=True)
-class SeriesStatistics:
-    """All that follows from the times of the visits alone. `summary` is by column, of all
-    repetitions together; `spread` the ratio of the largest to the smallest median of the visits,
-    None for a single visit."""
-
-    median: Estimate
-    summary: Mapping[str, float | None]
-    outliers: int
-    spread: float | None
-    effective_repetitions: float
-    lag1: float
-    warnings: tuple[str, ...]
-    levels_text: str | None
-
-
-def series_statistics(
-    visits: Sequence[Visit], times: Sequence[Series], z: float
-) -> SeriesStatistics:
-    """The statistics of at least one visit; `times` are the seconds per operation of each. They are
-    computed once for pairs with the same times (see `remembered`)."""
-    lengths = tuple(part.size for part in times)
-    return _series_statistics(np.concatenate(times), lengths, tuple(visits), z)
-
-
-@remembered
-def _series_statistics(
-    times: Series, lengths: tuple[int, ...], visits: tuple[Visit, ...], z: float
-) -> SeriesStatistics:
-    parts = np.split(times, np.cumsum(lengths)[:-1])
-    median = estimate(visits, z)
-    repetitions = [visit.repetitions for visit in visits]
-    return SeriesStatistics(
-        median=median,
-        summary=summarise(times),
-        outliers=tukey_outliers(times),
-        spread=spread(visits) if len(visits) > 1 else None,
-        effective_repetitions=sum(visit.effective_repetitions for visit in visits),
-        lag1=float(np.average([visit.lag1 for visit in visits], weights=repetitions)),
-        warnings=tuple(flags(visits, parts, median)),
-        levels_text=levels_text(visits),
     )

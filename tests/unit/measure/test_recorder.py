@@ -156,13 +156,13 @@ def test_a_row_tells_over_what_time_its_visits_are_spread_whatever_the_wall_cloc
 ) -> None:
     run = Run(cases=1)
     (planned,) = run.cases
-    readings_s = iter([99.5, 100.0, 104.0, 104.5])  # at begin and end of two visits
-    monkeypatch.setattr(recorder, "time", SimpleNamespace(monotonic=lambda: next(readings_s)))
-    for _ in range(2):
+    clock_s = [0.0]
+    monkeypatch.setattr(recorder, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+    for begin_s, end_s in ((99.5, 100.0), (104.0, 104.5)):
+        clock_s[0] = begin_s
         run.recorder.begin_visit(planned)
+        clock_s[0] = end_s
         run.visit(planned, 1e-3, 0.01)
-        # as if the clock had been set to an earlier year
-        run.recorder._started[planned.case.case_id] = datetime(2099, 1, 1, tzinfo=timezone.utc)
     (row,) = run.recorder.rows.values()
     assert row["visits_s"] == pytest.approx(5.0)
 
@@ -200,7 +200,7 @@ def test_a_case_that_is_refused_in_a_later_visit_keeps_its_visits() -> None:
     assert "out of memory at that moment" in kept["reason"]
     assert (skipped["status"], skipped["reason"]) == ("skipped", "out of memory at that moment")
     assert run.recorder.next_pass(run.cases) == [], "this world does not try it again"
-    assert run.recorder.end_visits(visited, AROUND, started)
+    assert run.recorder.end_visits(visited, AROUND)
     assert run.recorder.rows[visited.case.case_id]["stop_reason"] == "interrupted"
     assert run.recorder.has_left_out
 

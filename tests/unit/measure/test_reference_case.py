@@ -23,9 +23,10 @@ from commbench.measure.reference_case import (
     ReferenceCase,
     disturbed_passes,
 )
+from commbench.measure.rows import is_disturbed
 from commbench.measure.samples import Block, Samples
 from commbench.measure.transports import TransportEvidence
-from commbench.measure.visits import CaseRecord, Visit
+from commbench.measure.visits import Visit
 from commbench.results.fan_out import FanOut
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
@@ -122,15 +123,13 @@ def test_one_rank_has_no_messages_and_still_its_copy() -> None:
         ((0, 0), {2}, True),  # half of them
         ((0, 0), {3}, False),  # after its last visit
         ((0, 0, 0, 1, 1), {1}, True),  # the passes of the second start
-        ((), {1}, False),
     ],
 )
 def test_a_row_is_disturbed_where_half_of_its_visits_were(
     segments: tuple[int, ...], disturbed: set[int], expected: bool
 ) -> None:
-    record = CaseRecord()
-    record.visits = [Visit(segment, 1e-6, 10) for segment in segments]
-    assert record.disturbed(frozenset(disturbed)) is expected
+    visits = [Visit(segment, 1e-6, 10) for segment in segments]
+    assert is_disturbed(visits, disturbed) is expected
 
 
 class Collector:

@@ -2,51 +2,109 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
+import numpy as np
 import pytest
+from composed import FACTS, settings_of
+from visited import STARTED
 
 from commbench.cli.run import run_one
-from commbench.measure import recorder
+from commbench.core.case import Planned
+from commbench.hardware.link_limits import interface_limit
+from commbench.measure.case import CaseVisit
+from commbench.measure.conditions import Conditions
+from commbench.measure.plan import plan
+from commbench.measure.recorder import Recorder
+from commbench.measure.row_samples import case_rows
+from commbench.measure.samples import Counts, Samples
+from commbench.measure.transports import TransportEvidence
+from commbench.measure.visit_setup import VisitSetup
+from commbench.results.fan_out import FanOut
 from commbench.results.load import read_rows
+from commbench.runtime.control import hosted_world
+from commbench.runtime.heartbeat import Progress
 
 WORDS = (
     "backend=simulated",
-    "layout=2x2",
-    "benchmark=[p2p_latency,p2p_bandwidth]",
+    "layout=2x3",
     "schedule=rounds",
-    "sizes=[8,64KiB]",
     "window=4",
     "backend.model.noise=0.1",
     "backend.model.slow_pair=1-3",
     "backend.model.slow_factor=3",
-    "backend.model.other_node_factor=2",
+    "timing=fixed",
+    "timing.repetitions=20",
 )
-FIXED = ("timing=fixed", "timing.repetitions=20", "timing.visits=2")  # however fast the machine is
-OF_THE_RUN = ["run_id", "started_at", "visits_s", "warmup_s"]
-PLACES = ["case_id", "phase", "block", "repetition", "rank"]
 
 
-def tables(folder: Path, pairs: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows and the samples of a run, without what differs from run to run."""
-    run = run_one(*WORDS, *FIXED, f"pairs={pairs}", f"output={folder}")
-    cases = read_rows([run], "cases").drop(columns=OF_THE_RUN)
-    samples = read_rows([run], "samples").drop(columns=["run_id"])
-    in_order = samples.sort_values(PLACES, ignore_index=True)
-    return cases.sort_values("case_id", ignore_index=True), in_order
+class Kept:
+    """A writer that keeps what it is given, by case id."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, tuple[Any, Any, Any]] = {}
+
+    def begin(self, run: Any, folder: str) -> None: ...
+
+    def case(self, row: Any, samples: Any, counters: Any) -> None:
+        self.entries[row["case_id"]] = (row, samples, counters)
+
+    def end(self, run: Any) -> None: ...
 
 
-@pytest.mark.parametrize(("pairs", "count"), [("all", 16), ("[[0,1],[2,2],[3,1]]", 3)])
-def test_a_round_has_the_rows_and_the_samples_of_its_pairs(
-    pairs: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    together = tables(tmp_path / "together", pairs)
-    monkeypatch.setattr(recorder, "is_recorded_together", lambda planned, outcome: False)
-    one_by_one = tables(tmp_path / "one_by_one", pairs)
-    assert len(together[0]) == 2 * 2 * count
-    for own, shared in zip(one_by_one, together, strict=True):
-        pd.testing.assert_frame_equal(own, shared)
+def recorded(
+    settings: Any, conditions: Conditions, cases: list[tuple[Planned, Samples]]
+) -> dict[str, tuple[Any, Any, Any]]:
+    """The rows and tables of cases, each visited once."""
+    run = {"run_id": "r", "sweep_id": "s", "launches": {"planned": 1, "began": [0]}}
+    recorder = Recorder(replace(settings, writers=()), run, len(cases))
+    writer = Kept()
+    recorder.writers = FanOut([writer])
+    for planned, samples in cases:
+        recorder.record(planned, samples, conditions, STARTED)
+    recorder.end_visits(cases[0][0], conditions)
+    return writer.entries
+
+
+def of_ranks(samples: Samples, ranks: tuple[int, ...]) -> Samples:
+    """The samples of a case of these ranks alone."""
+    places = [samples.ranks.index(rank) for rank in ranks]
+    blocks = tuple(replace(block, stamps=block.stamps[places]) for block in samples.blocks)
+    counts = tuple(counts for counts in samples.counts if counts.rank in ranks)
+    return replace(
+        samples, ranks=ranks, blocks=blocks, counts=counts, series=None, first_call_s=None
+    )
+
+
+@pytest.mark.parametrize("benchmark", ["p2p_latency", "p2p_bandwidth"])
+@pytest.mark.parametrize("pairs", ["all", "[[0,1],[2,2],[5,3]]"])
+def test_a_round_has_the_rows_and_the_samples_of_its_pairs(benchmark: str, pairs: str) -> None:
+    settings = settings_of(*WORDS, f"benchmark=[{benchmark}]", "sizes=[64KiB]", f"pairs={pairs}")
+    world, control = hosted_world(2, 3)
+    wires = (interface_limit("eth0", 1000), interface_limit("eth1", 2000))
+    evidence = TransportEvidence(interfaces=wires)
+    conditions = Conditions({}, {}, 8, 1, 2**20, evidence, world, small_shm_nodes=frozenset({1}))
+    for planned in plan(settings, world, FACTS):
+        communicator = settings.backend.open(world, control, "cpu")
+        setup = VisitSetup(planned, communicator, control, settings, {}, print, Progress())
+        samples = CaseVisit(setup).measure()
+        assert isinstance(samples, Samples)
+        readings = tuple(Counts(rank, 7 * rank, {"tcp": float(rank)}) for rank in range(6))
+        samples = replace(samples, counts=readings)
+        # as a clock would have stamped them: the flags of a machine count
+        planned = replace(planned, case=replace(planned.case, engine="python"))
+        together = recorded(settings, conditions, [(planned, samples)])
+        alone = [(row.planned, of_ranks(samples, row.ranks)) for row in case_rows(planned)]
+        apart = recorded(settings, conditions, alone)
+        assert together.keys() == apart.keys() and len(apart) == len(planned.case.pairs)
+        for case_id, (row, *tables) in apart.items():
+            seen, *seen_tables = together[case_id]
+            assert seen | {"visits_s": 0} == row | {"visits_s": 0}
+            for own, shared in zip(tables, seen_tables, strict=True):
+                assert own.keys() == shared.keys()
+                assert all(np.array_equal(own[name], shared[name]) for name in own)
 
 
 def test_a_round_of_gloo_has_the_times_of_its_pairs(tmp_path: Path) -> None:

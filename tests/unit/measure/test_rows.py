@@ -3,9 +3,8 @@ its limit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
 from functools import cache
 from typing import Any
 
@@ -15,6 +14,7 @@ from composed import FACTS, every_benchmark, settings_of
 from gpu_cases import planned as gpu_planned
 from numpy.random import default_rng
 from two_steps import GATHER, OWN, REDUCE, Steps
+from visited import STARTED, add_visit
 
 from commbench.backends.buffers.memory import slot_bytes
 from commbench.config.settings import Settings
@@ -30,22 +30,23 @@ from commbench.measure.case import CaseVisit
 from commbench.measure.conditions import Conditions
 from commbench.measure.counters import MeasuredCounters
 from commbench.measure.plan import plan
+from commbench.measure.row_samples import case_rows, sample_tables
 from commbench.measure.rows import (
     RowFacts,
     impossible_reason,
+    median_columns,
     operation_columns,
     rate_columns,
-    record_columns,
     row,
-    sample_table,
-    series_columns,
+    time_columns,
+    visit_columns,
     wire_gb_per_s,
 )
-from commbench.measure.samples import Block, Counts, Failure, Refused, Samples
+from commbench.measure.samples import Block, Counts, Failure, Refused, Samples, Wrong
 from commbench.measure.time_limits import max_repetitions
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
-from commbench.measure.visits import CaseRecord, Visit, series_statistics
+from commbench.measure.visits import CaseRecord, estimate
 from commbench.results.columns import CASES, RESULTS, SAMPLES, VARIABLES
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
@@ -78,7 +79,6 @@ BUS_FACTORS: dict[str, Callable[[int], float | None]] = {
     "copy_h2d_d2h": lambda n: 1 / 2,  # 2 S / t is both directions
 }
 WITHOUT_MESSAGE = {"barrier"}
-STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 AROUND = Conditions(
     empty_sample_s={"python": 60e-9, "native": 20e-9},
     overhead_s={"python": 1e-6},
@@ -154,12 +154,19 @@ def row_of(
     planned: Planned, outcome: Samples | Refused | Failure, **changed: Any
 ) -> dict[str, Any]:
     """The row after one visit."""
+    facts = RowFacts(planned, replace(AROUND, **changed))
+    if isinstance(outcome, Samples) and outcome.wrong_elements:
+        return row(facts, planned.case, Wrong(outcome.wrong_elements), STARTED)
     if isinstance(outcome, Samples):
-        record = CaseRecord()
-        record.add(planned, outcome)
-        record.stop_reason = outcome.stop_reason
-        return row(planned, record, replace(AROUND, **changed), STARTED)
-    return row(planned, outcome, replace(AROUND, **changed), STARTED)
+        record = CaseRecord(stop_reason=outcome.stop_reason)
+        add_visit(record, planned, outcome)
+        return row(facts, planned.case, record)
+    return row(facts, planned.case, outcome, STARTED)
+
+
+def sample_table(planned: Planned, outcome: Samples) -> Mapping[str, Any]:
+    (table,) = sample_tables(case_rows(planned), outcome, "run-1")
+    return table
 
 
 # ---------------------------------------------------------------- rates
@@ -348,14 +355,15 @@ def test_a_clock_that_saw_nothing_gives_no_rate() -> None:
 def test_each_number_of_a_row_is_computed_in_one_place() -> None:
     planned, measured = simulated("p2p_latency", 2)
     record = CaseRecord()
-    record.add(planned, measured)
-    statistics = series_statistics(record.visits, record.times, record.z)
+    add_visit(record, planned, measured)
     facts = RowFacts(planned, AROUND)
+    interval = estimate(record.visits)
     sources = (
-        series_columns(planned, record, statistics),
-        rate_columns(facts, statistics.median),
-        record_columns(facts, record),
-        operation_columns(facts, record),
+        median_columns(record.visits, interval),
+        time_columns(planned, record.visits),
+        rate_columns(facts, interval),
+        visit_columns(facts, record.visits),
+        operation_columns(facts, record.visits),
     )
     computed = [name for columns in sources for name in columns]
     assert len(computed) == len(set(computed))
@@ -364,18 +372,10 @@ def test_each_number_of_a_row_is_computed_in_one_place() -> None:
     assert {name for name in values if values[name] != skipped[name]} <= {
         *computed,
         "status",
+        "stop_reason",
         "reason",
         "warnings",
     }
-
-
-def test_pairs_with_the_same_times_share_their_statistics_and_others_do_not() -> None:
-    times = default_rng(1).lognormal(size=40)
-    visit = Visit.of(times)
-    same = series_statistics([Visit.of(times.copy())], [times.copy()], 1.96)
-    assert same is series_statistics([visit], [times], 1.96)
-    assert same.median.low_s != series_statistics([visit, visit], [times, times], 1.96).median.low_s
-    assert series_statistics([visit], [times[::-1].copy()], 1.96) is not same
 
 
 @pytest.mark.parametrize(
@@ -545,8 +545,8 @@ def test_visits_at_two_levels_are_named_with_their_spread() -> None:
     planned = planned_of("all_reduce")
     record = CaseRecord()
     for factor in (1, 1, 3):
-        record.add(planned, samples(CALM // 10 * factor))
-    seen = row(planned, record, AROUND, STARTED)
+        add_visit(record, planned, samples(CALM // 10 * factor))
+    seen = row(RowFacts(planned, AROUND), planned.case, record)
     assert "unstable" in seen["warnings"] and seen["status"] == "ok"
     assert seen["reason"] == "2 levels of visits: 1.00 ms x2, 3.01 ms x1"
     assert seen["visit_spread"] == pytest.approx(3, rel=1e-3)
@@ -566,9 +566,9 @@ def test_the_interval_of_one_visit_has_the_level_that_was_asked_for() -> None:
     calm = samples(CALM)
     widths = {}
     for z in (1.96, 2.576):
-        record = CaseRecord(z=z)
-        record.add(planned, calm)
-        seen = row(planned, record, AROUND, STARTED)
+        record = CaseRecord()
+        add_visit(record, planned, calm, z=z)
+        seen = row(RowFacts(planned, replace(AROUND, z=z)), planned.case, record)
         widths[round(seen["interval_level"], 3)] = seen["ci_high_s"] - seen["ci_low_s"]
     assert [*widths] == [0.95, 0.99] and widths[0.99] > widths[0.95]
 
@@ -628,7 +628,7 @@ def test_a_virtual_machine_of_ours_is_never_oversubscribed() -> None:
 
 def test_the_raw_table_has_a_line_for_each_rank_and_repetition() -> None:
     planned, outcome = simulated("all_reduce", 3)
-    table = sample_table(planned, outcome, "run-1")
+    table = sample_table(planned, outcome)
     total = sum(block.stamps.shape[1] for block in outcome.blocks)
     assert list(table) == [column.name for column in SAMPLES]
     assert {len(values) for values in table.values()} == {3 * total}
@@ -642,7 +642,7 @@ def test_raw_repetitions_count_through_the_blocks_of_a_phase() -> None:
         Block("measure", index, stamps + 100 * index, 3 * (index - 1)) for index in (1, 2, 3)
     )
     blocks = (Block("warmup", 0, stamps), *measured)
-    table = sample_table(planned_of("all_reduce"), Samples((0, 1), blocks, 1, "ci", 0), "run")
+    table = sample_table(planned_of("all_reduce"), Samples((0, 1), blocks, 1, "ci", 0))
     rows = list(
         zip(
             *(
@@ -663,7 +663,7 @@ def test_raw_repetitions_count_through_the_blocks_of_a_phase() -> None:
 
 def test_the_headline_can_be_computed_again_from_the_raw_table() -> None:
     planned, outcome = simulated("all_reduce", 3)
-    table = sample_table(planned, outcome, "run")
+    table = sample_table(planned, outcome)
     chosen = table["phase"] == "measure"
     latest = [
         max(table["elapsed_ns"][chosen & (table["repetition"] == n)])
@@ -673,7 +673,7 @@ def test_the_headline_can_be_computed_again_from_the_raw_table() -> None:
 
 
 def test_nothing_measured_is_an_empty_table() -> None:
-    assert sample_table(planned_of("all_reduce"), Samples((0, 1), (), 1, "ci", 0), "run") == {}
+    assert sample_table(planned_of("all_reduce"), Samples((0, 1), (), 1, "ci", 0)) == {}
 
 
 NVLINK = "NVLink 18 x 20.6 GB/s"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,14 @@ from composed import FACTS, settings_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import Generator, default_rng
+from visited import add_visit
 
 from commbench.core.case import Planned, World
 from commbench.measure.conditions import Conditions
 from commbench.measure.counters import MeasuredCounters
 from commbench.measure.plan import plan
-from commbench.measure.rows import row, sample_table
+from commbench.measure.row_samples import row_samples
+from commbench.measure.rows import RowFacts, is_disturbed, row
 from commbench.measure.samples import (
     GPU_THROTTLE_REASONS,
     MEASURED_HOST_BOUND,
@@ -32,9 +33,11 @@ from commbench.measure.time_limits import VisitRule
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visits import (
     CaseRecord,
+    Numbering,
     Visit,
     bootstrap_medians,
     coverage,
+    earlier_visits,
     estimate,
     flags,
     levels,
@@ -76,16 +79,16 @@ def test_the_interval_has_the_ranks_and_the_level_of_the_binomial(
     n: int, ranks: tuple[int, int], level: float
 ) -> None:
     seen = estimate(visits_of(*np.arange(1.0, n + 1)))
-    assert (seen.low_s, seen.high_s) == ranks
-    assert (seen.level, seen.of, seen.median_s) == (level, "visits", (n + 1) / 2)
+    assert (seen.low, seen.high) == ranks
+    assert (seen.level, seen.of, seen.value) == (level, "visits", (n + 1) / 2)
 
 
 @given(medians, st.sampled_from([1.96, 2.576]))
 def test_the_interval_encloses_the_median_of_the_visits(values: list[float], z: float) -> None:
     seen = estimate(visits_of(*values), z)
-    assert seen.low_s is not None and seen.high_s is not None and seen.level is not None
-    assert min(values) <= seen.low_s <= seen.median_s <= seen.high_s <= max(values)
-    assert seen.median_s == np.median(values)
+    assert seen.is_known and seen.level is not None
+    assert min(values) <= seen.low <= seen.value <= seen.high <= max(values)
+    assert seen.value == np.median(values)
     assert 0.5 <= seen.level <= 1
 
 
@@ -101,10 +104,10 @@ def test_from_six_and_eight_visits_on_the_level_is_the_wanted_one(n: int, z: flo
 def test_one_visit_has_the_interval_of_its_repetitions() -> None:
     visit = Visit.of(default_rng(1).lognormal(0, 0.1, 200))
     seen = estimate([visit])
-    assert (seen.low_s, seen.high_s) == visit.interval_s
+    assert (seen.low, seen.high) == visit.interval_s
     assert (seen.of, seen.level) == ("repetitions", pytest.approx(0.95, abs=1e-4))
     few = estimate([Visit.of(np.ones(5))])
-    assert few.low_s is few.high_s is few.level is None
+    assert (few.is_known, few.level, few.n, few.half_width) == (False, None, 5, math.inf)
 
 
 def test_launches_that_differ_more_than_their_visits_are_the_interval() -> None:
@@ -114,7 +117,7 @@ def test_launches_that_differ_more_than_their_visits_are_the_interval() -> None:
         + visits_of(*[3.0] * 4, segment=2)
     )
     seen = estimate(apart)
-    assert (seen.low_s, seen.high_s, seen.of, seen.level) == (1.005, 3.0, "launches", 0.75)
+    assert (seen.low, seen.high, seen.of, seen.level) == (1.005, 3.0, "launches", 0.75)
 
 
 def test_ten_visits_are_enough_for_the_interval_over_launches() -> None:
@@ -138,9 +141,8 @@ def test_launches_alike_give_the_interval_of_a_bootstrap() -> None:
         ]
     )
     assert (seen.of, seen.level) == ("launches", pytest.approx(0.95, abs=1e-4))
-    assert seen.low_s is not None and seen.high_s is not None
     drawn = bootstrap_medians(launches)
-    assert np.mean((seen.low_s <= drawn) & (drawn <= seen.high_s)) == pytest.approx(0.95, abs=0.01)
+    assert np.mean((seen.low <= drawn) & (drawn <= seen.high)) == pytest.approx(0.95, abs=0.01)
 
 
 def test_a_bootstrap_draws_launches_before_visits() -> None:
@@ -166,8 +168,7 @@ def test_three_launches_hold_the_truth_as_often_as_their_level_says(
             for s, c in enumerate(centers)
         ]
         seen = estimate([visit for launch in visits for visit in launch])
-        assert seen.low_s is not None and seen.high_s is not None
-        held.append(seen.low_s <= 1.0 <= seen.high_s)
+        held.append(seen.low <= 1.0 <= seen.high)
     assert np.mean(held) >= least
 
 
@@ -176,7 +177,7 @@ def test_three_launches_hold_the_truth_as_often_as_their_level_says(
 
 def flags_of(*times: Series) -> list[str]:
     visits = [Visit.of(each) for each in times]
-    return flags(visits, times, estimate(visits))
+    return flags(visits, estimate(visits))
 
 
 def noise(rng: Generator, level: float = 1.0) -> Series:
@@ -317,11 +318,10 @@ def simulated(machine: Machine, visits: int) -> tuple[float, float]:
         for times in factors * rng.lognormal(0, 0.03, instants.shape):
             each = [Visit.of(visit_times) for visit_times in times]
             seen = estimate(each)
-            assert seen.low_s is not None and seen.high_s is not None
-            holds = seen.low_s <= truth <= seen.high_s
+            holds = seen.low <= truth <= seen.high
             held += holds
             missed += not holds and not {"unstable", "drifting", "multimodal"} & {
-                *flags(each, times, seen)
+                *flags(each, seen)
             }
     return held / (runs * cases), missed / (runs * cases)
 
@@ -368,7 +368,6 @@ def test_coverage_is_the_probability_that_ranks_enclose_the_median() -> None:
 
 # ---------------------------------------------------------------- the record of a case
 
-STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 WORLD = World(0, 2, (tuple(range(2)),), (0,))
 AROUND = Conditions(
     {"python": 60e-9}, {"python": 1e-6}, 8, 1, 2**20, TransportEvidence(), WORLD, ()
@@ -432,47 +431,60 @@ def visit(seed: int, late: int | None = None) -> Samples:
     )
 
 
-def recorded(planned: Planned, *seeds: int) -> tuple[CaseRecord, list[Samples]]:
-    """A record of one start, and the samples as they are stored."""
+def recorded(planned: Planned, *seeds: int) -> CaseRecord:
+    """A record of one start."""
     record = CaseRecord()
-    return record, [record.add(planned, visit(seed, late=seed)) for seed in seeds]
+    for seed in seeds:
+        add_visit(record, planned, visit(seed, late=seed))
+    return record
 
 
-def read_back(
-    planned: Planned, record: CaseRecord, stored: list[Samples], segments: list[float]
-) -> EarlierVisits:
+def row_of(planned: Planned, record: CaseRecord) -> dict[str, Any]:
+    return row(RowFacts(planned, AROUND), planned.case, record)
+
+
+def read_back(planned: Planned, record: CaseRecord, segments: list[float]) -> EarlierVisits:
     """As cli.earlier_visits finds it in the files."""
-    values = row(planned, record, AROUND, STARTED) | {"visit_segments": segments}
-    blocks = [block for samples in stored for block in samples.blocks]
-    ends = {block.phase: block.first + block.stamps.shape[1] for block in blocks}
-    return EarlierVisits(
-        values, tuple(record.times), record.last_visit, 1 + max(b.index for b in blocks), ends
-    )
+    values = row_of(planned, record) | {"visit_segments": segments}
+    return EarlierVisits(values, tuple(visit.times for visit in record.visits), 0, 0, {})
 
 
 def test_a_continued_record_gives_the_row_of_an_unbroken_one(planned: Planned) -> None:
-    whole, stored = recorded(planned, 1, 2, 3)
-    earlier, before = recorded(planned, 1, 2)
-    later = CaseRecord()
-    later.continue_after(read_back(planned, earlier, before, [0, 0]), launch=1)
-    assert (later.block_k, later.spent_s) == (1, 0.0)
-    third = later.add(planned, visit(3, late=3), segment=1)
-    assert later.spent_s == 0.5 + 0.1, "the time of this launch with its warm-up"
-    seen, wanted = (row(planned, record, AROUND, STARTED) for record in (later, whole))
+    whole = recorded(planned, 1, 2, 3)
+    later = CaseRecord(earlier_visits(read_back(planned, recorded(planned, 1, 2), [0, 0])))
+    assert (later.visits[0].block_k, later.spent_s(1)) == (1, 0.0)
+    add_visit(later, planned, visit(3, late=3), segment=1)
+    assert later.spent_s(1) == 0.5 + 0.1, "the time of this launch with its warm-up"
+    seen, wanted = (row_of(planned, record) for record in (later, whole))
     wanted["visit_segments"] = [0, 0, 1]
     for name in NUMBERS:
         assert seen[name] == (
             wanted[name] if isinstance(wanted[name], str | list) else pytest.approx(wanted[name])
         ), name
-    tables = [
-        sample_table(planned, samples, "run", record.last_visit)
-        for record, samples in ((later, third), (whole, stored[-1]))
+
+
+@pytest.mark.parametrize("before", [1, 2])
+def test_visits_blocks_and_repetitions_are_numbered_through_all_starts(
+    before: int, planned: Planned
+) -> None:
+    numbering = Numbering()
+    stored = []
+    for seed in range(before):
+        stored.append(numbering.numbered(visit(seed)))
+        numbering = numbering.after(stored[-1])
+    read = EarlierVisits({}, (), before, 4 * before, numbering.repetitions)
+    fewer = replace(read, last=0, blocks=0, repetitions={"measure": 7})
+    assert Numbering.of([fewer, read]) == numbering, "of several rows the largest"
+    third = numbering.numbered(visit(3))
+    first, *_ = blocks = third.blocks
+    assert (first.phase, first.index, first.first) == ("connect", 4 * before, before)
+    assert [block.first for block in blocks if block.phase == "measure"] == [
+        100 * before,
+        100 * before + 60,
     ]
-    assert all(
-        (tables[0][name] == tables[1][name]).all()
-        for name in ("block", "repetition", "visit", "elapsed_ns")
-    )
-    assert set(tables[0]["visit"]) == {3}
+    (part,) = row_samples(planned, third, "run", numbering.visit + 1)
+    assert set(part.table["visit"]) == {before + 1}
+    assert max(part.table["repetition"]) == 100 * before + 99
 
 
 def test_retransmits_are_those_of_measured_repetitions_of_all_visits_and_ranks(
@@ -490,79 +502,67 @@ def test_retransmits_are_those_of_measured_repetitions_of_all_visits_and_ranks(
         return [Counts(rank, t_ns, reading) for t_ns, reading in enumerate(series)]
 
     record = CaseRecord()
-    record.add(
-        planned, replace(visit(1), counts=(*readings(0, [0, 3, 5, 8]), *readings(1, [9, 9, 9, 10])))
-    )
-    record.add(
-        planned,
-        replace(visit(2), counts=(*readings(0, [8, 20, 20, 20]), *readings(1, [10, 10, 12, 17]))),
-    )
-    values = row(planned, record, AROUND, STARTED)
+    counts = (*readings(0, [0, 3, 5, 8]), *readings(1, [9, 9, 9, 10]))
+    add_visit(record, planned, replace(visit(1), counts=counts))
+    counts = (*readings(0, [8, 20, 20, 20]), *readings(1, [10, 10, 12, 17]))
+    add_visit(record, planned, replace(visit(2), counts=counts))
+    values = row_of(planned, record)
     assert values["retransmits"] == (8 - 3) + (10 - 9) + 0 + (17 - 10)
-    later = CaseRecord()
-    later.continue_after(read_back(planned, record, [visit(1), visit(2)], [0, 0]), launch=1)
-    later.add(planned, replace(visit(3), counts=tuple(readings(0, [1, 1, 1, 3]))), segment=1)
-    assert row(planned, later, AROUND, STARTED)["retransmits"] == values["retransmits"] + 2
-    assert row(planned, recorded(planned, 1)[0], AROUND, STARTED)["retransmits"] is None, (
-        "a backend that counts none"
-    )
+    later = CaseRecord(earlier_visits(read_back(planned, record, [0, 0])))
+    add_visit(later, planned, replace(visit(3), counts=tuple(readings(0, [1, 1, 1, 3]))), 1)
+    assert row_of(planned, later)["retransmits"] == values["retransmits"] + 2
+    assert row_of(planned, recorded(planned, 1))["retransmits"] is None, "a backend without them"
 
 
 def test_visits_of_the_present_launch_count_for_its_rule_and_earlier_ones_do_not(
     planned: Planned,
 ) -> None:
     rule = VisitRule(target=0.2, z=1.96, least=2, max_repetitions=10**6, budget_s=10.0)
-    earlier, stored = recorded(planned, 1, 2)
+    earlier = read_back(planned, recorded(planned, 1, 2), [1, 1])
     reasons: dict[int, Any] = {}
     for launch in (0, 1, 2):  # both visits are of segment 1
-        record = CaseRecord()
-        record.continue_after(read_back(planned, earlier, stored, [1, 1]), launch)
-        record.stop_reason = rule.stop_reason(record, launch, "ci")
-        reasons[launch] = record.stop_reason
-        assert record.spent_s == pytest.approx(0.002 if launch < 2 else 0, rel=0.1)
+        record = CaseRecord(earlier_visits(earlier))
+        reasons[launch] = rule.stop_reason(record, launch, "ci")
+        assert record.spent_s(launch) == pytest.approx(0.002 if launch < 2 else 0, rel=0.1)
     assert reasons == {0: "ci", 1: "ci", 2: INTERRUPTED}
 
 
 def test_the_interval_of_the_rule_is_over_all_launches(planned: Planned) -> None:
     rule = VisitRule(target=0.1, z=1.96, least=2, max_repetitions=10**6, budget_s=10.0)
-    calm, stored = recorded(planned, 1, 2)
-    slow = replace(
-        read_back(planned, calm, stored, [0, 0]), times=tuple(2 * times for times in calm.times)
-    )
-    for earlier, reason in ((read_back(planned, calm, stored, [0, 0]), "ci"), (slow, INTERRUPTED)):
-        record = CaseRecord()
-        record.continue_after(earlier, launch=1)
+    calm = read_back(planned, recorded(planned, 1, 2), [0, 0])
+    slow = replace(calm, times=tuple(2 * times for times in calm.times))
+    for earlier, reason in ((calm, "ci"), (slow, INTERRUPTED)):
+        record = CaseRecord(earlier_visits(earlier))
         for seed in (3, 4):
-            record.add(planned, visit(seed), segment=1)
-        record.stop_reason = rule.stop_reason(record, 1, "ci")
-        assert record.stop_reason == reason
+            add_visit(record, planned, visit(seed), segment=1)
+        assert rule.stop_reason(record, 1, "ci") == reason
 
 
-def test_a_case_that_begins_anew_keeps_its_samples_apart(planned: Planned) -> None:
-    record = CaseRecord()
-    record.continue_after(
-        EarlierVisits({}, (), last=2, blocks=8, repetitions={"measure": 200, "warmup": 10}),
-        launch=0,
-    )
-    assert (record.visits, record.stop_reason, record.block_k) == ([], INTERRUPTED, 1)
-    samples = record.add(planned, visit(1))
-    table = sample_table(planned, samples, "run", record.last_visit)
-    assert (min(table["block"]), set(table["visit"]), max(table["repetition"])) == (8, {3}, 299)
-    assert len(record.visits) == 1 and record.first_call_s is not None
+def test_a_case_whose_samples_are_lost_begins_anew() -> None:
+    assert earlier_visits(EarlierVisits({}, (), last=2, blocks=8, repetitions={})) == []
 
 
 def test_what_one_visit_has_shown_stays_in_the_warnings(planned: Planned) -> None:
-    earlier, stored = recorded(planned, 1)
-    visits = read_back(planned, earlier, stored, [0])
-    visits = replace(visits, row={**visits.row, "warnings": ["throttled", "thinned", "multimodal"]})
+    earlier = read_back(planned, recorded(planned, 1), [0])
+    shown = {**earlier.row, "warnings": ["throttled", "thinned", "python_bound", "multimodal"]}
+    record = CaseRecord(earlier_visits(replace(earlier, row=shown)))
+    lasting = {"throttled", "thinned", "python_bound"}
+    assert lasting <= set(row_of(planned, record)["warnings"]), "without a new visit"
+    add_visit(record, planned, visit(2))
+    warnings = row_of(planned, record)["warnings"]
+    assert lasting <= set(warnings) and "multimodal" not in warnings
+
+
+def test_a_visit_that_was_still_running_is_replaced_by_the_longer_one(planned: Planned) -> None:
+    """A soak; its later samples hold all repetitions, and only later counters."""
     record = CaseRecord()
-    record.continue_after(visits, launch=0)
-    assert {"throttled", "thinned"} <= set(row(planned, record, AROUND, STARTED)["warnings"]), (
-        "without a new visit"
-    )
-    record.add(planned, visit(2))
-    warnings = row(planned, record, AROUND, STARTED)["warnings"]
-    assert {"throttled", "thinned"} <= set(warnings) and "multimodal" not in warnings
+    throttled = (Counts(0, 1, {GPU_THROTTLE_REASONS: 4.0}),)
+    add_visit(record, planned, replace(visit(1), stop_reason="running", counts=throttled))
+    add_visit(record, planned, replace(visit(2), stop_reason="duration"))
+    assert row_of(planned, record)["visits"] == 1
+    assert record.visits[0].is_throttled
+    add_visit(record, planned, visit(3))
+    assert row_of(planned, record)["visits"] == 2
 
 
 @pytest.mark.parametrize("worst", [0, 1, 2])
@@ -586,10 +586,11 @@ def test_errors_of_the_clock_late_starts_and_what_disturbs_a_gpu_are_those_of_al
                 Counts(0, 9, {GPU_THROTTLE_REASONS: 4.0 if number == worst else 0.0}),
             ),
         )
-        record.add(planned, samples)
-    assert (record.clock_error_s, record.late_repetitions) == (4e-6, 1 + 2 + 3)
-    assert record.host_bound_share == 0.07
-    assert record.throttle_masks == {0, 4}
+        add_visit(record, planned, samples)
+    values = row_of(planned, record)
+    assert (values["clock_error_s"], values["late_repetitions"]) == (4e-6, 1 + 2 + 3)
+    assert [visit.is_host_bound for visit in record.visits].index(True) == worst
+    assert {"python_bound", "throttled"} <= set(values["warnings"])
 
 
 @pytest.mark.parametrize("thinned", [0, 1, 2])
@@ -598,11 +599,11 @@ def test_a_visit_of_which_only_some_times_were_kept_counts_all_its_repetitions(
 ) -> None:
     record = CaseRecord()
     for number in range(3):
-        record.add(planned, replace(visit(number), repetitions=400 if number == thinned else 100))
-    values = row(planned, record, AROUND, STARTED)
-    assert (values["repetitions"], record.repetitions) == (600, 600)
-    assert "thinned" in values["warnings"]
-    whole = row(planned, recorded(planned, 1, 2)[0], AROUND, STARTED)
+        repetitions = 400 if number == thinned else 100
+        add_visit(record, planned, replace(visit(number), repetitions=repetitions))
+    values = row_of(planned, record)
+    assert values["repetitions"] == 600 and "thinned" in values["warnings"]
+    whole = row_of(planned, recorded(planned, 1, 2))
     assert whole["repetitions"] == 200 and "thinned" not in whole["warnings"]
 
 
@@ -610,14 +611,15 @@ def test_a_visit_of_which_only_some_times_were_kept_counts_all_its_repetitions(
 def test_of_a_visit_that_is_too_long_evenly_spaced_times_are_kept(
     planned: Planned, long: int
 ) -> None:
-    record = CaseRecord(kept=60)
+    record = CaseRecord()
     for number in range(3):
-        blocks = visit(number).blocks
-        record.add(planned, replace(visit(number), blocks=blocks if number == long else blocks[:3]))
-    assert [len(times) for times in record.times] == [
+        blocks = visit(number).blocks if number == long else visit(number).blocks[:3]
+        add_visit(record, planned, replace(visit(number), blocks=blocks), kept=60)
+    assert [len(visit.times) for visit in record.visits] == [
         50 if number == long else 60 for number in range(3)
     ]
-    assert record.thinned and record.repetitions == 100 + 60 + 60
+    values = row_of(planned, record)
+    assert values["repetitions"] == 100 + 60 + 60 and "thinned" in values["warnings"]
 
 
 @pytest.mark.parametrize(
@@ -625,19 +627,18 @@ def test_of_a_visit_that_is_too_long_evenly_spaced_times_are_kept(
     [((), False), ((1,), False), ((1, 4), True), ((1, 5), False), ((5, 6, 7), False)],
 )
 def test_a_case_is_disturbed_if_half_of_its_visits_in_this_start_were(
-    planned: Planned, passes: tuple[int, ...], disturbed: bool
+    passes: tuple[int, ...], disturbed: bool
 ) -> None:
     """Three visits of an earlier start, then four in passes 1 to 4 of this one."""
-    record = CaseRecord()
-    for number in range(7):
-        record.add(planned, visit(number), segment=int(number >= 3))
-    assert record.disturbed(frozenset(passes)) is disturbed
+    visits = [*visits_of(1, 1, 1), *visits_of(1, 1, 1, 1, segment=1)]
+    assert is_disturbed(visits, passes) is disturbed
 
 
 @pytest.mark.parametrize("unsteady", [0, 1, 2])
 def test_one_warm_up_at_its_limit_makes_the_case_unsteady(planned: Planned, unsteady: int) -> None:
     record = CaseRecord()
     for seed in range(3):
-        record.add(planned, replace(visit(seed), steady=seed != unsteady, warmup_s=0.25))
-    assert not record.steady
-    assert (record.warmup_s, record.spent_s) == (3 * 0.25, 3 * (0.5 + 0.25))
+        add_visit(record, planned, replace(visit(seed), steady=seed != unsteady, warmup_s=0.25))
+    values = row_of(planned, record)
+    assert (values["steady"], values["warmup_s"]) == (False, 3 * 0.25)
+    assert record.spent_s(0) == 3 * (0.5 + 0.25)

@@ -132,9 +132,7 @@ def visited(text: str, truth_s: float, random: Generator, gaps: str | None = Non
     """A row as a run makes it, of visits that differ by 3 % around the truth."""
     visits = [Visit(0, value, 100) for value in truth_s * random.lognormal(0, 0.03, VISITS)]
     seen = estimate(visits)
-    return row(
-        text, seen.median_s, gaps, ci_low_s=seen.low_s, ci_high_s=seen.high_s, efficiency=None
-    )
+    return row(text, seen.value, gaps, ci_low_s=seen.low, ci_high_s=seen.high, efficiency=None)
 
 
 @pytest.mark.parametrize("planted", ["none", "matmul", "sequence", "late"])

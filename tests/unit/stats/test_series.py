@@ -211,7 +211,7 @@ def with_step(rng: Generator, n: int, at: float, factor: float) -> Series:
 def flags_of(values: Series) -> list[str]:
     """Of a case that is visited once."""
     visit = Visit.of(values)
-    return flags([visit], [values], estimate([visit]))
+    return flags([visit], estimate([visit]))
 
 
 def shares(make: Callable[[Generator], Series], tries: int) -> Counter[str]:
