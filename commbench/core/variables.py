@@ -332,7 +332,7 @@ class Case:
             return ()
         return tuple((int(a), int(b)) for a, b in (text.split("-") for text in self.pair.split()))
 
-    @cached_property
+    @property
     def single_cases(self) -> tuple[Case, ...]:
         """The case of each row: a round of pairs has a row per pair, nodes at once one per node."""
         if self.node is not None and " " in self.node:

@@ -43,11 +43,12 @@ from commbench.measure.case import CaseVisit
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import plan
 from commbench.measure.plan_facts import PlanFacts
-from commbench.measure.rows import row, sample_table
+from commbench.measure.row_samples import row_samples
+from commbench.measure.rows import RowFacts, row
 from commbench.measure.samples import Samples
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visit_setup import VisitSetup
-from commbench.measure.visits import CaseRecord
+from commbench.measure.visits import CaseRecord, Visit
 from commbench.results.load import load_run
 from commbench.results.parquet import Parquet
 from commbench.runtime.control import StoreControl, hosted_world, join_nodes
@@ -263,12 +264,14 @@ def recording_cost(size: int) -> dict[str, float]:
 def record(job: Planned, outcome: Samples, world: World) -> None:
     around = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), world)
     visited = CaseRecord()
-    visited.add(job, outcome)
-    values = row(job, visited, around, datetime.now(timezone.utc)) | {"run_id": "scale"}
+    (part,) = row_samples(job, outcome, "scale", 1)
+    now = datetime.now(timezone.utc)
+    visited.add(Visit.of(part.times).measured(part, outcome, now, 0.0))
+    values = row(RowFacts(job, around), job.case, visited) | {"run_id": "scale"}
     with tempfile.TemporaryDirectory() as folder:
         writer = Parquet()
         writer.begin({"run_id": "scale"}, folder)
-        writer.case(values, sample_table(job, outcome, "scale"), {})
+        writer.case(values, part.table, {})
         writer.end({"run_id": "scale"})
         assert (Path(folder) / "samples.parquet").exists()
 
