@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -26,7 +26,7 @@ from .conditions import Conditions
 from .row_samples import RowSamples, Table, count_table, row_ids, row_samples, single_cases
 from .rows import RowFacts, is_disturbed, row
 from .samples import RUNNING, Failure, Outcome, Refused, Samples, Wrong
-from .time_limits import visit_rule
+from .time_limits import VisitRule, visit_rule
 from .visits import (
     KEPT_TIMES,
     LEAST_KEPT_TIMES,
@@ -37,8 +37,8 @@ from .visits import (
 )
 
 BAD = ("failed", "invalid")
-# that rows of a simulated world, whose visits last milliseconds, wait to be written; a killed run
-# loses them
+# that rounds of a simulated world, which last milliseconds, wait to be written; a killed run loses
+# them
 HELD_S = 0.2
 NO_TABLE: Table = {}
 Visited = list[tuple[Planned, list[CaseRecord]]]
@@ -99,8 +99,8 @@ class Recorder:
                         each, outcome.reason, conditions
                     ):
                         self._end_row(each, outcome, conditions, started)
-            # a simulated case takes milliseconds
-            if not planned.case.has_model_clock or time.monotonic() > self._flushed_s + HELD_S:
+            is_brief = planned.case.is_round and planned.case.has_model_clock
+            if not is_brief or time.monotonic() > self._flushed_s + HELD_S:
                 self._flush()
 
     def break_off(
@@ -253,14 +253,11 @@ class Recorder:
         facts: dict[Hashable, RowFacts] = {}
         parts = row_samples(planned, numbered, run_id, numbering.visit + 1)
         for part in parts:
+            outcome: CaseRecord | Wrong = Wrong(samples.wrong_elements)
             if samples.wrong_elements:
                 self._records.pop(part.case_id, None)
-                outcome: CaseRecord | Wrong = Wrong(samples.wrong_elements)
             else:
-                outcome = self._records.setdefault(part.case_id, CaseRecord())
-                outcome.add(self._visit(part, samples, outcome.visits, started, elapsed_s))
-                last = samples.stop_reason
-                outcome.stop_reason = rule.stop_reason(outcome, self._launch, last)
+                outcome = self._visited_record(part, samples, rule, started, elapsed_s)
             alike = RowFacts.alike(part.planned, conditions)
             shared = facts.setdefault(alike, RowFacts(part.planned, conditions))
             case = part.planned.case
@@ -271,18 +268,22 @@ class Recorder:
             gc.collect(1)
             gc.freeze()
 
-    def _visit(
+    def _visited_record(
         self,
         part: RowSamples,
         samples: Samples,
-        before: Sequence[Visit],
+        rule: VisitRule,
         started: datetime,
         elapsed_s: float,
-    ) -> Visit:
-        """A visit of a row that ended so many seconds after its first one in this start began."""
-        earlier_s = [visit.end_s or 0.0 for visit in before if visit.segment < self._segment]
+    ) -> CaseRecord:
+        """The record of a row with a visit that ended so many seconds after the first one of this
+        start began."""
+        record = self._records.setdefault(part.case_id, CaseRecord())
+        before_s = [each.end_s or 0.0 for each in record.visits if each.segment < self._segment]
         visit = Visit.of(part.times, self._segment, self._settings.timing.z, self._kept_times)
-        return visit.measured(part, samples, started, sum(earlier_s[-1:]) + elapsed_s)
+        record.add(visit.measured(part, samples, started, sum(before_s[-1:]) + elapsed_s))
+        record.stop_reason = rule.stop_reason(record, self._launch, samples.stop_reason)
+        return record
 
     def _write_row(
         self,

@@ -672,6 +672,19 @@ def test_the_headline_can_be_computed_again_from_the_raw_table() -> None:
     assert np.median(latest) * 1e-9 == pytest.approx(row_of(planned, outcome)["median_s"])
 
 
+def test_of_a_large_world_the_raw_table_names_the_rank_that_decided() -> None:
+    stamps = np.arange(12, dtype=np.int64).reshape(2, 3, 2)
+    blocks = (
+        Block("measure", 0, stamps),
+        Block("measure", 1, stamps[:1], first=3, decided=np.array([1, 0, 1])),
+    )
+    table = sample_table(planned_of("all_reduce"), Samples((0, 1), blocks, 1, "ci", 0))
+    assert table["rank"].tolist() == [0, 0, 0, 1, 1, 1, 1, 0, 1]
+    assert table["repetition"].tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 5]
+    assert table["start_ns"].tolist() == [0, 2, 4, 6, 8, 10, 0, 2, 4]
+    assert {"measure"} == {*table["phase"]}
+
+
 def test_nothing_measured_is_an_empty_table() -> None:
     assert sample_table(planned_of("all_reduce"), Samples((0, 1), (), 1, "ci", 0)) == {}
 
