@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import GROUPS, TIMING_MODES, construct
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
-from commbench.core.terminal import first_line
+from commbench.core.terminal import TableColumn, Terminal, first_line, table_text
 from commbench.core.units import format_bytes, natural_key
-from commbench.hardware import host, machine_facts, resource_limits
+from commbench.hardware import host, machine_facts, mpi_library, resource_limits
 from commbench.hardware.sources import ROOT, fact_text, run_command
 from commbench.measure.plan import plan
 from commbench.measure.plan_facts import PlanFacts
@@ -28,13 +30,14 @@ from .options import CommandParser
 
 ENGINE_CODE = "from commbench.engines import native; print(native.cache_problem or '')"
 ENGINE_TIMEOUT_S = 60.0
+WIDTH = 100  # of the text of --keys
 KEYED_GROUPS = ("backend", "timing", "launcher")  # whose files have keys that people set
-# by the values of in_place that an operation supports; None: in_place does not apply to it
+# by the values of in_place that an operation supports: in place, out of place; None: no matter
 FORM_NAMES = {
     frozenset(): "-",
     frozenset({None}): "yes",
-    frozenset({True}): "in place",
-    frozenset({False}): "out of place",
+    frozenset({True}): "in",
+    frozenset({False}): "out",
     frozenset({True, False}): "both",
 }
 
@@ -84,9 +87,12 @@ def machine_text(
         "machine": _host_lines(facts) + [("note", note) for note in notes],
         "network": _network_lines(facts),
         "libraries": [
-            (key.removeprefix("versions."), str(facts[key]))
-            for key in sorted(facts)
-            if key.startswith("versions.")
+            *_mpi_lines(),
+            *(
+                (key.removeprefix("versions."), str(facts[key]))
+                for key in sorted(facts)
+                if key.startswith("versions.")
+            ),
         ],
         "GPU": _gpu_lines(facts),
         "backends": [(name, reason or "can run here") for name, reason in problems.items()],
@@ -174,6 +180,34 @@ def _numa_text(own: Mapping[str, Any]) -> str | None:
     return None if node is None else f"NUMA node {node}"
 
 
+def _mpi_lines() -> list[tuple[str, str]]:
+    """The MPI library that backend=mpi takes, the launcher that belongs to it, and the mpirun on
+    PATH where that is another one."""
+    try:
+        library = mpi_library.find("auto")
+        if library is None:
+            return [("MPI library", "none found")]
+        own = library.launcher()
+    except ConfigError as error:
+        return [("MPI library", str(error))]
+    lines = [("MPI library", f"{library.kind}, {library.path}"), ("its launcher", own)]
+    on_path = shutil.which("mpirun")
+    if on_path is not None and Path(on_path).resolve() != Path(own).resolve():
+        lines.append(("mpirun on PATH", f"{on_path} {_launcher_note(library, on_path)}"))
+    return lines
+
+
+def _launcher_note(library: mpi_library.MpiLibrary, on_path: str) -> str:
+    """Whether an mpirun belongs to the library; by what it says of itself."""
+    done = run_command([on_path, "--version"], ENGINE_TIMEOUT_S)
+    text = "" if done is None else done.stdout + done.stderr
+    is_open_mpi = "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text
+    if is_open_mpi == (library.kind == "openmpi"):
+        return "(the same library)"
+    other = "openmpi" if is_open_mpi else "mpich"
+    return f"starts ranks of {other}: with it, set backend.library={other}"
+
+
 def _gpu_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [("topology", str(facts.get("topology.reason") or "nvidia-smi topo -m answers"))]
     if "gpu.driver_version" in facts:
@@ -252,7 +286,10 @@ def keys_text(config_dir: str | None = None) -> str:
     lines += [
         "",
         "# Values of each group",
-        *(f"{group}: {', '.join(names)}" for group, names in options.items()),
+        *(
+            fill(f"{group}: {', '.join(names)}", WIDTH, subsequent_indent="  ")
+            for group, names in options.items()
+        ),
     ]
     for group in KEYED_GROUPS:
         for name in options[group]:
@@ -269,8 +306,7 @@ def keys_text(config_dir: str | None = None) -> str:
 
 
 def operations_text(config_dir: str | None = None) -> str:
-    """`commbench --operations`: a Markdown table of what each backend can measure and in which
-    form."""
+    """`commbench --operations`: a table of what each backend can measure and in which form."""
     overrides = [
         "backend=simulated",
         "benchmark=all",
@@ -285,7 +321,7 @@ def operations_text(config_dir: str | None = None) -> str:
             if not isinstance(backend, ConfigError)
         ]
         settings = composer.jobs(overrides, multirun=False)[0].settings
-    rows = {benchmark.name: [f"`{benchmark.name}`"] for benchmark in settings.benchmarks}
+    rows = {benchmark.name: [benchmark.name] for benchmark in settings.benchmarks}
     for backend in usable:
         device = backend.devices[0]
         own = replace(
@@ -302,13 +338,8 @@ def operations_text(config_dir: str | None = None) -> str:
                 if job.skip is None and job.case.benchmark == name
             }
             row.append(FORM_NAMES[frozenset(forms)])
-    heads = [
-        "operation",
-        *(f"`{backend.name}` ({', '.join(backend.engines)})" for backend in usable),
-    ]
-    table = [heads, *rows.values()]
-    lines = [f"| {' | '.join(cells)} |" for cells in table]
-    return "\n".join([lines[0], "|---" * len(heads) + "|", *lines[1:]])
+    heads = ["operation", *(backend.name for backend in usable)]
+    return table_text([*map(TableColumn, heads)], list(rows.values()), Terminal())
 
 
 def backends(composer: ConfigComposer) -> dict[str, Backend | ConfigError]:

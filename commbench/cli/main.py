@@ -6,9 +6,9 @@ import os
 import signal
 import stat
 import sys
+from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
@@ -22,6 +22,7 @@ from commbench.core.errors import (
     no_permission,
     process_limit,
 )
+from commbench.core.suggestions import nearest
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import is_utf8
 from commbench.runtime.exit_protocol import JOB, end_with_error, exit_rank
@@ -32,10 +33,15 @@ from commbench.runtime.signals import SIGNAL_STATUS
 
 from .options import CommandParser
 
-USAGE = """commbench [-m] [KEY=VALUE ...]      measure: by default gloo on this machine with 2 ranks
+USAGE = """\
+commbench measures how fast ranks communicate over gloo, MPI and NCCL, and how certain that is.
+
+  commbench backend=mpi sizes=[8,1MiB] timing=quick
+
+commbench [-m] [KEY=VALUE ...]       measure: by default gloo on this machine with 2 ranks
 commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
 commbench show RUN... [--as FORM]    the table of a run again, of several backends side by side, as
-                                     osu, nccl_tests or csv
+                                     osu, osu_strict or nccl_tests
 commbench report PATH... [--html F]  what to use, what is slow, how sure that is; page with figures
 commbench compare BASE NEW           did it get faster: a verdict per case, with its interval
 commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches each, then the
@@ -46,7 +52,7 @@ commbench accept PATH...             is a cluster as fast as healthy ones (--bas
 commbench baseline add RUN...        put runs of a healthy cluster into the store --store DIR
 commbench watch KEY=VALUE...         every few hours: what has changed since the healthy runs of a
                                      store (--store DIR --every 6h)
-commbench export PATH... --csv FILE  results as CSV
+commbench export PATH... [--csv F]   results as CSV
 commbench replay TRACE...            where a training job's communication time goes, by its traces,
                                      and what it costs here
 commbench doctor [--json]            what this machine has and which backends can run
@@ -78,6 +84,15 @@ COMMANDS = {  # command with its own options -> module, function
 }
 MEASURING_COMMANDS = ("resume", "ab", "locate", "watch")
 OTHER_COMMANDS = ("run", "help")
+OTHER_WORDS = {  # that are options or settings here
+    "list": "commbench --keys or --operations",
+    "ls": "commbench --keys or --operations",
+    "keys": "commbench --keys",
+    "operations": "commbench --operations",
+    "plan": "plan=true",
+    "version": "commbench --version",
+    "check": "commbench doctor",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -193,7 +208,12 @@ def _run_command(words: list[str]) -> int:
         return run_started()
     # before the options of a mistyped command
     _check_words([word for word in words[:1] if word[:1] != "-"])
-    parser = CommandParser(prog="commbench", usage=USAGE, add_help=True)
+    parser = CommandParser(
+        prog="commbench",
+        usage=SUPPRESS,
+        description=USAGE,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add(
         "words",
@@ -235,20 +255,28 @@ def _check_words(words: Sequence[str]) -> None:
     for number, word in enumerate(words):
         if "=" in word or word[:1] == "~" or (number == 0 and word in OTHER_COMMANDS):
             continue
-        commands = [*COMMANDS, *OTHER_COMMANDS]
-        near = get_close_matches(word, commands, n=1)
-        if not near:
-            from commbench.config.compose import ConfigComposer
-
-            with ConfigComposer() as composer:
-                groups = [
-                    group for group in ("backend", "benchmark") if word in composer.options(group)
-                ]
-            near = [f"{group}={word}" for group in groups]
-        hint = f"did you mean {near[0]}? " if near else ""
+        if word[-1:] == "]" or word[:1] == "[":
+            raise ConfigError(f"{word!r} is a part of a list: lists have no blanks: sizes=[8,1KiB]")
         raise ConfigError(
-            f"{word!r} is neither KEY=VALUE nor a command; {hint}commands: {', '.join(commands)}"
+            f"{word!r} is neither KEY=VALUE nor a command; {_word_hint(word)}all commands:"
+            " commbench --help"
         )
+
+
+def _word_hint(word: str) -> str:
+    """`did you mean benchmark=p2p_latency? `, or empty."""
+    if word in OTHER_WORDS:
+        return f"did you mean {OTHER_WORDS[word]}? "
+    from commbench.config.compose import ConfigComposer
+    from commbench.report.osu import OSU_PROGRAMS
+
+    meant = {program.name: f"benchmark={name} writer=osu" for name, program in OSU_PROGRAMS.items()}
+    with ConfigComposer() as composer:
+        for group in ("experiment", "benchmark", "backend"):
+            meant |= {name: f"{group}={name}" for name in composer.options(group)}
+    meant |= {name: name for name in (*COMMANDS, *OTHER_COMMANDS)}
+    near = [meant[name] for name in nearest(word, meant)]
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def _start_rank_server(words: Sequence[str]) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from commbench.config.keys import OTHER_KEYS, OVERRIDES
 from commbench.core.errors import ConfigError
+from commbench.results.load import find_runs, load_run
 from commbench.stats.thresholds import SMALLEST_CHANGE
 
 LARGEST_NUMBER = 10**18 - 1
 SPAN_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 SPAN = re.compile(r"(\d{1,9})(s|min|h|d)")
+LAST = "last"
+RESULTS = "results"  # where runs are stored unless output says another folder
 LAUNCH_OPTION = re.compile(r"--local[-_]rank=\d+")
 
 
@@ -22,14 +26,22 @@ class CommandParser(argparse.ArgumentParser):
     exiting."""
 
     def error(self, message: str) -> NoReturn:
-        setting = re.search(r"arguments: --(\w[\w.]*=\S*)", message)
-        hint = f"settings have no dashes: {setting[1]}; " if setting else ""
+        setting = re.search(r"arguments: --?(\w[\w.]*)(?:[= ](\S*))?", message)
+        hint = setting_hint(setting[1], setting[2]) if setting else ""
         if LAUNCH_OPTION.search(message):
             hint = (
                 "python -m torch.distributed.launch adds it; start with torchrun instead:"
                 " torchrun --nproc-per-node N -m commbench; "
             )
         raise ConfigError(f"{message}; {hint}see {self.prog} --help")
+
+
+def setting_hint(name: str, value: str | None) -> str:
+    """`settings have no dashes: backend=gloo; ` for an option that is a key here or elsewhere."""
+    if name not in OTHER_KEYS and name.partition(".")[0] not in OVERRIDES:
+        return ""
+    meant = OTHER_KEYS.get(name, f"{name}={value or 'VALUE'}")
+    return f"settings have no dashes: {meant}; "
 
 
 def whole_number(least: int, most: int = LARGEST_NUMBER) -> Callable[[str], int]:
@@ -72,6 +84,24 @@ def time_span(word: str) -> int:
             f"{word} is not a time above 0; write it as 90s, 10min, 6h or 1d"
         )
     return span_s
+
+
+def with_last_runs(paths: Sequence[str]) -> list[str]:
+    """The paths, with the runs of the newest command below `results` in place of the word last.
+
+    Raises ConfigError where there is none.
+    """
+    return [run for path in paths for run in (_last_runs() if path == LAST else [path])]
+
+
+def _last_runs() -> list[str]:
+    if Path(LAST).exists():
+        return [LAST]
+    runs = find_runs(RESULTS) if Path(RESULTS).is_dir() else []
+    if not runs:
+        raise ConfigError(f"there is no run below ./{RESULTS}; name the folder of a run")
+    newest = load_run(runs[-1]).get("sweep_id")
+    return [str(run) for run in runs if run == runs[-1] or load_run(run).get("sweep_id") == newest]
 
 
 def check_file(option: str, name: str) -> None:

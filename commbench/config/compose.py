@@ -32,6 +32,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from commbench.core.errors import ConfigError, no_permission
 from commbench.core.secrets import MAP_ENTRY, MASK, is_secret
 from commbench.core.states import STAGES
+from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import first_line, one_line
 
 from .keys import (
@@ -60,6 +61,13 @@ SOAK_KEYS = ("timing.duration_s", "timing.interval_s")  # only this timing has t
 SEARCHED = "hydra.searchpath="
 FILE_HYDRA_KEYS = ("mode", "sweeper.params")  # below `hydra`; a file may set them
 COMPUTED_HYDRA_KEYS = ("runtime", "searchpath", "overrides.task", "job.override_dirname")
+# formats that are made of stored results
+OTHER_WRITERS = {
+    "csv": "commbench export RUN prints it; ",
+    "json": "jsonl is a row a line, run.json has the record of the run; ",
+    "junit": "commbench accept RUN --junit FILE writes it; ",
+    "html": "commbench report RUN --html FILE writes it; ",
+}
 STAGE_ORDER = (NO_STAGE, *STAGES)
 # quoted texts, and the words between commas and brackets, in a value and in a map of values
 WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]'"]+""")
@@ -290,8 +298,10 @@ class ConfigComposer:
                 for choice in _choices(override):
                     if choice not in known:
                         seen = "null" if choice is None else choice
+                        hint = OTHER_WRITERS.get(seen, "") if name == "writer" else ""
                         raise ConfigError(
-                            f"{name}={seen} is unknown; allowed: {', '.join(known) or 'none yet'}"
+                            f"{name}={seen} is unknown; {hint or did_you_mean(seen, known)}allowed:"
+                            f" {', '.join(known) or 'none yet'}"
                         )
 
     def _with_all_benchmarks(self, overrides: Iterable[str]) -> list[str]:

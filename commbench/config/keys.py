@@ -9,7 +9,6 @@ settings that may make a process load other code are accepted from the command l
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from collections.abc import Collection
@@ -27,6 +26,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher, Writer
 from commbench.core.states import STAGES
+from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import first_line
 from commbench.core.units import parse_bytes
 from commbench.core.variables import INT64_MAX, TABLE, Device, TimingMode, Variable
@@ -274,24 +274,41 @@ def _checked(key: Key, value: Any) -> Any:
             if isinstance(value, bool) and "off" in key.choices:
                 value = "on" if value else "off"
             if value not in key.choices:
+                hint = did_you_mean(str(value), key.choices)
                 raise ConfigError(
-                    f"{key.name}={value} is unknown; allowed: {', '.join(key.choices)}"
+                    f"{key.name}={value} is unknown; {hint}allowed: {', '.join(key.choices)}"
                 )
             return str(value)
     return value
 
 
+# keys of other tools -> ours
+OTHER_KEYS = {
+    **dict.fromkeys(
+        ("iters", "iterations", "reps", "repetitions"), "timing=fixed timing.repetitions=N"
+    ),
+    **dict.fromkeys(("warmup", "warmup_iters", "skip"), "timing.warmup_repetitions=N"),
+    **dict.fromkeys(("launches", "runs", "repeats"), "timing.launches=N"),
+    **dict.fromkeys(("ranks", "n", "np", "nproc", "ngpus", "gpus", "world_size"), "layout=1xN"),
+    **dict.fromkeys(("size", "bytes", "message_bytes", "minbytes", "maxbytes"), "sizes=[8,1MiB]"),
+    **dict.fromkeys(("duration", "time", "seconds"), "timing=soak timing.duration_s=N"),
+    **dict.fromkeys(("op", "operation", "collective", "test"), "benchmark=NAME"),
+    **dict.fromkeys(("datatype", "type"), "dtype=NAME"),
+    **dict.fromkeys(("format", "as"), "writer=NAME"),
+}
+
+
 def unknown_key(name: str) -> str:
-    """The line for a key that does not exist, with the nearest one that does."""
+    """The line for a key that does not exist, with the nearest ones that do."""
     head, _, tail = name.partition(".")
     if tail and head in OVERRIDES:
         return (
             f"unknown key {name}; {head} has no {tail}: see its file in conf/{head}, or commbench"
             " --keys"
         )
-    near = difflib.get_close_matches(name, OVERRIDES, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"unknown key {name}; {hint}keys: {', '.join(OVERRIDES)}"
+    meant = OTHER_KEYS.get(name.lower())
+    hint = f"did you mean {meant}? " if meant else did_you_mean(name, OVERRIDES)
+    return f"unknown key {name}; {hint}all keys: commbench --keys"
 
 
 def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
@@ -343,6 +360,8 @@ def _range_bytes(span: re.Match[str], itemsize: int) -> list[int]:
     sizes = [first]
     while sizes[-1] * int(factor or 2) <= last:
         sizes.append(sizes[-1] * int(factor or 2))
+    if last_text != TO_MEMORY and sizes[-1] != last:  # an end that the steps miss
+        sizes.append(last)
     whole = [size for size in sizes if size % itemsize == 0]
     if not whole:
         raise ConfigError(

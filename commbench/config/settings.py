@@ -6,7 +6,6 @@ ranks that it starts.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
@@ -26,6 +25,7 @@ from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher, Writer
 from commbench.core.secrets import recorded
 from commbench.core.states import Stage
+from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import one_line
 from commbench.core.units import parse_bytes
 from commbench.core.variables import (
@@ -470,11 +470,9 @@ def parse_expectation(text: Any) -> Expectation:
         )
     column = match["column"]
     if column not in NUMERIC_COLUMNS:
-        near = difflib.get_close_matches(column, NUMERIC_COLUMNS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        columns = ", ".join(NUMERIC_COLUMNS)
+        hint = did_you_mean(column, NUMERIC_COLUMNS)
         raise ConfigError(
-            f"expect={text}: {column} is not a numeric column; {hint}columns: {columns}"
+            f"expect={text}: {column} is not a numeric column; {hint}all columns: docs/report.md"
         )
     return Expectation(
         str(text),

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from .errors import ConfigError
 from .program import PERIOD, Pattern, Segment
+from .suggestions import did_you_mean
 from .variables import ReductionName
 
 CONTRIBUTORS = 8
@@ -53,6 +54,16 @@ class DType:
         return words.astype(np.float64) if self.floating else words
 
 
+# of torch, NCCL and people
+OTHER_NAMES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+    "float": "float32",
+    "fp64": "float64",
+    "double": "float64",
+}
 DTYPES = {
     kind.name: kind
     for kind in (
@@ -70,9 +81,11 @@ DTYPES = {
 
 def dtype(name: str) -> DType:
     """The element type of that name; raises ConfigError."""
-    if name not in DTYPES:
-        raise ConfigError(f"dtype={name} is unknown; allowed: {', '.join(DTYPES)}")
-    return DTYPES[name]
+    known = DTYPES.get(OTHER_NAMES.get(name, name))
+    if known is None:
+        hint = did_you_mean(name, DTYPES)
+        raise ConfigError(f"dtype={name} is unknown; {hint}allowed: {', '.join(DTYPES)}")
+    return known
 
 
 def message(key: int, salt: int, count: int, shift: int = 0) -> Pattern:

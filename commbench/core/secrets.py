@@ -8,8 +8,8 @@ from typing import Any
 
 SECRET_WORDS = re.compile(
     "TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|JWT|SIGNATURE"
-    # not PASSIVE, BYPASS, and not PWD and OLDPWD, which are folders
-    "|(?<!BY)PASS(?![A-Z])|[_.-]PWD",
+    # not PASSIVE, BYPASS, pass_s (of timing), and not PWD and OLDPWD, which are folders
+    "|(?<!BY)PASS(?![A-Z]|_S\b)|[_.-]PWD",
     re.IGNORECASE,
 )
 MASK = "***"

@@ -55,12 +55,12 @@ def parse_bytes(text: object) -> int:
 
 
 def format_bytes(value: int) -> str:
-    """The shortest exact text of a number of bytes: 64 B, 1 KiB, 40 kB."""
-    units = {**_BINARY, **_DECIMAL}.items()
-    return next(
-        (f"{value // scale} {unit}" for unit, scale in units if value and value % scale == 0),
-        f"{value} B",
-    )
+    """The exact text of a number of bytes in the unit with the smallest number: 64 B, 1 KiB, 40 kB,
+    16 MB."""
+    units = [("B", 1), *_BINARY.items(), *_DECIMAL.items()]
+    exact = [(value // scale, unit) for unit, scale in units if value and value % scale == 0]
+    number, unit = min(exact, key=lambda each: each[0], default=(value, "B"))
+    return f"{number} {unit}"
 
 
 def about_bytes(value: float) -> str:
@@ -79,6 +79,8 @@ def format_seconds(value: float | None) -> str:
     """Three significant digits with the unit that fits: 1.23 us, 45.6 ms, 7.89 s."""
     if value is None:
         return "-"
+    if value < 0:
+        return f"-{format_seconds(-value)}"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if _rounded(value) >= scale:
             return f"{format_number(value / scale)} {unit}"

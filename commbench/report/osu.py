@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from commbench.core.states import Row, case_status
-from commbench.core.units import format_bytes, format_factor
 
 from .table import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
 
-MEANS = (
-    "the columns hold means, as OSU's do; what commbench calls the result is median_s and the rates"
-    " from it: look there (writer=console, parquet) before quoting a number"
-)
-FAR_MEAN = 1.5  # from this factor on, the mean is not what a repetition usually takes
+MEANS = "the columns hold means, as OSU's do; quote the median"
 Value = Callable[[Row], "float | None"]
-
-
-@dataclass(frozen=True)
-class OsuProgram:
-    """`meaning` says what commbench writes into the columns, and how OSU's numbers differ."""
-
-    name: str
-    columns: tuple[tuple[str, Value], ...]
-    meaning: tuple[str, ...]
-    size: Literal["message", "block"] | None = "message"
 
 
 def _microseconds(name: str) -> Value:
@@ -38,7 +23,25 @@ def _per_second(quantity: Callable[[Row], float]) -> Value:
     return lambda row: quantity(row) / row["mean_s"] if row["mean_s"] else None
 
 
+MEDIAN_TIME = ("Median(us)", _microseconds("median_s"))
+MEDIAN_RATE: tuple[str, Value] = (
+    "Median(MB/s)",
+    lambda row: row["message_bytes"] / 1e6 / row["median_s"] if row["median_s"] else None,
+)
 MB_PER_S = _per_second(lambda row: row["message_bytes"] / 1e6)
+
+
+@dataclass(frozen=True)
+class OsuProgram:
+    """`meaning` says what commbench writes into the columns, and how OSU's numbers differ."""
+
+    name: str
+    columns: tuple[tuple[str, Value], ...]
+    meaning: tuple[str, ...]
+    size: Literal["message", "block"] | None = "message"
+    median: tuple[str, Value] = MEDIAN_TIME
+
+
 WINDOW_MEANING = "a sample is a window of messages and its answer; MB is 10^6 B"
 OVER_REPETITIONS = (
     (
@@ -73,11 +76,13 @@ OSU_PROGRAMS = {
         "osu_bw",
         (("Bandwidth (MB/s)", MB_PER_S),),
         (f"Bandwidth (MB/s): message_bytes / mean_s on the sender's clock; {WINDOW_MEANING}",),
+        median=MEDIAN_RATE,
     ),
     "p2p_bibandwidth": OsuProgram(
         "osu_bibw",
         (("Bandwidth (MB/s)", MB_PER_S),),
         ("Bandwidth (MB/s): message_bytes / mean_s, the sum of both directions; MB is 10^6 B",),
+        median=MEDIAN_RATE,
     ),
     "p2p_multi_pair": OsuProgram(
         "osu_mbw_mr",
@@ -92,6 +97,7 @@ OSU_PROGRAMS = {
                 " the mean over senders"
             ),
         ),
+        median=MEDIAN_RATE,
     ),
     "barrier": OsuProgram("osu_barrier", COLLECTIVE, OVER_REPETITIONS, None),
     "all_reduce": OsuProgram("osu_allreduce", COLLECTIVE, OVER_REPETITIONS),
@@ -107,46 +113,36 @@ OSU_PROGRAMS = {
 
 @dataclass
 class Osu(Listing):
+    """With `strict` only the columns that OSU prints."""
+
+    strict: bool = False
+
     tool = "the OSU micro-benchmarks"
     programs: ClassVar = {benchmark: program.name for benchmark, program in OSU_PROGRAMS.items()}
 
     def notes(self, rows: Sequence[Row]) -> list[str]:
-        return [MEANS, OWN_BUFFERS] if has_own_buffers(rows) else [MEANS]
+        return [
+            *([] if self.strict else [MEANS]),
+            *([OWN_BUFFERS] if has_own_buffers(rows) else []),
+        ]
 
     def table_lines(self, table: Sequence[Row], explained: bool) -> list[str]:
         program = OSU_PROGRAMS[table[0]["benchmark"]]
+        columns = (*program.columns, *(() if self.strict else (program.median,)))
         first = f"{'# Size':<14}" if program.size else f"{'#':<2}"
         return [
             *(comment(text) for text in program.meaning if not explained),
-            first + "".join(f"{name:>18}" for name, _ in program.columns),
+            first + "".join(f"{name:>18}" for name, _ in columns),
             *(
-                _size_line(row, program) if case_status(row) == "ok" else status_line(row)
+                _size_line(row, program, columns) if case_status(row) == "ok" else status_line(row)
                 for row in table
             ),
-            *_far_mean_lines(table),
             *flag_lines(table),
         ]
 
 
-def _far_mean_lines(table: Sequence[Row]) -> list[str]:
-    """A comment with the sizes whose mean says little about most repetitions."""
-    ratios = {
-        row["message_bytes"] or 0: row["mean_s"] / row["median_s"]
-        for row in table
-        if case_status(row) == "ok" and row["mean_s"]
-    }
-    texts = [
-        f"{format_bytes(size)} {format_factor(ratio)}"
-        for size, ratio in ratios.items()
-        if ratio >= FAR_MEAN
-    ]
-    return (
-        [comment(f"mean_s far from median_s, mean / median: {', '.join(texts)}")] if texts else []
-    )
-
-
-def _size_line(row: Row, program: OsuProgram) -> str:
-    cells = "".join(f"{number(value(row)):>18}" for _, value in program.columns)
+def _size_line(row: Row, program: OsuProgram, columns: Iterable[tuple[str, Value]]) -> str:
+    cells = "".join(f"{number(value(row)):>18}" for _, value in columns)
     if program.size is None:
         return f"  {cells}"
     shared = row["world_size"] if program.size == "block" else 1

@@ -42,6 +42,13 @@ def test_integers_stay_integers() -> None:
 def test_an_unknown_type_is_refused_with_those_that_exist() -> None:
     assert dtype("bfloat16").word == "uint16"
     with pytest.raises(
-        ConfigError, match=r"dtype=fp32 is unknown; allowed: float64, .*bfloat16.*uint8"
+        ConfigError, match=r"did you mean int16|allowed: float64, .*bfloat16.*uint8"
     ):
-        dtype("fp32")
+        dtype("int61")
+
+
+@pytest.mark.parametrize(
+    ("word", "name"), [("bf16", "bfloat16"), ("fp16", "float16"), ("double", "float64")]
+)
+def test_a_type_has_the_names_that_people_use(word: str, name: str) -> None:
+    assert dtype(word).name == name
