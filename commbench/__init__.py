@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from commbench.analysis.cold_start import cold_start, launch_overhead, soak_intervals
     from commbench.analysis.compare import compare
     from commbench.analysis.crossover import crossovers
+    from commbench.analysis.slow_pairs import slow_pairs
     from commbench.cli.run import run_one as run
     from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
     from commbench.replay.prediction import predict
-    from commbench.report.links import slow_pairs
     from commbench.results.load import load
 
     __version__: str
@@ -38,7 +38,7 @@ _PLACES = {  # public name -> its module, where `run` has the name run_one
     "load": "commbench.results.load",
     "predict": "commbench.replay.prediction",
     "run": "commbench.cli.run",
-    "slow_pairs": "commbench.report.links",
+    "slow_pairs": "commbench.analysis.slow_pairs",
     "soak_intervals": "commbench.analysis.cold_start",
 }
 __all__ = [

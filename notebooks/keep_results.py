@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from commbench.analysis.machines import SHOWN_FACTS
 from commbench.replay.named_workload import WORKLOAD_FILE
-from commbench.report.compare_text import AB_FILE, AB_SIDES
-from commbench.results.columns import arrow_schema
-from commbench.results.load import find_runs, load_run, read_rows
+from commbench.results.columns import SCHEMA_VERSION
+from commbench.results.load import RUNS, find_runs, read_cases, run_tables
 
 DATA = Path(__file__).parent / "data"
 FACTS = {fact for _, fact in SHOWN_FACTS} | {"host.cpu_logical_cores", "run.bind"}

@@ -12,7 +12,7 @@ import matplotlib as mpl
 from notebook_figures import curves, figure
 
 from commbench.report.figures import Colours
-from commbench.report.svg import SETTINGS
+from commbench.report.plots import SETTINGS
 from commbench.results.load import read_rows
 
 HERE = Path(__file__).parent

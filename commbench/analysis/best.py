@@ -17,15 +17,15 @@ import numpy as np
 from commbench.core.errors import ConfigError
 from commbench.core.texts import (
     NO_VALUE,
-    interval_text,
     microseconds_text,
     setting_text,
     setting_texts,
 )
 from commbench.core.units import format_factor, format_seconds, plural, value_text
 from commbench.core.variables import brought_along
-from commbench.results.columns import grouped, level_mark
+from commbench.results.columns import grouped
 from commbench.stats.difference import Measured, differ
+from commbench.stats.interval import Interval
 from commbench.stats.launches import FEW_LAUNCHES
 
 from .fit import FAMILY_VARIABLES, Family, answerable, distinguishing, families, key, varying
@@ -92,21 +92,21 @@ class Best:
         return self.rivals[0].name if self.is_decided else UNDECIDED
 
     @property
+    def median(self) -> Interval:
+        """The time of the fastest."""
+        return self.rivals[0].time.median
+
+    @property
     def median_s(self) -> float:
-        return self.rivals[0].time.median_s
+        return self.median.value
 
     @property
     def ci_low_s(self) -> float:
-        return self.rivals[0].time.low_s
+        return self.median.ends[0]
 
     @property
     def ci_high_s(self) -> float:
-        return self.rivals[0].time.high_s
-
-    @property
-    def level(self) -> float:
-        """The confidence level of that interval."""
-        return self.rivals[0].time.level
+        return self.median.ends[1]
 
     @property
     def second(self) -> str:
@@ -132,7 +132,7 @@ class Best:
     @property
     def launches(self) -> int:
         """The fewest launches of a rival; below FEW_LAUNCHES, the best is that of this run."""
-        return min(len(rival.time.medians) for rival in self.rivals)
+        return min(len(rival.time.launches_s) for rival in self.rivals)
 
 
 class ComparableFamilies(NamedTuple):
@@ -244,13 +244,13 @@ def best_text(best: Best) -> str:
     few = best.launches < FEW_LAUNCHES
     if not best.is_decided:
         times = " and ".join(
-            f"{name} ({format_seconds(time.median_s)})" for name, time in best.undistinguished
+            f"{name} ({time.median.text(format_seconds)})" for name, time in best.undistinguished
         )
         over = plural(best.launches, "launch", "launches")
         basis = f"with {over}, too few to be sure" if few else f"over {over}"
         return f"{times} are {UNDECIDED} {basis}"
     factor = format_factor(best.ratio)
-    time = f"{format_seconds(best.median_s)} ({interval_text(best.ci_low_s, best.ci_high_s)})"
+    time = best.median.text(format_seconds)
     if few:
         return f"{best.best} was fastest {THIS_RUN}, {time}; {best.second} took {factor} as long"
     return f"{best.best} is fastest, {time}; {best.second} takes {factor} as long"
@@ -264,26 +264,19 @@ def _launches_cell(best: Best) -> str:
     return plural(best.launches, "launch", "launches") if best.is_decided else ""
 
 
-INTERVAL_HEADING = "interval\nus"
 # heading -> cell, of the table on the terminal and on the page
 BEST_CELLS: Mapping[str, Callable[[Best], str]] = {
     "benchmark": lambda best: f"{best.shared['benchmark']} {best.more}".strip(),
     "ranks": lambda best: str(best.shared["world_size"]),
     "message\nB": lambda best: str(best.message_bytes),
     "best": _best_cell,
-    "median\nus": lambda best: microseconds_text(best.median_s),
-    INTERVAL_HEADING: lambda best: interval_text(best.ci_low_s, best.ci_high_s, microseconds_text),
+    "time\nus": lambda best: best.median.text(microseconds_text),
     "second": lambda best: best.second,
     "takes": lambda best: format_factor(best.ratio),
     "based on": _launches_cell,
 }
 
 
-def best_rows(compared: Iterable[Best], level: float) -> list[tuple[str, ...]]:
-    """The rows of a table with the headings of BEST_CELLS; `level`: the one that its note names."""
-    rows = []
-    for best in compared:
-        cells = {heading: cell(best) for heading, cell in BEST_CELLS.items()}
-        cells[INTERVAL_HEADING] += level_mark(best.level, level)
-        rows.append(tuple(cells.values()))
-    return rows
+def best_rows(compared: Iterable[Best]) -> list[tuple[str, ...]]:
+    """The rows of a table with the headings of BEST_CELLS."""
+    return [tuple(cell(best) for cell in BEST_CELLS.values()) for best in compared]

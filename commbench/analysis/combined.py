@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from commbench.core.texts import FIRST, name_of, size_text
 from commbench.core.units import about_bytes, format_seconds, value_text
 from commbench.core.variables import MAPS
-from commbench.results.columns import GOOD_LEVEL, grouped, table_level
+from commbench.results.columns import GOOD_LEVEL, grouped
 from commbench.results.load import row_dicts
 from commbench.stats.launches import launch_medians
 
@@ -55,6 +55,7 @@ COMBINED: Mapping[str, Literal["first", "median", "min", "max"] | Callable[[Any]
     "interval_of": "first",
     "interval_level": "min",
     "visits": "first",
+    "repetitions": "min",
     "visits_s": "first",
     "p99_s": "median",
     "algbw_gb_per_s": "median",
@@ -144,11 +145,6 @@ class CombinedCases:
         return {
             line: name_of(rows[0], more, first) or f"no {varied[0]}" for line, rows in lines.items()
         }
-
-    @functools.cached_property
-    def level(self) -> float:
-        """The level that tables name for their intervals."""
-        return table_level(self.cases.loc[self.cases["ci_low_s"].notna(), "interval_level"])
 
     @functools.cached_property
     def best(self) -> list[Best]:

@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError
-from commbench.core.states import Row, case_status, interval_of
+from commbench.core.states import Row, case_status
 from commbench.core.units import natural_key
 from commbench.core.variables import MAPS, MODEL_ENGINE, NAMES, SHOWN, SIZES, brought_along
 from commbench.results.columns import grouped, hashable
+from commbench.results.intervals import interval_of
 from commbench.results.load import row_dicts
 from commbench.stats.difference import Measured
+from commbench.stats.interval import widest
 from commbench.stats.launches import launch_medians
 
 if TYPE_CHECKING:
@@ -45,8 +48,11 @@ OPTIONAL_COLUMNS = (
     "run_id",
     "interval_of",
     "interval_level",
+    "visits",
     "visit_medians_s",
     "visit_segments",
+    "repetitions",
+    "launches",
     "medians",
 )
 
@@ -84,17 +90,17 @@ class Family:
     def low_s(self) -> Times:
         """The lower ends of the widest interval over launches, which contains the median of each;
         NaN: no interval."""
-        return np.array([time.low_s for time in self.times])
+        return np.array([time.median.ends[0] for time in self.times])
 
     @functools.cached_property
     def high_s(self) -> Times:
         """See low_s."""
-        return np.array([time.high_s for time in self.times])
+        return np.array([time.median.ends[1] for time in self.times])
 
     @property
     def launches(self) -> int:
         """The largest number of launches of a size."""
-        return max(len(time.medians) for time in self.times)
+        return max(len(time.launches_s) for time in self.times)
 
     def at(self, size: int) -> Measured:
         """The time at a measured size."""
@@ -201,15 +207,11 @@ def _combined(rows: Sequence[Row]) -> Measured:
         for seconds in row.get("medians")
         or launch_medians(row["median_s"], row.get("visit_medians_s"), row.get("visit_segments"))
     )
-    low, high = (
-        [row[name] for row in rows if row[name] is not None] for name in ("ci_low_s", "ci_high_s")
-    )
-    stated = [float(row["median_s"]) for row in rows]
-    ends = (min(*low, *stated), max(*high, *stated)) if low and high else (math.nan, math.nan)
-    level = min((row["interval_level"] for row in rows if row.get("interval_level")), default=0.95)
-    in_visits = len(rows) == 1 and interval_of(rows[0]) in ("visits", "launches")
-    run_id = rows[0].get("run_id") if in_visits else None
-    return Measured(medians, ends[0], ends[1], level, run_id, stated[0] if len(rows) == 1 else None)
+    intervals = [interval for row in rows if (interval := interval_of(row)) is not None]
+    if len(rows) == 1:
+        in_visits = intervals[0].of in ("visits", "launches")
+        return Measured(intervals[0], medians, rows[0].get("run_id") if in_visits else None)
+    return Measured(widest(statistics.median(medians), intervals), medians)
 
 
 def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import truediv
 
 from commbench.core.errors import ConfigError
 from commbench.core.group_operations import GroupOperations, parse_group_operations
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+from commbench.core.texts import microseconds_text
 from commbench.core.units import format_bytes, format_number
 from commbench.results.columns import grouped, of_same_run
-from commbench.stats.intervals import Bounded, bounded, median_of_row, quotient
+from commbench.results.intervals import known_interval
+from commbench.stats.interval import Interval, of_formula
 
 GAIN_HEADS = (
     "operation", "beside", "layout", "message", "alone us", "at once us", "slowdown x", "p99 x",
@@ -33,11 +36,11 @@ class GroupGain:
     row: Row
     operation: str
     beside: str
-    alone: Bounded
-    at_once: Bounded
-    slowdown: Bounded | None = None
+    alone: Interval
+    at_once: Interval
+    slowdown: Interval | None = None
     p99_slowdown: float | None = None
-    gain: Bounded | None = None
+    gain: Interval | None = None
 
     def cells(self) -> tuple[str, ...]:
         """By GAIN_HEADS."""
@@ -46,17 +49,17 @@ class GroupGain:
             self.beside,
             f"{self.row['backend']} {self.row['layout']}",
             format_bytes(self.row["message_bytes"]),
-            format_number(1e6 * self.alone.value),
-            format_number(1e6 * self.at_once.value),
-            "-" if self.slowdown is None else self.slowdown.text(),
+            self.alone.text(microseconds_text),
+            self.at_once.text(microseconds_text),
+            "-" if self.slowdown is None else self.slowdown.text(format_number),
             format_number(self.p99_slowdown),
-            "-" if self.gain is None else self.gain.text(),
+            "-" if self.gain is None else self.gain.text(format_number),
         )
 
 
 def group_gains(rows: Iterable[Row]) -> list[GroupGain]:
     """Of all operations at once that were also measured alone; by run and all other variables."""
-    measured = [row for row in rows if row.get("groups") and median_of_row(row) is not None]
+    measured = [row for row in rows if row.get("groups") and known_interval(row) is not None]
     together = grouped(measured, lambda row: of_same_run(row, ("groups",)))
     return [gain for alike in together.values() for gain in _gains(alike)]
 
@@ -80,12 +83,12 @@ def _gain_of_all(
     row: Row, operations: GroupOperations, by_text: Mapping[str, Row]
 ) -> Iterator[GroupGain]:
     alone_rows = [by_text.get(entry.text) for entry in operations.entries]
-    alone = [time for each in alone_rows if each and (time := median_of_row(each)) is not None]
-    together = median_of_row(row)
+    alone = [time for each in alone_rows if each and (time := known_interval(each)) is not None]
+    together = known_interval(row)
     if together is None or len(alone) < len(operations.entries):
         return
-    one_after_another = bounded(lambda *times: sum(times), *alone)
-    gain = bounded(quotient, one_after_another, together)
+    one_after_another = of_formula(lambda *times: sum(times), *alone)
+    gain = of_formula(truediv, one_after_another, together)
     yield GroupGain(row, operations.text, "", one_after_another, together, gain=gain)
 
 
@@ -94,8 +97,8 @@ def _slowdown_of_one(
 ) -> Iterator[GroupGain]:
     entry = operations.entries[timed]
     alone_row = by_text.get(entry.text)
-    alone = None if alone_row is None else median_of_row(alone_row)
-    at_once = median_of_row(row)
+    alone = None if alone_row is None else known_interval(alone_row)
+    at_once = known_interval(row)
     if alone_row is None or alone is None or at_once is None:
         return
     others = (other.text for other in operations.entries if other != entry)
@@ -108,7 +111,7 @@ def _slowdown_of_one(
         ", ".join(others),
         alone,
         at_once,
-        bounded(quotient, at_once, alone),
+        of_formula(truediv, at_once, alone),
         p99_slowdown,
     )
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commbench.core.states import RunStatus, status_of_run
+from commbench.core.states import Row, RunStatus, status_of_run
 from commbench.core.texts import size_text
 from commbench.core.units import natural_key, plural
 from commbench.results.columns import UNFINISHED
-from commbench.results.flags import DOUBTFUL, FLAGS, different_bindings, warnings_of
-from commbench.results.load import plain
+from commbench.results.intervals import interval_of
 from commbench.results.run_folder import resume_command
+from commbench.stats.interval import Certainty
 
 from .combined import CombinedCases
 from .machines import Record
@@ -22,7 +22,6 @@ from .machines import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_FLAGS = 3
 GOING_ON = "is still going on"
 UNFINISHED_WORDS: Mapping[RunStatus | None, str] = {
     "running": "was killed",
@@ -72,22 +71,11 @@ def unfinished_sentences(
     return sentences
 
 
-def trust(cases: pd.DataFrame, records: Iterable[Record] = ()) -> str:
-    """How many measured cases have a warning that casts doubt on their number, the most frequent
-    warnings, and whether the ranks of one backend were bound and those of another were not."""
-    bindings = different_bindings(records)
-    return " ".join(filter(None, (_doubts(cases), bindings and f"{bindings}.")))
-
-
-def _doubts(cases: pd.DataFrame) -> str:
-    warnings = cases.loc[cases["status"] == "ok", "warnings"]
-    measured = [warnings_of({"warnings": plain(flags)}) for flags in warnings]
-    doubted = [flags & DOUBTFUL for flags in measured if flags & DOUBTFUL]
-    if not doubted:
-        return ""
-    counts = Counter(name for flags in doubted for name in sorted(flags)).most_common(MOST_FLAGS)
-    frequent = "; ".join(f"{FLAGS[name].meaning} ({name}, {count})" for name, count in counts)
-    advice = " Treat all numbers as rough." if 2 * len(doubted) > len(measured) else ""
-    carry = "carries" if len(doubted) == 1 else "carry"
-    of_all = f"{len(doubted)} of {plural(len(measured), 'measured case', 'measured cases')} {carry}"
-    return f"{of_all} a warning that casts doubt on the number, most often: {frequent}.{advice}"
+def certainty_text(rows: Iterable[Row]) -> str:
+    """How many numbers are known how well."""
+    known = [interval.certainty for row in rows if (interval := interval_of(row)) is not None]
+    counts = Counter(known)
+    words: Mapping[Certainty, str] = {"": "to 5 %", "~": "to 30 % (~)", "?": "less well (?)"}
+    parts = [f"{counts[sign]} {text}" for sign, text in words.items() if counts[sign]]
+    total = plural(len(known), "number", "numbers")
+    return f"Of {total} these are known: {', '.join(parts)}." if parts else ""

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import truediv
 
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+from commbench.core.units import format_number
 from commbench.core.variables import SHOWN, is_usual
 from commbench.results.columns import case_text, grouped, of_same_run
-from commbench.stats.intervals import Bounded, bounded, median_of_row, quotient
+from commbench.results.intervals import known_interval
+from commbench.stats.interval import Interval, of_formula
 
 OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in
 IN_OVERLAP_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERLAP)
@@ -24,14 +27,16 @@ OVERLAP_MEANING = (
 @dataclass(frozen=True)
 class OverlapResult:
     """`row` is that of the communication alone. `hidden`: 0 to 1, as the OSU benchmarks define it.
-    The slowdowns are times beside the other over times alone; None where they were not measured."""
+    The slowdowns are times beside the other over times alone; None where they were not measured.
+    Without `is_end_seen` that of the communication is at most the given one."""
 
     row: Row
     overlap: str
     compute: str | None
-    hidden: Bounded
-    communication_slowdown: Bounded
-    compute_slowdown: Bounded | None
+    hidden: Interval
+    communication_slowdown: Interval
+    is_end_seen: bool
+    compute_slowdown: Interval | None
 
 
 def overlap_cells(results: Sequence[OverlapResult]) -> list[tuple[str, ...]]:
@@ -55,19 +60,20 @@ def _overlap_row(result: OverlapResult, names: Sequence[str]) -> tuple[str, ...]
     row = result.row
     more = (f"{name} {row[name]}" for name in names if not is_usual(name, row[name]))
     slowdown = result.compute_slowdown
+    at_most = "" if result.is_end_seen else "<= "
     return (
         ", ".join((case_text({**row, "timed": None}), *more)),
         result.overlap if result.compute is None else f"{result.overlap} {result.compute}",
-        result.hidden.text(100),
-        result.communication_slowdown.text(),
-        "-" if slowdown is None else slowdown.text(),
+        (100 * result.hidden).text(format_number),
+        at_most + result.communication_slowdown.text(format_number),
+        "-" if slowdown is None else slowdown.text(format_number),
     )
 
 
 def overlap_results(rows: Iterable[Row]) -> list[OverlapResult]:
     """Of each overlap whose communication and computation alone, and both together, have times; by
     run and all other variables, in the order of the rows."""
-    timed = [row for row in rows if row.get("timed") and median_of_row(row) is not None]
+    timed = [row for row in rows if row.get("timed") and known_interval(row) is not None]
     operations = grouped(timed, lambda row: of_same_run(row, OF_ONE_OVERLAP))
     return [result for alike in operations.values() for result in _results(alike)]
 
@@ -80,13 +86,13 @@ def _results(rows: Sequence[Row]) -> Iterator[OverlapResult]:
     computing = (row for row in rows if row["overlap"] is not None)
     groups = grouped(computing, lambda row: (row["overlap"], row["compute"]))
     for (overlap, compute), own in groups.items():
-        times = {row["timed"]: median for row in (alone, *own) if (median := median_of_row(row))}
+        times = {row["timed"]: median for row in (alone, *own) if (median := known_interval(row))}
         if {"compute", "together"} <= set(times):
             yield _result(alone, overlap, compute, times)
 
 
 def _result(
-    row: Row, overlap: str, compute: str | None, times: Mapping[str, Bounded]
+    row: Row, overlap: str, compute: str | None, times: Mapping[str, Interval]
 ) -> OverlapResult:
     communication = times["communication"]
     together = times["together"]
@@ -95,9 +101,10 @@ def _result(
         row,
         overlap,
         compute,
-        bounded(hidden_share, together, times["compute"], communication),
-        bounded(quotient, together, communication, is_most=not _ends_later(together, beside)),
-        None if beside is None else bounded(quotient, beside, times["compute"]),
+        of_formula(hidden_share, together, times["compute"], communication),
+        of_formula(truediv, together, communication),
+        _ends_later(together, beside),
+        None if beside is None else of_formula(truediv, beside, times["compute"]),
     )
 
 
@@ -106,7 +113,7 @@ def hidden_share(together_s: float, compute_s: float, communication_s: float) ->
     return max(0.0, 1.0 - (together_s - compute_s) / communication_s)
 
 
-def _ends_later(together: Bounded, beside: Bounded | None) -> bool:
+def _ends_later(together: Interval, beside: Interval | None) -> bool:
     """Whether the operation surely ended after the computation beside it, so that its own end was
     seen."""
     return beside is not None and together.low > beside.high

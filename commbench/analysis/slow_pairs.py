@@ -10,7 +10,7 @@ compare with medians of the others, so pairs are found as long as less than half
 
 Where several sizes were measured, a neighbouring size must agree. Rows whose time includes
 something other than the link (UNUSABLE) are not compared. Where the time itself is uncertain
-(UNCERTAIN), the factor is 2 and one size is not enough; where most rows of a class are uncertain,
+(beyond 5 %), the factor is 2 and one size is not enough; where most rows of a class are uncertain,
 none of these is slow.
 """
 
@@ -20,9 +20,9 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from operator import itemgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -32,10 +32,14 @@ from commbench.core.units import format_bytes, format_factor, format_seconds, va
 from commbench.core.variables import MAPS, SIZES
 from commbench.results.columns import VARIABLES, hashable
 from commbench.results.flags import warnings_of
+from commbench.results.intervals import interval_of
+from commbench.results.load import Paths, read_rows, row_dicts
 from commbench.stats.thresholds import SLOW_FACTOR, SLOW_SPREADS, UNCERTAIN_SLOW_FACTOR
 
-UNUSABLE = frozenset({"oversubscribed", "throttled", "disturbed", "impossible"})
-UNCERTAIN = frozenset({"noisy", "drifting", "multimodal", "unstable"})
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNUSABLE = frozenset({"oversubscribed", "throttled", "impossible"})
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 LEAST_CLASS_PAIRS = 3  # of a class: if two pairs differ, neither is known to be the slow one
 SELF = "self"
@@ -202,7 +206,8 @@ class Matrix:
 
 
 def _is_uncertain(row: Row) -> bool:
-    return bool(warnings_of(row) & UNCERTAIN)
+    median = interval_of(row)
+    return median is not None and median.certainty != ""
 
 
 def _factor(row: Row) -> float:
@@ -366,3 +371,18 @@ def _interval_end(row: Row, name: str) -> float:
     """The end of an interval; NaN, which compares as neither above nor below, after too few
     repetitions for one."""
     return math.nan if row[name] is None else float(row[name])
+
+
+def slow_pairs(*paths: Paths) -> pd.DataFrame:
+    """One row per finding, each run by itself; raises CommbenchError like load.
+
+        commbench.slow_pairs("results").query("kind == 'slow'")
+
+    Columns: kind (rank, slow, asymmetric), run_id, benchmark, message_bytes, pair, rank, ratio,
+    text. The rule is in commbench/analysis/slow_pairs.py.
+    """
+    import pandas as pd
+
+    rows = [asdict(finding) for finding in findings(row_dicts(read_rows(paths)))]
+    frame = pd.DataFrame(rows, columns=[field.name for field in fields(Finding)])
+    return frame.astype({"rank": "Int64", "message_bytes": "int64", "ratio": "float64"})

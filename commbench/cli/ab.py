@@ -129,7 +129,7 @@ def _check_launches(options: argparse.Namespace, failures: set[str], cases: int)
 def _print_estimate(launches: int, case_count: int, measuring_s: float) -> None:
     """Print how long it takes and whether the launches suffice; `measuring_s` is that of one launch
     of each side."""
-    time = f"at most {format_seconds(launches * measuring_s)} of measuring"
+    time = f"about {format_seconds(launches * measuring_s)} of measuring"
     cases = plural(case_count, "case", "cases")
     of_each = f"{plural(launches, 'launch', 'launches')} of each side"
     print(f"ab: {of_each}, {cases}, {time}, and the start of each world", file=sys.stderr)
@@ -185,7 +185,7 @@ def _ab_parser() -> argparse.ArgumentParser:
         "--fail-on",
         default="",
         metavar="WORD,...",
-        help="exit 1 if a case is slower, undecided, or missing in NEW",
+        help="slower, undecided, missing: exit 1 for each word given where a case is that",
     )
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     return parser

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from commbench.core.annexes import annex
 
 if TYPE_CHECKING:  # a report needs pandas, a run does not
     from commbench.config.compose import ConfigComposer, RequestedJobs
     from commbench.config.settings import Job
-    from commbench.core.terminal import Terminal
+    from commbench.report.section import Section
     from commbench.report.summary import Results
 
 STAGES = "commbench.cluster.acceptance_stages"
@@ -46,11 +46,8 @@ class Stages(Protocol):
 class ReportPart(Protocol):
     """What an annex adds to a report."""
 
-    def text(self, paths: Sequence[str], results: Results, terminal: Terminal) -> str | None:
-        """What stands above the tables on the terminal."""
-
-    def of_page(self, results: Results) -> Mapping[str, Any]:
-        """Sections of the page, by the keys of report.page.SECTIONS."""
+    def sections(self, paths: Sequence[str], results: Results) -> Sequence[Section]:
+        """Of the results that were read below the paths."""
 
 
 def stages() -> Stages | None:

@@ -83,7 +83,10 @@ def compare_command(words: list[str]) -> int:
     print(paragraphs(lines, terminal))
     if options.save is not None:
         _saved(read_new, options.save)
-    return _status(frame, failures, rules)
+    status = _status(frame, failures, rules)
+    if failures:
+        print(terminal.paragraph(_gate_text(frame, failures, status)))
+    return status
 
 
 def _saved(new: Side, target: str, first: bool = False) -> int:
@@ -131,7 +134,7 @@ def _compare_parser() -> argparse.ArgumentParser:
         "--fail-on",
         default="",
         metavar="WORD,...",
-        help="exit 1 if a case is slower, undecided, or missing in NEW",
+        help="slower, undecided, missing: exit 1 for each word given where a case is that",
     )
     add("--save", metavar="FILE", help="keep NEW as a parquet file for a later --against")
     return parser
@@ -164,6 +167,20 @@ def _base_and_new(options: argparse.Namespace) -> tuple[str | None, str]:
 
 
 # ---------------------------------------------------------------- exit status
+
+
+def _gate_text(frame: pd.DataFrame, failures: set[str], status: int) -> str:
+    """What --fail-on saw, and what it could not see: `--fail-on slower: exit 0: of 24 cases none is
+    SLOWER; 3 are UNDECIDED and may be: add undecided`."""
+    both = frame[frame["sides"] == "both"]
+    counts = both["verdict"].value_counts()
+    slower = int(counts.get("SLOWER", 0))
+    undecided = len(both) - int(sum(counts.get(word, 0) for word in ("SLOWER", "FASTER", "SAME")))
+    seen = f"{slower or 'none'} {'are' if slower > 1 else 'is'} SLOWER"
+    text = f"--fail-on {','.join(sorted(failures))}: exit {status}: of {len(both)} cases {seen}"
+    if undecided and "undecided" not in failures:
+        text += f"; {undecided} UNDECIDED may be slower, too: --fail-on slower,undecided fails then"
+    return text
 
 
 def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:

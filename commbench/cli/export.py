@@ -15,7 +15,7 @@ from commbench.core.variables import NAMES
 from commbench.results.columns import TABLES, grouped, hashable
 from commbench.results.load import in_table_order, read_rows, row_dicts
 
-from .options import CommandParser, check_file, write_file
+from .options import CommandParser, check_file, with_last_runs, write_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,8 +51,8 @@ def export(words: list[str]) -> int:
     """
     parser = CommandParser(prog="commbench export", description="Write a table of results as CSV.")
     add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="folder of a run, or of several")
-    add("--csv", required=True, metavar="FILE", help="the file to write; - is stdout")
+    add("paths", nargs="+", metavar="PATH", help="folder of a run, or of several, or last")
+    add("--csv", default=STDOUT, metavar="FILE", help="the file to write (default: stdout)")
     add("--table", default="cases", choices=tuple(TABLES), help="default: cases")
     add(
         "--columns",
@@ -62,6 +62,7 @@ def export(words: list[str]) -> int:
     )
     add("--force", action="store_true", help="replace FILE where it exists")
     options = parser.parse_args(words)
+    options.paths = with_last_runs(options.paths)
     allowed = [column.name for column in TABLES[options.table]]
     columns = None
     if options.columns is not None:
@@ -77,7 +78,7 @@ def export(words: list[str]) -> int:
             raise ConfigError(
                 f"--csv {options.csv} exists; choose another file, or add --force to replace it"
             )
-    frame = shown_frame(options.paths, options.table, columns)
+    frame = _shown_frame(options.paths, options.table, columns)
     text = csv_text(frame, options.table)
     if options.csv == STDOUT:
         sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
@@ -87,7 +88,7 @@ def export(words: list[str]) -> int:
     return 0
 
 
-def shown_frame(
+def _shown_frame(
     paths: Sequence[Path | str], table: str, columns: Sequence[str] | None = None
 ) -> pd.DataFrame:
     """The rows, cases in the order of tables; without `columns` those that people look at."""

@@ -58,7 +58,7 @@ PLAN_COLUMNS = (
     TableColumn("message", right=True),
     TableColumn("cases", right=True, priority=1),
     TableColumn("memory / node", right=True, priority=2),
-    TableColumn("at most", right=True, priority=1),
+    TableColumn("about", right=True, priority=1),
 )
 PLAN_WIDTH = 100  # columns of the lines below the table, in a file
 
@@ -129,7 +129,10 @@ class Sweep:
 
     def print_side_by_side(self) -> None:
         """The backends side by side, and the table of jobs only where one did not end well."""
-        from .show import pivot_text, rows_of  # they take as long to import as all else here
+        # they take as long to import as all else here
+        from commbench.report.side_by_side import side_by_side
+
+        from .show import rows_of
 
         folders = [ended.folder for ended in self._ended.values() if ended.folder is not None]
         rows = []
@@ -139,7 +142,7 @@ class Sweep:
                 rows += rows_of(folder)
                 records.append(load_run(folder))
         if any(case_status(row) == "ok" for row in rows):
-            print(pivot_text(rows, Terminal.of(sys.stdout), records, folders), flush=True)
+            print(side_by_side(rows, Terminal.of(sys.stdout), records, folders), flush=True)
         if len(self._ended) < len(self._jobs) or any(
             ended.status for ended in self._ended.values()
         ):
@@ -515,6 +518,6 @@ def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
     rounds = f" ({pairs:,} pairs)" if pairs else ""
     noun = "case" if cases == 1 else "cases"
     return (
-        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure, at most {total}; nothing was"
+        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure, about {total}; nothing was"
         " started"
     )

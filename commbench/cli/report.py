@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections import ChainMap
+from itertools import chain
 from pathlib import Path
 
 from commbench.core.terminal import Terminal, printable
-from commbench.report.summary import read_results, summarise_results, summary_text
+from commbench.report.distributions import RawData, read_raw_data
+from commbench.report.section import report_text
+from commbench.report.sections import sections
+from commbench.report.summary import read_results, summarise_results
 from commbench.results.load import find_runs
 from commbench.runtime.folder_lock import is_measured_into
 
 from . import annexes
-from .options import CommandParser, check_file, whole_number, write_file
+from .options import CommandParser, check_file, whole_number, with_last_runs, write_file
 from .show import CONSOLE, rows_of, shown_text
 
 MOST_TABLE_ROWS = 30
@@ -29,7 +32,12 @@ def report(words: list[str]) -> int:
         description="What the results say: tables here, figures with --html.",
     )
     add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="folders with runs, or parquet files of cases")
+    add(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="folders with runs, parquet files, or last",
+    )
     add("--html", metavar="FILE", help="write one page with figures; it needs no network")
     add("--benchmark", metavar="NAME", help="only this benchmark")
     add(
@@ -39,19 +47,20 @@ def report(words: list[str]) -> int:
         help=f"rows of a table on the terminal (default {MOST_TABLE_ROWS})",
     )
     options = parser.parse_args(words)
+    options.paths = with_last_runs(options.paths)
     if options.html is not None:
         check_file("--html", options.html)
     results = read_results(options.paths, options.benchmark)
     summary = summarise_results(results, is_measured_into)
     for line in results.problems:
         print(printable(f"left out: {line}"), file=sys.stderr)
+    parts = [part.sections(options.paths, results) for part in annexes.report_parts()]
+    more = list(chain.from_iterable(parts))
     if options.html is not None:
-        from commbench.report.distributions import read_raw_data
         from commbench.report.page import page
 
-        parts = [part.of_page(results) for part in annexes.report_parts()]
-        html = page(summary, read_raw_data(results), ChainMap(*map(dict, parts)))
-        write_file("--html", options.html, html)
+        shown = sections(summary, read_raw_data(results), more)
+        write_file("--html", options.html, page(summary, shown))
     read = {folder.resolve() for folder in results.folders.values()}
     folders = [Path(path) for path in options.paths if Path(path).is_dir()]
     readable = (run for path in folders for run in find_runs(path, left_out=lambda error: None))
@@ -63,12 +72,8 @@ def report(words: list[str]) -> int:
         rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
         if rows or options.benchmark is None:
             sys.stdout.write(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
-    for part in annexes.report_parts():
-        text = part.text(options.paths, results, Terminal.of(sys.stdout))
-        if text is not None:
-            sys.stdout.write(f"{text}\n\n")
-    sys.stdout.write(
-        summary_text(summary, options.top)
-        + (f"\npage: {options.html}\n" if options.html is not None else "")
-    )
+    listed = sections(summary, RawData.none(), more)
+    sys.stdout.write(report_text(listed, options.top, Terminal.of(sys.stdout)))
+    if options.html is not None:
+        sys.stdout.write(f"\npage: {options.html}\n")
     return 0

@@ -30,6 +30,9 @@ from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal, print_error, printable
+from commbench.hardware.host import is_busy, load_facts
+from commbench.hardware.resource_limits import cpu_limit_cores
+from commbench.hardware.sources import ROOT
 from commbench.results.columns import UNFINISHED
 from commbench.results.load import load_run, read_rows
 from commbench.results.run_folder import (
@@ -45,6 +48,7 @@ from commbench.runtime.folder_lock import locked
 from commbench.runtime.launch import CONFIG_DIR, SWEEP, exported
 from commbench.runtime.launchers.registry import launcher_of, mpi_library, own_variables
 from commbench.runtime.launchers.requirements import check_experiment, check_startable
+from commbench.runtime.output import BUSY
 from commbench.runtime.printing import print_safely
 from commbench.runtime.rank_server import rest_rank_server, stop_rank_server
 from commbench.runtime.recovery import FINISHED, Resume, count_suspect
@@ -82,13 +86,30 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         if any(job.settings.plan for job in jobs):
             print_plans(jobs)
             return 0
+        busy = _other_load(jobs)
         if config is None:
-            return _run_in_worlds(jobs[0])
-        sweep = {SWEEP: f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"}
+            with exported(busy):
+                return _run_in_worlds(jobs[0])
+        sweep = busy | {SWEEP: f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"}
         if staged is None:
             with exported(sweep):
                 return swept(config, composer.keys_of(overrides), jobs, task)
     return staged.run_new(overrides, jobs, {**folder, **sweep})
+
+
+def _other_load(jobs: Sequence[Job]) -> dict[str, str]:
+    """What the ranks say before they measure, where other processes use this machine."""
+    here = [job.settings for job in jobs if not job.settings.backend.hosts_ranks]
+    load = load_facts(ROOT)["host.load_1min"]
+    if not here or not load:
+        return {}
+    cores = cpu_limit_cores()
+    ranks = max(Layout.around(settings.layouts).ranks_per_node for settings in here)
+    if not is_busy(load, ranks, cores):
+        return {}
+    rigorous = any(settings.timing.name == "rigorous" for settings in here)
+    advice = "; timing=rigorous needs an idle one" if rigorous else ""
+    return {BUSY: f"on a busy machine (load {load:.3g} on {cores:g} cores{advice})"}
 
 
 def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int:

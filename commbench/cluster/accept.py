@@ -14,10 +14,11 @@ from commbench.cluster.gate import (
     judge_with_baseline,
 )
 from commbench.cluster.gate_checks import judge_without_baseline
-from commbench.cluster.gate_text import gate_heads, gate_rows, gate_text, junit_text
+from commbench.cluster.gate_text import gate_section, junit_text
 from commbench.core.errors import ConfigError
 from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal
+from commbench.report.section import report_text
 from commbench.report.summary import Results, Summary, read_results, summarise_results
 from commbench.results.run_folder import resume_command
 from commbench.runtime.folder_lock import is_measured_into
@@ -52,7 +53,8 @@ def accept(words: list[str]) -> int:
         write_file("--junit", options.junit, junit_text(result))
     if options.html is not None:
         write_file("--html", options.html, _page(summary, result))
-    sys.stdout.write(gate_text(result, options.top, Terminal.of(sys.stdout)))
+    terminal = Terminal.of(sys.stdout)
+    sys.stdout.write(report_text([gate_section(result)], options.top, terminal))
     return ANSWER_STATUSES[result.answer]
 
 
@@ -116,13 +118,8 @@ def _whole_results(paths: list[str]) -> Results:
 
 def _page(summary: Summary, result: GateResult) -> str:
     from commbench.report.distributions import read_raw_data
-    from commbench.report.page import MOST_ROWS, first_rows, page
+    from commbench.report.page import page
+    from commbench.report.sections import sections
 
-    section = {
-        "sentence": result.sentence(),
-        "basis": result.basis,
-        "table": first_rows(gate_heads(), gate_rows(result)),
-        "findings": result.findings[:MOST_ROWS],
-        "notes": result.notes,
-    }
-    return page(summary, read_raw_data(summary.results), {"gate": section})
+    raw = read_raw_data(summary.results)
+    return page(summary, [gate_section(result), *sections(summary, raw)])

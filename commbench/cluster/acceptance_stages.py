@@ -11,7 +11,7 @@ from pathlib import Path
 from commbench.cli.jobs import swept
 from commbench.cli.run import is_finished, resume, task
 from commbench.cluster.bad_nodes import LEAST_NODES
-from commbench.cluster.node_verdicts import read_acceptance
+from commbench.cluster.node_verdicts import MOST_NODES, read_acceptance
 from commbench.config.compose import (
     ConfigComposer,
     RequestedJobs,
@@ -26,6 +26,7 @@ from commbench.core.secrets import recorded_override
 from commbench.core.states import Stage
 from commbench.core.terminal import Terminal, first_line, print_error
 from commbench.hardware import network
+from commbench.report.section import report_text
 from commbench.results.load import find_runs
 from commbench.results.run_folder import (
     exists,
@@ -142,7 +143,8 @@ def print_verdict(folder: Path) -> int:
     if acceptance is None:
         print_error(f"no stage of the acceptance in {folder} has results")
         return 1
-    print(f"{acceptance.text(Terminal.of(sys.stdout))}\nresults: {folder}", flush=True)
+    text = report_text([acceptance.section()], MOST_NODES, Terminal.of(sys.stdout))
+    print(f"{text}results: {folder}", flush=True)
     return acceptance.exit_status
 
 

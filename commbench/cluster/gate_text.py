@@ -3,61 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.texts import microseconds_text
-from commbench.report.svg import clean
+from commbench.report.section import Section, Table, clean
 
 from .gate import ORDER, CaseAnswer, GateNumbers, GateResult, loss_text
 
 SUITE = "commbench accept"
 ANSWER_COLORS = {"FAIL": "red", "UNDECIDED": "yellow", "PASS": "green"}
-GATE_COLUMNS = (
-    TableColumn("case"),
-    TableColumn("answer"),
-    TableColumn("healthy\nus", right=True, priority=2),
-    TableColumn("limit\nus", right=True, priority=2),
-    TableColumn("measured\nus", right=True, priority=1),
-    TableColumn("loss", right=True, priority=1),
-    TableColumn("at most", right=True, priority=1),
-    TableColumn("launches", right=True, priority=3),
-    TableColumn("why", prose=True),
-)
+GATE_HEADS = (
+    "case", "answer", "healthy\nus", "limit\nus", "measured\nus", "loss", "at most", "launches",
+    "why",
+)  # fmt: skip
+PRIORITIES = {
+    "healthy\nus": 2,
+    "limit\nus": 2,
+    "measured\nus": 1,
+    "loss": 1,
+    "at most": 1,
+    "launches": 3,
+}
 
 
-def gate_text(result: GateResult, top: int, terminal: Terminal) -> str:
-    """The answer, what it rests on, a table of the first `top` cases, failures first, and what must
-    be said beside them."""
+def gate_section(result: GateResult) -> Section:
+    """The answer, what it rests on, a table of the cases, failures first, and what must be said
+    beside them."""
     rows = gate_rows(result)
-    styles = {
-        number: ANSWER_COLORS[row[1]] for number, row in enumerate(rows[:top]) if row[1] != "PASS"
-    }
-    parts = [
-        terminal.styled(result.sentence(), ANSWER_COLORS[result.answer]),
-        paragraphs(result.basis, terminal),
-        table_text(GATE_COLUMNS, rows[:top], terminal, styles) if rows else "",
-        f"... and {len(rows) - top} more: --top {len(rows)}" if len(rows) > top else "",
-        _titled("Findings", result.findings[:top], terminal),
-        _titled("Notes", result.notes, terminal),
-    ]
-    return "\n".join(filter(None, parts)) + "\n"
-
-
-def _titled(title: str, lines: Sequence[str], terminal: Terminal) -> str:
-    if not lines:
-        return ""
-    shown = paragraphs((f"  * {line}" for line in lines), terminal)
-    return f"{terminal.styled(title, 'bold')}\n{shown}"
-
-
-def gate_heads() -> list[str]:
-    return [column.heading.replace("\n", ", ") for column in GATE_COLUMNS]
+    colors = {number: ANSWER_COLORS[row[1]] for number, row in enumerate(rows) if row[1] != "PASS"}
+    cases = Table(GATE_HEADS, rows, priorities=PRIORITIES, colors=colors)
+    return Section(
+        result.sentence(),
+        [f"finding: {text}" for text in result.findings],
+        [cases] if rows else [],
+        notes=[*result.basis, *result.notes],
+    )
 
 
 def gate_rows(result: GateResult) -> list[list[str]]:
-    """The cells below GATE_COLUMNS, failures first."""
+    """The cells below GATE_HEADS, failures first."""
     answers = sorted(result.answers, key=lambda each: ORDER.index(each.answer))
     return [
         [each.name, each.answer, *_number_cells(each.numbers), each.short_reason or each.reason]

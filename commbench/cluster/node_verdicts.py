@@ -20,9 +20,9 @@ from commbench.cluster.node_outliers import NodeTimes, slow_nodes
 from commbench.cluster.suspect_table import BAD_NODE, GOOD_NODE, exclude_lines
 from commbench.core.layout import Layout
 from commbench.core.states import STAGES, Row, Stage, case_status, status_of_run
-from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_number, plural
 from commbench.core.variables import NAMES
+from commbench.report.section import Section, Table
 from commbench.results.columns import case_text, grouped, hashable
 from commbench.results.fact_scopes import MISSING, scope_of
 from commbench.results.flags import warnings_of
@@ -68,13 +68,7 @@ READ_COLUMNS = (
     *("run_id", "case_id", "status", "reason", "median_s", "ci_low_s", "warnings", "stop_reason"),
     "busbw_gb_per_s",
 )
-SCALING_COLUMNS = (
-    TableColumn("scaling"),
-    TableColumn("message\nB", right=True),
-    TableColumn("nodes", right=True),
-    TableColumn("median\nus", right=True),
-    TableColumn("busbw\nGB/s", right=True),
-)
+SCALING_HEADS = ("scaling", "message\nB", "nodes", "time\nus", "busbw\nGB/s")
 
 
 @dataclass(frozen=True)
@@ -292,29 +286,26 @@ class Acceptance:
         """0 if all nodes pass."""
         return 0 if all(verdict.outcome == "PASS" for verdict in self.verdicts) else 1
 
-    def text(self, terminal: Terminal) -> str:
-        """The table of the nodes, the worst first, and below it the evidence."""
+    def section(self) -> Section:
+        """The table of the nodes, the worst first, and the evidence."""
         verdicts = sorted(self.verdicts, key=lambda verdict: STAGE_OUTCOMES.index(verdict.outcome))
         counts = Counter(verdict.outcome for verdict in verdicts)
         counted = ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "NOT MEASURED"))
-        title = f"Acceptance of {plural(len(verdicts), 'node', 'nodes')}: {counted}"
-        columns = [TableColumn(name) for name in ("node", "verdict", *STAGE_NAMES)]
         shown = verdicts[:MOST_NODES]
         cells = [
             [each.name, each.outcome, *(each.stages[stage].outcome for stage in STAGE_NAMES)]
             for each in shown
         ]
-        styles = {row: "red" for row, each in enumerate(shown) if each.outcome == "FAIL"}
-        table = table_text(columns, cells, terminal, styles)
-        below = [*self._hidden(verdicts[MOST_NODES:]), *_evidence_lines(verdicts), *self._notes()]
-        scaling = self._scaling_table(terminal)
-        return "\n".join(
-            [
-                terminal.styled(terminal.paragraph(title), "bold"),
-                table,
-                paragraphs(below, terminal),
-                *([scaling] if scaling else []),
-            ]
+        colors = {row: "red" for row, each in enumerate(shown) if each.outcome == "FAIL"}
+        nodes = Table(("node", "verdict", *STAGE_NAMES), cells, colors=colors)
+        return Section(
+            f"Acceptance of {plural(len(verdicts), 'node', 'nodes')}: {counted}",
+            tables=[nodes, *self._scaling_table()],
+            notes=[
+                *self._hidden(verdicts[MOST_NODES:]),
+                *_evidence_lines(verdicts),
+                *self._notes(),
+            ],
         )
 
     def _hidden(self, verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
@@ -341,7 +332,7 @@ class Acceptance:
         failed = [verdict.name for verdict in self.verdicts if verdict.outcome == "FAIL"]
         yield from exclude_lines(failed, self.names)
 
-    def _scaling_table(self, terminal: Terminal) -> str:
+    def _scaling_table(self) -> list[Table]:
         """What the operations of all nodes reach on 1, 2, 4 ... nodes."""
         rows = [row for record in self.runs.get("scaling", ()) for row in self._rows_of(record)]
         alike = grouped(
@@ -365,7 +356,7 @@ class Acceptance:
             ]
             for row in measured
         ]
-        return f"\n{table_text(SCALING_COLUMNS, cells, terminal)}" if cells else ""
+        return [Table(SCALING_HEADS, cells)] if cells else []
 
 
 def stage_of(record: Record) -> Stage | None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from commbench.cluster.node_verdicts import read_acceptance, stage_of
-from commbench.core.terminal import Terminal
+from commbench.report.section import Section
 from commbench.report.summary import Results
 
 
-def text(paths: Sequence[str], results: Results, terminal: Terminal) -> str | None:
+def sections(paths: Sequence[str], results: Results) -> Sequence[Section]:
     """The verdict of each node. The cases of an acceptance are read for other columns."""
     if not any(map(stage_of, results.records)):
-        return None
+        return ()
     acceptance = read_acceptance(paths)
-    return None if acceptance is None else acceptance.text(terminal)
-
-
-def of_page(results: Results) -> Mapping[str, Any]:
-    return {}
+    return () if acceptance is None else (acceptance.section(),)

@@ -21,7 +21,6 @@ FinalReason = Literal[
 # running: a soak that is written while it runs; interrupted: the case needs another visit
 UnfinishedReason = Literal["running", "interrupted"]
 StopReason = FinalReason | UnfinishedReason
-IntervalOf = Literal["repetitions", "visits", "launches"]
 # of an acceptance, in the order in which they run
 Stage = Literal["alone", "pairs", "rails", "scaling", "soak"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -37,11 +36,6 @@ def status_of_run(run: Mapping[str, Any]) -> RunStatus | None:
     """The status in run.json; None if it could not be read."""
     status: RunStatus | None = run.get("status")
     return status
-
-
-def interval_of(row: Mapping[str, Any]) -> IntervalOf | None:
-    kind: IntervalOf | None = row.get("interval_of")
-    return kind
 
 
 def headline_of(row: Mapping[str, Any]) -> Headline:

@@ -29,6 +29,7 @@ from .sources import (
     read_text,
 )
 
+FREE_CORES = 0.5  # that may be missing: the load average of an idle machine is not zero
 SLOW_READ_S = 1e-3
 STAT_FIELDS = 8  # user nice system idle iowait irq softirq steal; guest time is part of user
 # the first match counts: a pod may be run by docker, and podman's cgroup looks like docker's
@@ -134,6 +135,11 @@ def memory_facts(root: Path) -> Facts:
         "host.transparent_hugepages": policy[1] if policy else None,
         "host.hugepages_total": read_int(root / "proc/sys/vm/nr_hugepages"),
     }
+
+
+def is_busy(load: float, ranks: int, cores: float) -> bool:
+    """Whether other processes leave less than a core for each rank, as far as there are cores."""
+    return load + min(ranks, cores) > cores + FREE_CORES
 
 
 def load_facts(root: Path) -> Facts:

@@ -47,7 +47,6 @@ class Conditions:
     evidence: TransportEvidence
     world: World
     hosts: tuple[str, ...] = ()  # the name of each node
-    disturbed: frozenset[int] = frozenset()  # passes in which the reference case moved
     joins_messages: bool = False  # see Backend
     # where ranks communicate through a /dev/shm that is too small
     small_shm_nodes: frozenset[int] = frozenset()

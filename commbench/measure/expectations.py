@@ -8,7 +8,8 @@ from typing import Literal
 
 from commbench.config.settings import Expectation
 from commbench.core.states import Row, case_status
-from commbench.results.columns import case_text, interval_ends
+from commbench.results.columns import case_text
+from commbench.results.intervals import interval_of
 
 MOST_MISSED = 3  # cases that are named in the line of a bound
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
@@ -67,10 +68,12 @@ def verdict_on(
             continue
         if not isinstance(value, int | float):
             continue
-        ends = interval_ends(row, expected.column) if decided_by == "interval" else (value, value)
-        if ends is None:
+        number = interval_of(row, expected.column) if decided_by == "interval" else None
+        if number is not None and not number.is_known:
             not_measured.append(f"{begin} {case_text(row)} has no interval")
-        elif all(meets(float(end), expected.bound) for end in ends):
+            continue
+        ends = (value, value) if number is None else (number.low, number.high)
+        if all(meets(float(end), expected.bound) for end in ends):
             met += 1
         else:
             interval = f" ({ends[0]:g} .. {ends[1]:g})" if decided_by == "interval" else ""

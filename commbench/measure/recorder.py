@@ -7,7 +7,6 @@ import gc
 import threading
 import time
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,7 +14,6 @@ from commbench.backends.buffers.memory import resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.protocols import Entry
-from commbench.core.states import case_status
 from commbench.core.variables import Case
 from commbench.results.columns import INTERRUPTED
 from commbench.results.fan_out import FanOut
@@ -24,7 +22,7 @@ from commbench.runtime.recovery import EarlierVisits
 
 from .conditions import Conditions
 from .row_samples import RowSamples, Table, count_table, row_ids, row_samples, single_cases
-from .rows import RowFacts, is_disturbed, row
+from .rows import RowFacts, row
 from .samples import RUNNING, Failure, Outcome, Refused, Samples, Wrong
 from .time_limits import VisitRule, visit_rule
 from .visits import (
@@ -201,26 +199,6 @@ class Recorder:
         """Whether a case has fewer visits than it needs, because it broke the world or memory was
         short."""
         return bool(self._left_out)
-
-    def flag_disturbed(self, cases: Iterable[Planned], conditions: Conditions) -> None:
-        """Write those rows again whose flag `disturbed` changes now that all passes are known. The
-        other rows stay as they are: they say what the library had logged until then."""
-        for planned in cases:
-            stale = {case_id for case_id in row_ids(planned) if self._is_stale(case_id, conditions)}
-            # a copy: its programs are released with it
-            for each in single_cases(replace(planned)) if stale else ():
-                if each.case.case_id in stale:
-                    self._write_row(each, self._records[each.case.case_id], conditions)
-            self._flush()
-
-    def _is_stale(self, case_id: str, conditions: Conditions) -> bool:
-        """Whether the flag `disturbed` of a row with numbers is not what it must be now."""
-        record = self._records.get(case_id)
-        values = self.rows.get(case_id)
-        if record is None or values is None or case_status(values) != "ok":
-            return False
-        is_flagged = "disturbed" in values["warnings"]
-        return is_flagged != is_disturbed(record.visits, conditions.disturbed)
 
     def close(self, status: str, exit_status: int, reason: str | None) -> None:
         """End the writers, which merge their parts, write run.json and print the table."""

@@ -117,14 +117,14 @@ class ReferenceCase:
 
     def record(self) -> list[dict[str, object]]:
         """For run.json: the readings of each pass, and whether one of them moved."""
-        disturbed = disturbed_passes(self.passes)
+        moved = moved_passes(self.passes)
         return [
-            {"pass": number, **readings, "moved": number in disturbed}
+            {"pass": number, **readings, "moved": number in moved}
             for number, readings in self.passes.items()
         ]
 
 
-def disturbed_passes(passes: Mapping[int, Mapping[str, PassReading]]) -> frozenset[int]:
+def moved_passes(passes: Mapping[int, Mapping[str, PassReading]]) -> frozenset[int]:
     """The passes with a reading that differs from the median over all passes by more than 5 % and
     by more than half of its own interval."""
     moved = set()

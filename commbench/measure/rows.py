@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -16,16 +16,18 @@ from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
+from commbench.core.units import format_seconds
 from commbench.core.variables import MODEL_ENGINE, Case
 from commbench.hardware.link_limits import COPY, HOST_COPY, Limit, bandwidth_limit
 from commbench.results.columns import CASES, VARIABLES
+from commbench.results.flags import FLAGS
 from commbench.stats.interval import Interval
 from commbench.stats.series import summarise, tukey_outliers
 
 from .conditions import Conditions, copied_bytes
 from .samples import Failure, Refused, Wrong
 from .traffic_columns import traffic_columns
-from .visits import CaseRecord, Visit, estimate, flags, levels_text, spread
+from .visits import CaseRecord, Visit, changes, estimate, spread
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
 GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
@@ -121,16 +123,10 @@ class RowFacts:
     @cached_property
     def rewrites(self) -> bool:
         """Whether a buffer is written several times in a sample. Two ranks tell: one of them
-        receives. Not asked of pairs, which may be millions: their windows have the flag
-        one_buffer."""
+        receives. Not asked of pairs, which may be millions."""
         planned = self.planned
         programs = (planned.program(rank) for rank in planned.active[:2])
         return not planned.case.pairs and any(program.rewrites for program in programs)
-
-    @cached_property
-    def has_reset(self) -> bool:
-        planned = self.planned
-        return any(planned.program(rank).reset for rank in planned.active)
 
     @cached_property
     def has_one_clock(self) -> bool:
@@ -177,13 +173,15 @@ class RowFacts:
         threads = ranks_per_node * conditions.threads_per_rank * (case.streams or 1)
         members = (self.planned.members[rank] for rank in self.planned.active)
         on_nodes = Counter(conditions.world.node_of(member) for member in members)
+        is_shm_small = any(on_nodes[node] > 1 for node in conditions.small_shm_nodes)
+        has_one_buffer = case.buffers == "shared" and (case.window or 1) > 1
         return {
-            "oversubscribed": threads > conditions.cores,
+            "oversubscribed": (
+                threads > conditions.cores or conditions.evidence.shares_gpu(self.planned)
+            ),
             "in_cache": case.cache == "rotate" and self.is_in_cache,
-            "shared_gpu": conditions.evidence.shares_gpu(self.planned),
-            "rdma_unused": conditions.evidence.rdma_unused(self.planned),
-            "small_shm": any(on_nodes[node] > 1 for node in conditions.small_shm_nodes),
-            "one_buffer": case.buffers == "shared" and (case.window or 1) > 1,
+            "fallback": conditions.evidence.rdma_unused(self.planned) or is_shm_small,
+            "unchecked": has_one_buffer or self.rewrites,
         }
 
 
@@ -230,18 +228,29 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
     impossible = impossible_reason(
         facts.planned, rates["efficiency"], rates["limit_name"], facts.algorithm
     )
-    reasons = (impossible, levels_text(visits), record.broken)
+    changed = changes(visits)
+    gaps = _gaps_text(visits[-1])
+    reasons = (impossible, *changed, gaps, record.broken)
+    raised = {
+        # a wide interval says it already, but not what passed between repetitions
+        "changed": (bool(changed) and median.certainty == "") or gaps is not None,
+        "impossible": impossible is not None,
+        **_machine_flags(facts, visits, numbers),
+    }
     return numbers | {
         "started_at": visits[0].started_at,
         "stop_reason": record.stop_reason,
         "reason": "; ".join(filter(None, reasons)) or None,
-        "warnings": [
-            *flags(visits, median),
-            *(["impossible"] if impossible else []),
-            *(["last_write"] if facts.rewrites else []),
-            *_machine_flags(facts, visits, numbers),
-        ],
+        "warnings": [name for name in FLAGS if raised.get(name)],
     }
+
+
+def _gaps_text(visit: Visit) -> str | None:
+    """How much of a soak passed outside of its repetitions, where that is more than GAPS_SHARE."""
+    unmeasured_s = visit.unmeasured_s or 0.0
+    if unmeasured_s <= GAPS_SHARE * (unmeasured_s + visit.spent_s):
+        return None
+    return f"{format_seconds(unmeasured_s)} passed between its repetitions"
 
 
 def median_columns(visits: Sequence[Visit], median: Interval) -> dict[str, Any]:
@@ -357,53 +366,32 @@ def _gb_per_s(operation_bytes: float, seconds: float | None) -> float | None:
 
 def _machine_flags(
     facts: RowFacts, visits: Sequence[Visit], numbers: Mapping[str, Any]
-) -> list[str]:
-    """Flags about the machine and not about the series of times; `numbers` are those of the row."""
+) -> dict[str, bool]:
+    """Flags about the machine and the clock; `numbers` are those of the row."""
     case = facts.planned.case
-    conditions = facts.conditions
-    median_s = numbers["median_s"]
-    skew_s = numbers["skew_s"]
     if case.has_model_clock:
-        return []
+        return {}
+    median_s = numbers["median_s"]
+    sample_s = median_s * numbers["operations_per_sample"]
     timer_s = (
         EVENT_S
         if case.timing_mode in EVENT_TIMED
-        else conditions.empty_sample_s.get(case.engine, 0.0)
+        else facts.conditions.empty_sample_s.get(case.engine, 0.0)
     )
-    sample_s = median_s * numbers["operations_per_sample"]
-    late = numbers["late_repetitions"] or 0
-    unmeasured_s = numbers["unmeasured_s"] or 0.0
-    is_started_together = case.sync == "barrier" and len(facts.planned.active) > 1
     call_is_long = (numbers["overhead_s"] or 0.0) > CALL_SHARE * median_s
     is_host_bound = call_is_long or any(visit.is_host_bound for visit in visits)
-    raised = {
-        "oversubscribed": facts.flags["oversubscribed"],
-        "timer_limited": timer_s > VISIBLE_SHARE * sample_s,
-        "python_bound": case.engine == "python" and is_host_bound,
-        "in_cache": facts.flags["in_cache"],
-        "shared_gpu": facts.flags["shared_gpu"],
-        "thinned": any(visit.is_thinned for visit in visits),
-        "rdma_unused": facts.flags["rdma_unused"],
+    late = numbers["late_repetitions"] or 0
+    unsure_s = max(numbers["skew_s"] or 0.0, numbers["clock_error_s"] or 0.0)
+    return facts.flags | {
+        "overhead": (
+            timer_s > VISIBLE_SHARE * sample_s or (case.engine == "python" and is_host_bound)
+        ),
         "throttled": any(visit.is_throttled for visit in visits),
-        "small_shm": facts.flags["small_shm"],
-        "one_buffer": facts.flags["one_buffer"],
-        "zero_payload": numbers["block_k"] > 1 and facts.has_reset,
-        "unsteady": not numbers["steady"],
-        "disturbed": is_disturbed(visits, conditions.disturbed),
-        "skewed": skew_s is not None and skew_s > VISIBLE_SHARE * sample_s,
-        "skew_unknown": skew_s is None and is_started_together,
-        "clock_limited": (numbers["clock_error_s"] or 0.0) > VISIBLE_SHARE * sample_s,
-        "gaps": unmeasured_s > GAPS_SHARE * (unmeasured_s + visits[-1].spent_s),
-        "late_starts": late > VISIBLE_SHARE * (late + numbers["repetitions"]),
+        "skewed": (
+            unsure_s > VISIBLE_SHARE * sample_s
+            or late > VISIBLE_SHARE * (late + numbers["repetitions"])
+        ),
     }
-    return [flag for flag, present in raised.items() if present]
-
-
-def is_disturbed(visits: Sequence[Visit], passes: Collection[int]) -> bool:
-    """Whether at least half of the visits were made in these passes. Only visits of the latest
-    start of the run count; its n-th visit is in its n-th pass."""
-    present = sum(visit.segment == visits[-1].segment for visit in visits)
-    return 0 < present <= 2 * sum(number <= present for number in passes)
 
 
 # ---------------------------------------------------------------- rates by the algorithm that ran

@@ -46,7 +46,7 @@ from .plan import duration_s, pass_order, plan
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
-from .reference_case import ReferenceCase, disturbed_passes
+from .reference_case import ReferenceCase
 from .row_samples import row_ids
 from .samples import Outcome, Refused
 from .time_limits import TotalBudget, case_deadline_s, spacing_s
@@ -256,7 +256,6 @@ class _Session:
             self._measure_reference(number)
             remaining = self._next_pass(remaining, begun_s) or self._next_round()
             number = number + 1
-        self._recorder.flag_disturbed(self._cases, self._conditions)
         status = self._finish() if setup.world.rank == 0 else 0
         return int(setup.control.decide(status, self._deadline_s, "end of run"))
 
@@ -355,8 +354,6 @@ class _Session:
         if control.decide(reason, self._deadline_s, "the reference case") is not None:
             return
         self._reference.measure(number, self._library.groups, control, self._progress)
-        disturbed = disturbed_passes(self._reference.passes)
-        self._conditions = replace(self._conditions, disturbed=disturbed)
         if self._setup.world.rank == 0:
             self._setup.run["reference"] = self._reference.record()
 

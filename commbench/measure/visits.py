@@ -21,7 +21,6 @@ from commbench.results.columns import INTERRUPTED
 from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.interval import Interval
 from commbench.stats.series import (
-    NOISY,
     Z95,
     Series,
     binomial_rank,
@@ -73,7 +72,6 @@ class Visit:
     lag1: float = 0.0
     drifting: bool = False
     times: Series = field(default_factory=lambda: np.zeros(0))
-    is_thinned: bool = False
     block_k: int = 1
     compute_amount: int | None = None  # see Planned
     stop_reason: str = INTERRUPTED
@@ -107,7 +105,6 @@ class Visit:
             lag1=lag1(times),
             drifting=drifting(times),
             times=times[:: max(1, -(-times.size // kept))],
-            is_thinned=times.size > kept,
         )
 
     def measured(
@@ -118,7 +115,6 @@ class Visit:
         return replace(
             self,
             repetitions=repetitions,
-            is_thinned=self.is_thinned or self.repetitions < repetitions,
             block_k=samples.block_k,
             compute_amount=row.planned.compute_amount,
             stop_reason=samples.stop_reason,
@@ -158,7 +154,6 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
         visits.append(
             replace(
                 visit,
-                is_thinned=visit.is_thinned or "thinned" in row["warnings"],
                 block_k=int(row["block_k"]),
                 compute_amount=row.get("compute_amount"),
                 started_at=row["started_at"],
@@ -169,7 +164,7 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
                 skew_s=row.get("skew_s"),
                 clock_error_s=row["clock_error_s"],
                 is_throttled="throttled" in row["warnings"],
-                is_host_bound="python_bound" in row["warnings"],
+                is_host_bound="overhead" in row["warnings"],
             )
         )
     retransmits = row.get("retransmits")
@@ -328,25 +323,25 @@ def spread(visits: Sequence[Visit]) -> float:
     return max(medians) / min(medians) if min(medians) > 0 else math.inf
 
 
-# ---------------------------------------------------------------- warnings
+# ---------------------------------------------------------------- changes
 
 
-def flags(visits: Sequence[Visit], interval: Interval) -> list[str]:
-    """Warnings about the median: any of noisy, drifting, multimodal, unstable.
-
-    noisy: its interval is wider than -+ 5 %; drifting: at least half of the visits drift;
-    multimodal: the times relative to the median of their visit have several modes.
-    """
+def changes(visits: Sequence[Visit]) -> list[str]:
+    """How the times changed while they were measured, a text for each way: levels of visits, a
+    drift in at least half of them, several modes of the times relative to the median of their
+    visit."""
     relative = [
         visit.times / visit.median_s if visit.median_s > 0 else visit.times for visit in visits
     ]
-    raised = {
-        "noisy": NOISY < interval.half_width < math.inf,
-        "drifting": 2 * sum(visit.drifting for visit in visits) >= len(visits),
-        "multimodal": multimodal(np.concatenate(relative)),
-        "unstable": len(levels(visits)) > 1,
+    drifts = sum(visit.drifting for visit in visits)
+    texts = {
+        levels_text(visits): len(levels(visits)) > 1,
+        f"both halves of the repetitions differ in {drifts} of {len(visits)} visits": (
+            2 * drifts >= len(visits)
+        ),
+        "the repetitions have several typical times": multimodal(np.concatenate(relative)),
     }
-    return [name for name, present in raised.items() if present]
+    return [text for text, present in texts.items() if present]
 
 
 def levels(visits: Sequence[Visit]) -> list[tuple[float, int]]:
@@ -371,11 +366,9 @@ def levels(visits: Sequence[Visit]) -> list[tuple[float, int]]:
     return [(median(visit.median_s for visit in group), len(group)) for group in groups]
 
 
-def levels_text(visits: Sequence[Visit]) -> str | None:
-    """Such as `2 levels of visits: 262 ns x4, 818 ns x2`; None if there is only one level."""
+def levels_text(visits: Sequence[Visit]) -> str:
+    """Such as `2 levels of visits: 262 ns x4, 818 ns x2`."""
     seen = levels(visits)
-    if len(seen) < 2:
-        return None
     return f"{len(seen)} levels of visits: " + ", ".join(
         f"{format_seconds(level)} x{count}" for level, count in seen
     )

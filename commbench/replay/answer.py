@@ -56,7 +56,7 @@ class Answer:
                 f"{max(calls.get(number, 0) for calls in part.step_calls):g}",
                 about_bytes(operation.largest_bytes),
                 "-" if job_s is None else f"{bound}{format_seconds(job_s)}",
-                "-" if here is None else str(here),
+                "-" if here is None else here.text(format_seconds),
                 "-" if job_s is None or here is None else format_factor(here.value / job_s),
             )
         return cells

@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from commbench.core.units import format_seconds
+from commbench.stats.interval import Interval
+
 from .analysis import LEAST_WAITING_NS, late_ranks
-from .replay_times import ReplayTimes, Seconds
+from .replay_times import ReplayTimes
 from .training_job import TrainingJob
 
 
@@ -16,7 +19,7 @@ class Waiting:
     """How long a rank of a traced job waited for others in a step; `last_rank`: which one came last
     most, in words."""
 
-    seconds: Seconds
+    seconds: Interval
     last_rank: str
 
 
@@ -30,7 +33,7 @@ def waiting_of(job: TrainingJob) -> Waiting | None:
     steps = max(job.steps, 1)
     waiting_s = sum(waits) / len(job.ranks) / steps / 1e9
     error_s = len(waits) * LEAST_WAITING_NS / len(job.ranks) / steps / 1e9
-    seconds = Seconds(waiting_s, waiting_s - error_s, waiting_s + error_s)
+    seconds = Interval(waiting_s, waiting_s - error_s, waiting_s + error_s)
     last_rank = f"rank {late[0].rank}" if late else "none of them"
     return Waiting(seconds, last_rank)
 
@@ -41,7 +44,7 @@ class Cause:
     negative one means."""
 
     name: str
-    loss: Seconds | None
+    loss: Interval | None
     meaning: str
     missing: str = ""
     gain: str = ""
@@ -53,11 +56,12 @@ class Cause:
     def __str__(self) -> str:
         if self.loss is None:
             return f"{self.name}: not known, {self.missing}"
+        loss = self.loss.ends_text(format_seconds)
         if self.is_named:
-            return f"{self.name}: {self.loss} a step: {self.meaning}"
+            return f"{self.name}: {loss} a step: {self.meaning}"
         if self.loss.high < 0 and self.gain:
-            return f"{self.name}: no loss, {self.loss} a step: {self.gain}"
-        return f"{self.name}: inconclusive, {self.loss} a step"
+            return f"{self.name}: no loss, {loss} a step: {self.gain}"
+        return f"{self.name}: inconclusive, {loss} a step"
 
 
 def causes(times: ReplayTimes, waiting: Waiting | None = None) -> list[Cause]:
@@ -101,7 +105,7 @@ def _late_causes(times: ReplayTimes) -> Iterable[Cause]:
         )
 
 
-def _interference(sequence: Mapping[str, Seconds]) -> Cause:
+def _interference(sequence: Mapping[str, Interval]) -> Cause:
     loss = None
     if {"matmul", "sleep"} <= set(sequence):
         loss = sequence["matmul"] - sequence["sleep"]
@@ -114,7 +118,7 @@ def _interference(sequence: Mapping[str, Seconds]) -> Cause:
     )
 
 
-def _contention(plain: Seconds | None, alone: Seconds | None) -> Cause:
+def _contention(plain: Interval | None, alone: Interval | None) -> Cause:
     return Cause(
         "contention",
         None if plain is None or alone is None else plain - alone,
@@ -136,8 +140,8 @@ def _link(times: ReplayTimes) -> Cause:
     )
 
 
-def _rest(plain: Seconds | None, job_s: float | None) -> Cause:
-    job = None if job_s is None else Seconds(job_s, job_s, job_s)
+def _rest(plain: Interval | None, job_s: float | None) -> Cause:
+    job = None if job_s is None else Interval(job_s, job_s, job_s)
     return Cause(
         "rest",
         None if plain is None or job is None else job - plain,

@@ -14,8 +14,7 @@ import numpy as np
 
 from commbench.analysis.fit import GOOD_FIT, Family, Times, pieces
 from commbench.core.units import about_bytes, format_bytes
-
-from .replay_times import Seconds
+from commbench.stats.interval import Interval
 
 FARTHEST = 10.0  # times the largest measured size
 
@@ -25,7 +24,7 @@ class PredictedTime:
     """`seconds` is None where the time is not known. `source`: the sizes that it is from;
     `warning`: why it is uncertain, or not known."""
 
-    seconds: Seconds | None = None
+    seconds: Interval | None = None
     source: str = ""
     warning: str = ""
 
@@ -34,8 +33,7 @@ def time_of(family: Family, size: int) -> PredictedTime:
     """The time of one operation of that many bytes."""
     sizes = family.sizes
     if size in sizes:
-        time = family.at(size)
-        return PredictedTime(Seconds(time.median_s, time.low_s, time.high_s), "measured")
+        return PredictedTime(family.at(size).median, "measured")
     if sizes.size < 2:
         return PredictedTime(warning=f"only {format_bytes(int(sizes[0]))} was measured")
     if not sizes[0] < size < sizes[-1]:
@@ -49,7 +47,7 @@ def time_of(family: Family, size: int) -> PredictedTime:
     place = int(np.searchsorted(sizes, size))
     below, above = (about_bytes(int(end)) for end in sizes[place - 1 : place + 1])
     return PredictedTime(
-        Seconds(on_log_line(family.median_s), low, high), f"from {below} and {above}"
+        Interval(on_log_line(family.median_s), low, high), f"from {below} and {above}"
     )
 
 
@@ -90,7 +88,7 @@ def _beyond(family: Family, size: int) -> PredictedTime:
     )
     far, name = (size / limit, "largest") if above else (limit / size, "smallest")
     return PredictedTime(
-        Seconds(value, max(value * low * (1 - miss), 0.0), value * high * (1 + miss)),
+        Interval(value, max(value * low * (1 - miss), 0.0), value * high * (1 + miss)),
         "extrapolated",
         f"extrapolated: {format_bytes(size)} is {far:.3g} x {'above' if above else 'below'} the"
         f" {name} measured size, {format_bytes(limit)}",

@@ -22,16 +22,18 @@ from commbench.analysis.fit import (
 from commbench.core.errors import CommbenchError
 from commbench.core.layout import Layout
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
-from commbench.core.units import format_bytes, format_ranges, natural_key
+from commbench.core.units import format_bytes, format_ranges, format_seconds, natural_key
 from commbench.core.variables import TABLE
-from commbench.results.columns import grouped, interval_meaning
+from commbench.results.columns import grouped
+from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import row_dicts
+from commbench.stats.interval import Interval
 
 from .answer import OPERATION_HEADS, Answer
 from .causes import Waiting, causes
 from .named_workload import NamedWorkload, WorkloadOn, listed_workloads
 from .predicted_times import PredictedTime, size_errors, time_of
-from .replay_times import ReplayTimes, Seconds
+from .replay_times import ReplayTimes
 from .scaling import scaled
 from .workload import SEND_RECV, WorkloadOperation
 
@@ -75,7 +77,7 @@ class Prediction:
     reasons: Sequence[str]
 
     @property
-    def seconds(self) -> Seconds | None:
+    def seconds(self) -> Interval | None:
         return None if self.reasons else self.answer.times.alone_sum
 
 
@@ -224,8 +226,9 @@ def prediction_text(cases: pd.DataFrame, found: Sequence[Prediction]) -> str:
 
 
 def _one_text(each: Prediction, title: str, terminal: Terminal) -> str:
-    if each.reasons:
+    if each.seconds is None:
         return paragraphs([f"{title}: withheld: {'; '.join(each.reasons)}", ""], terminal)
+    step = each.seconds.text(format_seconds)
     _, *sentences = each.answer.sentences()
     cells = [
         (*cells, each.times[number].source)
@@ -233,7 +236,7 @@ def _one_text(each: Prediction, title: str, terminal: Terminal) -> str:
     ]
     below = [*sentences, _error_text(each.errors), *(f"warning: {text}" for text in each.warnings)]
     return "\n".join([
-        paragraphs([f"{title}: operations one after another {each.seconds}"], terminal),
+        paragraphs([f"{title}: operations one after another {step}"], terminal),
         table_text(COLUMNS, cells, terminal),
         paragraphs([*below, ""], terminal),
     ])  # fmt: skip
@@ -254,12 +257,12 @@ def _notes(cases: pd.DataFrame, found: Sequence[Prediction]) -> Iterator[str]:
     names = {each.operation for one in found for each in one.answer.times.part.operations.values()}
     rows = cases[cases["benchmark"].isin(names)]
     usable = answerable(rows)
-    meaning = interval_meaning(row_dicts(usable))
+    meaning = interval_note(filter(None, map(interval_of, row_dicts(usable))))
     if meaning:
-        yield f"interval: {meaning}, of all medians at once, and both ways between two sizes"
+        yield f"{meaning}, of all medians at once, and both ways between two sizes"
     left = ignored(rows)
     left |= {"on one rank or simulated": len(rows) - len(usable)} if len(usable) < len(rows) else {}
     if left:
         yield f"left out: {', '.join(f'{count} {why}' for why, count in left.items())}"
-    if any(time.stated_s is None for family in families(usable) for time in family.times):
+    if any(time.median.of == "launches" for each in families(usable) for time in each.times):
         yield "runs were taken together: the median over them and the widest interval"

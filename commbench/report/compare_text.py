@@ -35,6 +35,7 @@ from commbench.results.columns import case_text
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.load import Paths, flat_paths, row_dicts
 from commbench.stats.difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_needed
+from commbench.stats.interval import Interval
 from commbench.stats.launches import launch_medians
 from commbench.stats.thresholds import SMALLEST_CHANGE
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 # of the columns that a narrow terminal may lack, and that are left out where they are empty
 COMPARISON_PRIORITIES = {
-    "95 % interval": 1,
+    "±": 1,
     "BASE median\nus": 2,
     "NEW median\nus": 2,
     "launches": 3,
@@ -119,7 +120,7 @@ def _row_cells(row: Row, enough: int) -> dict[str, str]:
         "BASE median\nus": microseconds_text(row["base_median_s"]),
         "NEW median\nus": microseconds_text(row["new_median_s"]),
         "NEW / BASE": _ratio_text(row["ratio"]),
-        "95 % interval": _ratio_interval(row),
+        "±": "-" if (ratio := _ratio(row)) is None else ratio.width_text(),
         "threshold": "-" if row["delta"] is None else f"{100 * row['delta']:.1f} %",
         "verdict": f"{row['verdict']} ?" if _is_doubted(row) else row["verdict"] or "-",
         "p (Holm)": "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}",
@@ -172,8 +173,8 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
     ]
     if frame["verdict"].notna().any():
         lines.append(
-            f"interval: 95 % over launches{' in pairs' if rules.paired else ''}, exact for any"
-            " distribution"
+            f"±: 95 % confidence interval over launches{' in pairs' if rules.paired else ''}, exact"
+            " for any distribution"
         )
     if any(map(_is_doubted, row_dicts(frame))):
         test = (
@@ -225,7 +226,7 @@ def _listed_cases(heading: str, names: Sequence[str]) -> list[str]:
 
 
 def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
-    """3 of 24 cases SLOWER, worst all_reduce 1x2 1 MiB: 1.12 x (1.09 .. 1.15); 21 SAME."""
+    """3 of 24 cases SLOWER, worst all_reduce 1x2 1 MiB: 1.12 x ±3%; 21 SAME."""
     both = frame[frame["sides"] == "both"]
     parts: list[tuple[int, str]] = []
     for word, extreme, pick in (("SLOWER", "worst", max), ("FASTER", "best", min)):
@@ -238,7 +239,9 @@ def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
                 if doubted
                 else ""
             )
-            ratio = f"{_ratio_text(row['ratio'])} ({_ratio_interval(row)})"
+            interval = _ratio(row)
+            ratio = _ratio_text(row["ratio"])
+            ratio += "" if interval is None else f" {interval.width_text()}"
             parts.append((len(rows), f"{word}{sure}, {extreme} {case_text(row)}: {ratio}"))
     undecided = both[both["verdict"] == "UNDECIDED"]
     few = both[both["verdict"].isna() & both["ratio"].notna()]
@@ -272,11 +275,13 @@ def _ratio_text(value: float | None) -> str:
     return "-" if value is None else f"{_factor_text(value)} x"
 
 
-def _ratio_interval(row: Row) -> str:
-    return (
-        "-"
-        if row["ratio_low"] is None
-        else f"{_factor_text(row['ratio_low'])} .. {_factor_text(row['ratio_high'])}"
+def _ratio(row: Row) -> Interval | None:
+    """Time of NEW / time of BASE; None with too few launches for an interval."""
+    if row["ratio_low"] is None:
+        return None
+    launches = min(row["base_launches"], row["new_launches"])
+    return Interval(
+        row["ratio"], row["ratio_low"], row["ratio_high"], 1 - ALPHA, launches, "launches"
     )
 
 

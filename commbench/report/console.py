@@ -6,31 +6,26 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from commbench.analysis.disturbances import causes
 from commbench.analysis.group_gains import gain_text
 from commbench.analysis.overlaps import overlap_text
 from commbench.analysis.slow_pairs import Matrix, findings_in, matrices
 from commbench.core.layout import Layout
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
-from commbench.core.units import format_number, plural, short_pairs
+from commbench.core.units import format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
-from commbench.results.columns import (
-    INTERRUPTED,
-    case_text,
-    level_mark,
-    level_of,
-    row_order,
-    table_level,
-)
-from commbench.results.flags import DOUBT_MARK, binding_text, doubts_of, is_bound
+from commbench.results.columns import INTERRUPTED, case_text, row_order
+from commbench.results.flags import binding_text, shared_flags, warnings_of
+from commbench.results.intervals import interval_note
 from commbench.results.parquet import recorded_rows
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.runtime.launch import SIDE_BY_SIDE
@@ -39,12 +34,22 @@ from commbench.stats.thresholds import SLOW_FACTOR, SLOW_SPREADS
 
 from .footnotes import (
     RowsBySeries,
-    doubt_texts,
-    is_unfinished,
+    flag_named,
     legend,
     number_texts,
     reason_texts,
     unfinished_texts,
+)
+from .quantities import (
+    ALGBW,
+    BUSBW,
+    MEDIAN,
+    NO_NUMBER,
+    has_bandwidth,
+    is_collective,
+    is_measured,
+    value_cell,
+    width_cell,
 )
 from .table import TimeLine, is_matrix, matrix_text
 
@@ -67,64 +72,15 @@ WIDEST_MATRIX = 200  # characters, in a file
 MOST_ROWS_AFTER_SIGNAL = 1000  # of a table that keeps nobody waiting
 
 
-def _text_in_us(row: Row, name: str) -> str:
-    return format_number(None if row[name] is None else 1e6 * row[name])
-
-
-def _interval_text(row: Row) -> str:
-    if row["ci_low_s"] is None:
-        return "-"
-    return f"{_text_in_us(row, 'ci_low_s')} .. {_text_in_us(row, 'ci_high_s')}"
-
-
 def _share_text(row: Row) -> str:
     share = row["efficiency"]
     is_large = share is not None and 100 * share >= LEAST_PERCENT
-    return format_number(100 * share) if is_large else "-"
+    return format_number(100 * share) if is_large else NO_NUMBER
 
 
 def _message_rate_text(row: Row) -> str:
     in_flight = row["messages_per_call"]
-    return format_number(row["message_rate_per_s"]) if in_flight and in_flight > 1 else "-"
-
-
-def _mark(row: Row) -> str:
-    is_doubtful = doubts_of(row) or is_unfinished(row)
-    return DOUBT_MARK if case_status(row) == "ok" and is_doubtful else ""
-
-
-ConsoleCell = tuple[TableColumn, Callable[[Row], str]]
-# a narrow terminal drops the highest priorities first
-CONSOLE_CELLS: dict[str, ConsoleCell] = {
-    "message": (
-        TableColumn("message\nB", right=True),
-        lambda row: str(row["message_bytes"] or "-"),
-    ),
-    "median": (
-        TableColumn("median\nus", right=True, style="bold"),
-        lambda row: _text_in_us(row, "median_s") if case_status(row) == "ok" else case_status(row),
-    ),
-    "mark": (TableColumn("", style="yellow"), _mark),
-    "interval": (TableColumn("interval\nus", right=True, priority=1), _interval_text),
-    "p99": (
-        TableColumn("p99\nus", right=True, priority=5),
-        lambda row: _text_in_us(row, "p99_s"),
-    ),
-    "algbw": (
-        TableColumn("algbw\nGB/s", right=True, priority=4),
-        lambda row: format_number(row["algbw_gb_per_s"]),
-    ),
-    "busbw": (
-        TableColumn("busbw\nGB/s", right=True, priority=2),
-        lambda row: format_number(row["busbw_gb_per_s"]),
-    ),
-    "limit": (TableColumn("of limit\n%", right=True, priority=3), _share_text),
-    "messages": (TableColumn("messages\n1/s", right=True, priority=7), _message_rate_text),
-    "n": (
-        TableColumn("n", right=True, priority=6),
-        lambda row: "-" if row["repetitions"] is None else str(row["repetitions"]),
-    ),
-}
+    return format_number(row["message_rate_per_s"]) if in_flight and in_flight > 1 else NO_NUMBER
 
 
 @dataclass
@@ -199,8 +155,9 @@ def run_text(
     foot: bool = True,
     flags: bool = False,
 ) -> str:
-    """Title, tables, matrices of many pairs; below them, with `foot`, what the numbers are, which
-    are in doubt (with `flags`, why) and what has none; slow or asymmetric pairs."""
+    """Title, what made the numbers uncertain, tables, matrices of many pairs; below them, with
+    `foot`, what the numbers are, why a case has none, and with `flags` what each flag means; slow
+    or asymmetric pairs."""
     values = {
         name: _shown_values(rows, name) for name in dict.fromkeys((*SHOWN_VARIABLES, *CONSTANT))
     }
@@ -217,17 +174,15 @@ def run_text(
     listed = sorted((row for row in rows if id(row) not in in_matrix), key=row_order)
     series = _rows_by_series(rows, listed, varying)
     parts = [terminal.styled(title, "bold")]
-    parts += _tables(rows, listed, shown_matrices, varying, terminal) if tables else []
+    parts += [text] if (text := paragraphs(_causes(run, rows) if tables else [], terminal)) else []
+    parts += _tables(listed, shown_matrices, varying, terminal) if tables else []
     if foot:
-        # without tables there is no number to doubt here: they stand below those of all jobs
-        doubts = doubt_texts(rows, [str(run["folder"])]) if tables and not flags else []
         texts = [
             *reason_texts(series, terminal),
             *unfinished_texts(run, series, len(rows)),
             *_numberings(run, rows),
-            *(number_texts(rows, "interval" in "".join(parts)) if tables else []),
-            *doubts,
-            *(legend(rows, series, is_bound(run)) if flags else []),
+            *(number_texts(rows) if tables else []),
+            *(legend(rows, series) if flags else []),
         ]
         parts += [paragraphs(texts, terminal)] if texts else []
     derived = (overlap_text(rows, terminal), gain_text(rows, terminal))
@@ -240,7 +195,6 @@ def run_text(
 
 
 def _tables(
-    rows: Sequence[Row],
     listed: Sequence[Row],
     shown_matrices: Sequence[Matrix],
     varying: Sequence[str],
@@ -256,7 +210,7 @@ def _tables(
             parts.append(terminal.paragraph(f"timing_mode {mode}: {CLOCKS.get(mode, '')}"))
         alike = [row for row in listed if mode in (None, row["timing_mode"])]
         if alike or not shown_matrices:
-            parts.append(_rows_table(rows, alike, varying, terminal))
+            parts.append(_rows_table(alike, varying, terminal))
             parts += [""] if shown_matrices or mode is not None else []
     named = [name for name in CONSTANT if name in varying]
     for matrix in shown_matrices:
@@ -265,43 +219,73 @@ def _tables(
     return parts
 
 
-def _rows_table(
-    rows: Sequence[Row], listed: Sequence[Row], varying: Sequence[str], terminal: Terminal
-) -> str:
-    """The listed rows, without columns that all rows share or that say nothing."""
+def _rows_table(rows: Sequence[Row], varying: Sequence[str], terminal: Terminal) -> str:
+    """The rows, without columns that all of them share or that say nothing."""
     names = [name for name in SHOWN_VARIABLES if name == "benchmark" or name in varying]
-    texts = {name: [text(row) for row in listed] for name, (_, text) in CONSOLE_CELLS.items()}
-    level = table_level(level_of(row) for row in rows if row["ci_low_s"] is not None)
-    texts["interval"] = [
-        text if row["ci_low_s"] is None else f"{text}{level_mark(level_of(row), level)}"
-        for row, text in zip(listed, texts["interval"], strict=True)
+    columns = [
+        *(
+            (TableColumn(name, right=is_number(name)), [_variable_text(row, name) for row in rows])
+            for name in names
+        ),
+        *_number_columns(rows),
     ]
-    silent = _silent_columns(listed, texts)
-    shown = [name for name in CONSOLE_CELLS if name not in silent]
-    columns = [TableColumn(name, right=is_number(name)) for name in names]
-    for name in shown:
-        column, _ = CONSOLE_CELLS[name]
-        # the only rate of the table has the place of the bus bandwidth
-        only_rate = name == "algbw" and "busbw" in silent
-        priority = CONSOLE_CELLS["busbw"][0].priority if only_rate else column.priority
-        columns.append(replace(column, priority=priority))
-    cells = [
-        (*(_variable_text(row, name) for name in names), *(texts[name][index] for name in shown))
-        for index, row in enumerate(listed)
+    shown = [
+        (column, texts)
+        for column, texts in columns
+        if column.priority == 0 or {*texts} - {"", NO_NUMBER}
     ]
-    styles = {number: "red" for number, row in enumerate(listed) if case_status(row) != "ok"}
-    return table_text(columns, cells, terminal, styles)
+    cells = list(zip(*(texts for _, texts in shown), strict=True))
+    styles = {number: "red" for number, row in enumerate(rows) if case_status(row) != "ok"}
+    return table_text([column for column, _ in shown], cells, terminal, styles)
 
 
-def _silent_columns(listed: Sequence[Row], texts: Mapping[str, Sequence[str]]) -> set[str]:
-    """The CONSOLE_CELLS that say nothing: no value, a bus bandwidth that is the bandwidth, one
-    number of repetitions."""
-    silent = {name for name, column in texts.items() if not {*column} - {"", "-"}}
-    if all(row["busbw_gb_per_s"] in (None, row["algbw_gb_per_s"]) for row in listed):
-        silent.add("busbw")
-    if len(listed) > 1 and len({*texts["n"]}) == 1:
-        silent.add("n")
-    return silent
+def _number_columns(rows: Sequence[Row]) -> list[tuple[TableColumn, list[str]]]:
+    """What was measured. A narrow terminal drops the highest priorities first."""
+    time_unit = MEDIAN.unit(rows)
+    algbw_unit = ALGBW.unit(filter(has_bandwidth, rows))
+    busbw_unit = BUSBW.unit(rows)
+    collectives = [row for row in rows if is_collective(row)]
+    shared = shared_flags(filter(is_measured, rows))
+    repetitions = [
+        NO_NUMBER if row["repetitions"] is None else str(row["repetitions"]) for row in rows
+    ]
+    return [
+        (
+            TableColumn("message", right=True),
+            [format_bytes(row["message_bytes"]) if row["message_bytes"] else "-" for row in rows],
+        ),
+        (
+            TableColumn(f"time\n{time_unit.name}", right=True, style="bold"),
+            [value_cell(row, MEDIAN, time_unit) for row in rows],
+        ),
+        (TableColumn("±"), [width_cell(row) for row in rows]),
+        (
+            TableColumn(f"busbw\n{busbw_unit.name}", right=True, priority=1),
+            [value_cell(row, BUSBW, busbw_unit) if is_collective(row) else "-" for row in rows],
+        ),
+        (
+            TableColumn(
+                f"bandwidth\n{algbw_unit.name}",
+                right=True,
+                priority=5 if len(collectives) == len(rows) else 1,
+            ),
+            [value_cell(row, ALGBW, algbw_unit) if has_bandwidth(row) else "-" for row in rows],
+        ),
+        (
+            TableColumn("flags", priority=2),
+            [" ".join(sorted(warnings_of(row) - shared)) for row in rows],
+        ),
+        (TableColumn("of limit\n%", right=True, priority=3), list(map(_share_text, rows))),
+        (
+            TableColumn(f"p99\n{time_unit.name}", right=True, priority=4),
+            [time_unit.text(row["p99_s"]) for row in rows],
+        ),
+        (
+            TableColumn("n", right=True, priority=6),
+            repetitions if len({*repetitions}) > 1 or len(rows) == 1 else [],
+        ),
+        (TableColumn("messages\n1/s", right=True, priority=7), [*map(_message_rate_text, rows)]),
+    ]
 
 
 def _finding_lines(
@@ -328,6 +312,15 @@ def _finding_lines(
 
 
 # ---------------------------------------------------------------- title and meaning
+
+
+def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    """Above the table: what stands behind ±, what made the numbers uncertain, the flags of all."""
+    measured = [row for row in rows if is_measured(row)]
+    shared = sorted(shared_flags(measured) - {"oversubscribed"})
+    flags = [f"all cases: {flag_named(name).meaning} ({name})" for name in shared]
+    note = interval_note(filter(None, map(MEDIAN.of, measured)))
+    return [*filter(None, (note, "; ".join(causes([run], measured)))), *flags]
 
 
 def _run_title(

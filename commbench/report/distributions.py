@@ -47,6 +47,11 @@ class RawData:
     ramps: dict[str, tuple[float, ...]]
     notes: tuple[str, ...]
 
+    @classmethod
+    def none(cls) -> RawData:
+        """For a terminal, which has no figures."""
+        return cls({}, [], {}, ())
+
 
 def read_raw_data(results: Results) -> RawData:
     """Raw tables of the newest runs that cover the cases; every limit that was met is in the

@@ -1,25 +1,16 @@
-"""Below a table: what its numbers are, which of them are in doubt, why cases have none, and what
-each flag means."""
+"""Below a table: what its numbers are, why cases have none, and what each flag means."""
 
 from __future__ import annotations
 
-import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import Terminal
+from commbench.core.texts import limit_text
 from commbench.core.units import format_bytes, plural
-from commbench.results.columns import UNFINISHED, interval_meaning
-from commbench.results.flags import (
-    BOUND,
-    DOUBT_MARK,
-    FLAGS,
-    UNKNOWN_FLAG,
-    advice_of,
-    doubts_of,
-)
+from commbench.results.columns import UNFINISHED
+from commbench.results.flags import FLAGS, UNKNOWN_FLAG, Flag
 from commbench.results.run_folder import resume_command
 
 from .table import OWN_BUFFERS, has_own_buffers
@@ -27,7 +18,6 @@ from .table import OWN_BUFFERS, has_own_buffers
 NOT_FINISHED = "not finished"  # cases of an interrupted run
 MOST_OPERATIONS = 3  # named per meaning of the median
 MOST_SERIES = 6  # that a line names
-MOST_DOUBTS = 4  # flags that the line of doubts names
 LONGEST_REASON = 400  # characters on a terminal: a reason can be a stack of 50 lines
 DIVIDED = (
     "message: in total; gather, scatter, all_gather, all_to_all and reduce_scatter divide it among"
@@ -37,8 +27,8 @@ DIVIDED = (
 RowsBySeries = Mapping[str, Sequence[Row]]  # rows by the text of the variables in which they differ
 
 
-def number_texts(rows: Sequence[Row], has_intervals: bool) -> list[str]:
-    """What the numbers are, in one line. Where median has several meanings, the operations of each:
+def number_texts(rows: Sequence[Row]) -> list[str]:
+    """What the numbers are, in one line. Where time has several meanings, the operations of each:
     `collective (all_reduce)`."""
     operations: dict[str, set[str]] = {}
     for row in rows:
@@ -52,38 +42,15 @@ def number_texts(rows: Sequence[Row], has_intervals: bool) -> list[str]:
                 f" and {len(names) - MOST_OPERATIONS} more" if len(names) > MOST_OPERATIONS else ""
             )
             kinds.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
-    texts = [f"median: {', '.join(kinds)}"] if kinds else []
-    meaning = interval_meaning(rows) if has_intervals else ""
-    texts += [f"interval: {meaning}"] if meaning else []
-    return ["; ".join(texts)] if texts else []
+    texts = [f"time: median of {', '.join(kinds)}"] if kinds else []
+    limits = limit_text(rows)
+    return ["; ".join([*texts, *([f"of {limits}"] if limits else [])])] if texts or limits else []
 
 
-def doubt_texts(rows: Iterable[Row], folders: Sequence[str]) -> list[str]:
-    """`! 18 of 21 doubtful: noisy 18, skewed 5: commbench show RUN --flags says what helps`, where
-    a number is. `folders` are those of the runs."""
-    measured = [doubts_of(row) for row in rows if case_status(row) == "ok"]
-    doubted = [flags for flags in measured if flags]
-    if not doubted:
-        return []
-    counts = sorted(
-        Counter(name for flags in doubted for name in flags).items(),
-        key=lambda item: (-item[1], item[0]),
-    )
-    named = [f"{name} {count}" for name, count in counts[:MOST_DOUBTS]]
-    rest = len(counts) - MOST_DOUBTS
-    named += [f"and {plural(rest, 'more flag', 'more flags')}"] if rest > 0 else []
-    command = f"commbench show {shlex.join(folders)} --flags"
-    counted = f"{len(doubted)} of {len(measured)} doubtful"
-    return [f"{DOUBT_MARK} {counted}: {', '.join(named)}: {command} says what helps"]
-
-
-def legend(rows: Sequence[Row], series: RowsBySeries, is_bound: bool) -> list[str]:
-    """Each flag with its sizes, meaning and advice, doubts first; then what sizes and buffers
-    are. `is_bound`: whether each rank has cores of its own."""
+def legend(rows: Sequence[Row], series: RowsBySeries) -> list[str]:
+    """Each flag with its sizes, meaning and advice; then what sizes and buffers are."""
     names = {flag for row in rows for flag in flags_of(row)}
-    ordered = sorted(names, key=lambda name: (not flag_named(name).is_doubt, name))
-    variables = [{**row, **dict([BOUND])} for row in rows] if is_bound else rows
-    texts = [f"{name}: {_flag_text(name, series, variables)}" for name in ordered]
+    texts = [f"{name}: {_flag_text(name, series)}" for name in sorted(names)]
     texts = texts or ["no case has a flag"]
     divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
     texts += [DIVIDED] if divided else []
@@ -96,16 +63,14 @@ def flags_of(row: Row) -> list[str]:
     return list(row["warnings"] or ()) if case_status(row) == "ok" else []
 
 
-def flag_named(name: str) -> Any:
+def flag_named(name: str) -> Flag:
     return FLAGS.get(name, UNKNOWN_FLAG)
 
 
-def _flag_text(name: str, series: RowsBySeries, rows: Sequence[Row]) -> str:
-    """`4 MiB, 8 MiB: meaning; advice`. `rows`: those of the series, with the binding in effect."""
+def _flag_text(name: str, series: RowsBySeries) -> str:
+    """`4 MiB, 8 MiB: meaning; advice`."""
     flag = flag_named(name)
-    kind = "doubt" if flag.is_doubt else "note"
-    advice = advice_of(name, [row for row in rows if name in flags_of(row)])
-    return f"{kind}, {_flag_sizes(name, series)}: {flag.meaning}; {advice}"
+    return f"{_flag_sizes(name, series)}: {flag.meaning}; {flag.advice}"
 
 
 def _flag_sizes(flag: str, series: RowsBySeries) -> str:

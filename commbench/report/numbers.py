@@ -1,139 +1,23 @@
-"""The numbers of the page: a line for each benchmark, and tables by size in which all numbers have
-one unit."""
+"""The numbers of the page: a line for each benchmark, and tables by size."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from commbench.analysis.combined import CombinedCases
 from commbench.analysis.fit import by_window
 from commbench.core.states import Row
-from commbench.core.texts import interval_text, limit_text, microseconds_text, size_text
-from commbench.core.units import format_number, natural_key, plural
-from commbench.results.columns import interval_ends, level_mark, level_of
-from commbench.results.flags import DOUBT_MARK, doubts_of
+from commbench.core.texts import limit_text, size_text
+from commbench.core.units import natural_key
+
+from .quantities import MEDIAN, NO_NUMBER, Quantity, Unit, quoted, text_with_unit
+from .section import Section, Table
 
 MOST_SIZES = 20
 MOST_COLUMNS = 6
 MOST_OPEN = 3  # benchmarks whose tables are not folded
 MOST_NAMES = 6  # in a line, of each size
-
-NumberColumn = Literal["median_s", "algbw_gb_per_s", "busbw_gb_per_s", "efficiency"]
-RATE_NAMES: Mapping[NumberColumn, str] = {"algbw_gb_per_s": "algbw", "busbw_gb_per_s": "busbw"}
-NUMBER_UNITS: Mapping[NumberColumn, str] = {
-    "median_s": "us",
-    "algbw_gb_per_s": "GB/s",
-    "busbw_gb_per_s": "GB/s",
-}
-
-
-class QuotedNumber(NamedTuple):
-    """A number in the unit of its table, its interval, the level of that where it is below the one
-    that the page names, and the flags that cast doubt on it."""
-
-    text: str
-    interval: str
-    lower_level: str
-    doubts: str
-
-    @property
-    def shown(self) -> str:
-        """The number; where it is in doubt with a mark and its interval."""
-        return f"{self.text} {DOUBT_MARK} ({self.tip})" if self.doubts else self.text
-
-    @property
-    def tip(self) -> str:
-        """`1903 .. 2364 at 75 %`."""
-        return f"{self.interval} at {self.lower_level}" if self.lower_level else self.interval
-
-
-class NamedNumber(NamedTuple):
-    """The number of a backend, layout, ...; `text` has its unit."""
-
-    name: str
-    text: str
-    doubts: str
-
-
-class SizeNumbers(NamedTuple):
-    """The numbers of one size, the best first; `more`: how many are not shown."""
-
-    size: str
-    numbers: Sequence[NamedNumber]
-    more: int
-
-
-class BenchmarkLine(NamedTuple):
-    """p2p_latency, and its numbers at the smallest and at the largest size."""
-
-    benchmark: str
-    sizes: Sequence[SizeNumbers]
-
-
-class NumberTable(NamedTuple):
-    """Numbers of one unit: sizes down, lines across; a cell has a number for each window."""
-
-    unit: str
-    heads: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Sequence[QuotedNumber]]]]
-
-
-@dataclass(frozen=True)
-class BenchmarkNumbers:
-    """The tables of a benchmark. `shared`: the one name, or empty; `folded`: why they are not open,
-    else empty; `limit`: what it is, or empty."""
-
-    benchmark: str
-    shared: str
-    tables: Sequence[NumberTable]
-    limit: str
-    folded: str
-
-
-def value_and_interval(row: Row, column: NumberColumn) -> tuple[float, float, float]:
-    """A value with its interval; that of a rate follows from that of the time."""
-    value = row[column]
-    if value is None:
-        return math.nan, math.nan, math.nan
-    return float(value), *(interval_ends(row, column) or (math.nan, math.nan))
-
-
-def rate_column(rows: Sequence[Row]) -> NumberColumn:
-    """The rate that a benchmark is quoted by: of a collective the bus bandwidth."""
-    is_collective = not any(row["pair"] for row in rows)
-    if is_collective and any(row["busbw_gb_per_s"] for row in rows):
-        return "busbw_gb_per_s"
-    return "algbw_gb_per_s"
-
-
-def _quoted_columns(benchmark: str, rows: Sequence[Row]) -> tuple[NumberColumn, ...]:
-    """What people quote: of a bandwidth the rate, of a latency the time, of a collective both."""
-    rate = rate_column(rows)
-    if "bandwidth" in benchmark or "copy" in benchmark:
-        return (rate,)
-    has_rate = rate == "busbw_gb_per_s"
-    return ("median_s", rate) if has_rate else ("median_s",)
-
-
-def _quoted_number(row: Row, column: NumberColumn, level: float) -> QuotedNumber:
-    """The number of a row, `level`: that of the intervals of its table."""
-    text = microseconds_text if column == "median_s" else format_number
-    value, low, high = value_and_interval(row, column)
-    interval = interval_text(low, high, text)
-    lower_level = level_mark(level_of(row), level) if math.isfinite(low) else ""
-    return QuotedNumber(
-        "-" if math.isnan(value) else text(value),
-        interval,
-        lower_level.strip(" ()"),
-        _doubts_text(row),
-    )
-
-
-def _doubts_text(row: Row) -> str:
-    return ", ".join(sorted(doubts_of(row)))
 
 
 class NamedLines(NamedTuple):
@@ -142,6 +26,10 @@ class NamedLines(NamedTuple):
     benchmark: str
     rows: Mapping[str, Sequence[Row]]
     short: Mapping[str, str]
+
+    @property
+    def every(self) -> list[Row]:
+        return [row for rows in self.rows.values() for row in rows]
 
 
 def lines_by_window(combined: CombinedCases) -> Iterator[NamedLines]:
@@ -163,99 +51,72 @@ def lines_by_window(combined: CombinedCases) -> Iterator[NamedLines]:
 
 
 def _by_size(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: int(row["message_bytes"] or 0))
+    return sorted(rows, key=_bytes)
 
 
-# ---------------------------------------------------------------- a line for each benchmark
+def _bytes(row: Row) -> int:
+    return int(row["message_bytes"] or 0)
 
 
-def benchmark_lines(combined: CombinedCases) -> list[BenchmarkLine]:
-    """`p2p_latency 8 B: mpi 0.21 us, gloo 103 us; 4 MiB: ...` of each benchmark."""
-    lines = []
-    for benchmark, rows_of_line, short in lines_by_window(combined):
-        named = [(short[name], row) for name, rows in rows_of_line.items() for row in rows]
-        every = [row for _, row in named]
-        columns = _quoted_columns(benchmark, every)
-        sizes = [row["message_bytes"] or 0 for row in every]
+def benchmark_lines(combined: CombinedCases) -> Iterator[str]:
+    """`p2p_latency 8 B: mpi 0.21 us ±2%, gloo ~103 us ±12%; 4 MiB: ...` of each benchmark."""
+    for lines in lines_by_window(combined):
+        every = lines.every
+        shown = quoted(every)
+        sizes = list(map(_bytes, every))
         # of a collective the time of the smallest and the rate of the largest message
-        ends = dict.fromkeys([(min(sizes), columns[0]), (max(sizes), columns[-1])])
-        shown = [
-            _of_size(size, column, named, combined.level)
-            for size, column in ends
-            if size or column == "median_s"
+        ends = dict.fromkeys([(min(sizes), shown[0]), (max(sizes), shown[-1])])
+        texts = [
+            _of_size(lines, size, quantity) for size, quantity in ends if size or quantity is MEDIAN
         ]
-        lines.append(BenchmarkLine(benchmark, shown))
-    return lines
+        yield f"{lines.benchmark} {'; '.join(texts)}"
 
 
-def _of_size(
-    size: int, column: NumberColumn, named: Sequence[tuple[str, Row]], level: float
-) -> SizeNumbers:
-    of_size = [
-        (name, row)
-        for name, row in named
-        if (row["message_bytes"] or 0) == size and row[column] is not None
+def _of_size(lines: NamedLines, size: int, quantity: Quantity) -> str:
+    """The numbers of one size, the best first."""
+    named = [
+        (lines.short[name], row)
+        for name, rows in lines.rows.items()
+        for row in rows
+        if _bytes(row) == size and row[quantity.column] is not None
     ]
-    of_size.sort(key=lambda pair: float(pair[1][column]), reverse=column != "median_s")
-    numbers = [
-        NamedNumber(name, _with_unit(_quoted_number(row, column, level), column), _doubts_text(row))
-        for name, row in of_size[:MOST_NAMES]
-    ]
-    return SizeNumbers(size_text(size) if size else "", numbers, max(0, len(of_size) - MOST_NAMES))
+    named.sort(key=lambda pair: float(pair[1][quantity.column]), reverse=quantity is not MEDIAN)
+    texts = [f"{name} {text_with_unit(row, quantity)}" for name, row in named[:MOST_NAMES]]
+    more = [f"and {len(named) - MOST_NAMES} more"] if len(named) > MOST_NAMES else []
+    return f"{f'{size_text(size)}: ' if size else ''}{', '.join([*texts, *more])}"
 
 
-def _with_unit(number: QuotedNumber, column: NumberColumn) -> str:
-    """`103 us`, in doubt `103 us ! (98.1 .. 120)`; a bus bandwidth is called one."""
-    kind = " busbw" if column == "busbw_gb_per_s" else ""
-    text = f"{number.text} {NUMBER_UNITS[column]}{kind}"
-    return number._replace(text=text).shown
-
-
-# ---------------------------------------------------------------- tables by size
-
-
-def number_tables(combined: CombinedCases) -> Iterator[BenchmarkNumbers]:
-    """The tables of each benchmark; those that are large, or beyond MOST_OPEN, are folded."""
-    for position, (benchmark, lines, short) in enumerate(lines_by_window(combined)):
-        names = sorted(lines, key=lambda name: natural_key(short[name]))
-        sizes = sorted({row["message_bytes"] or 0 for rows in lines.values() for row in rows})
-        every = [row for rows in lines.values() for row in rows]
-        is_single = len(names) == 1
+def number_sections(combined: CombinedCases) -> Iterator[Section]:
+    """The tables of each benchmark, sizes down and lines across; those that are large, or beyond
+    MOST_OPEN, are folded."""
+    for position, lines in enumerate(lines_by_window(combined)):
+        names = sorted(lines.rows, key=lambda name: natural_key(lines.short[name]))
+        sizes = sorted(set(map(_bytes, lines.every)))
+        heads = [lines.short[name] for name in names]
         tables = []
-        for column in _quoted_columns(benchmark, every):
-            kind = RATE_NAMES.get(column, "median")
-            heads = [kind] if is_single else [short[name] for name in names]
+        for quantity in quoted(lines.every):
+            unit = quantity.unit(lines.every)
             rows = [
                 (
                     size_text(size) if size else "no message",
-                    [_cell(lines[name], size, column, combined.level) for name in names],
+                    *(_cell(lines.rows[name], size, quantity, unit) for name in names),
                 )
                 for size in sizes
             ]
-            tables.append(NumberTable(f"{kind} in {NUMBER_UNITS[column]}", heads, rows))
+            tables.append(Table(["size", *heads], rows, f"{quantity.name} in {unit.name}"))
         is_small = len(sizes) <= MOST_SIZES and len(names) <= MOST_COLUMNS
-        extent = f"{plural(len(sizes), 'size', 'sizes')}, {plural(len(names), 'column', 'columns')}"
-        yield BenchmarkNumbers(
-            benchmark,
-            names[0] if is_single else "",
-            tables,
-            limit_text(every),
-            "" if is_small and position < MOST_OPEN else extent,
+        limit = limit_text(lines.every)
+        yield Section(
+            f"{lines.benchmark} in numbers",
+            tables=tables,
+            notes=[f"{limit[:1].upper()}{limit[1:]}."] if limit else (),
+            is_folded=not is_small or position >= MOST_OPEN,
+            is_on_terminal=False,
         )
 
 
-def _cell(rows: Sequence[Row], size: int, column: NumberColumn, level: float) -> list[QuotedNumber]:
-    return [
-        _quoted_number(row, column, level) for row in rows if (row["message_bytes"] or 0) == size
-    ]
-
-
-# heading -> cell, of the table of all cases
-CASE_NUMBERS: Mapping[str, Callable[[Row, float], str]] = {
-    "median us": lambda row, level: _quoted_number(row, "median_s", level).text,
-    "interval us": lambda row, level: _quoted_number(row, "median_s", level).tip,
-    "algbw GB/s": lambda row, level: format_number(row["algbw_gb_per_s"]),
-    "busbw GB/s": lambda row, level: format_number(row["busbw_gb_per_s"]),
-    "limit GB/s": lambda row, level: format_number(row["limit_gb_per_s"]),
-    "in doubt": lambda row, level: _doubts_text(row),
-}
+def _cell(rows: Sequence[Row], size: int, quantity: Quantity, unit: Unit) -> str:
+    """`~165 ±20%`; of several windows each."""
+    intervals = [quantity.of(row) for row in rows if _bytes(row) == size]
+    texts = [interval.text(unit.text) for interval in intervals if interval is not None]
+    return " / ".join(texts) or NO_NUMBER

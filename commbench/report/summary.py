@@ -1,51 +1,37 @@
-"""The answers of a report in plain sentences, and the report on a terminal."""
+"""The answers of a report in plain sentences, and what they are derived from."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.analysis.best import BEST_CELLS, best_rows, best_text
-from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
+from commbench.analysis.best import best_text
+from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
-from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
+from commbench.analysis.disturbances import causes
+from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
-from commbench.analysis.headline import trust, unfinished_sentences
+from commbench.analysis.headline import certainty_text, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
-from commbench.analysis.overlaps import (
-    OVERLAP_HEADS,
-    OVERLAP_MEANING,
-    overlap_cells,
-    overlap_results,
-)
+from commbench.analysis.overlaps import overlap_cells, overlap_results
 from commbench.analysis.reference import NORMAL, Judged, is_own, judge, references
 from commbench.analysis.slow_pairs import UNUSABLE, Finding, findings
 from commbench.core.errors import ConfigError
 from commbench.core.states import case_status
-from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
-from commbench.core.texts import interval_text, size_text
+from commbench.core.texts import size_text
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
-from commbench.results.columns import grouped, interval_meaning
-from commbench.results.flags import (
-    BOUND,
-    DOUBT_MARK,
-    FLAGS,
-    UNKNOWN_FLAG,
-    advice_of,
-    doubts_of,
-    is_bound,
-    warnings_of,
-)
+from commbench.results.columns import grouped
+from commbench.results.flags import FLAGS, UNKNOWN_FLAG, is_bound, warnings_of
+from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
-from .compare_text import AbResult, comparison_table, read_ab_results
+from .compare_text import AbResult, read_ab_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,23 +55,8 @@ MOST_SENTENCES = 6
 MOST_PAIR_ROWS = 40_000
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", *(name for name in NAMES if name not in ("pair", "elements", *MAPS))]
-REPORT_PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
-    "interval\nus": 1,
-    "takes": 2,
-    "second": 3,
-    "based on": 4,
-    "timing": 1,
-    "labels": 2,
-    "runs": 3,
-    "CUDA IPC": 4,
-    "what to do": 1,
-    "which": 1,
-    "misses up to": 1,
-    "n 1/2": 2,
-}
 FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
 LOST_HEADS = ("status", "cases", "reason", "which")
-LONGEST_CELL = 24  # characters; a longer text may take several lines on a terminal
 GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "runs", "labels")
 
 
@@ -214,10 +185,17 @@ class Summary:
         return lines
 
     def interval_note(self) -> str:
-        """What the intervals hold, in a sentence; empty where no case has one."""
-        meaning = interval_meaning(row_dicts(self.combined.cases))
-        meaning = meaning.replace("this run", "a run") if self._most_runs > 1 else meaning
-        return f"Intervals: {meaning}." if meaning else ""
+        """What stands behind ±; empty where no case has an interval."""
+        rows = row_dicts(self.combined.cases)
+        return interval_note(filter(None, map(interval_of, rows)))
+
+    def certainty(self) -> str:
+        """How well the numbers are known."""
+        return certainty_text(row_dicts(self.combined.cases))
+
+    def causes(self) -> list[str]:
+        """What made them uncertain."""
+        return causes(self.results.records, row_dicts(self.results.cases))
 
     def left_out(self) -> list[str]:
         """What is not in the figures and answers, and why."""
@@ -351,7 +329,7 @@ def summarise_results(
         unjudged,
         soak_sentences(cases),
         lost_cases(cases),
-        count_flags(cases, bound_runs),
+        count_flags(cases),
         judge(combined.cases, hardware, bound_runs),
         machines,
         run_groups(results.records),
@@ -376,10 +354,8 @@ def soak_sentences(cases: pd.DataFrame) -> list[str]:
         where = f"{row['backend']} {row['engine']} {row['layout']}"
         rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if row["algbw_gb_per_s"] else ""
         slow = f"; 99 % take at most {format_seconds(row['p99_s'])}" if row["p99_s"] else ""
-        median = format_seconds(row["median_s"])
-        if doubts := ", ".join(sorted(doubts_of(row))):
-            interval = interval_text(row["ci_low_s"], row["ci_high_s"])
-            median += f" {DOUBT_MARK} ({interval}, in doubt: {doubts})"
+        interval = interval_of(row)
+        median = "-" if interval is None else interval.text(format_seconds)
         lines.append(f"Soak of {row['benchmark']} {size}, {where}: median {median}{rate}{slow}.")
     return lines
 
@@ -401,29 +377,13 @@ def lost_cases(cases: pd.DataFrame) -> list[Lost]:
     return sorted(lost, key=lambda group: (order.get(group.status, 0), -group.cases))
 
 
-def count_flags(
-    cases: pd.DataFrame, bound_runs: Collection[str] = ()
-) -> list[tuple[str, int, str, str]]:
-    """The flags of the measured cases, the most frequent first. `bound_runs`: the run_id of those
-    whose ranks have cores of their own."""
+def count_flags(cases: pd.DataFrame) -> list[tuple[str, int, str, str]]:
+    """The flags of the measured cases, the most frequent first."""
     measured = cases[cases["status"] == "ok"]
-    counts: Counter[str] = Counter()
-    settings: dict[str, set[tuple[str, str]]] = {}
-    columns = (measured[name] for name in ("warnings", "timing", "bind", "run_id"))
-    for flags, timing, bind, run_id in zip(*columns, strict=True):
-        setting = (str(timing), BOUND[1] if run_id in bound_runs else str(bind))
-        for flag in map(str, flags if flags is not None else ()):
-            counts[flag] += 1
-            settings.setdefault(flag, set()).add(setting)
-    return [
-        (
-            name,
-            count,
-            FLAGS.get(name, UNKNOWN_FLAG).meaning,
-            advice_of(name, [{"timing": timing, "bind": bind} for timing, bind in settings[name]]),
-        )
-        for name, count in counts.most_common()
-    ]
+    counts = Counter(
+        str(flag) for flags in measured["warnings"] for flag in (flags if flags is not None else ())
+    )
+    return [(name, count, *FLAGS.get(name, UNKNOWN_FLAG)) for name, count in counts.most_common()]
 
 
 def reference_note(judged: Sequence[Judged]) -> str:
@@ -440,103 +400,3 @@ def reference_note(judged: Sequence[Judged]) -> str:
         f"Nothing to compare with: none of the {len(references())} known values is for this"
         " hardware and these cases."
     )
-
-
-# ---------------------------------------------------------------- the terminal
-
-
-def summary_text(summary: Summary, top: int) -> str:
-    """The report for a terminal; tables are cut after `top` rows, with a line that says so."""
-    terminal = Terminal.of(sys.stdout)
-    title = counts_text(summary.results)
-    launching = "Cost of launching a call: waiting for it, and replaying it"
-    fit_heads = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "misses up to")
-    doubt = trust(summary.results.cases, summary.results.records)
-    answers = [*summary.unfinished, *summary.verdicts(), doubt, *summary.sentences()]
-    comparisons = [terminal.styled("Comparisons", "bold")] if summary.results.comparisons else []
-    for result in summary.results.comparisons:
-        notes = paragraphs(result.notes(), terminal)
-        table = comparison_table(result.frame, result.rules)
-        comparisons += [terminal.paragraph(result.sentence()), table, notes, ""]
-    references = [f"Is this number normal? {reference_note(summary.judged)}"]
-    for judged in summary.judged:
-        causes = f"; usual causes: {judged.causes}" if judged.verdict != NORMAL else ""
-        references.append(
-            f"  {judged.case}: {judged.measured}, {judged.expected}: {judged.verdict}{causes}"
-        )
-        references.append(
-            f"    {judged.reference['hardware']}; {judged.reference['source']},"
-            f" {judged.reference['date']}"
-        )
-    parts = [
-        _titled_table(title, GROUP_HEADS, summary.groups, top, terminal)
-        + "\n"
-        + paragraphs(_machine_lines(summary), terminal),
-        "\n".join(["Answers", paragraphs((f"  * {text}" for text in answers if text), terminal)]),
-        "\n".join(comparisons[:-1]),
-        _titled_lines("Performance guidelines", summary.guideline_lines, top, terminal),
-        _titled_table(
-            "Best backend and layout for each size",
-            tuple(BEST_CELLS),
-            best_rows(summary.combined.best, summary.combined.level),
-            top,
-            terminal,
-        )
-        + (terminal.paragraph(summary.interval_note()) if summary.combined.best else ""),
-        _titled_table(
-            "Costs: time = alpha + beta x bytes", fit_heads, summary.combined.fits, top, terminal
-        ),
-        _titled_table(launching, LAUNCH_HEADS, summary.overheads, top, terminal),
-        _titled_table("Overlap", OVERLAP_HEADS, summary.overlaps, top, terminal)
-        + (terminal.paragraph(OVERLAP_MEANING) if summary.overlaps else ""),
-        _titled_table("Groups at once", GAIN_HEADS, summary.gains, top, terminal)
-        + (terminal.paragraph(GAIN_MEANING) if summary.gains else ""),
-        paragraphs(references, terminal),
-        _titled_table("Flags", FLAG_HEADS, summary.flags, len(summary.flags), terminal),
-        _titled_table("Not measured", LOST_HEADS, summary.lost, top, terminal)
-        + paragraphs((f"left out: {line}" for line in summary.left_out()), terminal),
-    ]
-    lines = "\n\n".join(part for part in parts if part).splitlines()
-    return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def _titled_table(
-    title: str, heads: Sequence[str], values: Sequence[Sequence[Any]], top: int, terminal: Terminal
-) -> str:
-    if not values:
-        return ""
-    rows = [tuple(map(str, row)) for row in values]
-    longest = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    columns = [
-        TableColumn(
-            head,
-            right="\n" in head,
-            priority=REPORT_PRIORITIES.get(head, 0),
-            prose=length > LONGEST_CELL,
-        )
-        for head, length in zip(heads, longest, strict=True)
-    ]
-    table = table_text(columns, rows[:top], terminal)
-    more = f"\n... and {len(rows) - top} more: --top {len(rows)}" if len(rows) > top else ""
-    return f"{terminal.styled(title, 'bold')}\n{table}{more}\n"
-
-
-def _titled_lines(title: str, lines: Sequence[str], top: int, terminal: Terminal) -> str:
-    if not lines:
-        return ""
-    more = [f"... and {len(lines) - top} more: --top {len(lines)}"] if len(lines) > top else []
-    shown = (f"  * {line}" for line in lines[:top])
-    return "\n".join([terminal.styled(title, "bold"), paragraphs([*shown, *more], terminal)])
-
-
-def _machine_lines(summary: Summary) -> Iterator[str]:
-    """The machines and the differences between ranks."""
-    for machine in summary.machines[:3]:
-        facts = ", ".join(f"{name} {value}" for name, value in machine.facts)
-        yield f"machine {', '.join(machine.hosts[:4])}: {facts}"
-    if len(summary.machines) > 3:
-        yield f"... and {len(summary.machines) - 3} more kinds of machine: --html FILE"
-    for name, value, ranks in summary.differences[:10]:
-        yield f"ranks differ: {name} is {value} on rank {ranks}"
-    if len(summary.differences) > 10:
-        yield f"... and {len(summary.differences) - 10} more differences: --html FILE"

@@ -12,8 +12,7 @@ needs a new version.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -23,10 +22,8 @@ from commbench.core.states import (
     FinalReason,
     Row,
     UnfinishedReason,
-    case_status,
-    interval_of,
 )
-from commbench.core.units import format_bytes, format_number, natural_key, short_pairs
+from commbench.core.units import format_bytes, natural_key, short_pairs
 from commbench.core.variables import BY_NAME, NAMES, TABLE, VariableKind, is_required
 
 GroupItem = TypeVar("GroupItem")
@@ -107,7 +104,7 @@ RESULTS = _columns(
     unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions; a stall of over 1 s in one counts as outside
     warmup_s               | number  | s    | warm-up time of all visits
     steady                 | flag    |      | every warm-up ended because times were steady, not at its limit
-    lag1                   | number  |      | autocorrelation of consecutive samples (of those kept, with flag thinned)
+    lag1                   | number  |      | autocorrelation of consecutive samples (of those kept)
     clock_error_s          | number  | s    | sync=window: largest error of a rank's global clock against rank 0's
     late_repetitions       | integer |      | sync=window: repetitions that a rank began late; excluded from statistics
     retransmits            | integer |      | TCP segments that backend=tcp resent while measuring, on all ranks
@@ -291,69 +288,3 @@ def check_version(version: object, where: str) -> None:
             f"{where} has schema version {version}, this commbench reads {SCHEMA_VERSION}; read it"
             " with the commbench that wrote it (run.json names the version)"
         )
-
-
-def interval_ends(row: Row, column: str) -> tuple[float, float] | None:
-    """Both ends of the interval of `median_s`, or of a rate, which is in proportion to its inverse;
-    None for a row without an interval, NaN for an end that a rate does not have."""
-    low_s = row["ci_low_s"]
-    high_s = row["ci_high_s"]
-    if low_s is None or high_s is None:
-        return None
-    if column == "median_s":
-        return float(low_s), float(high_s)
-    product = row[column] * row["median_s"]
-    return (product / high_s if high_s else math.nan, product / low_s if low_s else math.nan)
-
-
-def level_of(row: Row) -> float:
-    """The confidence level of the row's interval."""
-    return row.get("interval_level") or GOOD_LEVEL
-
-
-def table_level(levels: Iterable[float]) -> float:
-    """The one level that a table names for its intervals: 95 % if at least half of them reach it,
-    and those below are marked (`level_mark`); else the level that all reach."""
-    known = list(levels) or [GOOD_LEVEL]
-    least = min(known)
-    reaching = sum(level >= GOOD_LEVEL for level in known)
-    return max(least, GOOD_LEVEL) if 2 * reaching >= len(known) else least
-
-
-def level_mark(level: float, named: float) -> str:
-    """` (75 %)`, for an interval whose level is below the one that its table names; else empty."""
-    return f" ({_percent(level)} %)" if level < named else ""
-
-
-def interval_meaning(rows: Iterable[Row]) -> str:
-    """The level of the rows' intervals and what they are over: `at least 95 %, or as marked, over
-    3 to 7 visits in this run`; empty where no row has one."""
-    shown = [row for row in rows if case_status(row) == "ok" and row["ci_low_s"] is not None]
-    if not shown:
-        return ""
-    visited = [row for row in shown if interval_of(row) == "visits"]
-    kinds = {row.get("interval_of") or "this run's repetitions" for row in shown}
-    over = sorted(kinds - {"visits"})
-    if visited:
-        spans_s = _range_text(visited, "visits_s", format_number)
-        numbers = _range_text(visited, "visits", str)
-        over.insert(0, f"{numbers} visits in {f'{spans_s} s of ' if spans_s else ''}this run")
-    levels = [level_of(row) for row in shown]
-    named = table_level(levels)
-    least = "at least " if max(levels) > named else ""
-    marked = ", or as marked," if min(levels) < named else ""
-    return f"{least}{_percent(named)} %{marked} over {' or '.join(over)}"
-
-
-def _percent(level: float) -> str:
-    return f"{100 * level:.3g}"
-
-
-def _range_text(rows: Sequence[Row], name: str, text: Callable[[Any], str]) -> str:
-    """`0.61 to 3.6`: the smallest and the largest value of a column; empty if it has none."""
-    values = [row[name] for row in rows if row.get(name)]
-    return (
-        " to ".join(dict.fromkeys(text(value) for value in (min(values), max(values))))
-        if values
-        else ""
-    )

@@ -52,6 +52,7 @@ _TABLE = """
     environment.MPIR_CVAR_NETWORK*        | network | equal    | show   | yes
     # differ with every start, or only permit a start
     environment.COMMBENCH_*               | error   | any      | ignore | yes
+    environment.MASTER_PORT               | error   | any      | ignore | yes
     environment.MASTER_*                  | error   | any      | show   | yes
     # torchrun exports it to its ranks
     environment.TORCH_NCCL_ASYNC_ERROR*   | error   | any      | show   | yes

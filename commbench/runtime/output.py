@@ -33,6 +33,7 @@ from .printing import SafeStream
 
 RELAYED = "COMMBENCH_RELAYED"  # exported by a parent that reads the output of its ranks
 PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itself
+BUSY = "COMMBENCH_BUSY"  # what the command has seen of other load on this machine
 LOG = "launcher.log"
 MARK = b"\x1e"  # record separator: no text holds it (core.terminal.printable)
 # what follows MARK
@@ -76,8 +77,8 @@ class State:
             return printable(f"{self.current}  {_clock(elapsed_s)}")[: width - 1]
         bar = f"[{'#' * int(BAR_WIDTH * self.share):-<{BAR_WIDTH}}] "
         left_s = elapsed_s / self.share - elapsed_s if self.share else 0
-        clock = _clock(elapsed_s) + (f" + {_clock(left_s)}" if left_s else "")
-        counts = f"{self.pass_text()}{self.done}/{self.cases}  {clock}"
+        clock = _clock(elapsed_s) + (f", about {_clock(left_s)} left" if left_s else "")
+        counts = f"{self.pass_text()}{self.done} of {self.cases} cases  {clock}"
         last = printable(self.last)
         whole = f"{bar}{counts}  {printable(self.current)}" + (f"{LAST}{last}" if last else "")
         if len(whole) < width:
@@ -200,7 +201,9 @@ class Reporter:
         launches = run.get("launches", {})
         if launches.get("planned", 1) > 1:
             cases = f"launch {len(launches['began'])} of {launches['planned']}: {cases}"
-        print(printable(f"{cases}, at most {bound}: {run['folder']}"), file=sys.stderr, flush=True)
+        texts = filter(None, (f"about {bound}", os.environ.get(BUSY)))
+        line = f"{cases}, {', '.join(texts)}: {run['folder']}"
+        print(printable(line), file=sys.stderr, flush=True)
         self._bar = None if self._has_parent else bar_or_none()
         self._pass_begun_s = time.monotonic()
         self._show()
@@ -268,11 +271,8 @@ class Reporter:
             of_all = f" of {self._state.passes}" if number <= self._state.passes else ""
             spent = format_seconds(now_s - self._pass_begun_s)
             left = len(self._visits) - len(self._finished)
-            print(
-                f"pass {number}{of_all} took {spent}; {left} of {len(self._visits)} cases go on",
-                file=sys.stderr,
-                flush=True,
-            )
+            rest = f"{left} of {len(self._visits)} cases need more visits"
+            print(f"pass {number}{of_all}: {spent}; {rest}", file=sys.stderr, flush=True)
         self._pass_begun_s = now_s
 
     def end(self) -> None:

@@ -133,7 +133,15 @@ class SafeStream(io.TextIOBase):
         return self._encoding
 
     def _line(self, text: str) -> bytes:
-        return self._mark + text.encode(self._encoding, errors="backslashreplace")
+        return self._mark + encoded(text, self._encoding)
+
+
+def encoded(text: str, encoding: str) -> bytes:
+    """The text; +- and escapes stand for the letters that the encoding lacks."""
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError:  # as an escape, ±2% would be read as 12%
+        return text.replace("±", "+-").encode(encoding, errors="backslashreplace")
 
 
 @contextmanager

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.stats.interval import Interval
 from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.series import Z95, Series
 
@@ -27,6 +27,7 @@ NOISE_LAUNCHES = 4  # under identical conditions: two random halves of two
 GOOD_LAUNCHES = 10
 MOST_LAUNCHES = 100  # per side: beyond this no number of launches is suggested
 ALPHA = 0.05
+LEVEL = 1 - ALPHA
 # Below the exact 95 %, intervals are stretched about their middle. By simulation with normal,
 # exponential and two-level launches 3 against 3 then differ falsely in at most 4 % (10 % without),
 # and so do ranges of 3 visits.
@@ -42,40 +43,27 @@ NOISE_PERCENTILE = 95
 
 @dataclass(frozen=True)
 class Measured:
-    """A time: the median of each launch in seconds, and the outer ends of their intervals (NaN:
-    none).
+    """The median of a case in seconds, with the widest interval of its launches, and that of each
+    launch.
 
-    `level`: of these intervals. `run_id`: set if one run measured it in visits spread over the run,
-    which makes it comparable with others of that run. `stated_s`: the median of a single row over
-    all its visits.
+    `run_id`: set if one run measured it in visits spread over the run, which makes it comparable
+    with others of that run.
     """
 
-    medians: tuple[float, ...]
-    low_s: float
-    high_s: float
-    level: float = 1 - ALPHA
+    median: Interval
+    launches_s: tuple[float, ...]
     run_id: str | None = None
-    stated_s: float | None = None
 
     @property
     def median_s(self) -> float:
-        return statistics.median(self.medians) if self.stated_s is None else self.stated_s
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Time of NEW / time of BASE with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
+        return self.median.value
 
 
 def differ(first: Measured, second: Measured) -> bool:
     """Whether two times count as different by the rule above."""
-    if min(len(first.medians), len(second.medians)) >= FEW_LAUNCHES:
-        interval = ratio_interval(np.array(first.medians), np.array(second.medians))
-        return not interval.low <= 1 <= interval.high
+    if min(len(first.launches_s), len(second.launches_s)) >= FEW_LAUNCHES:
+        interval = ratio_interval(np.array(first.launches_s), np.array(second.launches_s))
+        return not interval.holds(1)
     fast, slow = sorted((first, second), key=lambda side: side.median_s)
     same_run = first.run_id is not None and first.run_id == second.run_id
     least_ratio = 1.0 if same_run else LAUNCH_FACTOR
@@ -84,9 +72,14 @@ def differ(first: Measured, second: Measured) -> bool:
 
 def _ends(side: Measured) -> tuple[float, float]:
     """The interval, stretched where its level is below 95 %."""
-    stretch = 1.0 if side.level >= 1 - ALPHA else STRETCH
-    median = side.median_s
-    return median * (side.low_s / median) ** stretch, median * (side.high_s / median) ** stretch
+    median = side.median
+    if not median.is_known:
+        return median.low, median.high
+    stretch = 1.0 if (median.level or 0.0) >= LEVEL else STRETCH
+    below, above = (
+        median.value * (end / median.value) ** stretch for end in (median.low, median.high)
+    )
+    return below, above
 
 
 # ---------------------------------------------------------------- the interval of a ratio
@@ -98,7 +91,7 @@ def ratio(base: Series, new: Series, paired: bool = False) -> float:
     return float(np.median(new / base)) if paired else float(np.median(new) / np.median(base))
 
 
-def ratio_interval(base: Series, new: Series, paired: bool = False) -> Ratio:
+def ratio_interval(base: Series, new: Series, paired: bool = False) -> Interval:
     """The ratio of two sides, seconds of each launch, with its interval; stretched where too few
     allow 95 %."""
     if paired:
@@ -115,7 +108,9 @@ def ratio_interval(base: Series, new: Series, paired: bool = False) -> Ratio:
     if critical < 0:
         low = middle + STRETCH * (low - middle)
         high = middle + STRETCH * (high - middle)
-    return Ratio(ratio(base, new, paired), float(np.exp(low)), float(np.exp(high)))
+    value = ratio(base, new, paired)
+    launches = min(base.size, new.size)
+    return Interval(value, float(np.exp(low)), float(np.exp(high)), LEVEL, launches, "launches")
 
 
 @functools.cache  # all cases of a comparison have a few sizes
@@ -138,7 +133,7 @@ def _critical(first: int, second: int, paired: bool) -> int:
 # ---------------------------------------------------------------- verdict
 
 
-def verdict(interval: Ratio, delta: float) -> str:
+def verdict(interval: Interval, delta: float) -> str:
     """FASTER or SLOWER where the whole interval is beyond 1 + delta, SAME where it is within, else
     UNDECIDED."""
     low = math.log(interval.low)
@@ -151,7 +146,7 @@ def verdict(interval: Ratio, delta: float) -> str:
     return "SAME" if -edge <= low and high <= edge else "UNDECIDED"
 
 
-def missing_launches(interval: Ratio, delta: float, launches: int) -> int | None:
+def missing_launches(interval: Interval, delta: float, launches: int) -> int | None:
     """How many more launches per side a verdict needs, if the interval shrinks with 1/sqrt(n) about
     this ratio.
 

@@ -1,10 +1,10 @@
-"""A value with its confidence interval, and how it is written: `0.165 ±3%`, `162 -20 +1145%`,
-`1.50 (n=2)`."""
+"""A value with its confidence interval, and how it is written: `0.165 ±3%`, `?162 -20 +1145%`,
+`?1.50 (n=2)`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -12,6 +12,7 @@ from typing import Literal
 CERTAIN = 0.05  # relative distance of the farther end, up to which a value may be quoted as it is
 ORDER_OF_MAGNITUDE = 0.30  # and up to which it says more than its order of magnitude
 DIGITS = 9  # of such a distance: more would be rounding errors
+MOST_PERCENT = 9999  # that are written
 SYMMETRIC = 2.0  # largest ratio of the distances of both ends that are written as one
 
 Certainty = Literal["", "~", "?"]
@@ -36,6 +37,11 @@ class Interval:
     def is_known(self) -> bool:
         """Whether there is an interval."""
         return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends as numbers of a table or a figure: NaN without an interval."""
+        return (self.low, self.high) if self.is_known else (math.nan, math.nan)
 
     @property
     def half_width(self) -> float:
@@ -68,7 +74,7 @@ class Interval:
     def __sub__(self, other: Interval) -> Interval:
         return of_formula(lambda first, second: first - second, self, other)
 
-    def __mul__(self, factor: float) -> Interval:
+    def __rmul__(self, factor: float) -> Interval:
         return of_formula(lambda value: factor * value, self)
 
     def width_text(self) -> str:
@@ -80,9 +86,20 @@ class Interval:
             return f"±{_percent(max(below, above))}%"
         return f"-{_percent(below)} +{_percent(above)}%"
 
+    def value_text(self, number: Callable[[float], str]) -> str:
+        """The value behind its certainty: `0.165`, `~0.17`, `?162`."""
+        return f"{self.certainty}{number(self.value)}"
+
     def text(self, number: Callable[[float], str]) -> str:
-        """The value and its width: `0.165 ±3%`."""
-        return f"{number(self.value)} {self.width_text()}"
+        """The value and its width: `0.165 ±3%`, `?162 -20 +1145%`."""
+        return f"{self.value_text(number)} {self.width_text()}"
+
+    def ends_text(self, number: Callable[[float], str]) -> str:
+        """The value and both ends, for a difference, whose width relative to it says nothing:
+        `2 us (-1 us .. 5 us)`."""
+        if not self.is_known:
+            return f"{number(self.value)} (no interval)"
+        return f"{number(self.value)} ({number(self.low)} .. {number(self.high)})"
 
 
 def of_formula(formula: Callable[..., float], *inputs: Interval) -> Interval:
@@ -105,7 +122,22 @@ def of_formula(formula: Callable[..., float], *inputs: Interval) -> Interval:
     )
 
 
+def widest(value: float, intervals: Sequence[Interval]) -> Interval:
+    """The value between the outermost ends of known intervals and values of launches."""
+    known = [each for each in intervals if each.is_known]
+    if not known:
+        return Interval(value, n=len(intervals), of="launches")
+    ends = [end for each in known for end in (each.low, each.high)]
+    values = [each.value for each in intervals]
+    level = min((each.level for each in known if each.level is not None), default=None)
+    return Interval(
+        value, min(*ends, *values), max(*ends, *values), level, len(intervals), "launches"
+    )
+
+
 def _percent(share: float) -> str:
     """At least one digit that is not zero, rounded up below 1 %."""
     percent = 100 * share
+    if percent > MOST_PERCENT:
+        return f">{MOST_PERCENT}"
     return f"{percent:.0f}" if percent >= 1 or not percent else f"{math.ceil(10 * percent) / 10:g}"

@@ -26,7 +26,7 @@ LAG_PENALTY = 16.0
 TAIL_RISK = 0.05  # a percentile is given if the sample maximum lies above it with 95 % certainty
 
 STEADY = 0.02  # relative difference of medians that ends the warm-up
-NOISY = DRIFT = 0.05  # relative half-width; relative difference of medians
+DRIFT = 0.05  # relative difference of medians
 MSER_BATCH = 5
 # repetitions per batch (the 5 of MSER-5); last batches, where the criterion degenerates
 MSER_TAIL = 5

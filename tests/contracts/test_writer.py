@@ -51,7 +51,7 @@ def row_of(status: str, size: int) -> dict[str, Any]:
         "run_id": "r",
         "env": {"A": "b"},
     }
-    values |= {"warnings": ["noisy"]}
+    values |= {"warnings": ["skewed"]}
     return values | {
         "status": status,
         "reason": "why [bold]",
@@ -113,7 +113,7 @@ def test_parquet_gives_back_what_it_took_before_and_after_the_end(tmp_path: Path
     writer.end(run)
     after = commbench.load(tmp_path)
     assert before.equals(after) and list(after.case_id) == ["ok8", "skipped16"]
-    assert after.env[0] == '{"A": "b"}' and after["warnings"][0] == "noisy"
+    assert after.env[0] == '{"A": "b"}' and after["warnings"][0] == "skewed"
     assert list(commbench.load(tmp_path, table="samples").elapsed_ns) == [5, 5]
     assert not (tmp_path / "parts").exists()
 

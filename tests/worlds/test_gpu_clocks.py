@@ -75,7 +75,7 @@ def test_all_clocks_measure_and_check(
 
 
 @pytest.mark.long
-def test_sums_in_place_between_two_stamps_move_zeros_and_say_so(
+def test_sums_in_place_between_two_stamps_are_checked_separately(
     world: Callable[..., Any], env: dict[str, str]
 ) -> None:
     """20 sums of 2 ranks in place would be 2^19 times the first: 8 bits and half floats can't hold
@@ -84,8 +84,6 @@ def test_sums_in_place_between_two_stamps_move_zeros_and_say_so(
         "commbench", *PLUGIN, *SMALL, "timing_mode=[host_sync,throughput]", "benchmark=all_reduce",
         "dtype=[float16,int8]", env=env,
     )  # fmt: skip
-    zeros = {(row.timing_mode, "zero_payload" in row.warnings) for row in run.cases.itertuples()}
-    assert zeros == {("host_sync", False), ("throughput", True)}
     checked = run.samples.merge(run.cases[["case_id", "timing_mode"]], on="case_id")
     assert set(checked[checked.phase == "check"].timing_mode) == {"throughput"}
 

@@ -78,7 +78,7 @@ def test_a_time_of_the_computation_is_kept_and_shown(
     assert "hidden %" in shown and "sleep 200us" in shown
     assert main(["report", str(tmp_path)]) == 0
     report = capfd.readouterr().out
-    assert "Overlap\n" in report and "sleep 200us" in report
+    assert "Communication beside computation\n" in report and "sleep 200us" in report
     assert "Nothing was measured" not in report
 
 

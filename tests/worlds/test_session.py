@@ -115,7 +115,7 @@ def test_intervals_contain_the_planted_time_as_often_as_their_level_says(
     held = (cases.ci_low_s <= planted_s) & (planted_s <= cases.ci_high_s)
     assert level - 0.1 <= held.mean() <= level + 0.16
     assert all(len(set(medians)) > 1 for medians in cases.visit_medians_s)
-    assert not cases.warnings.str.contains("multimodal").any()
+    assert not cases.warnings.str.contains("changed").any()
 
 
 def test_two_runs_of_a_launch_draw_the_same_noise_and_another_launch_draws_another(
@@ -613,7 +613,7 @@ def test_a_soak_measures_99_percent_of_the_time(world: Callable[..., Any], backe
     run = world("commbench", f"backend={backend}", *words)
     (case,) = run.cases.to_dict("records")
     assert case["unmeasured_s"] <= 0.01 * 20
-    assert "gaps" not in case["warnings"]
+    assert "passed between" not in (case["reason"] or "")
     counters = commbench.load(run.output, table="counters").pivot(
         index="t_ns", columns="name", values="value"
     )
@@ -717,11 +717,6 @@ def test_each_pass_has_the_reference_case_and_each_visit_its_context_switches(
         for rank in (0, 1)
     )
     assert (read.max() > 0).any() and 0 < run["calibration"]["empty_sample_s"]["python"] < 1e-5
-    disturbed = {reference["pass"] for reference in run["reference"] if reference["moved"]}
-    for case in done.cases.itertuples():
-        assert ("disturbed" in case.warnings) == (
-            2 * len([n for n in disturbed if n <= case.visits]) >= case.visits
-        )
 
 
 @pytest.mark.long

@@ -26,6 +26,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import commbench
+from commbench.results.intervals import interval_of
+from commbench.results.load import row_dicts
 from commbench.stats.difference import Measured, differ
 
 SIZES = range(320, 640, 8)
@@ -124,14 +126,9 @@ def measured(library: str, benchmark: str, timing: str, folder: Path) -> tuple[p
 def _times(cases: pd.DataFrame) -> list[Measured]:
     """What the report compares, of each case."""
     return [
-        Measured(
-            (row["median_s"],),
-            row["ci_low_s"],
-            row["ci_high_s"],
-            row["interval_level"],
-            row["run_id"],
-        )
-        for row in cases.to_dict("records")
+        Measured(median, (median.value,), row["run_id"])
+        for row in row_dicts(cases)
+        if (median := interval_of(row)) is not None
     ]
 
 

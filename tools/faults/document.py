@@ -33,9 +33,12 @@ A world is right if
 If commbench has started the world, a fresh world measures the remaining cases (exit status 0, or 1 if the case broke two
 worlds). With `budget.restarts=0` it does not (3). A launcher that was started by hand exits with a status of its own.
 
-Three faults concern what the command prints: its stdout is /dev/full or closed from the start, or the pipe that it is
-has no reader any more (*reader gone*). Everything is measured; only a full disk is said, and the exit status is 3. SIGTERM
-ends a run also while its terminal is stopped (*SIGTERM after Ctrl-S*): its text is given 0.5 s more.
+- *when*: *starting* is before the ranks meet, *opening* and *closing* are of the library, *preparing* is of the buffers.
+- *worlds*: `gloo`, `openmpi`, `mpich` and `tcp` are started by commbench, `own torchrun` by commbench with torchrun;
+  the others by hand.
+- *gone*: the longest time until no process of the broken world was left, and the time that is allowed. For a hang,
+  `budget.late_s` is {LATE_S:g}, and what ranks wait for before their first heartbeat is shortened from 120 s to {START_S:g} s.
+- The *launcher* is the rank server, torchrun or mpirun; the *parent* is commbench. A stopped parent goes on after 4 s.
 
 If one rank dies, hydra (MPICH) kills all ranks, so their segment stays in /dev/shm. The same happens with every MPI
 launcher if commbench itself is killed.

@@ -18,11 +18,12 @@ from pathlib import Path
 
 from commbench.replay.readers.registry import read_traces
 from commbench.replay.recorded_workload import workload_of
-from commbench.replay.replay_times import Seconds, replay_times
+from commbench.replay.replay_times import replay_times
 from commbench.replay.scaling import scaled
 from commbench.replay.training_job import training_job
 from commbench.replay.workload_file import parse_workload
 from commbench.results.load import read_rows, row_dicts
+from commbench.stats.interval import Interval
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs" / "workloads.md"
@@ -51,10 +52,10 @@ class JobTimes:
     step_s: float
     communication_s: float
     traced_s: float
-    one_by_one: Seconds
-    replayed: Seconds
+    one_by_one: Interval
+    replayed: Interval
     beside_s: float
-    by_gaps: dict[str, Seconds]
+    by_gaps: dict[str, Interval]
 
     @property
     def errors(self) -> dict[str, float]:

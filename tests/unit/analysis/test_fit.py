@@ -20,6 +20,7 @@ from commbench.analysis.combined import combine_runs
 from commbench.analysis.fit import answerable, families, ignored, pieces
 from commbench.core.errors import CommbenchError
 from commbench.results.columns import CASES
+from commbench.stats.interval import Interval
 
 Series = NDArray[Any]
 OCTAVES = 2 ** np.arange(3, 25)
@@ -174,11 +175,11 @@ def test_a_row_of_three_launches_is_three_and_keeps_its_own_median_and_interval(
     frame = cases(np.array([8]), np.array([2.1]), interval_level=0.99, run_id="r", **columns)
     for table in (frame, combine_runs(with_all_columns(frame)).cases):
         (time,) = families(table)[0].times
-        assert (time.medians, time.median_s) == (pytest.approx((1.1, 2.1, 3.1)), 2.1)
-        assert (time.low_s, time.high_s, time.level, time.run_id) == (2.1, 2.1, 0.99, "r")
+        assert (time.launches_s, time.run_id) == (pytest.approx((1.1, 2.1, 3.1)), "r")
+        assert time.median == Interval(2.1, 2.1, 2.1, 0.99, 3, "launches")
     resumed = frame.assign(visit_segments=[[1, 1, 1, 2, 2, 2]])
     # two starts of one run are too few to go by
-    assert families(resumed)[0].times[0].medians == (2.1,)
+    assert families(resumed)[0].times[0].launches_s == (2.1,)
 
 
 def with_all_columns(frame: pd.DataFrame) -> pd.DataFrame:
@@ -312,7 +313,7 @@ def test_several_runs_give_their_median_and_the_widest_interval() -> None:
         [0.99],
         [1.01 * 3],
     )
-    assert (family.launches, family.times[0].medians) == (3, (1.0, 3.0, 2.0))
+    assert (family.launches, family.times[0].launches_s) == (3, (1.0, 3.0, 2.0))
     labelled = [run | {"label": label} for run, label in zip(runs, ("a", "", None), strict=True)]
     # labels are kept apart
     assert sorted(family.launches for family in families(pd.DataFrame(labelled))) == [1, 2]

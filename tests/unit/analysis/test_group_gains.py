@@ -69,7 +69,7 @@ def test_without_the_time_alone_there_is_nothing() -> None:
     assert group_gains([*ROWS[2:], *other_run]) == []
 
 
-def test_the_table_names_operations_and_says_what_its_numbers_are() -> None:
+def test_the_table_names_operations_and_their_slowdown() -> None:
     text = gain_text(ROWS, Terminal(None))
-    assert "2.00 (1.50 .. 2.50)" in text and "gain: sum of the times alone" in text
+    assert FIRST in text and "~2.00 ±25%" in text
     assert gain_text([], Terminal(None)) == ""

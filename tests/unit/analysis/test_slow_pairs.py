@@ -160,20 +160,23 @@ def test_a_neighbouring_size_must_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    ("warning", "factor", "count"),
-    [("oversubscribed", 9.0, 0), ("noisy", 1.8, 0), ("noisy", 2.5, 1)],
+    ("warnings", "width", "factor", "count"),
+    [(["oversubscribed"], 0.02, 9.0, 0), ([], 0.1, 1.8, 0), ([], 0.1, 2.5, 1)],
 )
-def test_doubtful_rows_accuse_nobody_and_uncertain_ones_need_twice_the_time(
-    warning: str, factor: float, count: int
+def test_unusable_rows_accuse_nobody_and_uncertain_ones_need_twice_the_time(
+    warnings: list[str], width: float, factor: float, count: int
 ) -> None:
+    def doubted(entry: dict[str, Any]) -> dict[str, Any]:
+        ends = {"ci_low_s": 1 - width, "ci_high_s": 1 + width}
+        times = {name: end * entry["median_s"] for name, end in ends.items()}
+        return entry | {"warnings": warnings} | times
+
     rows = sizes({8: {(0, 2): factor, (2, 0): factor}, 64: {(0, 2): factor, (2, 0): factor}})
     assert len(findings(rows)) == 1, "one link"
-    doubtful = [
-        entry | {"warnings": [warning] if entry["pair"] in ("0-2", "2-0") else []} for entry in rows
-    ]
+    doubtful = [doubted(entry) if entry["pair"] in ("0-2", "2-0") else entry for entry in rows]
     assert len(findings(doubtful)) == count
     # where all are, none is conspicuous
-    assert findings([entry | {"warnings": [warning]} for entry in rows]) == []
+    assert findings(list(map(doubted, rows))) == []
     assert findings([entry for entry in doubtful if entry["message_bytes"] == 8]) == []
 
 

@@ -141,7 +141,7 @@ def test_variables_that_differ_are_compared_by_name(capsys: pytest.CaptureFixtur
     out, err = capsys.readouterr()
     assert "--by=env" in out and "6 more launches per side needed (at least 7, better 10)" in out
     assert "any verdict takes 6, a certain SLOWER or FASTER among 2 cases takes 7" in err
-    assert "ab: 1 launch of each side, 2 cases, at most " in err
+    assert "ab: 1 launch of each side, 2 cases, about " in err
 
 
 @pytest.mark.long

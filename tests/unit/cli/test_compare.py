@@ -68,11 +68,8 @@ def test_a_slower_side_is_found_and_fails(
     assert "config.backend.model.latency_s: 2e-06 -> 2.4e-06" in text
     assert "one side came before" not in text
     assert text.index("differs, BASE -> NEW:") < text.index("verdict")
-    assert text.count("SLOWER") == 3  # two rows, one sentence
-    sentence = (
-        r"\n2 of 4 cases SLOWER, worst \w+ 1x2 (0-1 )?8 B: 1\.\d{3} x \(1\.\d{3} \.\. 1\.\d{3}\); 2"
-        r" SAME\n"
-    )
+    assert text.count("SLOWER") == 4  # two rows, one sentence, what --fail-on saw
+    sentence = r"\n2 of 4 cases SLOWER, worst \w+ 1x2 (0-1 )?8 B: 1\.\d{3} x ±[\d.]+%; 2 SAME\n"
     assert re.search(sentence, text)
     status, text = run_compare(capsys, sides["slow"], sides["base"], "--fail-on=slower")
     assert status == 0 and "2 of 4 cases FASTER" in text
@@ -135,14 +132,14 @@ def test_a_table_is_plain_and_fits(
 ) -> None:
     monkeypatch.setenv(TERMINAL, "80")
     status, text = run_compare(capsys, sides["base"], sides["slow"])
-    assert status == 0 and text.isascii(), "without --fail-on no verdict is a failure"
+    assert status == 0 and "\x1b" not in text, "without --fail-on no verdict is a failure"
     table = text[text.index("backend simulated") : text.index("NEW / BASE, p95")]
     assert max(map(len, table.splitlines())) <= 80
     row = next(
         line for line in table.splitlines() if line.startswith("all_reduce") and " 8 " in line
     )
-    assert row.split()[:5] == ["all_reduce", "8", "5", "/", "5"]
-    assert "BASE median" not in table and row.count(" x") == 1 and row.split()[-1] == "SLOWER"
+    assert row.split()[:2] == ["all_reduce", "8"] and row.split()[-1] == "SLOWER"
+    assert "launches" not in table and row.count(" x") == 1
     monkeypatch.delenv(TERMINAL)
     _, text = run_compare(capsys, sides["base"], sides["slow"])
     row = next(

@@ -15,7 +15,7 @@ from commbench.cli.main import main
 from commbench.cluster.accept import accept
 from commbench.cluster.baseline import baseline
 from commbench.cluster.gate import CaseAnswer, GateNumbers, GateResult
-from commbench.cluster.gate_text import gate_text, junit_text
+from commbench.cluster.gate_text import gate_section, junit_text
 from commbench.core.terminal import Terminal
 from commbench.runtime.folder_lock import locked
 
@@ -162,7 +162,7 @@ def test_the_page_begins_with_the_answers(store: Path, results: Path, tmp_path: 
     accept([str(results), "--baseline", str(store), "--html", str(file), "--margin", "20"])
     html = file.read_text()
     assert "PASS: of 12 cases 12 pass" in html
-    assert html.index('<section id="gate">') < html.index('<section id="answers">')
+    assert html.index("<h2>PASS: ") < html.index("<h2>Answers</h2>")
 
 
 def test_the_text_fits_a_terminal_of_100_columns() -> None:
@@ -174,7 +174,8 @@ def test_the_text_fits_a_terminal_of_100_columns() -> None:
         )
         for size in (1, 2, 1024)
     )
-    text = gate_text(GateResult(answers, ("basis " * 40,)), 30, Terminal(100))
+    section = gate_section(GateResult(answers, ("basis " * 40,)))
+    text = section.text(30, Terminal(100))
     assert max(map(len, text.splitlines())) <= 100
     assert "300" in text and "loss" in text
 

@@ -19,7 +19,6 @@ from commbench.core.terminal import Terminal
 from commbench.core.variables import NAMES
 
 NODES = 6
-PLAIN = Terminal()
 FACTS = {
     "host.cpu_model": "EPYC",
     "host.kernel": "6.1",
@@ -105,6 +104,10 @@ def outcomes(acceptance: Acceptance, stage: StageName) -> list[str]:
     return [verdict.stages[stage].outcome for verdict in acceptance.verdicts]
 
 
+def text_of(acceptance: Acceptance) -> str:
+    return acceptance.section().text(30, Terminal())
+
+
 def lines(verdict: NodeVerdict, stage: StageName) -> str:
     return "\n".join(verdict.stages[stage].lines)
 
@@ -114,7 +117,7 @@ def test_healthy_nodes_pass_and_one_network_card_needs_no_comparison() -> None:
     assert {verdict.outcome for verdict in acceptance.verdicts} == {"PASS"}
     assert outcomes(acceptance, "rails") == ["-"] * NODES
     assert acceptance.exit_status == 0
-    text = acceptance.text(PLAIN)
+    text = text_of(acceptance)
     assert "Acceptance of 6 nodes: 6 PASS, 0 FAIL, 0 NOT MEASURED" in text
     assert "rails does not apply on all nodes: each node has one network card (eth0)" in text
 
@@ -125,7 +128,7 @@ def test_a_node_that_is_slower_alone_fails_with_its_evidence() -> None:
     acceptance = with_rows("alone", rows)
     assert outcomes(acceptance, "alone") == ["PASS", "PASS", "FAIL", "PASS", "PASS", "PASS"]
     assert acceptance.exit_status == 1
-    text = acceptance.text(PLAIN)
+    text = text_of(acceptance)
     assert "n2 fails alone: all_reduce 6x2 1 KiB within the node takes 39" in text
     assert "Slurm: --exclude=n2" in text
     assert text.index("\nn2 ") < text.index("\nn0 "), "the worst first"
@@ -208,14 +211,14 @@ def test_a_stage_that_was_not_run_is_never_passed(stage: Any) -> None:
     assert outcomes(acceptance, stage) == ["NOT MEASURED"] * NODES
     assert {verdict.outcome for verdict in acceptance.verdicts} == {"NOT MEASURED"}
     assert acceptance.exit_status == 1
-    assert f"{stage} not measured on all nodes: the stage was not run" in acceptance.text(PLAIN)
+    assert f"{stage} not measured on all nodes: the stage was not run" in text_of(acceptance)
 
 
 @pytest.mark.parametrize("status", ["skipped", "failed", "invalid"])
 def test_a_case_without_a_number_is_not_passed(status: str) -> None:
     acceptance = with_rows("soak", [row("soak"), row("soak", status=status, reason="too large")])
     assert set(outcomes(acceptance, "soak")) == {"NOT MEASURED"}
-    assert f"all_reduce 6x2 1 KiB {status}: too large" in acceptance.text(PLAIN)
+    assert f"all_reduce 6x2 1 KiB {status}: too large" in text_of(acceptance)
 
 
 def test_a_throttled_node_is_not_left_out_of_the_comparison() -> None:
@@ -245,7 +248,7 @@ def test_too_few_nodes_are_not_ranked() -> None:
     rows = {**whole.rows, "alone": [row("alone", node) for node in range(3)]}
     acceptance = replace(whole, runs=runs, rows=rows)
     assert outcomes(acceptance, "alone") == ["NOT MEASURED"] * 3
-    assert "3 nodes can't be ranked: at least 5" in acceptance.text(PLAIN)
+    assert "3 nodes can't be ranked: at least 5" in text_of(acceptance)
 
 
 def test_the_newest_acceptance_counts_and_other_runs_do_not() -> None:

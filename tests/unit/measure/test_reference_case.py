@@ -1,33 +1,22 @@
-"""The reference case: which passes it calls disturbed, what it measures, and which rows have the
-flag."""
+"""The reference case: in which passes it moved, and what it measures."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
 
-import numpy as np
 import pytest
 from composed import FACTS, settings_of
 
 from commbench.backends.simulated.backend import Simulated
-from commbench.core.case import CaseGroup, World
+from commbench.core.case import CaseGroup
 from commbench.core.layout import Layout
-from commbench.measure.conditions import Conditions
-from commbench.measure.plan import plan
-from commbench.measure.recorder import Recorder
 from commbench.measure.reference_case import (
     REFERENCE_REPETITIONS,
     PassReading,
     ReferenceCase,
-    disturbed_passes,
+    moved_passes,
 )
-from commbench.measure.rows import is_disturbed
-from commbench.measure.samples import Block, Samples
-from commbench.measure.transports import TransportEvidence
-from commbench.measure.visits import Visit
-from commbench.results.fan_out import FanOut
 from commbench.runtime.control import hosted_world
 from commbench.runtime.heartbeat import Progress
 
@@ -61,17 +50,15 @@ def passes(
 def test_a_pass_is_disturbed_where_a_reading_moved_by_more_than_its_interval(
     medians: tuple[float, ...], width: float, expected: set[int]
 ) -> None:
-    assert disturbed_passes(passes(*medians, width=width)) == expected
+    assert moved_passes(passes(*medians, width=width)) == expected
 
 
 def test_each_kind_of_reading_is_compared_with_itself_only() -> None:
     copies = passes(1.0, 1.0, 1.0)
     messages = passes(5.0, 5.0, 9.0, name="p2p_latency_s")
     both = {number: copies[number] | messages[number] for number in copies}
-    assert disturbed_passes(both) == {3}
-    assert disturbed_passes(both | {1: copies[1], 3: copies[3]}) == set(), (
-        "a pass without a ping-pong"
-    )
+    assert moved_passes(both) == {3}
+    assert moved_passes(both | {1: copies[1], 3: copies[3]}) == set(), "a pass without a ping-pong"
 
 
 def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout_and_a_copy() -> (
@@ -103,7 +90,7 @@ def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout
     slow = settings_of(*WORDS, *model, "backend.model.latency_s=5e-5").backend
     assert isinstance(slow, Simulated)
     reference.measure(3, {group: slow.open(world, control, "cpu")}, control, Progress())
-    assert 3 in disturbed_passes(reference.passes) and reference.record()[2]["moved"] is True
+    assert 3 in moved_passes(reference.passes) and reference.record()[2]["moved"] is True
 
 
 def test_one_rank_has_no_messages_and_still_its_copy() -> None:
@@ -113,60 +100,3 @@ def test_one_rank_has_no_messages_and_still_its_copy() -> None:
     reference.measure(1, {}, control, Progress())
     assert reference.groups == set() and set(reference.passes[1]) == {"copy_s"}
     assert REFERENCE_REPETITIONS >= 6
-
-
-@pytest.mark.parametrize(
-    ("segments", "disturbed", "expected"),
-    [
-        ((0, 0, 0), {2}, False),
-        ((0, 0, 0), {2, 3}, True),
-        ((0, 0), {2}, True),  # half of them
-        ((0, 0), {3}, False),  # after its last visit
-        ((0, 0, 0, 1, 1), {1}, True),  # the passes of the second start
-    ],
-)
-def test_a_row_is_disturbed_where_half_of_its_visits_were(
-    segments: tuple[int, ...], disturbed: set[int], expected: bool
-) -> None:
-    visits = [Visit(segment, 1e-6, 10) for segment in segments]
-    assert is_disturbed(visits, disturbed) is expected
-
-
-class Collector:
-    """A writer that keeps the flags of the rows in the order in which they came."""
-
-    def __init__(self) -> None:
-        self.seen: list[list[str]] = []
-
-    def begin(self, run: Any, folder: str) -> None: ...
-
-    def case(self, row: Any, samples: Any, counters: Any) -> None:
-        self.seen.append([name for name in row["warnings"] if name == "disturbed"])
-        assert row["started_at"] == STARTED
-
-    def end(self, run: Any) -> None: ...
-
-
-def test_at_the_end_only_the_rows_whose_flag_changes_are_written_again() -> None:
-    world = World(0, 2, ((0, 1),), (0,))
-    writer = Collector()
-    settings = replace(settings_of(*WORDS, "timing=default", "layout=1x2"), writers=(writer,))
-    (planned,) = plan(settings, hosted_world(1, 2)[0], FACTS)
-    planned = replace(planned, case=replace(planned.case, engine="python"))
-    recorder = Recorder(settings, {"run_id": "r", "sweep_id": "s", "launches": LAUNCHES}, 1)
-    recorder.writers = FanOut([writer])  # without the one that stores
-    around = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), world, ())
-    stamps = np.stack([np.zeros((2, 20)), np.full((2, 20), 1000) + np.arange(20)], axis=2).astype(
-        np.int64
-    )
-    visit = Samples(
-        (0, 1), (Block("connect", 0, stamps[:, :1]), Block("measure", 1, stamps)), 1, "ci", 0
-    )
-    for _ in range(2):
-        recorder.record(planned, visit, around, STARTED)
-    recorder.flag_disturbed([planned], around)
-    assert writer.seen == [[], []]
-    for disturbed, expected in (({1}, ["disturbed"]), ({1, 2}, None), ({3}, [])):
-        before = len(writer.seen)
-        recorder.flag_disturbed([planned], replace(around, disturbed=frozenset(disturbed)))
-        assert writer.seen[before:] == ([] if expected is None else [expected])

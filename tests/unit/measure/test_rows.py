@@ -305,7 +305,7 @@ def test_a_row_has_the_empty_sample_of_its_engine_and_is_flagged_where_it_is_lon
         seen = row_of(
             planned_of("all_reduce", engine=engine), samples([[1000] * 10] * 2), overhead_s={}
         )
-        assert ("timer_limited" in seen["warnings"]) is limited
+        assert ("overhead" in seen["warnings"]) is limited
         assert seen["empty_sample_s"] == AROUND.empty_sample_s[engine]
 
 
@@ -441,11 +441,10 @@ CALM = np.round(1e7 * default_rng(1).lognormal(0, 0.01, (2, 100))).astype(np.int
     ("flag", "benchmark", "elapsed", "changed"),
     [
         ("oversubscribed", "all_reduce", CALM, {"threads_per_rank": 5}),
-        ("timer_limited", "all_reduce", CALM // 10_000, {"overhead_s": {}}),
-        ("python_bound", "all_reduce", CALM, {"overhead_s": {"python": 1.1e-3}}),
+        ("overhead", "all_reduce", CALM // 10_000, {"overhead_s": {}}),
+        ("overhead", "all_reduce", CALM, {"overhead_s": {"python": 1.1e-3}}),
         ("in_cache", "p2p_bandwidth", CALM, {"cache_bytes": 2**30}),
-        ("noisy", "all_reduce", np.round(1e7 * default_rng(2).lognormal(0, 1, (2, 60))), {}),
-        ("drifting", "all_reduce", CALM * np.linspace(1, 1.5, 100), {}),
+        ("changed", "all_reduce", CALM * np.where(np.arange(100) % 10 < 3, 1.2, 1), {}),
     ],
 )
 def test_a_flag_tells_what_to_know_before_trusting_the_median(
@@ -484,7 +483,7 @@ def test_ranks_that_share_a_node_with_little_shared_memory_are_flagged(
     (planned,) = plan(settings, world, FACTS)
     planned = replace(planned, case=replace(planned.case, engine="python"))
     made = row_of(planned, samples(CALM), world=world, small_shm_nodes=frozenset(nodes))
-    assert ("small_shm" in made["warnings"]) is flagged
+    assert ("fallback" in made["warnings"]) is flagged
 
 
 def test_skew_is_held_against_the_sample_and_not_against_one_of_its_messages() -> None:
@@ -506,7 +505,7 @@ def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
     apart = np.array([[0], [0], [10**12], [10**12]])
     planned = planned_of("all_reduce", 4)
     seen = row_of(planned, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)
-    assert seen["warnings"] == ["skew_unknown"] and seen["skew_s"] is None
+    assert seen["warnings"] == [] and seen["skew_s"] is None
     windowed = replace(planned, case=replace(planned.case, sync="window"))
     assert (
         row_of(windowed, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)["warnings"] == []
@@ -524,7 +523,7 @@ def test_a_window_of_uncertain_clocks_or_late_ranks_is_told() -> None:
     planned = planned_of("all_reduce", 2, "sync=window")
     calm = samples(CALM)
     for error_s, late, expected in [
-        (4e-4, 5, []), (6e-4, 5, ["clock_limited"]), (4e-4, 6, ["late_starts"]),
+        (4e-4, 5, []), (6e-4, 5, ["skewed"]), (4e-4, 6, ["skewed"]),
     ]:  # fmt: skip
         window = replace(calm, clock_error_s=error_s, late_repetitions=late)
         assert row_of(planned, window)["warnings"] == expected, (error_s, late)
@@ -533,7 +532,7 @@ def test_a_window_of_uncertain_clocks_or_late_ranks_is_told() -> None:
 def test_a_soak_with_holes_is_told() -> None:
     planned = planned_of("all_reduce")
     calm = samples(CALM)
-    for unmeasured_s, expected in [(0.5, []), (0.7, ["gaps"])]:
+    for unmeasured_s, expected in [(0.5, []), (0.7, ["changed"])]:
         seen = row_of(
             planned, replace(calm, stop_reason="duration", spent_s=60.0, unmeasured_s=unmeasured_s)
         )
@@ -547,18 +546,12 @@ def test_visits_at_two_levels_are_named_with_their_spread() -> None:
     for factor in (1, 1, 3):
         add_visit(record, planned, samples(CALM // 10 * factor))
     seen = row(RowFacts(planned, AROUND), planned.case, record)
-    assert "unstable" in seen["warnings"] and seen["status"] == "ok"
+    assert "changed" not in seen["warnings"], "the interval is wide, and says it"
     assert seen["reason"] == "2 levels of visits: 1.00 ms x2, 3.01 ms x1"
     assert seen["visit_spread"] == pytest.approx(3, rel=1e-3)
     assert (seen["visits"], seen["interval_of"]) == (3, "visits")
     alone = row_of(planned, samples(CALM))
     assert (alone["visit_spread"], alone["reason"]) == (None, None)
-
-
-def test_a_warm_up_that_ended_at_its_limit_is_told() -> None:
-    for steady in (True, False):
-        seen = row_of(planned_of("all_reduce"), replace(samples(CALM), steady=steady))
-        assert (seen["warnings"], seen["steady"]) == ([] if steady else ["unsteady"], steady)
 
 
 def test_the_interval_of_one_visit_has_the_level_that_was_asked_for() -> None:
@@ -576,7 +569,7 @@ def test_the_interval_of_one_visit_has_the_level_that_was_asked_for() -> None:
 @pytest.mark.parametrize("engine", ["python", "native"])
 def test_only_python_can_be_python_bound(engine: str) -> None:
     seen = row_of(planned_of("all_reduce", engine=engine), samples(CALM), overhead_s={engine: 5e-3})
-    assert seen["warnings"] == (["python_bound"] if engine == "python" else [])
+    assert seen["warnings"] == (["overhead"] if engine == "python" else [])
     assert seen["overhead_s"] == 5e-3
 
 
@@ -597,14 +590,14 @@ def test_events_that_began_before_the_host_was_done_are_told(bound: int, flagged
     planned = planned_of("all_reduce")
     calm = samples(CALM)
     seen = replace(calm, counts=(Counts(0, 1, {HOST_BOUND: 7.0}), *readings), repetitions=20)
-    assert ("python_bound" in row_of(planned, seen)["warnings"]) == flagged
+    assert ("overhead" in row_of(planned, seen)["warnings"]) == flagged
 
 
 @pytest.mark.parametrize(("kind", "flagged"), [("NET/Socket", True), ("NET/IB/GDRDMA", False)])
 def test_sockets_beside_an_active_port_are_told(kind: str, flagged: bool) -> None:
     evidence = TransportEvidence(kinds={(0, 1): (kind,)}, rdma_nodes=frozenset({0}))
     seen = row_of(planned_of("p2p_latency"), samples(CALM), evidence=evidence)
-    assert ("rdma_unused" in seen["warnings"]) == flagged
+    assert ("fallback" in seen["warnings"]) == flagged
 
 
 def test_the_cache_is_judged_by_all_copies_of_the_largest_buffer() -> None:
@@ -741,7 +734,7 @@ def test_a_buffer_that_is_written_several_times_is_flagged(
 ) -> None:
     planned = replace(planned_of("all_reduce"), benchmark=Steps(steps))
     warnings = row_of(planned, samples([[1000] * 10] * 2))["warnings"]
-    assert ("last_write" in warnings) is is_flagged
+    assert ("unchecked" in warnings) is is_flagged
 
 
 def test_several_operations_have_no_load_and_no_algorithm() -> None:
@@ -902,12 +895,12 @@ def test_outliers_are_counted() -> None:
 
 def test_only_the_last_message_of_a_shared_buffer_is_checked_and_that_is_said() -> None:
     assert (
-        "one_buffer"
+        "unchecked"
         in row_of(planned_of("p2p_bandwidth", 2, "buffers=shared"), samples(CALM))["warnings"]
     )
-    assert "one_buffer" not in row_of(planned_of("p2p_bandwidth"), samples(CALM))["warnings"]
+    assert "unchecked" not in row_of(planned_of("p2p_bandwidth"), samples(CALM))["warnings"]
     assert (
-        "one_buffer"
+        "unchecked"
         not in row_of(planned_of("p2p_bandwidth", 2, "buffers=shared", "window=1"), samples(CALM))[
             "warnings"
         ]

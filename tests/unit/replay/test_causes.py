@@ -13,14 +13,11 @@ from commbench.core.states import Row
 from commbench.measure.visits import Visit, estimate
 from commbench.replay.causes import Cause, Waiting, causes
 from commbench.replay.generators import generate
-from commbench.replay.replay_times import (
-    ReplayTimes,
-    Seconds,
-    measured_seconds,
-    replay_times,
-)
+from commbench.replay.replay_times import ReplayTimes, replay_times
 from commbench.replay.scaling import ScaledWorkload, scaled
 from commbench.replay.workload import RankOrder, Workload, WorkloadCall, WorkloadOperation
+from commbench.results.intervals import interval_of
+from commbench.stats.interval import Interval
 
 LAYERS = 3
 JOBS = 400
@@ -78,8 +75,8 @@ def test_operations_one_after_another_are_counted_as_often_as_a_step_has_them() 
         (12e-3, {"sleep": 0.03, "matmul": 0.03}, None, {"link"}),
         (20e-3, {"sleep": 0.03, "matmul": 0.03}, None, {"link", "contention"}),
         (12e-3, {"sleep": 0.03, "matmul": 0.05}, None, {"link", "interference"}),
-        (12e-3, {}, Waiting(Seconds(3e-3, 1e-3, 5e-3), "rank 1"), {"link", "waiting"}),
-        (12e-3, {}, Waiting(Seconds(3e-3, 0.0, 5e-3), "rank 1"), {"link"}),
+        (12e-3, {}, Waiting(Interval(3e-3, 1e-3, 5e-3), "rank 1"), {"link", "waiting"}),
+        (12e-3, {}, Waiting(Interval(3e-3, 0.0, 5e-3), "rank 1"), {"link"}),
     ],
 )
 def test_a_planted_cause_is_named_and_no_other(
@@ -122,10 +119,10 @@ def test_what_was_not_measured_is_said_with_what_it_needs() -> None:
 
 
 def test_a_median_without_an_interval_decides_nothing() -> None:
-    unsure = measured_seconds(row("job@0", 1e-3, ci_low_s=None, ci_high_s=None))
+    unsure = interval_of(row("job@0", 1e-3, ci_low_s=None, ci_high_s=None))
     assert unsure is not None
-    longer = unsure - Seconds(5.0, 5.0, 5.0)
-    assert longer.low < 0 < longer.high and str(longer) == "-5.00 s (no interval)"
+    longer = unsure - Interval(5.0, 5.0, 5.0)
+    assert longer.low < 0 < longer.high and not longer.is_known
 
 
 def visited(text: str, truth_s: float, random: Generator, gaps: str | None = None) -> Row:
@@ -154,12 +151,8 @@ def test_null_jobs_name_no_cause_in_95_percent_and_planted_ones_name_theirs(plan
     assert right >= 0.95 * JOBS
 
 
-def test_a_negative_time_is_written_with_its_sign() -> None:
-    assert str(Seconds(-2e-3, -3e-3, -1e-3)) == "-2.00 ms (-3.00 ms .. -1.00 ms)"
-
-
 def test_calls_of_the_busiest_rank_count() -> None:
-    second = Seconds(1.0, 1.0, 1.0)
+    second = Interval(1.0, 1.0, 1.0)
     barrier, reduced = (WorkloadOperation(0, name, "int8", (1,), (1,)) for name in ("barrier", "x"))
     calls = [(WorkloadCall(0),), (WorkloadCall(0), WorkloadCall(0), WorkloadCall(1))]
     orders = tuple(RankOrder((rank,), of_rank) for rank, of_rank in enumerate(calls))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.fit import families
 from commbench.replay.predicted_times import PredictedTime, size_errors, time_of
-from commbench.replay.replay_times import Seconds
 from commbench.results.columns import CASES
+from commbench.stats.interval import Interval
 
 MIB = 2**20
 
@@ -39,7 +39,7 @@ def predicted(frame: pd.DataFrame, size: int) -> PredictedTime:
     return time_of(family, size)
 
 
-def known(frame: pd.DataFrame, size: int) -> Seconds:
+def known(frame: pd.DataFrame, size: int) -> Interval:
     seconds = predicted(frame, size).seconds
     assert seconds is not None
     return seconds
@@ -47,7 +47,7 @@ def known(frame: pd.DataFrame, size: int) -> Seconds:
 
 def test_a_measured_size_has_its_time() -> None:
     time = predicted(cases({2 * MIB: 1.0, 4 * MIB: 3.0}), 4 * MIB)
-    assert str(time.seconds) == "3.00 s (2.70 s .. 3.30 s)"
+    assert time.seconds == Interval(3.0, 2.7, pytest.approx(3.3), 0.95, of="repetitions")
     assert (time.source, time.warning) == ("measured", "")
 
 
@@ -96,7 +96,7 @@ def test_beyond_a_protocol_switch_the_last_piece_answers() -> None:
 
 def test_without_intervals_there_is_none() -> None:
     seconds = known(cases({MIB: 1.0}, half=math.nan), MIB)
-    assert seconds.value == 1 and str(seconds) == "1.00 s (no interval)"
+    assert seconds.value == 1 and not seconds.is_known
 
 
 def test_a_fit_that_misses_a_size_by_30_percent_answers_nothing() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from commbench.cli.main import main
-from commbench.replay.generators import generate
-from commbench.replay.scaling import scaled
-from commbench.replay.section import ReplayView, replay_views, time_line
+from commbench.replay.schedule import ScheduledOperation
+from commbench.replay.section import _levels, replay_sections
+from commbench.report.section import Section
 from commbench.report.summary import read_results
 
 SIMULATED = "backend=simulated writer=parquet timing=quick timing.pass_s=0"
@@ -40,50 +40,46 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
-def only_view(results: Path) -> ReplayView:
-    (view,) = replay_views(read_results([str(results)]))
-    return view
+def section_of(results: Path) -> Section:
+    (section,) = replay_sections(read_results([str(results)]))
+    return section
 
 
 def test_it_has_a_row_for_each_kind_of_operation_and_a_sentence_for_each_cause(
     results: Path,
 ) -> None:
-    view = only_view(results)
-    assert re.fullmatch(r"job@\w{12}, simulated, layout 1x4", view.title)
-    assert [cells[:4] for cells in view.cells] == [
-        ("all_gather float32", "ranks 0-3", "2", "64 KiB"),
-        ("all_reduce float32", "ranks 0-1", "1", "4 KiB"),
+    section = section_of(results)
+    assert re.fullmatch(r"Replay of job@\w{12}, simulated, layout 1x4", section.title)
+    (table,) = section.tables
+    assert [tuple(cells[:5]) for cells in table.rows] == [
+        ("all_gather float32", "ranks 0-3", "2", "64 KiB", "500 us"),
+        ("all_reduce float32", "ranks 0-1", "1", "4 KiB", table.rows[1][4]),
     ]
-    assert view.cells[0][4] == "500 us"
-    names = [text.partition(":")[0] for text in view.sentences[1:]]
+    names = [text.partition(":")[0] for text in section.sentences[1:]]
     assert names == ["interference", "contention", "link", "rest"]
-    assert view.note == ""
 
 
 def test_the_page_of_a_replay_has_the_section(results: Path, tmp_path: Path) -> None:
     html = tmp_path / "page.html"
     assert main(["report", str(results), "--html", str(html)]) == 0
     text = html.read_text()
-    assert '<section id="replay">' in text and "rest: 1.27 ms" in text
+    assert "<h2>Replay of job@" in text and "<li>rest: 1.27 ms" in text
 
 
-def test_time_lines_have_a_lane_for_each_group_and_a_bar_for_each_operation(results: Path) -> None:
-    in_job, here = only_view(results).pictures
-    assert (in_job.title, here.title) == ("in the job", "each alone, here")
-    assert in_job.svg.count('class="bar"') == 4
-    for text in ("ranks 0-3", "ranks 0-1", "ranks 2-3"):
-        assert f">{text}</text>" in in_job.svg
-    assert "all_gather of 64 KiB, ranks 0-3: 500 us at 2.00 ms" in in_job.svg
-    assert [name for name, _, _ in in_job.legend] == ["all_gather", "all_reduce"]
+def test_time_lines_have_a_lane_for_each_group(results: Path) -> None:
+    in_job, here = section_of(results).figures()
+    assert "in the job" in in_job.title and "each alone, here" in here.title
+    for text in (b"ranks 0-3", b"ranks 0-1", b"ranks 2-3", b"all_gather", b"all_reduce"):
+        assert text in in_job.svg
 
 
 def test_operations_that_run_at_once_in_a_group_lie_below_one_another() -> None:
-    values = {"ranks": "4", "params": "64", "layers": "2", "hidden": "4"}
-    part = scaled(generate("tp_dp", values), 4)
-    durations_s = {number: 1e-3 * (1 + number // 2) for number in part.operations}
-    svg = time_line("t", "here", part, durations_s).svg
-    # 2 x 4 of activations a group and 2 x 1 of gradients
-    assert svg.count('class="bar"') == 2 * 8 + 2 * 2
+    runs = [
+        ScheduledOperation(number, (0, 1), None, 2.0, begin_s)
+        for number, begin_s in enumerate((0.0, 1.0, 2.0))
+    ]
+    placed = [(level, levels) for _, level, levels in _levels(runs)]
+    assert placed == [(0, 2), (1, 2), (0, 2)]
 
 
 def test_a_workload_that_is_gone_is_said(results: Path, tmp_path: Path) -> None:
@@ -92,5 +88,5 @@ def test_a_workload_that_is_gone_is_said(results: Path, tmp_path: Path) -> None:
         shutil.copytree(record.parent, elsewhere / record.parent.name)
         copied = elsewhere / record.parent.name / record.name
         copied.write_text(record.read_text().replace(str(results), str(tmp_path / "gone")))
-    view = only_view(elsewhere)
-    assert view.pictures == () and "workload file is not where" in view.note
+    section = section_of(elsewhere)
+    assert not section.figures() and "workload file is not where" in section.sentences[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import commbench
-from commbench.results.flags import FLAGS, advice_of, different_bindings
+from commbench.results.flags import FLAGS, UNBOUND, binding_text, is_bound, shared_flags
 
 PACKAGE = Path(commbench.__file__).parent
 DOCUMENT = PACKAGE.parent / "docs" / "report.md"
@@ -41,32 +41,22 @@ def test_the_documentation_has_every_flag() -> None:
     assert sorted(rows) == sorted(FLAGS)
 
 
+def test_all_cases_have_a_flag_only_if_each_has_it() -> None:
+    rows = [{"warnings": ["skewed", "overhead"]}, {"warnings": "overhead"}]
+    assert shared_flags(rows) == {"overhead"}
+    assert shared_flags([*rows, {"warnings": None}]) == shared_flags([]) == frozenset()
+
+
 @pytest.mark.parametrize(
-    ("flag", "setting", "words"),
+    ("provenance", "text"),
     [
-        ("noisy", {"timing": "rigorous"}, "timing=rigorous"),
-        ("drifting", {"timing": "soak"}, "timing=soak"),
-        ("multimodal", {"bind": "core"}, "bind=core"),
+        ({"differences": {"run.bind": {"core 0": [0], "core 1": [1]}}}, "ranks bound to cores"),
+        ({"differences": {"host.cpu_affinity": {}}}, "ranks bound by the launcher"),
+        ({"nodes": [{"run.bind": "core 0"}, {"run.bind": "core 0"}]}, "ranks bound to cores"),
+        ({"nodes": [{"run.bind": "none"}]}, UNBOUND),
+        (None, ""),
     ],
 )
-def test_a_setting_that_is_in_effect_is_not_recommended(
-    flag: str, setting: dict[str, str], words: str
-) -> None:
-    other = {"timing": "quick", "bind": "auto"}
-    assert words in advice_of(flag, [other])
-    assert words in advice_of(flag, [setting, other])
-    advice = advice_of(flag, [setting])
-    assert advice and words not in advice and words not in FLAGS[flag].advice_in_effect
-
-
-def run_of(backend: str, **provenance: object) -> dict[str, object]:
-    return {"backend": {"name": backend}, "provenance": provenance}
-
-
-def test_backends_whose_ranks_were_bound_differently_are_named() -> None:
-    loose = run_of("gloo", nodes=[{"run.bind": "none"}])
-    bound = run_of("mpi", differences={"run.bind": {"0": "core", "1": "core"}})
-    text = different_bindings([bound, loose])
-    assert text.startswith("gloo: ranks not bound; mpi: ranks bound to cores: ")
-    assert different_bindings([loose, loose]) == ""
-    assert different_bindings([loose, run_of("simulated"), {}]) == "", "nothing is known of them"
+def test_a_run_says_whether_its_ranks_were_bound(provenance: object, text: str) -> None:
+    run = {"provenance": provenance}
+    assert binding_text(run) == text and is_bound(run) == ("bound to" in text or "by the" in text)

@@ -14,7 +14,7 @@ from processes import in_terminal
 
 from commbench.runtime.output import ERASE, LOG, PROGRESS, Reporter, State
 
-BAR = "[#####-----] 2/4"
+BAR = "[#####-----] 2 of 4 cases"
 
 
 def on_a_terminal(script: str, columns: int = 100, **environ: str) -> str:
@@ -31,10 +31,10 @@ def visible(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("width", "end"),
     [
-        (20, "2/4  1:15 + 1:15"),
-        (40, f"{BAR}  1:15 + 1:15"),
-        (60, "  last: p2p_l..0-1 8 B 52.5 us"),
-        (80, "  last: p2p_latency 1x2 0-1 8 B 52.5 us"),
+        (20, "2 of 4 cases  1:15,"),
+        (50, f"{BAR}  1:15, about 1:15 left"),
+        (78, "  last: p2p_l..-1 8 B 52.5 us"),
+        (95, "  last: p2p_latency 1x2 0-1 8 B 52.5 us"),
         (200, "  all_reduce 1x2 1 MiB  last: p2p_latency 1x2 0-1 8 B 52.5 us"),
     ],
 )
@@ -49,13 +49,15 @@ def test_the_progress_line_shortens_its_middle_first(width: int, end: str) -> No
     line = state.line(75.0, width)
     assert len(line) < width
     assert line.endswith(end)
-    assert ("all_reduce" in line) == (width > 80)
+    assert ("all_reduce" in line) == (width > 95)
 
 
 def test_a_line_counts_the_cases_of_each_pass() -> None:
     state = State(cases=4, done=1, number=2, passes=3)
-    assert "] pass 2 of 3, 1/4  0:00" in state.line(0.0, 80)
-    assert "] pass 4, 1/4  0:00" in replace(state, number=4).line(0.0, 80), "more than planned"
+    assert "] pass 2 of 3, 1 of 4 cases  0:00" in state.line(0.0, 80)
+    assert "] pass 4, 1 of 4 cases  0:00" in replace(state, number=4).line(0.0, 80), (
+        "more than planned"
+    )
 
 
 def test_before_the_first_case_it_says_what_is_started() -> None:
@@ -121,10 +123,10 @@ def test_the_bar_stands_below_all_text_and_erases_nothing_else() -> None:
         "[('COMMBENCH_PROGRESS', '1'), ('COMMBENCH_RELAYED', '1'), ('COMMBENCH_TERMINAL',"
         " '100,color')]"
     )
-    assert visible(text)[:8] == [exports, "4 cases, at most 2.00 s: /results", *PRINTED]
+    assert visible(text)[:8] == [exports, "4 cases, about 2.00 s: /results", *PRINTED]
     assert (
         "starting 2 ranks  0:00" in text
-        and "[#####-----] 2/4" in text
+        and "[#####-----] 2 of 4" in text
         and "last: barrier 1x2 5.00 us" in text
     )
 
@@ -208,7 +210,7 @@ def test_a_case_is_finished_after_its_last_visit(
     for visits, reason in ((1, "interrupted"), (2, "interrupted"), (3, "ci")):
         reporter.finished([{**row, "median_s": 2e-6, "visits": visits, "stop_reason": reason}])
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"1 case, at most 2.00 s: {tmp_path}", "[1/1] barrier 1x2: 2.00 us"]
+    assert lines == [f"1 case, about 2.00 s: {tmp_path}", "[1/1] barrier 1x2: 2.00 us"]
 
 
 def test_passes_and_their_cases_are_counted(
@@ -230,9 +232,9 @@ def test_passes_and_their_cases_are_counted(
         shown.append((state.number, state.done))
     assert shown == [(1, 1), (2, 0), (2, 1), (3, 1), (3, 2)]
     assert capsys.readouterr().err.splitlines()[1:] == [
-        "pass 1 of 3 took 0 ns; 2 of 2 cases go on",
+        "pass 1 of 3: 0 ns; 2 of 2 cases need more visits",
         "[1/2] b 1x2 8 B: 2.00 us",
-        "pass 2 of 3 took 0 ns; 1 of 2 cases go on",
+        "pass 2 of 3: 0 ns; 1 of 2 cases need more visits",
         "[2/2] a 1x2 8 B: 2.00 us",
     ]
 

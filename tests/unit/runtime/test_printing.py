@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from commbench.core.errors import Unsaved
-from commbench.runtime.printing import finish_printing, print_safely
+from commbench.runtime.printing import encoded, finish_printing, print_safely
 
 SCRIPT = """
 import os, sys, time
@@ -186,3 +186,8 @@ def test_a_terminal_that_has_gone_has_no_reader(monkeypatch: pytest.MonkeyPatch)
                 os.write(theirs, b"x")
             print("line")
             assert finish_printing(0) == 0
+
+
+def test_a_locale_without_a_letter_shows_what_can_not_be_taken_for_a_number() -> None:
+    assert encoded("±2% é", "ascii") == b"+-2% \\xe9"
+    assert encoded("±2% é", "utf-8").decode() == "±2% é"

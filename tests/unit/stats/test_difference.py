@@ -21,7 +21,6 @@ from commbench.analysis.crossover import comparisons
 from commbench.results.columns import CASES
 from commbench.stats.difference import (
     Measured,
-    Ratio,
     differ,
     holm,
     launches_needed,
@@ -32,6 +31,7 @@ from commbench.stats.difference import (
     signed_rank,
     verdict,
 )
+from commbench.stats.interval import Interval
 
 Series = NDArray[np.float64]
 
@@ -152,7 +152,7 @@ def test_the_rule_alone_calls_at_most_5_percent_of_equal_things_different(
     level = 1 - 0.5 ** (visits - 1)
     run_id = "r" if one_run else None
     sides = [
-        Measured(tuple(medians), low, high, level, run_id)
+        Measured(Interval(np.median(medians), low, high, level), tuple(medians), run_id)
         for medians, low, high in zip(*(column.tolist() for column in columns), strict=True)
     ]
     assert sum(map(differ, sides[::2], sides[1::2])) <= 0.05 * MANY_TRIALS
@@ -178,8 +178,15 @@ def test_a_factor_of_two_is_seen(launches: int, spread: float, one_run: bool) ->
     assert compared >= 0.9 or launches < 4  # no verdict below 4 launches
 
 
+def time_of(
+    median_s: float, low_s: float, high_s: float, level: float = 0.95, run_id: str | None = None
+) -> Measured:
+    """The time of one launch."""
+    return Measured(Interval(median_s, low_s, high_s, level), (median_s,), run_id)
+
+
 def test_one_launch_of_each_tells_of_this_run_only_and_only_what_launches_can_not_explain() -> None:
-    base = Measured((1.0,), 0.99, 1.01, run_id="a")
+    base = time_of(1.0, 0.99, 1.01, run_id="a")
     for factor, run_id, expected in (
         (1.3, "b", 0),
         (2.3, "b", 0),
@@ -187,22 +194,21 @@ def test_one_launch_of_each_tells_of_this_run_only_and_only_what_launches_can_no
         (1.3, "a", 1),
         (1.01, "a", 0),
     ):
-        other = Measured((factor,), factor * 0.99, factor * 1.01, run_id=run_id)
+        other = time_of(factor, factor * 0.99, factor * 1.01, run_id=run_id)
         assert differ(base, other) == differ(other, base) == expected
-    assert not differ(base, Measured((9.0,), math.nan, math.nan, run_id="a"))
-    unknown = [Measured((factor,), factor * 0.99, factor * 1.01) for factor in (1.0, 1.3)]
+    assert not differ(base, Measured(Interval(9.0), (9.0,), "a"))
+    unknown = [time_of(factor, factor * 0.99, factor * 1.01) for factor in (1.0, 1.3)]
     assert not differ(*unknown), "two that name no run are not known to be of the same"
-    assert Measured((1.0, 2.0, 9.0), 0.9, 9.1).median_s == 2
-    three = Measured((2.0, 2.1, 2.2), 1.9, 2.3)
+    three = Measured(Interval(2.1, 1.9, 2.3, 0.95), (2.0, 2.1, 2.2))
     assert not differ(base, three), "launches enough on one side only"
-    assert differ(Measured((1.0, 1.05, 1.1), 0.9, 1.2), three)
+    assert differ(Measured(Interval(1.05, 0.9, 1.2, 0.95), (1.0, 1.05, 1.1)), three)
 
 
 def test_a_range_of_three_visits_is_stretched() -> None:
     """It has a level of 75 %: disjoint ranges alone would differ falsely in 10 %."""
-    slow = Measured((1.06,), 1.03, 1.2, level=0.75, run_id="r")
-    assert not differ(Measured((1.0,), 0.9, 1.02, level=0.75, run_id="r"), slow)
-    assert differ(Measured((0.9,), 0.8, 0.92, level=0.75, run_id="r"), slow)
+    slow = time_of(1.06, 1.03, 1.2, 0.75, "r")
+    assert not differ(time_of(1.0, 0.9, 1.02, 0.75, "r"), slow)
+    assert differ(time_of(0.9, 0.8, 0.92, 0.75, "r"), slow)
 
 
 # ---------------------------------------------------------------- the interval of a ratio
@@ -273,17 +279,17 @@ def test_pairs_take_away_what_both_sides_share() -> None:
     ],
 )
 def test_the_whole_interval_decides(low: float, high: float, word: str) -> None:
-    assert verdict(Ratio(math.sqrt(low * high), low, high), DELTA) == word
+    assert verdict(Interval(math.sqrt(low * high), low, high), DELTA) == word
 
 
 def test_missing_launches_follow_the_square_root() -> None:
     half = 0.04  # at 4 launches; the gap to the threshold is half of it
     near = math.exp(math.log1p(DELTA) + half / 2)
-    ratio = Ratio(near, near * math.exp(-half), near * math.exp(half))
+    ratio = Interval(near, near * math.exp(-half), near * math.exp(half))
     assert missing_launches(ratio, DELTA, 4) in (12, 13)  # 16 in all, but for rounding
-    assert missing_launches(Ratio(1 + DELTA, 0.9, 1.2), DELTA, 4) is None
-    assert missing_launches(Ratio(1 + DELTA + 1e-6, 0.9, 1.2), DELTA, 4) is None
-    assert missing_launches(Ratio(1.5, 1.01, 1.6), DELTA, 50) == 1
+    assert missing_launches(Interval(1 + DELTA, 0.9, 1.2), DELTA, 4) is None
+    assert missing_launches(Interval(1 + DELTA + 1e-6, 0.9, 1.2), DELTA, 4) is None
+    assert missing_launches(Interval(1.5, 1.01, 1.6), DELTA, 50) == 1
 
 
 def test_the_noise_of_equal_launches_grows_with_their_effect() -> None:

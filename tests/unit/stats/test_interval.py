@@ -14,12 +14,12 @@ from commbench.stats.interval import Interval, of_formula
     ("interval", "text"),
     [
         (Interval(0.165, 0.160, 0.168), "0.165 ±3%"),
-        (Interval(162, 130, 2019), "162 -20 +1146%"),
+        (Interval(162, 130, 2019), "?162 -20 +1146%"),
         (Interval(100, 99.8, 100.1), "100 ±0.2%"),
-        (Interval(100, 90, 115), "100 ±15%"),
+        (Interval(100, 90, 115), "~100 ±15%"),
         (Interval(5, 5, 5), "5.00 ±0%"),
-        (Interval(-4, -5, -2), "-4.00 ±50%"),
-        (Interval(1.5, n=2), "1.50 (n=2)"),
+        (Interval(-4, -5, -2), "?-4.00 ±50%"),
+        (Interval(1.5, n=2), "?1.50 (n=2)"),
         (Interval(0, 0, 0), "0 ±0%"),
     ],
 )
@@ -55,4 +55,4 @@ def test_sums_and_differences_hold_all_that_is_possible() -> None:
     second = Interval(1.0, 0.5, 2.0)
     assert (first + second).high == 8.0
     assert (first - second).low == 2.0
-    assert (first * -2).low == -12.0
+    assert (-2 * first).low == -12.0

@@ -1,0 +1,110 @@
+"""What made the numbers of a run less certain than they could be, each cause once, with its
+figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from commbench.core.states import Row, case_status
+from commbench.core.units import format_number, format_seconds
+from commbench.core.variables import MODEL_ENGINE
+from commbench.hardware.host import is_busy
+from commbench.results.columns import grouped
+from commbench.results.flags import UNBOUND, binding_text, warnings_of
+from commbench.results.run_folder import mapping_or_empty
+
+from .machines import nodes_of
+
+READING = "p2p_latency_s"  # of the reference case
+MOST_NODES = 3
+
+
+def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
+    """A text for each cause: `this machine was busy: load 12.4 on 2 cores`."""
+    measured = [row for row in rows if case_status(row) == "ok" and row["engine"] != MODEL_ENGINE]
+    if not measured:
+        return []
+    return [
+        *dict.fromkeys(text for run in _first_of_sweeps(runs) for text in _busy(run)),
+        *_shared_cores(runs, measured),
+        *(text for run in runs for text in _moved(run)),
+        *_bindings(runs),
+    ]
+
+
+def _first_of_sweeps(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The first run of each command: in the load of the others are the runs before them."""
+    in_order = sorted(runs, key=lambda run: str(run.get("started_at")))
+    by_sweep = grouped(in_order, lambda run: str(run.get("sweep_id") or run.get("run_id")))
+    return [of_sweep[0] for of_sweep in by_sweep.values()]
+
+
+def busy_nodes(run: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
+    """Host, load and cores of each node that had less than a free core for each rank when the run
+    began."""
+    ranks = mapping_or_empty(run.get("world")).get("ranks")
+    for number, node in enumerate(nodes_of(run)):
+        load = node.get("host.load_1min")
+        cores = _cores(node)
+        if not load or not cores:
+            continue
+        on_node = len(ranks[number]) if isinstance(ranks, list) and number < len(ranks) else 1
+        if is_busy(load, on_node, cores):
+            yield str(node.get("host.hostname")), float(load), cores
+
+
+def _cores(node: Mapping[str, Any]) -> float:
+    """The cores that ranks may use; 0 where unknown. A bound process sees only its own."""
+    allowed = node.get("limits.cpu_cores") if node.get("run.bind") == "none" else None
+    return float(allowed or node.get("host.cpu_logical_cores") or 0)
+
+
+def _busy(run: Mapping[str, Any]) -> Iterator[str]:
+    busy = list(busy_nodes(run))
+    alone = len(nodes_of(run)) == 1
+    for host, load, cores in busy[:MOST_NODES]:
+        name = "this machine" if alone else host
+        yield f"{name} was busy: load {format_number(load)} on {cores:g} cores"
+    if len(busy) > MOST_NODES:
+        yield f"and {len(busy) - MOST_NODES} more nodes"
+
+
+def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Iterator[str]:
+    """Which backends had more threads than cores, or ranks than GPUs."""
+    crowded = [row for row in rows if "oversubscribed" in warnings_of(row)]
+    cores = {count for run in runs for node in nodes_of(run) if (count := _cores(node))}
+    of_node = f"the {min(cores):g} cores" if len(cores) == 1 else "the cores of a node"
+    for backend, own in grouped(crowded, lambda row: str(row["backend"])).items():
+        if any(row["device"] == "cuda" for row in own):
+            yield f"{backend} has several ranks on a GPU"
+        else:
+            layouts = sorted({str(row["layout"]) for row in own})
+            every = {str(row["layout"]) for row in rows if row["backend"] == backend}
+            where = f" in {', '.join(layouts)}" if set(layouts) != every else ""
+            yield f"{backend} has more threads than {of_node}{where}"
+
+
+def _moved(run: Mapping[str, Any]) -> Iterator[str]:
+    """How far the reference case moved between the passes, where at least half of them differ from
+    the others."""
+    passes = [entry for entry in run.get("reference") or [] if isinstance(entry, Mapping)]
+    if not passes or 2 * sum(bool(entry.get("moved")) for entry in passes) < len(passes):
+        return
+    medians = [entry[READING][0] for entry in passes if entry.get(READING)]
+    if medians:
+        ends = " to ".join(format_seconds(end) for end in (min(medians), max(medians)))
+        backend = mapping_or_empty(run.get("backend")).get("name")
+        yield f"{backend} at 8 B moved between passes: {ends}"
+
+
+def _bindings(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Which backends had ranks that were not bound to cores, where others had."""
+    texts: dict[str, set[str]] = {}
+    for run in runs:
+        backend = mapping_or_empty(run.get("backend")).get("name")
+        if backend and (text := binding_text(run)):
+            texts.setdefault(str(backend), set()).add(text)
+    unbound = sorted(backend for backend, seen in texts.items() if UNBOUND in seen)
+    if unbound and len(unbound) < len(texts):
+        yield f"{', '.join(unbound)}: ranks not bound to cores, others were"

@@ -1,0 +1,413 @@
+"""The figures of the page, drawn by matplotlib."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commbench.analysis.slow_pairs import Matrix
+from commbench.core.states import Row, case_status
+from commbench.core.texts import limit_text, name_of, size_text
+from commbench.core.units import format_bytes, format_number, format_seconds, natural_key
+from commbench.results.columns import grouped
+from commbench.stats.interval import Interval
+
+from .distributions import Launches
+from .figures import (
+    BAD_COLOUR,
+    BAND_OPACITY,
+    GRID,
+    PALETTE,
+    QUIET_COLOUR,
+    Colours,
+    bytes_text,
+    line_style,
+    linear_ticks,
+    log_ticks,
+    percent_text,
+    rate_text,
+    seconds_text,
+    set_ticks,
+    size_ticks,
+    with_gaps,
+)
+from .quantities import MEDIAN, Quantity
+from .section import Figure, clean
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+INCHES = (6.4, 3.5)
+WIDE_INCHES = (12.0, 3.2)
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "commbench",  # the same data, the same file
+    "text.parse_math": False,  # a $ in a name is a $
+    "font.size": 9,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+MOST_LINES = 12
+MOST_LAYOUT_POINTS = 200
+ROOM = 1.15  # of an axis, beyond the data, as a factor
+TIME = "time of one operation"
+SHARES = np.linspace(0, 1, 61).tolist()  # of the repetitions, whose quantiles are drawn
+RAMP_BINS = 24
+LARGEST_STEP = 3.0  # in usual steps; a longer one is a gap in the line
+LARGEST_WITH_NUMBERS = 16  # ranks; a larger matrix has colours only
+UNKNOWN = Interval(math.nan)
+FULL_SCALE = 2.0  # the ratio to the fastest of its class that has the darkest colour
+
+
+@contextmanager
+def _drawn(title: str, made: list[Figure], size: tuple[float, float] = INCHES) -> Iterator[Axes]:
+    """Axes to draw on; at the end of the block the figure is added to `made`."""
+    import matplotlib
+    from matplotlib.figure import Figure as Drawing
+
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+        # the browser has fonts of its own
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)
+        drawing = Drawing(figsize=size, layout="constrained")
+        axes = drawing.add_subplot()
+        yield axes
+        handles, labels = axes.get_legend_handles_labels()
+        if handles:
+            drawing.legend(handles, labels, loc="outside lower center", ncols=3)
+        file = io.BytesIO()
+        drawing.savefig(
+            file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
+    made.append(Figure(clean(title), file.getvalue(), size[0] == WIDE_INCHES[0]))
+
+
+def _log_axis(
+    axis: Any, values: Iterable[float], text: Callable[[float], str], label: str = ""
+) -> tuple[float, float]:
+    """Make an axis logarithmic with all positive values, at least a factor of two wide; returns its
+    ends."""
+    known = [value for value in values if 0 < value < math.inf] or [1.0]
+    low = min(known) / ROOM
+    high = max(max(known) * ROOM, 2 * low)
+    which = axis.axis_name
+    getattr(axis.axes, f"set_{which}scale")("log")
+    ticks = size_ticks(known, low, high) if text is bytes_text else log_ticks(low, high)
+    set_ticks(axis, ticks, text)
+    getattr(axis.axes, f"set_{which}lim")(low, high)
+    axis.set_label_text(clean(label))
+    return low, high
+
+
+def _linear_axis(
+    axis: Any, most: float, text: Callable[[float], str], label: str, whole: bool = False
+) -> None:
+    """From 0 to the largest value; `whole`: ticks at whole numbers only."""
+    high = (most if math.isfinite(most) else 0.0) * ROOM or 1.0
+    ticks = [tick for tick in linear_ticks(0.0, high) if not whole or tick.is_integer()]
+    set_ticks(axis, ticks, text)
+    getattr(axis.axes, f"set_{axis.axis_name}lim")(0.0, high)
+    axis.set_label_text(clean(label))
+
+
+# ---------------------------------------------------------------- over size
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """`rows`: benchmark -> name of the line -> rows by size."""
+
+    rows: Mapping[str, Mapping[str, Sequence[Row]]]
+    colours: Colours
+
+    def of_benchmark(self, benchmark: str) -> list[Row]:
+        return [row for rows in self.rows[benchmark].values() for row in rows]
+
+
+def curves_of(lines: Iterable[tuple[str, Mapping[str, Sequence[Row]]]]) -> Curves:
+    """The lines of the cases with a message: a barrier and the sequence of a replay have none."""
+    moving = {
+        benchmark: {
+            name: sized
+            for name, rows in by_name.items()
+            if (sized := [row for row in rows if row["message_bytes"]])
+        }
+        for benchmark, by_name in lines
+    }
+    rows = {benchmark: by_name for benchmark, by_name in moving.items() if by_name}
+    names = {name for by_name in rows.values() for name in by_name}
+    return Curves(rows, Colours(sorted(names, key=natural_key)))
+
+
+def over_size(curves: Curves, benchmark: str, quantity: Quantity) -> list[Figure]:
+    """A line per backend, engine, layout, ... with its interval; values that are known to no better
+    than 30 % are hollow."""
+    made: list[Figure] = []
+    names = sorted(curves.rows[benchmark], key=natural_key)[:MOST_LINES]
+    lines = {name: curves.rows[benchmark][name] for name in names}
+    styles = _styles_of(names, curves.colours)
+    is_time = quantity is MEDIAN
+    label = TIME if is_time else f"{quantity.name} (GB/s)"
+    with _drawn(f"{benchmark}: {label} over message size", made) as axes:
+        every: list[float] = []
+        sizes: list[float] = []
+        for name, rows in lines.items():
+            colour, dashes = styles[name]
+            style = line_style(dashes)
+            at, middle, low, high = _points(rows, quantity)
+            axes.plot(at, middle, color=colour, linestyle=style, label=clean(name))
+            axes.fill_between(at, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0)
+            sure = [(quantity.of(row) or UNKNOWN).certainty != "?" for row in rows]
+            for is_sure, fill in ((True, colour), (False, "white")):
+                shown = np.array(sure) == is_sure
+                axes.plot(
+                    at[shown], middle[shown], "o", markersize=4, color=colour, markerfacecolor=fill
+                )
+            every += middle.tolist()
+            sizes += at.tolist()
+        _log_axis(axes.xaxis, sizes, bytes_text, "message")
+        _log_axis(axes.yaxis, every, seconds_text if is_time else rate_text, label)
+    return made
+
+
+def share_of_limit(curves: Curves, benchmark: str) -> list[Figure]:
+    """The share of the physical limit over size, where one is known."""
+    made: list[Figure] = []
+    rows = curves.of_benchmark(benchmark)
+    shares = [row["efficiency"] for row in rows if row["efficiency"]]
+    if not shares:
+        return []
+    names = sorted(curves.rows[benchmark], key=natural_key)[:MOST_LINES]
+    styles = _styles_of(names, curves.colours)
+    with _drawn(f"{benchmark}: share of the {limit_text(rows)}", made) as axes:
+        for name in names:
+            known = [row for row in curves.rows[benchmark][name] if row["efficiency"] is not None]
+            colour, dashes = styles[name]
+            axes.plot(
+                [row["message_bytes"] for row in known],
+                [row["efficiency"] for row in known],
+                "o",
+                linestyle=line_style(dashes),
+                markersize=4,
+                color=colour,
+                label=clean(name),
+            )
+        axes.axhline(1.0, color="black", linestyle=":", linewidth=1)
+        _log_axis(axes.xaxis, [row["message_bytes"] for row in rows], bytes_text, "message")
+        _linear_axis(axes.yaxis, max(*shares, 1.0), percent_text, "share of the limit")
+    return made
+
+
+def _points(rows: Sequence[Row], quantity: Quantity) -> Any:
+    """Size, value and both ends of the interval of each row [4, rows]; NaN where there is none."""
+    points = []
+    for row in rows:
+        interval = quantity.of(row) or UNKNOWN
+        points.append((float(row["message_bytes"]), interval.value, *interval.ends))
+    return np.array(points).T
+
+
+def _styles_of(names: Sequence[str], colours: Colours) -> dict[str, tuple[str, str]]:
+    """Colour and dashes of each line of a figure; where all lines of the page are more than there
+    are styles, and two of these would look alike, the figure has styles of its own."""
+    styles = {name: colours.of(name) for name in names}
+    if len(set(styles.values())) < len(styles):
+        own = Colours(names)
+        styles = {name: own.of(name) for name in names}
+    return styles
+
+
+# ---------------------------------------------------------------- layouts and layers
+
+
+def by_layout(curves: Curves) -> list[Figure]:
+    """Times by layout at the smallest and the largest size that two layouts share."""
+    made: list[Figure] = []
+    for benchmark in curves.rows:
+        by_size = grouped(curves.of_benchmark(benchmark), lambda row: int(row["message_bytes"]))
+        shared = [
+            size for size, alike in by_size.items() if len({row["layout"] for row in alike}) > 1
+        ]
+        for size in sorted({min(shared), max(shared)}) if shared else []:
+            title = f"{benchmark}, {size_text(size)}: time by layout"
+            _draw_layouts(title, by_size[size][:MOST_LAYOUT_POINTS], curves.colours, made)
+    return made
+
+
+def _draw_layouts(title: str, rows: Sequence[Row], colours: Colours, made: list[Figure]) -> None:
+    layouts = sorted({str(row["layout"]) for row in rows}, key=natural_key)
+    by_name = grouped(rows, lambda row: name_of(row, ["backend", "engine"]))
+    with _drawn(title, made) as axes:
+        for number, (name, own) in enumerate(by_name.items()):
+            beside = (number - (len(by_name) - 1) / 2) * min(0.12, 0.8 / len(by_name))
+            intervals = [MEDIAN.of(row) or UNKNOWN for row in own]
+            at = [layouts.index(row["layout"]) + beside for row in own]
+            middle = [interval.value for interval in intervals]
+            below = [each.value - each.low if each.is_known else 0.0 for each in intervals]
+            above = [each.high - each.value if each.is_known else 0.0 for each in intervals]
+            colour = colours.of(name)[0]
+            axes.errorbar(at, middle, [below, above], fmt="o", color=colour, label=clean(name))
+        axes.set_xticks(range(len(layouts)), labels=layouts)
+        axes.set_xlim(-0.5, len(layouts) - 0.5)
+        axes.set_xlabel("layout (nodes x ranks per node)")
+        _log_axis(axes.yaxis, [row["median_s"] for row in rows], seconds_text, TIME)
+
+
+def waterfall(title: str, times: Sequence[tuple[str, float]]) -> list[Figure]:
+    """A bar per layer, the lowest first: light is the time of the layer below, dark is what this
+    layer adds."""
+    made: list[Figure] = []
+    with _drawn(f"{title}: what each layer adds", made) as axes:
+        before = 0.0
+        for number, (_, seconds) in enumerate(times):
+            axes.barh(number, before, color=GRID)
+            colour = BAD_COLOUR if number else QUIET_COLOUR
+            axes.barh(number, seconds - before, left=before, color=colour)
+            added = f"  (+{format_seconds(seconds - before)})" if number else ""
+            axes.annotate(
+                f" {format_seconds(seconds)}{added}", (seconds, number), va="center", fontsize=8
+            )
+            before = seconds
+        axes.set_yticks(range(len(times)), labels=[name for name, _ in times])
+        axes.invert_yaxis()
+        # room for the numbers
+        _linear_axis(axes.xaxis, 1.3 * times[-1][1], seconds_text, TIME)
+    return made
+
+
+# ---------------------------------------------------------------- pairs
+
+
+def pair_matrix(matrix: Matrix) -> list[Figure]:
+    """Senders down, receivers across; dark is slow for its class of links, a frame marks slow
+    pairs. Numbers are times in us, of windows of messages bandwidths in GB/s."""
+    made: list[Figure] = []
+    ranks = matrix.ranks
+    place = {rank: number for number, rank in enumerate(ranks)}
+    shades = np.full((len(ranks), len(ranks)), np.nan)
+    for times in matrix.classes.values():
+        least_s = min(times.values())
+        for (first, second), seconds in times.items():
+            shade = math.log(seconds / least_s) / math.log(FULL_SCALE) if least_s else 0.0
+            shades[place[first], place[second]] = min(1.0, shade)
+    shared = matrix.shared
+    is_rate = shared["window"] is not None
+    unit = "GB/s" if is_rate else "us"
+    title = f"{shared['benchmark']} {format_bytes(int(shared['message_bytes']))} ({unit})"
+    side = max(2.8, min(9.0, 0.55 * len(ranks)))
+    with _drawn(f"{title}, {shared['backend']} {shared['layout']}", made, (side, side)) as axes:
+        axes.imshow(shades, cmap="YlOrBr", vmin=0.0, vmax=1.2)
+        axes.grid(False)
+        for pair, row in matrix.rows.items():
+            x, y = place[pair[1]], place[pair[0]]
+            if len(ranks) <= LARGEST_WITH_NUMBERS:
+                ok = case_status(row) == "ok"
+                value = row["algbw_gb_per_s"] if is_rate else 1e6 * (row["median_s"] or 0.0)
+                text = format_number(value) if ok else str(row["status"])[:4]
+                axes.annotate(text, (x, y), ha="center", va="center", fontsize=7)
+            if pair in matrix.slow:
+                axes.plot(x, y, "s", markersize=22, markerfacecolor="none", color="black")
+        axes.set_xticks(range(len(ranks)), labels=list(map(str, ranks)))
+        axes.set_yticks(range(len(ranks)), labels=list(map(str, ranks)))
+        axes.set_xlabel("receiver")
+        axes.set_ylabel("sender")
+    return made
+
+
+# ---------------------------------------------------------------- raw samples
+
+
+def distribution(title: str, launches: Launches) -> list[Figure]:
+    """The cumulative distribution of the times of the repetitions, one line per launch."""
+    made: list[Figure] = []
+    with _drawn(f"{title}: distribution", made) as axes:
+        every: list[float] = []
+        for number, (run_id, times) in enumerate(launches, start=1):
+            values = np.quantile(times, SHARES).tolist()
+            name = f"launch {number}: {run_id}" if len(launches) > 1 else None
+            axes.plot(values, SHARES, color=PALETTE[(number - 1) % len(PALETTE)], label=name)
+            every += values
+        _log_axis(axes.xaxis, every, seconds_text, TIME)
+        axes.set_ylim(0.0, 1.0)
+        axes.set_ylabel("share of repetitions")
+    return made
+
+
+def soak(title: str, line: pd.DataFrame) -> list[Figure]:
+    """The median of each interval over time, with a band from minimum to maximum; a gap where
+    nothing was measured."""
+    made: list[Figure] = []
+    columns = line[["at_s", "min_s", "median_s", "max_s"]].to_numpy().T
+    with _drawn(title, made, WIDE_INCHES) as axes:
+        at, low, median, high = with_gaps(columns, LARGEST_STEP)
+        axes.fill_between(at, low, high, color=PALETTE[0], alpha=BAND_OPACITY, linewidth=0)
+        axes.plot(at, median, color=PALETTE[0], marker=".", markersize=4)
+        _log_axis(axes.yaxis, [*columns[1], *columns[3]], seconds_text, TIME)
+        axes.set_xlabel("time since the start (s)")
+    return made
+
+
+def ramps(backend: str, seconds: Sequence[float]) -> list[Figure]:
+    """A histogram of the time from the first call to 95 % of the steady rate."""
+    made: list[Figure] = []
+    with _drawn(f"{backend}: from the first call to 95 % of the steady rate", made) as axes:
+        ends = _log_axis(axes.xaxis, seconds, seconds_text, "time")
+        counts, _, _ = axes.hist(
+            seconds, bins=np.geomspace(*ends, RAMP_BINS).tolist(), color=PALETTE[2]
+        )
+        most = float(np.max(counts))
+        _linear_axis(axes.yaxis, most, lambda count: f"{count:g}", "cases", whole=True)
+    return made
+
+
+# ---------------------------------------------------------------- time lines
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Something that lasted, in a lane of a time line; `level` of `levels` where several lie below
+    one another."""
+
+    lane: int
+    begin_s: float
+    duration_s: float
+    name: str
+    level: int = 0
+    levels: int = 1
+
+
+def time_line(title: str, lanes: Sequence[str], bars: Sequence[Bar], label: str) -> list[Figure]:
+    """A bar for each, coloured by name; lanes are named."""
+    made: list[Figure] = []
+    colours = Colours(list(dict.fromkeys(bar.name for bar in bars)))
+    size = (WIDE_INCHES[0], 1.2 + 0.35 * len(lanes))
+    with _drawn(title, made, size) as axes:
+        end_s = max((bar.begin_s + bar.duration_s for bar in bars), default=0.0)
+        named = set[str]()
+        for bar in bars:
+            height = 0.7 / bar.levels
+            axes.barh(
+                bar.lane - 0.35 + (bar.level + 0.5) * height,
+                max(bar.duration_s, end_s / 800),  # one without time can be seen
+                height,
+                left=bar.begin_s,
+                color=colours.of(bar.name)[0],
+                label=None if bar.name in named else bar.name,
+            )
+            named.add(bar.name)
+        axes.set_yticks(range(len(lanes)), labels=list(lanes))
+        axes.invert_yaxis()
+        _linear_axis(axes.xaxis, end_s, seconds_text, label)
+    return made

@@ -1,0 +1,107 @@
+"""How the numbers of a row are shown, everywhere: name, unit, width, and when there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from commbench.core.states import Row, case_status
+from commbench.core.units import format_number
+from commbench.results.intervals import interval_of
+from commbench.stats.interval import Interval
+
+SECONDS: Mapping[str, float] = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+# of rates in GB/s
+RATES: Mapping[str, float] = {"kB/s": 1e-6, "MB/s": 1e-3, "GB/s": 1.0}
+LEAST_SHOWN = 0.01  # a smaller number is written in a smaller unit
+MOST_SHOWN = 100_000.0  # and a column of larger ones in a larger one
+NO_NUMBER = "-"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """`size`: of one of it, in the unit of the column of cases.parquet."""
+
+    name: str
+    size: float
+
+    def text(self, value: float | None) -> str:
+        return NO_NUMBER if value is None else format_number(value / self.size)
+
+
+@dataclass(frozen=True, eq=False)
+class Quantity:
+    """A column of cases.parquet with an interval. `units` are ascending; the usual one is taken
+    unless a column of numbers is too small or too large for it."""
+
+    column: str
+    name: str
+    units: Mapping[str, float]
+    usual: str
+
+    def of(self, row: Row) -> Interval | None:
+        return interval_of(row, self.column)
+
+    def unit(self, rows: Iterable[Row]) -> Unit:
+        """The unit of a column with these rows."""
+        seen = [row[self.column] for row in rows if row.get(self.column)]
+        names = list(self.units)
+        at = names.index(self.usual)
+        if not seen:
+            return Unit(self.usual, self.units[self.usual])
+        sizes = list(self.units.values())
+        while at and min(seen) < LEAST_SHOWN * sizes[at] and max(seen) < MOST_SHOWN * sizes[at - 1]:
+            at -= 1
+        while at < len(names) - 1 and min(seen) >= MOST_SHOWN * sizes[at]:
+            at += 1
+        return Unit(names[at], sizes[at])
+
+
+MEDIAN = Quantity("median_s", "time", SECONDS, "us")
+ALGBW = Quantity("algbw_gb_per_s", "bandwidth", RATES, "GB/s")
+BUSBW = Quantity("busbw_gb_per_s", "busbw", RATES, "GB/s")
+
+
+def is_measured(row: Row) -> bool:
+    return case_status(row) == "ok"
+
+
+def is_collective(row: Row) -> bool:
+    return not row["pair"] and row["busbw_gb_per_s"] is not None
+
+
+def has_bandwidth(row: Row) -> bool:
+    """Whether its bandwidth says more than its time: not of a single message at a time."""
+    return MEDIAN not in quoted([row]) or is_collective(row)
+
+
+def quoted(rows: Sequence[Row]) -> tuple[Quantity, ...]:
+    """What people quote of a benchmark: of windows of messages the bandwidth, of single messages
+    the time, of a collective time and bus bandwidth."""
+    if any(map(is_collective, rows)):
+        return MEDIAN, BUSBW
+    is_rate = any(row["window"] is not None or row["benchmark"].startswith("copy") for row in rows)
+    return (ALGBW,) if is_rate else (MEDIAN,)
+
+
+def value_cell(row: Row, quantity: Quantity, unit: Unit) -> str:
+    """`~165`; the status of a row without numbers stands in place of its time."""
+    interval = quantity.of(row)
+    if interval is None:
+        is_time = quantity is MEDIAN and case_status(row) != "ok"
+        return case_status(row) if is_time else NO_NUMBER
+    return interval.value_text(unit.text)
+
+
+def width_cell(row: Row, quantity: Quantity = MEDIAN) -> str:
+    interval = quantity.of(row)
+    return "" if interval is None else interval.width_text()
+
+
+def text_with_unit(row: Row, quantity: Quantity) -> str:
+    """`~74.1 us ±12%`, of a single number; `-` without one."""
+    interval = quantity.of(row)
+    unit = quantity.unit([row])
+    if interval is None:
+        return NO_NUMBER
+    return f"{interval.value_text(unit.text)} {unit.name} {interval.width_text()}"

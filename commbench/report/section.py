@@ -1,0 +1,105 @@
+"""What a report consists of: sections, which the terminal and the page show alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+
+MOST_ROWS = 500  # of a table on the page
+LONGEST_CELL = 24  # characters; a longer text may take several lines on a terminal
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def clean(text: object) -> str:
+    """The text with the characters that HTML and XML forbid shown as the replacement sign."""
+    return FORBIDDEN.sub("\ufffd", str(text))
+
+
+@dataclass(frozen=True)
+class Table:
+    """`priorities`: of the columns that a narrow terminal may lack, the highest first. `colors`: of
+    rows on a terminal, by their number."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    colors: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> Sequence[Sequence[str]]:
+        """The rows on the page."""
+        return self.rows[:MOST_ROWS]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing as an SVG document."""
+
+    title: str
+    svg: bytes
+    is_wide: bool = False
+
+
+def no_figures() -> Sequence[Figure]:
+    """Of a section without any."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """Sentences, tables and notes; the page has the figures and the texts, too.
+
+    `figures` draws them. `texts` are shown as they are. On the page a folded section is opened by a
+    click. `is_on_terminal`: whether the terminal has it.
+    """
+
+    title: str
+    sentences: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Callable[[], Sequence[Figure]] = no_figures
+    notes: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    is_folded: bool = False
+    is_on_terminal: bool = True
+
+    def text(self, top: int, terminal: Terminal) -> str:
+        """The section on a terminal, with the first `top` rows of each table and sentences of each
+        list."""
+        rest = len(self.sentences) - top
+        more = [f"  ... and {rest} more: --top {len(self.sentences)}"] if rest > 0 else []
+        listed = [*(f"  * {text}" for text in self.sentences[:top]), *more]
+        parts = [
+            terminal.styled(self.title, "bold"),
+            paragraphs(listed, terminal),
+            *(_table_text(table, top, terminal) for table in self.tables),
+            paragraphs(self.notes, terminal),
+        ]
+        return "\n".join(filter(None, parts))
+
+
+def report_text(sections: Sequence[Section], top: int, terminal: Terminal) -> str:
+    """The sections of the terminal, with an empty line between them."""
+    texts = [section.text(top, terminal) for section in sections if section.is_on_terminal]
+    lines = "\n\n".join(texts).splitlines()
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _table_text(table: Table, top: int, terminal: Terminal) -> str:
+    longest = [max(map(len, cells)) for cells in zip(*table.rows, strict=True)]
+    columns = [
+        TableColumn(
+            head,
+            right="\n" in head,
+            priority=table.priorities.get(head, 0),
+            prose=length > LONGEST_CELL,
+        )
+        for head, length in zip(table.heads, longest, strict=True)
+    ]
+    text = table_text(columns, table.rows[:top], terminal, table.colors)
+    rest = len(table.rows) - top
+    more = f"... and {rest} more: --top {len(table.rows)}" if rest > 0 else ""
+    return "\n".join(filter(None, (table.title, text, more)))

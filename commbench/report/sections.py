@@ -1,0 +1,352 @@
+"""The list of sections of a report: verdicts first, then figures, then numbers and what they rest
+on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+
+import numpy as np
+
+from commbench.analysis.best import BEST_CELLS, best_rows
+from commbench.analysis.cold_start import LAUNCH_HEADS
+from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING
+from commbench.analysis.headline import headline
+from commbench.analysis.layers import layers_of
+from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
+from commbench.analysis.reference import NORMAL
+from commbench.analysis.slow_pairs import CLASSES, Matrix, matrices
+from commbench.core.states import Row
+from commbench.core.texts import size_text
+from commbench.core.units import format_seconds, natural_key, plural
+from commbench.results.load import row_dicts
+
+from . import plots
+from .compare_text import AbResult, comparison_cells
+from .distributions import RawData
+from .numbers import benchmark_lines, lines_by_window, number_sections
+from .quantities import MEDIAN, quoted, text_with_unit
+from .section import Figure, Section, Table, no_figures
+from .summary import FLAG_HEADS, GROUP_HEADS, LOST_HEADS, Summary, reference_note, several_pairs
+
+MOST_MACHINES = 8
+MOST_MATRICES = 12
+MOST_LAYERS = 6
+LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
+LARGEST_MATRIX = 64  # ranks; of a larger matrix only the classes are named
+PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
+    "takes": 2,
+    "second": 3,
+    "based on": 4,
+    "timing": 1,
+    "labels": 2,
+    "runs": 3,
+    "CUDA IPC": 4,
+    "what to do": 1,
+    "which": 1,
+    "misses up to": 1,
+    "n 1/2": 2,
+}
+FIT_HEADS = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "misses up to")
+CASE_HEADS = ("case", "time", "bandwidth", "limit GB/s", "flags", "runs")
+
+
+def sections(summary: Summary, raw: RawData, more: Iterable[Section] = ()) -> list[Section]:
+    """All sections that have something to show; `more` are those that an annex adds, behind the
+    answers."""
+    every = chain(
+        [_answers(summary)],
+        more,
+        map(_comparison, summary.results.comparisons),
+        _figures(summary, raw),
+        _choices(summary),
+        number_sections(summary.combined),
+        _checks(summary),
+        _origins(summary),
+        _details(summary, raw),
+    )
+    return [section for section in every if _has_content(section)]
+
+
+def _has_content(section: Section) -> bool:
+    has_rows = any(table.rows for table in section.tables)
+    return bool(section.sentences or has_rows or section.texts or section.figures is not no_figures)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> list[Table]:
+    """A table of texts; none without rows."""
+    cells = [tuple(map(str, row)) for row in rows]
+    return [Table(heads, cells, title, PRIORITIES)] if cells else []
+
+
+def _answers(summary: Summary) -> Section:
+    """What to know first: verdicts, choices, doubts, and how well the numbers are known."""
+    sentences = [
+        *summary.unfinished,
+        *summary.verdicts(),
+        *summary.sentences(),
+        *benchmark_lines(summary.combined),
+    ]
+    why = "; ".join(summary.causes())
+    notes = [headline(summary.combined, summary.soaks), summary.certainty(), why]
+    return Section("Answers", sentences, notes=[*filter(None, [*notes, summary.interval_note()])])
+
+
+def _comparison(result: AbResult) -> Section:
+    shared, heads, rows = comparison_cells(result.frame, result.rules)
+    used = [at for at in range(len(heads)) if any(row[at] != "-" for row in rows)]
+    cells = [[row[at] for at in used] for row in rows]
+    tables = table([heads[at] for at in used], cells, shared)
+    return Section(
+        f"Comparison {result.folder.name}", [result.sentence()], tables, notes=result.notes()
+    )
+
+
+# ---------------------------------------------------------------- figures
+
+
+def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
+    lines = ((each.benchmark, each.rows) for each in lines_by_window(summary.combined))
+    curves = plots.curves_of(lines)
+    for number, benchmark in enumerate(curves.rows):
+        yield Section(
+            benchmark,
+            figures=partial(_of_benchmark, curves, benchmark),
+            notes=_left_lines(len(curves.rows[benchmark])),
+            is_folded=number >= 3,
+            is_on_terminal=False,
+        )
+    titles = _case_titles(summary)
+    for case_id, line in raw.time_lines:
+        title = f"{titles[case_id]}: median and range of each interval"
+        yield _drawn("Over time", partial(plots.soak, title, line))
+    if summary.combined.cases["layout"].nunique() > 1:
+        yield _drawn("Layouts (nodes x ranks per node)", partial(plots.by_layout, curves))
+    every = (row for benchmark in curves.rows for row in curves.of_benchmark(benchmark))
+    for layers in layers_of(every)[:MOST_LAYERS]:
+        yield _drawn("What a layer adds", partial(plots.waterfall, layers.title, layers.times))
+    yield from _pairs(summary)
+
+
+def _drawn(title: str, figures: partial[list[Figure]]) -> Section:
+    return Section(title, figures=figures, is_on_terminal=False)
+
+
+def _of_benchmark(curves: plots.Curves, benchmark: str) -> Sequence[Figure]:
+    """Time and rate over size, and the share of the limit."""
+    shown = dict.fromkeys((MEDIAN, *quoted(curves.of_benchmark(benchmark))))
+    over_size = (plots.over_size(curves, benchmark, quantity) for quantity in shown)
+    return [*chain.from_iterable(over_size), *plots.share_of_limit(curves, benchmark)]
+
+
+def _left_lines(lines: int) -> list[str]:
+    hollow = (
+        "Bands are confidence intervals of the medians; hollow points are known to no better than"
+        " 30 %."
+    )
+    left = (
+        [f"{lines} lines were measured; the first {plots.MOST_LINES} by name are drawn."]
+        if lines > plots.MOST_LINES
+        else []
+    )
+    return [hollow, *left]
+
+
+def _pairs(summary: Summary) -> Iterator[Section]:
+    """The matrices of the newest runs, of cases with more than LEAST_MATRIX_PAIRS pairs."""
+    many = several_pairs(summary.results.cases, LEAST_MATRIX_PAIRS)
+    runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRICES:]
+    newest = matrices(row_dicts(many[many["run_id"].isin(runs)]))
+    newest.sort(
+        key=lambda matrix: (
+            str(matrix.run_id),
+            matrix.shared["benchmark"],
+            matrix.shared["message_bytes"],
+        )
+    )
+    shown = newest[:MOST_MATRICES]
+    drawn = [matrix for matrix in shown if len(matrix.ranks) <= LARGEST_MATRIX and matrix.classes]
+    left = len(newest) - len(shown)
+    if shown:
+        yield Section(
+            "All pairs",
+            [text for matrix in shown for text in _class_sentences(matrix)],
+            figures=lambda: [*chain.from_iterable(map(plots.pair_matrix, drawn))],
+            notes=["Dark is slow for its class of links; a frame marks a slow pair."]
+            + [f"{left} more matrices are not drawn."] * (left > 0),
+            is_on_terminal=False,
+        )
+
+
+def _class_sentences(matrix: Matrix) -> Iterator[str]:
+    """`p2p_latency 8 B: 12 pairs between nodes: 74.1 us, 70.2 us (0-1) to 80.3 us (2-3)`."""
+    shared = matrix.shared
+    head = f"{shared['benchmark']} {size_text(shared['message_bytes'])} {shared['backend']}"
+    for name, times in matrix.classes.items():
+        fastest, middle, slowest = matrix.extremes(name)
+        ends = [
+            f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (fastest, slowest)
+        ]
+        middle_text = format_seconds(times[middle])
+        yield (
+            f"{head}: {plural(len(times), 'pair', 'pairs')} {CLASSES[name]}: {middle_text},"
+            f" {ends[0]} to {ends[1]}"
+        )
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _choices(summary: Summary) -> Iterator[Section]:
+    best = best_rows(summary.combined.best)
+    yield Section("Best backend and layout for each size", tables=table(tuple(BEST_CELLS), best))
+    crossings = summary.combined.crossings
+    yield Section("Backend against backend", crossings, is_folded=True, is_on_terminal=False)
+
+
+def _checks(summary: Summary) -> Iterator[Section]:
+    """What does not look as it should, or as elsewhere."""
+    yield Section("Performance guidelines", summary.guideline_lines)
+    overlaps = table(OVERLAP_HEADS, summary.overlaps)
+    yield Section("Communication beside computation", tables=overlaps, notes=[OVERLAP_MEANING])
+    gains = table(GAIN_HEADS, summary.gains)
+    yield Section("Groups at once", tables=gains, notes=[GAIN_MEANING])
+    yield Section(
+        "Is this number normal?",
+        tables=_references(summary),
+        notes=[reference_note(summary.judged)],
+    )
+
+
+def _references(summary: Summary) -> list[Table]:
+    heads = ("measured case", "measured", "known value", "verdict", "hardware", "source", "note")
+    rows = []
+    for judged in summary.judged:
+        known = judged.reference
+        causes = f"usual causes: {judged.causes}"
+        note = known["note"] if judged.verdict == NORMAL else causes
+        source = f"{known['source']}, {known['date']}"
+        rows.append(
+            (
+                judged.case,
+                judged.measured,
+                judged.expected,
+                judged.verdict,
+                known["hardware"],
+                source,
+                note,
+            )
+        )
+    return table(heads, rows)
+
+
+def _origins(summary: Summary) -> Iterator[Section]:
+    """Flags, what was not measured, and the machines."""
+    yield Section("Flags", tables=table(FLAG_HEADS, summary.flags))
+    left = [f"Left out: {line}" for line in summary.left_out()]
+    if summary.combined.left:
+        left.append(f"{summary.combined.left} more distinct cases were not compared")
+    yield Section("Not measured", left, table(LOST_HEADS, summary.lost))
+    machines = summary.machines[:MOST_MACHINES]
+    names = _machine_names([machine.hosts for machine in machines])
+    facts = [dict(machine.facts) for machine in machines]
+    titles = dict.fromkeys(title for machine in machines for title, _ in machine.facts)
+    rows = [(title, *(values.get(title, "-") for values in facts)) for title in titles]
+    rows.sort(key=lambda row: len(set(row[1:])) == 1)  # what differs comes first
+    topologies = [machine.topology for machine in machines if machine.topology]
+    reasons = dict.fromkeys(
+        machine.topology_reason for machine in machines if machine.topology_reason
+    )
+    yield Section(
+        "Machines",
+        tables=[
+            *table(GROUP_HEADS, summary.groups),
+            *table(("fact", *names), rows),
+            *table(("fact that differs", "value", "ranks"), summary.differences),
+        ],
+        texts=topologies,
+        notes=[f"No topology matrix: {reason}." for reason in reasons],
+    )
+
+
+def _machine_names(hosts: Sequence[Sequence[str]]) -> list[str]:
+    """The hosts of each kind of machine, with a number where two have the same."""
+    names = [", ".join(each[:4]) + (" ..." if len(each) > 4 else "") for each in hosts]
+    return [
+        f"{name} ({number})" if names.count(name) > 1 else name
+        for number, name in enumerate(names, start=1)
+    ]
+
+
+# ---------------------------------------------------------------- details
+
+
+def _details(summary: Summary, raw: RawData) -> Iterator[Section]:
+    folded = partial(Section, is_folded=True)
+    yield folded(
+        "Cost of a message and of its bytes: time = alpha + beta x bytes",
+        tables=table(FIT_HEADS, summary.combined.fits),
+    )
+    yield folded(
+        "Cost of launching a call: waiting for it, and replaying it in a graph",
+        tables=table(LAUNCH_HEADS, summary.overheads),
+    )
+    hidden = partial(folded, is_on_terminal=False)
+    for backend, seconds in sorted(raw.ramps.items()):
+        draw = partial(plots.ramps, backend, seconds)
+        yield hidden("From the first call to the steady rate", figures=draw)
+    if raw.distributions:
+        yield hidden(
+            plural(len(raw.distributions), "distribution", "distributions"),
+            figures=partial(_distributions, summary, raw),
+            notes=raw.notes,
+        )
+    cases = _case_rows(summary)
+    yield hidden(
+        plural(len(cases), "distinct measured case", "distinct measured cases"),
+        tables=table(CASE_HEADS, cases),
+    )
+
+
+def _distributions(summary: Summary, raw: RawData) -> list[Figure]:
+    titles = _case_titles(summary)
+    figures = []
+    for case_id, launches in raw.distributions.items():
+        ends = " .. ".join(map(format_seconds, np.quantile(launches[0][1], (0, 0.5, 1)).tolist()))
+        repetitions = sum(times.size for _, times in launches)
+        title = f"{titles[case_id]}: {ends} (minimum, median, maximum; n = {repetitions})"
+        figures += plots.distribution(title, launches)
+    return figures
+
+
+def _case_titles(summary: Summary) -> Mapping[str, str]:
+    rows = row_dicts(summary.results.cases.drop_duplicates("case_id"))
+    return {str(row["case_id"]): _case_title(summary, row) for row in rows}
+
+
+def _case_title(summary: Summary, row: Row) -> str:
+    pair = f", ranks {row['pair']}" if row["pair"] and len(row["pair"]) < 20 else ""
+    size = size_text(row["message_bytes"]) if row["message_bytes"] else "no message"
+    return f"{row['benchmark']} {size}, {summary.combined.name(row, without=('pair',))}{pair}"
+
+
+def _case_rows(summary: Summary) -> list[tuple[str, ...]]:
+    combined = summary.combined
+
+    def place(row: Row) -> tuple[object, ...]:
+        others = combined.name(row, without=("pair", "window"))
+        texts = (row["benchmark"], row["backend"], row["layout"], others)
+        return (*map(natural_key, texts), row["message_bytes"] or 0)
+
+    return [
+        (
+            _case_title(summary, row),
+            text_with_unit(row, MEDIAN),
+            text_with_unit(row, quoted([row])[-1]) if MEDIAN not in quoted([row])[-1:] else "-",
+            f"{row['limit_gb_per_s']:.3g}" if row["limit_gb_per_s"] else "-",
+            " ".join(row["warnings"] or ()),
+            str(int(row["runs"])),
+        )
+        for row in sorted(row_dicts(combined.cases), key=place)
+    ]

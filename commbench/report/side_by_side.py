@@ -1,0 +1,256 @@
+"""Several backends side by side: a table for each benchmark, a sentence for each backend, and what
+made the numbers uncertain."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from commbench.analysis.disturbances import causes
+from commbench.analysis.fit import FAMILY_VARIABLES, by_window, varying
+from commbench.core.states import Row, case_status
+from commbench.core.terminal import (
+    GAP,
+    UNLIMITED_WIDTH,
+    TableColumn,
+    Terminal,
+    paragraphs,
+    table_text,
+)
+from commbench.core.texts import size_text
+from commbench.core.units import natural_key, plural, value_text
+from commbench.core.variables import TABLE, brought_along, is_number
+from commbench.results.columns import grouped, hashable, row_order
+from commbench.results.flags import warnings_of
+from commbench.results.intervals import interval_note
+from commbench.stats.interval import Interval, widest
+
+from .footnotes import is_unfinished
+from .quantities import ALGBW, BUSBW, MEDIAN, NO_NUMBER, Quantity, is_collective, quoted
+
+# columns of a table
+BESIDE = (*(each.name for each in TABLE if each.beside), "label")
+# named where one backend has several of them
+IMPLIED = ("engine", *brought_along("backend"))
+# tables of their own
+APART = tuple(name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window", "pair"))
+WORD_OF_SIZE = "no message"
+
+Point = Mapping[str, Any]
+Column = tuple[
+    tuple[TableColumn, Sequence[str]], ...
+]  # the columns of one heading, with their cells
+
+
+def side_by_side(
+    rows: Sequence[Row],
+    terminal: Terminal,
+    records: Sequence[Mapping[str, Any]] = (),
+    folders: Sequence[Path] = (),
+) -> str:
+    """The whole text; launches are merged to their median. `records` and `folders` are those of the
+    runs."""
+    measured, notes = _without_shared_env([row for row in rows if case_status(row) == "ok"])
+    tables = _tables(measured)
+    points = {key: dict(zip((*APART, "window"), key, strict=True)) for key in tables}
+    headings = _headings(measured)
+    parts = [terminal.styled(terminal.paragraph(_title(measured, records)), "bold")]
+    for key, listed in sorted(tables.items(), key=lambda table: row_order(table[1][0])):
+        others = [
+            other for other in points.values() if other["benchmark"] == points[key]["benchmark"]
+        ]
+        head = _table_title(points[key], others)
+        parts += [terminal.styled(terminal.paragraph(head), "bold")] if head else []
+        parts.append(_table(listed, headings, terminal))
+    lost = len(rows) - len(measured)
+    unfinished = sum(map(is_unfinished, measured))
+    notes += [f"{plural(lost, 'case has', 'cases have')} no number: commbench report says why"] * (
+        lost > 0
+    )
+    notes += [f"not finished: {plural(unfinished, 'case', 'cases')}: commbench resume RUN"] * (
+        unfinished > 0
+    )
+    notes += _sentences(measured)
+    notes += _flags(measured)
+    notes += ["; ".join(causes(records, measured))]
+    commands = [f"commbench show {shlex.join(map(_short_path, folders))}"] if folders else []
+    text = paragraphs(filter(None, notes), terminal)
+    return "\n".join(filter(None, [*parts, text, *commands]))
+
+
+def _title(rows: Sequence[Row], records: Sequence[Mapping[str, Any]]) -> str:
+    """How many ranks were where, the timing, and what stands behind ±."""
+    sizes = sorted({int(row["world_size"]) for row in rows if row["world_size"]})
+    ranks = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "no"
+    nodes = max((int(row["nodes"] or 1) for row in rows), default=1)
+    where = "on this machine, no network" if nodes == 1 else f"on up to {nodes} nodes"
+    timings = ", ".join(sorted({str(row["timing"]) for row in rows}))
+    note = interval_note(filter(None, map(MEDIAN.of, rows)))
+    return "; ".join(filter(None, [f"{ranks} ranks {where}, timing {timings}", note]))
+
+
+def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows by the variables of APART and the window that was asked for."""
+    series: dict[tuple[Any, ...], list[Row]] = {}
+    for row in sorted(rows, key=row_order):
+        key = tuple(hashable(row[name]) for name in (*APART, *BESIDE))
+        series.setdefault(key, []).append({**row, "message_bytes": row["message_bytes"] or 0})
+    tables: dict[tuple[Any, ...], list[Row]] = {}
+    for key, sizes in series.items():
+        for window, group in by_window(sizes):
+            tables.setdefault((*key[: len(APART)], window), []).extend(group)
+    return tables
+
+
+def _table_title(point: Point, others: Sequence[Point]) -> str:
+    """The variables in which the tables of a benchmark differ; empty for its only one."""
+    names = [name for name in point if any(other[name] != point[name] for other in others)]
+    values = [
+        f"{name} {value_text(point[name])}" for name in names if point[name] not in (None, ())
+    ]
+    return ", ".join([str(point["benchmark"]), *values]) if values else ""
+
+
+def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
+    """Values of BESIDE -> the name of their columns: the backend, and what else differs."""
+    names = [name for name in BESIDE if name == "backend" or name in varying(rows)]
+    headings = {}
+    for own in grouped(rows, lambda row: str(row["backend"])).values():
+        shown = [name for name in names if name not in IMPLIED or name in varying(own)]
+        for row in own:
+            headings[_column_of(row)] = " ".join(
+                _heading_word(name, row[name]) for name in shown if row[name] not in (None, "", {})
+            )
+    return headings
+
+
+def _heading_word(name: str, value: Any) -> str:
+    """A value; a number with its name, as in `16 streams`."""
+    if is_number(name):
+        return plural(value, name.removesuffix("s"), name)
+    return value_text(value)
+
+
+def _column_of(row: Row) -> tuple[Any, ...]:
+    return tuple(hashable(row[name]) for name in BESIDE)
+
+
+def _table(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], terminal: Terminal) -> str:
+    """Sizes down, backends across; several tables where the terminal is too narrow for one."""
+    lines: dict[tuple[str, int], dict[str, list[Row]]] = {}
+    for row in sorted(rows, key=lambda row: (natural_key(row["pair"]), row["message_bytes"])):
+        line = lines.setdefault((row["pair"] or "-", row["message_bytes"]), {})
+        line.setdefault(headings[_column_of(row)], []).append(row)
+    has_pairs = len({pair for pair, _ in lines}) > 1
+    sizes = [(size_text(size) if size else WORD_OF_SIZE) for _, size in lines]
+    leading = [TableColumn(str(rows[0]["benchmark"]), right=True)]
+    names: list[tuple[str, ...]] = [(size,) for size in sizes]
+    if has_pairs:
+        leading.append(TableColumn("pair"))
+        names = [(size, pair) for size, (pair, _) in zip(sizes, lines, strict=True)]
+    every = dict.fromkeys(heading for line in lines.values() for heading in line)
+    groups = [
+        _columns(heading, [line.get(heading, []) for line in lines.values()], quoted(rows))
+        for heading in sorted(every, key=natural_key)
+    ]
+    room = (terminal.width or UNLIMITED_WIDTH) - sum(map(_width, leading, zip(*names, strict=True)))
+    parts = []
+    while groups:
+        widths = accumulate(sum(_width(*column) for column in group) for group in groups)
+        count = max(1, sum(total <= room for total in widths))
+        shown = [column for group in groups[:count] for column in group]
+        groups = groups[count:]
+        cells = zip(*(texts for _, texts in shown), strict=True)
+        table = [(*name, *texts) for name, texts in zip(names, cells, strict=True)]
+        parts.append(table_text([*leading, *(column for column, _ in shown)], table, terminal))
+    return "\n".join(parts)
+
+
+def _width(column: TableColumn, texts: Iterable[str]) -> int:
+    return max(map(len, (column.heading, *texts))) + GAP
+
+
+def _columns(heading: str, lines: Sequence[Sequence[Row]], shown: Sequence[Quantity]) -> Column:
+    """The numbers of one heading: the first quantity with its width, then the others."""
+    rows = [row for line in lines for row in line]
+    columns = []
+    for number, quantity in enumerate(shown):
+        unit = quantity.unit(rows)
+        merged = [_over_launches(line, quantity) for line in lines]
+        texts = [NO_NUMBER if each is None else each.value_text(unit.text) for each in merged]
+        name = f"{heading} {unit.name}" if number == 0 else f"{quantity.name} {unit.name}"
+        columns.append((TableColumn(name, right=True), texts))
+        if number == 0:
+            widths = ["" if each is None else each.width_text() for each in merged]
+            columns.append((TableColumn("±"), widths))
+    return tuple(columns)
+
+
+def _over_launches(rows: Sequence[Row], quantity: Quantity) -> Interval | None:
+    """The number of a cell; of several launches the median with the widest interval."""
+    intervals = [interval for row in rows if (interval := quantity.of(row)) is not None]
+    if len(intervals) < 2:
+        return next(iter(intervals), None)
+    return widest(median(each.value for each in intervals), intervals)
+
+
+def _sentences(rows: Sequence[Row]) -> Iterator[str]:
+    """`gloo: 74.1 us, 3.71 GB/s between two ranks; all_reduce 1.52 GB/s`, of each backend."""
+    for backend, own in grouped(rows, lambda row: str(row["backend"])).items():
+        times = [row for row in own if row["pair"] and row["window"] is None]
+        rates = [row for row in own if row["pair"] and row["window"] is not None]
+        sums = [row for row in own if is_collective(row)]
+        parts = []
+        for alike, quantity, pick, word in (
+            (times, MEDIAN, min, ""),
+            (rates, ALGBW, max, ""),
+            (sums, BUSBW, max, "{} "),
+        ):
+            sized = [row for row in alike if row["message_bytes"]]
+            if not sized:
+                continue
+            row = pick(sized, key=lambda row: int(row["message_bytes"]))
+            interval = quantity.of(row)
+            unit = quantity.unit([row])
+            number = "-" if interval is None else interval.value_text(unit.text)
+            name = word.format(row["benchmark"])
+            parts.append(f"{name}{number} {unit.name} at {size_text(row['message_bytes'])}")
+        if parts:
+            yield f"{backend}: {', '.join(parts)}"
+
+
+def _flags(rows: Sequence[Row]) -> list[str]:
+    """How many cases have each flag: the tables of single runs say which."""
+    flags = (name for row in rows for name in warnings_of(row) - {"oversubscribed"})
+    counts = [f"{name} {count}" for name, count in Counter(flags).most_common()]
+    return [f"flags: {', '.join(counts)}: commbench show RUN --flags"] if counts else []
+
+
+def _short_path(folder: Path) -> str:
+    """The path from the working directory, where the folder is in it."""
+    path = folder.absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _without_shared_env(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """The rows without the variables of `env` that all rows of their backend have, and a note on
+    those of each backend."""
+    shared: dict[str, set[tuple[str, str]]] = {}
+    for row in rows:
+        items = set(dict(row["env"] or {}).items())
+        shared[row["backend"]] = shared.get(row["backend"], items) & items
+    stripped: list[Row] = [
+        {**row, "env": dict(dict(row["env"] or {}).items() - shared[row["backend"]])}
+        for row in rows
+    ]
+    notes = [
+        f"{backend}, all cases: env {value_text(dict(items))}"
+        for backend, items in sorted(shared.items())
+        if items
+    ]
+    return stripped, notes

@@ -1,0 +1,64 @@
+"""The numbers of a row as intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from commbench.core.states import Row, case_status
+from commbench.results.columns import GOOD_LEVEL
+from commbench.stats.interval import Interval
+
+
+def interval_of(row: Row, column: str = "median_s") -> Interval | None:
+    """`median_s`, or a rate, which is in proportion to its inverse; None without a value.
+
+    The interval is that of the time: both have the same visits.
+    """
+    value = row[column]
+    if value is None or case_status(row) != "ok":
+        return None
+    n, of = _basis(row)
+    low_s, high_s = row["ci_low_s"], row["ci_high_s"]
+    if low_s is None or high_s is None:
+        return Interval(float(value), n=n, of=of)
+    level = row.get("interval_level") or GOOD_LEVEL
+    if column == "median_s":
+        return Interval(float(value), float(low_s), float(high_s), level, n, of)
+    product = value * row["median_s"]
+    if not low_s:
+        return Interval(float(value), n=n, of=of)
+    return Interval(float(value), product / high_s, product / low_s, level, n, of)
+
+
+def known_interval(row: Row) -> Interval | None:
+    """The median; None where it is zero or has no interval."""
+    median = interval_of(row)
+    return median if median is not None and median.value and median.is_known else None
+
+
+def _basis(row: Row) -> tuple[int, str]:
+    """How many values the median is the middle of, and what they are."""
+    kind = row.get("interval_of")
+    if kind == "launches":
+        # a row that combines several runs has their number
+        return int(row.get("launches") or len(set(row.get("visit_segments") or (0,)))), "launches"
+    if kind == "visits":
+        return int(row.get("visits") or 1), "visits"
+    return int(row.get("repetitions") or 1), "repetitions"
+
+
+def interval_note(intervals: Iterable[Interval]) -> str:
+    """`±: 95 % confidence interval over 3 to 7 visits`: the level that all of them reach, and what
+    they are made of. Empty where none is known."""
+    known = [each for each in intervals if each.is_known and each.level]
+    if not known:
+        return ""
+    levels = [each.level or 0.0 for each in known]
+    least = "at least " if max(levels) > min(levels) else ""
+    kinds = sorted({each.of for each in known})
+    counts = [sorted({each.n for each in known if each.of == kind}) for kind in kinds]
+    over = [
+        f"{' to '.join(dict.fromkeys(map(str, (count[0], count[-1]))))} {kind}"
+        for count, kind in zip(counts, kinds, strict=True)
+    ]
+    return f"±: {least}{100 * min(levels):.3g} % confidence interval over {' or '.join(over)}"

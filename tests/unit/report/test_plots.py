@@ -1,0 +1,129 @@
+"""Figures: SVG in which names stay text, the same for the same data, with gaps where nothing is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from generated_results import run_of
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sample_cases import case_row
+
+from commbench.analysis.combined import combine_runs
+from commbench.analysis.slow_pairs import matrices
+from commbench.report import plots
+from commbench.report.figures import Colours, with_gaps
+from commbench.report.numbers import lines_by_window
+from commbench.report.quantities import MEDIAN
+from commbench.report.section import Figure, clean
+from commbench.report.summary import read_results
+
+EVIL = '<script>alert("x")</script> $x_{$ & \x00'
+LINE = pd.DataFrame({"at_s": [0.0, 0.1, 5.2], "min_s": 1e-6, "median_s": 2e-6, "max_s": 3e-6})
+
+
+def texts(figure: Figure) -> list[str]:
+    """The texts of a drawing, which must be whole XML."""
+    root = ElementTree.fromstring(figure.svg)
+    return ["".join(each.itertext()).strip() for each in root.iter() if each.tag.endswith("}text")]
+
+
+def row(**values: Any) -> dict[str, Any]:
+    times = {"median_s": 2e-6, "ci_low_s": 1.9e-6, "ci_high_s": 2.1e-6, "algbw_gb_per_s": 1.0}
+    return case_row(**({"status": "ok", "engine": "python", "ranks_per_node": 8} | times | values))
+
+
+def curves(name: str = "gloo", **values: Any) -> plots.Curves:
+    rows = [row(message_bytes=size, **values) for size in (8, 1024)]
+    return plots.curves_of([("all_reduce", {name: rows})])
+
+
+def pairs(name: str = "gloo") -> list[Figure]:
+    rows = [row(backend=name, pair=f"{i}-{j}") for i in range(3) for j in range(3)]
+    (matrix,) = matrices(rows)
+    return plots.pair_matrix(matrix)
+
+
+FIGURES: dict[str, Callable[[str], Sequence[Figure]]] = {
+    "over_size": lambda name: plots.over_size(curves(name), "all_reduce", MEDIAN),
+    "share_of_limit": lambda name: plots.share_of_limit(
+        curves(name, efficiency=0.5, limit_gb_per_s=1.0, limit_name=name), "all_reduce"
+    ),
+    "waterfall": lambda name: plots.waterfall(name, [(clean(name), 1e-6), ("b", 3e-6)]),
+    "pair_matrix": pairs,
+    "distribution": lambda name: plots.distribution(name, [("r", np.array([1e-6, 2e-6]))]),
+    "soak": lambda name: plots.soak(name, LINE),
+    "ramps": lambda name: plots.ramps(name, (1e-3, 0.5)),
+    "time_line": lambda name: plots.time_line(
+        name, [clean(name)], [plots.Bar(0, 0.0, 1e-3, clean(name))], "time"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_whatever_a_name_is_a_figure_is_drawn_and_the_name_stays_text(kind: str) -> None:
+    (figure,) = FIGURES[kind](EVIL)
+    assert texts(figure) and b"<script" not in figure.svg and "\x00" not in figure.title
+    (again,) = FIGURES[kind](EVIL)
+    assert again == figure, "the same data, the same file"
+
+
+@settings(max_examples=8, deadline=None)
+@example(EVIL)
+@given(st.text())
+def test_any_text_is_drawn(name: str) -> None:
+    (figure,) = FIGURES["over_size"](name)
+    ElementTree.fromstring(figure.svg)
+
+
+def test_a_waterfall_says_what_each_layer_adds() -> None:
+    (figure,) = plots.waterfall("t", [("fast", 1e-6), ("slow", 3e-6)])
+    assert any("3.00 us  (+2.00 us)" in text for text in texts(figure))
+
+
+def test_values_without_an_interval_are_drawn() -> None:
+    for values in ({"ci_low_s": None}, {"median_s": None}):
+        (figure,) = plots.over_size(curves(**values), "all_reduce", MEDIAN)
+        assert "gloo" in texts(figure)
+
+
+def test_cases_without_a_message_have_no_curve() -> None:
+    assert plots.curves_of([("barrier", {"gloo": [row(message_bytes=0)]})]).rows == {}
+    assert plots.share_of_limit(curves(), "all_reduce") == [], "no limit is known"
+
+
+def test_layouts_are_in_their_order_whatever_that_of_the_rows(tmp_path: Path) -> None:
+    cases = [read_results([run_of(tmp_path, number)], "all_reduce").cases for number in (6, 0, 3)]
+    combined = combine_runs(pd.concat(cases, ignore_index=True))
+    drawn = plots.curves_of((each.benchmark, each.rows) for each in lines_by_window(combined))
+    smallest, largest = plots.by_layout(drawn)
+    assert "8 B" in smallest.title and "2 MiB" in largest.title
+    assert [text for text in texts(smallest) if text in ("1x2", "1x4", "2x2")][:3] == [
+        "1x2", "1x4", "2x2",
+    ]  # fmt: skip
+
+
+def test_no_two_lines_of_a_figure_look_alike_however_many_the_page_has() -> None:
+    colours = Colours(f"line {number}" for number in range(40))
+    drawn = ["line 0", "line 5", "line 28"]
+    assert colours.of("line 0") == colours.of("line 28")
+    assert len(set(plots._styles_of(drawn, colours).values())) == len(drawn)
+
+
+def test_a_line_is_broken_where_nothing_was_measured() -> None:
+    columns = np.array([[0.0, 0.1, 0.2, 5.2], [1.0, 2.0, 3.0, 4.0]])
+    assert np.isnan(with_gaps(columns, 3.0)).sum(axis=1).tolist() == [1, 1]
+    assert not np.isnan(with_gaps(columns[:, :3], 3.0)).any()
+
+
+def test_of_a_large_matrix_only_colours_are_drawn() -> None:
+    (small,) = pairs()
+    rows = [row(pair=f"{i}-{j}") for i in range(17) for j in range(17)]
+    (large,) = plots.pair_matrix(matrices(rows)[0])
+    assert texts(small).count("2.00") == 9 and "2.00" not in texts(large)

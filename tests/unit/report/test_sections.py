@@ -1,0 +1,97 @@
+"""The list of sections of a report: verdicts first, then figures, numbers and what they rest on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from generated_results import run_of
+
+from commbench.core.terminal import Terminal
+from commbench.report.distributions import RawData
+from commbench.report.section import Section, report_text
+from commbench.report.sections import sections
+from commbench.report.summary import Summary, read_results, summarise_results
+from commbench.runtime.folder_lock import is_measured_into
+
+
+def summary_of(folder: Path, benchmark: str | None = "all_reduce") -> Summary:
+    return summarise_results(read_results([folder], benchmark), is_measured_into)
+
+
+def by_title(summary: Summary) -> dict[str, Section]:
+    return {section.title: section for section in sections(summary, RawData.none())}
+
+
+@pytest.fixture(scope="module")
+def three_ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """gloo, mpi from C, mpi from Python."""
+    folder = tmp_path_factory.mktemp("runs")
+    for number in range(3):
+        run_of(folder, number)
+    return folder
+
+
+def test_answers_come_first_and_what_an_annex_adds_behind_them(three_ways: Path) -> None:
+    more = [Section("Acceptance", ["all pass"])]
+    listed = sections(summary_of(three_ways), RawData.none(), more)
+    assert [section.title for section in listed[:3]] == ["Answers", "Acceptance", "all_reduce"]
+
+
+def test_what_has_nothing_to_show_is_left_out(three_ways: Path) -> None:
+    titles = by_title(summary_of(three_ways))
+    assert {"What a layer adds", "Best backend and layout for each size", "Machines"} <= set(titles)
+    assert not {"All pairs", "Over time", "Groups at once", "Not measured"} & set(titles)
+
+
+def test_the_answers_say_how_well_the_numbers_are_known_and_why(tmp_path: Path) -> None:
+    node = {"host.hostname": "a", "host.load_1min": 9.0, "host.cpu_logical_cores": 2}
+    run_of(tmp_path, 0, provenance={"nodes": [node]})
+    notes = " ".join(by_title(summary_of(tmp_path))["Answers"].notes)
+    assert "Of 10 numbers these are known: 10 to 5 %" in notes
+    assert "busy: load 9.00 on 2 cores" in notes and "±: 95 % confidence interval" in notes
+
+
+def test_a_run_that_did_not_end_is_the_first_answer_on_terminal_and_page(tmp_path: Path) -> None:
+    run = run_of(tmp_path, 0, status="interrupted", cases=128)
+    listed = sections(summary_of(tmp_path), RawData.none())
+    assert listed[0].sentences[0].startswith(f"Run {run.name} was interrupted: 10 of 128")
+    assert f"* Run {run.name} was interrupted" in report_text(listed, 30, Terminal(None))
+
+
+def test_cases_that_no_figure_shows_are_named(three_ways: Path) -> None:
+    results = read_results([three_ways], "all_reduce")
+    engines = ["virtual"] * 3 + ["python"] * (len(results.cases) - 3)
+    results.cases["engine"] = engines
+    (sentence,) = by_title(summarise_results(results))["Not measured"].sentences
+    assert sentence.startswith("Left out: 3 cases simulated or of one rank")
+
+
+def test_machines_are_one_table_in_which_what_differs_comes_first(tmp_path: Path) -> None:
+    for number, kernel in enumerate(("6.1", "6.12")):
+        node = {"host.hostname": f"n{number}", "host.cpu_model": "Test CPU", "host.kernel": kernel}
+        run_of(tmp_path, number, provenance={"nodes": [node]})
+    tables = by_title(summary_of(tmp_path))["Machines"].tables
+    (facts,) = [table for table in tables if table.heads[0] == "fact"]
+    assert list(facts.heads) == ["fact", "n0", "n1"]
+    assert list(facts.rows) == [("kernel", "6.1", "6.12"), ("CPU", "Test CPU", "Test CPU")]
+
+
+def test_every_measured_case_is_listed_by_name_and_size(three_ways: Path) -> None:
+    listed = by_title(summary_of(three_ways))["30 distinct measured cases"]
+    (table,) = listed.tables
+    assert listed.is_folded and not listed.is_on_terminal
+    names = [str(row[0]) for row in table.rows]
+    assert [name.split(", ")[1].split()[0] for name in names] == ["gloo"] * 10 + ["mpi"] * 20
+    assert names[:2] == ["all_reduce 8 B, gloo python", "all_reduce 32 B, gloo python"]
+
+
+def test_flags_and_lost_cases_have_their_reason(three_ways: Path) -> None:
+    results = read_results([three_ways], "all_reduce")
+    cases = results.cases
+    cases["status"] = ["failed"] + ["ok"] * (len(cases) - 1)
+    cases["reason"] = "a call failed"
+    cases["warnings"] = [["skewed"]] * len(cases)
+    titles = by_title(summarise_results(results))
+    assert list(titles["Flags"].tables[0].rows[0])[:2] == ["skewed", str(len(cases) - 1)]
+    assert list(titles["Not measured"].tables[0].rows[0])[:3] == ["failed", "1", "a call failed"]

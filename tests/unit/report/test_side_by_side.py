@@ -1,0 +1,188 @@
+"""Several backends side by side: no two numbers are merged that differ in a variable."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from places import ROOT
+from sample_cases import case_row
+
+from commbench.core.terminal import Terminal
+from commbench.report.side_by_side import side_by_side
+from commbench.results.load import read_cases
+from commbench.results.parquet import plain_rows
+
+FILE = Terminal(None)
+
+
+def measured(backend: str, size: int, median_s: float, **more: Any) -> dict[str, Any]:
+    return (
+        case_row(
+            benchmark="p2p_bandwidth",
+            backend=backend,
+            layout="1x2",
+            world_size=2,
+            timing="quick",
+            pair="0-1",
+            status="ok",
+            message_bytes=size,
+            median_s=median_s,
+            ci_low_s=0.98 * median_s,
+            ci_high_s=1.02 * median_s,
+            env={},
+            label="",
+            backend_options={},
+        )
+        | more
+    )
+
+
+def tables(*rows: dict[str, Any], width: int | None = None) -> list[list[list[str]]]:
+    """The words of the lines of each table, of these rows and the same ones of mpi."""
+    both = [*rows, *({**row, "backend": "mpi"} for row in rows)]
+    found: list[list[list[str]]] = []
+    for line in side_by_side(both, Terminal(width)).splitlines():
+        words = line.split()
+        if line.split("  ")[0].strip() == "p2p_bandwidth" and "us" in words:
+            found.append([words])
+        elif found and words and words[0].isdigit():
+            found[-1].append(words)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("window", (1, 64)),
+        ("buffers", ("own", "shared")),
+        ("cache", ("rotate", "warm")),
+        ("sync", ("barrier", "none")),
+        ("staging", ("none", "pinned")),
+        ("timing", ("quick", "rigorous")),
+        ("env", ({}, {"NCCL_ALGO": "Ring"})),
+        ("hosts", ("a", "b")),
+        ("in_place", (False, True)),
+        ("bind", ("core", "none")),
+        ("library", ("A 1", "B 2")),
+        ("streams", (1, 4)),
+        ("label", ("", "x")),
+    ],
+)
+def test_rows_that_differ_in_a_variable_are_never_merged(
+    name: str, values: tuple[Any, Any]
+) -> None:
+    rows = [
+        measured("gloo", 8, at, algbw_gb_per_s=1e-6 / at, **{name: value})
+        for at, value in zip((1e-6, 4e-6), values, strict=True)
+    ]
+    text = side_by_side([*rows, *({**row, "backend": "mpi"} for row in rows)], FILE)
+    numbers = ("0.250", "1.00") if name == "window" else ("1.00", "4.00")
+    assert [text.count(f" {number}  ±2%") for number in numbers] == [2, 2]
+    assert name in text or str(values[1]) in text
+
+
+def test_launches_are_merged_to_their_median_between_all_of_them() -> None:
+    rows = [measured("gloo", 8, 1e-6 * at, launch=at, run_id=str(at)) for at in (1, 2, 9)]
+    ((_, line),) = tables(*rows)
+    assert line == ["8", "B", "?2.00", "-51", "+359%", "?2.00", "-51", "+359%"]
+
+
+def test_lines_are_sorted_where_columns_have_different_sizes_and_pairs() -> None:
+    rows = [
+        measured("gloo", size, 1e-6, label=label, pair=pair)
+        for label, sizes in (("", (64, 1024)), ("x", (8, 256)))
+        for size in sizes
+        for pair in ("0-10", "0-2")
+    ]
+    ((_, *lines),) = tables(*rows)
+    names = [(line[2], " ".join(line[:2])) for line in lines]
+    assert sorted(names, key=names.index) == [
+        (pair, size) for pair in ("0-2", "0-10") for size in ("8 B", "64 B", "256 B", "1 KiB")
+    ]
+
+
+def test_options_stand_above_a_column_only_where_their_backend_has_several() -> None:
+    options = [
+        ("gloo", {}),
+        ("mpi", {"threads": "single"}),
+        ("tcp", {"buffer": "0"}),
+        ("tcp", {"buffer": "1"}),
+    ]
+    rows = [measured(backend, 8, 1e-6, backend_options=value) for backend, value in options]
+    text = side_by_side(rows, FILE)
+    assert "buffer=0" in text and "buffer=1" in text and "threads" not in text
+
+
+def test_a_narrow_terminal_has_several_tables() -> None:
+    backends = ("gloo", "mpi", "simulated", "tcp", "a_backend_of_ours")
+    rows = [
+        measured(backend, size, 1e-6, benchmark="p2p_latency")
+        for backend in backends
+        for size in (8, 1024)
+    ]
+    narrow = side_by_side(rows, Terminal(width=48))
+    assert max(map(len, narrow.splitlines())) <= 48
+    assert all(backend in narrow for backend in backends)
+    heads = [line for line in narrow.splitlines() if line.startswith("p2p_latency")]
+    assert len(heads) == narrow.count("1 KiB") > 1
+
+
+def test_a_window_that_shrinks_at_large_messages_stays_in_its_table() -> None:
+    sizes = {8: (64, 1), 1024: (64, 1), 40_000_000: (6, 1)}
+    rows = [
+        measured("gloo", size, 1e-6 * size, window=window, algbw_gb_per_s=0.001)
+        for size, both in sizes.items()
+        for window in both
+    ]
+    text = side_by_side([*rows, *({**row, "backend": "mpi"} for row in rows)], FILE)
+    assert re.findall(r"^p2p_bandwidth, window (\d+)$", text, re.MULTILINE) == ["1", "64"]
+    assert text.count("40 MB") - text.count("at 40 MB") == 2
+
+
+def test_streams_are_sorted_and_named_as_numbers() -> None:
+    rows = [measured("tcp", 8, 1e-6 * count, streams=count) for count in (16, 1, 2)]
+    text = side_by_side(rows, FILE)
+    assert re.findall(r"\d+ streams?", text) == ["1 stream", "2 streams", "16 streams"]
+
+
+def test_variables_of_env_that_a_backend_has_everywhere_are_named_once() -> None:
+    """The links differ and stay in the headings; gloo without env is a column beside mpi's."""
+    rows = [measured("gloo", 8, 1e-6)]
+    for links in ("1", "36"):
+        rows.append(measured("mpi", 8, 1e-6, env={"PML": "ob1", "LINKS": links}))
+    text = side_by_side(rows, FILE)
+    assert text.count("PML") == 1 and "mpi, all cases: env PML=ob1" in text
+    assert "LINKS=1\n" in text and "LINKS=36\n" in text
+
+
+def test_below_stand_what_is_missing_flags_and_a_sentence_for_each_backend() -> None:
+    rows = [
+        measured("gloo", 8, 1e-6, stop_reason="interrupted", warnings=["skewed"]),
+        measured("mpi", 8, 2e-6),
+        measured("mpi", 16, 2e-6, status="failed"),
+    ]
+    text = side_by_side(rows, FILE)
+    assert "not finished: 1 case: commbench resume" in text
+    assert "1 case has no number" in text and "flags: skewed 1" in text
+    assert "gloo: 1.00 us at 8 B" in text and "mpi: 2.00 us at 8 B" in text
+
+
+def recorded(width: int) -> str:
+    """Two sizes of the run beside the notebooks."""
+    (source,), _ = read_cases([ROOT / "notebooks" / "data" / "01_quickstart.parquet"])
+    sizes = [row for row in plain_rows(source.cases) if row["message_bytes"] in (8, 8_388_608)]
+    rows = [row for row in sizes if row["benchmark"].startswith("p2p")]
+    return side_by_side(rows, Terminal(width), source.records)
+
+
+def test_a_recorded_run_fits_a_terminal_and_says_what_made_it_uncertain() -> None:
+    text = recorded(80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "gloo: ranks not bound to cores, others were" in text.replace("\n    ", " ")
+
+
+def test_the_readme_shows_it() -> None:
+    tables, _, _ = recorded(100).partition("\nflags: ")
+    assert f"```\n{tables}\n" in (ROOT / "README.md").read_text()
