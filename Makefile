@@ -12,10 +12,10 @@ PROPERTIES = $(shell grep -rl hypothesis tests --include='test_*.py')
 unexport PYTHONDONTWRITEBYTECODE
 # the files with tests of a mark: to collect all tests takes 15 s, and each process does it
 FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests --include='test_*.py')
-BENCH = timing=quick timing.case_s=0.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2
+BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2 sizes=8..8MiB*32
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check coverage locate jobs perf side-by-side faults mutations gpu-check gpu-wheels image-test clean
+.PHONY: help bench test test-long check coverage certainty locate jobs perf side-by-side faults mutations gpu-check gpu-wheels image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the reposito
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations coverage locate jobs; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations coverage certainty locate jobs; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/mypy notebooks/notebook_figures.py
 	$(BIN)/lint-imports
 	$(INSTALL) kubernetes-validate
@@ -43,6 +43,9 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the reposito
 
 coverage: $(VENV)/test ## how often the interval holds the truth on this machine, about 10 minutes; rewrites docs/trust.md
 	$(BIN)/python tools/coverage
+
+certainty: $(VENV)/test ## whether numbers with a narrow interval repeat better, about 10 minutes; rewrites docs/trust.md
+	$(BIN)/python tools/certainty
 
 locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about half an hour; rewrites docs/locate.md
 	$(BIN)/python tools/locate

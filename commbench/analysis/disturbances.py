@@ -3,7 +3,7 @@ figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from commbench.core.states import Row, case_status
@@ -29,7 +29,7 @@ def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
         *dict.fromkeys(text for run in _first_of_sweeps(runs) for text in _busy(run)),
         *_shared_cores(runs, measured),
         *(text for run in runs for text in _moved(run)),
-        *_bindings(runs),
+        *_bindings(runs, {str(row["backend"]) for row in measured if _is_crowded(row)}),
     ]
 
 
@@ -72,7 +72,7 @@ def _busy(run: Mapping[str, Any]) -> Iterator[str]:
 
 def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Iterator[str]:
     """Which backends had more threads than cores, or ranks than GPUs."""
-    crowded = [row for row in rows if "oversubscribed" in warnings_of(row)]
+    crowded = list(filter(_is_crowded, rows))
     cores = {count for run in runs for node in nodes_of(run) if (count := _cores(node))}
     of_node = f"the {min(cores):g} cores" if len(cores) == 1 else "the cores of a node"
     for backend, own in grouped(crowded, lambda row: str(row["backend"])).items():
@@ -83,6 +83,10 @@ def _shared_cores(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> Ite
             every = {str(row["layout"]) for row in rows if row["backend"] == backend}
             where = f" in {', '.join(layouts)}" if set(layouts) != every else ""
             yield f"{backend} has more threads than {of_node}{where}"
+
+
+def _is_crowded(row: Row) -> bool:
+    return "oversubscribed" in warnings_of(row)
 
 
 def _moved(run: Mapping[str, Any]) -> Iterator[str]:
@@ -98,13 +102,15 @@ def _moved(run: Mapping[str, Any]) -> Iterator[str]:
         yield f"{backend} at 8 B moved between passes: {ends}"
 
 
-def _bindings(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Which backends had ranks that were not bound to cores, where others had."""
+def _bindings(runs: Iterable[Mapping[str, Any]], crowded: Container[str]) -> Iterator[str]:
+    """Which backends had ranks that were not bound to cores, where others had. More threads than
+    cores can't be bound."""
     texts: dict[str, set[str]] = {}
     for run in runs:
         backend = mapping_or_empty(run.get("backend")).get("name")
         if backend and (text := binding_text(run)):
             texts.setdefault(str(backend), set()).add(text)
-    unbound = sorted(backend for backend, seen in texts.items() if UNBOUND in seen)
-    if unbound and len(unbound) < len(texts):
-        yield f"{', '.join(unbound)}: ranks not bound to cores, others were"
+    unbound = sorted(name for name, seen in texts.items() if UNBOUND in seen)
+    told = [name for name in unbound if name not in crowded]
+    if told and len(unbound) < len(texts):
+        yield f"{', '.join(told)}: ranks not bound to cores, others were"

@@ -45,6 +45,7 @@ from commbench.runtime.launchers.registry import mpi_library
 from commbench.runtime.launchers.srun import Srun, pmi
 
 from .doctor import facts_here
+from .options import show_command
 
 # runs the jobs one after the other in this process
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -142,7 +143,8 @@ class Sweep:
                 rows += rows_of(folder)
                 records.append(load_run(folder))
         if any(case_status(row) == "ok" for row in rows):
-            print(side_by_side(rows, Terminal.of(sys.stdout), records, folders), flush=True)
+            again = show_command(folders)
+            print(side_by_side(rows, Terminal.of(sys.stdout), records, again), flush=True)
         if len(self._ended) < len(self._jobs) or any(
             ended.status for ended in self._ended.values()
         ):

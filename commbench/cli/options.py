@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -102,6 +104,15 @@ def _last_runs() -> list[str]:
         raise ConfigError(f"there is no run below ./{RESULTS}; name the folder of a run")
     newest = load_run(runs[-1]).get("sweep_id")
     return [str(run) for run in runs if run == runs[-1] or load_run(run).get("sweep_id") == newest]
+
+
+def show_command(folders: Sequence[Path]) -> str:
+    """The command that shows these runs with what their flags mean."""
+    paths = [str(folder.absolute()) for folder in folders]
+    here = [path.removeprefix(f"{Path.cwd()}/") for path in paths]
+    with suppress(ConfigError):
+        here = [LAST] if here == _last_runs() else here
+    return f"commbench show {shlex.join(here)} --flags"
 
 
 def check_file(option: str, name: str) -> None:

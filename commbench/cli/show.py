@@ -19,7 +19,7 @@ from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.parquet import plain_rows
 from commbench.results.run_folder import resume_command
 
-from .options import CommandParser, with_last_runs
+from .options import CommandParser, show_command, with_last_runs
 
 CONSOLE = "console"
 LISTINGS = {"osu": Osu(), "osu_strict": Osu(strict=True), "nccl_tests": NcclTests()}
@@ -57,7 +57,9 @@ def show(words: list[str]) -> int:
     every = [row for run_rows in rows.values() for row in run_rows]
     several = len({row["backend"] for row in every}) > 1
     if options.form == CONSOLE and several and not options.flags:
-        sys.stdout.write(f"{side_by_side(every, terminal, [*map(load_run, runs)], runs)}\n")
+        sys.stdout.write(
+            f"{side_by_side(every, terminal, [*map(load_run, runs)], show_command(runs))}\n"
+        )
         return 0
     for run, run_rows in rows.items():
         text = shown_text(run, run_rows, options.form, terminal, options.flags)

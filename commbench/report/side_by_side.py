@@ -3,11 +3,9 @@ made the numbers uncertain."""
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -51,16 +49,16 @@ def side_by_side(
     rows: Sequence[Row],
     terminal: Terminal,
     records: Sequence[Mapping[str, Any]] = (),
-    folders: Sequence[Path] = (),
+    again: str = "",
 ) -> str:
-    """The whole text; launches are merged to their median. `records` and `folders` are those of the
-    runs."""
+    """The whole text; launches are merged to their median. `records` are those of the runs, `again`
+    the command that shows each of them."""
     measured, notes = _without_shared_env([row for row in rows if case_status(row) == "ok"])
     tables = _tables(measured)
     points = {key: dict(zip((*APART, "window"), key, strict=True)) for key in tables}
     headings = _headings(measured)
-    parts = [terminal.styled(terminal.paragraph(_title(measured, records)), "bold")]
-    for key, listed in sorted(tables.items(), key=lambda table: row_order(table[1][0])):
+    parts = [terminal.styled(terminal.paragraph(_title(measured)), "bold")]
+    for key, listed in sorted(tables.items(), key=lambda table: _place(table[1][0])):
         others = [
             other for other in points.values() if other["benchmark"] == points[key]["benchmark"]
         ]
@@ -78,20 +76,18 @@ def side_by_side(
     notes += _sentences(measured)
     notes += _flags(measured)
     notes += ["; ".join(causes(records, measured))]
-    commands = [f"commbench show {shlex.join(map(_short_path, folders))}"] if folders else []
     text = paragraphs(filter(None, notes), terminal)
-    return "\n".join(filter(None, [*parts, text, *commands]))
+    return "\n".join(filter(None, [*parts, text, again]))
 
 
-def _title(rows: Sequence[Row], records: Sequence[Mapping[str, Any]]) -> str:
-    """How many ranks were where, the timing, and what stands behind ±."""
+def _title(rows: Sequence[Row]) -> str:
+    """How many ranks were where, and what stands behind ±."""
     sizes = sorted({int(row["world_size"]) for row in rows if row["world_size"]})
     ranks = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "no"
     nodes = max((int(row["nodes"] or 1) for row in rows), default=1)
     where = "on this machine, no network" if nodes == 1 else f"on up to {nodes} nodes"
-    timings = ", ".join(sorted({str(row["timing"]) for row in rows}))
-    note = interval_note(filter(None, map(MEDIAN.of, rows)))
-    return "; ".join(filter(None, [f"{ranks} ranks {where}, timing {timings}", note]))
+    note = interval_note(filter(None, map(MEDIAN.of, rows))).partition(" over ")[0]
+    return "; ".join(filter(None, [f"{ranks} ranks {where}", note]))
 
 
 def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
@@ -228,13 +224,13 @@ def _flags(rows: Sequence[Row]) -> list[str]:
     """How many cases have each flag: the tables of single runs say which."""
     flags = (name for row in rows for name in warnings_of(row) - {"oversubscribed"})
     counts = [f"{name} {count}" for name, count in Counter(flags).most_common()]
-    return [f"flags: {', '.join(counts)}: commbench show RUN --flags"] if counts else []
+    return [f"flags: {', '.join(counts)}"] if counts else []
 
 
-def _short_path(folder: Path) -> str:
-    """The path from the working directory, where the folder is in it."""
-    path = folder.absolute()
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+def _place(row: Row) -> tuple[Any, ...]:
+    """Latency first, then other messages between pairs, then collectives."""
+    name = str(row["benchmark"])
+    return name != "p2p_latency", not row["pair"], name, row_order(row)
 
 
 def _without_shared_env(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:

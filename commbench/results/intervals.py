@@ -58,7 +58,8 @@ def interval_note(intervals: Iterable[Interval]) -> str:
     kinds = sorted({each.of for each in known})
     counts = [sorted({each.n for each in known if each.of == kind}) for kind in kinds]
     over = [
-        f"{' to '.join(dict.fromkeys(map(str, (count[0], count[-1]))))} {kind}"
+        f"{' to '.join(dict.fromkeys(map(str, (count[0], count[-1]))))}"
+        f" {kind if count[-1] > 1 else kind[:-1]}"
         for count, kind in zip(counts, kinds, strict=True)
     ]
     return f"±: {least}{100 * min(levels):.3g} % confidence interval over {' or '.join(over)}"

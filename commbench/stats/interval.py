@@ -84,7 +84,8 @@ class Interval:
         below, above = self.sides
         if max(below, above) <= SYMMETRIC * min(below, above) or max(below, above) <= CERTAIN:
             return f"±{_percent(max(below, above))}%"
-        return f"-{_percent(below)} +{_percent(above)}%"
+        # the value may lie outside: the ratio of medians does of an interval of paired ratios
+        return f"-{_percent(max(below, 0.0))} +{_percent(max(above, 0.0))}%"
 
     def value_text(self, number: Callable[[float], str]) -> str:
         """The value behind its certainty: `0.165`, `~0.17`, `?162`."""
