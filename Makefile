@@ -12,7 +12,7 @@ PROPERTIES = $(shell grep -rl hypothesis tests --include='test_*.py')
 unexport PYTHONDONTWRITEBYTECODE
 # the files with tests of a mark: to collect all tests takes 15 s, and each process does it
 FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests --include='test_*.py')
-BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2 sizes=8..8MiB*32
+BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2 sizes=[8,512,32KiB,512KiB,8MiB]
 
 .DEFAULT_GOAL := help
 .PHONY: help bench test test-long check coverage certainty locate jobs perf side-by-side faults mutations gpu-check gpu-wheels image-test clean

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from commbench.core.states import Row, case_status
-from commbench.core.units import format_number, format_seconds
+from commbench.core.units import format_bytes, format_number, format_seconds
 from commbench.core.variables import MODEL_ENGINE
 from commbench.hardware.host import is_busy
 from commbench.results.columns import grouped
@@ -18,6 +18,7 @@ from .machines import nodes_of
 
 READING = "p2p_latency_s"  # of the reference case
 MOST_NODES = 3
+GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
 
 
 def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
@@ -29,6 +30,7 @@ def causes(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
         *dict.fromkeys(text for run in _first_of_sweeps(runs) for text in _busy(run)),
         *_shared_cores(runs, measured),
         *(text for run in runs for text in _moved(run)),
+        *_gaps(measured),
         *_bindings(runs, {str(row["backend"]) for row in measured if _is_crowded(row)}),
     ]
 
@@ -100,6 +102,15 @@ def _moved(run: Mapping[str, Any]) -> Iterator[str]:
         ends = " to ".join(format_seconds(end) for end in (min(medians), max(medians)))
         backend = mapping_or_empty(run.get("backend")).get("name")
         yield f"{backend} at 8 B moved between passes: {ends}"
+
+
+def _gaps(rows: Iterable[Row]) -> Iterator[str]:
+    """The soaks of which more than GAPS_SHARE passed outside of their repetitions."""
+    for row in rows:
+        unmeasured_s = row.get("unmeasured_s") or 0.0
+        if unmeasured_s > GAPS_SHARE * (row.get("visits_s") or 0.0):
+            case = f"{row['benchmark']} {format_bytes(row['message_bytes'])}"
+            yield f"{case}: {format_seconds(unmeasured_s)} passed between its repetitions"
 
 
 def _bindings(runs: Iterable[Mapping[str, Any]], crowded: Container[str]) -> Iterator[str]:

@@ -43,7 +43,7 @@ def headline(combined: CombinedCases, soaks: Sequence[str]) -> str:
         for name in ("backend", "layout")
     )
     between = f", {' to '.join(dict.fromkeys(ends))}" if ends else ""
-    return f"{benchmarks} over {backends} in {layouts}{between}."
+    return f"{benchmarks} over {backends} in {layouts} (nodes x ranks per node){between}."
 
 
 def unfinished_sentences(

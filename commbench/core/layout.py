@@ -131,14 +131,6 @@ def ends_of_pair(text: str | None) -> dict[str, int | None]:
     }
 
 
-def pairs_by_kind(pairs: Sequence[Pair]) -> list[tuple[Pair, ...]]:
-    """Pairs of a rank with itself, and pairs of two ranks: the programs of all pairs of a kind are
-    those of the first, with the numbers of other ranks."""
-    alone = tuple(pair for pair in pairs if pair[0] == pair[1])
-    others = tuple(pair for pair in pairs if pair[0] != pair[1])
-    return [kind for kind in (alone, others) if kind]
-
-
 def all_pairs(size: int) -> list[Pair]:
     """Each rank with itself and with every other rank in both directions, ordered so that `rounds`
     fills each round.

@@ -20,7 +20,6 @@ FinalReason = Literal[
 ]
 # running: a soak that is written while it runs; interrupted: the case needs another visit
 UnfinishedReason = Literal["running", "interrupted"]
-StopReason = FinalReason | UnfinishedReason
 # of an acceptance, in the order in which they run
 Stage = Literal["alone", "pairs", "rails", "scaling", "soak"]
 STAGES: tuple[Stage, ...] = get_args(Stage)

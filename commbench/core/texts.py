@@ -1,9 +1,8 @@
-"""How a report writes sizes, times, intervals and the values that tell cases apart."""
+"""How a report writes sizes, times and the values that tell cases apart."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commbench.core.states import Row
@@ -11,7 +10,6 @@ from commbench.core.units import (
     about_bytes,
     format_bytes,
     format_number,
-    format_seconds,
     value_text,
 )
 from commbench.core.variables import TABLE
@@ -34,15 +32,6 @@ def size_text(size: float) -> str:
 def microseconds_text(seconds: float | None) -> str:
     """The number alone, for a column in microseconds."""
     return format_number(None if seconds is None else 1e6 * seconds)
-
-
-def interval_text(
-    low: float | None, high: float | None, end_text: Callable[[float], str] = format_seconds
-) -> str:
-    """Both ends of an interval, by default of seconds, or `no interval` for null or NaN."""
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
-        return "no interval"
-    return f"{end_text(low)} .. {end_text(high)}"
 
 
 def name_of(

@@ -16,7 +16,6 @@ from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
-from commbench.core.units import format_seconds
 from commbench.core.variables import MODEL_ENGINE, Case
 from commbench.hardware.link_limits import COPY, HOST_COPY, Limit, bandwidth_limit
 from commbench.results.columns import CASES, VARIABLES
@@ -30,7 +29,6 @@ from .traffic_columns import traffic_columns
 from .visits import CaseRecord, Visit, changes, estimate, spread
 
 VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
-GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
 CALL_SHARE = 0.1  # of the median that the call itself may take
 EVENT_S = 500e-9  # resolution of CUDA's events (CUDA Runtime API, cudaEventElapsedTime)
 GB = 1e9
@@ -228,12 +226,8 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
     impossible = impossible_reason(
         facts.planned, rates["efficiency"], rates["limit_name"], facts.algorithm
     )
-    changed = changes(visits)
-    gaps = _gaps_text(visits[-1])
-    reasons = (impossible, *changed, gaps, record.broken)
+    reasons = (impossible, *changes(visits), record.broken)
     raised = {
-        # a wide interval says it already, but not what passed between repetitions
-        "changed": (bool(changed) and median.certainty == "") or gaps is not None,
         "impossible": impossible is not None,
         **_machine_flags(facts, visits, numbers),
     }
@@ -243,14 +237,6 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
         "reason": "; ".join(filter(None, reasons)) or None,
         "warnings": [name for name in FLAGS if raised.get(name)],
     }
-
-
-def _gaps_text(visit: Visit) -> str | None:
-    """How much of a soak passed outside of its repetitions, where that is more than GAPS_SHARE."""
-    unmeasured_s = visit.unmeasured_s or 0.0
-    if unmeasured_s <= GAPS_SHARE * (unmeasured_s + visit.spent_s):
-        return None
-    return f"{format_seconds(unmeasured_s)} passed between its repetitions"
 
 
 def median_columns(visits: Sequence[Visit], median: Interval) -> dict[str, Any]:

@@ -223,7 +223,8 @@ def _sentences(rows: Sequence[Row]) -> Iterator[str]:
 def _flags(rows: Sequence[Row]) -> list[str]:
     """How many cases have each flag: the tables of single runs say which."""
     flags = (name for row in rows for name in warnings_of(row) - {"oversubscribed"})
-    counts = [f"{name} {count}" for name, count in Counter(flags).most_common()]
+    counted = sorted(Counter(flags).items(), key=lambda item: (-item[1], item[0]))
+    counts = [f"{name} {count}" for name, count in counted]
     return [f"flags: {', '.join(counts)}"] if counts else []
 
 

@@ -41,12 +41,6 @@ FLAGS = {
         " at times that are not known better (sync=window: clock_error_s, late_repetitions)",
         "the wait for the last rank is a part of the time; larger messages are less affected",
     ),
-    "changed": Flag(
-        "times changed while they were measured in a way that the interval does not show (column"
-        " reason)",
-        "look at the case over time (timing=soak): clock rates, heat and other load change while it"
-        " runs",
-    ),
     "impossible": Flag(
         "the bus bandwidth is above its limit (column limit_gb_per_s), so one of the two is wrong",
         "see the column reason: a measured limit varies; in-network reduction (NVLS, SHARP) moves"

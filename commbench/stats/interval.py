@@ -60,7 +60,7 @@ class Interval:
     @property
     def certainty(self) -> Certainty:
         """Empty up to 5 %, `~` up to 30 %, `?` beyond and without an interval."""
-        farther = max(self.sides)
+        farther = round(max(self.sides), 2)  # as it is written
         if farther <= CERTAIN:
             return ""
         return "~" if farther <= ORDER_OF_MAGNITUDE else "?"
@@ -82,7 +82,8 @@ class Interval:
         if not self.is_known:
             return f"(n={self.n})"
         below, above = self.sides
-        if max(below, above) <= SYMMETRIC * min(below, above) or max(below, above) <= CERTAIN:
+        is_even = max(below, above) <= SYMMETRIC * min(below, above)
+        if is_even or self.certainty == "":
             return f"±{_percent(max(below, above))}%"
         # the value may lie outside: the ratio of medians does of an interval of paired ratios
         return f"-{_percent(max(below, 0.0))} +{_percent(max(above, 0.0))}%"

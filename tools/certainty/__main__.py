@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 import commbench
-from commbench.results.flags import FLAGS, warnings_of
+from commbench.results.flags import FLAGS, shared_flags, warnings_of
 from commbench.results.intervals import interval_of
 from commbench.results.load import row_dicts
 
@@ -33,7 +33,7 @@ WIDTHS = {"": "to 5 %", "~": "to 30 %", "?": "wider, or none"}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "trust.md"
 BEGIN = "<!-- certainty: written by tools/certainty -->\n"
 END = "<!-- end of certainty -->\n"
-LEAST = 10  # numbers of a share
+LEAST = 5  # numbers of a share
 
 
 @contextmanager
@@ -57,9 +57,11 @@ def measured(words: tuple[str, ...], folder: Path) -> pd.DataFrame:
 
 
 def pairs(world: str, busy: bool) -> Iterator[dict[str, Any]]:
-    """A record for each number of the first run that the second has, too."""
+    """A record for each number of the first run that the second has, too, with the flags that not
+    all numbers have."""
     with tempfile.TemporaryDirectory(prefix="commbench-certainty-") as name, load(busy):
         first, second = (measured(WORLDS[world], Path(name) / side) for side in ("a", "b"))
+    shared = shared_flags(row_dicts(first))
     again_s = dict(zip(second["case_id"], second["median_s"], strict=True))
     for row in row_dicts(first):
         number = interval_of(row)
@@ -69,7 +71,7 @@ def pairs(world: str, busy: bool) -> Iterator[dict[str, Any]]:
                 "world": world,
                 "busy": busy,
                 "certainty": number.certainty,
-                "flags": warnings_of(row),
+                "flags": warnings_of(row) - shared,
                 "moved": abs(np.log(other_s / number.value)),
             }
 
@@ -94,12 +96,12 @@ def by_width(numbers: pd.DataFrame) -> Iterator[str]:
 
 
 def by_flag(numbers: pd.DataFrame) -> Iterator[str]:
-    yield "| flag | numbers with it | they differ by | others of the same worlds differ by |"
+    yield "| flag | numbers with it | they differ by | others of the same worlds and widths |"
     yield "|---|---|---|---|"
+    alike = numbers[["world", "busy", "certainty"]].apply(tuple, axis=1)
     for flag in FLAGS:
         has = numbers["flags"].map(lambda flags, flag=flag: flag in flags)
-        worlds = set(numbers.loc[has, "world"])
-        others = numbers[~has & numbers["world"].isin(worlds)]
+        others = numbers[~has & alike.isin(set(alike[has]))]
         if has.any():
             yield f"| {flag} | {has.sum()} | {repeated(numbers[has])} | {repeated(others)} |"
 

@@ -13,7 +13,6 @@ RANK_IN_NAME = re.compile(r"(?<![a-z])(?:rank|worker)[-_ ]?([0-9]{1,7})(?![0-9])
 # other words name a rank where nothing follows: host_4021.<time> is a process of the machine "host"
 RANK_LAST = re.compile(r"(?<![a-z])(?:host|eg|trace)[-_ ]?([0-9]{1,7})(?:_et)?(?:\.[a-z]+)*$", re.I)
 LAST_NUMBER = re.compile(r"[._]([0-9]{1,7})(?:\.[A-Za-z]+)*$")
-CUT_LIST = "...]"
 MOST_RANKS = 2**20
 
 

@@ -19,9 +19,10 @@ from commbench.runtime.folder_lock import is_measured_into, locked
 def test_it_says_what_was_measured(tmp_path: Path) -> None:
     run_of(tmp_path, 0)
     cases = read_results([tmp_path], "all_reduce").cases
-    assert headline(combine_runs(cases), []) == "all_reduce over gloo in 1x2, 8 B to 2 MiB."
+    over = "over gloo in 1x2 (nodes x ranks per node)"
+    assert headline(combine_runs(cases), []) == f"all_reduce {over}, 8 B to 2 MiB."
     barrier = cases.assign(message_bytes=0, benchmark="barrier")
-    assert headline(combine_runs(barrier.iloc[:1]), []) == "barrier over gloo in 1x2."
+    assert headline(combine_runs(barrier.iloc[:1]), []) == f"barrier {over}."
     assert headline(combine_runs(cases.iloc[:0]), ["Soak of x."]) == "Soak of x."
 
 

@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
         "median_s": 0.1 + 0.2,
         "in_place": True,
         "label": "=1+1",
-        "warnings": ["changed", "skewed"],
+        "warnings": ["overhead", "skewed"],
     }
     writer.case(case("a", env={"B": "2", "A": "=1"}, **measured), samples, counters)
     writer.case(case("b", status="skipped", reason='a, "b"\nc', order=-3), {}, {})
@@ -100,7 +100,7 @@ def test_cases_have_plain_names_and_exact_numbers(
     assert list(frame) == [column.name for column in CASES]
     second, first = (row for _, row in frame.iterrows())
     assert (first.median_s, first.window) == (0.1 + 0.2, 64)
-    assert json.loads(first["warnings"]) == ["changed", "skewed"]
+    assert json.loads(first["warnings"]) == ["overhead", "skewed"]
     assert json.loads(first.env) == {"A": "=1", "B": "2"}
     assert first.started_at == "2026-01-02T03:04:05.000006Z"
     assert (second.reason, second.order) == ('a, "b"\nc', -3)
@@ -207,7 +207,7 @@ ROWS = st.lists(
             "window": st.none() | st.integers(-(2**53), 2**53),
             "median_s": st.none() | st.floats(allow_nan=False, allow_infinity=False),
             "env": st.dictionaries(TEXT, TEXT, max_size=2),
-            "warnings": st.lists(st.sampled_from(["changed", "=x", "skewed"]), max_size=3),
+            "warnings": st.lists(st.sampled_from(["overhead", "=x", "skewed"]), max_size=3),
         }
     ),
     min_size=1,

@@ -50,7 +50,10 @@ def test_one_run_says_that_it_is_one_launch(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, err = output_of(capsys, str(measured))
-    assert "over simulated in 1x2, 8 B to 1 MiB." in " ".join(out.split()) and err == ""
+    assert (
+        "over simulated in 1x2 (nodes x ranks per node), 8 B to 1 MiB." in " ".join(out.split())
+        and err == ""
+    )
     assert "There is no choice to make" in out and "measured in one launch" in out
 
 
@@ -185,7 +188,7 @@ def test_unreadable_files_are_named_and_the_others_used(
     out, err = output_of(
         capsys, str(tmp_path), str(tmp_path / "empty.parquet"), str(tmp_path / "nowhere")
     )
-    assert "over gloo in 1x2, 8 B to 2 MiB." in out and good.name not in err
+    assert "over gloo in 1x2 (nodes x ranks per node), 8 B" in out and good.name not in err
     lines = err.splitlines()
     assert len(lines) == 5 and all(line.startswith("left out: ") for line in lines)
     for word in (
@@ -207,7 +210,7 @@ def test_of_two_runs_the_one_that_can_be_read_is_shown(
     broken = run_of(tmp_path, 3)
     (broken / "cases.parquet").write_bytes(b"PAR1 no parquet")
     out, err = output_of(capsys, str(tmp_path))
-    assert "over gloo in 1x2, 8 B to 2 MiB." in out and broken.name in err
+    assert "over gloo in 1x2 (nodes x ranks per node), 8 B" in out and broken.name in err
 
 
 @pytest.mark.parametrize("content", ["empty", "foreign", "missing", "folder"])

@@ -538,13 +538,13 @@ def test_a_case_whose_samples_are_lost_begins_anew() -> None:
 
 def test_what_one_visit_has_shown_stays_in_the_warnings(planned: Planned) -> None:
     earlier = read_back(planned, recorded(planned, 1), [0])
-    shown = {**earlier.row, "warnings": ["throttled", "overhead", "changed"]}
+    shown = {**earlier.row, "warnings": ["throttled", "overhead", "skewed"]}
     record = CaseRecord(earlier_visits(replace(earlier, row=shown)))
     lasting = {"throttled", "overhead"}
     assert lasting <= set(row_of(planned, record)["warnings"]), "without a new visit"
     add_visit(record, planned, visit(2))
     warnings = row_of(planned, record)["warnings"]
-    assert lasting <= set(warnings) and "changed" not in warnings
+    assert lasting <= set(warnings) and "skewed" not in warnings
 
 
 def test_a_visit_that_was_still_running_is_replaced_by_the_longer_one(planned: Planned) -> None:
