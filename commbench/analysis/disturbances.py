@@ -42,6 +42,12 @@ def _first_of_sweeps(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
     return [of_sweep[0] for of_sweep in by_sweep.values()]
 
 
+def disturbances_text(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> str:
+    """All causes in one paragraph; empty where there is none."""
+    found = causes(runs, rows)
+    return f"disturbances: {'; '.join(found)}" if found else ""
+
+
 def busy_nodes(run: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
     """Host, load and cores of each node that had less than a free core for each rank when the run
     began."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
@@ -42,6 +43,7 @@ from commbench.results.run_folder import new_folder, read_record
 from commbench.runtime.control import hosted_world
 from commbench.runtime.launch import SIDE_BY_SIDE, exported
 from commbench.runtime.launchers.registry import mpi_library
+from commbench.runtime.launchers.requirements import missing_requirements
 from commbench.runtime.launchers.srun import Srun, pmi
 
 from .doctor import facts_here
@@ -380,13 +382,18 @@ def planned_here(settings: Settings) -> tuple[Planned, ...]:
     return plan(*_world_here(settings), facts_here())
 
 
-def print_plans(jobs: Sequence[Job], ranks: int = 2) -> None:
-    """The cases of every job, for `plan=true`; `ranks` replaces a layout that is left open."""
+def print_plans(jobs: Sequence[Job], ranks: int = 2, elsewhere: bool = False) -> None:
+    """The cases of every job, for `plan=true`, and why it could not start here. `ranks` replaces a
+    layout that is left open; `elsewhere`: the ranks will run on other machines."""
     for job, title in zip(jobs, job_titles(jobs), strict=True):
         if len(jobs) > 1:
             print(title)
         settings, world = _world_here(job.settings, ranks)
         print(_plan_text(settings, plan_outline(settings, world, facts_here())))
+    startable = (replace(job.settings, plan=False) for job in jobs)
+    reasons = (missing_requirements(settings, elsewhere) for settings in startable)
+    for reason in dict.fromkeys(chain.from_iterable(reasons)):
+        print(f"it can't start here: {reason}")
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
         for job in jobs:
             check_startable(job, elsewhere)
         if any(job.settings.plan for job in jobs):
-            print_plans(jobs)
+            print_plans(jobs, elsewhere=elsewhere)
             return 0
         busy = _other_load(jobs)
         if config is None:
@@ -126,7 +126,7 @@ def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int
     if not jobs[0].settings.plan:
         return run_rank(jobs[0], identity)
     if identity.rank == 0:
-        print_plans(jobs, identity.size)
+        print_plans(jobs, identity.size, elsewhere=True)
     return 0
 
 

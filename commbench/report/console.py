@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from commbench.analysis.disturbances import causes
+from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.group_gains import gain_text
 from commbench.analysis.overlaps import overlap_text
 from commbench.analysis.slow_pairs import Matrix, findings_in, matrices
@@ -305,8 +305,8 @@ def _finding_lines(
         )
     of_class = "the median of its class (self, same node, other node)"
     rule = (
-        f"slow: above {SLOW_FACTOR} x {of_class} and {SLOW_SPREADS:g} x its spread, at a"
-        " neighbouring size, too"
+        f"slow: above {SLOW_FACTOR} x {of_class}, and above it by {SLOW_SPREADS:g} spreads; also"
+        " at a neighbouring size"
     )
     return ["", paragraphs([rule, *lines], terminal)] if lines else []
 
@@ -320,7 +320,7 @@ def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     shared = sorted(shared_flags(measured) - {"oversubscribed"})
     flags = [f"all cases: {flag_named(name).meaning} ({name})" for name in shared]
     note = interval_note(filter(None, map(MEDIAN.of, measured)))
-    return [*filter(None, (note, "; ".join(causes([run], measured)))), *flags]
+    return [*filter(None, (note, disturbances_text([run], measured))), *flags]
 
 
 def _run_title(

@@ -88,7 +88,7 @@ def _answers(summary: Summary) -> Section:
         *summary.sentences(),
         *benchmark_lines(summary.combined),
     ]
-    why = "; ".join(summary.causes())
+    why = summary.disturbances()
     notes = [headline(summary.combined, summary.soaks), summary.certainty(), why]
     return Section("Answers", sentences, notes=[*filter(None, [*notes, summary.interval_note()])])
 

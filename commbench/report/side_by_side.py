@@ -9,7 +9,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Any
 
-from commbench.analysis.disturbances import causes
+from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.fit import FAMILY_VARIABLES, by_window, varying
 from commbench.core.states import Row, case_status
 from commbench.core.terminal import (
@@ -75,7 +75,7 @@ def side_by_side(
     )
     notes += _sentences(measured)
     notes += _flags(measured)
-    notes += ["; ".join(causes(records, measured))]
+    notes += [disturbances_text(records, measured)]
     text = paragraphs(filter(None, notes), terminal)
     return "\n".join(filter(None, [*parts, text, again]))
 
@@ -224,8 +224,8 @@ def _flags(rows: Sequence[Row]) -> list[str]:
     """How many cases have each flag: the tables of single runs say which."""
     flags = (name for row in rows for name in warnings_of(row) - {"oversubscribed"})
     counted = sorted(Counter(flags).items(), key=lambda item: (-item[1], item[0]))
-    counts = [f"{name} {count}" for name, count in counted]
-    return [f"flags: {', '.join(counts)}"] if counts else []
+    counts = ", ".join(f"{count} {name}" for name, count in counted)
+    return [f"numbers with flags: {counts}"] if counts else []
 
 
 def _place(row: Row) -> tuple[Any, ...]:

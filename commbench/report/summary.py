@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from commbench.analysis.best import best_text
 from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
-from commbench.analysis.disturbances import causes
+from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, unfinished_sentences
@@ -193,9 +193,9 @@ class Summary:
         """How well the numbers are known."""
         return certainty_text(row_dicts(self.combined.cases))
 
-    def causes(self) -> list[str]:
+    def disturbances(self) -> str:
         """What made them uncertain."""
-        return causes(self.results.records, row_dicts(self.results.cases))
+        return disturbances_text(self.results.records, row_dicts(self.results.cases))
 
     def left_out(self) -> list[str]:
         """What is not in the figures and answers, and why."""

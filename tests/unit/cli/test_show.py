@@ -191,7 +191,8 @@ def test_a_plan_of_thousands_of_ranks_is_read_at_once(capsys: pytest.CaptureFixt
     assert [line[11] for line in latency] == ["8,191", "8,191"]
     text = " ".join(" ".join(lines).split())
     assert "a run of this plan is refused: pairs=all makes 33554432 cases here, at most" in text
-    assert lines[-1].startswith("mpi, timing default: 32,766 cases (67,108,864 pairs), ")
+    assert "mpi, timing default: 32,766 cases (67,108,864 pairs), " in text
+    assert lines[-1] == "it can't start here: layout=64x64 needs 64 nodes, this is one machine"
 
 
 def test_a_plan_names_each_reason_once_and_marks_its_cases(

@@ -507,8 +507,8 @@ def test_at_most_ten_findings_are_printed_and_the_rest_counted() -> None:
         width=None,
     )
     at = text.index(
-        "slow: above 1.2 x the median of its class (self, same node, other node) and 3 x its"
-        " spread, at a neighbouring size, too"
+        "slow: above 1.2 x the median of its class (self, same node, other node), and above it by"
+        " 3 spreads; also at a neighbouring size"
     )
     assert all(line.startswith("  p2p_latency ") for line in text[at + 1 : at + 11])
     assert text[at + 11 :] == ["  ... and 14 more: commbench.slow_pairs('results/r')"]

@@ -165,7 +165,7 @@ def test_below_stand_what_is_missing_flags_and_a_sentence_for_each_backend() -> 
     ]
     text = side_by_side(rows, FILE)
     assert "not finished: 1 case: commbench resume" in text
-    assert "1 case has no number" in text and "flags: skewed 1" in text
+    assert "1 case has no number" in text and "numbers with flags: 1 skewed" in text
     assert "gloo: 1.00 us at 8 B" in text and "mpi: 2.00 us at 8 B" in text
 
 
