@@ -216,7 +216,7 @@ def resume(words: Sequence[str]) -> int:
         )
         if changed and not force:
             raise ConfigError(
-                f"{folder} was begun with other {', '.join(changed)}; accept it with --force"
+                f"{folder} was started with other {', '.join(changed)}; --force resumes it anyway"
             )
         if identity is None:
             if is_finished(run, folder):

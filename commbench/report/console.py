@@ -138,11 +138,7 @@ class Console:
         elif problem is not None:
             print(problem, flush=True)
         else:
-            print(
-                "nothing is stored by writer=console alone; writer=[parquet,console] keeps the"
-                " results",
-                flush=True,
-            )
+            print("not stored; writer=[parquet,console] stores the results", flush=True)
 
 
 def run_text(

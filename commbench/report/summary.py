@@ -272,7 +272,7 @@ class Summary:
             labels = sorted({str(label) or "none" for label in self.combined.cases["label"]})
             under = f" under one label (labels: {', '.join(labels)})" if len(labels) > 1 else ""
             yield (
-                "There is no choice to make: no two backends or layouts were measured at the same"
+                "No backends or layouts can be compared: no two were measured at the same"
                 f" size{under}."
             )
         elif len(groups) > MOST_SENTENCES:
@@ -396,7 +396,4 @@ def reference_note(judged: Sequence[Judged]) -> str:
             f"Known values of similar hardware: {', '.join(counts)}; far is beyond a factor of"
             f" {FAR_FROM_NORMAL}."
         )
-    return (
-        f"Nothing to compare with: none of the {len(references())} known values is for this"
-        " hardware and these cases."
-    )
+    return f"None of the {len(references())} known values is for this hardware and these cases."

@@ -77,7 +77,7 @@ def world_note(
         return _incomplete(environ)
     seen = ", ".join(f"{name}={environ.get(name)}" for name in identity.variables)
     if foreign is not None:
-        return f"{seen} are not taken for a world: {foreign}; this command starts its own ranks"
+        return f"{seen} are ignored: {foreign}; commbench starts its own ranks"
     from_env = is_from_env(identity, environ)
     shell = _shell_with(identity, environ)
     if identity.rank != 0 or not (from_env or identity.size == 1 or shell):
@@ -100,8 +100,8 @@ def _incomplete(environ: Mapping[str, str]) -> str | None:
     if not missing or "RANK" in missing or not size.isdigit() or int(size) < 2:
         return None
     return (
-        f"RANK={environ['RANK']}, WORLD_SIZE={size} are not taken for a world without"
-        f" {' and '.join(missing)}; this command starts its own ranks"
+        f"RANK={environ['RANK']}, WORLD_SIZE={size} are ignored without {' and '.join(missing)};"
+        " commbench starts its own ranks"
     )
 
 

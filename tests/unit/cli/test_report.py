@@ -54,7 +54,7 @@ def test_one_run_says_that_it_is_one_launch(
         "over simulated in 1x2 (nodes x ranks per node), 8 B to 1 MiB." in " ".join(out.split())
         and err == ""
     )
-    assert "There is no choice to make" in out and "measured in one launch" in out
+    assert "No backends or layouts can be compared" in out and "measured in one launch" in out
 
 
 def test_the_best_backend_and_the_crossover_are_the_planted_ones(
@@ -107,10 +107,7 @@ def test_labels_that_keep_rivals_apart_are_named(
             *words,
         )
     out, _ = output_of(capsys, str(tmp_path))
-    assert (
-        "no two backends or layouts were measured at the same size under one label (labels: none,"
-        " tuned)." in out
-    )
+    assert "no two were measured at the same size under one label (labels: none, tuned)." in out
     assert "2 ranks on 1 node," in out
 
 

@@ -130,7 +130,7 @@ def test_a_format_beside_the_table_stores_a_run_that_can_be_shown(
     )
     printed = capfd.readouterr()
     assert printed.out.splitlines()[-1] == f"results: {folder}"
-    assert "nothing is stored" not in printed.out and "results: " not in printed.err
+    assert "not stored" not in printed.out and "results: " not in printed.err
     assert {path.name for path in folder.iterdir()} >= {"run.json", "cases.jsonl"}
     assert show([str(folder)]) == 0
     assert f"results: {folder}" in capfd.readouterr().out

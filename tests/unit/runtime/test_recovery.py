@@ -229,7 +229,7 @@ def test_resume_says_what_has_changed(tmp_path: Path, warm_executable: Path) -> 
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "cases.parquet").unlink()
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and "begun with other seed" in done.stderr
+    assert done.returncode == 2 and "started with other seed" in done.stderr
 
 
 def test_a_fact_that_could_not_be_read_then_has_not_changed(tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def test_a_world_of_one_rank_is_left_to_the_shell_that_it_was_started_for(
 ) -> None:
     note, identity = seen_from(["bash", "--norc"], environ, command)
     assert identity == "None"
-    assert "are not taken for a world: they are of the shell" in note
-    assert "(bash, pid " in note and note.endswith("this command starts its own ranks")
+    assert "are ignored: they are of the shell" in note
+    assert "(bash, pid " in note and note.endswith("commbench starts its own ranks")
 
 
 def test_a_script_that_a_launcher_starts_is_the_rank(command: str, tmp_path: Path) -> None:
@@ -136,8 +136,7 @@ def test_an_incomplete_world_by_env_is_named() -> None:
     environ = saved("env_pytorchjob")[0]
     del environ["MASTER_PORT"]
     assert world_note(None, None, environ) == (
-        "RANK=0, WORLD_SIZE=2 are not taken for a world without MASTER_PORT; this command starts"
-        " its own ranks"
+        "RANK=0, WORLD_SIZE=2 are ignored without MASTER_PORT; commbench starts its own ranks"
     )
 
 
