@@ -196,7 +196,7 @@ def _over_launches(rows: Sequence[Row], quantity: Quantity) -> Interval | None:
 
 
 def _sentences(rows: Sequence[Row]) -> Iterator[str]:
-    """`gloo: 74.1 us, 3.71 GB/s between two ranks; all_reduce 1.52 GB/s`, of each backend."""
+    """`gloo: 46.1 us at 8 B, 4.94 GB/s at 8 MiB, all_reduce 1.65 GB/s at 8 MiB`, each backend."""
     for backend, own in grouped(rows, lambda row: str(row["backend"])).items():
         times = [row for row in own if row["pair"] and row["window"] is None]
         rates = [row for row in own if row["pair"] and row["window"] is not None]
