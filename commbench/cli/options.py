@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from commbench.config.keys import OTHER_KEYS, OVERRIDES
 from commbench.core.errors import ConfigError
 from commbench.results.load import find_runs, load_run
 from commbench.stats.thresholds import SMALLEST_CHANGE
@@ -40,6 +39,9 @@ class CommandParser(argparse.ArgumentParser):
 
 def setting_hint(name: str, value: str | None) -> str:
     """`settings have no dashes: backend=gloo; ` for an option that is a key here or elsewhere."""
+    # loads omegaconf, which --help does not need
+    from commbench.config.keys import OTHER_KEYS, OVERRIDES
+
     if name not in OTHER_KEYS and name.partition(".")[0] not in OVERRIDES:
         return ""
     meant = OTHER_KEYS.get(name, f"{name}={value or 'VALUE'}")

@@ -56,11 +56,12 @@ def report(words: list[str]) -> int:
         print(printable(f"left out: {line}"), file=sys.stderr)
     parts = [part.sections(options.paths, results) for part in annexes.report_parts()]
     more = list(chain.from_iterable(parts))
+    raw = RawData.none() if options.html is None else read_raw_data(results)
+    listed = sections(summary, raw, more)
     if options.html is not None:
         from commbench.report.page import page
 
-        shown = sections(summary, read_raw_data(results), more)
-        write_file("--html", options.html, page(summary, shown))
+        write_file("--html", options.html, page(summary, listed))
     read = {folder.resolve() for folder in results.folders.values()}
     folders = [Path(path) for path in options.paths if Path(path).is_dir()]
     readable = (run for path in folders for run in find_runs(path, left_out=lambda error: None))
@@ -72,7 +73,6 @@ def report(words: list[str]) -> int:
         rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
         if rows or options.benchmark is None:
             sys.stdout.write(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
-    listed = sections(summary, RawData.none(), more)
     sys.stdout.write(report_text(listed, options.top, Terminal.of(sys.stdout)))
     if options.html is not None:
         sys.stdout.write(f"\npage: {options.html}\n")

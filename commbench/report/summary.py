@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from commbench.analysis.best import best_text
 from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
-from commbench.analysis.disturbances import disturbances_text
+from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, unfinished_sentences
@@ -45,6 +45,7 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             *COMBINED,
             *VISIT_COLUMNS,
             *OF_SAMPLES,
+            *JUDGED,
             "launch",
             "reason",
             "stop_reason",
@@ -195,7 +196,8 @@ class Summary:
 
     def disturbances(self) -> str:
         """What made them uncertain."""
-        return disturbances_text(self.results.records, row_dicts(self.results.cases))
+        rows = row_dicts(self.results.cases[list(JUDGED)])
+        return disturbances_text(self.results.records, rows)
 
     def left_out(self) -> list[str]:
         """What is not in the figures and answers, and why."""

@@ -201,19 +201,23 @@ def gloo_library() -> Library:
     return Library(rank, ours, sides, slowest)
 
 
+def _reduced(held: Held) -> NDArray[Any]:
+    """What the reductions of a replay have in place."""
+    return next(buffer.words() for name, buffer in held.items() if ".data." in name)
+
+
 def _input_again(held: Held) -> list[Callable[[], Any]]:
     """What puts the input of a reduction into its place, as commbench does."""
-    if "0.source" not in held:
-        return []
-    return [partial(np.copyto, held["0.data"].words(), held["0.source"].words())]
+    sources = (buffer.words() for name, buffer in held.items() if name.endswith(".source"))
+    return [partial(np.copyto, _reduced(held), source) for source in sources]
 
 
 def _mpi_calls(mpi: Any, comm: Any, held: Held) -> list[Callable[[], Any]]:
     """Those of replayed_workloads, on the same buffers."""
-    if "1.data" not in held:
-        message = [held["0.data"].words(), 2, mpi.FLOAT]
+    if _input_again(held):
+        message = [_reduced(held), 2, mpi.FLOAT]
         return [partial(comm.Allreduce, mpi.IN_PLACE, message, mpi.MAX)] * REPLAYED_CALLS
-    there, back = ([held[name].words(), 2, mpi.FLOAT] for name in ("0.data", "1.data"))
+    there, back = ([buffer.words(), 2, mpi.FLOAT] for buffer in held.values())
     if comm.rank == 0:
         return [partial(comm.Send, there, 1), partial(comm.Recv, back, 1)] * REPLAYED_CALLS
     return [partial(comm.Recv, there, 0), partial(comm.Send, back, 0)] * REPLAYED_CALLS
@@ -223,12 +227,10 @@ def _gloo_calls(dist: Any, group: Any, held: Held) -> Sequence[Callable[[], Any]
     """Those of replayed_workloads, on the same buffers."""
     import torch
 
-    tensors = {name: torch.from_numpy(buffer.words()) for name, buffer in held.items()}
-    if "1.data" not in held:
-        call = partial(dist.all_reduce, tensors["0.data"], dist.ReduceOp.MAX, group)
-        return [call] * REPLAYED_CALLS
-    there = tensors["0.data"]
-    back = tensors["1.data"]
+    if _input_again(held):
+        reduced = torch.from_numpy(_reduced(held))
+        return [partial(dist.all_reduce, reduced, dist.ReduceOp.MAX, group)] * REPLAYED_CALLS
+    there, back = (torch.from_numpy(buffer.words()) for buffer in held.values())
     if dist.get_rank() == 0:
         pair = [partial(dist.send, there, 1, group), partial(dist.recv, back, 1, group)]
     else:
