@@ -92,6 +92,10 @@ class CombinedCases:
     left: int
 
     @functools.cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        return row_dicts(self.cases)
+
+    @functools.cached_property
     def shown(self) -> pd.DataFrame:
         """The cases of the figures; simulated ones and those of one rank only if there are no
         others."""

@@ -390,8 +390,7 @@ def print_plans(jobs: Sequence[Job], ranks: int = 2, elsewhere: bool = False) ->
             print(title)
         settings, world = _world_here(job.settings, ranks)
         print(_plan_text(settings, plan_outline(settings, world, facts_here())))
-    startable = (replace(job.settings, plan=False) for job in jobs)
-    reasons = (missing_requirements(settings, elsewhere) for settings in startable)
+    reasons = (missing_requirements(job.settings, elsewhere) for job in jobs)
     for reason in dict.fromkeys(chain.from_iterable(reasons)):
         print(f"it can't start here: {reason}")
 

@@ -22,7 +22,7 @@ from commbench.core.errors import (
     no_permission,
     process_limit,
 )
-from commbench.core.suggestions import nearest
+from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import is_utf8
 from commbench.runtime.exit_protocol import JOB, end_with_error, exit_rank
@@ -275,8 +275,7 @@ def _word_hint(word: str) -> str:
         for group in ("experiment", "benchmark", "backend"):
             meant |= {name: f"{group}={name}" for name in composer.options(group)}
     meant |= {name: name for name in (*COMMANDS, *OTHER_COMMANDS)}
-    near = [meant[name] for name in nearest(word, meant)]
-    return f"did you mean {' or '.join(near)}? " if near else ""
+    return did_you_mean(word, meant, meant)
 
 
 def _start_rank_server(words: Sequence[str]) -> None:

@@ -38,9 +38,9 @@ def nearest(word: str, allowed: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*sorted(longer), *close]))[:MOST]
 
 
-def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """`did you mean all_reduce? `, or empty."""
-    near = nearest(word, allowed)
+def did_you_mean(word: str, allowed: Iterable[str], texts: Mapping[str, str] | None = None) -> str:
+    """`did you mean all_reduce? `, or empty. `texts`: what stands for an allowed word."""
+    near = [(texts or {}).get(name, name) for name in nearest(word, allowed)]
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 

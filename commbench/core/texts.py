@@ -29,6 +29,10 @@ def size_text(size: float) -> str:
     return exact if len(exact) <= SHORT else about_bytes(size)
 
 
+def message_text(message_bytes: int | None) -> str:
+    return size_text(message_bytes) if message_bytes else "no message"
+
+
 def microseconds_text(seconds: float | None) -> str:
     """The number alone, for a column in microseconds."""
     return format_number(None if seconds is None else 1e6 * seconds)

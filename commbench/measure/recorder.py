@@ -21,7 +21,7 @@ from commbench.runtime.output import Reporter
 from commbench.runtime.recovery import EarlierVisits
 
 from .conditions import Conditions
-from .row_samples import RowSamples, Table, count_table, row_ids, row_samples, single_cases
+from .row_samples import RowSamples, Table, count_table, row_samples, single_cases
 from .rows import RowFacts, row
 from .samples import RUNNING, Failure, Outcome, Refused, Samples, Wrong
 from .time_limits import VisitRule, visit_rule
@@ -75,7 +75,7 @@ class Recorder:
 
     def add_cases(self, cases: Iterable[Planned]) -> None:
         """Cases that were not planned at the start follow."""
-        self._run["cases"] += sum(len(row_ids(planned)) for planned in cases)
+        self._run["cases"] += sum(len(planned.case.row_ids) for planned in cases)
         self.reporter.plan_more(self._run["cases"])
 
     def begin_visit(self, planned: Planned) -> None:
@@ -117,7 +117,9 @@ class Recorder:
     ) -> None:
         """Continue these cases with the visits of earlier starts of the run."""
         for planned in cases:
-            known = {case_id: visits[case_id] for case_id in row_ids(planned) if case_id in visits}
+            known = {
+                case_id: visits[case_id] for case_id in planned.case.row_ids if case_id in visits
+            }
             self._numbering[planned.case.case_id] = Numbering.of(known.values())
             rule = visit_rule(planned, self._settings)
             for case_id, earlier in known.items():
@@ -136,7 +138,7 @@ class Recorder:
         visited: Visited = []
         for planned in cases:
             records = self._visited(planned)
-            if records and self._left_out.isdisjoint(row_ids(planned)):
+            if records and self._left_out.isdisjoint(planned.case.row_ids):
                 visited.append((planned, records))
         wanted = self._share_time(visited)
         for _, records in wanted:
@@ -161,7 +163,7 @@ class Recorder:
 
     def is_settled(self, planned: Planned) -> bool:
         """Whether earlier starts have made all visits that this launch needs of the case."""
-        records = [self._records.get(case_id) for case_id in row_ids(planned)]
+        records = [self._records.get(case_id) for case_id in planned.case.row_ids]
         return all(record and record.stop_reason != INTERRUPTED for record in records)
 
     def end_visits(self, planned: Planned, conditions: Conditions) -> bool:
@@ -334,7 +336,7 @@ class Recorder:
 
     def _visited(self, planned: Planned) -> list[CaseRecord]:
         """The records of those rows of the case that have been visited."""
-        records = (self._records.get(case_id) for case_id in row_ids(planned))
+        records = (self._records.get(case_id) for case_id in planned.case.row_ids)
         return [record for record in records if record and record.visits]
 
     @property

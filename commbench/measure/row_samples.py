@@ -78,11 +78,6 @@ def case_rows(planned: Planned) -> list[CaseRow]:
     ]
 
 
-def row_ids(planned: Planned) -> tuple[str, ...]:
-    """The case ids of the rows of a case."""
-    return planned.case.row_ids
-
-
 def row_samples(planned: Planned, samples: Samples, run_id: str, visit: int) -> list[RowSamples]:
     """The samples of each row of a case; `visit` is the number of its visit."""
     rows = case_rows(planned)

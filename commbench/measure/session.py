@@ -47,7 +47,6 @@ from .plan_facts import PlanFacts
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
 from .reference_case import ReferenceCase
-from .row_samples import row_ids
 from .samples import Outcome, Refused
 from .time_limits import TotalBudget, case_deadline_s, spacing_s
 from .transports import library_record
@@ -154,7 +153,9 @@ class _Session:
         self._setup = setup
         self._cases = plan(settings, setup.world, setup.facts)
         self._clocks = GlobalClocks(setup.world, settings.interface)
-        self._recorder = Recorder(settings, run, sum(len(row_ids(case)) for case in self._cases))
+        self._recorder = Recorder(
+            settings, run, sum(len(planned.case.row_ids) for planned in self._cases)
+        )
         self.early_end = EarlyEnd(setup.world, self._recorder, run, setup.request.has_parent)
         self._search: FurtherRounds | None = None
         if settings.pairs == SEARCH:
@@ -227,7 +228,7 @@ class _Session:
         unfinished = [
             planned.order
             for planned in self._cases
-            if earlier.unfinished(planned.case.case_id, row_ids(planned))
+            if earlier.unfinished(planned.case.case_id, planned.case.row_ids)
             and not self._recorder.is_settled(planned)
         ]
         chosen = self._setup.control.decide(unfinished, MEETING_S, "the unfinished cases")
@@ -414,7 +415,7 @@ class _Session:
         # empty where it hosts several ranks
         own = {os.getpid(): process_text(0)} if setup.world.size == 1 else {}
         run["processes"] = heartbeat.names() if heartbeat is not None else own
-        run["cases"] = sum(len(row_ids(planned)) for planned in self._cases)
+        run["cases"] = sum(len(planned.case.row_ids) for planned in self._cases)
         durations_s = (duration_s(settings, planned) for planned in self._cases)
         run["at_most_s"] = sum(durations_s) / settings.timing.launches
         memory = run["memory"] = {"buffers_bytes": largest_bytes(self._cases, setup.world.rank)}

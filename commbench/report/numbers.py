@@ -8,7 +8,7 @@ from typing import NamedTuple
 from commbench.analysis.combined import CombinedCases
 from commbench.analysis.fit import by_window
 from commbench.core.states import Row
-from commbench.core.texts import limit_text, size_text
+from commbench.core.texts import limit_text, message_text, size_text
 from commbench.core.units import natural_key
 
 from .quantities import MEDIAN, NO_NUMBER, Quantity, Unit, quoted, text_with_unit
@@ -98,7 +98,7 @@ def number_sections(combined: CombinedCases) -> Iterator[Section]:
             unit = quantity.unit(lines.every)
             rows = [
                 (
-                    size_text(size) if size else "no message",
+                    message_text(size),
                     *(_cell(lines.rows[name], size, quantity, unit) for name in names),
                 )
                 for size in sizes

@@ -311,7 +311,8 @@ def pair_matrix(matrix: Matrix) -> list[Figure]:
         axes.imshow(shades, cmap="YlOrBr", vmin=0.0, vmax=1.2)
         axes.grid(False)
         for pair, row in matrix.rows.items():
-            x, y = place[pair[1]], place[pair[0]]
+            x = place[pair[1]]
+            y = place[pair[0]]
             if len(ranks) <= LARGEST_WITH_NUMBERS:
                 ok = case_status(row) == "ok"
                 value = row["algbw_gb_per_s"] if is_rate else 1e6 * (row["median_s"] or 0.0)

@@ -72,7 +72,7 @@ def is_collective(row: Row) -> bool:
 
 def has_bandwidth(row: Row) -> bool:
     """Whether its bandwidth says more than its time: not of a single message at a time."""
-    return MEDIAN not in quoted([row]) or is_collective(row)
+    return quoted([row])[-1] is not MEDIAN
 
 
 def quoted(rows: Sequence[Row]) -> tuple[Quantity, ...]:

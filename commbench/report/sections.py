@@ -18,7 +18,7 @@ from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
 from commbench.analysis.reference import NORMAL
 from commbench.analysis.slow_pairs import CLASSES, Matrix, matrices
 from commbench.core.states import Row
-from commbench.core.texts import size_text
+from commbench.core.texts import message_text, size_text
 from commbench.core.units import format_seconds, natural_key, plural
 from commbench.results.load import row_dicts
 
@@ -26,7 +26,7 @@ from . import plots
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
 from .numbers import benchmark_lines, lines_by_window, number_sections
-from .quantities import MEDIAN, quoted, text_with_unit
+from .quantities import MEDIAN, has_bandwidth, quoted, text_with_unit
 from .section import Figure, Section, Table, no_figures
 from .summary import FLAG_HEADS, GROUP_HEADS, LOST_HEADS, Summary, reference_note, several_pairs
 
@@ -117,7 +117,7 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
             is_folded=number >= 3,
             is_on_terminal=False,
         )
-    titles = _case_titles(summary)
+    titles = _case_titles(summary, [case_id for case_id, _ in raw.time_lines])
     for case_id, line in raw.time_lines:
         title = f"{titles[case_id]}: median and range of each interval"
         yield _drawn("Over time", partial(plots.soak, title, line))
@@ -310,7 +310,7 @@ def _details(summary: Summary, raw: RawData) -> Iterator[Section]:
 
 
 def _distributions(summary: Summary, raw: RawData) -> list[Figure]:
-    titles = _case_titles(summary)
+    titles = _case_titles(summary, raw.distributions)
     figures = []
     for case_id, launches in raw.distributions.items():
         ends = " .. ".join(map(format_seconds, np.quantile(launches[0][1], (0, 0.5, 1)).tolist()))
@@ -320,14 +320,15 @@ def _distributions(summary: Summary, raw: RawData) -> list[Figure]:
     return figures
 
 
-def _case_titles(summary: Summary) -> Mapping[str, str]:
-    rows = row_dicts(summary.results.cases.drop_duplicates("case_id"))
-    return {str(row["case_id"]): _case_title(summary, row) for row in rows}
+def _case_titles(summary: Summary, case_ids: Iterable[str]) -> Mapping[str, str]:
+    cases = summary.results.cases
+    own = cases[cases["case_id"].isin(list(case_ids))].drop_duplicates("case_id")
+    return {str(row["case_id"]): _case_title(summary, row) for row in row_dicts(own)}
 
 
 def _case_title(summary: Summary, row: Row) -> str:
     pair = f", ranks {row['pair']}" if row["pair"] and len(row["pair"]) < 20 else ""
-    size = size_text(row["message_bytes"]) if row["message_bytes"] else "no message"
+    size = message_text(row["message_bytes"])
     return f"{row['benchmark']} {size}, {summary.combined.name(row, without=('pair',))}{pair}"
 
 
@@ -343,10 +344,10 @@ def _case_rows(summary: Summary) -> list[tuple[str, ...]]:
         (
             _case_title(summary, row),
             text_with_unit(row, MEDIAN),
-            text_with_unit(row, quoted([row])[-1]) if MEDIAN not in quoted([row])[-1:] else "-",
+            text_with_unit(row, quoted([row])[-1]) if has_bandwidth(row) else "-",
             f"{row['limit_gb_per_s']:.3g}" if row["limit_gb_per_s"] else "-",
             " ".join(row["warnings"] or ()),
             str(int(row["runs"])),
         )
-        for row in sorted(row_dicts(combined.cases), key=place)
+        for row in sorted(combined.rows, key=place)
     ]

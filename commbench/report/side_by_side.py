@@ -20,7 +20,7 @@ from commbench.core.terminal import (
     paragraphs,
     table_text,
 )
-from commbench.core.texts import size_text
+from commbench.core.texts import message_text, size_text
 from commbench.core.units import natural_key, plural, value_text
 from commbench.core.variables import TABLE, brought_along, is_number
 from commbench.results.columns import grouped, hashable, row_order
@@ -37,7 +37,6 @@ BESIDE = (*(each.name for each in TABLE if each.beside), "label")
 IMPLIED = ("engine", *brought_along("backend"))
 # tables of their own
 APART = tuple(name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window", "pair"))
-WORD_OF_SIZE = "no message"
 
 Point = Mapping[str, Any]
 Column = tuple[
@@ -143,7 +142,7 @@ def _table(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], termina
         line = lines.setdefault((row["pair"] or "-", row["message_bytes"]), {})
         line.setdefault(headings[_column_of(row)], []).append(row)
     has_pairs = len({pair for pair, _ in lines}) > 1
-    sizes = [(size_text(size) if size else WORD_OF_SIZE) for _, size in lines]
+    sizes = [message_text(size) for _, size in lines]
     leading = [TableColumn(str(rows[0]["benchmark"]), right=True)]
     names: list[tuple[str, ...]] = [(size,) for size in sizes]
     if has_pairs:

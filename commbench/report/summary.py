@@ -187,12 +187,11 @@ class Summary:
 
     def interval_note(self) -> str:
         """What stands behind ±; empty where no case has an interval."""
-        rows = row_dicts(self.combined.cases)
-        return interval_note(filter(None, map(interval_of, rows)))
+        return interval_note(filter(None, map(interval_of, self.combined.rows)))
 
     def certainty(self) -> str:
         """How well the numbers are known."""
-        return certainty_text(row_dicts(self.combined.cases))
+        return certainty_text(self.combined.rows)
 
     def disturbances(self) -> str:
         """What made them uncertain."""

@@ -18,7 +18,8 @@ def interval_of(row: Row, column: str = "median_s") -> Interval | None:
     if value is None or case_status(row) != "ok":
         return None
     n, of = _basis(row)
-    low_s, high_s = row["ci_low_s"], row["ci_high_s"]
+    low_s = row["ci_low_s"]
+    high_s = row["ci_high_s"]
     if low_s is None or high_s is None:
         return Interval(float(value), n=n, of=of)
     level = row.get("interval_level") or GOOD_LEVEL

@@ -23,7 +23,7 @@ def check_startable(job: Job, elsewhere: bool = False) -> None:
     """Raises ConfigError, in one line, for what this machine can't do. `elsewhere`: the ranks will
     run on others."""
     settings = job.settings
-    reason = next(missing_requirements(settings, elsewhere), None)
+    reason = next(_refusals(settings, elsewhere), None)
     layout = Layout.around(settings.layouts)
     if reason is not None:
         if reason.startswith("layout="):
@@ -47,7 +47,7 @@ def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
         return
     reasons = list(requested.refused)
     for job in requested.jobs:
-        reasons += missing_requirements(job.settings, elsewhere)
+        reasons += _refusals(job.settings, elsewhere)
     if reasons:
         listed = "; ".join(
             f"({number}) {reason}" for number, reason in enumerate(dict.fromkeys(reasons), start=1)
@@ -60,9 +60,15 @@ def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
         raise ConfigError(f"experiment={requested.experiment} can't run here: {listed}{hint}")
 
 
-def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
-    """What this machine lacks, a line each: library and device; nodes and GPUs unless the ranks run
-    `elsewhere`."""
+def _refusals(settings: Settings, elsewhere: bool) -> Iterator[str]:
+    """Why a command is refused: a plan only for what no machine can do."""
+    if settings.plan:
+        return _impossible(settings)
+    return missing_requirements(settings, elsewhere)
+
+
+def _impossible(settings: Settings) -> Iterator[str]:
+    """What no machine can do; raises ConfigError for an impossible launcher."""
     backend = settings.backend
     if settings.device not in backend.devices:
         allowed = ", ".join(backend.devices)
@@ -70,11 +76,18 @@ def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterato
             f"device={settings.device} can't be used with backend={backend.name}; allowed:"
             f" {allowed}"
         )
+    if not backend.hosts_ranks:
+        launcher_of(settings)
+
+
+def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
+    """What this machine lacks to run the settings, a line each: library and device; nodes and GPUs
+    unless the ranks run `elsewhere`. Raises ConfigError for an impossible launcher."""
+    yield from _impossible(settings)
+    backend = settings.backend
     hosted = backend.hosts_ranks
     launcher = None if hosted else launcher_of(settings)
     reach, is_local = (1, True) if launcher is None else (launcher.reach, launcher.is_local)
-    if settings.plan:
-        return
     gpus_here = settings.device == "cuda" and not elsewhere and is_local  # login nodes have none
     reason = None
     if gpus_here or settings.device == "cpu":
