@@ -14,8 +14,10 @@ moves no median, so it is not taken for the beginning of a change.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -93,20 +95,33 @@ def last_change(medians: Series, slower: bool) -> ChangePoint:
     """The change point of a series of at least two medians in seconds, oldest first, of which the
     last is known to be slower, or faster, than those before."""
     skipped = max(0, medians.size - MOST_SEARCHED)
-    logs = np.log(medians[skipped:] if slower else 1 / medians[skipped:])
-    steps = [_step(logs, first) for first in range(1, logs.size)]
+    logs = np.log(medians[skipped:] if slower else 1 / medians[skipped:]).tolist()
+    before = _parts(logs)[:-1]
+    after = _parts(logs[::-1])[-2::-1]
     costs = [
-        _distance(logs[:first]) + _distance(logs[first:]) if step > 0 else math.inf
-        for first, step in enumerate(steps, start=1)
+        first.distance + last.distance if last.median > first.median else math.inf
+        for first, last in zip(before, after, strict=True)
     ]
-    first = 1 + int(np.argmin(costs))
-    step = steps[first - 1]
-    return ChangePoint(skipped + first, math.exp(step if slower else -step))
+    split = int(np.argmin(costs))
+    step = after[split].median - before[split].median
+    return ChangePoint(skipped + split + 1, math.exp(step if slower else -step))
 
 
-def _step(logs: Series, first: int) -> float:
-    return float(np.median(logs[first:]) - np.median(logs[:first]))
+class _Part(NamedTuple):
+    """The median of the first values of a series, and the sum of their distances to it."""
+
+    median: float
+    distance: float
 
 
-def _distance(logs: Series) -> float:
-    return float(np.abs(logs - np.median(logs)).sum())
+def _parts(values: Sequence[float]) -> list[_Part]:
+    """Of the first value, the first two, and so on."""
+    ordered: list[float] = []
+    parts = []
+    for value in values:
+        insort(ordered, value)
+        half = len(ordered) // 2
+        upper = ordered[len(ordered) - half :]
+        median = (ordered[half] + ordered[-half - 1]) / 2
+        parts.append(_Part(median, sum(upper) - sum(ordered[:half])))
+    return parts

@@ -126,7 +126,7 @@ def _histories(
     for row in _rows_aside(options):
         key = watch_key(row)
         if key not in state.changes and str(row["run_id"]) > state.ended.get(key, ""):
-            aside.setdefault(key, []).extend(launches_of(row, ""))
+            aside.setdefault(key, []).extend(launches_of(row, day_of(row)))
     return {
         key: CaseHistory(
             tuple(healthy.get(key, ())), tuple(aside.get(key, ())), state.changes.get(key)
