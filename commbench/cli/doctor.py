@@ -15,7 +15,7 @@ from textwrap import fill
 from typing import Any
 
 from commbench.config.compose import ConfigComposer, resolved
-from commbench.config.keys import GROUPS, TIMING_MODES, construct
+from commbench.config.keys import GROUPS, TIMERS, construct
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
 from commbench.core.terminal import TableColumn, Terminal, first_line, table_text
@@ -328,7 +328,7 @@ def operations_text(config_dir: str | None = None) -> str:
             settings,
             backend=backend,
             device=device,
-            axes={**settings.axes, "timing_mode": TIMING_MODES[device][:1]},
+            axes={**settings.axes, "timer": TIMERS[device][:1]},
         )
         planned = plan(own, hosted_world(1, 4)[0], PlanFacts(2**62, 0, 64))
         for name, row in rows.items():

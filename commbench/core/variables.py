@@ -20,7 +20,7 @@ from .units import short_pairs
 
 Engine = Literal["python", "native", "virtual"]
 MODEL_ENGINE: Engine = "virtual"
-TimingMode = Literal["host", "host_sync", "device_event", "graph", "throughput"]
+TimerName = Literal["host", "host_sync", "device_event", "graph", "throughput"]
 Sync = Literal["barrier", "window", "none"]
 Device = Literal["cpu", "cuda"]
 Schedule = Literal["serial", "rounds"]
@@ -250,10 +250,10 @@ class Case:
         choices=("auto", *get_args(Device)),
         beside=True,
     )
-    timing_mode: TimingMode = variable(
-        "host on a CPU; on a GPU host_sync, device_event, graph, throughput: never compared",
+    timer: TimerName = variable(
+        "how time is taken: host on a CPU; on a GPU host_sync, device_event, graph, throughput",
         default="host",
-        choices=("auto", *get_args(TimingMode)),
+        choices=("auto", *get_args(TimerName)),
         axis=True,
     )
     timing: str = variable("policy that decided the number of repetitions", shown=False, bare=True)
@@ -352,7 +352,7 @@ class Case:
             engine=self.engine,
             sync=self.sync,
             streams=self.streams or 1,
-            timing_mode=self.timing_mode,
+            timer=self.timer,
             device=self.device,
             staging=self.staging,
         )
@@ -376,7 +376,7 @@ class Mode:
     engine: Engine
     sync: Sync | None = "none"
     streams: int = 1
-    timing_mode: TimingMode = "host"
+    timer: TimerName = "host"
     device: Device = "cpu"
     staging: Staging = "none"
     connected: bool = False

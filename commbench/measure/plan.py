@@ -26,7 +26,7 @@ from commbench.core.layout import (
 from commbench.core.overlap import overlap_cases, overlap_refusal, overlapped
 from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec, Program
-from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimingMode
+from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimerName
 from commbench.engines.compute import STREAM_BYTES
 from commbench.results.columns import grouped
 
@@ -144,7 +144,7 @@ def duration_s(settings: Settings, planned: Planned) -> float:
 
 
 def _sync(
-    settings: Settings, benchmark: Benchmark, schedule: Schedule | None, timing_mode: TimingMode
+    settings: Settings, benchmark: Benchmark, schedule: Schedule | None, timer: TimerName
 ) -> Sync:
     """sync=window is for operations of all ranks; pairs that run at once keep their barrier.
 
@@ -153,7 +153,7 @@ def _sync(
     """
     paired = {"pair", "pairs"} & set(benchmark.axes)
     sync = "barrier" if paired and settings.sync == "window" else settings.sync
-    if timing_mode in EVENT_TIMED and sync != "window":
+    if timer in EVENT_TIMED and sync != "window":
         return "barrier"
     return "none" if benchmark.self_synchronising and schedule != "rounds" else sync
 
@@ -334,7 +334,7 @@ class _Planner:
                 benchmark=benchmark.name,
                 backend=settings.backend.name,
                 timing=settings.timing.name,
-                sync=_sync(settings, benchmark, schedule, axes["timing_mode"]),
+                sync=_sync(settings, benchmark, schedule, axes["timer"]),
                 device=settings.device,
                 dtype=kind,
                 layout=str(self.place.layout),
@@ -497,10 +497,9 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
             f"{case.backend} has one clock for all its ranks, which begin together; use"
             " sync=barrier"
         )
-    if case.sync == "window" and case.timing_mode != "host":
+    if case.sync == "window" and case.timer != "host":
         return (
-            f"sync=window waits on the host's clock, timing_mode={case.timing_mode} does not; use"
-            " sync=barrier"
+            f"sync=window waits on the host's clock, timer={case.timer} does not; use sync=barrier"
         )
     return benchmark.refusal(case, layout.size)
 
@@ -521,6 +520,6 @@ def _pool(case: Case, buffers: Iterable[tuple[BufferSpec, ...]], facts: PlanFact
             ROTATION_CAP_BYTES[case.device] // one_copy,
             ROTATION_CAP_VIEWS // largest.slots,
             # a graph has a call for each copy
-            BATCH_K if case.timing_mode == "graph" else wanted,
+            BATCH_K if case.timer == "graph" else wanted,
         ),
     )

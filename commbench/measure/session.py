@@ -334,11 +334,11 @@ class _Session:
 
     def _print_refused_graph(self, planned: Planned, outcome: Outcome) -> None:
         """Say the first time on rank 0 that a capture failed: no later one may be possible."""
-        if planned.case.timing_mode != "graph" or not isinstance(outcome, Refused):
+        if planned.case.timer != "graph" or not isinstance(outcome, Refused):
             return
         first = outcome.unsupported and not self._graph_was_refused
         if first and self._setup.world.rank == 0:
-            print_error(f"{planned.case} with timing_mode=graph: {outcome.reason}")
+            print_error(f"{planned.case} with timer=graph: {outcome.reason}")
         self._graph_was_refused |= outcome.unsupported
 
     def _record(self, planned: Planned, outcome: Outcome, started: datetime) -> None:

@@ -1,9 +1,9 @@
 """The columns of the result files: name, type, unit and meaning.
 
 SCHEMA_VERSION history:
+  4  2026-11-26: timing_mode is named timer. Earlier versions are not read
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
-     changes no id of an earlier run; variables in the order of tables. Earlier versions are not
-     read
+     changes no id of an earlier run; variables in the order of tables
 
 Results and variables may be added within a version, with a date: they are null, or the default of
 the variable, in the rows of earlier runs. Any other change of a variable, identity, unit or meaning
@@ -34,7 +34,7 @@ ColumnRole = Literal["variable", "identity", "result"]
 INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
 STOP_REASONS: tuple[str, ...] = get_args(FinalReason)
 UNFINISHED: tuple[str, ...] = get_args(UnfinishedReason)
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 GOOD_LEVEL = 0.95  # of an interval; that of a row that does not say it
 
 

@@ -186,16 +186,15 @@ ONE_LINE = {
     "preflight=foo": "preflight=foo is unknown; allowed: strict, warn, off",
     "cuda_ipc=maybe": "cuda_ipc=maybe is unknown; allowed: auto, on, off",
     "reduction=[sum,foo]": "reduction=foo is unknown; allowed: sum, prod",
-    "timing_mode=foo": (
-        "timing_mode=foo is unknown; allowed: auto, host, host_sync, device_event, graph,"
-        " throughput"
+    "timer=foo": (
+        "timer=foo is unknown; allowed: auto, host, host_sync, device_event, graph, throughput"
     ),
-    "timing_mode=graph": "timing_mode=graph needs device=cuda, this is device=cpu; allowed: host",
-    "timing_mode=[host,throughput]": (
-        "timing_mode=throughput needs device=cuda, this is device=cpu; allowed: host"
+    "timer=graph": "timer=graph needs device=cuda, this is device=cpu; allowed: host",
+    "timer=[host,throughput]": (
+        "timer=throughput needs device=cuda, this is device=cpu; allowed: host"
     ),
-    "device=cuda timing_mode=host": (
-        "timing_mode=host needs device=cpu, this is device=cuda; allowed: host_sync,"
+    "device=cuda timer=host": (
+        "timer=host needs device=cpu, this is device=cuda; allowed: host_sync,"
     ),
     "staging=pinned": (
         "staging=pinned copies between a GPU and the host; with device=cpu there is none to copy"

@@ -195,7 +195,7 @@ def test_statistics_can_be_computed_again_from_the_samples(tmp_path: Path) -> No
     measured = samples[samples.phase == "measure"]
     slowest = measured.groupby("repetition").elapsed_ns.max() * 1e-9
     assert len(slowest) == case.repetitions == 40
-    assert (case.interval_of, case.visits, case.timing_mode) == (
+    assert (case.interval_of, case.visits, case.timer) == (
         "repetitions",
         1,
         "host",

@@ -276,7 +276,7 @@ def case(
     mode: str, median_s: float, size: int = 1024, run: str = "r", **more: Any
 ) -> dict[str, Any]:
     made = row(run, "all_reduce", WAY, "1x8", size, np.random.default_rng(0))
-    return made | {"timing_mode": mode, "median_s": median_s, "device": "cuda"} | more
+    return made | {"timer": mode, "median_s": median_s, "device": "cuda"} | more
 
 
 @pytest.mark.parametrize(("waited", "replayed"), [(30e-6, 10e-6), (1e-6, 1e-2)])
@@ -305,7 +305,7 @@ def test_several_launches_are_put_together_by_their_medians() -> None:
         {"layout": "2x4"},
         {"env": {"NCCL_ALGO": "Ring"}},
         {"status": "failed"},
-        {"timing_mode": "throughput"},
+        {"timer": "throughput"},
         {"backend": "cupy_nccl"},
         {"label": "other"},
         {"hosts": "other"},

@@ -44,7 +44,7 @@ VALUES: dict[str, Any] = {
     "benchmark": "all_reduce",
     "backend": "gloo",
     "engine": "python",
-    "timing_mode": "host",
+    "timer": "host",
     "timing": "default",
     "sync": "barrier",
     "device": "cpu",
@@ -481,7 +481,7 @@ def test_unreadable_runs_are_named_and_the_others_used(results: Path, tmp_path: 
     for run, problem in zip(runs, side.problems, strict=False):
         assert str(run) in problem and "\n" not in problem
     assert (
-        "schema version 0, this commbench reads 3; read it with the commbench that wrote it"
+        "schema version 0, this commbench reads 4; read it with the commbench that wrote it"
         in side.problems[2]
     )
     with pytest.warns(UserWarning, match=runs[0].name):
@@ -511,7 +511,7 @@ def test_a_table_without_a_version_is_used_and_told(results: Path, tmp_path: Pat
     cases["env"] = [list(json.loads(text).items()) for text in cases["env"]]
     cases.to_parquet(file)
     side = read_side("BASE", [file])
-    assert side.problems == (f"{file} names no schema version: taken as 3",)
+    assert side.problems == (f"{file} names no schema version: taken as 4",)
     with pytest.warns(UserWarning, match="names no schema version"):
         assert set(compare(file, results).sides) == {"both"}
 
@@ -536,7 +536,7 @@ def test_bad_files_are_refused(results: Path, tmp_path: Path) -> None:
         ),
         "rowless": "rowless.parquet has no cases",
         "old": (
-            "schema version 0, this commbench reads 3; read it with the commbench that wrote it"
+            "schema version 0, this commbench reads 4; read it with the commbench that wrote it"
         ),
         "words": "column median_s is not of type double",
         "nameless": "has rows without run_id or case_id",

@@ -75,7 +75,7 @@ KEYS = (
     "root",
     "in_place",
     "engine",
-    "timing_mode",
+    "timer",
     "sync",
     "cache",
     "device",

@@ -207,7 +207,7 @@ def test_a_store_with_a_damaged_run_or_another_schema_is_refused(
     assert "out of the store" in refusal("accept", results, "--baseline", store)
     first.write_bytes(second.read_bytes())
     record = first.with_name("run.json")
-    record.write_text(record.read_text().replace('"schema_version": 3', '"schema_version": 1'))
+    record.write_text(record.read_text().replace('"schema_version": 4', '"schema_version": 1'))
     assert "has schema version 1" in refusal("accept", results, "--baseline", store)
 
 
@@ -222,7 +222,7 @@ def test_results_that_are_still_measured_or_did_not_end_or_are_damaged_are_refus
     (run / "run.json").write_text(record.replace('"done"', '"running"'))
     line = refusal("accept", results, "--baseline", store)
     assert "has not ended; finish it with: commbench resume" in line
-    (run / "run.json").write_text(record.replace('"schema_version": 3', '"schema_version": 2'))
+    (run / "run.json").write_text(record.replace('"schema_version": 4', '"schema_version": 2'))
     assert "RESULTS can't be judged" in refusal("accept", results, "--baseline", store)
 
 

@@ -136,8 +136,8 @@ def test_a_run_of_another_schema_in_the_store_is_named(tmp_path: Path) -> None:
     add_runs(tmp_path / "store", [run])
     (stored,) = stored_runs(tmp_path / "store")
     record = (stored / "run.json").read_text()
-    (stored / "run.json").write_text(record.replace('"schema_version": 3', '"schema_version": 9'))
-    with pytest.raises(Unreadable, match="has schema version 9, this commbench reads 3"):
+    (stored / "run.json").write_text(record.replace('"schema_version": 4', '"schema_version": 9'))
+    with pytest.raises(Unreadable, match="has schema version 9, this commbench reads 4"):
         healthy_launches(tmp_path / "store", store_key(load_run(run)))
 
 

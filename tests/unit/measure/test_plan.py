@@ -307,7 +307,7 @@ def test_memory_of_a_copy_is_where_its_buffers_are(
     settings = replace(
         simulation,
         backend=CudaCopy(),
-        axes={**simulation.axes, "timing_mode": ("host_sync",)},
+        axes={**simulation.axes, "timer": ("host_sync",)},
     )
     facts = replace(FACTS, gpu_bytes=device * (size + 2**20), memory_bytes=2**40)
     world = hosted_world(1, 1)[0]
@@ -357,7 +357,7 @@ def test_ranks_meet_behind_the_hold_of_a_gpu(
 ) -> None:
     words = [
         f"benchmark={benchmark}",
-        f"timing_mode={mode}",
+        f"timer={mode}",
         f"sync={value}",
         "device=cuda",
         "sizes=[8]",
@@ -484,7 +484,7 @@ def test_auto_is_resolved_before_a_case_is_named() -> None:
         for job in planned("benchmark=[p2p_bandwidth,all_reduce]", "layout=1x2", "sizes=[8]")
     }
     assert {case.engine for case in jobs.values()} == {"virtual"}
-    assert {case.timing_mode for case in jobs.values()} == {"host"}
+    assert {case.timer for case in jobs.values()} == {"host"}
     assert {name: case.cache for name, case in jobs.items()} == {
         "p2p_bandwidth": "rotate",
         "all_reduce": "warm",
@@ -675,12 +675,12 @@ def test_a_gpu_has_modes_and_an_engine_of_its_own_and_a_graph_walks_through_its_
         "cache=rotate",
     ]
     (job,) = planned(*words, facts=replace(FACTS, cache_bytes=50 * 2**20))
-    assert (job.case.timing_mode, job.case.engine, job.case.device) == (
+    assert (job.case.timer, job.case.engine, job.case.device) == (
         "host_sync",
         "python",
         "cuda",
     )
-    graph_words = ["backend=nccl", *words[1:], "timing_mode=graph"]
+    graph_words = ["backend=nccl", *words[1:], "timer=graph"]
     (graph,) = planned(*graph_words, facts=replace(FACTS, cache_bytes=50 * 2**20))
     assert job.pool > BATCH_K == graph.pool
 

@@ -562,19 +562,19 @@ def test_a_planted_slow_pair_is_found_end_to_end(
 
 def test_clocks_are_never_in_one_table() -> None:
     text = lines(
-        row(timing_mode="host_sync"),
-        row(timing_mode="graph", median_s=1e-6),
-        row(timing_mode="host_sync"),
+        row(timer="host_sync"),
+        row(timer="graph", median_s=1e-6),
+        row(timer="host_sync"),
     )
     heads = [index for index, line in enumerate(text) if line.startswith("benchmark")]
-    modes = [line.split(":")[0] for line in text if line.startswith("timing_mode")]
-    assert modes == ["timing_mode graph", "timing_mode host_sync"]
+    modes = [line.split(":")[0] for line in text if line.startswith("timer")]
+    assert modes == ["timer graph", "timer host_sync"]
     assert [cells(text[index - 1 :], "time") for index in heads] == [["1.00"], ["2.00", "2.00"]]
-    graph_text = lines(row(timing_mode="graph"))
-    assert "timing_mode graph" in graph_text[0] and not any(
-        line.startswith("timing_mode") for line in graph_text
+    graph_text = lines(row(timer="graph"))
+    assert "timer graph" in graph_text[0] and not any(
+        line.startswith("timer") for line in graph_text
     )
-    assert "timing_mode" not in lines(row(timing_mode="host"))[0]
+    assert "timer" not in lines(row(timer="host"))[0]
 
 
 def test_the_share_of_the_limit_is_told_where_there_is_one() -> None:

@@ -91,10 +91,10 @@ def test_sizes_stand_in_their_order_in_one_table() -> None:
 
 def test_variables_that_all_rows_share_are_printed_once() -> None:
     text = lines(
-        row(timing_mode="host", env=(("A", "b"),)),
-        row("barrier", timing_mode="host", env=(("A", "b"),)),
+        row(timer="host", env=(("A", "b"),)),
+        row("barrier", timer="host", env=(("A", "b"),)),
     )
-    assert sum("timing_mode host" in line and "env A=b" in line for line in text) == 1
+    assert sum("timer host" in line and "env A=b" in line for line in text) == 1
 
 
 @pytest.mark.parametrize("status", ["skipped", "failed", "invalid"])
