@@ -247,7 +247,7 @@ def _visit_times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series,
     first = min(
         starts, key=lambda start: float(np.abs(medians_s[start : start + n] - wanted_s).sum())
     )
-    # under sync=window times count from an agreed instant, which samples.parquet lacks: the medians
+    # under sync=clock times count from an agreed instant, which samples.parquet lacks: the medians
     # are known
     factors = np.divide(
         wanted_s,

@@ -276,9 +276,9 @@ def from_config(config: Mapping[str, Any]) -> Settings:
             "staging=pinned copies between a GPU and the host; with device=cpu there is none to"
             " copy"
         )
-    if read("schedule") == "rounds" and read("sync") == "window":
+    if read("schedule") == "rounds" and read("sync") == "clock":
         raise ConfigError(
-            "sync=window is for operations of all ranks; schedule=rounds needs sync=barrier"
+            "sync=clock is for operations of all ranks; schedule=rounds needs sync=barrier"
         )
     refusal = too_many_pairs(raw.get("pairs"), layouts, sizes)
     if refusal is not None and not read("plan"):

@@ -21,7 +21,7 @@ from .units import short_pairs
 Engine = Literal["python", "native", "virtual"]
 MODEL_ENGINE: Engine = "virtual"
 TimerName = Literal["host", "host_sync", "device_event", "graph", "throughput"]
-Sync = Literal["barrier", "window", "none"]
+Sync = Literal["barrier", "clock", "none"]
 Device = Literal["cpu", "cuda"]
 Schedule = Literal["serial", "rounds"]
 Staging = Literal["none", "library", "pinned"]
@@ -240,7 +240,7 @@ class Case:
         shown=False,
     )
     sync: Sync = variable(
-        "how repetitions are started together: barrier, window (an agreed instant), none",
+        "how repetitions are started together: barrier, clock (an agreed instant), none",
         choices=get_args(Sync),
         shown=False,
     )

@@ -146,14 +146,14 @@ def duration_s(settings: Settings, planned: Planned) -> float:
 def _sync(
     settings: Settings, benchmark: Benchmark, schedule: Schedule | None, timer: TimerName
 ) -> Sync:
-    """sync=window is for operations of all ranks; pairs that run at once keep their barrier.
+    """sync=clock is for operations of all ranks; pairs that run at once keep their barrier.
 
     Before events are recorded, each rank holds its GPU for as long as its own host needs, so a
     barrier must follow.
     """
     paired = {"pair", "pairs"} & set(benchmark.axes)
-    sync = "barrier" if paired and settings.sync == "window" else settings.sync
-    if timer in EVENT_TIMED and sync != "window":
+    sync = "barrier" if paired and settings.sync == "clock" else settings.sync
+    if timer in EVENT_TIMED and sync != "clock":
         return "barrier"
     return "none" if benchmark.self_synchronising and schedule != "rounds" else sync
 
@@ -492,14 +492,14 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
             f"{case.backend} has no {case.engine} engine; it has:"
             f" {', '.join(settings.backend.engines)}"
         )
-    if case.sync == "window" and settings.backend.hosts_ranks:
+    if case.sync == "clock" and settings.backend.hosts_ranks:
         return (
             f"{case.backend} has one clock for all its ranks, which begin together; use"
             " sync=barrier"
         )
-    if case.sync == "window" and case.timer != "host":
+    if case.sync == "clock" and case.timer != "host":
         return (
-            f"sync=window waits on the host's clock, timer={case.timer} does not; use sync=barrier"
+            f"sync=clock waits on the host's clock, timer={case.timer} does not; use sync=barrier"
         )
     return benchmark.refusal(case, layout.size)
 

@@ -42,6 +42,7 @@ from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
 from .expectations import Verdict, verdict_on
 from .further_rounds import FurtherRounds, SearchResult, pair_search
+from .global_clock import GlobalClocks
 from .plan import duration_s, pass_order, plan
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, Request, preflight
@@ -51,7 +52,6 @@ from .samples import Outcome, Refused
 from .time_limits import TotalBudget, case_deadline_s, spacing_s
 from .transports import library_record
 from .visit_setup import VisitSetup
-from .window import GlobalClocks
 
 ONE_LAUNCH = "only worlds that commbench starts are started again, so this run has one launch"
 SINGLE = CaseGroup((0,))  # of rank 0 alone

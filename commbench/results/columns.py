@@ -1,7 +1,7 @@
 """The columns of the result files: name, type, unit and meaning.
 
 SCHEMA_VERSION history:
-  4  2026-11-26: timing_mode is named timer. Earlier versions are not read
+  4  2026-11-26: timing_mode is named timer; sync=window is sync=clock. Earlier versions are not read
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
      changes no id of an earlier run; variables in the order of tables
 
@@ -105,8 +105,8 @@ RESULTS = _columns(
     warmup_s               | number  | s    | warm-up time of all visits
     steady                 | flag    |      | every warm-up ended because times were steady, not at its limit
     lag1                   | number  |      | autocorrelation of consecutive samples (of those kept)
-    clock_error_s          | number  | s    | sync=window: largest error of a rank's global clock against rank 0's
-    late_repetitions       | integer |      | sync=window: repetitions that a rank began late; excluded from statistics
+    clock_error_s          | number  | s    | sync=clock: largest error of a rank's global clock against rank 0's
+    late_repetitions       | integer |      | sync=clock: repetitions that a rank began late; excluded from statistics
     retransmits            | integer |      | TCP segments that backend=tcp resent while measuring, on all ranks
     first_call_s           | number  | s    | whole first call, round trip or window; excludes earlier connection setup
     empty_sample_s         | number  | s    | time between two stamps without a step; contained in every sample

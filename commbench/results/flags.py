@@ -38,7 +38,7 @@ FLAGS = {
     ),
     "skewed": Flag(
         "ranks began a repetition at times that differ by more than 5 % of it (column skew_s), or"
-        " at times that are not known better (sync=window: clock_error_s, late_repetitions)",
+        " at times that are not known better (sync=clock: clock_error_s, late_repetitions)",
         "the wait for the last rank is a part of the time; larger messages are less affected",
     ),
     "impossible": Flag(

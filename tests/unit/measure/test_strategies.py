@@ -42,7 +42,7 @@ def test_ranks_that_wait_for_a_meeting_or_not_for_one_another_have_one_sample_be
 ):
     pair = planned_of_pair()
     assert samples_per_stamp(pair, 1e-9, 400e-9) > 1
-    for sync in ("barrier", "window"):
+    for sync in ("barrier", "clock"):
         behind = replace(pair, case=replace(pair.case, sync=sync))
         assert samples_per_stamp(behind, 1e-9, 400e-9) == 1, "each begins at a meeting of its own"
     reduced = setup_of("all_reduce", 0.0).planned
