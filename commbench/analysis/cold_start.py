@@ -24,7 +24,7 @@ STEADY_SHARE = 0.95  # of the steady rate
 RUNNING_MEDIAN = 5  # repetitions of the running median
 COLD_START_CASE = (
     "run_id",
-    "launch",
+    "trial",
     "label",
     "case_id",
     "benchmark",
@@ -107,7 +107,7 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
         if (case["run_id"], case["case_id"]) in samples
     ]
     kinds = dict.fromkeys(
-        ("launch", "root", "window", "streams", "message_bytes", "ramp_repetitions"), "Int64"
+        ("trial", "root", "window", "streams", "message_bytes", "ramp_repetitions"), "Int64"
     )
     kinds |= dict.fromkeys(("first_call_s", "steady_s", "ramp_s", "ramp_wall_s"), "float64")
     derived = ("steady_s", "ramp_repetitions", "ramp_s", "ramp_wall_s")

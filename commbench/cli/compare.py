@@ -41,7 +41,7 @@ COMPARE_USAGE = """commbench compare BASE NEW      folders with runs, or parquet
 commbench compare NEW --against baseline.parquet    a baseline that was kept with --save
 commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in one folder"""
 COMPARE_EPILOGUE = f"""\
-A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in
+A launch is a run (one of timing=rigorous is three): repeat both sides with trial=0,1,2,... in
 turn.
 A verdict needs at least {launches_needed(1)} launches per side \
 ({launches_needed(1, paired=True)} with --paired), better {GOOD_LAUNCHES}.

@@ -64,7 +64,7 @@ A list is an axis inside one world: layout=[1x1,1x2] sizes=[8,1KiB,1MiB]
   zsh expands brackets and stars:   'sizes=[8,1KiB]' '8..1MiB*4' in quotes
 Sizes:                              sizes=8..8GiB (times 2), 'sizes=8..1MiB*4', sizes=8..max,
                                     sizes=octaves
--m sweeps over fresh worlds:        -m backend=gloo,mpi layout=1x2,1x4 launch=0,1,2
+-m sweeps over fresh worlds:        -m backend=gloo,mpi layout=1x2,1x4 trial=0,1,2
 Every key with its values:          commbench --keys
 What would run, without running:    plan=true"""
 

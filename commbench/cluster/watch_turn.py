@@ -182,7 +182,7 @@ def _healthy_by_key(runs: Sequence[StoredRun]) -> dict[str, list[HealthyLaunch]]
 def _launched(options: WatchOptions, jobs: Sequence[Job], number: int) -> WatchedLaunch:
     """Run jobs one after the other, each in a fresh world; a broken one loses only its own."""
     folder = Path(new_folder(str(options.runs)))
-    own = [f"launch={number}", f"output={quoted_path(folder)}"]
+    own = [f"trial={number}", f"output={quoted_path(folder)}"]
     if options.budget_s is not None:
         own.append(f"{TOTAL_S}={options.budget_s / len(jobs):g}")
     status = 0

@@ -143,7 +143,7 @@ KEY_TABLE = (
     Key("nodes", Kind.CHOICE, ("all", "each", "doubling")),
     *(_of_variable(each) for each in TABLE if each.choices is not None),
     Key("env", Kind.MAPPING),
-    Key("launch", Kind.INTEGER),
+    Key("trial", Kind.INTEGER),
     Key("expect", Kind.OTHER, axis=True),
     Key("expect_by", Kind.CHOICE, ("median", "interval")),
     Key("expect_missing", Kind.CHOICE, ("fail", "allow")),

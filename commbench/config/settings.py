@@ -228,7 +228,7 @@ class Settings:
     cuda_ipc: Ipc
     interface: str | None
     env: Options
-    launch: int
+    trial: int
     bind: Binding
     expect: tuple[Expectation, ...]
     expect_by: Literal["median", "interval"]  # what must meet a bound

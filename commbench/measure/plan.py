@@ -53,7 +53,7 @@ def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, .
         for case in planner.cases(planner.pair_texts())
     ]
     unique = _unique(cases, settings)
-    random.Random(f"{settings.seed}/{settings.launch}").shuffle(unique)
+    random.Random(f"{settings.seed}/{settings.trial}").shuffle(unique)
     # how much is computed follows from the time of the communication alone
     unique.sort(key=lambda planned: planned.case.overlap is not None)
     return tuple(replace(planned, order=order) for order, planned in enumerate(unique))
@@ -129,7 +129,7 @@ def pass_order(cases: Sequence[Planned], settings: Settings, number: int) -> lis
     order of the plan."""
     ordered = sorted(cases, key=lambda planned: planned.order)
     if number > 1:
-        random.Random(f"{settings.seed}/{settings.launch}/{number}").shuffle(ordered)
+        random.Random(f"{settings.seed}/{settings.trial}/{number}").shuffle(ordered)
     return ordered
 
 

@@ -250,7 +250,7 @@ def median_columns(visits: Sequence[Visit], median: Interval) -> dict[str, Any]:
         "visits": len(visits),
         "visit_spread": spread(visits) if len(visits) > 1 else None,
         "visit_medians_s": [visit.median_s for visit in visits],
-        "visit_segments": [visit.segment for visit in visits],
+        "visit_launches": [visit.launch for visit in visits],
     }
 
 

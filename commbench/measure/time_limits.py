@@ -214,12 +214,12 @@ class VisitRule:
             "noise_stable" if width / math.sqrt(affordable) > HOPELESS_MISS * self.target else None
         )
 
-    def stop_reason(self, record: CaseRecord, launch: int, last: str) -> str:
-        """That of a case in the launch that began with segment `launch`; INTERRUPTED while it needs
+    def stop_reason(self, record: CaseRecord, since: int, last: str) -> str:
+        """That of a case whose visits count from launch `since`; INTERRUPTED while it needs
         another visit. `last` is as in `reason`."""
-        earlier = [visit for visit in record.visits if visit.segment < launch]
+        earlier = [visit for visit in record.visits if visit.launch < since]
         present = record.visits[len(earlier) :]
-        reason = self.reason(present, record.spent_s(launch), last, earlier) if present else None
+        reason = self.reason(present, record.spent_s(since), last, earlier) if present else None
         return reason or INTERRUPTED
 
 

@@ -94,7 +94,7 @@ class Console:
         self._run = run
         self._begun_s = time.monotonic()
         # of earlier starts of the run
-        earlier = recorded_rows(Path(folder)) if run.get("segments") else []
+        earlier = recorded_rows(Path(folder)) if run.get("starts") else []
         # the newest of each case
         self._rows: dict[str, Row] = {row["case_id"]: row for row in earlier}
         self._time_lines: dict[str, TimeLine] = {}

@@ -134,7 +134,7 @@ def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]
         if name not in IN_EVERY_HEADING and not _varies(rows, name)
     ]
     lines += [comment(f"wherever it applies: {_first_values(rows, shared)}")] if rows else []
-    if any(row["segment"] for row in rows):
+    if any(row["launch"] for row in rows):
         lines.append(
             comment("this run went on after a stop: rows of earlier starts are in its folder only")
         )

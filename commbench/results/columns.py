@@ -1,7 +1,8 @@
 """The columns of the result files: name, type, unit and meaning.
 
 SCHEMA_VERSION history:
-  4  2026-11-26: timing_mode is named timer; sync=window is sync=clock. Earlier versions are not read
+  4  2026-11-26: timing_mode is named timer, launch trial, segment launch; sync=window sync=clock.
+     Earlier versions are not read
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
      changes no id of an earlier run; variables in the order of tables
 
@@ -66,10 +67,10 @@ IDENTITY = _columns(
     run_id     | text    |   | folder of the run; sorts by time
     case_id    | text    |   | hash of the independent variables; equal in every run
     sweep_id   | text    |   | jobs that were started by one command
-    launch     | integer |   | number of the repeat in fresh processes
+    trial      | integer |   | number of the run among its repeats
     label      | text    |   | given by the user
     hosts      | text    |   | names of the nodes of the ranks, sorted
-    segment    | integer |   | number of the start of this run; resuming adds one
+    launch     | integer |   | number of the start of the run's processes; resuming adds one
     order      | integer |   | position of the case in its run
     started_at | time    |   | wall clock, UTC
     status     | text    |   | ok, skipped, failed, invalid
@@ -121,7 +122,7 @@ RESULTS = _columns(
     visit_spread           | number  |      | largest over smallest median of the visits
     visits_s               | number  | s    | from the start of the first visit to the end of the last, without the time between starts of a run
     visit_medians_s        | numbers | s    | median of each visit, in chronological order
-    visit_segments         | numbers |      | segment of each visit
+    visit_launches         | numbers |      | launch of each visit
     mean_s                 | number  | s    | mean operation
     p90_s                  | number  | s    | nearest rank; null below 29 samples, or if a sample is several operations
     p95_s                  | number  | s    | null below 59 samples

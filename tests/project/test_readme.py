@@ -108,8 +108,8 @@ def test_the_gate_passes_what_is_alike_and_stops_what_is_slower_by_30_percent(
     world: Callable[..., Any], changed: tuple[str, ...], status: int
 ) -> None:
     """Its line, with a noisy simulated world in place of the library."""
-    simulated = "backend=simulated backend.model.noise=0.03 'backend.seed=${launch}'"
-    new = " ".join(["'backend.seed=7${launch}'", *changed])
+    simulated = "backend=simulated backend.model.noise=0.03 'backend.seed=${trial}'"
+    new = " ".join(["'backend.seed=7${trial}'", *changed])
     gate = GATE.replace("backend=mpi", simulated).replace("env.LD_LIBRARY_PATH=/opt/new/lib", new)
     run = world(*shlex.split(gate), status=status)
     verdict = "4 of 4 cases SLOWER" if changed else "4 of 4 cases SAME"

@@ -173,7 +173,7 @@ ONE_LINE = {
     "seed=-1": "seed=-1 is not an integer from 0",
     "seed=1.5": "seed=1.5 is not an integer from 0",
     "seed=99999999999999999999": "2^63-1",
-    "launch=a": "launch=a is not an integer from 0",
+    "trial=a": "trial=a is not an integer from 0",
     "window=0": "window=0 is not an integer from 1",
     "window=[64,a]": "window=a is not an integer from 1",
     "plan=maybe": "plan=maybe is neither true nor false",
@@ -242,8 +242,8 @@ ONE_LINE = {
     "backend=[gloo,mpi]": (
         "backend takes one value per run; for several fresh worlds: commbench -m backend=gloo,mpi"
     ),
-    "launch=[0,1]": (
-        "launch takes one value per run; for several fresh worlds: commbench -m launch=0,1"
+    "trial=[0,1]": (
+        "trial takes one value per run; for several fresh worlds: commbench -m trial=0,1"
     ),
     "cuda_ipc=[on,off]": (
         "cuda_ipc takes one value per run; for several fresh worlds: commbench -m cuda_ipc=on,off"
@@ -290,8 +290,8 @@ ONE_LINE = {
     "-m backend=gloo,foo": "backend=foo is unknown; ",
     "-m benchmark=all_reduce,[foo]": "benchmark=foo is unknown",
     "-m backend=simulated,gloo,mpi sizes=[8],[10]": "sizes=[10] is not a whole number of float32",
-    "-m launch=range(0,3) seed=0,x": "seed=x is not an integer",
-    "-m launch=range(0,3": "can't read launch=range(0,3",
+    "-m trial=range(0,3) seed=0,x": "seed=x is not an integer",
+    "-m trial=range(0,3": "can't read trial=range(0,3",
     "-m seed=interval(0,1)": "seed=interval(0,1) is not a list of values; list the values",
     "-m 'layout=glob(*)'": "this sweep has no jobs",
 }

@@ -122,7 +122,7 @@ def test_two_runs_of_a_launch_draw_the_same_noise_and_another_launch_draws_anoth
 ) -> None:
     words = ("benchmark=all_reduce", "sizes=[8]", "backend.model.noise=0.1", *FIXED)
     runs = [
-        commbench.load(simulated(tmp_path / str(number), *words, f"launch={launch}"))
+        commbench.load(simulated(tmp_path / str(number), *words, f"trial={launch}"))
         for number, launch in enumerate((1, 1, 2))
     ]
     first_s, again_s, other_s = (run.median_s.iloc[0] for run in runs)

@@ -72,7 +72,7 @@ TRIALS = 200
 def row(launch: int, median_s: float | None, **more: Any) -> dict[str, Any]:
     """An all_reduce over two ranks, unless told otherwise; the case_id is the text of its
     variables."""
-    values = case_row(**VALUES, run_id=f"r{launch:03d}", launch=launch, status="ok", warnings=[])
+    values = case_row(**VALUES, run_id=f"r{launch:03d}", trial=launch, status="ok", warnings=[])
     values |= {"median_s": median_s, "clock": "monotonic", "operations_per_sample": 1}
     values |= {
         "algbw_gb_per_s": more.get("message_bytes", 8) / median_s / 1e9 if median_s else None
@@ -210,12 +210,12 @@ def test_a_case_without_noise_of_its_own_has_the_largest_of_the_others() -> None
 
 def test_a_rigorous_run_is_several_launches_but_one_of_a_pair() -> None:
     """Three fresh worlds of two visits each in every run."""
-    segments = [1, 1, 2, 2, 3, 3]
+    numbers = [1, 1, 2, 2, 3, 3]
     visits = [1.0, 1.0, 1.01, 1.01, 1.02, 1.02]
     base, new = (
         launches([1.01 * factor] * 2).assign(
             visit_medians_s=[[factor * median for median in visits]] * 2,
-            visit_segments=[segments] * 2,
+            visit_launches=[numbers] * 2,
             algbw_gb_per_s=None,
         )
         for factor in (1e-3, 1.5e-3)
@@ -249,7 +249,7 @@ def test_pairs_of_launches_share_their_drift() -> None:
     assert (record["base_launches"], record["new_launches"], record["base_unmeasured"]) == (5, 5, 1)
     assert pd.isna(record["verdict"]) and record["missing_launches"] == 1
     twice = frame([row(0, 1e-3), row(0, 1e-3, run_id="other")])
-    with pytest.raises(ConfigError, match="NEW has a launch number twice in all_reduce 1x2 8 B"):
+    with pytest.raises(ConfigError, match="NEW has a trial twice in all_reduce 1x2 8 B"):
         compare(base, twice, paired=True)
 
 
@@ -446,7 +446,7 @@ def test_nothing_to_compare_is_said(tmp_path: Path) -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five launches of six cases."""
     output = tmp_path_factory.mktemp("results")
-    run = commbench.run(*NOISY_RUN, f"output={output}", "launch=0")
+    run = commbench.run(*NOISY_RUN, f"output={output}", "trial=0")
     for launch in range(1, 5):
         relaunched(run, launch)
     return output

@@ -40,7 +40,7 @@ LAUNCHES = 5
 
 
 def measured(output: Path, launch: int, seed: int, *words: str) -> None:
-    seeds = (f"launch={launch}", f"backend.seed={seed}", "backend.model.noise=0.02")
+    seeds = (f"trial={launch}", f"backend.seed={seed}", "backend.model.noise=0.02")
     commbench.run(*WORDS, f"output={output}", *seeds, *words)
 
 
@@ -120,7 +120,7 @@ def with_times(source: Path, target: Path, launch: int, factor: float) -> None:
     for row in rows:
         row |= {
             "run_id": target.name,
-            "launch": launch,
+            "trial": launch,
             "median_s": row["median_s"] * factor,
             "algbw_gb_per_s": None,
         }

@@ -82,7 +82,7 @@ KEYS = (
     "cuda_ipc",
     "interface",
     "env.X",
-    "launch",
+    "trial",
     "bind",
     "expect",
     "preflight",

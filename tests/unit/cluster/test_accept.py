@@ -119,7 +119,7 @@ def test_without_a_baseline_a_violated_guideline_fails_and_a_rate_above_its_limi
         if smallest and values["benchmark"] == "broadcast":
             values |= {"warnings": ["impossible"], "busbw_gb_per_s": 14.0}
         visits = [values["median_s"] * (1 + 0.001 * visit) for visit in range(8)]
-        return values | {"visit_medians_s": visits, "visit_segments": [0] * 8}
+        return values | {"visit_medians_s": visits, "visit_launches": [0] * 8}
 
     run = healthy_run(tmp_path, 1, change=planted)
     assert accept([str(run)]) == 1

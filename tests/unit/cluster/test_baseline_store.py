@@ -94,7 +94,7 @@ def test_a_rigorous_run_counts_as_the_launches_that_it_made(tmp_path: Path) -> N
         visits = values["median_s"] * np.repeat([1.0, 1.1, 1.2], 2)
         return values | {
             "visit_medians_s": visits.tolist(),
-            "visit_segments": [0, 0, 1, 1, 2, 2],
+            "visit_launches": [0, 0, 1, 1, 2, 2],
         }
 
     run = healthy_run(tmp_path, 1, change=in_launches)

@@ -505,7 +505,7 @@ def ids(settings: Settings) -> list[str]:
 def test_the_order_is_shuffled_by_seed_and_launch(every: Settings) -> None:
     first = ids(every)
     assert first == ids(every)
-    others = [ids(replace(every, seed=1)), ids(replace(every, launch=1))]
+    others = [ids(replace(every, seed=1)), ids(replace(every, trial=1))]
     assert first != others[0] != others[1] != first
     assert sorted(first) == sorted(others[0]) == sorted(others[1])
 

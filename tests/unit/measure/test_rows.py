@@ -88,7 +88,7 @@ AROUND = Conditions(
     evidence=TransportEvidence(transport="tcp"),
     world=World(0, 8, (tuple(range(8)),), (0,)),
 )
-OF_A_RUN = {"run_id", "sweep_id", "launch", "label", "segment"}  # the session adds them
+OF_A_RUN = {"run_id", "sweep_id", "trial", "label", "launch"}  # the session adds them
 NUMBERS = {column.name for column in RESULTS} - {
     "nodes",
     "ranks_per_node",

@@ -84,7 +84,7 @@ def test_rows_that_differ_in_a_variable_are_never_merged(
 
 
 def test_launches_are_merged_to_their_median_between_all_of_them() -> None:
-    rows = [measured("gloo", 8, 1e-6 * at, launch=at, run_id=str(at)) for at in (1, 2, 9)]
+    rows = [measured("gloo", 8, 1e-6 * at, trial=at, run_id=str(at)) for at in (1, 2, 9)]
     ((_, line),) = tables(*rows)
     assert line == ["8", "B", "?2.00", "-51", "+359%", "?2.00", "-51", "+359%"]
 

@@ -41,7 +41,7 @@ PUBLIC = {  # version 3; taking one away or renaming one breaks files that peopl
         " env library bind backend_options buffers"
     ),
     "identity": (
-        "run_id case_id sweep_id launch label segment order started_at status reason warnings hosts"
+        "run_id case_id sweep_id trial label launch order started_at status reason warnings hosts"
     ),
     "result": (
         "nodes ranks_per_node world_size headline operations_per_sample block_k clock repetitions"

@@ -69,7 +69,7 @@ def test_cases_that_broke_the_world_or_are_missing_are_left_to_measure() -> None
     ]
     run = {
         "broken": {"twice": 2},
-        "segments": [{"reason": "rank 0 has ended"}, {"reason": "rank 1 was killed"}],
+        "starts": [{"reason": "rank 0 has ended"}, {"reason": "rank 1 was killed"}],
     }
     given_up = EarlierStarts(Resume.REST, run, {"twice": "failed"}, {"twice": "rank 1 has ended"})
     assert given_up.unfinished("twice", ["twice"]), "it is to be written down why"
@@ -154,7 +154,7 @@ def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(
     assert len(cases) == 6
     record = run.record
     assert list(record["broken"].values()) == [2]
-    assert [segment["status"] for segment in record["segments"]] == ["broken", "broken"]
+    assert [start["status"] for start in record["starts"]] == ["broken", "broken"]
     assert run.stderr.count("fresh ranks measure the remaining cases") == 2
 
 
@@ -181,11 +181,11 @@ def test_a_run_that_was_ended_is_finished_by_resume(tmp_path: Path, warm_executa
     assert again.returncode == 0, again.stderr
     cases = commbench.load(folder)
     assert len(cases) == 3 and set(cases.status) == {"ok"}
-    kept = cases[cases.segment == 0].case_id
+    kept = cases[cases.launch == 0].case_id
     assert set(kept) == set(before.case_id), "what was measured is not measured again"
-    assert set(cases.segment) == {0, 1}
+    assert set(cases.launch) == {0, 1}
     record = load_run(folder)
-    assert (record["status"], [segment["status"] for segment in record["segments"]]) == (
+    assert (record["status"], [start["status"] for start in record["starts"]]) == (
         "done",
         ["interrupted"],
     )
