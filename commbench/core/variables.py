@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args, get_type_hints
 
-from .units import short_pairs
+from .units import format_bytes, short_pairs
 
 Engine = Literal["python", "native", "virtual"]
 MODEL_ENGINE: Engine = "virtual"
@@ -359,7 +359,7 @@ class Case:
 
     def __str__(self) -> str:
         where = f" {short_pairs(self.pair)}" if self.pair else ""
-        what = f" {self.dtype} {self.message_bytes} B" if self.message_bytes else ""
+        what = f" {self.dtype} {format_bytes(self.message_bytes)}" if self.message_bytes else ""
         return f"{self.benchmark} {self.layout}{where}{what}"
 
 

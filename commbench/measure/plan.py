@@ -26,6 +26,7 @@ from commbench.core.layout import (
 from commbench.core.overlap import overlap_cases, overlap_refusal, overlapped
 from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec, Program
+from commbench.core.units import about_bytes
 from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimerName
 from commbench.engines.compute import STREAM_BYTES
 from commbench.results.columns import grouped
@@ -452,8 +453,8 @@ def _too_large(settings: Settings, where: str, needed: int, free: int) -> str | 
     if needed <= int(free * share):
         return None
     return (
-        f"needs {needed} B on {where}, allowed are {int(free * share)} B"
-        f" (budget.memory_share={share} of the {free} B that were free when this world started)"
+        f"needs {about_bytes(needed)} on {where}, allowed are {about_bytes(free * share)}"
+        f" (budget.memory_share={share} of the {about_bytes(free)} that were free at the start)"
     )
 
 

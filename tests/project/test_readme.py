@@ -18,8 +18,14 @@ from places import ROOT
 from commbench.cli.doctor import operations_text
 from commbench.cli.main import main
 
-README = (ROOT / "README.md").read_text()
-CLUSTERS = (ROOT / "docs" / "clusters.md").read_text()
+
+def without_continuations(page: str) -> str:
+    """The page, with each command on one line."""
+    return re.sub(r" \\\n +", " ", (ROOT / page).read_text())
+
+
+README = without_continuations("README.md")
+CLUSTERS = without_continuations("docs/clusters.md")
 CHEAP = (
     "sizes=[8]",
     "timing=fixed",

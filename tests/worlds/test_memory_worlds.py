@@ -140,7 +140,7 @@ def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(
     cases = run.cases.set_index("message_bytes")
     assert cases.status.to_dict() == {8: "ok", 16: "ok", 768 * MIB: "skipped"}, run.explain()
     reason = cases.reason[768 * MIB]
-    assert "out of memory on rank 1 at that moment: 805310464 B for buffer" in reason
+    assert "out of memory on rank 1 at that moment: 768 MiB for buffer" in reason
     assert int(cases.loc[16, "order"]) > 0
 
 

@@ -20,6 +20,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import Program, Step, View
 from commbench.core.protocols import Buffer
 from commbench.core.terminal import first_line
+from commbench.core.units import about_bytes
 from commbench.core.variables import Case, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
@@ -203,7 +204,7 @@ class CudaMemory:
         except torch.OutOfMemoryError as error:
             # what follows is advice on torch's allocator
             reason = first_line(error).partition(" Including non-PyTorch")[0]
-            raise MemoryError(f"{size} B on {place}: {reason}") from error
+            raise MemoryError(f"{about_bytes(size)} on {place}: {reason}") from error
         self.address = int(self.tensor.data_ptr())
 
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:

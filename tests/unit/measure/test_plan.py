@@ -22,6 +22,7 @@ from commbench.core.case import Planned, World
 from commbench.core.payload import DTYPES
 from commbench.core.program import AllReduce as AllReduceStep
 from commbench.core.program import Barrier, BufferSpec, Program, Send, Step, View
+from commbench.core.units import about_bytes
 from commbench.measure.plan import (
     CONTROL_BYTES,
     LEAST_WINDOW,
@@ -244,10 +245,9 @@ def test_one_byte_decides_what_fits() -> None:
         for k in (0, 1)
     )
     assert fits is None
-    assert (
-        misses
-        == f"needs {needed} B on a node, allowed are {needed - 1} B (budget.memory_share=0.5 of"
-        f" the {2 * (needed - 1)} B that were free when this world started)"
+    assert misses == (
+        f"needs {about_bytes(needed)} on a node, allowed are {about_bytes(needed)}"
+        f" (budget.memory_share=0.5 of the {about_bytes(2 * needed)} that were free at the start)"
     )
 
 
@@ -314,7 +314,7 @@ def test_memory_of_a_copy_is_where_its_buffers_are(
     (job,) = plan(settings, world, facts)
     assert job.skip is None and host * size <= job.node_bytes - CONTROL_BYTES < host * size + 2**20
     (full,) = plan(settings, world, replace(facts, gpu_bytes=device * size))
-    assert "B on a GPU, allowed are" in str(full.skip)
+    assert "on a GPU, allowed are" in str(full.skip)
 
 
 def test_only_some_backends_copy_within_a_rank() -> None:
@@ -645,8 +645,8 @@ def test_rounds_hold_every_pair_once_and_start_together() -> None:
     [
         (2, 100, None),
         # two ranks share it
-        (1, 100, "needs 80003072 B on a GPU, allowed are 52428800 B"),
-        (2, 70, "needs 40001536 B on a GPU, allowed are 36700160 B"),
+        (1, 100, "needs 76.3 MiB on a GPU, allowed are 50 MiB"),
+        (2, 70, "needs 38.1 MiB on a GPU, allowed are 35 MiB"),
         (1, 200, None),
     ],
 )
