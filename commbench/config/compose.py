@@ -553,8 +553,8 @@ def _comma_text(override: str, name: str) -> str:
     """What a value with commas may mean."""
     raw = override.partition("=")[2]
     key = OVERRIDES.get(name)
-    inside = f"in one world: {name}=[{raw}]; " if key is not None and key.axis else ""
-    outside = f"in fresh worlds: commbench -m {name}={raw}; as text: \"{name}='{raw}'\""
+    inside = f"in one run: {name}=[{raw}]; " if key is not None and key.axis else ""
+    outside = f"a run for each: commbench -m {name}={raw}; as text: \"{name}='{raw}'\""
     return f"{name}={raw} has commas: {inside}{outside}"
 
 

@@ -194,7 +194,7 @@ def list_refusal(key: str, values: list[Any]) -> ConfigError:
     """The error for a list where a run takes one value."""
     joined = ",".join(str(value) for value in values)
     return ConfigError(
-        f"{key} takes one value per run; for several fresh worlds: commbench -m {key}={joined}"
+        f"{key} takes one value per run; for a run of each: commbench -m {key}={joined}"
     )
 
 

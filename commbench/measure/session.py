@@ -53,7 +53,7 @@ from .time_limits import TotalBudget, case_deadline_s, spacing_s
 from .transports import library_record
 from .visit_setup import VisitSetup
 
-ONE_LAUNCH = "only worlds that commbench starts are started again, so this run has one launch"
+ONE_LAUNCH = "commbench can start only its own ranks again, so this run has one launch"
 SINGLE = CaseGroup((0,))  # of rank 0 alone
 
 

@@ -16,7 +16,7 @@ from commbench.core.states import CaseStatus
 from commbench.results.run_folder import read_record, write_json
 
 MAX_BREAKS = 2  # a case that broke the world this often is not tried again
-GIVEN_UP = "broke the world"
+GIVEN_UP = "lost its ranks"
 FINISHED: tuple[CaseStatus, ...] = ("ok", "skipped")
 IN_FLIGHT = "in_flight"  # file in the run's folder: the case that is being measured
 

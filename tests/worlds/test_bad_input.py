@@ -82,7 +82,7 @@ ONE_LINE = {
     "benchmark=[all,p2p_latency]": "benchmark=all is unknown",
     "timing=foo": "timing=foo is unknown; allowed: default, fixed, quick, rigorous",
     "timing=[quick,default]": (
-        "timing takes one value per run; for several fresh worlds: commbench -m timing="
+        "timing takes one value per run; for a run of each: commbench -m timing="
     ),
     "writer=foo": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[parquet,foo]": "writer=foo is unknown; allowed: console, jsonl,",
@@ -141,7 +141,7 @@ ONE_LINE = {
     "budget.total_s=abc": "budget.total_s: Value 'abc'",
     "budget.case_s=-1": "budget.case_s=-1.0 must be above 0",
     "budget=foo": "budget=foo is not a mapping",
-    "env=[a,b]": "env takes one value per run; for several fresh worlds: commbench -m env=a,b",
+    "env=[a,b]": "env takes one value per run; for a run of each: commbench -m env=a,b",
     # layouts
     "layout=2y4": "layout=2y4 is not a layout; write nodes x ranks per node, both >= 1, e.g. 1x2",
     "layout=0x2": "layout=0x2 is not a layout",
@@ -240,32 +240,27 @@ ONE_LINE = {
     "'expect=stop_reason<1'": "stop_reason is not a numeric column",
     # a list on a launch axis, and commas
     "backend=[gloo,mpi]": (
-        "backend takes one value per run; for several fresh worlds: commbench -m backend=gloo,mpi"
+        "backend takes one value per run; for a run of each: commbench -m backend=gloo,mpi"
     ),
-    "trial=[0,1]": (
-        "trial takes one value per run; for several fresh worlds: commbench -m trial=0,1"
-    ),
+    "trial=[0,1]": ("trial takes one value per run; for a run of each: commbench -m trial=0,1"),
     "cuda_ipc=[on,off]": (
-        "cuda_ipc takes one value per run; for several fresh worlds: commbench -m cuda_ipc=on,off"
+        "cuda_ipc takes one value per run; for a run of each: commbench -m cuda_ipc=on,off"
     ),
     "device=[cpu,cuda]": "commbench -m device=cpu,cuda",
     "launcher=[mpirun,torchrun]": "commbench -m launcher=mpirun,torchrun",
     "interface=[a,b]": "commbench -m interface=a,b",
-    "env.X=[a,b]": (
-        "env.X takes one value per run; for several fresh worlds: commbench -m env.X=a,b"
-    ),
+    "env.X=[a,b]": ("env.X takes one value per run; for a run of each: commbench -m env.X=a,b"),
     "backend=gloo,mpi": (
-        "backend=gloo,mpi has commas: in fresh worlds: commbench -m backend=gloo,mpi"
+        "backend=gloo,mpi has commas: a run for each: commbench -m backend=gloo,mpi"
     ),
     "layout=1x2,1x4": (
-        "layout=1x2,1x4 has commas: in one world: layout=[1x2,1x4]; in fresh worlds: commbench -m"
+        "layout=1x2,1x4 has commas: in one run: layout=[1x2,1x4]; a run for each: commbench -m"
     ),
     "sizes=8,16": (
-        "sizes=8,16 has commas: in one world: sizes=[8,16]; in fresh worlds: commbench -m"
-        " sizes=8,16"
+        "sizes=8,16 has commas: in one run: sizes=[8,16]; a run for each: commbench -m sizes=8,16"
     ),
     "env.X=a,b": (
-        "env.X=a,b has commas: in fresh worlds: commbench -m env.X=a,b; as text: \"env.X='a,b'\""
+        "env.X=a,b has commas: a run for each: commbench -m env.X=a,b; as text: \"env.X='a,b'\""
     ),
     "env=foo": "env=foo is not a mapping; write env.NAME=VALUE",
     "env={A-B:1}": "env.A-B=1 is not an environment variable",
@@ -503,7 +498,8 @@ def test_a_sweep_inside_a_world_lists_its_jobs(
     enter(TORCHRUN_0, monkeypatch)
     first, *jobs = refused("-m backend=gloo,mpi sizes=[8],[16]")
     assert (
-        "a sweep needs fresh worlds, this is one world of 2 ranks; run these one by one:" in first
+        "a sweep starts its own ranks, but a launcher has started these 2; run these one by one:"
+        in first
     )
     expected = {
         f"backend={backend} 'sizes=[{size}]'" for backend in ("gloo", "mpi") for size in (8, 16)
@@ -529,12 +525,12 @@ def test_a_sweep_inside_a_world_lists_its_jobs(
         (
             TORCHRUN_0 | {"RANK": "abc"},
             "layout=1x2",
-            "torchrun exported no usable world: RANK='abc', WORLD_SIZE='2'",
+            "torchrun exported no usable ranks: RANK='abc', WORLD_SIZE='2'",
         ),
         (
             TORCHRUN_0 | {"RANK": "2"},
             "layout=1x2",
-            "torchrun exported no usable world: RANK='2', WORLD_SIZE='2'",
+            "torchrun exported no usable ranks: RANK='2', WORLD_SIZE='2'",
         ),
         # a batch script is no world
         (SBATCH, "layout=2x1", "layout=2x1 needs 2 nodes, this is one machine"),

@@ -366,7 +366,7 @@ def test_a_rank_that_differs_is_named(world: Callable[..., Any]) -> None:
         (["backend=mpi"], "backend=mpi can't run under torchrun"),
         pytest.param(["layout=1x4"], "layout 1x4 does not fit", marks=pytest.mark.long),
         pytest.param(
-            ["-m", "layout=1x1,1x2"], "a sweep needs fresh worlds", marks=pytest.mark.long
+            ["-m", "layout=1x1,1x2"], "a sweep starts its own ranks", marks=pytest.mark.long
         ),
         pytest.param(["backend=foo"], "backend=foo is unknown", marks=pytest.mark.long),
         pytest.param(

@@ -357,7 +357,7 @@ def test_a_swept_environment_variable_is_said_to_be_swept() -> None:
     with ConfigComposer() as composer:
         lines = composer.swept_env(words)
     assert lines == [
-        "env.OMPI_MCA_btl=self,tcp has commas: in fresh worlds: commbench -m"
+        "env.OMPI_MCA_btl=self,tcp has commas: a run for each: commbench -m"
         " env.OMPI_MCA_btl=self,tcp; as text: \"env.OMPI_MCA_btl='self,tcp'\""
     ]
 
