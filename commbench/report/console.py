@@ -301,8 +301,8 @@ def _finding_lines(
         )
     of_class = "the median of its class (self, same node, other node)"
     rule = (
-        f"slow: above {SLOW_FACTOR} x {of_class}, and above it by {SLOW_SPREADS:g} spreads; also"
-        " at a neighbouring size"
+        f"slow: more than {SLOW_FACTOR} x {of_class}, more than {SLOW_SPREADS:g} spreads above it,"
+        " and also slow at a neighbouring size"
     )
     return ["", paragraphs([rule, *lines], terminal)] if lines else []
 
