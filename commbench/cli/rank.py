@@ -176,14 +176,14 @@ def verdict_on_normal(folder: str) -> Verdict:
 
     judged = summarise_results(read_results([folder])).judged
     missed = [
-        f"expect normal: {verdict.case} has {verdict.measured}, not {verdict.expected} "
+        f"expect=normal: {verdict.case} has {verdict.measured}, not {verdict.expected} "
         f"({verdict.reference['hardware']}); {verdict.causes}"
         for verdict in judged
         if verdict.verdict == SLOW
     ]
     nothing = (
-        "expect normal: nothing to compare with: no value is known for this hardware and these"
-        " cases; label=HARDWARE names hardware that was not detected"
+        "expect=normal: no value is known for this hardware and these cases; label=HARDWARE names"
+        " hardware that was not detected"
     )
     return Verdict(
         len(judged) - len(missed), len(missed), tuple(missed), () if judged else (nothing,)

@@ -310,7 +310,7 @@ def _run_locked(job: Job, folder: str, resume: Resume | None) -> int:
                     error.args = (f"{error}; {how_to_finish(folder)}",)
                 raise
             print_error(
-                f"{error}; it happened in {suspect}; fresh ranks measure the remaining cases",
+                f"{error}, in {suspect}; fresh ranks measure the remaining cases",
                 error.stacks,
             )
             restarts_left -= 1

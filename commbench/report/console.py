@@ -119,7 +119,7 @@ class Console:
             return
         rows = [{**row, "stop_reason": None} for row in self._rows.values()]
         text = run_text(self._run, rows, terminal, foot=False)
-        print_draft(f"{text}first of {passes} passes; further ones over {waiting} cases follow")
+        print_draft(f"{text}pass 1 of {passes}; further passes over {waiting} cases follow")
 
     def end(self, run: Mapping[str, Any]) -> None:
         if status_of_run(run) == "running":  # further launches follow

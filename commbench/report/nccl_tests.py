@@ -44,9 +44,8 @@ COLUMN_MEANINGS = (
     ),
 )
 MEAN_OF_RATES = (
-    "the average is here because scripts look for this line: the arithmetic mean of the busbw"
-    " above, as nccl-tests makes it; a mean of rates over sizes is no result of commbench: compare"
-    " size by size"
+    "the average is the arithmetic mean of the busbw above, as nccl-tests prints it, for scripts"
+    " that read it; a mean of rates over sizes is no result: compare size by size"
 )
 
 

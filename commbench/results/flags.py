@@ -37,8 +37,8 @@ FLAGS = {
         " --ipc=host",
     ),
     "skewed": Flag(
-        "ranks began a repetition at times that differ by more than 5 % of it (column skew_s), or"
-        " at times that are not known better (sync=clock: clock_error_s, late_repetitions)",
+        "ranks began a repetition more than 5 % of its time apart (column skew_s), or sync=clock"
+        " knows the starts no better than that (clock_error_s, late_repetitions)",
         "the wait for the last rank is a part of the time; larger messages are less affected",
     ),
     "impossible": Flag(

@@ -609,5 +609,5 @@ def test_the_first_pass_is_shown_on_a_terminal_if_the_rest_takes_long(
     assert len(drafts) == shown
     if shown:
         last = drafts[0].splitlines()[-1]
-        assert last == "first of 6 passes; further ones over 2 cases follow"
+        assert last == "pass 1 of 6; further passes over 2 cases follow"
         assert "p2p_latency" in drafts[0] and "not finished" not in drafts[0]

@@ -67,7 +67,7 @@ def test_comments_say_what_stands_in_the_columns(benchmark: str) -> None:
     comments = " ".join(line for line in text[:at] if line.startswith("#"))
     assert "mean" in comments
     assert f"{benchmark}, as {OSU_PROGRAMS[benchmark].name}: " in comments
-    assert ("do not compare them" in comments) == ("Max Latency" in text[at - 1])
+    assert ("are not comparable" in comments) == ("Max Latency" in text[at - 1])
 
 
 @pytest.mark.parametrize(

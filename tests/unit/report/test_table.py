@@ -83,7 +83,7 @@ def test_a_heading_names_what_varies_and_the_preface_the_rest() -> None:
 
 
 def test_a_run_that_went_on_says_what_is_missing() -> None:
-    assert "rows of earlier starts" in preface(LABELLED, [row(launch=1)], "them")[-1]
+    assert "rows of earlier launches" in preface(LABELLED, [row(launch=1)], "them")[-1]
 
 
 def test_a_refusal_says_status_size_and_reason() -> None:
