@@ -230,7 +230,9 @@ def flagged(flags: dict[int, list[str]], **more: Any) -> list[dict[str, Any]]:
 
 def notes(text: list[str], name: str) -> str:
     """The line of a flag or status below the table, without line breaks."""
-    at = next(index for index, line in enumerate(text) if line.startswith(f"{name}: "))
+    at = next(
+        index for index, line in enumerate(text) if line.startswith((f"{name}: ", f"{name} ("))
+    )
     below = range(at + 1, len(text))
     is_more = [text[index].startswith("    ") and text[index].strip() != "time" for index in below]
     end = at + 1 + [*is_more, False].index(False)
@@ -249,18 +251,18 @@ def test_flags_stand_in_their_row_and_one_of_all_rows_above_the_table() -> None:
 def test_each_flag_is_explained_where_that_is_wanted() -> None:
     rows = flagged({8: ["in_cache"], 16: [], 32: [], 4096: ["skewed"], 8192: ["skewed"]})
     text = lines(*rows, flags=True)
-    assert notes(text, "skewed").startswith("skewed: 4 KiB, 8 KiB: ranks began")
-    assert notes(text, "in_cache").startswith("in_cache: 8 B: the buffers")
-    assert not any(line.startswith("skewed: ") for line in lines(*rows))
+    assert notes(text, "skewed").startswith("skewed (4 KiB, 8 KiB): ranks began")
+    assert notes(text, "in_cache").startswith("in_cache (8 B): the buffers")
+    assert not any(line.startswith("skewed (") for line in lines(*rows))
     assert "no case has a flag" in lines(row(), flags=True)
     most = lines(*flagged({8: ["skewed"], 16: ["skewed"], 32: ["skewed"], 64: []}), flags=True)
-    assert notes(most, "skewed").startswith("skewed: all but 64 B: ")
+    assert notes(most, "skewed").startswith("skewed (all but 64 B): ")
 
 
 def test_series_are_named_where_there_are_several() -> None:
     all_reduce = flagged({8: ["skewed"], 16: ["skewed"]}, benchmark="all_reduce")
     text = lines(*all_reduce, *flagged({8: [], 16: ["skewed"], 32: []}), flags=True)
-    assert notes(text, "skewed").startswith("skewed: all_reduce all sizes; p2p_latency 16 B: ")
+    assert notes(text, "skewed").startswith("skewed (all_reduce all sizes; p2p_latency 16 B): ")
 
 
 def test_reasons_are_grouped_below_and_cut_on_a_terminal() -> None:
