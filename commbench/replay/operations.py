@@ -90,15 +90,13 @@ class RecordedCall:
     start_ns: int | None = None
     end_ns: int | None = None
     step: int | None = None
-    elapsed_ns: int | None = None
     beside_ns: int | None = None
     batch: int | None = None
 
     @property
     def duration_ns(self) -> int | None:
-        """`elapsed_ns` where a trace has only that."""
         if self.start_ns is None or self.end_ns is None:
-            return self.elapsed_ns
+            return None
         return self.end_ns - self.start_ns
 
     @property

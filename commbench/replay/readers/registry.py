@@ -12,21 +12,17 @@ from commbench.replay.operations import NO_RANK, RankTrace
 from commbench.replay.trace_files import TraceFile, trace_files
 from commbench.replay.workload import Workload
 
-from .chakra import Chakra
 from .commbench_workload import CommbenchWorkload
 from .execution_trace import ExecutionTrace
 from .flight_recorder import FlightRecorder
 from .nccl_calls import NcclCalls
-from .nccl_inspector import NcclInspector
 from .protocol import TraceReader
 from .torch_profiler import TorchProfiler
 
 READERS: tuple[TraceReader, ...] = (
-    Chakra(),
     CommbenchWorkload(),
     ExecutionTrace(),
     FlightRecorder(),
-    NcclInspector(),
     NcclCalls(),
     TorchProfiler(),
 )
