@@ -69,6 +69,7 @@ NCCL_TYPES = (
 )
 GAP_US = 100
 LATE_US = 40  # of rank r: r times this
+ROOT = 1  # of broadcasts in torch's traces
 WORK_AFTER_US = 10  # after the call, the work of a library begins
 
 
@@ -105,6 +106,11 @@ class Call:
         }
         send, receive = factors.get(self.operation, (1, 1))
         return self.elements * send, self.elements * receive
+
+    def recorded_rank(self, rank: int) -> int:
+        """The rank in the group that torch writes beside a call on NCCL: of a broadcast, the
+        root."""
+        return ROOT if self.operation == "broadcast" else self.ranks.index(rank)
 
     def row(self, rank: int, sequence: int) -> tuple[object, ...]:
         """The line of the table that every reader must return for a rank."""
@@ -186,7 +192,7 @@ def _kineto_events(number: int, call: Call, rank: int) -> list[dict[str, Any]]:
         "Process Group Name": call.group,
         "Process Group Ranks": str(list(call.ranks)),
         "Group size": len(call.ranks),
-        "Rank": rank,
+        "Rank": call.recorded_rank(rank),
     }
     start, end = _call_us(number, rank)
     common = {"ph": "X", "pid": 7, "tid": 7}
@@ -289,7 +295,11 @@ def _execution_node(number: int, call: Call, rank: int) -> dict[str, Any]:
     sent, received = call.sizes(rank)
     kind = f"Tensor({TENSOR_TYPES[call.dtype]})"
     name = RECORDED[call.operation]
-    values = [[], number, [call.group, ""], rank, name, *call.splits(rank), 0, 1, len(call.ranks)]
+    splits = call.splits(rank)
+    values = [
+        *([], number, [call.group, ""], call.recorded_rank(rank), name),
+        *(*splits, 0, 1, len(call.ranks)),
+    ]
     types = [kind, "Int", "Tuple[String,String]", "Int", "String"]
     return {
         "id": 10 + number,

@@ -23,6 +23,7 @@ from commbench.replay.json_stream import (
 from commbench.replay.operations import (
     NOT_A_TRANSFER,
     POINT_TO_POINT,
+    ROOTED,
     RankGroup,
     RankTrace,
     element_type,
@@ -57,6 +58,8 @@ WANTED = (
 )
 LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "runtime")
 ROOT_AT = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3}  # in Concrete Inputs
+# "Rank" of their calls is the peer or the root
+OF_OTHER_RANK = (None, *POINT_TO_POINT, *ROOTED)
 COALESCED = "coalesced"
 SCATTER_EACH = "reduce_scatter_tensor_coalesced"
 UNLINKED_KERNELS = "library kernels whose call is not in the trace"
@@ -192,7 +195,7 @@ def _own_ranks(events: _Events) -> Iterable[list[str]]:
     for part in chain.from_iterable(events.calls.values()):
         operation = operation_named(part.args.get("Collective name"))
         rank = whole(part.args.get("Rank"))
-        if rank is not None and operation not in (None, *POINT_TO_POINT):
+        if rank is not None and operation not in OF_OTHER_RANK:
             ranks[str(part.args.get("Process Group Name"))][f"rank {rank}"] = None
     return map(list, ranks.values())
 
@@ -434,6 +437,8 @@ def _described(
         fields["peer"] = _concrete(inputs, 2 if operation in POINT_TO_POINT else None)
     if record is not None and operation in POINT_TO_POINT:
         fields["peer"] = _recorded_peer(record, group)
+    if record is not None and operation in ROOTED and "Rank" in record.args:
+        fields["root"] = whole(record.args["Rank"])
     notes.update([*missing, *_missing_of(group)])
     return fields
 
@@ -680,7 +685,7 @@ def _recorded_rank(facts: Mapping[str, Any], events: _Events) -> int | None:
         whole(part.args.get("Rank"))
         for thread in events.calls.values()
         for part in thread
-        if operation_named(part.args.get("Collective name")) not in (None, *POINT_TO_POINT)
+        if operation_named(part.args.get("Collective name")) not in OF_OTHER_RANK
     } - {None}
     return ranks.pop() if len(ranks) == 1 else None
 
