@@ -108,9 +108,10 @@ class RecordedCall:
 class RankTrace:
     """What one file says about one rank.
 
-    `foreign`: calls of operations by other libraries, by name. `notes`: what the file lacks, with
-    the number of operations that lack it. `computing`: when the rank computes, where that is known.
-    `window_ns`: from the start of its first step to the end of its last one, on its own clock.
+    `others`: collectives of other libraries, by their kernels; `foreign`: calls of such without a
+    kernel, by name. `notes`: what the file lacks, with the number of operations that lack it.
+    `computing`: when the rank computes, where that is known. `window_ns`: from the start of its
+    first step to the end of its last one, on its own clock.
     """
 
     source: str
@@ -119,6 +120,7 @@ class RankTrace:
     operations: tuple[RecordedCall, ...]
     world_size: int | None = None
     step_ns: tuple[int, ...] = ()
+    others: tuple[RecordedCall, ...] = ()
     foreign: Mapping[str, int] = field(default_factory=dict)
     notes: Mapping[str, int] = field(default_factory=dict)
     computing: BusyTimes | None = None

@@ -73,7 +73,7 @@ def _is_stray(trace: RankTrace, traces: Sequence[RankTrace]) -> bool:
 
 
 def _communicates(trace: RankTrace) -> bool:
-    return bool(trace.operations or trace.foreign) or trace.world_size is not None
+    return bool(trace.operations or trace.others or trace.foreign) or trace.world_size is not None
 
 
 def _with_ranks(traces: Sequence[RankTrace]) -> list[RankTrace]:
@@ -86,9 +86,12 @@ def _with_ranks(traces: Sequence[RankTrace]) -> list[RankTrace]:
     (alone,) = traces
     groups = [set(call.group.ranks) for call in alone.operations if call.group.ranks]
     rank = min(set.intersection(*groups), default=0) if groups else 0
-    calls = tuple(replace(call, rank=rank) for call in alone.operations)
+    calls, others = (
+        tuple(replace(call, rank=rank) for call in recorded)
+        for recorded in (alone.operations, alone.others)
+    )
     notes = {**alone.notes, ASSUMED_RANK: 1}
-    return [replace(alone, rank=rank, operations=calls, notes=notes)]
+    return [replace(alone, rank=rank, operations=calls, others=others, notes=notes)]
 
 
 def _no_rank(trace: RankTrace, traces: Sequence[RankTrace]) -> Unreadable:
