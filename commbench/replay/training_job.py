@@ -56,7 +56,7 @@ class Collective:
     def is_bound(self) -> bool:
         return not self.complete or len(self.durations_ns) < len(self.calls)
 
-    @property
+    @cached_property
     def waiting_ns(self) -> dict[int, int]:
         """How long each rank waited for the last one. Where all ranks wait for all, their ends are
         alike, so no clocks of different hosts are compared; empty for other operations."""

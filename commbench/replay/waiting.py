@@ -6,27 +6,26 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from statistics import median
+from statistics import fmean, median
 
 from commbench.stats.interval import Interval
 
+from .busy_times import union_of
 from .training_job import Collective, TrainingJob
 
 LATE_NS = 10_000  # a rank is late in an operation if another one waited for it that long
 HEAVIEST = 0.8  # share of all waiting in the operations that are looked at apart
 CHANCE = 0.01  # with which either look names a rank of a job in which none is late
 
-Waits = Mapping[int, int]  # ns by rank, in one operation
-
 
 @dataclass(frozen=True)
 class Late:
     """A rank that is last more often than by chance: in `last` of `operations`, all of its own, or
     those with most of the waiting (`is_heaviest`). The others wait `waiting_ns` each for it, over
-    all steps; `share` of all waiting is for it."""
+    all steps, once where they wait in several calls; `share` of all waiting is for it."""
 
     rank: int
     last: int
@@ -68,7 +67,7 @@ def waiting_of(job: TrainingJob) -> Waiting | None:
     )
     not_seen = any(each.durations_ns and not each.waiting_ns for each in job.collectives)
     is_least = not_seen or any(collective.is_bound for collective in seen)
-    return Waiting(seconds, is_least, late_rank([collective.waiting_ns for collective in seen]))
+    return Waiting(seconds, is_least, late_rank(seen))
 
 
 def _ends_on_one_clock(collectives: Sequence[Collective]) -> list[dict[int, float]]:
@@ -89,45 +88,57 @@ def _ends_on_one_clock(collectives: Sequence[Collective]) -> list[dict[int, floa
     return [{rank: end_ns - offset[rank] for rank, end_ns in own.items()} for own in ends]
 
 
-def late_rank(waits: Sequence[Waits]) -> Late | None:
+def late_rank(collectives: Sequence[Collective]) -> Late | None:
     """The rank that others waited for longest, of those that were last more often than by chance,
     which makes each rank of a group last alike: in all operations, or in those with most of the
     waiting, as a rank that is late once a step."""
-    waits = sorted(waits, key=_total, reverse=True)
-    totals = list(accumulate(map(_total, waits)))
-    heaviest = waits[: bisect_left(totals, HEAVIEST * totals[-1]) + 1]
-    found = [*_late_ranks(waits, waits), *_late_ranks(heaviest, waits, is_heaviest=True)]
+    ordered = sorted(collectives, key=_waiting_sum, reverse=True)
+    totals = list(accumulate(map(_waiting_sum, ordered)))
+    heaviest = ordered[: bisect_left(totals, HEAVIEST * totals[-1]) + 1]
+    found = [*_late_ranks(ordered, ordered), *_late_ranks(heaviest, ordered, is_heaviest=True)]
     return max(found, key=lambda late: late.waiting_ns, default=None)
 
 
 def _late_ranks(
-    looked_at: Sequence[Waits], waits: Sequence[Waits], *, is_heaviest: bool = False
+    looked_at: Sequence[Collective], collectives: Sequence[Collective], *, is_heaviest: bool = False
 ) -> Iterator[Late]:
     calls: Counter[int] = Counter()
     by_chance: dict[int, float] = defaultdict(float)
-    for waiting in looked_at:
-        calls.update(waiting.keys())
-        for rank in waiting:
-            by_chance[rank] += 1 / len(waiting)
+    for collective in looked_at:
+        ranks = collective.waiting_ns.keys()
+        calls.update(ranks)
+        for rank in ranks:
+            by_chance[rank] += 1 / len(ranks)
     last = Counter(map(_last_rank, looked_at))
     for rank, operations in calls.items():
         chance = binomial_tail(last[rank], operations, by_chance[rank] / operations)
         if chance < CHANCE / len(calls):
-            own = [waiting for waiting in waits if _last_rank(waiting) == rank]
-            waiting_ns = sum(_total(waiting) / (len(waiting) - 1) for waiting in own)
-            share = sum(map(_total, own)) / sum(map(_total, waits))
-            yield Late(rank, last[rank], operations, is_heaviest, waiting_ns, share)
+            own = [collective for collective in collectives if _last_rank(collective) == rank]
+            share = sum(map(_waiting_sum, own)) / sum(map(_waiting_sum, collectives))
+            yield Late(rank, last[rank], operations, is_heaviest, _cost_ns(own, rank), share)
 
 
-def _total(waiting: Waits) -> int:
-    return sum(waiting.values())
+def _waiting_sum(collective: Collective) -> int:
+    return sum(collective.waiting_ns.values())
 
 
-def _last_rank(waiting: Waits) -> int | None:
+def _last_rank(collective: Collective) -> int | None:
     """None where all came together."""
+    waiting = collective.waiting_ns
     if max(waiting.values()) < LATE_NS:
         return None
     return min(waiting, key=lambda rank: (waiting[rank], rank))
+
+
+def _cost_ns(collectives: Sequence[Collective], late: int) -> float:
+    """How long the other ranks waited in these, the mean over them."""
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for collective in collectives:
+        for call in collective.calls:
+            if call.start_ns is not None and call.rank != late:
+                waiting_ns = collective.waiting_ns[call.rank]
+                spans[call.rank].append((call.start_ns, call.start_ns + waiting_ns))
+    return fmean(sum(end - start for start, end in union_of(own)) for own in spans.values())
 
 
 def binomial_tail(least: int, n: int, p: float) -> float:

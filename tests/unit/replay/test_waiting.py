@@ -102,8 +102,8 @@ def test_waiting_is_at_least_that_where_it_is_not_known_of_all() -> None:
 
 
 def late_in(begins: Times) -> Late | None:
-    waits = np.rint(NS * (begins.max(axis=1, keepdims=True) - begins)).astype(int)
-    return late_rank([dict(enumerate(map(int, row))) for row in waits])
+    ends = np.broadcast_to(begins.max(axis=1, keepdims=True) + 2e-3, begins.shape)
+    return late_rank(traced(begins, ends).collectives)
 
 
 def test_a_rank_is_named_by_chance_in_two_of_a_hundred_jobs_at_most() -> None:
@@ -131,6 +131,13 @@ def test_a_planted_late_rank_is_named_with_what_it_costs(calls: range, delay_s: 
             assert late.waiting_ns == pytest.approx(NS * delay_s * len(calls), rel=0.3)
             assert late.share > 0.6
     assert right >= 0.95 * JOBS
+
+
+def test_a_wait_in_several_calls_at_once_costs_once() -> None:
+    begins = np.repeat(0.1 * np.arange(STEPS), CALLS)[:, None] + np.zeros(RANKS)
+    begins[:, 2] += 20e-3
+    late = late_in(begins)
+    assert late is not None and late.waiting_ns == pytest.approx(NS * 20e-3 * STEPS)
 
 
 def test_ranks_that_come_together_are_not_late() -> None:
