@@ -75,7 +75,7 @@ def job_text(job: TrainingJob, left_out: Mapping[str, str]) -> str:
     waiting = waiting_of(job)
     table = _signature_table(job, rows, total_ns, terminal)
     lines = [
-        *([_answer(job, total_ns, waiting)] if total_ns or job.steps else []),
+        *([_answer(job, total_ns, waiting)] if rows and (total_ns or job.steps) else []),
         _headline(job, rows),
         *([table, ""] if rows else []),
         *_time_lines(job, rows, total_ns, waiting),
