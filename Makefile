@@ -15,7 +15,7 @@ FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests --include='test_*.py')
 BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2 sizes=[8,512,32KiB,512KiB,8MiB]
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check coverage certainty locate jobs perf side-by-side faults mutations gpu-check gpu-wheels image-test clean
+.PHONY: help bench test test-long check coverage certainty decisions locate jobs perf side-by-side faults mutations gpu-check gpu-wheels image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the reposito
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations coverage certainty locate jobs; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations coverage certainty decisions locate jobs; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/mypy notebooks/notebook_figures.py
 	$(BIN)/lint-imports
 	$(INSTALL) kubernetes-validate
@@ -46,6 +46,9 @@ coverage: $(VENV)/test ## how often the interval holds the truth on this machine
 
 certainty: $(VENV)/test ## whether numbers with a narrow interval repeat better, about 10 minutes; rewrites docs/trust.md
 	$(BIN)/python tools/certainty
+
+decisions: $(VENV)/test ## how often accept and watch are right, simulated, about ten minutes; rewrites docs/acceptance.md and docs/watch.md
+	$(BIN)/python tools/decisions
 
 locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about half an hour; rewrites docs/locate.md
 	$(BIN)/python tools/locate

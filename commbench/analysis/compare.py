@@ -32,10 +32,11 @@ from commbench.results.load import (
 )
 from commbench.results.run_folder import publish
 from commbench.stats import difference
-from commbench.stats.difference import NOISE_LAUNCHES, launches_needed
+from commbench.stats.difference import NOISE_LAUNCHES
 from commbench.stats.launches import launch_medians
 from commbench.stats.series import Series
 from commbench.stats.thresholds import SMALLEST_CHANGE
+from commbench.stats.verdict import Comparison, adjusted_p, compare_launches, verdict
 
 from .fit import OF_BACKEND
 
@@ -75,7 +76,6 @@ COMPARISON_COLUMNS = (
     "ratio_high",
     "delta",
     "verdict",
-    "missing_launches",
     "p_value",
     "p_holm",
     "p95_ratio",
@@ -200,7 +200,7 @@ def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
 
 
 def save(side: Side, target: str | Path) -> None:
-    """Write the side's cases and run records as one parquet file for a later --against, without
+    """Write the side's cases and run records as one parquet file , a later BASE, without
     samples."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -236,11 +236,6 @@ class Rules:
     seed: int = 0
     noise: Mapping[str, float] | None = None
 
-    @property
-    def least_launches(self) -> int:
-        """The fewest launches per side for a verdict."""
-        return launches_needed(1, self.paired)
-
     def threshold(self, key: str) -> float:
         """The threshold of a case: its own noise, else the largest of all A/A cases; at least
         delta."""
@@ -269,14 +264,11 @@ def compare(
     noise raises the threshold `delta` (0.02 is 2 %). paired: launches with the same number ran next
     to each other. seed: for the random halves of `aa`.
 
-    ratio: time of NEW / time of BASE, above 1 is slower. verdict: FASTER or SLOWER where the
-    interval is beyond 1 + delta, SAME where it is within, else UNDECIDED (the rule:
-    commbench/stats/difference.py); null with fewer launches than any verdict takes.
-    missing_launches: how many more launches per side a verdict needs, where there is none a certain
-        one; null for more than 100.
-    p_value: Mann-Whitney on launch medians, paired the signed-rank test; p_holm: the same,
-    corrected for all cases. p95_ratio, p99_ratio: median over launches. sides: both, base, new.
-    Raises ConfigError for sides that can't be compared.
+    ratio: time of NEW / time of BASE, above 1 is slower. verdict: SLOWER, FASTER, SUSPECT (slower,
+    but not for certain), SAME or UNDECIDED; the rule is in commbench/stats/verdict.py.
+    p_value: Mann-Whitney on launch medians, paired the signed-rank test; null with too few
+    launches. p_holm: the same, corrected for all cases. p95_ratio, p99_ratio: median over launches.
+    sides: both, base, new. Raises ConfigError for sides that can't be compared.
     """
     variables = parse_by(by.split(",") if isinstance(by, str) else by)
     sides = (
@@ -294,30 +286,26 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     import pandas as pd
 
     joined = _joined(base, new, rules.by)
-    keys = tuple({**joined.base, **joined.new})
-    compared = [
-        _compare_case(key, joined.base.get(key, []), joined.new.get(key, []), rules) for key in keys
-    ]
     apart = reasons_apart(joined.base, joined.new, "NEW")
     apart |= reasons_apart(joined.new, joined.base, "BASE")
-    for key, row in zip(keys, compared, strict=True):
-        row["reason"] = "; ".join(filter(None, (row["reason"], apart.get(key)))) or None
-    tested = [row for row in compared if row["p_value"] is not None]
-    adjusted = difference.holm([row["p_value"] for row in tested])
-    for row, p_holm in zip(tested, adjusted, strict=True):
-        row["p_holm"] = p_holm
-    with_ratio = [row for row in compared if row["ratio"] is not None]
-    enough = difference.launches_needed(len(with_ratio), rules.paired)
-    for row in with_ratio:
-        if row["verdict"] is None:
-            row["missing_launches"] = enough - min(row["base_launches"], row["new_launches"])
+    cases = [
+        _case(key, joined.base.get(key, []), joined.new.get(key, []), rules)
+        for key in {**joined.base, **joined.new}
+    ]
+    measured = [(case, case.comparison) for case in cases if case.comparison is not None]
+    adjusted = adjusted_p([comparison for _, comparison in measured])
+    for (case, comparison), p_holm in zip(measured, adjusted, strict=True):
+        case.row.update(_statistics(case, comparison, p_holm, rules))
+    for case in cases:
+        reasons = case.row["reason"], apart.get(case.key)
+        case.row["reason"] = "; ".join(filter(None, reasons)) or None
     # a variable that is compared is text: BASE -> NEW
     whole = [
         column.name
         for column in VARIABLES
         if column.kind == "integer" and column.name not in joined.by
     ]
-    rows = sorted(compared, key=_place_in_table)
+    rows = sorted((case.row for case in cases), key=_place_in_table)
     return pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS)).astype(
         NUMBER_TYPES | dict.fromkeys(whole, "Int64")
     )
@@ -396,8 +384,19 @@ def _seed_of(key: str) -> int:
 # ---------------------------------------------------------------- one case
 
 
-def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict[str, Any]:
-    """One row of the result; its numbers are null where a side has no measured launch."""
+@dataclass(frozen=True)
+class _Case:
+    """A case of either side: its row of the result, the launches that count, and what they show;
+    None where a side has no measured launch."""
+
+    key: str
+    row: dict[str, Any]
+    base: Sequence[Row]
+    new: Sequence[Row]
+    comparison: Comparison | None
+
+
+def _case(key: str, base: list[Row], new: list[Row], rules: Rules) -> _Case:
     rows = [*base, *new]
     _check_alike(rows)
     used = _measured(base), _measured(new)
@@ -411,6 +410,7 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
             row[name] = f"{variable_text(first)} -> {variable_text(last)}"
         else:
             row[name] = variable_text(first) if isinstance(first, dict) else first
+    reasons = sorted({str(row["reason"]) for row in rows if isinstance(row["reason"], str)})
     only_side = "base" if base else "new"
     row |= {
         "sides": "both" if base and new else only_side,
@@ -418,49 +418,38 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
         "new_launches": len(launches[1]),
         "base_unmeasured": len(base) - len(used[0]),
         "new_unmeasured": len(new) - len(used[1]),
-        "reason": (
-            "; ".join(
-                sorted({str(row["reason"]) for row in rows if isinstance(row["reason"], str)})
-            )
-            or None
-        ),
+        "reason": "; ".join(reasons) or None,
     }
-    return row | (_statistics(key, *launches, rules) if all(launches) else {})
+    comparison = None
+    if all(launches):
+        base_s, new_s = (_values_of(side, "median_s") for side in launches)
+        comparison = compare_launches(base_s, new_s, rules.threshold(key), rules.paired)
+    return _Case(key, row, *launches, comparison)
 
 
-def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict[str, Any]:
-    """The columns with numbers; interval, verdict and p need enough launches per side."""
-    sides = _values_of(base, "median_s"), _values_of(new, "median_s")
-    fewest = min(len(base), len(new))
-    delta = rules.threshold(key)
+def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules) -> dict[str, Any]:
+    """The columns with numbers, of a case that both sides have measured."""
+    delta = rules.threshold(case.key)
+    interval = comparison.ratio
     numbers: dict[str, Any] = {
-        "base_median_s": float(np.median(sides[0])),
-        "new_median_s": float(np.median(sides[1])),
-        "ratio": difference.ratio(*sides, rules.paired),
+        "base_median_s": comparison.base_s,
+        "new_median_s": comparison.new_s,
+        "ratio": interval.value,
         "delta": delta,
+        "verdict": verdict(comparison, p_holm, delta),
     }
+    if comparison.is_decidable:
+        numbers |= {"ratio_low": interval.low, "ratio_high": interval.high}
+        numbers |= {"p_value": comparison.p_value, "p_holm": p_holm}
     for name in TAILS:  # of the launches that have this percentile
-        tails = [
-            values[np.isfinite(values)]
-            for values in (_values_of(base, name), _values_of(new, name))
-        ]
-        if tails[0].size and tails[1].size and np.median(tails[0]) > 0:
-            numbers[name.replace("_s", "_ratio")] = float(np.median(tails[1]) / np.median(tails[0]))
-    if fewest < rules.least_launches:
-        return numbers
-    interval = difference.ratio_interval(*sides, rules.paired)
-    outcome = difference.verdict(interval, delta)
-    return numbers | {
-        "ratio_low": interval.low,
-        "ratio_high": interval.high,
-        "verdict": outcome,
-        "missing_launches": (
-            difference.missing_launches(interval, delta, fewest) if outcome == "UNDECIDED" else 0
-        ),
-        "p_value": (
-            difference.signed_rank(*sides) if rules.paired else difference.mann_whitney(*sides)
-        ),
-    }
+        base, new = (_finite(_values_of(side, name)) for side in (case.base, case.new))
+        if base.size and new.size and np.median(base) > 0:
+            numbers[name.replace("_s", "_ratio")] = float(np.median(new) / np.median(base))
+    return numbers
+
+
+def _finite(values: Series) -> Series:
+    return values[np.isfinite(values)]
 
 
 def _check_alike(rows: Sequence[Row]) -> None:

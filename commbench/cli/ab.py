@@ -29,7 +29,7 @@ from commbench.runtime.launchers.requirements import check_experiment, check_sta
 from commbench.stats.difference import launches_needed
 
 from . import run
-from .compare import compare_command, failures_of
+from .compare import FAILURES, compare_command, failures_of
 from .jobs import planned_here
 from .options import CommandParser, add_delta, whole_number
 
@@ -96,11 +96,9 @@ def _run_and_compare(
             file=sys.stderr,
         )
         raise
-    print(
-        f"{len(order)} runs: {folder}; again: commbench compare {shlex.join(compare_words)}\n",
-        flush=True,
-    )
-    return max(_compared(compare_words), *statuses)
+    status = _compared(compare_words)
+    print(f"{len(order)} runs: {folder}; again: commbench compare {shlex.join(compare_words)}")
+    return max(status, *statuses)
 
 
 def _compared(compare_words: list[str]) -> int:
@@ -114,12 +112,8 @@ def _compared(compare_words: list[str]) -> int:
 
 def _check_launches(options: argparse.Namespace, failures: set[str], cases: int) -> None:
     """Raises ConfigError where --fail-on needs verdicts that so few launches can't give."""
-    needed = 1
-    if "undecided" in failures:
-        needed = launches_needed(1, paired=True)
-    if "slower" in failures:
-        needed = launches_needed(cases, paired=True)
-    if options.launches < needed:
+    needed = launches_needed(cases, paired=True)
+    if options.launches < needed and "slower" in failures and "suspect" not in failures:
         among = plural(cases, "case", "cases")
         raise ConfigError(
             f"--fail-on {options.fail_on} needs a verdict of {among}: --launches {needed} or more"
@@ -185,7 +179,7 @@ def _ab_parser() -> argparse.ArgumentParser:
         "--fail-on",
         default="",
         metavar="WORD,...",
-        help="slower, undecided, missing: exit 1 for each word given where a case is that",
+        help=f"{', '.join(FAILURES)}: exit 1 where a case is one of those given",
     )
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     return parser

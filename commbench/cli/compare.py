@@ -30,7 +30,9 @@ from commbench.report.compare_text import (
     side_lines,
     unjoined,
 )
-from commbench.stats.difference import ALPHA, GOOD_LAUNCHES, launches_needed
+from commbench.stats.difference import ALPHA, launches_needed
+from commbench.stats.launches import FEW_LAUNCHES
+from commbench.stats.verdict import Verdict
 
 from .options import CommandParser, add_delta, check_file, whole_number
 
@@ -38,20 +40,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPARE_USAGE = """commbench compare BASE NEW      folders with runs, or parquet files of cases
-commbench compare NEW --against baseline.parquet    a baseline that was kept with --save
 commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in one folder"""
 COMPARE_EPILOGUE = f"""\
 A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in
 turn.
-A verdict needs at least {launches_needed(1)} launches per side \
-({launches_needed(1, paired=True)} with --paired), better {GOOD_LAUNCHES}.
---fail-on slower counts only what is certain: p, corrected for the number of cases (Holm), at most
-{ALPHA}. That takes at least {launches_needed(2)} launches per side for 2 cases and \
-{launches_needed(20)} for 20, with --paired
-{launches_needed(2, paired=True)} and {launches_needed(20, paired=True)}.
-Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (with --fail-on also: too few
-launches)."""
-FAILURES = ("slower", "undecided", "missing")
+SLOWER and FASTER are certain: p, corrected for the number of cases, is at most {ALPHA}. They need
+{launches_needed(1)} launches of each side for one case, {launches_needed(20)} for 20 \
+({launches_needed(1, paired=True)} and {launches_needed(20, paired=True)} with --paired).
+SUSPECT is slower, but not certain; it needs {FEW_LAUNCHES} launches of BASE and one of NEW.
+Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared, or --fail-on slower and too few
+launches for it."""
+VERDICTS_OF: dict[str, Verdict] = {
+    "slower": "SLOWER",
+    "suspect": "SUSPECT",
+    "undecided": "UNDECIDED",
+}
+MISSING_CASE = "missing"
+FAILURES = (*VERDICTS_OF, MISSING_CASE)
 
 
 def compare_command(words: list[str]) -> int:
@@ -73,13 +78,10 @@ def compare_command(words: list[str]) -> int:
     rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
     frame = compare_sides(base, new, rules)
     terminal = Terminal.of(sys.stdout)
-    print(
-        paragraphs(
-            [*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by), ""], terminal
-        )
-    )
-    print(comparison_table(frame, rules))
-    lines = [*caption(frame, rules), *unjoined(frame), "", comparison_summary(frame, rules)]
+    print(f"{terminal.paragraph(comparison_summary(frame))}\n")
+    print(comparison_table(frame))
+    lines = [*caption(frame, rules), *unjoined(frame), ""]
+    lines += [*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by)]
     print(paragraphs(lines, terminal))
     if options.save is not None:
         _saved(read_new, options.save)
@@ -111,9 +113,8 @@ def _compare_parser() -> argparse.ArgumentParser:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="BASE and NEW; one where --against or --by NAME=BASE:NEW has the rest",
+        help="BASE and NEW; one where --by NAME=BASE:NEW selects both",
     )
-    add("--against", metavar="BASE", help="folder or parquet file of the base")
     by = "NAME[=BASE:NEW],..."
     add(
         "--by",
@@ -134,9 +135,9 @@ def _compare_parser() -> argparse.ArgumentParser:
         "--fail-on",
         default="",
         metavar="WORD,...",
-        help="slower, undecided, missing: exit 1 for each word given where a case is that",
+        help=f"{', '.join(FAILURES)}: exit 1 where a case is one of those given",
     )
-    add("--save", metavar="FILE", help="keep NEW as a parquet file for a later --against")
+    add("--save", metavar="FILE", help="keep NEW as a parquet file, a later BASE")
     return parser
 
 
@@ -152,10 +153,6 @@ def _base_and_new(options: argparse.Namespace) -> tuple[str | None, str]:
     """BASE and NEW; BASE is None where NEW is only saved."""
     paths = options.paths
     seen = " ".join(options.paths)
-    if options.against is not None:
-        if len(paths) != 1:
-            raise ConfigError(f"--against BASE leaves one path, NEW; seen: {seen}")
-        return options.against, paths[0]
     if len(paths) == 1 and options.save is not None and not options.by:
         if options.fail_on:
             raise ConfigError(f"--fail-on needs a BASE; seen: {seen}")
@@ -170,37 +167,33 @@ def _base_and_new(options: argparse.Namespace) -> tuple[str | None, str]:
 
 
 def _gate_text(frame: pd.DataFrame, failures: set[str], status: int) -> str:
-    """What --fail-on saw, and what it could not see: `--fail-on slower: exit 0: of 24 cases none is
-    SLOWER; 3 are UNDECIDED and may be: add undecided`."""
+    """What --fail-on saw, and what it let pass: `--fail-on slower: exit 0: of 24 cases none is
+    SLOWER; 3 UNDECIDED may be: --fail-on slower,undecided fails for these`."""
     both = frame[frame["sides"] == "both"]
-    counts = both["verdict"].value_counts()
-    slower = int(counts.get("SLOWER", 0))
-    undecided = len(both) - int(sum(counts.get(word, 0) for word in ("SLOWER", "FASTER", "SAME")))
-    seen = f"{slower or 'none'} {'are' if slower > 1 else 'is'} SLOWER"
-    text = f"--fail-on {','.join(sorted(failures))}: exit {status}: of {len(both)} cases {seen}"
-    if undecided and "undecided" not in failures:
-        text += f"; {undecided} UNDECIDED may be slower, too: --fail-on slower,undecided fails then"
-    return text
+    verdicts = both["verdict"].fillna(VERDICTS_OF["undecided"])
+    counts = {word: int((verdicts == verdict).sum()) for word, verdict in VERDICTS_OF.items()}
+    seen = f"{counts['slower'] or 'none'} {'are' if counts['slower'] > 1 else 'is'} SLOWER"
+    given = ",".join(sorted(failures))
+    text = f"--fail-on {given}: exit {status}: of {len(both)} cases {seen}"
+    passed = [word for word, count in counts.items() if count and word not in failures]
+    if not passed:
+        return text
+    listed = ", ".join(f"{counts[word]} {VERDICTS_OF[word]}" for word in passed)
+    return f"{text}; {listed}: --fail-on {','.join((given, *passed))} fails for these"
 
 
 def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
-    """The exit status; raises ConfigError where --fail-on needs a verdict that the launches can't
-    give."""
+    """The exit status; raises ConfigError where --fail-on slower could not fail."""
     lost = (frame["sides"] != "new") & (frame["new_launches"] == 0)
-    if "missing" in failures and lost.any():
+    if MISSING_CASE in failures and lost.any():
         return 1
     given = f"--fail-on {','.join(sorted(failures))}"
+    if failures & VERDICTS_OF.keys() and frame["verdict"].isna().all():
+        raise ConfigError(f"{given}: no case has a number on both sides")
+    verdicts = frame.loc[frame["sides"] == "both", "verdict"].fillna(VERDICTS_OF["undecided"])
+    if verdicts.isin([VERDICTS_OF[word] for word in failures & VERDICTS_OF.keys()]).any():
+        return 1
     few = launches_text(fewest_launches(frame), compared_cases(frame), rules.paired)
-    if failures & {"slower", "undecided"} and frame["verdict"].isna().all():
-        why = few if compared_cases(frame) else "none has a number on both sides"
-        raise ConfigError(f"{given}: no case has a verdict: {why}")
-    slower = (frame["verdict"] == "SLOWER") & (frame["p_holm"] <= ALPHA)
-    if "slower" in failures and slower.any():
-        return 1
-    decided = frame["verdict"].isin(["SLOWER", "FASTER", "SAME"])
-    undecided = (frame["sides"] == "both") & ~decided
-    if "undecided" in failures and undecided.any():
-        return 1
-    if "slower" in failures and few:
+    if few and "slower" in failures and "suspect" not in failures:
         raise ConfigError(f"{given} could not fail: {few}")
     return 0

@@ -50,6 +50,7 @@ from .doctor import facts_here
 from .options import show_command
 
 # runs the jobs one after the other in this process
+GUIDELINES = "guidelines"  # the experiment
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
@@ -137,9 +138,9 @@ class Sweep:
 
         from .show import rows_of
 
-        folders = [ended.folder for ended in self._ended.values() if ended.folder is not None]
         rows = []
         records = []
+        folders = self.folders()
         for folder in folders:
             with suppress(CommbenchError):
                 rows += rows_of(folder)
@@ -152,6 +153,9 @@ class Sweep:
         ):
             print()
             self.print_table()
+
+    def folders(self) -> list[Path]:
+        return [ended.folder for ended in self._ended.values() if ended.folder is not None]
 
     def print_table(self) -> None:
         """All jobs with their cases and folders; below the table why some failed. Nothing for a
@@ -261,9 +265,16 @@ def _why(ended: Ended) -> str:
     return read_record(ended.folder).get("reason") or "cases failed, see its table"
 
 
-def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Task) -> int:
+def swept(
+    config: DictConfig,
+    given: Collection[str],
+    jobs: Sequence[Job],
+    task: Task,
+    experiment: str | None = None,
+) -> int:
     """Run all jobs with the Hydra launcher of `config`, and print a table where they ran in this
-    process: of several backends one of all their results.
+    process: of several backends one of all their results; of the experiment `guidelines` its
+    answer.
 
     Returns the worst exit status. Raises ConfigError where there is no Slurm, WorldBroken where a
     job was refused or lost.
@@ -283,7 +294,20 @@ def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task:
             show()
             raise
     show()
+    print_answer(experiment, sweep.folders())
     return status
+
+
+def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
+    """Which performance guidelines the runs of the experiment `guidelines` violate."""
+    if experiment != GUIDELINES or not folders:
+        return
+    from commbench.report.section import Section
+    from commbench.report.summary import read_results, summarise_results
+
+    summary = summarise_results(read_results([str(folder) for folder in folders]))
+    section = Section("Performance guidelines", summary.guideline_lines)
+    print(f"\n{section.text(len(section.sentences), Terminal.of(sys.stdout))}", flush=True)
 
 
 def _queued(

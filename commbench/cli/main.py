@@ -49,9 +49,9 @@ commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches 
 commbench locate [KEY=VALUE ...]     which node is slow, in few rounds of pairs of nodes
 commbench accept PATH...             is a cluster as fast as healthy ones (--baseline STORE): PASS,
                                      FAIL or UNDECIDED for each case; JUnit XML
-commbench baseline add RUN...        put runs of a healthy cluster into the store --store DIR
+commbench baseline add RUN...        put runs of a healthy cluster into the store --baseline DIR
 commbench watch KEY=VALUE...         every few hours: what has changed since the healthy runs of a
-                                     store (--store DIR --every 6h)
+                                     store (--baseline DIR --every 6h)
 commbench export PATH... [--csv F]   results as CSV
 commbench replay TRACE...            where a training job's communication time goes, by its traces,
                                      and what it costs here

@@ -54,7 +54,7 @@ from commbench.runtime.rank_server import rest_rank_server, stop_rank_server
 from commbench.runtime.recovery import FINISHED, Resume, count_suspect
 
 from . import annexes
-from .jobs import interrupted_status, print_plans, starts_ranks, swept
+from .jobs import interrupted_status, print_answer, print_plans, starts_ranks, swept
 from .options import CommandParser
 from .rank import identity_here, run_rank, run_session
 
@@ -88,12 +88,16 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
             return 0
         busy = _other_load(jobs)
         if config is None:
+            run_folder = new_folder(jobs[0].settings.output)
             with exported(busy):
-                return _run_in_worlds(jobs[0])
+                status = _run_in_worlds(jobs[0], run_folder)
+            print_answer(requested.experiment, [Path(run_folder)])
+            return status
         sweep = busy | {SWEEP: f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"}
         if staged is None:
             with exported(sweep):
-                return swept(config, composer.keys_of(overrides), jobs, task)
+                keys = composer.keys_of(overrides)
+                return swept(config, keys, jobs, task, requested.experiment)
     return staged.run_new(overrides, jobs, {**folder, **sweep})
 
 

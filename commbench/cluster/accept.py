@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from commbench.cli.options import CommandParser, check_file, percent, whole_number, write_file
+from commbench.cluster.accept_again import measured_again
 from commbench.cluster.gate import (
+    ORDER,
     Answer,
     GateResult,
     GateRules,
@@ -24,15 +26,17 @@ from commbench.results.run_folder import resume_command
 from commbench.runtime.folder_lock import is_measured_into
 from commbench.stats.thresholds import FALSE_ALARMS, TOLERATED_LOSS
 
-ACCEPT_USAGE = """commbench accept RESULTS... --baseline STORE    against healthy launches
-       commbench accept RESULTS...                     guidelines, limits and known values only"""
+ACCEPT_USAGE = """commbench accept RESULTS... --baseline DIR    against healthy launches
+       commbench accept RESULTS...                   guidelines, limits and known values only"""
 ACCEPT_EPILOGUE = """\
-FAIL: slower than healthy launches are, by more than the margin; or missing, skipped, failed,
-invalid. PASS: a larger loss is excluded. UNDECIDED: neither; says how many launches would decide.
-A store is made with: commbench baseline add RUN... --store STORE
-Exit status: 0 all cases pass, 1 one fails, 4 none fails and one is undecided, 2 bad input."""
-ANSWER_STATUSES: dict[Answer, int] = {"PASS": 0, "FAIL": 1, "UNDECIDED": 4}
+FAIL: slower for certain, by more than the margin; or missing, skipped, failed, invalid.
+SUSPECT: slower, but not for certain; measured again where this machine can. UNDECIDED: healthy
+launches are too few, or vary too much. PASS: none of these.
+A baseline is made with: commbench baseline add RUN... --baseline DIR
+Exit status: 0 all cases pass, 1 one fails or is suspect, 4 one is undecided, 2 bad input."""
+ANSWER_STATUSES: dict[Answer, int] = {"PASS": 0, "FAIL": 1, "SUSPECT": 1, "UNDECIDED": 4}
 MOST_ANSWER_ROWS = 30
+MOST_LAUNCHES = 100
 
 
 def accept(words: list[str]) -> int:
@@ -48,14 +52,26 @@ def accept(words: list[str]) -> int:
     if options.baseline is None:
         result = judge_without_baseline(summary)
     else:
-        result = judge_with_baseline(summary, Path(options.baseline), rules)
+        store = Path(options.baseline)
+        result = judge_with_baseline(summary, store, rules)
+        if options.again and result.of("SUSPECT"):
+            result = measured_again(result, summary, store, rules, options.again)
+    allow_suspect = options.suspect == "allow"
     if options.junit is not None:
-        write_file("--junit", options.junit, junit_text(result))
+        write_file("--junit", options.junit, junit_text(result, allow_suspect))
     if options.html is not None:
         write_file("--html", options.html, _page(summary, result))
     terminal = Terminal.of(sys.stdout)
     sys.stdout.write(report_text([gate_section(result)], options.top, terminal))
-    return ANSWER_STATUSES[result.answer]
+    return _exit_status(result, allow_suspect)
+
+
+def _exit_status(result: GateResult, allow_suspect: bool) -> int:
+    """That of the worst answer; a suspect case that is allowed counts as one that passes."""
+    answers = {each.answer for each in result.answers} or {result.answer}
+    if allow_suspect:
+        answers.discard("SUSPECT")
+    return next((ANSWER_STATUSES[answer] for answer in ORDER if answer in answers), 0)
 
 
 def _accept_parser() -> argparse.ArgumentParser:
@@ -67,7 +83,7 @@ def _accept_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("results", nargs="+", metavar="RESULTS", help="folders with runs, of one suite")
-    add("--baseline", metavar="STORE", help="folder made by commbench baseline add")
+    add("--baseline", metavar="DIR", help="folder made by commbench baseline add")
     add(
         "--margin",
         type=percent,
@@ -86,7 +102,21 @@ def _accept_parser() -> argparse.ArgumentParser:
         "--missing",
         choices=("fail", "allow"),
         default="fail",
-        help="cases that the store has and RESULTS have not (default fail)",
+        help="cases that the baseline has and RESULTS have not (default fail)",
+    )
+    add(
+        "--suspect",
+        choices=("fail", "allow"),
+        default="fail",
+        help="cases that are slower, but not for certain (default fail)",
+    )
+    add(
+        "--again",
+        type=whole_number(0, MOST_LAUNCHES),
+        default=10,
+        metavar="N",
+        help="most fresh launches of what is suspect, where this machine can start them"
+        " (default 10)",
     )
     add("--junit", metavar="FILE", help="write the answers as JUnit XML")
     add("--html", metavar="FILE", help="write one page: the answers, and the report of RESULTS")

@@ -14,8 +14,8 @@ from commbench.core.errors import ConfigError
 from commbench.core.terminal import TableColumn, Terminal, print_error, printable, table_text
 from commbench.core.units import plural
 
-BASELINE_USAGE = """commbench baseline add RUN... --store DIR    put healthy runs in, each once
-       commbench baseline list --store DIR          what the store has"""
+BASELINE_USAGE = """commbench baseline add RUN... --baseline DIR    put healthy runs in, each once
+       commbench baseline list --baseline DIR          what the store has"""
 BASELINE_EPILOGUE = """\
 RUN is a folder with a run or several, which ended and of which no case failed or is invalid.
 Exit status: 0 all are in the store, 2 one was refused or the store can't be used."""
@@ -40,15 +40,15 @@ def baseline(words: list[str]) -> int:
     )
     parser.add_argument("action", choices=("add", "list"))
     parser.add_argument("runs", nargs="*", metavar="RUN", help="folder with a run or several")
-    parser.add_argument("--store", required=True, metavar="DIR", help="folder of the store")
+    parser.add_argument("--baseline", required=True, metavar="DIR", help="folder of the store")
     options = parser.parse_intermixed_args(words)
     if options.action == "list":
         if options.runs:
             raise ConfigError(f"baseline list takes no RUN; seen: {' '.join(options.runs)}")
-        return _list_store(Path(options.store))
+        return _list_store(Path(options.baseline))
     if not options.runs:
         raise ConfigError("baseline add needs a RUN: a folder with a run or several")
-    return _add_to_store(options.store, options.runs)
+    return _add_to_store(options.baseline, options.runs)
 
 
 def _add_to_store(store: str, runs: list[str]) -> int:

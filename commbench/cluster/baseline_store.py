@@ -15,11 +15,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from commbench.cluster.healthy_launches import HealthyLaunch
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import Row, case_status
 from commbench.core.variables import MAPS, NAMES
@@ -145,23 +146,13 @@ def check_store(store: Path) -> None:
     if not store.is_dir():
         raise ConfigError(
             f"{store} is not a folder; make a store with: commbench baseline add RUN..."
-            f" --store {store}"
+            f" --baseline {store}"
         )
     if not stored_runs(store):
         raise ConfigError(
             f"{store} is not a store of baselines: it has no {HARDWARE}*/{SOFTWARE}*/RUN/"
-            f"{CASES_FILE}; add healthy runs with: commbench baseline add RUN... --store {store}"
+            f"{CASES_FILE}; add healthy runs with: commbench baseline add RUN... --baseline {store}"
         )
-
-
-@dataclass(frozen=True)
-class HealthyLaunch:
-    """A launch of a case: its median, its run, on which hosts, and on which day (UTC)."""
-
-    median_s: float
-    run_id: str
-    hosts: str
-    day: str
 
 
 @dataclass(frozen=True)
@@ -219,3 +210,22 @@ def read_stored_run(run: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         ) from error
     rows = [{**row, **{name: dict(row[name] or ()) for name in MAPS}} for row in cases.to_pylist()]
     return record, rows
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run of the store: its hardware, its record (run.json) and its rows."""
+
+    path: Path
+    hardware: str
+    record: Mapping[str, Any]
+    rows: Sequence[Row]
+
+
+def read_stored_runs(store: Path) -> list[StoredRun]:
+    """All runs of the store, oldest first. Raises Unreadable."""
+    runs = []
+    for path in stored_runs(store):
+        record, rows = read_stored_run(path)
+        runs.append(StoredRun(path, store_key(record).hardware, record, rows))
+    return runs

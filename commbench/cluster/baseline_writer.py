@@ -54,7 +54,7 @@ def make_store(store: Path, below: str = "") -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--store {store} can't be made: {error_text(error)}; choose another folder"
+            f"--baseline {store} can't be made: {error_text(error)}; choose another folder"
         ) from error
     return folder
 
@@ -125,7 +125,7 @@ def _add_each(root: Path, runs: Sequence[Path], refused: list[str]) -> AddedRuns
             _write_run(root, healthy)
         except OSError as error:
             raise ConfigError(
-                f"--store {root} can't be written: {error_text(error)}; {len(added)} of"
+                f"--baseline {root} can't be written: {error_text(error)}; {len(added)} of"
                 f" {plural(len(runs), 'run was', 'runs were')} added; make room and repeat the"
                 " command: runs that are in the store stay as they are"
             ) from error
@@ -137,11 +137,11 @@ def _add_each(root: Path, runs: Sequence[Path], refused: list[str]) -> AddedRuns
 def _check_target(root: Path) -> None:
     """Raise ConfigError for a folder of results, or a file, which must not become a store."""
     if root.exists() and not root.is_dir():
-        raise ConfigError(f"--store {root} is not a folder; name one")
+        raise ConfigError(f"--baseline {root} is not a folder; name one")
     direct = next(root.glob(f"*/{RECORD}"), None)
     if (root / RECORD).exists() or direct is not None:
         raise ConfigError(
-            f"--store {root} is a folder of results: it has {direct or root / RECORD}; name a"
+            f"--baseline {root} is a folder of results: it has {direct or root / RECORD}; name a"
             " folder of its own for the store"
         )
 

@@ -1,35 +1,27 @@
 """Whether a cluster is accepted: an answer for each case, from the launches of healthy machines.
 
-The shift of a case is the log of its time over that of the healthy launches in the store; what it
-varies by between healthy launches is known from their spread (prediction.py). With a margin m,
-such as 5 %, a case
+    FAIL       slower for certain, by more than the margin: the verdict SLOWER (stats/verdict.py);
+               or missing, skipped, failed, invalid
+    SUSPECT    the verdict SUSPECT: slower, but not for certain
+    UNDECIDED  the healthy launches are too few, or vary so much that a large loss could not be seen
+    PASS       none of these
 
-    fails      where its shift is above log(1 + m) by more than healthy launches vary, at a risk of
-               the rate of false alarms over the number of cases: of all healthy suites at most that
-               rate has a case that fails
-    passes     where a loss of more than m is excluded, at ALPHA
-    is else    undecided; the number of launches that would decide follows from the spread
-
-With several groupings (days, sets of hosts) all of them must agree. Launches are often skewed: most
-are alike, and some are slower. A limit made for normal logs would then fail healthy cases up to 20
-times too often, so a case fails only if more agrees: with enough launches on each side the
-Mann-Whitney test, which is right for any distribution; else the limit for exponential logs.
+Of healthy suites at most the rate of false alarms has a case that fails. Launches of one day, or on
+the same hosts, may be more alike than others. With several days or sets of hosts in the store, a
+case fails or is suspect only if it also is with each of them taken for one launch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
-
-import numpy as np
+from typing import Literal
 
 from commbench.analysis.fit import varying
 from commbench.analysis.reference import NORMAL, Judged
 from commbench.cluster.baseline_store import (
-    HealthyLaunch,
     StoreKey,
     check_store,
     day_of,
@@ -38,6 +30,13 @@ from commbench.cluster.baseline_store import (
     store_key,
     store_keys,
     stored_runs,
+)
+from commbench.cluster.healthy_launches import (
+    GROUP_OF,
+    Grouping,
+    HealthyLaunch,
+    group_ratio,
+    medians_s,
 )
 from commbench.core.errors import ConfigError
 from commbench.core.states import Row, case_status
@@ -48,25 +47,26 @@ from commbench.report.summary import Results, Summary
 from commbench.results.columns import case_text, grouped, row_order
 from commbench.results.flags import warnings_of
 from commbench.results.load import row_dicts
-from commbench.stats.difference import ALPHA, MOST_LAUNCHES, launches_needed, mann_whitney
 from commbench.stats.launches import FEW_LAUNCHES
-from commbench.stats.thresholds import FALSE_ALARMS, TOLERATED_LOSS
-
-from .prediction import (
-    GROUP_OF,
-    Grouping,
-    PredictedShift,
-    geometric_mean_s,
-    predictions,
-    skewed_limit,
+from commbench.stats.thresholds import FALSE_ALARMS, LARGEST_UNSEEN, SUSPECT_SPREADS, TOLERATED_LOSS
+from commbench.stats.verdict import (
+    Comparison,
+    Verdict,
+    compare_launches,
+    verdicts,
 )
 
-Answer = Literal["PASS", "FAIL", "UNDECIDED"]
-ORDER: tuple[Answer, ...] = ("FAIL", "UNDECIDED", "PASS")
+Answer = Literal["PASS", "FAIL", "SUSPECT", "UNDECIDED"]
+ORDER: tuple[Answer, ...] = ("FAIL", "SUSPECT", "UNDECIDED", "PASS")
+COUNTED: dict[Answer, tuple[str, str]] = {  # of one case, of several
+    "FAIL": ("fails", "fail"),
+    "SUSPECT": ("is suspect", "are suspect"),
+    "UNDECIDED": ("is undecided", "are undecided"),
+    "PASS": ("passes", "pass"),
+}
 NAMED_ALREADY = ("benchmark", "layout", "pair", "label", "hosts")
 MOST_KEYS = 4  # that a message lists
 MOST_PERCENT = 1000  # from here on a loss is a factor
-LARGEST_SHIFT = 700.0  # of which a float holds the exponential
 SINGULAR: dict[Grouping, str] = {"days": "one day", "sets of hosts": "one set of hosts"}
 
 
@@ -79,41 +79,24 @@ class GateRules:
     false_alarms: float = FALSE_ALARMS
     allow_missing: bool = False
 
-    @property
-    def shift(self) -> float:
-        """The margin as a difference of logs."""
-        return math.log1p(self.margin)
-
-
-@dataclass(frozen=True)
-class GateNumbers:
-    """The geometric means over launches, and the time beyond which the case fails.
-
-    `loss`: how much longer than healthy it takes, relatively; `most_loss`: what that is at most.
-    """
-
-    healthy_s: float
-    limit_s: float
-    measured_s: float
-    loss: float
-    most_loss: float
-    healthy_launches: int
-    new_launches: int
+    def verdicts(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
+        """Of the cases of a suite; each test is two-sided, and only losses fail."""
+        return verdicts(comparisons, self.margin, 2 * self.false_alarms)
 
 
 @dataclass(frozen=True)
 class CaseAnswer:
     """`kind`: what `name` is of: a benchmark, or a check that needs no baseline. `reason` is empty
-    for PASS; `short_reason` stands beside the numbers. `finding` is what must be said of a case
-    whatever the answer."""
+    for PASS; `finding` is what must be said of a case whatever the answer. `case_id` and
+    `comparison`: of a case that was compared with healthy launches."""
 
     kind: str
     name: str
     answer: Answer
     reason: str = ""
     finding: str = ""
-    numbers: GateNumbers | None = None
-    short_reason: str = ""
+    case_id: str = ""
+    comparison: Comparison | None = None
 
 
 @dataclass(frozen=True)
@@ -128,19 +111,41 @@ class GateResult:
 
     @property
     def answer(self) -> Answer:
-        """FAIL where a case fails, else UNDECIDED where one is or there is none, else PASS."""
+        """The worst of all cases; UNDECIDED where there is none."""
         given = {each.answer for each in self.answers} or {"UNDECIDED"}
         return next(answer for answer in ORDER if answer in given)
 
-    def count(self, answer: Answer) -> int:
-        return sum(each.answer == answer for each in self.answers)
+    def of(self, answer: Answer) -> list[CaseAnswer]:
+        return [each for each in self.answers if each.answer == answer]
 
     def sentence(self) -> str:
-        """`FAIL: of 40 cases 2 fail, 3 are undecided, 35 pass`."""
-        words: dict[Answer, str] = {"FAIL": "fail", "UNDECIDED": "are undecided", "PASS": "pass"}
-        counts = [f"{self.count(each)} {word}" for each, word in words.items() if self.count(each)]
-        total = plural(len(self.answers), "case", "cases")
-        return f"{self.answer}: of {total} {', '.join(counts) or 'nothing was judged'}"
+        """`FAIL: all_reduce 1x2 1 MiB takes 30 % longer than 8 healthy launches; of 40 cases 1
+        fails, 39 pass`."""
+        if not self.answers:
+            return "UNDECIDED: no case was judged"
+        counts = [
+            f"{len(given)} {COUNTED[answer][len(given) > 1]}"
+            for answer in ORDER
+            if (given := self.of(answer))
+        ]
+        text = f"of {plural(len(self.answers), 'case', 'cases')} {', '.join(counts)}"
+        if self.answer == "PASS":
+            return f"PASS: {text}{self._seen_text()}"
+        worst = max(self.of(self.answer), key=_ratio)
+        return f"{self.answer}: {worst.name}: {worst.reason}; {text}"
+
+    def _seen_text(self) -> str:
+        """The loss that would have been seen in each case."""
+        compared = [each.comparison for each in self.answers if each.comparison is not None]
+        if not compared:
+            return ""
+        least = max(each.suspect_ratio for each in compared)
+        return f"; a loss of {loss_text(least)} would have been seen in each"
+
+
+def _ratio(answer: CaseAnswer) -> float:
+    """The times of a case over the healthy ones; above all where it was not measured."""
+    return math.inf if answer.comparison is None else answer.comparison.ratio.value
 
 
 # ---------------------------------------------------------------- with a baseline
@@ -165,11 +170,11 @@ class GateCase:
     def unmeasured_rows(self) -> list[Row]:
         return [row for row in self.rows if case_status(row) != "ok"]
 
-    @property
-    def is_comparable(self) -> bool:
-        """Whether it was measured in all runs, and often enough by the store."""
-        measured = bool(self.new) and not self.unmeasured_rows
-        return measured and len(self.healthy) >= FEW_LAUNCHES
+    def comparison(self, margin: float) -> Comparison | None:
+        """None where a run has not measured it, or the store too seldom."""
+        if not self.new or self.unmeasured_rows or len(self.healthy) < FEW_LAUNCHES:
+            return None
+        return compare_launches(medians_s(self.healthy), medians_s(self.new), margin)
 
     def is_left_out(self, rules: GateRules) -> bool:
         """Whether nothing was to be expected: skipped here as in all healthy runs, or only in the
@@ -189,18 +194,25 @@ def judge_with_baseline(summary: Summary, store: Path, rules: GateRules) -> Gate
     cases = [case for key in keys for case in _cases_of_key(results, store, key, keys[key])]
     judged = [case for case in cases if not case.is_left_out(rules)]
     judged.sort(key=lambda case: row_order(case.row))
-    comparable = sum(case.is_comparable for case in judged)
-    risk = rules.false_alarms / max(1, comparable)
-    names = _case_names(judged)
-    answers = [
-        _case_answer(case, name, risk, rules) for case, name in zip(judged, names, strict=True)
-    ]
+    answers = suite_answers(judged, rules)
     return GateResult(
         tuple(answers),
-        (_basis(store, keys, judged), *_rule_sentences(rules, comparable)),
+        (_basis(store, keys, judged), *_rule_sentences(answers, rules)),
         tuple(_findings(answers, summary)),
         (*summary.unfinished, *_notes(cases, judged, _runs_in_store(store, keys))),
     )
+
+
+def suite_answers(cases: Sequence[GateCase], rules: GateRules) -> list[CaseAnswer]:
+    """The answer on each of the cases of a suite, which are decided together."""
+    comparisons = [case.comparison(rules.margin) for case in cases]
+    decided = iter(rules.verdicts([each for each in comparisons if each is not None]))
+    return [
+        _not_compared(case, name)
+        if comparison is None
+        else _compared(case, name, comparison, next(decided), rules)
+        for case, name, comparison in zip(cases, _case_names(cases), comparisons, strict=True)
+    ]
 
 
 def _known_keys(results: Results, store: Path) -> dict[StoreKey, set[str]]:
@@ -261,150 +273,70 @@ def _case_names(cases: Sequence[GateCase]) -> list[str]:
     return names
 
 
-def _case_answer(case: GateCase, name: str, risk: float, rules: GateRules) -> CaseAnswer:
+def _not_compared(case: GateCase, name: str) -> CaseAnswer:
+    """The answer on a case without a comparison."""
     kind = str(case.row["benchmark"])
-    finding = next((above_limit(row) for row in case.rows if is_impossible(row)), "")
+    healthy = plural(len(case.healthy), "healthy launch", "healthy launches")
     unmeasured = case.unmeasured_rows
     if not case.rows:
-        healthy = plural(len(case.healthy), "launch", "launches")
         return CaseAnswer(kind, name, "FAIL", f"missing: the store has {healthy} of it")
     if unmeasured:
-        return CaseAnswer(kind, name, "FAIL", unmeasured_text(unmeasured[0]), finding)
-    if not case.is_comparable:
-        few = (
-            f"{plural(len(case.healthy), 'healthy launch', 'healthy launches')} in the store, at"
-            f" least {FEW_LAUNCHES} are needed"
-        )
-        return CaseAnswer(kind, name, "UNDECIDED", few, finding)
-    decision = decide(case.healthy, case.new, risk, rules)
-    finding = "; ".join(filter(None, (finding, decision.finding)))
+        return CaseAnswer(kind, name, "FAIL", unmeasured_text(unmeasured[0]), _impossible(case))
+    few = f"{healthy} in the store, at least {FEW_LAUNCHES} are needed"
+    return CaseAnswer(kind, name, "UNDECIDED", few, _impossible(case))
+
+
+def _compared(
+    case: GateCase, name: str, launches: Comparison, verdict: Verdict, rules: GateRules
+) -> CaseAnswer:
+    of_groups = group_ratio(case.healthy, case.new, rules.margin)
+    comparison = replace(launches, suspect_ratio=max(launches.suspect_ratio, of_groups))
+    is_within_groups = comparison.ratio.value <= of_groups
+    decided: Verdict = "UNDECIDED" if is_within_groups else verdict
+    answer, reason = _decided(case, comparison, decided, rules)
+    findings = filter(None, (_impossible(case), _too_fast(case, comparison)))
     return CaseAnswer(
-        kind,
+        str(case.row["benchmark"]),
         name,
-        decision.answer,
-        decision.reason,
-        finding,
-        decision.numbers,
-        decision.short_reason,
+        answer,
+        reason,
+        "; ".join(findings),
+        str(case.row["case_id"]),
+        comparison,
     )
+
+
+def _decided(
+    case: GateCase, comparison: Comparison, verdict: Verdict, rules: GateRules
+) -> tuple[Answer, str]:
+    """The answer by the rule above, and its reason."""
+    healthy = plural(len(case.healthy), "healthy launch", "healthy launches")
+    longer = f"takes {loss_text(comparison.ratio.value)} longer than {healthy}"
+    if verdict == "SLOWER":
+        return "FAIL", longer
+    if verdict == "SUSPECT":
+        new = plural(len(case.new), "launch", "launches")
+        return "SUSPECT", f"{longer}; not certain with {new}"
+    if comparison.suspect_ratio > 1 + LARGEST_UNSEEN:
+        unseen = loss_text(comparison.suspect_ratio)
+        return "UNDECIDED", f"healthy launches vary too much: a loss below {unseen} is not seen"
+    slowest_s = max(launch.median_s for launch in case.healthy)
+    if comparison.new_s > slowest_s * (1 + rules.margin):
+        return "UNDECIDED", f"{longer}, and longer than the slowest of them"
+    return "PASS", ""
 
 
 def unmeasured_text(row: Row) -> str:
     return f"{row['status']}: {row['reason'] or 'no reason given'}"
 
 
-class GateDecision(NamedTuple):
-    answer: Answer
-    reason: str
-    short_reason: str
-    finding: str
-    numbers: GateNumbers
-
-
-def decide(
-    healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch], risk: float, rules: GateRules
-) -> GateDecision:
-    """By the rule above; needs FEW_LAUNCHES healthy launches. `risk`: of a false alarm in this
-    case."""
-    ways = predictions(healthy, new)
-    is_confirmed_by_ranks = _ranks_confirm(healthy, new, risk, rules)
-    least_shift = min(way.shift - way.half_width(risk) for way in ways)
-    if is_confirmed_by_ranks is None:
-        measured = math.log(geometric_mean_s(new))
-        least_shift = min(least_shift, measured - skewed_limit(healthy, len(new), risk))
-    most_shift = max(way.shift + way.half_width(ALPHA) for way in ways)
-    numbers = _gate_numbers(healthy, new, least_shift, most_shift, rules)
-    finding = ""
-    fastest_s = min(launch.median_s for launch in healthy)
-    is_beyond = all(-way.shift - way.half_width(risk) > rules.shift for way in ways)
-    if is_beyond and max(launch.median_s for launch in new) < fastest_s:
-        finding = (
-            f"{format_seconds(numbers.measured_s)} is far faster than every healthy launch (from"
-            f" {format_seconds(fastest_s)} on): see whether the same was measured"
-        )
-    if least_shift > rules.shift and is_confirmed_by_ranks is not False:
-        limit = f"above its limit of {format_seconds(numbers.limit_s)}"
-        return GateDecision("FAIL", _failure_text(numbers), limit, finding, numbers)
-    if most_shift <= rules.shift:
-        return GateDecision("PASS", "", "", finding, numbers)
-    needed = _needed_text(ways, risk, rules)
-    reason = f"loss {loss_text(numbers.loss)}, at most {loss_text(numbers.most_loss)}: {needed}"
-    return GateDecision("UNDECIDED", reason, needed, finding, numbers)
-
-
-def _ranks_confirm(
-    healthy: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch], risk: float, rules: GateRules
-) -> bool | None:
-    """Whether the new launches are slower, beyond the margin, by the Mann-Whitney test, which is
-    right for any distribution; None where it takes more launches."""
-    two_sided = 2 * risk
-    if min(len(healthy), len(new)) < launches_needed(1, level=two_sided):
-        return None
-    tolerated_s = np.array([launch.median_s * (1 + rules.margin) for launch in healthy])
-    new_s = np.array([launch.median_s for launch in new])
-    return mann_whitney(tolerated_s, new_s) <= two_sided
-
-
-def _gate_numbers(
-    healthy: Sequence[HealthyLaunch],
-    new: Sequence[HealthyLaunch],
-    least_shift: float,
-    most_shift: float,
-    rules: GateRules,
-) -> GateNumbers:
-    healthy_s = geometric_mean_s(healthy)
-    measured_s = geometric_mean_s(new)
-    return GateNumbers(
-        healthy_s,
-        measured_s * _time_ratio(rules.shift - least_shift),
-        measured_s,
-        measured_s / healthy_s - 1,
-        _time_ratio(most_shift) - 1,
-        len(healthy),
-        len(new),
-    )
-
-
-def _time_ratio(shift: float) -> float:
-    """The ratio of times of a difference of logs; infinite beyond what a float holds."""
-    return math.exp(shift) if shift < LARGEST_SHIFT else math.inf
-
-
-def _failure_text(numbers: GateNumbers) -> str:
-    return (
-        f"{format_seconds(numbers.measured_s)}, {loss_text(numbers.loss)} longer than the"
-        f" {format_seconds(numbers.healthy_s)} of healthy launches; their limit is"
-        f" {format_seconds(numbers.limit_s)}"
-    )
-
-
-def _needed_text(ways: Sequence[PredictedShift], risk: float, rules: GateRules) -> str:
-    """How many launches, days or sets of hosts would decide the case."""
-    needed: list[tuple[int, Grouping]] = []
-    for way in ways:
-        gap = rules.shift - way.shift
-        groups = way.groups_needed(abs(gap), ALPHA if gap > 0 else risk)
-        if groups is None:
-            return (
-                f"over {MOST_LAUNCHES} {way.grouping} on each side would be needed: the margin is"
-                " too small for the noise"
-            )
-        needed.append((groups, way.grouping))
-        if gap < 0:  # that a loss is certain must hold for any distribution
-            least = launches_needed(1, level=2 * risk)
-            needed.append((max(least, ways[0].fewest + 1), "launches"))
-    count, grouping = max(needed)
-    return f"{count} {grouping} on each side would decide"
-
-
-def loss_text(loss: float) -> str:
+def loss_text(ratio: float) -> str:
     """`3.2 %`, and from MOST_PERCENT on a factor."""
-    if 100 * loss < MOST_PERCENT:
-        return f"{100 * loss:.1f} %"
-    return f"{format_factor(1 + loss)} the time" if math.isfinite(loss) else "any factor"
+    loss = 100 * (ratio - 1)
+    return f"{loss:.1f} %" if loss < MOST_PERCENT else f"{format_factor(ratio)} the time"
 
 
-# ---------------------------------------------------------------- limits
+# ---------------------------------------------------------------- findings
 
 
 def is_impossible(row: Row) -> bool:
@@ -420,6 +352,22 @@ def above_limit(row: Row) -> str:
     )
 
 
+def _impossible(case: GateCase) -> str:
+    return next((above_limit(row) for row in case.rows if is_impossible(row)), "")
+
+
+def _too_fast(case: GateCase, comparison: Comparison) -> str:
+    """What is said of a case that is far faster than every healthy launch."""
+    fastest_s = min(launch.median_s for launch in case.healthy)
+    slowest_new_s = max(launch.median_s for launch in case.new)
+    if comparison.ratio.value * comparison.suspect_ratio > 1 or slowest_new_s > fastest_s:
+        return ""
+    return (
+        f"{format_seconds(comparison.new_s)} is far faster than every healthy launch (from"
+        f" {format_seconds(fastest_s)} on): see whether the same was measured"
+    )
+
+
 # ---------------------------------------------------------------- what is said beside the answers
 
 
@@ -430,20 +378,18 @@ def _basis(store: Path, keys: Container[StoreKey], cases: Sequence[GateCase]) ->
     return f"Baseline: {store}, {counts} healthy launches a case, of {listed}."
 
 
-def _rule_sentences(rules: GateRules, comparable: int) -> Iterator[str]:
-    if not comparable:
+def _rule_sentences(answers: Sequence[CaseAnswer], rules: GateRules) -> Iterator[str]:
+    if all(each.comparison is None for each in answers):
         return
-    margin = f"{100 * rules.margin:g} %"
-    each = 100 * rules.false_alarms / comparable
     yield (
-        f"FAIL: longer than healthy launches take, by more than {margin}; of healthy suites at most"
-        f" {100 * rules.false_alarms:g} % have such a case ({plural(comparable, 'case', 'cases')},"
-        f" each at {each:.2g} %). PASS: a loss of more than {margin} is excluded, at"
-        f" {100 - 100 * ALPHA:g} %."
+        f"FAIL: slower for certain, by more than {100 * rules.margin:g} %; at most"
+        f" {100 * rules.false_alarms:g} % of healthy suites have such a case. SUSPECT: slower by"
+        f" more than {100 * rules.margin:g} % and {SUSPECT_SPREADS:g} spreads of the healthy"
+        " launches."
     )
 
 
-def _findings(answers: Iterable[CaseAnswer], summary: Summary) -> Iterator[str]:
+def _findings(answers: Sequence[CaseAnswer], summary: Summary) -> Iterator[str]:
     """What is too fast, then the guidelines and known values, which fail nothing beside a
     baseline."""
     for each in answers:

@@ -7,28 +7,21 @@ from xml.etree import ElementTree
 
 from commbench.core.texts import microseconds_text
 from commbench.report.section import Section, Table, clean
+from commbench.stats.verdict import Comparison
 
-from .gate import ORDER, CaseAnswer, GateNumbers, GateResult, loss_text
+from .gate import ORDER, CaseAnswer, GateResult, loss_text
 
 SUITE = "commbench accept"
-ANSWER_COLORS = {"FAIL": "red", "UNDECIDED": "yellow", "PASS": "green"}
+ANSWER_COLORS = {"FAIL": "red", "SUSPECT": "red", "UNDECIDED": "yellow", "PASS": "green"}
 GATE_HEADS = (
-    "case", "answer", "healthy\nus", "limit\nus", "measured\nus", "loss", "at most", "launches",
-    "why",
+    "case", "answer", "healthy\nus", "measured\nus", "loss", "±", "seen\nfrom", "launches", "why",
 )  # fmt: skip
-PRIORITIES = {
-    "healthy\nus": 2,
-    "limit\nus": 2,
-    "measured\nus": 1,
-    "loss": 1,
-    "at most": 1,
-    "launches": 3,
-}
+PRIORITIES = {"healthy\nus": 2, "measured\nus": 1, "±": 2, "seen\nfrom": 1, "launches": 3}
 
 
 def gate_section(result: GateResult) -> Section:
-    """The answer, what it rests on, a table of the cases, failures first, and what must be said
-    beside them."""
+    """The answer, a table of the cases, failures first, what must be said beside them, and what the
+    answer rests on."""
     rows = gate_rows(result)
     colors = {number: ANSWER_COLORS[row[1]] for number, row in enumerate(rows) if row[1] != "PASS"}
     cases = Table(GATE_HEADS, rows, priorities=PRIORITIES, colors=colors)
@@ -44,45 +37,46 @@ def gate_rows(result: GateResult) -> list[list[str]]:
     """The cells below GATE_HEADS, failures first."""
     answers = sorted(result.answers, key=lambda each: ORDER.index(each.answer))
     return [
-        [each.name, each.answer, *_number_cells(each.numbers), each.short_reason or each.reason]
-        for each in answers
+        [each.name, each.answer, *_number_cells(each.comparison), each.reason] for each in answers
     ]
 
 
-def _number_cells(numbers: GateNumbers | None) -> list[str]:
-    if numbers is None:
+def _number_cells(comparison: Comparison | None) -> list[str]:
+    if comparison is None:
         return ["-"] * 6
-    limit = microseconds_text(numbers.limit_s) if math.isfinite(numbers.limit_s) else "none"
+    base, new = comparison.launches
+    is_seen = math.isfinite(comparison.suspect_ratio)
     return [
-        microseconds_text(numbers.healthy_s),
-        limit,
-        microseconds_text(numbers.measured_s),
-        loss_text(numbers.loss),
-        loss_text(numbers.most_loss),
-        f"{numbers.healthy_launches} / {numbers.new_launches}",
+        microseconds_text(comparison.base_s),
+        microseconds_text(comparison.new_s),
+        loss_text(comparison.ratio.value),
+        comparison.ratio.width_text(),
+        loss_text(comparison.suspect_ratio) if is_seen else "-",
+        f"{base} / {new}",
     ]
 
 
 # ---------------------------------------------------------------- JUnit
 
 
-def junit_text(result: GateResult) -> str:
-    """A test case for each answer. FAIL is a failure; UNDECIDED is skipped, because nothing is
-    known to be wrong, with the reason as its message."""
+def junit_text(result: GateResult, allow_suspect: bool = False) -> str:
+    """A test case for each answer. FAIL is a failure, SUSPECT too unless it is allowed; UNDECIDED
+    is skipped, because nothing is known to be wrong, with the reason as its message."""
+    failing = {"FAIL", *(() if allow_suspect else ("SUSPECT",))}
     suite = ElementTree.Element(
         "testsuite",
         name=SUITE,
         tests=str(len(result.answers)),
-        failures=str(result.count("FAIL")),
+        failures=str(sum(each.answer in failing for each in result.answers)),
         errors="0",
-        skipped=str(result.count("UNDECIDED")),
+        skipped=str(len(result.of("UNDECIDED"))),
     )
     properties = ElementTree.SubElement(suite, "properties")
     for name, texts in (("basis", result.basis), ("note", result.notes)):
         for text in texts:
             ElementTree.SubElement(properties, "property", name=name, value=clean(text))
     for each in result.answers:
-        _add_test_case(suite, each)
+        _add_test_case(suite, each, each.answer in failing)
     ElementTree.SubElement(suite, "system-out").text = clean("\n".join(result.findings))
     root = ElementTree.Element("testsuites")
     root.append(suite)
@@ -90,8 +84,8 @@ def junit_text(result: GateResult) -> str:
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _add_test_case(suite: ElementTree.Element, answer: CaseAnswer) -> None:
-    measured_s = 0.0 if answer.numbers is None else answer.numbers.measured_s
+def _add_test_case(suite: ElementTree.Element, answer: CaseAnswer, fails: bool) -> None:
+    measured_s = 0.0 if answer.comparison is None else answer.comparison.new_s
     case = ElementTree.SubElement(
         suite,
         "testcase",
@@ -100,10 +94,11 @@ def _add_test_case(suite: ElementTree.Element, answer: CaseAnswer) -> None:
         time=f"{measured_s:.9f}",
     )
     reason = clean(answer.reason)
-    if answer.answer == "FAIL":
-        failure = ElementTree.SubElement(case, "failure", message=reason, type="FAIL")
+    if fails:
+        failure = ElementTree.SubElement(case, "failure", message=reason, type=answer.answer)
         failure.text = reason
     elif answer.answer == "UNDECIDED":
         ElementTree.SubElement(case, "skipped", message=f"UNDECIDED: {reason}")
-    if answer.finding:
-        ElementTree.SubElement(case, "system-out").text = clean(answer.finding)
+    findings = [answer.finding, f"SUSPECT: {reason}" if answer.answer == "SUSPECT" else ""]
+    if any(findings):
+        ElementTree.SubElement(case, "system-out").text = clean("\n".join(filter(None, findings)))

@@ -22,8 +22,8 @@ from commbench.runtime.launchers.registry import detect
 from .watch_suite import WatchOptions, watched_suite
 from .watch_turn import UNDECIDED_STATUS, watch_turn
 
-WATCH_USAGE = """commbench watch KEY=VALUE ... --store DIR --every 6h [--budget 60s]
-commbench watch experiment=tp_dp --store DIR --once    one turn, for cron, systemd, Kubernetes"""
+WATCH_USAGE = """commbench watch KEY=VALUE ... --baseline DIR --every 6h [--budget 60s]
+commbench watch experiment=tp_dp --baseline DIR --once    one turn, for cron, systemd, Kubernetes"""
 WATCH_EPILOGUE = """\
 A turn measures the suite in fresh processes, and again what is unlike the healthy runs of the
 store: a change is one that fresh launches confirm. Runs that show one are not added to the store.
@@ -31,7 +31,7 @@ A turn is left out while Slurm has another job on this node, or one that waits f
 Exit status of --once: 0 nothing has changed, 1 a change, 2 bad input, 3 ranks were lost,
 4 undecided: too few runs in the store, cases that were not measured, or a job of Slurm in the
 way."""
-WATCHING = FolderUse("watching with", "end it, or use another --store")
+WATCHING = FolderUse("watching with", "end it, or use another --baseline")
 MOST_FRESH = 20
 ASK_AGAIN_S = 60.0  # whether Slurm's jobs are still in the way
 PROMETHEUS_SUFFIX = ".prom"  # node_exporter reads no other files
@@ -66,7 +66,7 @@ def _watch_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("suite", nargs="+", metavar="KEY=VALUE", help="what is measured, as for a run")
     add("-m", "--multirun", action="store_true", help="a fresh world for each combination")
-    add("--store", required=True, type=Path, metavar="DIR", help="the store of healthy runs")
+    add("--baseline", required=True, type=Path, metavar="DIR", help="the store of healthy runs")
     when = parser.add_mutually_exclusive_group(required=True)
     when.add_argument("--every", type=time_span, metavar="TIME", help="from turn to turn, as 6h")
     when.add_argument("--once", action="store_true", help="one turn")
@@ -113,7 +113,7 @@ def watch_options(words: list[str]) -> WatchOptions:
             )
     return WatchOptions(
         tuple(options.suite),
-        options.store,
+        options.baseline,
         options.every,
         options.budget,
         options.fresh,

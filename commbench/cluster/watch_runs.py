@@ -4,66 +4,68 @@ change beside it, and of the others those of the last turns."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from commbench.cluster.baseline_store import HealthyLaunch, day_of, launches_of, stored_runs
+from commbench.cluster.baseline_store import stored_runs
 from commbench.cluster.baseline_writer import add_runs, is_healthy, set_aside
+from commbench.cluster.fresh_launches import FreshLaunch
 from commbench.cluster.watch_state import WatchState
-from commbench.core.states import Row
 from commbench.core.terminal import print_error
 from commbench.results.load import find_runs
 
 from .watch_suite import WatchOptions
 
+QUARANTINE_TURNS = 5  # that follow
+
 
 @dataclass(frozen=True)
-class WatchedLaunch:
-    """What a launch of jobs has left: rows by key, its runs with their records, and the worst exit
-    status."""
+class TurnRuns:
+    """The runs of a turn: of its first launch and of the fresh ones. `changed`: keys of the cases
+    that have a change now; `new`: those that have it since this turn; `suspect`: those that looked
+    changed, which fresh launches did not confirm; `shown_before`: the runs of the store that show a
+    new change already."""
 
-    rows: Mapping[str, Row]
-    runs: Mapping[Path, Mapping[str, Any]]
-    status: int
-
-    def launches(self, key: str) -> list[HealthyLaunch]:
-        """Those of a case; none where it was not measured."""
-        row = self.rows.get(key)
-        if row is None:
-            return []
-        days = {run.name: day_of(record) for run, record in self.runs.items()}
-        return launches_of(row, days.get(str(row["run_id"]), ""))
+    first: FreshLaunch
+    fresh: Sequence[FreshLaunch]
+    changed: Collection[str]
+    new: Collection[str]
+    suspect: Collection[str]
+    shown_before: Sequence[Path]
 
 
-def file_runs(
-    options: WatchOptions,
-    state: WatchState,
-    launch: WatchedLaunch,
-    fresh: Sequence[WatchedLaunch],
-    new_changes: Collection[str],
-    shown_before: Sequence[Path],
-) -> None:
-    """Move the runs that show a change to their folder, and add the others of a turn to the store,
-    which keeps no samples. `new_changes` are the cases that have changed since this turn, and
-    `shown_before` the runs of the store that show that already."""
-    shown = _runs_with(launch, state.changes)
-    confirming = [run for each in fresh for run in _runs_with(each, new_changes)]
-    set_aside(options.store, [*shown_before, *shown, *confirming], options.changed)
-    added = add_runs(options.store, [run for run in launch.runs if run not in shown])
+def file_runs(options: WatchOptions, state: WatchState, turn: TurnRuns) -> None:
+    """Move the runs that show a change, and those with a suspect case, to their folders, and add
+    the others of a turn to the store, which keeps no samples. What was suspect some turns ago is
+    added, too."""
+    shown = _runs_with(turn.first, turn.changed)
+    confirming = [run for each in turn.fresh for run in _runs_with(each, turn.new)]
+    suspect = [run for run in _runs_with(turn.first, turn.suspect) if run not in shown]
+    set_aside(options.store, [*turn.shown_before, *shown, *confirming], options.changed)
+    set_aside(options.store, suspect, options.quarantine)
+    healthy = [run for run in turn.first.runs if run not in (*shown, *suspect)]
+    added = add_runs(options.store, [*healthy, *_released(options, state)])
     for line in added.refused:
         print_error(f"not added to the store: {line}")
     for run in (*added.added, *added.present):
         shutil.rmtree(run, ignore_errors=True)
     _remove_old(options, state)
-    for folder in options.runs.glob("*"):
+    for folder in (*options.runs.glob("*"), options.quarantine):
         with suppress(OSError):  # it has runs
             folder.rmdir()
 
 
-def _runs_with(launch: WatchedLaunch, keys: Collection[str]) -> list[Path]:
+def _released(options: WatchOptions, state: WatchState) -> list[Path]:
+    """The runs in quarantine of which no case has changed in the turns since."""
+    oldest_kept = state.oldest_of_last(QUARANTINE_TURNS)
+    if oldest_kept is None or not options.quarantine.is_dir():
+        return []
+    return [run for run in find_runs(options.quarantine) if run.name < oldest_kept]
+
+
+def _runs_with(launch: FreshLaunch, keys: Collection[str]) -> list[Path]:
     """The runs that have a row of these cases."""
     names = {str(row["run_id"]) for key, row in launch.rows.items() if key in keys}
     return [run for run in launch.runs if run.name in names]

@@ -2,6 +2,8 @@
 
 STORE/watch/state.json   the suite, and the changes that last
 STORE/watch/changed/     the runs that show a change, and are no part of the baseline for that
+STORE/watch/quarantine/  the runs with a suspect case that fresh launches did not confirm; after
+                         some turns they go to the baseline
 STORE/watch/runs/        runs that are measured, or belong to neither: they were interrupted,
                          incomplete, or measured again what had looked changed; of whole ones only
                          those of the last turns
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,8 +26,9 @@ from commbench.results.run_folder import file_bytes, write_json
 WATCH_FOLDER = "watch"
 RUNS_FOLDER = "runs"  # in it
 CHANGED_FOLDER = "changed"
+QUARANTINE_FOLDER = "quarantine"
 STATE_FILE = "state.json"
-STATE_VERSION = 1
+STATE_VERSION = 2
 MOST_TURNS = 1000  # that state.json names
 UPGRADED = "library"  # a new version of it is a change of the case, not another case
 
@@ -37,33 +40,24 @@ CHANGE_VERDICTS: tuple[WatchVerdict, ...] = ("slower", "faster", "failed")
 @dataclass(frozen=True)
 class KnownChange:
     """A change of a case that lasts: its first run, and the ratio of the times after it to those
-    before, None where the case fails.
-
-    A change that only the launches of many turns together show has a `middle_s`, halfway between
-    the times before and after, and as many of the last medians as have shown it (`recent_s`).
-    """
+    before, None where the case fails."""
 
     verdict: WatchVerdict
     since_run: str
     ratio: float | None = None
-    middle_s: float | None = None
-    recent_s: tuple[float, ...] = ()
-
-    def with_launches(self, medians_s: Sequence[float]) -> KnownChange:
-        """After further launches: their medians in place of the oldest."""
-        recent_s = (*self.recent_s, *medians_s)[-len(self.recent_s) :]
-        return dataclasses.replace(self, recent_s=recent_s)
 
 
 @dataclass(frozen=True)
 class WatchState:
-    """`cases` are keys, see `watch_key`; so are those of `changes`. `launches`: how many were
-    started. `turns`: the names of the first runs of the last turns, oldest first."""
+    """`cases` are keys, see `watch_key`; so are those of `changes`, and of `ended`, the run with
+    which the last change of a case ended. `launches`: how many were started. `turns`: the names of
+    the first runs of the last turns, oldest first."""
 
     suite: tuple[str, ...]
     cases: tuple[str, ...]
     launches: int = 0
     changes: Mapping[str, KnownChange] = field(default_factory=dict)
+    ended: Mapping[str, str] = field(default_factory=dict)
     turns: tuple[str, ...] = ()
 
     def oldest_of_last(self, turns: int) -> str | None:
@@ -112,7 +106,7 @@ def _advice(store: Path) -> str:
 
 
 def _state_of(stored: Mapping[str, Any]) -> WatchState:
-    changes = {key: _change_of(change) for key, change in stored["changes"].items()}
+    changes = {key: KnownChange(**change) for key, change in stored["changes"].items()}
     if any(change.verdict not in CHANGE_VERDICTS for change in changes.values()):
         raise TypeError("a verdict that is no change")
     return WatchState(
@@ -120,13 +114,9 @@ def _state_of(stored: Mapping[str, Any]) -> WatchState:
         tuple(map(str, stored["cases"])),
         int(stored["launches"]),
         changes,
-        tuple(map(str, stored.get("turns", ()))),
+        {str(key): str(run_id) for key, run_id in stored["ended"].items()},
+        tuple(map(str, stored["turns"])),
     )
-
-
-def _change_of(stored: Mapping[str, Any]) -> KnownChange:
-    recent_s = tuple(map(float, stored.get("recent_s", ())))
-    return KnownChange(**{**stored, "recent_s": recent_s})
 
 
 def write_state(store: Path, state: WatchState) -> None:
@@ -147,7 +137,7 @@ def check_suite(store: Path, state: WatchState, suite: tuple[str, ...]) -> None:
     if state.suite != suite:
         raise ConfigError(
             f"{store} watches another suite: {' '.join(state.suite)}; here it is"
-            f" {' '.join(suite)}; give the same words, or another --store"
+            f" {' '.join(suite)}; give the same words, or another --baseline"
         )
 
 
@@ -158,5 +148,5 @@ def check_cases(store: Path, state: WatchState, cases: tuple[str, ...]) -> None:
     if new or gone:
         raise ConfigError(
             f"the suite has changed since the last turn: {new} of its cases are new, {gone} are"
-            f" gone; {store} can't judge it: use another --store"
+            f" gone; {store} can't judge it: use another --baseline"
         )

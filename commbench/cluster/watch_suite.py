@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from commbench.cli.jobs import planned_here
+from commbench.cluster.fresh_launches import SuiteJob, narrowed, suite_job
 from commbench.cluster.prometheus import MOST_SERIES_CASES
-from commbench.cluster.watch_state import CHANGED_FOLDER, RUNS_FOLDER, WATCH_FOLDER, watch_key
+from commbench.cluster.watch_state import (
+    CHANGED_FOLDER,
+    QUARANTINE_FOLDER,
+    RUNS_FOLDER,
+    WATCH_FOLDER,
+)
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.config.settings import SEARCH, Job
-from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.errors import ConfigError
 from commbench.core.variables import Case
 from commbench.runtime.launchers.requirements import check_experiment, check_startable
 
@@ -45,20 +49,14 @@ class WatchOptions:
     def changed(self) -> Path:
         return self.store / WATCH_FOLDER / CHANGED_FOLDER
 
-
-@dataclass(frozen=True)
-class WatchedJob:
-    """A job of a suite, which is a run in a fresh world, and its cases by their keys. `skipped`:
-    those that its plan skips."""
-
-    job: Job
-    cases: Mapping[str, Case]
-    skipped: frozenset[str]
+    @property
+    def quarantine(self) -> Path:
+        return self.store / WATCH_FOLDER / QUARANTINE_FOLDER
 
 
 @dataclass(frozen=True)
 class WatchedSuite:
-    jobs: tuple[WatchedJob, ...]
+    jobs: tuple[SuiteJob, ...]
     name: str
 
     @property
@@ -86,7 +84,7 @@ def watched_suite(options: WatchOptions) -> WatchedSuite:
         _check_watched(job)
     label = requested.jobs[0].settings.label
     suite = WatchedSuite(
-        tuple(map(_watched_job, requested.jobs)),
+        tuple(map(suite_job, requested.jobs)),
         label or requested.experiment or "suite",
     )
     if suite.cases.keys() == suite.skipped:
@@ -109,39 +107,10 @@ def _check_watched(job: Job) -> None:
         raise ConfigError("this suite stores no results to judge; add parquet to writer")
 
 
-def _watched_job(job: Job) -> WatchedJob:
-    """The job with a case for each row that it will have."""
-    planned = planned_here(job.settings)
-    cases = {watch_key(vars(case)): case for each in planned for case in each.case.single_cases}
-    skipped = [case for each in planned if each.skip is not None for case in each.case.single_cases]
-    return WatchedJob(job, cases, frozenset(watch_key(vars(case)) for case in skipped))
-
-
-def _narrowed(watched: WatchedJob, keys: Collection[str], config_dir: str | None) -> Job:
-    """The job with no more benchmarks and sizes than the cases of these keys need, where its
-    settings can say that."""
-    cases = [watched.cases[key] for key in keys]
-    benchmarks = ",".join(sorted({case.benchmark for case in cases}))
-    sizes = ",".join(map(str, sorted({case.message_bytes for case in cases} - {0})))
-    fewer_benchmarks = {"benchmark": f"[{benchmarks}]"}
-    fewer_sizes = {**fewer_benchmarks, **({"sizes": f"[{sizes}]"} if sizes else {})}
-    with ConfigComposer(config_dir) as composer:
-        overrides = watched.job.overrides
-        set_keys = composer.keys_of(overrides)
-        for fewer in (fewer_sizes, fewer_benchmarks):
-            kept = [word for word, key in zip(overrides, set_keys, strict=True) if key not in fewer]
-            words = [*kept, *(f"{key}={value}" for key, value in fewer.items())]
-            with suppress(CommbenchError):
-                (job,) = composer.jobs(words, multirun=False)
-                if set(keys) <= _watched_job(job).cases.keys():
-                    return job
-    return watched.job
-
-
 def narrowed_jobs(suite: WatchedSuite, keys: Collection[str], options: WatchOptions) -> list[Job]:
     jobs = []
     for watched in suite.jobs:
         own = [key for key in keys if key in watched.cases]
         if own:
-            jobs.append(_narrowed(watched, own, options.config_dir))
+            jobs.append(narrowed(watched, own, options.config_dir))
     return jobs

@@ -31,13 +31,14 @@ from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.texts import microseconds_text
 from commbench.core.units import format_factor, plural
 from commbench.core.variables import NAMES, SIZES
-from commbench.results.columns import case_text
+from commbench.results.columns import case_text, grouped
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.load import Paths, flat_paths, row_dicts
-from commbench.stats.difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_needed
+from commbench.stats.difference import ALPHA, launches_needed
 from commbench.stats.interval import Interval
 from commbench.stats.launches import launch_medians
-from commbench.stats.thresholds import SMALLEST_CHANGE
+from commbench.stats.thresholds import SMALLEST_CHANGE, SUSPECT_SPREADS
+from commbench.stats.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,13 +51,20 @@ COMPARISON_PRIORITIES = {
     "launches": 3,
     "threshold": 4,
     "p (Holm)": 5,
-    "missing": 6,
-    "p95": 7,
-    "p99": 8,
+    "p95": 6,
+    "p99": 7,
 }
 LONGEST_LIST = 20
 LONGEST_FACT = 60  # characters
-VERDICT_COLORS = {"SLOWER": "red", "FASTER": "green"}
+VERDICT_COLORS = {"SLOWER": "red", "SUSPECT": "yellow", "FASTER": "green"}
+VERDICT_MEANINGS: dict[Verdict, str] = {
+    "SLOWER": "certain, and slower by more than the threshold",
+    "FASTER": "certain, and faster by more than the threshold",
+    "SUSPECT": f"slower by more than the threshold and {SUSPECT_SPREADS:g} spreads of BASE, or its"
+    " interval is; not certain",
+    "SAME": "the whole interval is within the threshold",
+    "UNDECIDED": "none of these",
+}
 AB_FILE = "ab.json"
 AB_SIDES = ("base", "new")  # in the folder of `commbench ab`
 
@@ -64,16 +72,16 @@ AB_SIDES = ("base", "new")  # in the folder of `commbench ab`
 # ---------------------------------------------------------------- the table
 
 
-def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
+def comparison_table(frame: pd.DataFrame) -> str:
     """The table of the cases on both sides; variables that all of them share are named once, in the
     title."""
-    shared, heads, lines = comparison_cells(frame, rules)
+    shared, heads, lines = comparison_cells(frame)
     left = heads.index("message\nB")
     columns = [
         TableColumn(head, at >= left and head != "verdict", COMPARISON_PRIORITIES.get(head, 0))
         for at, head in enumerate(heads)
     ]
-    verdicts = [line[heads.index("verdict")].removesuffix(" ?") for line in lines]
+    verdicts = [line[heads.index("verdict")] for line in lines]
     styles = {
         number: VERDICT_COLORS[verdict]
         for number, verdict in enumerate(verdicts)
@@ -83,9 +91,7 @@ def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
     return f"{terminal.paragraph(shared)}\n{table_text(columns, lines, terminal, styles)}"
 
 
-def comparison_cells(
-    frame: pd.DataFrame, rules: Rules
-) -> tuple[str, list[str], list[tuple[str, ...]]]:
+def comparison_cells(frame: pd.DataFrame) -> tuple[str, list[str], list[tuple[str, ...]]]:
     """The variables that all cases on both sides share, then the headings and rows of their
     table."""
     both = frame[frame["sides"] == "both"]
@@ -98,8 +104,7 @@ def comparison_cells(
     shared = ", ".join(
         f"{name} {' '.join(texts)}" for name, texts in values.items() if len(texts) == 1
     )
-    enough = launches_needed(compared_cases(frame), rules.paired)
-    cells = [_row_cells(row, enough) for row in row_dicts(both)]
+    cells = [_row_cells(row) for row in row_dicts(both)]
     lines = [
         (*texts, *row.values())
         for texts, row in zip(variables[names].to_numpy().tolist(), cells, strict=True)
@@ -107,32 +112,22 @@ def comparison_cells(
     return shared, [*names, *cells[0]], lines
 
 
-def _row_cells(row: Row, enough: int) -> dict[str, str]:
-    """Heading -> cell. `enough`: launches per side with which a difference can be certain."""
-    missing = (
-        f"over {MOST_LAUNCHES}" if row["missing_launches"] is None else str(row["missing_launches"])
-    )
-    if _is_doubted(row):
-        missing = str(max(1, enough - min(row["base_launches"], row["new_launches"])))
+def _row_cells(row: Row) -> dict[str, str]:
+    """Heading -> cell."""
+    ratio = _ratio(row)
     return {
         "message\nB": str(row["message_bytes"] or "-"),
         "launches": f"{row['base_launches']} / {row['new_launches']}",
         "BASE median\nus": microseconds_text(row["base_median_s"]),
         "NEW median\nus": microseconds_text(row["new_median_s"]),
         "NEW / BASE": _ratio_text(row["ratio"]),
-        "±": "-" if (ratio := _ratio(row)) is None else ratio.width_text(),
+        "±": "-" if ratio is None else ratio.width_text(),
         "threshold": "-" if row["delta"] is None else f"{100 * row['delta']:.1f} %",
-        "verdict": f"{row['verdict']} ?" if _is_doubted(row) else row["verdict"] or "-",
+        "verdict": row["verdict"] or "-",
         "p (Holm)": "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}",
         "p95": _ratio_text(row["p95_ratio"]),
         "p99": _ratio_text(row["p99_ratio"]),
-        "missing": "-" if row["ratio"] is None else missing,
     }
-
-
-def _is_doubted(row: Row) -> bool:
-    """FASTER or SLOWER, but the second opinion sees no difference."""
-    return row["verdict"] in ("FASTER", "SLOWER") and row["p_holm"] > ALPHA
 
 
 def compared_cases(frame: pd.DataFrame) -> int:
@@ -147,18 +142,13 @@ def fewest_launches(frame: pd.DataFrame) -> int:
 
 
 def launches_text(launches: int, cases: int, paired: bool) -> str:
-    """What so many launches of each side can't tell, and how many could; empty if they suffice."""
-    least = launches_needed(1, paired)
+    """What so many launches of each side can't show, and how many could; empty if they suffice."""
     enough = launches_needed(cases, paired)
     if launches >= enough:
         return ""
     of_each = f"{plural(launches, 'launch', 'launches')} of each side"
-    better = f", better {GOOD_LAUNCHES}" if enough < GOOD_LAUNCHES else ""
     among = plural(cases, "case", "cases")
-    certain = f"a certain SLOWER or FASTER among {among} takes {enough}{better}"
-    if launches < least:
-        return f"{of_each}: ratios only; any verdict takes {least}, {certain}"
-    return f"{of_each}: too few to tell a change of one of {among} from chance; {certain}"
+    return f"{of_each} can't show SLOWER or FASTER among {among}: at least {enough} are needed"
 
 
 def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
@@ -167,32 +157,19 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
         (
             "NEW / BASE, p95, p99: ratio of times of an operation, median over launches, above 1 is"
             " slower"
-        ),
-        "verdict: the whole interval is beyond the threshold, or within it (SAME)",
-        "missing: about how many more launches per side would decide the case",
+        )
     ]
-    if frame["verdict"].notna().any():
-        lines.append(
-            f"±: 95 % confidence interval over launches{' in pairs' if rules.paired else ''}, exact"
-            " for any distribution"
-        )
-    if any(map(_is_doubted, row_dicts(frame))):
-        test = (
-            "the signed-rank test on pairs of launches"
-            if rules.paired
-            else "Mann-Whitney on launch medians"
-        )
-        lines.append(f"?: not certain: p, of {test} and corrected for all cases, is above {ALPHA}")
-    launches = fewest_launches(frame)
-    few = launches_text(launches, compared_cases(frame), rules.paired)
-    if few and launches >= rules.least_launches:  # the summary tells where there is no verdict
-        lines.append(few)
+    if frame["ratio_low"].notna().any():
+        pairs = " in pairs" if rules.paired else ""
+        lines.append(f"±: 95 % confidence interval over launches{pairs}, for any distribution")
+        test = "signed-rank test" if rules.paired else "Mann-Whitney test"
+        lines.append(f"certain: p of the {test}, corrected for all cases, is at most {ALPHA}")
     if rules.noise is not None:
-        lines.append(
-            "threshold: --delta, or the 95th percentile of the noise of the A/A launches if that is"
-            " larger"
-        )
-    return lines
+        lines.append("threshold: --delta, or the noise of the A/A launches (95th percentile)")
+    given = set(frame["verdict"].dropna())
+    lines += [f"{word}: {text}" for word, text in VERDICT_MEANINGS.items() if word in given]
+    few = launches_text(fewest_launches(frame), compared_cases(frame), rules.paired)
+    return [*lines, few] if few and compared_cases(frame) else lines
 
 
 def unjoined(frame: pd.DataFrame) -> list[str]:
@@ -225,50 +202,30 @@ def _listed_cases(heading: str, names: Sequence[str]) -> list[str]:
     return [f"{heading}: {plural(len(names), 'case', 'cases')}", *shown, *more] if names else []
 
 
-def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
-    """3 of 24 cases SLOWER, worst all_reduce 1x2 1 MiB: 1.12 x ±3%; 21 SAME."""
-    both = frame[frame["sides"] == "both"]
-    parts: list[tuple[int, str]] = []
-    for word, extreme, pick in (("SLOWER", "worst", max), ("FASTER", "best", min)):
-        rows = row_dicts(both[both["verdict"] == word])
+def comparison_summary(frame: pd.DataFrame) -> str:
+    """`3 of 24 cases SLOWER, the worst all_reduce 1x2 1 MiB: 1.12 x ±3%; 21 SAME`."""
+    both = row_dicts(frame[frame["sides"] == "both"])
+    of_verdict = grouped(both, lambda row: row["verdict"])
+    parts = []
+    for word in VERDICT_MEANINGS:
+        rows = of_verdict.get(word, [])
         if rows:
-            row = pick(rows, key=lambda row: row["ratio"])
-            doubted = sum(map(_is_doubted, rows))
-            sure = (
-                f" ({'not' if doubted == len(rows) else f'{doubted} of them not'} certain)"
-                if doubted
-                else ""
-            )
-            interval = _ratio(row)
-            ratio = _ratio_text(row["ratio"])
-            ratio += "" if interval is None else f" {interval.width_text()}"
-            parts.append((len(rows), f"{word}{sure}, {extreme} {case_text(row)}: {ratio}"))
-    undecided = both[both["verdict"] == "UNDECIDED"]
-    few = both[both["verdict"].isna() & both["ratio"].notna()]
-    parts.append((int((both["verdict"] == "SAME").sum()), "SAME"))
-    known = undecided["missing_launches"].dropna()
-    ends = " to ".join(map(str, sorted({known.min(), known.max()}))) if len(known) else ""
-    more = [f"about {ends} more launches per side"] if ends else []
-    more += (
-        [f"{len(undecided) - len(known)} would need over {MOST_LAUNCHES}"]
-        if len(known) < len(undecided)
-        else []
-    )
-    parts.append((len(undecided), f"UNDECIDED ({'; '.join(more)})"))
-    parts.append((int(both["ratio"].isna().sum()), "without a number on a side"))
-    if len(few):
-        enough = launches_needed(compared_cases(frame), rules.paired)
-        missing = enough - int(few[["base_launches", "new_launches"]].to_numpy().min())
-        needed = (
-            f"{plural(missing, 'more launch', 'more launches')} per side needed (at least {enough}"
-        )
-        needed += f", better {GOOD_LAUNCHES})" if enough < GOOD_LAUNCHES else ")"
-        parts.append((len(few), f"without a verdict: {needed}"))
-    (first, words), *others = [(count, words) for count, words in parts if count]
-    cases = plural(len(both), "case", "cases")
-    return "; ".join(
-        [f"{first} of {cases} {words}", *(f"{count} {words}" for count, words in others)]
-    )
+            parts.append(f"{len(rows)} {word}{_farthest_text(word, rows)}")
+    if unmeasured := of_verdict.get(None, []):
+        parts.append(f"{len(unmeasured)} without a number on a side")
+    count, _, rest = parts[0].partition(" ")
+    return "; ".join([f"{count} of {plural(len(both), 'case', 'cases')} {rest}", *parts[1:]])
+
+
+def _farthest_text(word: Verdict, rows: Sequence[Row]) -> str:
+    """The case that differs most, for the verdicts that say that cases differ."""
+    if word in ("SAME", "UNDECIDED"):
+        return ""
+    name, pick = ("best", min) if word == "FASTER" else ("worst", max)
+    row = pick(rows, key=lambda row: float(row["ratio"]))
+    interval = _ratio(row)
+    width = "" if interval is None else f" {interval.width_text()}"
+    return f", the {name} {case_text(row)}: {_ratio_text(row['ratio'])}{width}"
 
 
 def _ratio_text(value: float | None) -> str:
@@ -498,7 +455,7 @@ class AbResult:
 
     def summary(self) -> str:
         """How many cases are slower, faster, the same or undecided."""
-        return f"{comparison_summary(self.frame, self.rules)}."
+        return f"{comparison_summary(self.frame)}."
 
     def notes(self) -> list[str]:
         """How to read the table, and what is not in it."""

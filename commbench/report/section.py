@@ -73,7 +73,7 @@ class Section:
         more = [f"  ... and {rest} more: --top {len(self.sentences)}"] if rest > 0 else []
         listed = [*(f"  * {text}" for text in self.sentences[:top]), *more]
         parts = [
-            terminal.styled(self.title, "bold"),
+            terminal.styled(terminal.paragraph(self.title), "bold"),
             paragraphs(listed, terminal),
             *(_table_text(table, top, terminal) for table in self.tables),
             paragraphs(self.notes, terminal),

@@ -94,7 +94,7 @@ def _answers(summary: Summary) -> Section:
 
 
 def _comparison(result: AbResult) -> Section:
-    shared, heads, rows = comparison_cells(result.frame, result.rules)
+    shared, heads, rows = comparison_cells(result.frame)
     used = [at for at in range(len(heads)) if any(row[at] != "-" for row in rows)]
     cells = [[row[at] for at in used] for row in rows]
     tables = table([heads[at] for at in used], cells, shared)

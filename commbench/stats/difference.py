@@ -24,8 +24,6 @@ from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.series import Z95, Series
 
 NOISE_LAUNCHES = 4  # under identical conditions: two random halves of two
-GOOD_LAUNCHES = 10
-MOST_LAUNCHES = 100  # per side: beyond this no number of launches is suggested
 ALPHA = 0.05
 LEVEL = 1 - ALPHA
 # Below the exact 95 %, intervals are stretched about their middle. By simulation with normal,
@@ -125,38 +123,12 @@ def _critical(first: int, second: int, paired: bool) -> int:
     ways = (
         _signed_rank_counts(ranks)
         if paired
-        else _rank_sum_counts(ranks, first)[first * (first + 1) // 2 :]
+        else _rank_sum_counts(tuple(ranks.tolist()), first)[first * (first + 1) // 2 :]
     )
     return int(np.searchsorted(np.cumsum(ways) / ways.sum(), ALPHA / 2, side="right")) - 1
 
 
-# ---------------------------------------------------------------- verdict
-
-
-def verdict(interval: Interval, delta: float) -> str:
-    """FASTER or SLOWER where the whole interval is beyond 1 + delta, SAME where it is within, else
-    UNDECIDED."""
-    low = math.log(interval.low)
-    high = math.log(interval.high)
-    edge = math.log1p(delta)
-    if low > edge:
-        return "SLOWER"
-    if high < -edge:
-        return "FASTER"
-    return "SAME" if -edge <= low and high <= edge else "UNDECIDED"
-
-
-def missing_launches(interval: Interval, delta: float, launches: int) -> int | None:
-    """How many more launches per side a verdict needs, if the interval shrinks with 1/sqrt(n) about
-    this ratio.
-
-    None where that would need over 100 per side: the ratio is too near to the threshold.
-    """
-    gap = abs(abs(math.log(interval.value)) - math.log1p(delta))
-    half = math.log(interval.high / interval.low) / 2
-    if gap * math.sqrt(MOST_LAUNCHES) < half * math.sqrt(launches):
-        return None
-    return max(math.ceil(launches * (half / gap) ** 2) - launches, 1) if gap > 0 else None
+# ---------------------------------------------------------------- how many launches
 
 
 def launches_needed(cases: int, paired: bool = False, level: float = ALPHA) -> int:
@@ -168,14 +140,14 @@ def launches_needed(cases: int, paired: bool = False, level: float = ALPHA) -> i
     by the number of cases.
     """
     launches = 1
-    while 2 * max(cases, 1) > level * _ways(launches, paired):
+    while 2 * max(cases, 1) > level * outcomes(launches, launches, paired):
         launches += 1
     return launches
 
 
-def _ways(launches: int, paired: bool) -> int:
-    """How many equally likely outcomes two sides that do not differ have."""
-    return 2**launches if paired else math.comb(2 * launches, launches)
+def outcomes(base: int, new: int, paired: bool = False) -> int:
+    """How many equally likely outcomes so many launches of sides that do not differ have."""
+    return 2 ** min(base, new) if paired else math.comb(base + new, new)
 
 
 def noise(medians: Series, rng: np.random.Generator) -> float:
@@ -208,7 +180,7 @@ def mann_whitney(first: Series, second: Series) -> float:
         variance = first.size * second.size / (total - 1) * squares / total
         distance = max(abs(observed - centre) - 1, 0)  # continuity: half a rank
         return math.erfc(distance / math.sqrt(2 * variance)) if variance else 1.0
-    ways = _rank_sum_counts(ranks, first.size)
+    ways = _rank_sum_counts(tuple(np.sort(ranks).tolist()), first.size)
     tails = ways[: observed + 1].sum(), ways[observed:].sum()
     return min(1.0, float(2 * min(tails) / ways.sum()))
 
@@ -251,9 +223,10 @@ def _doubled_ranks(values: Series) -> NDArray[np.int64]:
     return doubled
 
 
-def _rank_sum_counts(ranks: NDArray[np.int64], size: int) -> Series:
+@functools.lru_cache(maxsize=256)  # all cases without ties have the same ranks
+def _rank_sum_counts(ranks: tuple[int, ...], size: int) -> Series:
     """How many subsets of `size` ranks have each sum."""
-    ways = np.zeros((size + 1, int(ranks.sum()) + 1))
+    ways = np.zeros((size + 1, sum(ranks) + 1))
     ways[0, 0] = 1
     for rank in ranks:
         ways[1:, rank:] += ways[:-1, :-rank].copy()

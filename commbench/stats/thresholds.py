@@ -3,8 +3,11 @@ in one table."""
 
 from __future__ import annotations
 
-SMALLEST_CHANGE = 0.02  # compare, ab: a smaller difference is SAME
+SMALLEST_CHANGE = 0.02  # compare, ab, watch: a smaller difference is SAME
+SUSPECT_SPREADS = 4.0  # of launches, from their median: compare, ab, accept
+CHANGED_SPREADS = 3.0  # watch, where fresh launches decide
 TOLERATED_LOSS = 0.05  # accept: a loss that does not FAIL
+LARGEST_UNSEEN = 0.30  # accept: no PASS where a larger loss could not be seen
 GUIDELINE_MARGIN = 0.05  # smaller ones are real, as of other addresses, but nothing to mend
 SLOW_FACTOR = 1.2  # of a pair's median over that of the others of its class
 UNCERTAIN_SLOW_FACTOR = 2.0  # of a pair whose median is in doubt

@@ -25,7 +25,7 @@ def healthy_store(folder: Path) -> str:
     for seed in range(6):
         run(folder / "healthy", seed=seed)
     store = str(folder / "store")
-    assert baseline(["add", str(folder / "healthy"), "--store", store]) == 0
+    assert baseline(["add", str(folder / "healthy"), "--baseline", store]) == 0
     return store
 
 
@@ -40,7 +40,7 @@ def test_equal_runs_pass_a_part_of_the_suite_fails_and_another_setting_is_not_ju
     part = run(tmp_path, "benchmark=all_reduce", seed=11)
     capsys.readouterr()
     assert accept([str(part), *judged]) == 1
-    assert "missing: the store has 6 launches of it" in capsys.readouterr().out
+    assert "missing: the store has 6 healthy launches of it" in capsys.readouterr().out
     assert accept([str(part), *judged, "--missing", "allow"]) == 0
     other = run(tmp_path, "sizes=[16]", seed=12)
     capsys.readouterr()
@@ -55,9 +55,25 @@ def test_a_slow_rank_is_a_slower_case_and_no_other_case(
     store = healthy_store(tmp_path)
     slow = run(tmp_path, "backend.model.slow_rank=1", "backend.model.slow_factor=2", seed=10)
     capsys.readouterr()
+    assert accept([str(slow), "--baseline", store, "--again", "0"]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("SUSPECT: ") and "of 8 cases 6 are suspect" in text
+    assert "missing" not in text
+
+
+@pytest.mark.usefixtures("outside_any_world")
+def test_what_is_suspect_is_measured_again_and_fresh_launches_decide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = healthy_store(tmp_path)
+    slow = run(tmp_path, "backend.model.slow_rank=1", "backend.model.slow_factor=2", seed=10)
+    capsys.readouterr()
     assert accept([str(slow), "--baseline", store]) == 1
-    text = capsys.readouterr().out
-    assert "FAIL: of 8 cases 6 fail" in text and "missing" not in text
+    seen = capsys.readouterr()
+    text = " ".join(seen.out.split())
+    assert text.startswith("FAIL: ") and "of 8 cases 6 fail, 2 pass" in text
+    assert "6 suspect cases of RESULTS measured again in " in text
+    assert "accept: 6 suspect cases: measured again in " in seen.err
 
 
 @pytest.mark.long
@@ -69,5 +85,5 @@ def test_real_launches_of_gloo_do_not_fail_each_other(
         commbench.run(*words, f"launch={launch}", "writer=parquet", output=tmp_path / "runs")
     *healthy, new = sorted((tmp_path / "runs").iterdir())
     store = str(tmp_path / "store")
-    assert main(["baseline", "add", *map(str, healthy), "--store", store]) == 0
+    assert main(["baseline", "add", *map(str, healthy), "--baseline", store]) == 0
     assert main(["accept", str(new), "--baseline", store]) in (0, 4), capsys.readouterr().out

@@ -26,7 +26,7 @@ SUITE = (
 
 
 def command(python: Path, store: Path, *options: str) -> list[str]:
-    return [str(python), "-m", "commbench", "watch", "--store", str(store), *options, *SUITE]
+    return [str(python), "-m", "commbench", "watch", "--baseline", str(store), *options, *SUITE]
 
 
 def test_three_turns_of_real_ranks_make_a_store(tmp_path: Path, warm_executable: Path) -> None:
@@ -73,7 +73,7 @@ def test_ctrl_c_within_a_turn_ends_it_and_the_turn_does_not_count(
     tmp_path: Path, warm_executable: Path
 ) -> None:
     store = tmp_path / "store"
-    words = [str(warm_executable), "-m", "commbench", "watch", "--store", str(store), "--once"]
+    words = [str(warm_executable), "-m", "commbench", "watch", "--baseline", str(store), "--once"]
     words += ["backend=gloo", "timing=default", "timing.case_s=30", "benchmark=[all_reduce]"]
     process = subprocess.Popen(
         words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path

@@ -26,7 +26,7 @@ COMMANDS = {
     "export": ["export", "RUN", "--csv", "-"],
     "accept": ["accept", "RUN"],
     "accept store": ["accept", "OTHER", "--baseline", "RUN"],
-    "baseline add": ["baseline", "add", "RUN", "--store", "STORE"],
+    "baseline add": ["baseline", "add", "RUN", "--baseline", "STORE"],
     "replay from": ["replay", "ddp", "params=1e6", "--from", "RUN"],
     "replay": ["replay", "RUN"],
     "resume": ["resume", "RUN"],
@@ -162,6 +162,6 @@ def test_what_may_not_be_written_is_said_so(
     with as_nobody():
         if os.access(place / "store", os.W_OK, effective_ids=True):
             (place / "store").chmod(0o555)
-        status = main(["baseline", "add", str(place / "tree/readable"), "--store", "store"])
+        status = main(["baseline", "add", str(place / "tree/readable"), "--baseline", "store"])
     _, err = capsys.readouterr()
     assert status == 2 and len(err.splitlines()) == 1 and "Permission denied" in err

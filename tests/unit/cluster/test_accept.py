@@ -14,10 +14,12 @@ from healthy_runs import healthy_run, slower
 from commbench.cli.main import main
 from commbench.cluster.accept import accept
 from commbench.cluster.baseline import baseline
-from commbench.cluster.gate import CaseAnswer, GateNumbers, GateResult
+from commbench.cluster.gate import CaseAnswer, GateResult
 from commbench.cluster.gate_text import gate_section, junit_text
 from commbench.core.terminal import Terminal
 from commbench.runtime.folder_lock import locked
+from commbench.stats.interval import Interval
+from commbench.stats.verdict import Comparison
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """Made by the command, of eight healthy runs on four days."""
     for number in range(8):
         healthy_run(tmp_path / "healthy", number, day=1 + number % 4)
-    words = ["add", str(tmp_path / "healthy"), "--store", str(tmp_path / "store")]
+    words = ["add", str(tmp_path / "healthy"), "--baseline", str(tmp_path / "store")]
     assert baseline(words) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'store'}: 8 runs added\n"
     return tmp_path / "store"
@@ -55,19 +57,43 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 # ---------------------------------------------------------------- answers
 
 
-def test_the_status_says_pass_fail_and_undecided(
+def test_the_status_says_pass_fail_suspect_and_undecided(
     store: Path, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slow = healthy_run(tmp_path / "slow", 200, day=20, change=slower(2.0))
+    for number in range(200, 208):
+        healthy_run(tmp_path / "slow", number, day=number - 180, change=slower(2.0))
+    (once, *_) = (tmp_path / "slow").iterdir()
+    few = tmp_path / "few"
+    for number in range(2):
+        healthy_run(tmp_path / "healthy of few", number)
+    assert baseline(["add", str(tmp_path / "healthy of few"), "--baseline", str(few)]) == 0
+    capsys.readouterr()
     words = ["--baseline", str(store)]
     statuses = {
         "PASS": accept([str(results), *words, "--margin", "20%"]),
-        "FAIL": accept([str(slow), *words]),
-        "UNDECIDED": accept([str(results), *words, "--margin", "0.1"]),
+        "FAIL": accept([str(tmp_path / "slow"), *words]),
+        "SUSPECT": accept([str(once), *words]),
+        "UNDECIDED": accept([str(results), "--baseline", str(few)]),
     }
-    assert statuses == {"PASS": 0, "FAIL": 1, "UNDECIDED": 4}
-    first_lines = re.findall(r"^(\w+): of 12 cases", capsys.readouterr().out, re.MULTILINE)
-    assert first_lines == list(statuses)
+    assert statuses == {"PASS": 0, "FAIL": 1, "SUSPECT": 1, "UNDECIDED": 4}
+    text = capsys.readouterr().out
+    answers = re.findall(r"^(\w+): .*of 12 cases", text, re.MULTILINE)
+    assert answers == list(statuses)
+    assert accept([str(once), *words, "--suspect", "allow"]) != 1
+
+
+def test_the_first_line_says_what_is_worst_and_by_how_much(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = healthy_run(tmp_path / "slow", 200, day=20, change=slower(2.0, "broadcast"))
+    accept([str(slow), "--baseline", str(store), "--margin", "20"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.match(
+        r"SUSPECT: broadcast 1x2 \S+ \S*B: takes \d+\.\d % longer than 8 healthy launches; not"
+        r" certain with 1 launch; of 12 cases 4 are suspect, ",
+        text,
+    )
+    assert "Not measured again: this machine, " in text
 
 
 def test_the_table_has_failures_first_and_says_why(
@@ -76,10 +102,10 @@ def test_the_table_has_failures_first_and_says_why(
     slow = healthy_run(tmp_path / "slow", 200, day=20, change=slower(2.0, "broadcast"))
     accept([str(slow), "--baseline", str(store), "--top", "4"])
     text = capsys.readouterr().out
-    rows = re.findall(r"^(\w+) 1x2 .*(FAIL|UNDECIDED|PASS)", text, re.MULTILINE)
-    assert rows == [("broadcast", "FAIL")] * 4
+    rows = re.findall(r"^(\w+) 1x2 .*(FAIL|SUSPECT|UNDECIDED|PASS)", text, re.MULTILINE)
+    assert rows == [("broadcast", "SUSPECT")] * 4
     assert "... and 8 more: --top 12" in text
-    assert re.search(r"broadcast 1x2 8 B +FAIL .* above its limit of [\d.]+ us", text)
+    assert re.search(r"broadcast 1x2 8 B +SUSPECT .* takes \d+\.\d % longer than", text)
 
 
 def test_without_a_baseline_it_says_that_only_guidelines_limits_and_known_values_decide(
@@ -96,7 +122,7 @@ def test_without_a_baseline_nothing_to_decide_by_is_undecided(
 ) -> None:
     run = healthy_run(tmp_path, 1)
     assert accept([str(run)]) == 4
-    assert capsys.readouterr().out.startswith("UNDECIDED: of 0 cases nothing was judged")
+    assert capsys.readouterr().out.startswith("UNDECIDED: no case was judged")
 
 
 def test_without_a_baseline_what_was_not_measured_fails(
@@ -106,7 +132,8 @@ def test_without_a_baseline_what_was_not_measured_fails(
         tmp_path, 1, change=lambda values: values | {"status": "skipped", "reason": "planted"}
     )
     assert accept([str(run)]) == 1
-    assert capsys.readouterr().out.startswith("FAIL: of 12 cases 12 fail")
+    first_line = capsys.readouterr().out.partition("\n")[0]
+    assert "skipped: planted; of 12 cases 12 fail" in first_line
 
 
 def test_without_a_baseline_a_violated_guideline_fails_and_a_rate_above_its_limit_is_a_finding(
@@ -136,7 +163,8 @@ def test_junit_has_a_test_case_for_each_case_with_failures_in_words(
 ) -> None:
     slow = healthy_run(tmp_path / "slow", 200, day=20, change=slower(2.0))
     file = tmp_path / "answers.xml"
-    accept([str(slow), "--baseline", str(store), "--junit", str(file)])
+    words = [str(slow), "--baseline", str(store), "--junit", str(file)]
+    accept(words)
     (suite,) = ElementTree.parse(file).getroot()
     cases = suite.findall("testcase")
     assert suite.tag == "testsuite" and suite.get("tests") == "12" == str(len(cases))
@@ -146,9 +174,12 @@ def test_junit_has_a_test_case_for_each_case_with_failures_in_words(
     assert suite.get("skipped") == str(len(skipped))
     assert {case.get("classname") for case in failed} == {"commbench.all_reduce"}
     failure = failed[0].find("failure")
-    assert failure is not None and "longer than the" in (failure.text or "")
-    assert all("UNDECIDED: loss" in str(case.find("skipped").get("message")) for case in skipped)  # type: ignore[union-attr]
+    assert failure is not None and "longer than 8 healthy launches" in (failure.text or "")
+    assert failure.get("type") == "SUSPECT"
     assert len({case.get("name") for case in cases}) == 12
+    accept([*words, "--suspect", "allow"])
+    (suite,) = ElementTree.parse(file).getroot()
+    assert suite.get("failures") == "0" and "SUSPECT: takes" in file.read_text()
 
 
 def test_names_and_reasons_that_xml_forbids_are_written_all_the_same() -> None:
@@ -166,11 +197,16 @@ def test_the_page_begins_with_the_answers(store: Path, results: Path, tmp_path: 
 
 
 def test_the_text_fits_a_terminal_of_100_columns() -> None:
-    numbers = GateNumbers(1e-4, 1.2e-4, 3e-4, 2.0, 2.5, 10, 4)
-    reason = "300 us, 200.0 % longer than the 100 us of healthy launches; their limit is 120 us"
+    ratio = Interval(3.0, 2.5, 3.6, 0.95, 4, "launches")
+    numbers = Comparison(1e-4, 3e-4, ratio, 0.001, 1.2, (10, 4))
+    reason = "takes 200.0 % longer than 10 healthy launches"
     answers = tuple(
         CaseAnswer(
-            "all_reduce", f"all_reduce 64x8 {size} MiB in_place true", "FAIL", reason, "", numbers
+            "all_reduce",
+            f"all_reduce 64x8 {size} MiB in_place true",
+            "FAIL",
+            reason,
+            comparison=numbers,
         )
         for size in (1, 2, 1024)
     )
@@ -241,16 +277,16 @@ def test_baseline_says_what_was_added_and_refuses_the_rest(
     good = healthy_run(tmp_path / "runs", 1)
     bad = healthy_run(tmp_path / "runs", 2, status="running")
     store = str(tmp_path / "store")
-    assert main(["baseline", "add", str(tmp_path / "runs"), "--store", store]) == 2
+    assert main(["baseline", "add", str(tmp_path / "runs"), "--baseline", store]) == 2
     seen = capsys.readouterr()
     assert seen.out == f"{store}: 1 run added, 1 refused\n"
     assert f"not added: {bad} has not ended (status running)" in seen.err
-    assert main(["baseline", "add", str(good), "--store", store]) == 0
+    assert main(["baseline", "add", str(good), "--baseline", store]) == 0
     assert capsys.readouterr().out == f"{store}: 0 runs added, 1 in it already\n"
 
 
 def test_baseline_lists_what_the_store_has(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert baseline(["list", "--store", str(store)]) == 0
+    assert baseline(["list", "--baseline", str(store)]) == 0
     *_, row = capsys.readouterr().out.splitlines()
     assert row.split() == ["Test-CPU", "torch-2.13.0-cpu-gloo", "8", "12", "8", "4", "1"]
 
@@ -258,6 +294,6 @@ def test_baseline_lists_what_the_store_has(store: Path, capsys: pytest.CaptureFi
 def test_baseline_without_a_run_or_a_store_is_refused(
     tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
-    assert "needs a RUN" in refusal("baseline", "add", "--store", tmp_path)
-    assert "--store" in refusal("baseline", "add", "run")
-    assert "takes no RUN" in refusal("baseline", "list", "run", "--store", tmp_path)
+    assert "needs a RUN" in refusal("baseline", "add", "--baseline", tmp_path)
+    assert "--baseline" in refusal("baseline", "add", "run")
+    assert "takes no RUN" in refusal("baseline", "list", "run", "--baseline", tmp_path)

@@ -146,4 +146,4 @@ def test_what_is_no_store_is_refused_with_the_command_that_makes_one(tmp_path: P
     for name, seen in (("absent", "is not a folder"), ("empty", "is not a store of baselines")):
         with pytest.raises(ConfigError, match=seen) as refused:
             check_store(tmp_path / name)
-        assert f"commbench baseline add RUN... --store {tmp_path / name}" in str(refused.value)
+        assert f"commbench baseline add RUN... --baseline {tmp_path / name}" in str(refused.value)

@@ -123,7 +123,7 @@ def test_a_folder_of_results_or_a_file_does_not_become_a_store(tmp_path: Path) -
     (tmp_path / "file").touch()
     for store in (tmp_path / "results", run, tmp_path / "file"):
         before = contents(tmp_path)
-        with pytest.raises(ConfigError, match=f"--store {store} is"):
+        with pytest.raises(ConfigError, match=f"--baseline {store} is"):
             add_runs(store, [run])
         assert contents(tmp_path) == before
 

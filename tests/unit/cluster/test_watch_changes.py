@@ -1,39 +1,35 @@
-"""When a case has changed: on series with and without a planted step, and case by case."""
+"""When a case has changed: on stores with and without a planted step, and case by case."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from sample_cases import case_row
+from suites import HEALTHY_TURNS, WATCHED, WatchedStore
 
-from commbench.cluster.baseline_store import HealthyLaunch, launches_of
+from commbench.cluster.baseline_store import launches_of
+from commbench.cluster.healthy_launches import HealthyLaunch
 from commbench.cluster.watch_changes import (
     LEAST_HEALTHY,
+    CaseHistory,
     FirstLook,
     WatchRule,
     changed_facts,
     changed_since,
     first_look,
-    fresh_verdict,
-    healthy_range,
-    launch_verdict,
-    needs_fresh_launches,
-    turn_verdict,
     verdict_after_fresh,
 )
 from commbench.cluster.watch_state import KnownChange, WatchVerdict
 
 RULE = WatchRule(cases=1, delta=0.02)
-FRESH = 3
 
 
-def healthy_of(*medians_s: float) -> list[HealthyLaunch]:
+def healthy_of(*medians_s: float, first: int = 0) -> list[HealthyLaunch]:
     return [
         HealthyLaunch(median_s, f"run{number:03}", "node1", "")
-        for number, median_s in enumerate(medians_s)
+        for number, median_s in enumerate(medians_s, start=first)
     ]
 
 
@@ -41,175 +37,152 @@ def row_of(median_s: float | None, status: str = "ok") -> dict[str, Any]:
     return case_row(run_id="new", hosts="node1", status=status, median_s=median_s)
 
 
-def verdict_of_turn(
-    healthy: list[HealthyLaunch], draw: Any, rule: WatchRule = RULE
-) -> WatchVerdict:
-    """The verdict on an unchanged case after a turn whose launches take the times that are
-    drawn."""
-    first = launch_verdict(row_of(draw()), healthy, rule)
-    if not needs_fresh_launches("unchanged", first):
-        return "unchanged"
-    fresh = fresh_verdict([row_of(draw()) for _ in range(FRESH)], "unchanged", healthy, rule)
-    return turn_verdict("unchanged", first, fresh)
+def look_at(history: CaseHistory, median_s: float | None, status: str = "ok") -> FirstLook:
+    row = row_of(median_s, status)
+    return first_look(history, row, launches_of(row, ""), RULE)
 
 
-# ---------------------------------------------------------------- simulated series
+def verdict(history: CaseHistory, first_s: float | None, *fresh_s: float | None) -> WatchVerdict:
+    """After a turn with these launches; None is one that failed."""
+    look = look_at(history, first_s, "failed" if first_s is None else "ok")
+    if not look.needs_fresh:
+        return history.known
+    rows = [row_of(each, "failed" if each is None else "ok") for each in fresh_s]
+    return verdict_after_fresh(history, look, rows, RULE)
 
 
-def test_at_most_one_percent_of_healthy_series_of_100_runs_have_a_change() -> None:
-    """In a simulation of 500 series (another seed) it was one; 30 show a rate above 15 %."""
-    rng = np.random.default_rng(7)
-    series = 30
-    changed = 0
-    for _ in range(series):
-        medians_s = 1e-5 * rng.lognormal(0, 0.02, 100)
-        launches = healthy_of(*medians_s)
-        for number in range(100):
-            times = [medians_s[number], *(1e-5 * rng.lognormal(0, 0.02, FRESH))]
-            verdict = verdict_of_turn(launches[:number], iter(times).__next__)
-            changed += verdict in ("slower", "faster")
-    assert changed == 0
+# ---------------------------------------------------------------- planted steps
 
 
-@pytest.mark.parametrize(
-    ("cases", "runs", "share"), [(1, 20, 0.95), (1, 30, 0.98), (30, 30, 0.9), (30, 60, 0.97)]
-)
-def test_a_step_of_10_percent_is_found_within_3_runs(cases: int, runs: int, share: float) -> None:
-    rng = np.random.default_rng(8)
-    rule = WatchRule(cases, 0.02)
-    series = 150
-    within_3 = 0
-    for _ in range(series):
-        healthy = healthy_of(*(1e-5 * rng.lognormal(0, 0.02, runs)))
-        verdicts = [
-            verdict_of_turn(healthy, lambda: 1.1e-5 * rng.lognormal(0, 0.02), rule)
-            for _ in range(3)
-        ]
-        within_3 += "slower" in verdicts
-        assert "faster" not in verdicts
-    assert within_3 >= share * series
+def first_told(spread: float, loss: float, seed: int, turns: int) -> tuple[int, list[str]] | None:
+    """The turn after a step with which it is told, and since which runs; None if it is not."""
+    store = WatchedStore(np.random.default_rng(seed), spread)
+    for _ in range(HEALTHY_TURNS):
+        store.take_turn([0.0] * WATCHED)
+    assert not store.changes
+    for turn in range(1, turns + 1):
+        store.take_turn([loss] * WATCHED)
+        if store.changes:
+            return turn, [change.since_run for change in store.changes.values()]
+    return None
 
 
-def test_launches_of_a_turn_that_move_together_are_no_confirmation_beyond_the_first() -> None:
-    """A machine whose turns differ by 5 %, and whose launches within a turn do not at all: fresh
-    launches prove nothing there."""
-    rng = np.random.default_rng(9)
-    changed = 0
-    for _ in range(300):
-        healthy = healthy_of(*(1e-5 * rng.lognormal(0, 0.05, 20)))
-        time_s = 1e-5 * rng.lognormal(0, 0.05)
-        changed += verdict_of_turn(healthy, lambda time_s=time_s: time_s) != "unchanged"
-    assert changed <= 9  # 1 % of 300 turns is 3; 10 or more have a probability below 0.2 %
+def test_a_step_of_5_percent_is_told_within_three_turns_with_its_beginning() -> None:
+    trials = 20
+    told = [first_told(0.01, 0.05, seed, 3) for seed in range(trials)]
+    assert sum(each is not None for each in told) >= trials - 1
+    runs = [int(run) for each in told if each is not None for run in each[1]]
+    assert sum(abs(run - HEALTHY_TURNS - 1) <= 1 for run in runs) >= 0.95 * len(runs)
+
+
+def test_all_cases_of_a_step_are_told_in_the_end() -> None:
+    store = WatchedStore(np.random.default_rng(3), 0.02)
+    for loss in [0.0] * HEALTHY_TURNS + [0.1] * 12:
+        store.take_turn([loss] * WATCHED)
+    assert len(store.changes) == WATCHED
+
+
+def test_stores_without_a_step_have_no_change() -> None:
+    told = 0
+    for seed in range(20):
+        store = WatchedStore(np.random.default_rng([seed, 5]), 0.02)
+        for _ in range(30):
+            before = len(store.changes)
+            store.take_turn([0.0] * WATCHED)
+            told += len(store.changes) > before
+    assert told <= 6  # of 600 turns: 1 %
+
+
+def test_a_step_that_ends_is_told_as_well() -> None:
+    store = WatchedStore(np.random.default_rng(4), 0.01)
+    for loss in [0.0] * HEALTHY_TURNS + [0.2] * 2:
+        store.take_turn([loss] * WATCHED)
+    assert len(store.changes) == WATCHED
+    store.take_turn([0.0] * WATCHED)
+    assert not store.changes
 
 
 # ---------------------------------------------------------------- single verdicts
 
-STEADY = healthy_of(*(1e-5 * (1 + 0.001 * number) for number in range(8)))
+STEADY = CaseHistory(tuple(healthy_of(*(1e-5 * (1 + 0.001 * number) for number in range(8)))))
+SLOWER = CaseHistory(STEADY.healthy, change=KnownChange("slower", "run008", 1.3))
 
 
 def test_too_few_healthy_launches_give_no_verdict() -> None:
-    few = STEADY[: LEAST_HEALTHY - 1]
-    assert healthy_range(few, 0.005, 0.02) is None
-    assert launch_verdict(row_of(1.0), few, RULE) == "undecided"
+    few = CaseHistory(STEADY.healthy[: LEAST_HEALTHY - 1])
+    assert RULE.healthy_range(few.healthy) is None
+    assert look_at(few, 1.0) == FirstLook("undecided")
 
 
 def test_a_case_that_was_not_measured_is_undecided() -> None:
-    assert launch_verdict(None, STEADY, RULE) == "undecided"
-    assert launch_verdict(row_of(None, "skipped"), STEADY, RULE) == "undecided"
+    assert first_look(STEADY, None, [], RULE) == FirstLook("undecided")
+    assert look_at(STEADY, None, "skipped") == FirstLook("undecided")
 
 
 def test_what_is_less_than_delta_is_no_change() -> None:
     """Also where all healthy launches took exactly the same time."""
-    equal = healthy_of(*[1e-5] * 8)
-    assert launch_verdict(row_of(1.015e-5), equal, RULE) == "unchanged"
-    assert launch_verdict(row_of(1.025e-5), equal, RULE) == "slower"
-    assert launch_verdict(row_of(0.97e-5), equal, RULE) == "faster"
-
-
-@pytest.mark.parametrize("status", ["failed", "invalid"])
-def test_a_case_that_fails_in_all_fresh_launches_has_failed(status: str) -> None:
-    bad = row_of(None, status)
-    assert launch_verdict(bad, [], RULE) == "failed"
-    assert fresh_verdict([bad, bad, bad], "unchanged", [], RULE) == "failed"
-    assert fresh_verdict([bad, row_of(1e-5), bad], "unchanged", STEADY, RULE) == "unchanged"
-    assert fresh_verdict([None, None], "unchanged", STEADY, RULE) == "undecided"
-
-
-def test_each_fresh_launch_must_show_a_new_change_and_their_mean_that_one_lasts() -> None:
-    rows = [row_of(1.3e-5), row_of(1.3e-5), row_of(1.005e-5)]
-    assert fresh_verdict(rows, "unchanged", STEADY, RULE) == "unchanged"
-    assert fresh_verdict(rows, "slower", STEADY, RULE) == "slower"
-    assert fresh_verdict([row_of(1.3e-5)] * 3, "unchanged", STEADY, RULE) == "slower"
+    equal = CaseHistory(tuple(healthy_of(*[1e-5] * 8)))
+    assert look_at(equal, 1.015e-5).launch == "unchanged"
+    assert look_at(equal, 1.025e-5).launch == "slower"
+    assert look_at(equal, 0.97e-5).launch == "faster"
 
 
 @pytest.mark.parametrize(
-    ("known", "launch", "fresh", "verdict"),
+    ("history", "first_s", "fresh_s", "expected"),
     [
-        ("unchanged", "slower", "slower", "slower"),
-        ("unchanged", "slower", "unchanged", "unchanged"),
-        ("unchanged", "slower", "faster", "unchanged"),
-        ("unchanged", "failed", "failed", "failed"),
-        ("unchanged", "slower", "undecided", "unchanged"),
-        ("slower", "unchanged", "unchanged", "unchanged"),
-        ("slower", "unchanged", "slower", "slower"),
-        ("slower", "failed", "failed", "failed"),
-        ("failed", "slower", "slower", "slower"),
-        ("slower", "unchanged", "undecided", "slower"),
+        (STEADY, 1.3e-5, [1.3e-5] * 3, "slower"),
+        (STEADY, 0.8e-5, [0.8e-5] * 3, "faster"),
+        (STEADY, 1.3e-5, [1.3e-5, 1.3e-5, 1.005e-5], "unchanged"),
+        (STEADY, 1.3e-5, [0.8e-5] * 3, "unchanged"),
+        (STEADY, 1.3e-5, [], "unchanged"),
+        (STEADY, 1.005e-5, [1.3e-5] * 3, "unchanged"),
+        (STEADY, None, [None] * 3, "failed"),
+        (STEADY, None, [None, 1.0e-5, None], "unchanged"),
+        (SLOWER, 1.0e-5, [1.0e-5] * 3, "unchanged"),
+        (SLOWER, 1.0e-5, [1.3e-5] * 3, "slower"),
+        (SLOWER, 1.0e-5, [0.8e-5] * 3, "faster"),
+        (SLOWER, 1.3e-5, [1.0e-5] * 3, "slower"),
+        (SLOWER, None, [None] * 3, "failed"),
+        (SLOWER, None, [None, 1.3e-5, None], "slower"),
     ],
 )
 def test_only_fresh_launches_begin_and_end_a_change(
-    known: WatchVerdict, launch: WatchVerdict, fresh: WatchVerdict, verdict: WatchVerdict
+    history: CaseHistory, first_s: float | None, fresh_s: list[float | None], expected: str
 ) -> None:
-    assert needs_fresh_launches(known, launch)
-    assert turn_verdict(known, launch, fresh) == verdict
+    assert verdict(history, first_s, *fresh_s) == expected
 
 
-def test_what_is_known_or_was_not_measured_is_not_measured_again() -> None:
-    assert not needs_fresh_launches("slower", "slower")
-    assert not needs_fresh_launches("unchanged", "unchanged")
-    assert not needs_fresh_launches("slower", "undecided")
+def test_days_that_differ_widen_what_is_healthy() -> None:
+    of_days = [
+        HealthyLaunch(time_s * factor, f"run{day}", "node1", str(day))
+        for day, time_s in enumerate([1.0e-5, 1.1e-5, 0.95e-5])
+        for factor in (1.0, 1.001, 0.999)
+    ]
+    by_day = RULE.healthy_range(of_days)
+    one_day = RULE.healthy_range(healthy_of(*(launch.median_s for launch in of_days)))
+    assert by_day is not None and one_day is not None
+    assert by_day.high > one_day.high
 
 
 # ---------------------------------------------------------------- many turns together
 
-# eight launches after a step of 4 % that none of them shows alone
-STEP = healthy_of(*(1e-5 * (1 + 0.02 * (number % 5 - 2) / 2) for number in range(40)))
-STEPPED = [*STEP, *healthy_of(*(1.04e-5 * (1 + 0.02 * (n % 5 - 2) / 2) for n in range(15)))]
-KNOWN = KnownChange("slower", "run040", 1.04, middle_s=1.02e-5, recent_s=(1.04e-5,) * 4)
+# launches after a step of 4 % that none of them shows alone
+WAVE = [1 + 0.02 * (number % 5 - 2) / 2 for number in range(40)]
+STEP = healthy_of(*(1e-5 * factor for factor in WAVE))
+AFTER = healthy_of(*(1.04e-5 * factor for factor in WAVE[:15]), first=len(STEP))
+STEPPED = CaseHistory((*STEP, *AFTER))
 
 
-def look_at(change: KnownChange | None, median_s: float | None, status: str = "ok") -> FirstLook:
-    row = row_of(median_s, status)
-    return first_look(change, row, STEPPED, launches_of(row, ""), RULE)
-
-
-def test_what_many_turns_show_must_be_shown_by_fresh_launches() -> None:
-    look = look_at(None, 1.04e-5)
+def test_what_many_turns_show_must_be_shown_by_all_fresh_launches() -> None:
+    look = look_at(STEPPED, 1.04e-5)
     assert (look.launch, look.needs_fresh) == ("unchanged", True)
-
-    def verdict(*medians_s: float) -> WatchVerdict:
-        return verdict_after_fresh(None, look, [row_of(each) for each in medians_s], STEPPED, RULE)
-
-    assert verdict(1.05e-5, 1.03e-5, 1.01e-5) == "slower"
-    assert verdict(1.05e-5, 1.01e-5, 1.01e-5) == "unchanged"
-    assert verdict() == "unchanged"
+    assert verdict(STEPPED, 1.04e-5, 1.05e-5, 1.03e-5, 1.04e-5) == "slower"
+    assert verdict(STEPPED, 1.04e-5, 1.05e-5, 1.01e-5, 1.04e-5) == "unchanged"
 
 
-def test_what_many_turns_have_shown_ends_when_as_many_show_it_no_more() -> None:
-    assert not look_at(KNOWN, 1.00e-5).needs_fresh, "one of four"
-    back = replace(KNOWN, recent_s=(1.04e-5, 1.00e-5, 1.00e-5, 1.00e-5))
-    look = look_at(back, 1.01e-5)
-    assert look.needs_fresh
-    assert verdict_after_fresh(back, look, [row_of(1.00e-5)], STEPPED, RULE) == "unchanged"
-    assert verdict_after_fresh(back, look, [row_of(1.05e-5)], STEPPED, RULE) == "slower"
-
-
-def test_a_failure_counts_though_a_small_change_is_known() -> None:
-    look = look_at(KNOWN, None, "failed")
-    assert look.needs_fresh
-    bad = row_of(None, "failed")
-    assert verdict_after_fresh(KNOWN, look, [bad, bad], STEPPED, RULE) == "failed"
-    assert verdict_after_fresh(KNOWN, look, [bad, row_of(1e-5)], STEPPED, RULE) == "slower"
+def test_launches_that_were_kept_aside_count_for_what_many_turns_show() -> None:
+    aside = CaseHistory(tuple(STEP), tuple(AFTER))
+    assert look_at(aside, 1.04e-5).needs_fresh
 
 
 # ---------------------------------------------------------------- since when
@@ -225,7 +198,7 @@ def test_a_change_begins_with_the_first_run_that_shows_it() -> None:
 
 
 def test_a_failure_begins_with_the_run_that_fails() -> None:
-    first = changed_since("failed", STEADY, [], "new")
+    first = changed_since("failed", STEADY.healthy, [], "new")
     assert (first.run_id, first.ratio) == ("new", None)
 
 

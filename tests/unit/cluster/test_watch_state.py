@@ -27,8 +27,9 @@ STATE = WatchState(
     17,
     {
         "a": KnownChange("slower", "20261125T000000.000000-0000", 1.1),
-        "b": KnownChange("faster", "20261125T000000.000000-0000", 0.98, 1e-5, (0.9e-5, 1e-5)),
+        "b": KnownChange("faster", "20261125T000000.000000-0000", 0.98),
     },
+    {"a": "20261124T000000.000000-0000"},
     ("20261125T000000.000000-0000", "20261125T060000.000000-0000"),
 )
 
@@ -39,31 +40,23 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_state(tmp_path) == STATE
 
 
-def test_a_state_of_before_many_turns_were_compared_is_read(tmp_path: Path) -> None:
-    write_state(tmp_path, STATE)
-    path = state_path(tmp_path)
-    stored = json.loads(path.read_text())
-    del stored["turns"], stored["changes"]["a"]["middle_s"], stored["changes"]["a"]["recent_s"]
-    path.write_text(json.dumps(stored))
-    state = read_state(tmp_path)
-    assert state is not None
-    assert (state.turns, state.changes["a"]) == ((), STATE.changes["a"])
-    assert state.oldest_of_last(1) is None
+def test_the_first_run_of_a_turn_that_is_so_many_turns_back_is_known() -> None:
     assert STATE.oldest_of_last(2) == STATE.turns[0]
+    assert STATE.oldest_of_last(3) is None
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "",
-        '{"version": 1, "suite": [',
+        '{"version": 2, "suite": [',
         "[]",
-        '{"version": 2}',
         '{"version": 1}',
-        json.dumps({"version": 1, "suite": [], "cases": [], "launches": 1, "changes": {"a": 3}}),
+        '{"version": 2}',
+        json.dumps({"version": 2, "suite": [], "cases": [], "launches": 1, "changes": {"a": 3}}),
         json.dumps(
             {
-                "version": 1,
+                "version": 2,
                 "suite": [],
                 "cases": [],
                 "launches": 1,

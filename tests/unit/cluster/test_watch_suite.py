@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("outside_any_world")
 
 def narrowed(*words: str, benchmark: str, message_bytes: int) -> tuple[WatchedSuite, set[Case]]:
     """A suite, and the cases of the jobs that measure these of it again."""
-    options = watch_options([*words, "backend=simulated", "--store", "store", "--once"])
+    options = watch_options([*words, "backend=simulated", "--baseline", "store", "--once"])
     suite = watched_suite(options)
     wanted = {
         key
@@ -23,7 +23,7 @@ def narrowed(*words: str, benchmark: str, message_bytes: int) -> tuple[WatchedSu
     }
     assert wanted
     again = [
-        watched_suite(watch_options([*job.overrides, "--store", "store", "--once"]))
+        watched_suite(watch_options([*job.overrides, "--baseline", "store", "--once"]))
         for job in narrowed_jobs(suite, wanted, options)
     ]
     cases = {key: case for each in again for key, case in each.cases.items()}
@@ -70,7 +70,7 @@ def test_a_part_of_an_experiment_stays_one() -> None:
 
 
 def test_the_suite_has_the_name_of_its_label_or_experiment() -> None:
-    own = ["--store", "store", "--once", "backend=simulated"]
+    own = ["--baseline", "store", "--once", "backend=simulated"]
     assert watched_suite(watch_options([*own, "label=daily"])).name == "daily"
     assert watched_suite(watch_options([*own, "experiment=tp_dp", "scale=cpu"])).name == "tp_dp"
     assert watched_suite(watch_options([*own, "sizes=[8]"])).name == "suite"

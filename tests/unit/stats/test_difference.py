@@ -25,17 +25,14 @@ from commbench.stats.difference import (
     holm,
     launches_needed,
     mann_whitney,
-    missing_launches,
     noise,
     ratio_interval,
     signed_rank,
-    verdict,
 )
 from commbench.stats.interval import Interval
 
 Series = NDArray[np.float64]
 
-DELTA = 0.02
 TRIALS = 200
 # 5 % and twice the chance of so few trials ...
 FEW_FALSE = 0.05 + 2 * math.sqrt(0.05 * 0.95 / TRIALS)
@@ -112,7 +109,7 @@ def shares(frame: pd.DataFrame) -> Iterator[float]:
     verdicts = compare(
         frame[frame.backend == "a"], frame[frame.backend == "b"], by="backend"
     ).verdict
-    yield float(verdicts.isin(["FASTER", "SLOWER"]).mean())
+    yield float(verdicts.isin(["FASTER", "SLOWER", "SUSPECT"]).mean())
 
 
 @pytest.mark.parametrize(
@@ -262,34 +259,8 @@ def test_pairs_take_away_what_both_sides_share() -> None:
     rng = np.random.default_rng(3)
     drift = np.exp(np.linspace(0, 0.5, 10))
     new = 1.05 * drift * np.exp(rng.normal(0, 0.002, 10))
-    assert verdict(ratio_interval(drift, new), DELTA) == "UNDECIDED"
-    assert verdict(ratio_interval(drift, new, paired=True), DELTA) == "SLOWER"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [
-        (1.03, 1.20, "SLOWER"),
-        (0.80, 0.97, "FASTER"),
-        (0.99, 1.01, "SAME"),
-        (1.00, 1.03, "UNDECIDED"),
-        (0.90, 1.10, "UNDECIDED"),
-        (1.01, 1.019, "SAME"),
-        (1 / 1.021, 1 / 1.0201, "FASTER"),
-    ],
-)
-def test_the_whole_interval_decides(low: float, high: float, word: str) -> None:
-    assert verdict(Interval(math.sqrt(low * high), low, high), DELTA) == word
-
-
-def test_missing_launches_follow_the_square_root() -> None:
-    half = 0.04  # at 4 launches; the gap to the threshold is half of it
-    near = math.exp(math.log1p(DELTA) + half / 2)
-    ratio = Interval(near, near * math.exp(-half), near * math.exp(half))
-    assert missing_launches(ratio, DELTA, 4) in (12, 13)  # 16 in all, but for rounding
-    assert missing_launches(Interval(1 + DELTA, 0.9, 1.2), DELTA, 4) is None
-    assert missing_launches(Interval(1 + DELTA + 1e-6, 0.9, 1.2), DELTA, 4) is None
-    assert missing_launches(Interval(1.5, 1.01, 1.6), DELTA, 50) == 1
+    assert ratio_interval(drift, new).holds(1)
+    assert ratio_interval(drift, new, paired=True).low > 1.04
 
 
 def test_the_noise_of_equal_launches_grows_with_their_effect() -> None:

@@ -1,0 +1,113 @@
+"""What `accept` finds suspect, measured again: fresh launches decide, of which nobody knew before
+which way they would go."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from commbench.analysis.machines import nodes_of
+from commbench.cluster.fresh_launches import launched, narrowed, suite_job
+from commbench.cluster.gate import GateResult, GateRules, judge_with_baseline
+from commbench.cluster.watch_state import watch_key
+from commbench.config.compose import ConfigComposer
+from commbench.config.settings import Job
+from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.terminal import first_line
+from commbench.core.units import plural
+from commbench.report.summary import Results, Summary, read_results, summarise_results
+from commbench.results.load import row_dicts
+from commbench.runtime.launchers.registry import detect
+from commbench.runtime.launchers.requirements import check_startable
+from commbench.stats.difference import outcomes
+
+LEAST_FRESH = 5
+OWN_KEYS = ("launch", "output", "writer", "plan")  # this command sets them
+
+
+def measured_again(
+    result: GateResult, summary: Summary, store: Path, rules: GateRules, most_launches: int
+) -> GateResult:
+    """The result with the answers of fresh launches on what was suspect; with a note on why not,
+    where the suspects can't be measured from here."""
+    suspects = {each.case_id for each in result.of("SUSPECT")}
+    try:
+        jobs = _jobs_of(summary.results, suspects)
+    except CommbenchError as error:
+        return replace(result, notes=(*result.notes, f"Not measured again: {first_line(error)}."))
+    cases = plural(len(suspects), "suspect case", "suspect cases")
+    launches = min(most_launches, _launches_needed(result, rules))
+    fresh = plural(launches, "fresh launch", "fresh launches")
+    print(f"accept: {cases}: measured again in {fresh}", file=sys.stderr, flush=True)
+    output = next(iter(summary.results.folders.values())).parent
+    folders = []
+    for number in range(1, launches + 1):
+        for job, config_dir in jobs:
+            words = [f"launch={number}", "writer=[parquet]"]
+            folders.append(launched([job], output, words, config_dir).folder)
+    again = summarise_results(read_results([str(folder) for folder in folders]))
+    fresh_result = judge_with_baseline(again, store, replace(rules, allow_missing=True))
+    answers = {each.case_id: each for each in fresh_result.answers if each.case_id in suspects}
+    note = f"{cases} of RESULTS measured again in {fresh}, which decide: {folders[0].parent}"
+    return replace(
+        result,
+        answers=tuple(answers.get(each.case_id, each) for each in result.answers),
+        notes=(*result.notes, note),
+    )
+
+
+def _launches_needed(result: GateResult, rules: GateRules) -> int:
+    """The fresh launches with which each of the suspects can fail, if all are slower than every
+    healthy launch."""
+    suspects = [each.comparison for each in result.of("SUSPECT") if each.comparison is not None]
+    healthy = min(comparison.launches[0] for comparison in suspects)
+    launches = LEAST_FRESH
+    while outcomes(healthy, launches) * rules.false_alarms < len(suspects):
+        launches += 1
+    return launches
+
+
+def _jobs_of(results: Results, case_ids: set[str]) -> list[tuple[Job, str | None]]:
+    """The jobs that measure these cases, with the folder of their configuration. Raises
+    CommbenchError where they can't run here as they did."""
+    if detect(os.environ) is not None:
+        raise ConfigError("accept runs within torchrun, mpirun or srun")
+    rows = row_dicts(results.cases[results.cases["case_id"].isin(case_ids)])
+    missing = {watch_key(row) for row in rows}
+    jobs = []
+    for record in results.records:
+        own = {watch_key(row) for row in rows if row["run_id"] == record.get("run_id")} & missing
+        if own:
+            _check_host(record)
+            config_dir = record.get("config_dir")
+            jobs.append((_job_of(record, own, config_dir), config_dir))
+            missing -= own
+    return jobs
+
+
+def _check_host(record: Mapping[str, Any]) -> None:
+    hosts = [str(node.get("host.hostname")) for node in nodes_of(record)]
+    if platform.node() not in hosts:
+        raise ConfigError(f"this machine, {platform.node()}, is none of {', '.join(hosts)}")
+
+
+def _job_of(record: Mapping[str, Any], keys: set[str], config_dir: str | None) -> Job:
+    """Raises CommbenchError where the overrides of a run do not give these cases here."""
+    overrides = [str(word) for word in record.get("overrides") or ()]
+    with ConfigComposer(config_dir) as composer:
+        words = _without(overrides, composer.keys_of(overrides))
+        (job,) = composer.jobs([*words, "writer=[parquet]"], multirun=False)
+    check_startable(job)
+    suite = suite_job(job)
+    if not keys <= suite.cases.keys():
+        raise ConfigError(f"{' '.join(words)} has other cases here")
+    return narrowed(suite, keys, config_dir)
+
+
+def _without(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:
+    return [word for word, key in zip(overrides, keys, strict=True) if key not in OWN_KEYS]

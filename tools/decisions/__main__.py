@@ -1,0 +1,145 @@
+"""`make decisions`: how often the gate and the watch are right, by simulation. Rewrites tables in
+docs/acceptance.md and docs/watch.md."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from suites import (
+    CASES,
+    HEALTHY_TURNS,
+    NOISES,
+    WATCHED,
+    GateTrial,
+    WatchedStore,
+    gate_answers,
+)
+
+from commbench.cluster.gate import ORDER, Answer
+
+DOCS = Path(__file__).parents[2] / "docs"
+BEGIN = "<!-- decisions: written by tools/decisions -->\n"
+END = "<!-- end of decisions -->\n"
+SUITES = 200
+STORES = 100
+TURNS = 12  # after a step
+LONG_TURNS = 40  # without one
+LAUNCHES = ((3, 1), (8, 1), (20, 1), (3, 3), (8, 3), (20, 3), (3, 8), (8, 8), (20, 8))
+SPREADS = (0.01, 0.03, 0.10)
+LOSSES = (0.05, 0.10, 0.30)
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def suites(trial: GateTrial) -> list[list[Answer]]:
+    rng = np.random.default_rng([trial.healthy, trial.new, round(1000 * trial.spread)])
+    return [gate_answers(trial, rng) for _ in range(SUITES)]
+
+
+def worst(answers: list[Answer]) -> Answer:
+    return next(answer for answer in ORDER if answer in answers)
+
+
+def shares(given: Counter[Answer]) -> str:
+    """`99 / 1 / 0`: FAIL, SUSPECT, and PASS, in per cent."""
+    total = sum(given.values())
+    return " / ".join(f"{100 * given[each] / total:.0f}" for each in ("FAIL", "SUSPECT", "PASS"))
+
+
+def gate_table() -> Iterator[str]:
+    losses = [f"one case +{100 * loss:.0f} %" for loss in LOSSES]
+    losses.append(f"all cases +{100 * LOSSES[1]:.0f} %")
+    yield f"| healthy | new | spread | healthy suites | {' | '.join(losses)} |"
+    yield f"|---|---|---|---|{'---|' * len(losses)}"
+    for healthy, new in LAUNCHES:
+        for spread in SPREADS:
+            trial = GateTrial(healthy, new, spread)
+            cells = [shares(Counter(map(worst, suites(trial))))]
+            for loss in LOSSES:
+                given = suites(replace(trial, loss=loss))
+                cells.append(shares(Counter(answers[0] for answers in given)))
+            everywhere = suites(replace(trial, loss=LOSSES[1], slow=CASES))
+            cells.append(shares(Counter(answer for answers in everywhere for answer in answers)))
+            yield f"| {healthy} | {new} | {100 * spread:.0f} % | {' | '.join(cells)} |"
+
+
+def again_table() -> Iterator[str]:
+    yield "| noise | healthy suites, measured again | one case +30 %, measured again |"
+    yield "|---|---|---|"
+    for noise in NOISES:
+        trial = GateTrial(8, 1, 0.03, again=5, noise=noise)
+        healthy = shares(Counter(map(worst, suites(trial))))
+        slow = Counter(answers[0] for answers in suites(replace(trial, loss=LOSSES[2])))
+        yield f"| {noise} | {healthy} | {shares(slow)} |"
+
+
+# ---------------------------------------------------------------- the watch
+
+
+def told(spread: float, loss: float, seed: int) -> tuple[int, list[int]] | None:
+    """After how many turns a step is told, and by how many turns its beginning is off."""
+    store = WatchedStore(np.random.default_rng([seed, 1]), spread)
+    for _ in range(HEALTHY_TURNS):
+        store.take_turn([0.0] * WATCHED)
+    store.changes.clear()
+    for turn in range(1, TURNS + 1):
+        store.take_turn([loss] * WATCHED)
+        if store.changes:
+            runs = [int(change.since_run) for change in store.changes.values()]
+            return turn, [run - HEALTHY_TURNS - 1 for run in runs]
+    return None
+
+
+def watch_table() -> Iterator[str]:
+    yield "| spread | step | told by the first turn | by the third | by the twelfth | beginning within one turn |"  # noqa: E501
+    yield "|---|---|---|---|---|---|"
+    for spread in SPREADS:
+        for loss in (0.02, *LOSSES):
+            seen = [told(spread, loss, seed) for seed in range(STORES)]
+            turns = [each[0] for each in seen if each is not None]
+            within = [
+                f"{100 * sum(turn <= most for turn in turns) / STORES:.0f} %"
+                for most in (1, 3, TURNS)
+            ]
+            off = [place for each in seen if each is not None for place in each[1]]
+            right = f"{100 * np.mean(np.abs(off) <= 1):.0f} %" if off else "-"
+            step = f"+{100 * loss:.0f} %"
+            yield f"| {100 * spread:.0f} % | {step} | {' | '.join(within)} | {right} |"
+
+
+def false_changes() -> Iterator[str]:
+    for spread in SPREADS:
+        changes = 0
+        for seed in range(STORES):
+            store = WatchedStore(np.random.default_rng([seed, 2]), spread)
+            for _ in range(LONG_TURNS):
+                before = set(store.changes)
+                store.take_turn([0.0] * WATCHED)
+                changes += bool(store.changes.keys() - before)
+        rate = 1000 * changes / (LONG_TURNS * STORES)
+        yield f"| {100 * spread:.0f} % | {rate:.1f} |"
+
+
+def rewrite(name: str, lines: list[str]) -> None:
+    text = "\n".join([*lines, ""])
+    print(text)
+    document = DOCS / name
+    before, rest = document.read_text().split(BEGIN)
+    document.write_text(before + BEGIN + text + END + rest.split(END)[1])
+
+
+def main() -> int:
+    rewrite("acceptance.md", [*gate_table(), "", *again_table()])
+    head = ["", "| spread | changes told of 1,000 turns without one |", "|---|---|"]
+    rewrite("watch.md", [*watch_table(), *head, *false_changes()])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
