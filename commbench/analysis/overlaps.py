@@ -10,10 +10,12 @@ from operator import truediv
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_number
-from commbench.core.variables import SHOWN, is_usual
+from commbench.core.variables import is_usual
 from commbench.results.columns import case_text, grouped, of_same_run
 from commbench.results.intervals import known_interval
 from commbench.stats.interval import Interval, of_formula
+
+from .case_names import differing
 
 OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in
 IN_OVERLAP_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERLAP)
@@ -44,16 +46,10 @@ def overlap_cells(results: Sequence[OverlapResult]) -> list[tuple[str, ...]]:
     its results differ."""
     rows = [result.row for result in results]
     of_benchmark = {
-        benchmark: [
-            name for name in SHOWN if name not in IN_OVERLAP_TEXT and _has_several(alike, name)
-        ]
+        benchmark: [name for name in differing(alike) if name not in IN_OVERLAP_TEXT]
         for benchmark, alike in grouped(rows, lambda row: str(row["benchmark"])).items()
     }
     return [_overlap_row(result, of_benchmark[result.row["benchmark"]]) for result in results]
-
-
-def _has_several(rows: Iterable[Row], name: str) -> bool:
-    return len({str(row[name]) for row in rows}) > 1
 
 
 def _overlap_row(result: OverlapResult, names: Sequence[str]) -> tuple[str, ...]:

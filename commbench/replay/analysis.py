@@ -1,4 +1,4 @@
-"""What a job's communication consists of, how long it took, and who was late."""
+"""What a job's communication consists of, how long it took, and what hid it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from statistics import fmean
 from .busy_times import union_of
 from .operations import RecordedCall
 from .training_job import Collective, TrainingJob
-
-# between the ends of a collective on different ranks of a host: 1 us is usual, 5 us the most
-LEAST_WAITING_NS = 10_000
 
 
 @dataclass(frozen=True)
@@ -49,40 +46,18 @@ class Exposure:
     exposed_once_ns: int
 
 
-@dataclass(frozen=True)
-class Late:
-    """A rank that others waited for: last in `last` of `operations`, whose other ranks waited
-    `waiting_ns` each in all."""
-
-    rank: int
-    last: int
-    operations: int
-    waiting_ns: float
-
-
 def signatures(job: TrainingJob) -> list[Signature]:
     """Those that took longest first, then those that move most."""
     alike: dict[tuple[object, ...], list[Collective]] = defaultdict(list)
-    for collective in job.collectives:
+    others = (
+        Collective(call.group, (call,), complete=False)
+        for calls in job.others.values()
+        for call in calls
+    )
+    for collective in (*job.collectives, *others):
         alike[_signature_key(collective)].append(collective)
     result = [_signature(collectives) for collectives in alike.values()]
     return sorted(result, key=lambda row: (-row.total_ns, -(row.busiest_bytes or 0) * row.calls))
-
-
-def late_ranks(job: TrainingJob) -> list[Late]:
-    """Those that others waited for, the one that cost most first."""
-    waits: dict[int, list[float]] = defaultdict(list)
-    operations: dict[int, int] = defaultdict(int)
-    for collective in job.collectives:
-        waiting = collective.waiting_ns
-        for rank in waiting:
-            operations[rank] += 1
-        if not waiting or max(waiting.values()) < LEAST_WAITING_NS:
-            continue
-        last = min(waiting, key=lambda rank: (waiting[rank], rank))
-        waits[last].append(fmean(wait for rank, wait in waiting.items() if rank != last))
-    result = [Late(rank, len(costs), operations[rank], sum(costs)) for rank, costs in waits.items()]
-    return sorted(result, key=lambda late: -late.waiting_ns)
 
 
 def exposure(job: TrainingJob) -> Exposure | None:
@@ -93,7 +68,7 @@ def exposure(job: TrainingJob) -> Exposure | None:
     exposed_once_ns = 0
     for rank, computing in job.computing.items():
         spans = []
-        for call in job.calls[rank]:
+        for call in job.all_calls(rank):
             if call.start_ns is not None and call.end_ns is not None:
                 beside_ns = call.beside_ns or 0
                 hidden_ns += beside_ns

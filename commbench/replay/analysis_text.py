@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from itertools import compress
 
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
@@ -17,9 +17,10 @@ from commbench.core.units import (
     plural,
 )
 
-from .analysis import Signature, exposure, late_ranks, signatures
+from .analysis import Signature, exposure, signatures
 from .operations import RecordedCall
 from .training_job import TrainingJob
+from .waiting import HEAVIEST, Late, Waiting, waiting_of
 
 MOST_NAMED_FILES = 3
 MOST_NAMED_LIBRARIES = 5
@@ -47,7 +48,7 @@ def operations_csv(job: TrainingJob) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(OPERATION_COLUMNS)
     for rank in job.ranks:
-        for call in job.calls[rank]:
+        for call in job.all_calls(rank):
             writer.writerow(["" if value is None else value for value in _cells(call)])
     return out.getvalue()
 
@@ -67,16 +68,18 @@ def _counts_text(counts: Sequence[int] | None) -> str | None:
 
 
 def job_text(job: TrainingJob, left_out: Mapping[str, str]) -> str:
-    """What the command prints."""
+    """What the command prints: the answer, what it is of, and how it was found."""
     terminal = Terminal.of(sys.stdout)
     rows = signatures(job)
     total_ns = sum(row.total_ns for row in rows)
+    waiting = waiting_of(job)
     table = _signature_table(job, rows, total_ns, terminal)
     lines = [
+        *([_answer(job, total_ns, waiting)] if rows and (total_ns or job.steps) else []),
         _headline(job, rows),
         *([table, ""] if rows else []),
-        *_time_lines(job, rows, total_ns),
-        *_late_lines(job),
+        *_time_lines(job, rows, total_ns, waiting),
+        *([_late_text(job, waiting.late)] if waiting is not None else []),
         *_other_libraries(job),
         *(f"not complete: {text} ({count})" for text, count in job.notes.items()),
         *_left_out_lines(left_out),
@@ -85,13 +88,36 @@ def job_text(job: TrainingJob, left_out: Mapping[str, str]) -> str:
     return "\n".join(texts) + "\n"
 
 
+def _answer(job: TrainingJob, total_ns: int, waiting: Waiting | None) -> str:
+    """What a step costs, its exposed communication, and its late rank."""
+    if not total_ns:
+        return f"a step takes {format_seconds(job.step_s or 0)}; its communication has no times"
+    known = exposure(job)
+    if known is None:
+        part = f"{_seconds_text(job, total_ns, job.ranks)} of communication, hidden or exposed"
+    else:
+        once = _seconds_text(job, known.exposed_once_ns, job.computing)
+        part = f"{once} of exposed communication"
+    if job.step_s is None:
+        text = f"the recording has {part}; its steps are not marked"
+    else:
+        text = f"a step takes {format_seconds(job.step_s)}, with {part}"
+    late = waiting.late if waiting is not None else None
+    cost = "" if late is None else _seconds_text(job, late.waiting_ns)
+    return text if late is None else f"{text}; rank {late.rank} costs {cost}"
+
+
+def _seconds_text(job: TrainingJob, total_ns: float, ranks: Sized = (0,)) -> str:
+    """A time over all steps of some ranks, as the mean of a step."""
+    return format_seconds(total_ns / len(ranks) / max(job.steps, 1) / 1e9)
+
+
 def _headline(job: TrainingJob, rows: Sequence[Signature]) -> str:
     of_world = f"{len(job.ranks)} of {job.world_size or 'an unknown number of'} ranks"
-    steps = f", {plural(job.steps, 'step', 'steps')} of" if job.steps else ""
-    step_text = f"{steps} {format_seconds(job.step_s)}" if job.step_s is not None else ""
+    steps = f", {plural(job.steps, 'step', 'steps')}" if job.steps else ""
     groups = len({collective.group for collective in job.collectives})
     text = (
-        f"{of_world}, {', '.join(job.forms)}{step_text};"
+        f"{of_world}, {', '.join(job.forms)}{steps};"
         f" {plural(job.operations, 'operation', 'operations')} in"
         f" {plural(len(rows), 'signature', 'signatures')}, {plural(groups, 'group', 'groups')}"
     )
@@ -145,19 +171,18 @@ def _job_time_text(row: Signature) -> str:
     return f"<= {text}" if row.is_bound else text
 
 
-def _time_lines(job: TrainingJob, rows: Sequence[Signature], total_ns: int) -> list[str]:
-    timed = sum(
-        call.duration_ns is not None for rank_calls in job.calls.values() for call in rank_calls
-    )
+def _time_lines(
+    job: TrainingJob, rows: Sequence[Signature], total_ns: int, waiting: Waiting | None
+) -> list[str]:
+    calls = [call for rank in job.ranks for call in job.all_calls(rank)]
+    timed = sum(call.duration_ns is not None for call in calls)
     lines = []
     if timed:
-        known = "" if timed == job.operations else f" ({timed} of {job.operations} operations)"
-        spent_s = total_ns / len(job.ranks) / max(job.steps, 1) / 1e9
-        waiting_s = sum(row.waiting_ns or 0 for row in rows) / len(job.ranks) / max(job.steps, 1)
-        per = "a step" if job.steps else "in all"
-        text = f"communication: {format_seconds(spent_s)} {per} on each rank{known}"
-        if any(row.waiting_ns is not None for row in rows):
-            text += f", of which {format_seconds(waiting_s / 1e9)} waiting for the last rank"
+        known = "" if timed == len(calls) else f" ({timed} of {len(calls)} operations)"
+        spent = f"{_seconds_text(job, total_ns, job.ranks)} {job.per}"
+        text = f"communication: {spent} on each rank{known}"
+        if waiting is not None:
+            text += f", of which {_waiting_text(waiting)} waiting for the last rank"
         lines.append(f"{text}; {_exposure_text(job, timed)}")
     if any(row.is_bound for row in rows):
         lines.append(
@@ -166,15 +191,20 @@ def _time_lines(job: TrainingJob, rows: Sequence[Signature], total_ns: int) -> l
     return lines
 
 
+def _waiting_text(waiting: Waiting) -> str:
+    seconds = waiting.seconds
+    text = seconds.ends_text if seconds.certainty else lambda number: number(seconds.value)
+    return f"{'at least ' if waiting.is_least else ''}{text(format_seconds)}"
+
+
 def _exposure_text(job: TrainingJob, timed: int) -> str:
     """How much of the time in `timed` operations computation of the same rank hides; waiting is
     hidden or exposed like all of it."""
     known = exposure(job)
     if known is None:
         return "how much of it computation hides is not known"
-    step_ranks = len(job.computing) * max(job.steps, 1)
     hidden, exposed, once = (
-        format_seconds(total_ns / step_ranks / 1e9)
+        _seconds_text(job, total_ns, job.computing)
         for total_ns in (known.hidden_ns, known.exposed_ns, known.exposed_once_ns)
     )
     of = "" if known.operations == timed else f" ({known.operations} of {timed} operations)"
@@ -183,30 +213,33 @@ def _exposure_text(job: TrainingJob, timed: int) -> str:
     return f"{text}, {once} if operations at the same time count once" if at_once else text
 
 
-def _late_lines(job: TrainingJob) -> list[str]:
-    late = late_ranks(job)
-    if not late:
-        return []
-    worst = late[0]
-    per = "a step" if job.steps else "in all"
-    waited_s = worst.waiting_ns / max(job.steps, 1) / 1e9
-    return [
-        f"late: rank {worst.rank} is last in {worst.last} of {worst.operations} operations; the"
-        f" others wait {format_seconds(waited_s)} {per}"
-    ]
+def _late_text(job: TrainingJob, late: Late | None) -> str:
+    if late is None:
+        return "late: no rank is last more often than by chance"
+    which = f"the {late.operations} operations with {HEAVIEST:.0%} of the waiting"
+    return (
+        f"late: rank {late.rank} is last in {late.last} of"
+        f" {which if late.is_heaviest else f'{late.operations} operations'}; the others wait"
+        f" {_seconds_text(job, late.waiting_ns)} {job.per} for it, {late.share:.0%} of all waiting"
+    )
 
 
 def _other_libraries(job: TrainingJob) -> list[str]:
-    if not job.foreign:
-        return []
-    count = sum(job.foreign.values())
-    most = sorted(job.foreign.items(), key=lambda pair: (-pair[1], pair[0]))
-    named = ", ".join(f"{name:.60} ({times})" for name, times in most[:MOST_NAMED_LIBRARIES])
-    named += ", ..." if len(most) > MOST_NAMED_LIBRARIES else ""
-    return [
-        f"other libraries: {count} collectives are not of the process groups, so they are not in"
-        f" the table and its sums: {named}"
-    ]
+    lines = []
+    if others := sum(map(len, job.others.values())):
+        lines.append(
+            f"other libraries: {others} collectives are not of the process groups; they stand under"
+            " the names of their kernels, and a replay leaves them out"
+        )
+    if job.foreign:
+        most = sorted(job.foreign.items(), key=lambda pair: (-pair[1], pair[0]))
+        named = ", ".join(f"{name:.60} ({times})" for name, times in most[:MOST_NAMED_LIBRARIES])
+        named += ", ..." if len(most) > MOST_NAMED_LIBRARIES else ""
+        lines.append(
+            f"other libraries: {sum(job.foreign.values())} collectives without a kernel in the"
+            f" trace are not in the table: {named}"
+        )
+    return lines
 
 
 def _left_out_lines(left_out: Mapping[str, str]) -> list[str]:

@@ -10,9 +10,10 @@ from commbench.core.layout import Layout
 from commbench.core.states import Row
 from commbench.core.units import about_bytes, format_factor, format_ranges, format_seconds
 
-from .causes import Cause, Waiting, causes
+from .causes import Cause, causes
 from .replay_times import ReplayTimes, replay_times
 from .scaling import scaled
+from .waiting import Waiting
 from .workload import Workload, first_alike
 
 # rows of one answer
@@ -20,7 +21,7 @@ ANSWERED = ("backend", "library", "layout", "engine", "device", "hosts", "splits
 OPERATION_HEADS = (
     "operation",
     "group",
-    "calls a step",
+    "calls",
     "bytes",
     "in the job",
     "alone, here",
@@ -35,7 +36,7 @@ class Answer:
     causes: Sequence[Cause]
 
     def sentences(self) -> Iterator[str]:
-        yield str(self.times)
+        yield from self.times.sentences()
         yield from self.times.part.sentences()
         yield from map(str, self.causes)
 

@@ -120,7 +120,8 @@ class Replay(Benchmark):
         return self._memory(case, rank, size).buffers
 
     def shape(self, case: Case, size: int) -> Shape:
-        """Of the sequence, a step of the job and the bytes of the rank that moves most."""
+        """Of the sequence, a step or recording of the job, and the bytes of the rank that moves
+        most."""
         alone = self._alone(case, size)
         if alone is not None:
             moved_bytes = case.message_bytes or alone.busiest_bytes
@@ -130,8 +131,9 @@ class Replay(Benchmark):
             sum(count * parts[number].moved_bytes(rank) for number, count in counts.items())
             for rank, counts in self._scaled(case, size).call_counts.items()
         )
-        steps = self._scaled(case, size).whole.steps
-        return Shape(steps, busiest_bytes, "max_over_ranks", "step of the job", steps == 1)
+        whole = self._scaled(case, size).whole
+        kind = f"{whole.unit.partition(' ')[2]} of the job"
+        return Shape(whole.steps, busiest_bytes, "max_over_ranks", kind, whole.steps == 1)
 
     def bus_factor(self, case: Case, size: int) -> float | None:
         """That of an operation alone, if it has one."""

@@ -9,33 +9,8 @@ from dataclasses import dataclass
 from commbench.core.units import format_seconds
 from commbench.stats.interval import Interval
 
-from .analysis import LEAST_WAITING_NS, late_ranks
 from .replay_times import ReplayTimes
-from .training_job import TrainingJob
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """How long a rank of a traced job waited for others in a step; `last_rank`: which one came last
-    most, in words."""
-
-    seconds: Interval
-    last_rank: str
-
-
-def waiting_of(job: TrainingJob) -> Waiting | None:
-    """Of a step, the mean over the ranks; None where it is not known. The ends of an operation on
-    different ranks are up to LEAST_WAITING_NS apart, which is its error."""
-    late = late_ranks(job)
-    if not job.collectives or any(collective.is_bound for collective in job.collectives):
-        return None
-    waits = [wait for collective in job.collectives for wait in collective.waiting_ns.values()]
-    steps = max(job.steps, 1)
-    waiting_s = sum(waits) / len(job.ranks) / steps / 1e9
-    error_s = len(waits) * LEAST_WAITING_NS / len(job.ranks) / steps / 1e9
-    seconds = Interval(waiting_s, waiting_s - error_s, waiting_s + error_s)
-    last_rank = f"rank {late[0].rank}" if late else "none of them"
-    return Waiting(seconds, last_rank)
+from .waiting import Waiting
 
 
 @dataclass(frozen=True)
@@ -58,32 +33,30 @@ class Cause:
             return f"{self.name}: not known, {self.missing}"
         loss = self.loss.ends_text(format_seconds)
         if self.is_named:
-            return f"{self.name}: {loss} a step: {self.meaning}"
+            return f"{self.name}: {loss}: {self.meaning}"
         if self.loss.high < 0 and self.gain:
-            return f"{self.name}: no loss, {loss} a step: {self.gain}"
-        return f"{self.name}: inconclusive, {loss} a step"
+            return f"{self.name}: no loss, {loss}: {self.gain}"
+        return f"{self.name}: inconclusive, {loss}"
 
 
 def causes(times: ReplayTimes, waiting: Waiting | None = None) -> list[Cause]:
     """`waiting` is that of a step of the traced job."""
-    plain = times.sequence.get("none")
     return [
-        _waiting(waiting),
+        *([_waiting(waiting)] if waiting is not None else []),
         *_late_causes(times),
-        _interference(times.sequence),
-        _contention(plain, times.alone_sum),
-        _link(times),
-        _rest(plain, times.part.job_s),
+        *([_interference(times.sequence)] if {"matmul", "sleep"} & set(times.sequence) else []),
+        _contention(times.sequence.get("none"), times.alone_sum),
     ]
 
 
-def _waiting(waiting: Waiting | None) -> Cause:
-    last_rank = "" if waiting is None else f", most for {waiting.last_rank}"
+def _waiting(waiting: Waiting) -> Cause:
+    least = "at least, " if waiting.is_least else ""
+    late = waiting.late
+    of_late = "" if late is None else f", {late.share:.0%} of it for rank {late.rank}"
     return Cause(
         "waiting",
-        None if waiting is None else waiting.seconds,
-        f"ranks of the job waited for the last one of their group{last_rank}",
-        "the traces do not have all ranks of a group, or no times",
+        waiting.seconds,
+        f"{least}in the job ranks waited for the last one of their group{of_late}",
     )
 
 
@@ -125,27 +98,4 @@ def _contention(plain: Interval | None, alone: Interval | None) -> Cause:
         "operations in the job's order and concurrency take longer than alone",
         "the sequence or an operation was not measured",
         "operations at the same time take less than one after another",
-    )
-
-
-def _link(times: ReplayTimes) -> Cause:
-    alone = times.alone_sum
-    limit = times.limit_sum
-    loss = None if alone is None or limit is None else alone - limit
-    return Cause(
-        "link",
-        loss,
-        "operations alone take longer than the limit of their links allows",
-        "the limit of a link is not known",
-    )
-
-
-def _rest(plain: Interval | None, job_s: float | None) -> Cause:
-    job = None if job_s is None else Interval(job_s, job_s, job_s)
-    return Cause(
-        "rest",
-        None if plain is None or job is None else job - plain,
-        "the job's operations took longer than their replay; no cause above explains it",
-        "the job's own times or the sequence are not known",
-        "the replay takes longer than the job's operations: these are other machines",
     )

@@ -10,16 +10,18 @@ from pathlib import Path
 
 from commbench.cli.options import CommandParser, check_file, write_file
 from commbench.core.errors import ConfigError, Unreadable
+from commbench.core.layout import Layout
 from commbench.core.terminal import Terminal, paragraphs
 
 from .analysis_text import job_text, operations_csv
 from .generators import GENERATORS
 from .named_workload import NamedWorkload, WorkloadOn, generated, is_generator, listed_workloads
 from .readers.registry import read_traces, stored_workload
-from .recorded_workload import check_exportable, workload_of
+from .recorded_workload import workload_of
+from .scaling import scaled
 from .training_job import TrainingJob, training_job
 from .workload import Workload
-from .workload_file import workload_text
+from .workload_file import parse_workload, workload_text
 
 REPLAY_USAGE = """commbench replay TRACE... [--csv FILE] [--export job.json]
        commbench replay TRACE... | job.json --on "backend=nccl layout=1x8"     measured here
@@ -56,7 +58,7 @@ def replay(words: list[str]) -> int:
         write_file("--csv", options.csv, operations_csv(job), replace=False)
         print(f"{job.operations} operations: {options.csv}")
     if workload is None:
-        print("\n".join(_next_lines(options.words, job, stored is not None)))
+        print("\n".join(_next_lines(options.words, job, stored)))
         return 0
     return _answered(options, workload, job if stored is None else None, overrides)
 
@@ -74,7 +76,20 @@ def _generated(options: argparse.Namespace, overrides: str | None) -> int:
             f"what of {text}? predict it with --from RESULTS, measure it with --on OVERRIDES, or"
             " write it with --export job.json"
         )
-    return _answered(options, generated(text), None, overrides)
+    return _answered(options, generated(text, _layout_ranks(overrides)), None, overrides)
+
+
+def _layout_ranks(overrides: str | None) -> int | None:
+    """The ranks of the one layout in the overrides; None where there are none or several."""
+    layouts = [
+        word.partition("=")[2]
+        for word in shlex.split(overrides or "")
+        if word.startswith("layout=")
+    ]
+    try:
+        return Layout.parse(layouts[0]).size if len(layouts) == 1 else None
+    except ConfigError:
+        return None
 
 
 def _answered(
@@ -90,17 +105,21 @@ def _answered(
     return 0 if overrides is None else _measured_on(workload, job, overrides)
 
 
-def _next_lines(words: Sequence[str], job: TrainingJob, is_stored: bool) -> list[str]:
+def _next_lines(words: Sequence[str], job: TrainingJob, stored: Workload | None) -> list[str]:
     """The commands that would not be refused."""
-    if not is_stored:
-        try:
-            check_exportable(job)
-        except Unreadable as error:
-            reason = f"no --on, --from or --export: {error}"
-            return [paragraphs([reason], Terminal.of(sys.stdout))]
     again = f"next: commbench replay {shlex.join(words)}"
-    measured = f'{again} --on "backend=gloo layout=1x{len(job.ranks)}"'
-    return [measured] if is_stored else [measured, f"{again} --export job.json"]
+    exported = [] if stored is not None else [f"{again} --export job.json"]
+    try:
+        # as a run reads it
+        workload = stored or parse_workload(workload_text(workload_of(job)), words[0])
+    except Unreadable as error:
+        reason = f"no --on, --from or --export: {error}"
+        return [paragraphs([reason], Terminal.of(sys.stdout))]
+    part = scaled(workload, workload.ranks)
+    if workload.ranks == 1 or not part.operations:
+        reason = "; ".join(part.dropped) or "a job of one rank has nothing to replay"
+        return [f"no --on: {reason}", *exported]
+    return [f'{again} --on "backend=gloo layout=1x{workload.ranks}"', *exported]
 
 
 def _overrides(options: argparse.Namespace) -> str | None:
@@ -144,8 +163,8 @@ def _predicted(
     """Print the predictions from results; imports pandas, which reading traces does not need."""
     from commbench.results.load import read_rows
 
-    from .causes import waiting_of
     from .prediction import prediction_text, predictions
+    from .waiting import waiting_of
 
     cases = read_rows(results)
     waiting = None if job is None else waiting_of(job)

@@ -16,9 +16,10 @@ from commbench.results.load import read_rows, row_dicts
 from commbench.results.run_folder import new_folder
 
 from .answer import ANSWERED, answer_of
-from .causes import waiting_of
 from .named_workload import WORKLOAD_FILE
+from .replay_times import LOWER_BOUND
 from .training_job import TrainingJob
+from .waiting import waiting_of
 from .workload import Workload
 from .workload_file import workload_text
 
@@ -26,7 +27,7 @@ SWEEP_WORD = "-m"
 ANSWER_COLUMNS = (
     "run_id", "case_id",
     *ANSWERED, "benchmark", "workload", "gaps", "late", "status", "median_s", "ci_low_s",
-    "ci_high_s", "efficiency",
+    "ci_high_s",
 )  # fmt: skip
 
 
@@ -71,4 +72,5 @@ def answer_text(workload: Workload, job: TrainingJob | None, folder: Path) -> st
         answer = answer_of(own, workload, waiting)
         first, *others = answer.sentences()
         lines += ["", f"{answer.title}: {first}", *others]
+    lines += ["", LOWER_BOUND]
     return paragraphs(lines, Terminal.of(sys.stdout))

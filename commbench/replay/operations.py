@@ -90,15 +90,13 @@ class RecordedCall:
     start_ns: int | None = None
     end_ns: int | None = None
     step: int | None = None
-    elapsed_ns: int | None = None
     beside_ns: int | None = None
     batch: int | None = None
 
     @property
     def duration_ns(self) -> int | None:
-        """`elapsed_ns` where a trace has only that."""
         if self.start_ns is None or self.end_ns is None:
-            return self.elapsed_ns
+            return None
         return self.end_ns - self.start_ns
 
     @property
@@ -110,9 +108,10 @@ class RecordedCall:
 class RankTrace:
     """What one file says about one rank.
 
-    `foreign`: calls of operations by other libraries, by name. `notes`: what the file lacks, with
-    the number of operations that lack it. `computing`: when the rank computes, where that is known.
-    `window_ns`: from the start of its first step to the end of its last one, on its own clock.
+    `others`: collectives of other libraries, by their kernels; `foreign`: calls of such without a
+    kernel, by name. `notes`: what the file lacks, with the number of operations that lack it.
+    `computing`: when the rank computes, where that is known. `window_ns`: from the start of its
+    first step to the end of its last one, on its own clock.
     """
 
     source: str
@@ -121,6 +120,7 @@ class RankTrace:
     operations: tuple[RecordedCall, ...]
     world_size: int | None = None
     step_ns: tuple[int, ...] = ()
+    others: tuple[RecordedCall, ...] = ()
     foreign: Mapping[str, int] = field(default_factory=dict)
     notes: Mapping[str, int] = field(default_factory=dict)
     computing: BusyTimes | None = None

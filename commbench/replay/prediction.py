@@ -30,11 +30,12 @@ from commbench.results.load import row_dicts
 from commbench.stats.interval import Interval
 
 from .answer import OPERATION_HEADS, Answer
-from .causes import Waiting, causes
+from .causes import causes
 from .named_workload import NamedWorkload, WorkloadOn, listed_workloads
 from .predicted_times import PredictedTime, size_errors, time_of
 from .replay_times import ReplayTimes
 from .scaling import scaled
+from .waiting import Waiting
 from .workload import SEND_RECV, WorkloadOperation
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _prediction(
                 " assumed to take equal time, but the summation may differ"
             ] = None
     known = {number: time.seconds for number, time in times.items() if time.seconds is not None}
-    replay = ReplayTimes(part, {}, {}, known, {})
+    replay = ReplayTimes(part, {}, {}, known)
     title = f"{variables['backend']}, layout {layout}"
     found = [cause for cause in causes(replay, waiting) if cause.loss is not None]
     return Prediction(
@@ -229,7 +230,7 @@ def _one_text(each: Prediction, title: str, terminal: Terminal) -> str:
     if each.seconds is None:
         return paragraphs([f"{title}: withheld: {'; '.join(each.reasons)}", ""], terminal)
     step = each.seconds.text(format_seconds)
-    _, *sentences = each.answer.sentences()
+    sentences = [*each.answer.times.part.sentences(), *map(str, each.answer.causes)]
     cells = [
         (*cells, each.times[number].source)
         for number, cells in each.answer.operation_cells().items()

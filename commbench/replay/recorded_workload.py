@@ -19,6 +19,7 @@ from .workload import (
     ROOTS_UNKNOWN,
     SEND_RECV,
     SPLITS_UNKNOWN,
+    STEPS_UNKNOWN,
     TIMES_UNKNOWN,
     UNKNOWNS,
     RankOrder,
@@ -227,6 +228,7 @@ def _unknowns(job: TrainingJob) -> tuple[str, ...]:
         REDUCTION_UNKNOWN: REDUCTION_UNKNOWN in job.unknown,
         ROOTS_UNKNOWN: ROOTS_UNKNOWN in job.unknown,
         SPLITS_UNKNOWN: splits,
+        STEPS_UNKNOWN: not job.steps,
         TIMES_UNKNOWN: any(call.duration_ns is None for call in calls),
     }
     return tuple(name for name in UNKNOWNS if unknown[name])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from commbench.core.states import Row
@@ -15,51 +15,66 @@ from .scaling import ScaledWorkload
 from .workload import first_alike
 
 ZERO = Interval(0.0, 0.0, 0.0)
+LIKE_THE_JOB = ("matmul", "sleep")  # Case.gaps, the likest first
+LOWER_BOUND = (
+    "communication alone is a lower bound of what it takes in the job on these machines: nothing"
+    " computes beside it, and no rank is late. Where the library's threads share cores with the"
+    " computation (gloo, MPI), it may take several times as long"
+)
 
 
 @dataclass(frozen=True)
 class ReplayTimes:
     """Times of `part` of a workload in one layout on one backend. `sequence`: by Case.gaps; `late`:
-    with a late rank, by Case.late and Case.gaps; `alone`: by the number of the operation; `limit`:
-    likewise, where the limit of its link is known."""
+    with a late rank, by Case.late and Case.gaps; `alone`: by the number of the operation."""
 
     part: ScaledWorkload
     sequence: Mapping[str, Interval]
     late: Mapping[tuple[str, str], Interval]
     alone: Mapping[int, Interval]
-    limit: Mapping[int, Interval]
 
     @property
     def alone_sum(self) -> Interval | None:
         """All operations of a step one after another, of the rank for which that takes longest;
         None if one was not measured."""
-        return self._busiest(self.alone)
-
-    @property
-    def limit_sum(self) -> Interval | None:
-        return self._busiest(self.limit)
-
-    def _busiest(self, times: Mapping[int, Interval]) -> Interval | None:
         needed = {number for calls in self.part.step_calls for number in calls}
-        if not needed <= set(times):
+        if not needed <= set(self.alone):
             return None
         sums = [
-            sum((count * times[number] for number, count in calls.items()), ZERO)
+            sum((count * self.alone[number] for number, count in calls.items()), ZERO)
             for calls in self.part.step_calls
         ]
         return max(sums, key=lambda total: total.value, default=None)
 
-    def __str__(self) -> str:
-        plain = self.sequence.get("none")
-        alone = self.alone_sum
-        step = (
-            "the step was not measured"
-            if plain is None
-            else f"a step takes {plain.text(format_seconds)}"
-        )
-        if alone is None:
-            return step
-        return f"{step}, its operations one after another {alone.text(format_seconds)}"
+    def sentences(self) -> Iterator[str]:
+        """How long a step takes here, and its communication; see LOWER_BOUND."""
+        unit = self.part.whole.unit
+        alone = self.sequence.get("none")
+        computing = next((gaps for gaps in LIKE_THE_JOB if gaps in self.sequence), None)
+        alone_text = "" if alone is None else f"communication alone {alone.text(format_seconds)}"
+        if computing is not None:
+            beside = ", with sleep for computation" if computing == "sleep" else ""
+            whole_text = (
+                f"{unit} takes {self.sequence[computing].text(format_seconds)} here{beside}"
+            )
+            here = ", ".join(filter(None, (whole_text, alone_text)))
+        else:
+            here = f"{alone_text} here" if alone_text else f"{unit} was not measured"
+        yield f"{here}{self._job_text()}"
+        if self.alone_sum is not None:
+            yield f"its operations one after another: {self.alone_sum.text(format_seconds)}"
+
+    def _job_text(self) -> str:
+        """The same two times of the job, where they are known and it had these ranks."""
+        if self.part.ranks != self.part.whole.ranks:
+            return ""
+        times_s = {"": self.part.whole.step_s, "communication without waiting ": self.part.job_s}
+        texts = [
+            f"{name}{format_seconds(time_s)}"
+            for name, time_s in times_s.items()
+            if time_s is not None
+        ]
+        return f" (the job: {', '.join(texts)})" if texts else ""
 
 
 def replay_times(rows: Iterable[Row], part: ScaledWorkload) -> ReplayTimes:
@@ -67,25 +82,20 @@ def replay_times(rows: Iterable[Row], part: ScaledWorkload) -> ReplayTimes:
     alone has the time of the one that is like it."""
     sequence = {}
     late = {}
-    measured: dict[int, Row] = {}
+    measured: dict[int, Interval | None] = {}
     for row in rows:
         number = operation_number(row["workload"])
+        seconds = interval_of(row)
+        gaps = row["gaps"] or "none"
         if number is not None:
-            measured[number] = row
-        elif (seconds := interval_of(row)) is not None:
-            gaps = row["gaps"] or "none"
-            if row["late"] is None:
-                sequence[gaps] = seconds
-            else:
-                late[row["late"], gaps] = seconds
-    alone = {}
-    limit = {}
-    for number, first in first_alike(part.whole).items():
-        seconds = interval_of(measured[first]) if first in measured else None
-        if seconds is None:
-            continue
-        alone[number] = seconds
-        efficiency = measured[first]["efficiency"]
-        if efficiency is not None:
-            limit[number] = min(float(efficiency), 1.0) * seconds
-    return ReplayTimes(part, sequence, late, alone, limit)
+            measured[number] = seconds
+        elif seconds is not None and row["late"] is None:
+            sequence[gaps] = seconds
+        elif seconds is not None:
+            late[row["late"], gaps] = seconds
+    alone = {
+        number: seconds
+        for number, first in first_alike(part.whole).items()
+        if (seconds := measured.get(first)) is not None
+    }
+    return ReplayTimes(part, sequence, late, alone)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from commbench.results.run_folder import mapping_or_empty
 
 from .answer import ANSWERED, OPERATION_HEADS, answer_of, group_name
 from .named_workload import WORKLOAD_FILE, sequence_name, workload_named
-from .replay_times import ReplayTimes
+from .replay_times import LOWER_BOUND, ReplayTimes
 from .scaling import ScaledWorkload
 from .schedule import ScheduledOperation, schedule
 
@@ -27,7 +26,8 @@ MOST_DRAWN = 400
 MOST_LANES = 16
 MEANING = (
     "Operations one after another or at once as in the job, and each alone. A cause is named where"
-    " its interval lies above zero. Times are of one step of the job."
+    " its interval lies above zero. Times and calls are of one step of the job, or of its recording"
+    " where that marks no steps."
 )
 
 
@@ -62,14 +62,12 @@ def _section(name: str, rows: Sequence[Row], files: Sequence[Path]) -> Section:
         lost = "Neither time line nor causes: the workload file is not where the run has read it."
         return Section(title, [lost], is_on_terminal=False)
     answer = answer_of(rows, workload)
-    # waiting is known from traces only
-    answer = replace(answer, causes=[each for each in answer.causes if each.name != "waiting"])
     return Section(
         title,
         list(answer.sentences()),
         [Table(OPERATION_HEADS, list(answer.operation_cells().values()))],
         figures=partial(_figures, title, answer.times),
-        notes=[MEANING],
+        notes=[MEANING, LOWER_BOUND],
         is_on_terminal=False,
     )
 

@@ -56,7 +56,7 @@ class Collective:
     def is_bound(self) -> bool:
         return not self.complete or len(self.durations_ns) < len(self.calls)
 
-    @property
+    @cached_property
     def waiting_ns(self) -> dict[int, int]:
         """How long each rank waited for the last one. Where all ranks wait for all, their ends are
         alike, so no clocks of different hosts are compared; empty for other operations."""
@@ -69,8 +69,9 @@ class Collective:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """`ranks` have traces, of `world_size` (None: not known). `notes`: what is not known, with the
-    number of operations that it concerns. `computing`: when each rank computes, and `windows_ns`:
+    """`ranks` have traces, of `world_size` (None: not known). `others` and `foreign` are of other
+    libraries, as in RankTrace. `notes`: what is not known, with the number of operations that it
+    concerns. `computing`: when each rank computes, and `windows_ns`:
     from the start of its first step to the end of its last, of those for which it is known."""
 
     ranks: tuple[int, ...]
@@ -80,6 +81,7 @@ class TrainingJob:
     calls: Mapping[int, tuple[RecordedCall, ...]]
     steps: int
     step_s: float | None
+    others: Mapping[int, tuple[RecordedCall, ...]]
     foreign: Mapping[str, int]
     notes: Mapping[str, int]
     computing: Mapping[int, BusyTimes] = field(default_factory=dict)
@@ -87,7 +89,16 @@ class TrainingJob:
 
     @property
     def operations(self) -> int:
-        return sum(map(len, self.calls.values()))
+        """Also those of other libraries."""
+        return sum(len(self.all_calls(rank)) for rank in self.ranks)
+
+    def all_calls(self, rank: int) -> tuple[RecordedCall, ...]:
+        return (*self.calls[rank], *self.others[rank])
+
+    @property
+    def per(self) -> str:
+        """What times are given for, behind them."""
+        return "a step" if self.steps else "in the recording"
 
     @property
     def unknown(self) -> list[str]:
@@ -127,6 +138,7 @@ def training_job(traces: Sequence[RankTrace]) -> TrainingJob:
         calls,
         max((len(trace.step_ns) for trace in traces), default=0),
         median(steps_ns) / 1e9 if steps_ns else None,
+        {trace.rank: trace.others for trace in traces},
         foreign,
         notes,
         {trace.rank: trace.computing for trace in traces if trace.computing is not None},

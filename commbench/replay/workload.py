@@ -12,13 +12,17 @@ GAPS_UNKNOWN = "gaps"
 ROOTS_UNKNOWN = "roots"
 REDUCTION_UNKNOWN = "reduction"
 SPLITS_UNKNOWN = "splits"
+STEPS_UNKNOWN = "steps"
 TIMES_UNKNOWN = "times"
 SEND_RECV = "send_recv"
 WORKLOAD_OPERATIONS = (
     *(name for name in OPERATIONS if name not in POINT_TO_POINT),
     SEND_RECV,
 )
-UNKNOWNS = (GAPS_UNKNOWN, REDUCTION_UNKNOWN, ROOTS_UNKNOWN, SPLITS_UNKNOWN, TIMES_UNKNOWN)
+UNKNOWNS = (
+    *(GAPS_UNKNOWN, REDUCTION_UNKNOWN, ROOTS_UNKNOWN, SPLITS_UNKNOWN, STEPS_UNKNOWN),
+    TIMES_UNKNOWN,
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,8 @@ class RankOrder:
 
 @dataclass(frozen=True)
 class Workload:
-    """All of a job's communication in `steps` steps; `step_s` is the time of one."""
+    """All of a job's communication in `steps` steps; `step_s` is the time of one. Where the source
+    does not mark steps, the whole recording counts as one."""
 
     ranks: int
     groups: tuple[tuple[int, ...], ...]
@@ -76,6 +81,11 @@ class Workload:
     steps: int = 1
     step_s: float | None = None
     unknown: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What times are given for."""
+        return "the recording" if STEPS_UNKNOWN in self.unknown else "a step"
 
     @property
     def job_s(self) -> float | None:

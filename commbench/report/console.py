@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from commbench.analysis.case_names import case_names, differing
 from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.group_gains import gain_text
 from commbench.analysis.overlaps import overlap_text
@@ -23,7 +23,7 @@ from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
-from commbench.results.columns import INTERRUPTED, case_text, row_order
+from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
 from commbench.results.intervals import interval_note
 from commbench.results.parquet import recorded_rows
@@ -154,13 +154,10 @@ def run_text(
     """Title, what made the numbers uncertain, tables, matrices of many pairs; below them, with
     `foot`, what the numbers are, why a case has none, and with `flags` what each flag means; slow
     or asymmetric pairs."""
-    values = {
-        name: _shown_values(rows, name) for name in dict.fromkeys((*SHOWN_VARIABLES, *CONSTANT))
-    }
-    title = terminal.paragraph(_run_title(run, rows, values))
+    varying = differing(rows, dict.fromkeys((*SHOWN_VARIABLES, *CONSTANT)))
+    title = terminal.paragraph(_run_title(run, rows, varying))
     if not rows:
         return f"{title}\nno case is finished\n"
-    varying = [name for name, shown in values.items() if len(shown) > 1]
     all_matrices = matrices(rows)
     shown_matrices = sorted(
         filter(is_matrix, all_matrices),
@@ -183,9 +180,10 @@ def run_text(
         parts += [paragraphs(texts, terminal)] if texts else []
     derived = (overlap_text(rows, terminal), gain_text(rows, terminal))
     parts += [f"\n{text}" for text in derived if text]
-    row_of = {row["case_id"]: row for row in rows} if time_lines else {}
+    ids = [row["case_id"] for row in rows]
+    name_of = dict(zip(ids, case_names(rows), strict=True)) if time_lines else {}
     for case_id, line in (time_lines or {}).items():
-        name = case_text(row_of[case_id]) if case_id in row_of else case_id
+        name = name_of.get(case_id, case_id)
         parts += [f"\n{text}"] if (text := line.text(name, terminal)) else []
     return "\n".join([*parts, *_finding_lines(run, all_matrices, terminal)]) + "\n"
 
@@ -319,9 +317,7 @@ def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     return [*filter(None, (note, disturbances_text([run], measured))), *flags]
 
 
-def _run_title(
-    run: Mapping[str, Any], rows: Sequence[Row], values: Mapping[str, Sequence[Any]]
-) -> str:
+def _run_title(run: Mapping[str, Any], rows: Sequence[Row], varying: Sequence[str]) -> str:
     world = run["world"]
     parts = [
         f"{run['backend']['name']} ({run['backend'].get('library', '')})",
@@ -329,17 +325,12 @@ def _run_title(
     ]
     parts += [plural(world["nodes"], "node", "nodes"), f"timing {run['timing']}"]
     for name in CONSTANT:
-        if len(values[name]) == 1:
-            parts.append(f"{name} {_short_text(name, values[name][0])}")
+        values = [row[name] for row in rows if not is_usual(name, row[name])]
+        if values and name not in varying:
+            parts.append(f"{name} {_short_text(name, values[0])}")
     has_processes = any(row["engine"] != MODEL_ENGINE for row in rows)
     parts += [text] if has_processes and (text := binding_text(run)) else []
     return ", ".join([*parts, *([f"label {run['label']}"] if run["label"] else [])])
-
-
-def _shown_values(rows: Sequence[Row], name: str) -> list[Any]:
-    """The values of a variable that are shown, each once."""
-    distinct = dict.fromkeys(map(itemgetter(name), rows))
-    return [value for value in distinct if not is_usual(name, value)]
 
 
 def _variable_text(row: Row, name: str) -> str:

@@ -25,7 +25,7 @@ from commbench.core.states import (
     UnfinishedReason,
 )
 from commbench.core.units import format_bytes, natural_key, short_pairs
-from commbench.core.variables import BY_NAME, NAMES, TABLE, VariableKind, is_required
+from commbench.core.variables import BY_NAME, NAMES, TABLE, VariableKind, is_required, is_usual
 
 GroupItem = TypeVar("GroupItem")
 GroupKey = TypeVar("GroupKey", bound=Hashable)
@@ -248,11 +248,15 @@ def of_same_run(row: Row, differing: Container[str]) -> tuple[Any, ...]:
 
 def case_text(case: Row) -> str:
     """A row, or the fields of a Case, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs, the first and
-    the last. Of an overlap with its part: `all_reduce 1x2 1 KiB, matmul together`."""
+    the last. Of an overlap with its part: `all_reduce 1x2 1 KiB, matmul together`; of a job with
+    what it is replayed with: `replay 1x2, gaps matmul late 1:2ms`."""
     size = format_bytes(case["message_bytes"]) if case["message_bytes"] else ""
     place = short_pairs(case["pair"] or "") or place_text(case.get("node"))
     text = " ".join(filter(None, (case["benchmark"], case["layout"], place, size)))
-    part = " ".join(filter(None, (case.get("overlap"), case.get("timed"))))
+    replayed = [
+        f"{name} {case[name]}" for name in ("gaps", "late") if not is_usual(name, case.get(name))
+    ]
+    part = " ".join(filter(None, (case.get("overlap"), case.get("timed"), *replayed)))
     return f"{text}, {part}" if part else text
 
 

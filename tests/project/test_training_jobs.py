@@ -15,7 +15,8 @@ from places import TOOLS
 
 from commbench.replay.readers.registry import read_traces
 from commbench.replay.recorded_workload import workload_of
-from commbench.replay.training_job import training_job
+from commbench.replay.training_job import TrainingJob, training_job
+from commbench.replay.waiting import waiting_of
 from commbench.replay.workload import Workload
 
 pytestmark = pytest.mark.long
@@ -24,6 +25,8 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 LAYERS = 4
 MANY = 64
 TRACED_STEPS = 5
+LATE_MS = 40
+WORK_BEGINS_S = 1e-3  # of a step, after its calls have begun
 
 
 def printed_by(*words: str) -> str:
@@ -38,8 +41,12 @@ def printed_by(*words: str) -> str:
     return done.stdout
 
 
+def job_in(folder: Path) -> TrainingJob:
+    return training_job(read_traces([str(folder)])[0])
+
+
 def traced(folder: Path) -> Workload:
-    return workload_of(training_job(read_traces([str(folder)])[0]))
+    return workload_of(job_in(folder))
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "tensor_parallel", "moe"])
@@ -52,9 +59,25 @@ def test_a_job_counts_the_communication_that_its_traces_have(name: str, tmp_path
     calls = {len(order.calls) for order in workload.orders}
     assert calls == {own["calls"] * TRACED_STEPS}
     assert all(operation.job_s for operation in workload.operations)
-    assert 0 < own["communication_s"] < own["step_s"]
+    assert own["communication_s"] > 0
     uneven = [each for each in workload.operations if each.operation == "all_to_all_v"]
     assert bool(uneven) == (name == "moe") and all(each.counts for each in uneven)
+    waiting = waiting_of(job_in(tmp_path))
+    assert waiting is not None and not waiting.is_least
+    # calls of ddp overlap, and begin in its traces when gloo has a thread for them
+    if name != "ddp":
+        assert own["communication_s"] < own["step_s"]
+        assert waiting.seconds.low - WORK_BEGINS_S < own["waiting_s"]
+        assert own["waiting_s"] < waiting.seconds.high + WORK_BEGINS_S
+
+
+def test_a_rank_that_begins_its_steps_later_is_named_with_what_it_costs(tmp_path: Path) -> None:
+    words = ("--late", f"1:{LATE_MS}", "--traces", str(tmp_path))
+    printed_by(*TORCHRUN, str(JOBS / "ddp.py"), *words)
+    waiting = waiting_of(job_in(tmp_path))
+    assert waiting is not None and waiting.late is not None and waiting.late.rank == 1
+    cost_s = waiting.late.waiting_ns / TRACED_STEPS / 1e9
+    assert cost_s == pytest.approx(LATE_MS / 1e3, rel=0.5)
 
 
 def test_a_world_of_64_ranks_that_is_not_there_is_read_and_replayed(

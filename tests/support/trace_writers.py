@@ -63,19 +63,13 @@ NCCL_NAMES = {
     "reduce_scatter": "ReduceScatter",
     "broadcast": "Broadcast",
 }
-CHAKRA_KINDS = {
-    "all_reduce": 0,
-    "all_gather": 2,
-    "broadcast": 5,
-    "all_to_all": 6,
-    "reduce_scatter": 7,
-}
 NCCL_TYPES = (
     *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"),
     "bfloat16",
 )
 GAP_US = 100
 LATE_US = 40  # of rank r: r times this
+ROOT = 1  # of broadcasts in torch's traces
 WORK_AFTER_US = 10  # after the call, the work of a library begins
 
 
@@ -112,6 +106,11 @@ class Call:
         }
         send, receive = factors.get(self.operation, (1, 1))
         return self.elements * send, self.elements * receive
+
+    def recorded_rank(self, rank: int) -> int:
+        """The rank in the group that torch writes beside a call on NCCL: of a broadcast, the
+        root."""
+        return ROOT if self.operation == "broadcast" else self.ranks.index(rank)
 
     def row(self, rank: int, sequence: int) -> tuple[object, ...]:
         """The line of the table that every reader must return for a rank."""
@@ -193,7 +192,7 @@ def _kineto_events(number: int, call: Call, rank: int) -> list[dict[str, Any]]:
         "Process Group Name": call.group,
         "Process Group Ranks": str(list(call.ranks)),
         "Group size": len(call.ranks),
-        "Rank": rank,
+        "Rank": call.recorded_rank(rank),
     }
     start, end = _call_us(number, rank)
     common = {"ph": "X", "pid": 7, "tid": 7}
@@ -296,7 +295,11 @@ def _execution_node(number: int, call: Call, rank: int) -> dict[str, Any]:
     sent, received = call.sizes(rank)
     kind = f"Tensor({TENSOR_TYPES[call.dtype]})"
     name = RECORDED[call.operation]
-    values = [[], number, [call.group, ""], rank, name, *call.splits(rank), 0, 1, len(call.ranks)]
+    splits = call.splits(rank)
+    values = [
+        *([], number, [call.group, ""], call.recorded_rank(rank), name),
+        *(*splits, 0, 1, len(call.ranks)),
+    ]
     types = [kind, "Int", "Tuple[String,String]", "Int", "String"]
     return {
         "id": 10 + number,
@@ -368,66 +371,6 @@ def write_nccl_log(schedule: Schedule, folder: Path) -> None:
         (folder / f"nccl.{rank}.log").write_text("\n".join([*lines, ""]))
 
 
-def write_inspector(schedule: Schedule, folder: Path) -> None:
-    """As NCCL Inspector, format 4.0."""
-    for rank in range(world_of(schedule)):
-        counts: dict[str, int] = {}
-        records = []
-        for _, call in calls_of(schedule, rank):
-            sequence = counts.get(call.group, 0)
-            counts[call.group] = sequence + 1
-            header = {
-                "id": f"0x{call.group}",
-                "rank": call.ranks.index(rank),
-                "n_ranks": len(call.ranks),
-                "nnodes": 1,
-            }
-            performance = {
-                "coll": NCCL_NAMES[call.operation],
-                "coll_sn": sequence,
-                "coll_msg_size_bytes": min(call.sizes(rank)) * ITEM_BYTES[call.dtype],
-                "coll_exec_time_us": 100 + rank,
-            }
-            metadata = {"hostname": "node1", "pid": 1000 + rank}
-            records.append({"header": header, "metadata": metadata, "coll_perf": performance})
-        text = "\n".join(map(json.dumps, records))
-        (folder / f"node1-{rank}.log").write_text(f"{text}\n")
-
-
-def _varint_bytes(value: int) -> bytes:
-    parts = []
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*parts, value])
-
-
-def _field_bytes(number: int, value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        return _varint_bytes(number << 3) + _varint_bytes(value)
-    return _varint_bytes(number << 3 | 2) + _varint_bytes(len(value)) + value
-
-
-def write_chakra(schedule: Schedule, folder: Path) -> None:
-    """As Chakra 0.0.4: metadata, then a node a call."""
-    for rank in range(world_of(schedule)):
-        messages = [_field_bytes(1, b"0.0.4")]
-        for number, call in calls_of(schedule, rank):
-            size = call.sizes(rank)[0] * ITEM_BYTES[call.dtype]
-            attributes = {
-                b"is_cpu_op": (27, 0),
-                b"comm_type": (9, CHAKRA_KINDS[call.operation]),
-                b"comm_size": (9, size),
-                b"pg_name": (29, call.group.encode()),
-            }
-            message = _field_bytes(1, number + 1) + _field_bytes(3, 7)
-            for name, (kind, value) in attributes.items():
-                message += _field_bytes(10, _field_bytes(1, name) + _field_bytes(kind, value))
-            messages.append(message)
-        content = b"".join(_varint_bytes(len(message)) + message for message in messages)
-        (folder / f"job.{rank}.et").write_bytes(content)
-
-
 def write_workload(schedule: Schedule, folder: Path) -> None:
     """commbench's own file, from a profile of the same schedule."""
     source = folder / "source"
@@ -446,12 +389,6 @@ WRITERS: dict[str, Callable[[Schedule, Path], None]] = {
     "Flight Recorder": write_flight_recorder,
     "Flight Recorder pickle": write_pickled_flight_recorder,
     "NCCL log": write_nccl_log,
-    "NCCL Inspector": write_inspector,
-    "Chakra": write_chakra,
 }
 # format -> what it can record, where it is not everything
-WRITABLE: dict[str, Collection[str]] = {
-    "NCCL log": NCCL_NAMES,
-    "NCCL Inspector": NCCL_NAMES,
-    "Chakra": CHAKRA_KINDS,
-}
+WRITABLE: dict[str, Collection[str]] = {"NCCL log": NCCL_NAMES}

@@ -58,8 +58,7 @@ def measured(
 
 
 def named(found: dict[str, Cause]) -> set[str]:
-    """Without the link: no library reaches the limit of a link."""
-    return {name for name, cause in found.items() if cause.is_named} - {"link"}
+    return {name for name, cause in found.items() if cause.is_named}
 
 
 def test_a_rank_that_begins_late_is_what_the_others_wait_for(

@@ -12,6 +12,7 @@ from commbench.replay.json_stream import JsonList, document_head, elements, whol
 from commbench.replay.operations import (
     NOT_A_TRANSFER,
     POINT_TO_POINT,
+    ROOTED,
     RankGroup,
     RankTrace,
     element_type,
@@ -50,14 +51,13 @@ class ExecutionTrace:
             elif node.get("name") == COMMUNICATION_NODE:
                 call = _call_fields(node, groups, notes)
                 if call is not None:
-                    ranks.add(call.pop("recorded_rank"))
+                    ranks.add(call.pop("own_rank"))
                     fields.append((whole(node.get("id")) or 0, call))
             elif CALL_NODE.match(str(node.get("name"))):
                 undescribed += operation_named(node["name"]) is not None
         if undescribed and not fields:
             notes[NO_DESCRIPTION] += undescribed
         fields.sort(key=lambda pair: pair[0])
-        # that of a send or receive is its peer's
         recorded = ranks - {None}
         rank = rank_of(file, recorded.pop() if len(recorded) == 1 else None)
         calls = numbered([call for _, call in fields], rank)
@@ -101,8 +101,9 @@ def _call_fields(
 ) -> dict[str, Any] | None:
     """The fields of an operation; None for what transfers nothing.
 
-    Arguments are tensors (but for `wait`), a number, the group, the rank (of a send or receive: the
-    peer), the name, the splits, and from 2024 on the first rank, the stride and the size.
+    Arguments are tensors (but for `wait`), a number, the group, a rank, the name, the splits, and
+    from 2024 on the first rank, the stride and the size. The rank is the own one; of a send or
+    receive the peer, and of a rooted operation the root, since the group has a name.
     """
     values, shapes, types = _arguments(node, "inputs")
     named = ((index, operation_named(value)) for index, value in enumerate(values))
@@ -128,14 +129,22 @@ def _call_fields(
     group = _call_group(values, at, attributes, groups)
     if group.ranks is None:
         notes[NO_GROUP_RANKS] += 1
-    pair = operation in POINT_TO_POINT
-    recorded_rank = whole(values[at - 1])
+    rank = whole(values[at - 1])
+    is_named = isinstance(values[at - 2], list)
     return {
-        "recorded_rank": None if pair else recorded_rank,
+        "own_rank": None if operation in (*POINT_TO_POINT, *ROOTED) else _in_world(rank, group),
         "group": group,
         **moved_fields(operation, kind, sent, received, *splits),
-        "peer": recorded_rank if pair else None,
+        "peer": rank if operation in POINT_TO_POINT else None,
+        "root": rank if operation in ROOTED and is_named else None,
     }
+
+
+def _in_world(rank: int | None, group: RankGroup) -> int | None:
+    """The rank in the world of a rank in a group, where its ranks are known."""
+    if rank is None or group.ranks is None:
+        return rank
+    return group.ranks[rank] if rank < len(group.ranks) else None
 
 
 def _call_group(

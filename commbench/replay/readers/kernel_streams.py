@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 NO_CORRELATION = -1
+COMPUTATION = -2
+PROCESS_GROUP = -1
 ROUNDING_NS = 1000  # times until 2024 are whole microseconds
 
 
@@ -18,19 +20,17 @@ class _Stream:
     ends: array[int] = field(default_factory=lambda: array("q"))
     # of the launch: kernels of one launch are those of a graph
     correlations: array[int] = field(default_factory=lambda: array("q"))
-    computes: array[int] = field(default_factory=lambda: array("b"))
-    of_library: array[int] = field(default_factory=lambda: array("b"))
+    owners: array[int] = field(default_factory=lambda: array("l"))
 
 
 class Kernel(NamedTuple):
-    """It `computes`, or is `of_library`, of a process group, or is another one that
-    communicates."""
+    """`owner`: COMPUTATION, PROCESS_GROUP, or a number that the caller gives to one of another
+    library that communicates."""
 
     start_ns: int
     end_ns: int
     correlation: int
-    computes: bool
-    of_library: bool
+    owner: int
 
 
 class KernelStreams:
@@ -47,8 +47,7 @@ class KernelStreams:
         stream.starts.append(kernel.start_ns)
         stream.ends.append(kernel.end_ns)
         stream.correlations.append(kernel.correlation)
-        stream.computes.append(kernel.computes)
-        stream.of_library.append(kernel.of_library)
+        stream.owners.append(kernel.owner)
 
     def kernels(self, in_order: bool) -> Iterator[Kernel]:
         """All of them, once. `in_order`: what the profile calls a stream is one."""
@@ -62,8 +61,7 @@ class KernelStreams:
                     stream.starts[place],
                     stream.ends[place],
                     stream.correlations[place],
-                    bool(stream.computes[place]),
-                    bool(stream.of_library[place]),
+                    stream.owners[place],
                 )
 
     def _cut(self, stream: _Stream, order: list[int]) -> None:

@@ -12,21 +12,17 @@ from commbench.replay.operations import NO_RANK, RankTrace
 from commbench.replay.trace_files import TraceFile, trace_files
 from commbench.replay.workload import Workload
 
-from .chakra import Chakra
 from .commbench_workload import CommbenchWorkload
 from .execution_trace import ExecutionTrace
 from .flight_recorder import FlightRecorder
 from .nccl_calls import NcclCalls
-from .nccl_inspector import NcclInspector
 from .protocol import TraceReader
 from .torch_profiler import TorchProfiler
 
 READERS: tuple[TraceReader, ...] = (
-    Chakra(),
     CommbenchWorkload(),
     ExecutionTrace(),
     FlightRecorder(),
-    NcclInspector(),
     NcclCalls(),
     TorchProfiler(),
 )
@@ -77,7 +73,7 @@ def _is_stray(trace: RankTrace, traces: Sequence[RankTrace]) -> bool:
 
 
 def _communicates(trace: RankTrace) -> bool:
-    return bool(trace.operations or trace.foreign) or trace.world_size is not None
+    return bool(trace.operations or trace.others or trace.foreign) or trace.world_size is not None
 
 
 def _with_ranks(traces: Sequence[RankTrace]) -> list[RankTrace]:
@@ -90,9 +86,12 @@ def _with_ranks(traces: Sequence[RankTrace]) -> list[RankTrace]:
     (alone,) = traces
     groups = [set(call.group.ranks) for call in alone.operations if call.group.ranks]
     rank = min(set.intersection(*groups), default=0) if groups else 0
-    calls = tuple(replace(call, rank=rank) for call in alone.operations)
+    calls, others = (
+        tuple(replace(call, rank=rank) for call in recorded)
+        for recorded in (alone.operations, alone.others)
+    )
     notes = {**alone.notes, ASSUMED_RANK: 1}
-    return [replace(alone, rank=rank, operations=calls, notes=notes)]
+    return [replace(alone, rank=rank, operations=calls, others=others, notes=notes)]
 
 
 def _no_rank(trace: RankTrace, traces: Sequence[RankTrace]) -> Unreadable:

@@ -23,6 +23,7 @@ from commbench.replay.json_stream import (
 from commbench.replay.operations import (
     NOT_A_TRANSFER,
     POINT_TO_POINT,
+    ROOTED,
     RankGroup,
     RankTrace,
     element_type,
@@ -31,7 +32,7 @@ from commbench.replay.operations import (
 )
 from commbench.replay.trace_files import TraceFile
 
-from .kernel_streams import NO_CORRELATION, Kernel, KernelStreams
+from .kernel_streams import COMPUTATION, NO_CORRELATION, PROCESS_GROUP, Kernel, KernelStreams
 from .profiled_computation import COLLECTIVE_WORDS, CPU_OPERATION, Computation, kernel_computes
 from .protocol import (
     lacks_splits,
@@ -46,6 +47,7 @@ PARAM_RECORD = "record_param_comms"
 CALL = re.compile(r"c10d::_?[a-z]")
 ANNOTATION = re.compile(r"[a-z]{2,16}:_?[a-zA-Z]")
 LIBRARY_KERNEL = re.compile(r"^(?:void )?[nr]ccl\w*Kernel", re.I)
+KERNEL_DETAILS = re.compile(r"^void |\(anonymous namespace\)::|[<(].*")
 KERNEL_LIBRARY = re.compile(r"\wccl:")
 STEP = re.compile(r"ProfilerStep#([0-9]{1,18})")
 # they copy or wait beside a collective, or call one that is recorded
@@ -57,6 +59,8 @@ WANTED = (
 )
 LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "runtime")
 ROOT_AT = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3}  # in Concrete Inputs
+# "Rank" of their calls is the peer or the root
+OF_OTHER_RANK = (None, *POINT_TO_POINT, *ROOTED)
 COALESCED = "coalesced"
 SCATTER_EACH = "reduce_scatter_tensor_coalesced"
 UNLINKED_KERNELS = "library kernels whose call is not in the trace"
@@ -99,7 +103,7 @@ class _Events:
     calls: dict[object, list[_Event]] = field(default_factory=lambda: defaultdict(list))
     library_work: dict[str, list[_Event]] = field(default_factory=lambda: defaultdict(list))
     foreign_calls: dict[object, list[_Event]] = field(default_factory=lambda: defaultdict(list))
-    foreign_kernels: list[tuple[str, int | None]] = field(default_factory=list)
+    foreign_kernels: list[_Event] = field(default_factory=list)
     streams: KernelStreams = field(default_factory=KernelStreams)
     kernels: list[Kernel] = field(default_factory=list)  # of a library
     processes: dict[str, None] = field(default_factory=dict)
@@ -148,7 +152,8 @@ class TorchProfiler:
         computing = None
         if not file.ended_early:
             computing = events.computation.busy_times(base_ns, on_gpu)
-        for call in fields:
+        others = _foreign_calls(events, base_ns)
+        for call in (*fields, *others):
             if computing is not None and "start_ns" in call:
                 call["beside_ns"] = computing.within(call["start_ns"], call["end_ns"])
         rank = rank_of(file, _recorded_rank(facts, events))
@@ -160,6 +165,7 @@ class TorchProfiler:
                 numbered(fields, rank),
                 whole(facts.get("world_size"), 1),
                 tuple(end - start for start, end, _ in events.steps),
+                numbered(others, rank),
                 _foreign_counts(events),
                 notes,
                 computing,
@@ -192,7 +198,7 @@ def _own_ranks(events: _Events) -> Iterable[list[str]]:
     for part in chain.from_iterable(events.calls.values()):
         operation = operation_named(part.args.get("Collective name"))
         rank = whole(part.args.get("Rank"))
-        if rank is not None and operation not in (None, *POINT_TO_POINT):
+        if rank is not None and operation not in OF_OTHER_RANK:
             ranks[str(part.args.get("Process Group Name"))][f"rank {rank}"] = None
     return map(list, ranks.values())
 
@@ -200,9 +206,11 @@ def _own_ranks(events: _Events) -> Iterable[list[str]]:
 def _settle_kernel(events: _Events, kernel: Kernel) -> None:
     """Take a kernel where it belongs, now that its end is known, or never will be."""
     length_ns = max(0, kernel.end_ns - kernel.start_ns)
-    events.computation.add_kernel(kernel.start_ns, length_ns, kernel.computes)
-    if kernel.of_library:
+    events.computation.add_kernel(kernel.start_ns, length_ns, kernel.owner == COMPUTATION)
+    if kernel.owner == PROCESS_GROUP:
         events.kernels.append(kernel)
+    elif kernel.owner >= 0:
+        events.foreign_kernels[kernel.owner].end_ns = kernel.end_ns
 
 
 def _steps_window(events: _Events, base_ns: int) -> tuple[int, int] | None:
@@ -253,14 +261,16 @@ def _end_of(event: Mapping[str, Any], start_ns: int | None) -> int | None:
 
 
 def _sort_kernel(events: _Events, event: _Event, stream: tuple[str, str]) -> None:
-    computes = kernel_computes(event.name)
     correlation = whole(event.args.get("correlation"))
-    of_library = LIBRARY_KERNEL.search(event.name) is not None and correlation is not None
-    if not computes and not of_library and COLLECTIVE_WORDS.search(event.name):
-        external = whole(event.args.get("External id"))
-        events.foreign_kernels.append((event.name, external))
     number = NO_CORRELATION if correlation is None else correlation
-    kernel = Kernel(event.start_ns, event.end_ns, number, computes, of_library and not computes)
+    if kernel_computes(event.name):
+        owner = COMPUTATION
+    elif LIBRARY_KERNEL.search(event.name):
+        owner = PROCESS_GROUP
+    else:
+        owner = len(events.foreign_kernels)
+        events.foreign_kernels.append(event)
+    kernel = Kernel(event.start_ns, event.end_ns, number, owner)
     if event.is_negative:
         events.negative += 1
         _settle_kernel(events, kernel)
@@ -434,6 +444,8 @@ def _described(
         fields["peer"] = _concrete(inputs, 2 if operation in POINT_TO_POINT else None)
     if record is not None and operation in POINT_TO_POINT:
         fields["peer"] = _recorded_peer(record, group)
+    if record is not None and operation in ROOTED and "Rank" in record.args:
+        fields["root"] = whole(record.args["Rank"])
     notes.update([*missing, *_missing_of(group)])
     return fields
 
@@ -680,32 +692,42 @@ def _recorded_rank(facts: Mapping[str, Any], events: _Events) -> int | None:
         whole(part.args.get("Rank"))
         for thread in events.calls.values()
         for part in thread
-        if operation_named(part.args.get("Collective name")) not in (None, *POINT_TO_POINT)
+        if operation_named(part.args.get("Collective name")) not in OF_OTHER_RANK
     } - {None}
     return ranks.pop() if len(ranks) == 1 else None
 
 
+def _foreign_calls(events: _Events, base_ns: int) -> list[dict[str, Any]]:
+    """The fields of collectives of other libraries: the kernels of known length."""
+    return [
+        {
+            "group": RankGroup(UNKNOWN_GROUP),
+            "operation": KERNEL_DETAILS.sub("", kernel.name),
+            "start_ns": base_ns + kernel.start_ns,
+            "end_ns": base_ns + kernel.end_ns,
+        }
+        for kernel in events.foreign_kernels
+        if not kernel.is_negative
+    ]
+
+
 def _foreign_counts(events: _Events) -> dict[str, int]:
-    """Collectives of other libraries by name: the innermost calls, and kernels without such a
-    call."""
+    """Collectives of other libraries that have no kernel, by name: the innermost calls."""
+    timed = {whole(kernel.args.get("External id")) for kernel in events.foreign_kernels} - {None}
     counts: Counter[str] = Counter()
-    called: set[int | None] = set()
     for thread, foreign in events.foreign_calls.items():
         for event in _outermost([*foreign, *events.calls.get(thread, [])]):
             parts = [event, *event.inner]
             if any(CALL.match(part.name) or part.name == PARAM_RECORD for part in parts):
                 continue
-            called.update(whole(part.args.get("External id")) for part in parts)
+            if timed & {whole(part.args.get("External id")) for part in parts}:
+                continue
             last = parts[-1]
-            innermost = [
-                part
+            counts.update(
+                part.name
                 for part in parts
                 if part is last or not any(_holds(part, other) for other in parts)
-            ]
-            counts.update(part.name for part in innermost)
-    for name, external in events.foreign_kernels:
-        if external is None or external not in called:
-            counts[re.sub(r"^void |\(anonymous namespace\)::|[<(].*", "", name)] += 1
+            )
     return dict(counts)
 
 

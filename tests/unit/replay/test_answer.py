@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from commbench.cli.main import main
-from commbench.replay.causes import waiting_of
 from commbench.replay.command import workload_here
 from commbench.replay.generators import generate
-from commbench.replay.operations import RankGroup, RankTrace, RecordedCall
-from commbench.replay.training_job import TrainingJob, training_job
 from commbench.replay.workload_file import parse_workload, workload_text
 from commbench.results.load import load
 
@@ -45,8 +42,10 @@ def test_a_workload_is_measured_with_its_gaps_and_the_answer_names_each_cause(
     assert set(frame["gaps"].dropna()) == {"none", "sleep", "matmul"}
     assert list(frame["status"].unique()) == ["ok"]
     answer = out.partition("simulated, layout 1x4: a step takes")[2]
-    names = ("waiting", "interference", "contention", "link", "rest")
-    assert all(f"\n{name}: " in answer for name in names)
+    first_sentence = " ".join(answer.split())
+    assert re.match(r".* here, communication alone .* \(the job: 20.0 ms, communication", first_sentence)
+    assert all(f"\n{name}: " in answer for name in ("interference", "contention"))
+    assert "communication alone is a lower bound" in answer and "\nwaiting" not in answer
     # 5 ms of gaps in two steps, of an operation of some microseconds
     step_s = frame.set_index("gaps").loc["sleep", "median_s"] - 2.5e-3
     assert step_s == pytest.approx(frame.set_index("gaps").loc["none", "median_s"], rel=0.01)
@@ -63,7 +62,7 @@ def test_a_planted_late_rank_is_named_with_what_it_costs_and_files_are_written_t
     assert main(words) == 0
     out = capfd.readouterr().out
     # two operations in two steps
-    assert re.search(r"^waiting for rank 2: 400 us \(.*\) a step: it begins each", out, re.M), out
+    assert re.search(r"^waiting for rank 2: 400 us \(.*\): it begins each", out, re.M), out
     assert len((tmp_path / "calls.csv").read_text().splitlines()) == 1 + 2 * 4
     copy = parse_workload((tmp_path / "copy.json").read_text(), "copy.json")
     assert copy == parse_workload(TIMED, "job.json")
@@ -89,7 +88,7 @@ def test_fewer_ranks_than_the_job_had_say_what_was_dropped(
     assert main(["replay", str(path), "--on", f"{SIMULATED} output='{tmp_path}'"]) == 0
     out = capfd.readouterr().out
     assert "4 of the job's 8 ranks" in out
-    assert "rest: not known" in out
+    assert "(the job" not in out
 
 
 def test_the_time_of_the_job_is_known_only_without_upper_bounds() -> None:
@@ -100,31 +99,18 @@ def test_the_time_of_the_job_is_known_only_without_upper_bounds() -> None:
     assert generate("ddp", {"ranks": "2", "params": "10"}).job_s is None
 
 
-def traced(*starts_ns: int) -> TrainingJob:
-    """One all_reduce that ends on all ranks at 1 ms."""
-    world = RankGroup("0", tuple(range(2)), 2)
-    calls = [
-        RecordedCall(
-            rank, world, 0, "all_reduce", "float32", 4, 4, start_ns=start_ns, end_ns=1_000_000
-        )
-        for rank, start_ns in enumerate(starts_ns)
-    ]
-    return training_job(
-        [RankTrace(f"rank{call.rank}", "test", call.rank, (call,), 2) for call in calls]
+def test_a_recording_without_marks_is_not_called_a_step(
+    workload_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    unmarked = TIMED.replace('"unknown": []', '"unknown": ["steps"]').replace(
+        '"steps": 2', '"steps": 1'
     )
-
-
-def test_waiting_is_that_of_all_ranks_and_names_the_last_one() -> None:
-    waiting = waiting_of(traced(0, 900_000))
-    assert waiting is not None and waiting.seconds.low > 0
-    assert waiting.seconds.value == pytest.approx(0.45e-3)
-    assert waiting.last_rank == "rank 1"
-
-
-def test_ranks_that_come_together_wait_for_none_and_those_without_traces_are_not_known() -> None:
-    waiting = waiting_of(traced(0, 5_000))
-    assert waiting is not None and waiting.seconds.low < 0 < waiting.seconds.high
-    assert waiting_of(traced(0)) is None
+    workload_file.write_text(unmarked.replace('"step_s": 0.02', '"step_s": null'))
+    on = f"{SIMULATED} output='{tmp_path / 'results'}'"
+    assert main(["replay", str(workload_file), "--on", on]) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert "simulated, layout 1x4: the recording takes" in out and "recording of the job" in out
+    assert "a step" not in out and "(the job: communication without waiting 1.00 ms)" in out
 
 
 def test_traces_are_not_taken_for_a_workload(tmp_path: Path) -> None:

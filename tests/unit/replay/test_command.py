@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,22 +29,30 @@ def test_the_answer_names_the_job_its_signatures_and_the_late_rank(
     monkeypatch.setenv("COMMBENCH_TERMINAL", "100")
     assert replay([DLRM]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("8 of 8 ranks, torch profiler, 1 step of 16.1 ms; 64 operations in 7 sig")
+    answer, read = out.splitlines()[:2]
+    assert answer == (
+        "a step takes 16.1 ms, with 5.86 ms of exposed communication; rank 7 costs 5.08 ms"
+    )
+    assert read.startswith("8 of 8 ranks, torch profiler, 1 step; 64 operations in 7 signatures")
     assert "all_to_all float32  world(8)      2    24 KiB   24 KiB" in out
     assert "waiting  share  exposed" in out
     sentences = " ".join(out.split())
     assert "207 us of it hidden behind computation of the same rank, 5.86 ms exposed" in sentences
-    assert "late: rank 7 is last in 5 of 8 operations" in out
+    assert "late: rank 7 is last in 5 of 8 operations" in out and "76% of all waiting" in sentences
     commands = [line for line in out.splitlines() if line.startswith("next: ")]
     assert len(commands) == 2, "with the whole path of the trace, however long, to be pasted"
     assert max(len(line) for line in out.splitlines() if line not in commands) <= 100
 
 
 @needs_traces
-def test_other_libraries_are_said_plainly(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_libraries_stand_under_the_names_of_their_kernels(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert replay([str(TRACES / "kineto_vllm_tp8_b200_new")]) == 0
     out = capsys.readouterr().out
-    assert "1 operation in 1 signature" in out and "<= 22.0" in out
+    assert out.startswith("the recording has 2.14 ms of exposed communication")
+    assert "74 operations in 2 signatures" in out and "<= 22.0" in out
+    assert re.search(r"^multimem_all_reduce_kernel +unknown +73 .* 99% ", out, re.M)
     assert "73 collectives are not of the process groups" in out
     assert "job us  share  exposed" in out, "of one rank, waiting is not known"
 
@@ -132,6 +141,16 @@ def test_no_command_is_offered_that_would_be_refused(
     assert capsys.readouterr().out.count("next: commbench replay") == 2
 
 
+def test_a_job_of_one_rank_can_be_exported_and_not_be_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_kineto([Call("0", (0,), "all_reduce", "float32", 8)], tmp_path)
+    assert replay([str(tmp_path)]) == 0
+    last = capsys.readouterr().out.splitlines()[-2:]
+    assert last[0] == "no --on: a job of one rank has nothing to replay"
+    assert last[1].startswith("next: commbench replay") and "--export" in last[1]
+
+
 def test_files_that_are_left_out_are_named_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +189,7 @@ def test_an_exported_job_is_read_back_with_the_same_table(
         (["ddp", "ranks=2", "params=8", "--csv", "x"], "has none"),
         (["ddp", "ranks=2", "--export", "x"], "ddp: it needs params"),
         (["ddp", "params=8", "--on", ""], "ddp: it needs ranks"),
+        (["ddp", "params=8", "--on", "layout=[1x2,1x4]"], "ddp: it needs ranks"),
         (["trace", "--inject", "rank=1:400us"], "add --on OVERRIDES"),
         (["trace", "--inject", "1:400us", "--on", ""], "write it like rank=3:400us"),
         (["trace", "--inject", "rank=1:1ms", "--on", "late=0:1ms"], "leave one out"),

@@ -170,7 +170,7 @@ def test_simulated_times_answer_only_among_themselves() -> None:
 
 def test_the_text_says_from_which_sizes_each_time_is_and_how_far_off_it_may_be() -> None:
     frames = [measured("all_gather", 1e-9), measured("reduce_scatter", 2e-9)]
-    text = text_of(FSDP.replace("params=", "params=1"), *frames)
+    text = " ".join(text_of(FSDP.replace("params=", "params=1"), *frames).split())
     assert "from 64 KiB and 256 KiB" in text
     assert "of 8 measured sizes of these operations, each predicted from the others" in text
     assert "nothing overlaps" in text and "in the job" not in text
@@ -217,7 +217,7 @@ def test_the_command_predicts_traces_beside_the_times_of_the_job(
     write_kineto([Call("0", (0, 1), "all_reduce", "float32", MIB)], tmp_path)
     assert main(["replay", str(tmp_path), "--from", str(results)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("2 of 2 ranks, torch profiler")
+    assert "\n2 of 2 ranks, torch profiler" in out
     answer = out.partition("simulated, layout 1x2: operations one after another ")[2]
     assert "in the job" in answer and "here / job" in answer and "\nwaiting: " in answer
     assert "interference" not in answer and "next:" not in out

@@ -56,14 +56,14 @@ def test_it_has_a_row_for_each_kind_of_operation_and_a_sentence_for_each_cause(
         ("all_reduce float32", "ranks 0-1", "1", "4 KiB", table.rows[1][4]),
     ]
     names = [text.partition(":")[0] for text in section.sentences[1:]]
-    assert names == ["interference", "contention", "link", "rest"]
+    assert names == ["its operations one after another", "interference", "contention"]
 
 
 def test_the_page_of_a_replay_has_the_section(results: Path, tmp_path: Path) -> None:
     html = tmp_path / "page.html"
     assert main(["report", str(results), "--html", str(html)]) == 0
     text = html.read_text()
-    assert "<h2>Replay of job@" in text and "<li>rest: 1.27 ms" in text
+    assert "<h2>Replay of job@" in text and "<li>contention: " in text
 
 
 def test_time_lines_have_a_lane_for_each_group(results: Path) -> None:

@@ -12,7 +12,7 @@ from loops import for_each
 from trace_writers import Call, Schedule, write_kineto
 
 from commbench.core.errors import Unreadable
-from commbench.replay.analysis import late_ranks, signatures
+from commbench.replay.analysis import signatures
 from commbench.replay.operations import RankGroup, RankTrace, RecordedCall
 from commbench.replay.readers.registry import read_traces
 from commbench.replay.readers.torch_profiler import CUT_SPLITS, NO_RANKS
@@ -22,6 +22,7 @@ from commbench.replay.training_job import (
     TrainingJob,
     training_job,
 )
+from commbench.replay.waiting import waiting_of
 
 PAIR = [Call("0", (0, 1), "all_reduce", "float32", size) for size in (1, 2)]
 Event = dict[str, Any]
@@ -165,11 +166,8 @@ def job_of_durations(durations_us: Sequence[Sequence[int]], group: RankGroup) ->
 WORLD = RankGroup("0", (0, 1, 2), 3)
 
 
-def test_the_rank_with_short_calls_is_late_whatever_the_clocks_say() -> None:
+def test_what_goes_beyond_the_shortest_call_is_waiting_whatever_the_clocks_say() -> None:
     job = job_of_durations([(500, 100, 9), (510, 102, 5), (100, 101, 6)], WORLD)
-    (late,) = late_ranks(job)
-    assert (late.rank, late.last, late.operations) == (2, 1, 3), "2 us and 4 us are no waiting"
-    assert late.waiting_ns == 405_000
     (row,) = signatures(job)
     assert row.job_ns == (5_000, 100_000) and not row.is_bound and row.calls == 3
     assert row.waiting_ns == 400_000 + 410_000 + 1_000 + 2_000 + 4_000 + 1_000
@@ -193,4 +191,4 @@ def test_ranks_without_known_groups_are_not_matched_where_their_calls_differ() -
     mixed = training_job([*unmatched, other])
     assert mixed.notes == {UNMATCHED: 4}
     assert all(collective.is_bound for collective in mixed.collectives)
-    assert late_ranks(mixed) == []
+    assert waiting_of(mixed) is None

@@ -49,7 +49,7 @@ def test_a_workload_has_operations_groups_order_and_gaps(tmp_path: Path) -> None
     (first, second, *_) = workload.orders[0].calls
     assert first.gap_s == 0 and second.gap_s == pytest.approx(520e-6)
     assert workload.operations[0].job_s == pytest.approx(420e-6)
-    assert workload.unknown == ("reduction",)
+    assert workload.unknown == ("reduction", "steps")
 
 
 def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_variable_is_in_the_title_where_it_is_one_and_a_column_where_it_varies
     alike = lines(
         row(**{name: values[0]}),
         row(**{name: values[0], "message_bytes": 8}),
-        row(message_bytes=16),
+        row(benchmark="barrier"),  # to which it does not apply
     )
     assert f", {name} {values[0]}" in title(alike)
     assert name not in table(alike)[0]
@@ -119,6 +119,17 @@ def test_a_variable_is_in_the_title_where_it_is_one_and_a_column_where_it_varies
     assert name not in title(varying)
     assert name in table(varying)[0]
     assert cells(varying, name) == list(map(str, values))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("late", "1:400us"), ("gaps", "sleep"), ("overlap", "matmul")]
+)
+def test_what_some_rows_of_a_benchmark_have_is_a_column_and_not_in_the_title(
+    name: str, value: str
+) -> None:
+    text = lines(row(benchmark="replay"), row(**{"benchmark": "replay", name: value}))
+    assert value not in title(text)
+    assert name in table(text)[0] and value in table(text)[-1]
 
 
 def test_columns_and_variables_without_a_value_are_left_out() -> None:

@@ -41,20 +41,9 @@ def lists_in_lists() -> bytes:
     return b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."
 
 
-def varint(number: int) -> bytes:
-    low = bytes([number & 127])
-    return low if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
-
-
 def packed_values() -> bytes:
     """200 kB of gzip, and 5 GB of lists."""
     return gzip.compress(DUMP + b"[]," * 2**26 + b"[]]}", compresslevel=9)
-
-
-def packed_calls() -> bytes:
-    """The nodes of a Chakra trace, each a call."""
-    node = b"\x18\x07" + b"\x52\x02\x0a\x00" * 3
-    return gzip.compress((varint(len(node)) + node) * 2**23)
 
 
 REFUSED: dict[str, tuple[str, Callable[[], bytes], str]] = {
@@ -63,7 +52,6 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "deep lists": ("rank0.pkl", lists_in_lists, "nested|no entries|recursion"),
     "a large number": ("rank0.pkl", lambda: pickled([10**5000]), "more than 64 bits"),
     "values": ("rank0.json.gz", packed_values, "1 GiB of memory|unpacks to more"),
-    "chakra": ("rank0.et", packed_calls, "1 GiB of memory|unpacks to more"),
     "gzip": (
         "rank0.json.gz",
         lambda: gzip.compress(DUMP + bytes(MOST_UNPACKED_BYTES + 2**24)),

@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench.replay.readers.kernel_streams import NO_CORRELATION, Kernel, KernelStreams
+from commbench.replay.readers.kernel_streams import (
+    COMPUTATION,
+    NO_CORRELATION,
+    PROCESS_GROUP,
+    Kernel,
+    KernelStreams,
+)
 
 Span = tuple[int, int]
 
@@ -17,7 +23,7 @@ def ends(
     streams = KernelStreams()
     for place, (start_ns, end_ns) in enumerate(spans):
         correlation = correlations[place] if correlations else NO_CORRELATION
-        streams.add("7", Kernel(start_ns, end_ns, correlation, True, False))
+        streams.add("7", Kernel(start_ns, end_ns, correlation, COMPUTATION))
     found = [(kernel.start_ns, kernel.end_ns) for kernel in streams.kernels(in_order)]
     return found, streams.cut
 
@@ -47,8 +53,8 @@ def test_kernels_of_one_graph_may_run_side_by_side_but_not_beyond_what_follows()
 
 def test_other_streams_are_left_alone() -> None:
     streams = KernelStreams()
-    streams.add("7", Kernel(0, 90_000, 1, True, False))
-    streams.add("20", Kernel(20_000, 24_000, 2, False, True))
+    streams.add("7", Kernel(0, 90_000, 1, COMPUTATION))
+    streams.add("20", Kernel(20_000, 24_000, 2, PROCESS_GROUP))
     assert [kernel.end_ns for kernel in streams.kernels(True)] == [90_000, 24_000]
 
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trace_writers import Call, write_kineto, write_nccl_log
+from loops import for_each
+from trace_writers import (
+    ROOT,
+    Call,
+    Schedule,
+    write_execution_trace,
+    write_kineto,
+    write_nccl_log,
+)
 
 from commbench.core.errors import Unreadable
-from commbench.replay.operations import NO_RANK
+from commbench.replay.operations import NO_RANK, RankTrace
 from commbench.replay.readers.protocol import rank_of
 from commbench.replay.readers.registry import ASSUMED_RANK, STRAY, read_traces
 from commbench.replay.trace_files import TraceFile
@@ -113,6 +122,35 @@ def test_a_trace_alone_is_read_as_a_rank_of_its_groups(tmp_path: Path) -> None:
     (trace,), left_out = read_traces([str(path)])
     assert trace.rank == 1 and {call.rank for call in trace.operations} == {1}
     assert trace.notes == {ASSUMED_RANK: 1} and left_out == {}
+
+
+def without_name(path: Path) -> list[RankTrace]:
+    """The trace in a file whose name says nothing."""
+    return read_traces([str(path.rename(path.with_name("x.json")))])[0]
+
+
+@for_each("write", [write_execution_trace, write_kineto])
+def test_the_root_of_a_broadcast_is_known_and_is_not_taken_for_the_rank(
+    write: Callable[[Schedule, Path], None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("traces")
+    write([Call("0", (0, 1), "broadcast", "int64", 1), *SCHEDULE], folder)
+    (first,) = read_traces([str(next(folder.glob("rank0*")))])[0]
+    assert first.rank == 0 and first.operations[0].root == ROOT
+    job = training_job(read_traces([str(folder)])[0])
+    assert job.ranks == (0, 1) and "roots" not in job.unknown
+
+
+def test_a_trace_with_broadcasts_only_says_that_its_rank_is_assumed(tmp_path: Path) -> None:
+    write_execution_trace([Call("0", (0, 1), "broadcast", "int64", 1)], tmp_path)
+    (trace,) = without_name(tmp_path / "rank0_et.json")
+    assert trace.rank == 0 and trace.notes == {ASSUMED_RANK: 1}
+
+
+def test_the_rank_in_a_group_is_not_that_in_the_world(tmp_path: Path) -> None:
+    write_execution_trace([Call("1", (4, 5), "all_reduce", "int64", 1)], tmp_path)
+    (trace,) = without_name(tmp_path / "rank5_et.json")
+    assert trace.rank == 5 and not trace.notes
 
 
 def test_the_process_in_the_name_of_a_log_of_nccl_is_no_rank(tmp_path: Path) -> None:
