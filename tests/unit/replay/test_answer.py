@@ -76,6 +76,14 @@ def test_a_late_rank_alone_does_not_say_what_it_costs(
     assert "waiting for rank 2: not known, late=null was not measured beside it" in out
 
 
+def test_a_generated_job_has_the_ranks_of_the_layout(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["replay", "ddp", "params=1e5", "--on", f"{SIMULATED} output='{tmp_path}'"]
+    assert main(words) == 0
+    assert "simulated, layout 1x4: communication alone" in capfd.readouterr().out
+
+
 def test_fewer_ranks_than_the_job_had_say_what_was_dropped(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
