@@ -38,6 +38,7 @@ def test_a_workload_is_measured_with_its_gaps_and_the_answer_names_each_cause(
     on = f"{SIMULATED} output='{tmp_path / 'results'}'"
     assert main(["replay", str(workload_file), "--on", on]) == 0
     out = capfd.readouterr().out
+    assert out.startswith("a step: 20.0 ms, communication without waiting 500 us\n")
     frame = load(tmp_path / "results")
     assert set(frame["gaps"].dropna()) == {"none", "sleep", "matmul"}
     assert list(frame["status"].unique()) == ["ok"]
