@@ -24,7 +24,7 @@ STEADY_SHARE = 0.95  # of the steady rate
 RUNNING_MEDIAN = 5  # repetitions of the running median
 COLD_START_CASE = (
     "run_id",
-    "launch",
+    "trial",
     "label",
     "case_id",
     "benchmark",
@@ -68,7 +68,7 @@ OVERHEAD = (
 )
 # pairs meet before each repetition that events time, and before each block that a host times
 LAUNCH_KEY = [
-    *(column.name for column in VARIABLES if column.name not in ("timing_mode", "sync")),
+    *(column.name for column in VARIABLES if column.name not in ("timer", "sync")),
     "label",
     "hosts",
 ]
@@ -107,7 +107,7 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
         if (case["run_id"], case["case_id"]) in samples
     ]
     kinds = dict.fromkeys(
-        ("launch", "root", "window", "streams", "message_bytes", "ramp_repetitions"), "Int64"
+        ("trial", "root", "window", "streams", "message_bytes", "ramp_repetitions"), "Int64"
     )
     kinds |= dict.fromkeys(("first_call_s", "steady_s", "ramp_s", "ramp_wall_s"), "float64")
     derived = ("steady_s", "ramp_repetitions", "ramp_s", "ramp_wall_s")
@@ -221,7 +221,7 @@ def full_speed(intervals: pd.DataFrame) -> pd.DataFrame:
 
 
 def launch_overhead(*paths: Paths) -> pd.DataFrame:
-    """One row per case that was measured with timing_mode=host_sync and graph: host_sync_s,
+    """One row per case that was measured with timer=host_sync and graph: host_sync_s,
     graph_s, overhead_s.
 
         commbench.launch_overhead("results").sort_values("overhead_s")
@@ -234,16 +234,16 @@ def launch_overhead(*paths: Paths) -> pd.DataFrame:
 def launch_overheads(cases: pd.DataFrame) -> pd.DataFrame:
     """The launch overheads of the rows that are ok, by benchmark and size: medians over all
     runs."""
-    modes = cases[(cases["status"] == "ok") & cases["timing_mode"].isin(["host_sync", "graph"])]
+    modes = cases[(cases["status"] == "ok") & cases["timer"].isin(["host_sync", "graph"])]
     hashed = {name: modes[name].map(hashable) for name in MAPS} | {
         "label": modes["label"].fillna("")
     }
     grouped = modes.assign(**hashed).groupby(
-        [*LAUNCH_KEY, "timing_mode"], dropna=False, sort=False, as_index=False
+        [*LAUNCH_KEY, "timer"], dropna=False, sort=False, as_index=False
     )
     medians = grouped["median_s"].median()
     waited, replayed = (
-        medians[medians["timing_mode"] == mode].rename(columns={"median_s": f"{mode}_s"})
+        medians[medians["timer"] == mode].rename(columns={"median_s": f"{mode}_s"})
         for mode in ("host_sync", "graph")
     )
     both: pd.DataFrame = waited.merge(replayed, on=LAUNCH_KEY).astype({"message_bytes": "int64"})

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MOST_CASES = 20_000  # distinct cases that are compared; the others are only counted
 MOST_FITS = 60
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
-VISIT_COLUMNS = ("visit_medians_s", "visit_segments")
+VISIT_COLUMNS = ("visit_medians_s", "visit_launches")
 ONE_CASE = ("case_id", "library", "label", "hosts")
 
 

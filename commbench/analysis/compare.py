@@ -50,13 +50,13 @@ PAYLOAD = ("benchmark", "dtype", *SIZES)
 TAILS = ("p95_s", "p99_s")
 OTHERS = (  # columns that a comparison reads besides the variables
     "run_id",
-    "launch",
+    "trial",
     "status",
     "reason",
     "clock",
     "median_s",
     "visit_medians_s",
-    "visit_segments",
+    "visit_launches",
     "algbw_gb_per_s",
     *TAILS,
 )
@@ -481,7 +481,7 @@ def _by_launch(rows: Iterable[Row]) -> list[Row]:
         {**row, "median_s": seconds}
         for row in rows
         for seconds in launch_medians(
-            row["median_s"], row["visit_medians_s"], row["visit_segments"]
+            row["median_s"], row["visit_medians_s"], row["visit_launches"]
         )
     ]
 
@@ -489,12 +489,12 @@ def _by_launch(rows: Iterable[Row]) -> list[Row]:
 def _matched(base: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
     """The launches whose number occurs on both sides, by number; raises ConfigError for a duplicate
     on one side."""
-    by_number = [{row["launch"]: row for row in rows} for rows in (base, new)]
+    by_number = [{row["trial"]: row for row in rows} for rows in (base, new)]
     for where, rows, numbered in zip(("BASE", "NEW"), (base, new), by_number, strict=True):
         if len(numbered) < len(rows):
             raise ConfigError(
-                f"--paired: {where} has a launch number twice in {case_text(rows[0])}; number them"
-                " with launch=N"
+                f"--paired: {where} has a trial twice in {case_text(rows[0])}; number them"
+                " with trial=N"
             )
     both = sorted(by_number[0].keys() & by_number[1].keys())
     return [by_number[0][launch] for launch in both], [by_number[1][launch] for launch in both]

@@ -50,7 +50,7 @@ OPTIONAL_COLUMNS = (
     "interval_level",
     "visits",
     "visit_medians_s",
-    "visit_segments",
+    "visit_launches",
     "repetitions",
     "launches",
     "medians",
@@ -205,7 +205,7 @@ def _combined(rows: Sequence[Row]) -> Measured:
         seconds
         for row in rows
         for seconds in row.get("medians")
-        or launch_medians(row["median_s"], row.get("visit_medians_s"), row.get("visit_segments"))
+        or launch_medians(row["median_s"], row.get("visit_medians_s"), row.get("visit_launches"))
     )
     intervals = [interval for row in rows if (interval := interval_of(row)) is not None]
     if len(rows) == 1:

@@ -64,7 +64,7 @@ SETTING_VARIABLES = tuple(
 )
 READ = (*FAMILY_VARIABLES, *ONE_CASE, *OPTIONAL_COLUMNS, "message_bytes", "median_s", "warnings")
 
-Launch = tuple[str, float]  # run_id and segment: one start of a world
+Launch = tuple[str, float]  # run_id and its launch
 Visits = Mapping[Launch, Sequence[float]]  # the median of each visit in seconds
 Values = tuple[Hashable, ...]  # of variables
 
@@ -143,13 +143,13 @@ class VisitedCase:
 
 def _visit_medians(row: Row) -> dict[Launch, Sequence[float]]:
     medians = row.get("visit_medians_s")
-    segments = row.get("visit_segments")
+    launches = row.get("visit_launches")
     run_id = str(row["run_id"])
-    if medians is None or segments is None:
+    if medians is None or launches is None:
         return {(run_id, 0.0): [float(row["median_s"])]}
     by_launch: dict[Launch, list[float]] = {}
-    for segment, median_s in zip(segments, medians, strict=True):
-        by_launch.setdefault((run_id, float(segment)), []).append(float(median_s))
+    for launch, median_s in zip(launches, medians, strict=True):
+        by_launch.setdefault((run_id, float(launch)), []).append(float(median_s))
     return dict(by_launch)
 
 

@@ -22,7 +22,7 @@ STACKS = (  # backend and engine, each on top of the one before it
 STACK_OF = {layer: number for number, stack in enumerate(STACKS) for layer in stack}
 # what differs between the layers of a stack, and what a title names anyway
 OF_LAYERS = ("backend", *(name for name in brought_along("backend") if name in SHOWN))
-IN_TITLE = ("benchmark", "layout", "pair", "timing_mode", *OF_LAYERS)
+IN_TITLE = ("benchmark", "layout", "pair", "timer", *OF_LAYERS)
 
 
 class Layers(NamedTuple):
@@ -77,7 +77,7 @@ def _stack_key(row: Row) -> tuple[Any, ...]:
 
 def _title(row: Row, more: Iterable[str]) -> str:
     """The variables that the layers share; `more`: those in which the figures differ."""
-    mode = "" if row["timing_mode"] in (None, "host") else str(row["timing_mode"])
+    mode = "" if row["timer"] in (None, "host") else str(row["timer"])
     pair = f"ranks {row['pair']}" if row["pair"] else ""
     others = (
         f"{name} {value_text(row[name])}" for name in more if row[name] and name not in IN_TITLE

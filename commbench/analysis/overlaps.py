@@ -22,7 +22,7 @@ IN_OVERLAP_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERL
 OVERLAP_HEADS = ("operation", "beside", "hidden %", "communication x", "computation x")
 OVERLAP_MEANING = (
     "hidden: share of the communication that the computation covers, 1 - (together - compute) /"
-    " communication; x: time beside the other / time alone; <=: it ended before the computation did"
+    " communication; x: time beside the other / time alone; <=: the operation may end earlier"
 )
 
 

@@ -310,11 +310,11 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
             for direction in directions
         ]
         text = (
-            f"{heading}: {' and '.join(times)}, {format_factor(ratio)} the typical"
-            f" {format_seconds(typical_s)} of the {others} other pairs {CLASSES[name]}"
+            f"{heading}: {' and '.join(times)}; the {others} other pairs {CLASSES[name]} take"
+            f" {format_seconds(typical_s)} ({format_factor(ratio)})"
         )
         if len(directions) == 2 and shared["window"] is None:
-            text += "; round trips: p2p_bandwidth tells the directions apart"
+            text += "; p2p_bandwidth shows which direction is slow, a round trip has both"
         rank = next((rank for rank in pair if rank in blamed), None)
         yield replace(
             blank, kind="slow", pair=pairs_text([pair]), rank=rank, ratio=ratio, text=text

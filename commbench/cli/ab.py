@@ -41,7 +41,7 @@ The overrides before --vs are BASE; NEW is the same with the overrides after --v
 Each launch of each side is a fresh world; which side begins is drawn for every two launches, then
 reversed (ABBA).
 Exit status: that of `commbench compare`; also 1, 3 or more where a run ended with it."""
-OWN_KEYS = ("launch", "label")  # this command sets them
+OWN_KEYS = ("trial", "label")  # this command sets them
 MAX_LAUNCHES = 1000
 
 
@@ -88,7 +88,7 @@ def _run_and_compare(
                 flush=True,
             )
             given = [word for word in overrides[side] if not word.startswith("output=")]
-            own = [f"launch={launch}", f"label={side}", f"output={quoted_path(folder / side)}"]
+            own = [f"trial={launch}", f"label={side}", f"output={quoted_path(folder / side)}"]
             statuses.append(run_launch([*given, *own], options.config_dir))
     except (KeyboardInterrupt, SystemExit):
         print(

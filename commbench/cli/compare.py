@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 COMPARE_USAGE = """commbench compare BASE NEW      folders with runs, or parquet files of cases
 commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in one folder"""
 COMPARE_EPILOGUE = f"""\
-A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in
+A launch is a run (one of timing=rigorous is three): repeat both sides with trial=0,1,2,... in
 turn.
 SLOWER and FASTER are certain: p, corrected for the number of cases, is at most {ALPHA}. They need
 {launches_needed(1)} launches of each side for one case, {launches_needed(20)} for 20 \

@@ -15,7 +15,7 @@ from textwrap import fill
 from typing import Any
 
 from commbench.config.compose import ConfigComposer, resolved
-from commbench.config.keys import GROUPS, TIMING_MODES, construct
+from commbench.config.keys import GROUPS, TIMERS, construct
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
 from commbench.core.terminal import TableColumn, Terminal, first_line, table_text
@@ -31,6 +31,7 @@ from .options import CommandParser
 ENGINE_CODE = "from commbench.engines import native; print(native.cache_problem or '')"
 ENGINE_TIMEOUT_S = 60.0
 WIDTH = 100  # of the text of --keys
+HYDRA_LINES = ("  - _self_", "  # Hydra", "  - override hydra")  # of config.yaml
 KEYED_GROUPS = ("backend", "timing", "launcher")  # whose files have keys that people set
 # by the values of in_place that an operation supports: in place, out of place; None: no matter
 FORM_NAMES = {
@@ -56,7 +57,7 @@ def doctor(words: list[str]) -> int:
     """`commbench doctor`: print what this machine has and which backends can run; returns 0."""
     parser = CommandParser(
         prog="commbench doctor",
-        description="What this machine has and which backends can run; starts nothing.",
+        description="What this machine has, and which backends can run. Nothing is started.",
     )
     parser.add_argument("--json", action="store_true", help="all facts, for other programs")
     parser.add_argument("--config-dir", help="a folder with more YAML, e.g. DIR/backend/mine.yaml")
@@ -275,12 +276,13 @@ def folder_problems() -> list[str]:
 
 
 def keys_text(config_dir: str | None = None) -> str:
-    """`commbench --keys`: the configuration file, the values of every group, and the keys of their
-    files."""
+    """`commbench --keys`: the configuration file without Hydra's own keys, the values of every
+    group, and the keys of their files."""
     from importlib.resources import files
 
     folder = files("commbench.conf")
-    lines = [(folder / "config.yaml").read_text().partition("\nhydra:")[0].rstrip()]
+    own = (folder / "config.yaml").read_text().partition("\nhydra:")[0].rstrip().splitlines()
+    lines = [line for line in own if not line.startswith(HYDRA_LINES)]
     with ConfigComposer(config_dir) as composer:
         options = {group: composer.options(group) for group in (*GROUPS, "experiment")}
     lines += [
@@ -328,7 +330,7 @@ def operations_text(config_dir: str | None = None) -> str:
             settings,
             backend=backend,
             device=device,
-            axes={**settings.axes, "timing_mode": TIMING_MODES[device][:1]},
+            axes={**settings.axes, "timer": TIMERS[device][:1]},
         )
         planned = plan(own, hosted_world(1, 4)[0], PlanFacts(2**62, 0, 64))
         for name, row in rows.items():

@@ -49,16 +49,25 @@ def export(words: list[str]) -> int:
 
     Raises ConfigError for wrong options and a file that can't be written, CommbenchError like load.
     """
-    parser = CommandParser(prog="commbench export", description="Write a table of results as CSV.")
+    parser = CommandParser(
+        prog="commbench export",
+        description="Write a table of results as CSV.\n\n"
+        "  commbench export results --csv results.csv",
+    )
     add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="folder of a run, or of several, or last")
+    add(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="folders with runs; last: the runs of the newest command",
+    )
     add("--csv", default=STDOUT, metavar="FILE", help="the file to write (default: stdout)")
     add("--table", default="cases", choices=tuple(TABLES), help="default: cases")
     add(
         "--columns",
         metavar="A,B,C",
-        help="these columns in this order, or all (default: twelve of cases, and the variables in"
-        " which rows differ that these do not tell apart)",
+        help="these columns in this order, or all (default: twelve columns of cases, and the"
+        " variables that tell the other rows apart)",
     )
     add("--force", action="store_true", help="replace FILE where it exists")
     options = parser.parse_args(words)

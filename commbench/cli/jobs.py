@@ -64,7 +64,6 @@ PLAN_COLUMNS = (
     TableColumn("memory / node", right=True, priority=2),
     TableColumn("about", right=True, priority=1),
 )
-PLAN_WIDTH = 100  # columns of the lines below the table, in a file
 
 # runs the job of a configuration, in a folder if one is given; returns the exit status
 Task = Callable[..., int]
@@ -527,7 +526,7 @@ def _plan_text(settings: Settings, alike: Sequence[AlikeCases]) -> str:
     notes += [f"every case: {', '.join(common)}"] if common else []
     refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
     notes += [f"a run of this plan is refused: {refusal}"] if refusal is not None else []
-    below = paragraphs(notes, Terminal(terminal.width or PLAN_WIDTH))
+    below = paragraphs(notes, terminal)
     return "\n".join([table, *([below] if notes else []), _plan_sums(settings, lines)])
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import stat
 import sys
-from argparse import SUPPRESS, RawDescriptionHelpFormatter
+from argparse import SUPPRESS
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -38,35 +38,36 @@ commbench measures how fast ranks communicate over gloo, MPI and NCCL, and how c
 
   commbench backend=mpi sizes=[8,1MiB] timing=quick
 
-commbench [-m] [KEY=VALUE ...]       measure: by default gloo on this machine with 2 ranks
-commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
-commbench show RUN... [--as FORM]    the table of a run again, of several backends side by side, as
-                                     osu, osu_strict or nccl_tests
-commbench report PATH... [--html F]  what to use, what is slow, how sure that is; page with figures
-commbench compare BASE NEW           did it get faster: a verdict per case, with its interval
-commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches each, then the
-                                     same verdict
-commbench locate [KEY=VALUE ...]     which node is slow, in few rounds of pairs of nodes
-commbench accept PATH...             is a cluster as fast as healthy ones (--baseline STORE): PASS,
-                                     FAIL or UNDECIDED for each case; JUnit XML
-commbench baseline add RUN...        put runs of a healthy cluster into the store --baseline DIR
-commbench watch KEY=VALUE...         every few hours: what has changed since the healthy runs of a
-                                     store (--baseline DIR --every 6h)
-commbench export PATH... [--csv F]   results as CSV
-commbench replay TRACE...            where a training job's communication time goes, by its traces,
-                                     and what it costs here
-commbench doctor [--json]            what this machine has and which backends can run
-commbench help [COMMAND]             this text; the options of a command, as COMMAND --help
-torchrun|mpirun|srun ... commbench   the same as one rank of a given world
+measure
+  commbench [-m] KEY=VALUE...       a run; with -m a run for each combination of values
+  commbench ab BASE... --vs NEW...  two settings in turn, and a verdict for each case
+  commbench resume RUN              the cases that an interrupted run has left
+  commbench doctor                  what this machine has, and which backends can run
+read results
+  commbench show RUN...             the table of a run; of several backends side by side
+  commbench report PATH...          what is fastest and what is slow; --html FILE: a page
+  commbench compare BASE NEW        a verdict for each case: SLOWER, SUSPECT, FASTER, SAME, ...
+  commbench export PATH...          the results as CSV
+check a cluster
+  commbench locate KEY=VALUE...     which node is slow, in a few rounds of pairs of nodes
+  commbench accept PATH...          PASS, FAIL or SUSPECT for each case, against healthy runs
+  commbench baseline add RUN...     store runs of the healthy cluster
+  commbench watch KEY=VALUE...      what has changed since the healthy runs, every few hours
+predict a training job
+  commbench replay TRACE...         where its communication time goes, and what it costs here
 
-A list is an axis inside one world: layout=[1x1,1x2] sizes=[8,1KiB,1MiB]
-                                    benchmark=[p2p_latency,all_reduce]
-  zsh expands brackets and stars:   'sizes=[8,1KiB]' '8..1MiB*4' in quotes
-Sizes:                              sizes=8..8GiB (times 2), 'sizes=8..1MiB*4', sizes=8..max,
-                                    sizes=octaves
--m sweeps over fresh worlds:        -m backend=gloo,mpi layout=1x2,1x4 launch=0,1,2
+The options of a command:           commbench COMMAND --help
 Every key with its values:          commbench --keys
-What would run, without running:    plan=true"""
+One run for all values of a list:   benchmark=[p2p_latency,all_reduce] layout=[1x1,1x2]
+A range of sizes:                   sizes=8..8GiB (times 2), sizes=8..1MiB*4 (times 4)
+A run for each value:               commbench -m backend=gloo,mpi trial=0,1,2
+What would run, without running:    plan=true
+In zsh, quote brackets and stars:   'sizes=[8,1KiB]' 'sizes=8..1MiB*4'
+With ranks of another launcher:     torchrun|mpirun|srun ... commbench KEY=VALUE...
+
+Exit status: 0 every case is ok, or skipped for a reason; 1 a case failed, was wrong or missed a
+bound of expect; 2 the configuration is impossible; 3 ranks, results or text were lost; 130, 143
+interrupted."""
 
 COMMANDS = {  # command with its own options -> module, function
     "report": ("commbench.cli.report", "report"),
@@ -212,20 +213,26 @@ def _run_command(words: list[str]) -> int:
         prog="commbench",
         usage=SUPPRESS,
         description=USAGE,
-        formatter_class=RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add(
         "words",
         nargs="*",
         metavar="KEY=VALUE",
-        help="an override of the configuration, or a command",
+        help="a key of the configuration, or a command",
     )
-    add("-m", "--multirun", action="store_true", help="sweep: a fresh world for each combination")
+    add(
+        "-m",
+        "--multirun",
+        action="store_true",
+        help="a run for each combination of values with commas",
+    )
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     add("--keys", action="store_true", help="print every key with its default, meaning and values")
     add(
-        "--operations", action="store_true", help="what each backend can measure, and in which form"
+        "--operations",
+        action="store_true",
+        help="print the table of operations that each backend has",
     )
     add("--version", action="version", version=f"commbench {commbench.__version__}")
     options = parser.parse_intermixed_args(words[1:] if words[:1] == ["run"] else words)
@@ -239,7 +246,7 @@ def _run_command(words: list[str]) -> int:
         print(text(options.config_dir))
     elif options.multirun and not options.words:
         raise ConfigError(
-            "-m sweeps over fresh worlds; give a key several values: -m backend=gloo,mpi"
+            "-m makes a run for each value; give a key several values: -m backend=gloo,mpi"
         )
     else:
         _announce_world()

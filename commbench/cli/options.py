@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from commbench.core.errors import ConfigError
 from commbench.results.load import find_runs, load_run
@@ -24,7 +24,10 @@ LAUNCH_OPTION = re.compile(r"--local[-_]rank=\d+")
 
 class CommandParser(argparse.ArgumentParser):
     """Raises ConfigError, which points to the command's help, instead of printing usage and
-    exiting."""
+    exiting. The description keeps its lines."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **more})
 
     def error(self, message: str) -> NoReturn:
         setting = re.search(r"arguments: --?(\w[\w.]*)(?:[= ](\S*))?", message)

@@ -176,14 +176,14 @@ def verdict_on_normal(folder: str) -> Verdict:
 
     judged = summarise_results(read_results([folder])).judged
     missed = [
-        f"expect normal: {verdict.case} has {verdict.measured}, not {verdict.expected} "
+        f"expect=normal: {verdict.case} has {verdict.measured}, not {verdict.expected} "
         f"({verdict.reference['hardware']}); {verdict.causes}"
         for verdict in judged
         if verdict.verdict == SLOW
     ]
     nothing = (
-        "expect normal: nothing to compare with: no value is known for this hardware and these"
-        " cases; label=HARDWARE names hardware that was not detected"
+        "expect=normal: no value is known for this hardware and these cases; label=HARDWARE names"
+        " hardware that was not detected"
     )
     return Verdict(
         len(judged) - len(missed), len(missed), tuple(missed), () if judged else (nothing,)
@@ -247,7 +247,7 @@ def _visit_times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series,
     first = min(
         starts, key=lambda start: float(np.abs(medians_s[start : start + n] - wanted_s).sum())
     )
-    # under sync=window times count from an agreed instant, which samples.parquet lacks: the medians
+    # under sync=clock times count from an agreed instant, which samples.parquet lacks: the medians
     # are known
     factors = np.divide(
         wanted_s,

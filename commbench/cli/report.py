@@ -29,14 +29,15 @@ def report(words: list[str]) -> int:
     """
     parser = CommandParser(
         prog="commbench report",
-        description="What the results say: tables here, figures with --html.",
+        description="What the results say: tables here, figures on a page.\n\n"
+        "  commbench report results --html report.html",
     )
     add = parser.add_argument
     add(
         "paths",
         nargs="+",
         metavar="PATH",
-        help="folders with runs, parquet files, or last",
+        help="folders with runs, or parquet files; last: the runs of the newest command",
     )
     add("--html", metavar="FILE", help="write one page with figures; it needs no network")
     add("--benchmark", metavar="NAME", help="only this benchmark")

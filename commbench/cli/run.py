@@ -123,7 +123,7 @@ def _run_in_given_world(requested: RequestedJobs, identity: RankIdentity) -> int
         raise ConfigError("; ".join(requested.refused))
     if requested.fresh_worlds:
         sweep = (
-            f"a sweep needs fresh worlds, this is one world of {identity.size} ranks; run"
+            f"a sweep starts its own ranks, but a launcher has started these {identity.size}; run"
             " these one by one:"
         )
         raise ConfigError("\n  ".join([sweep, *(shlex.join(job.overrides) for job in jobs)]))
@@ -176,15 +176,16 @@ def resume(words: Sequence[str]) -> int:
     """
     parser = CommandParser(
         prog="commbench resume",
-        description="Measure what is missing or failed in a run, in its folder.",
+        description="Measure what is missing or failed in a run, in its folder.\n\n"
+        "  commbench resume results/20261126T133711.603593-2fb6",
     )
     parser.add_argument(
         "run",
         metavar="RUN",
-        help="the folder of one run, or of an acceptance, which it printed after `results:`",
+        help="the folder that the run, or the acceptance, printed after `results:`",
     )
     parser.add_argument(
-        "--force", action="store_true", help="also if the configuration has changed since"
+        "--force", action="store_true", help="also where the machine or version has changed"
     )
     options = parser.parse_args(words)
     folder = Path(options.run).absolute()
@@ -313,7 +314,7 @@ def _run_locked(job: Job, folder: str, resume: Resume | None) -> int:
                     error.args = (f"{error}; {how_to_finish(folder)}",)
                 raise
             print_error(
-                f"{error}; it happened in {suspect}; fresh ranks measure the remaining cases",
+                f"{error}, in {suspect}; fresh ranks measure the remaining cases",
                 error.stacks,
             )
             restarts_left -= 1

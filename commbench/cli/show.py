@@ -29,13 +29,14 @@ def show(words: list[str]) -> int:
     """Print runs in one of the forms; returns 0. Raises CommbenchError, ConfigError."""
     parser = CommandParser(
         prog="commbench show",
-        description="The table of a run again; of several backends side by side.",
+        description="The table of a run; of several backends side by side.\n\n"
+        "  commbench show last --flags",
     )
     parser.add_argument(
         "paths",
         nargs="+",
         metavar="RUN",
-        help="folders of runs, or with runs in them, or last",
+        help="folders of runs, or with runs in them; last: the runs of the newest command",
     )
     forms = (CONSOLE, *LISTINGS)
     parser.add_argument(

@@ -27,7 +27,7 @@ from commbench.runtime.launchers.requirements import check_startable
 from commbench.stats.difference import outcomes
 
 LEAST_FRESH = 5
-OWN_KEYS = ("launch", "output", "writer", "plan")  # this command sets them
+OWN_KEYS = ("trial", "output", "writer", "plan")  # this command sets them
 
 
 def measured_again(
@@ -48,7 +48,7 @@ def measured_again(
     folders = []
     for number in range(1, launches + 1):
         for job, config_dir in jobs:
-            words = [f"launch={number}", "writer=[parquet]"]
+            words = [f"trial={number}", "writer=[parquet]"]
             folders.append(launched([job], output, words, config_dir).folder)
     again = summarise_results(read_results([str(folder) for folder in folders]))
     fresh_result = judge_with_baseline(again, store, replace(rules, allow_missing=True))

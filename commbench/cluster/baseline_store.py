@@ -46,7 +46,7 @@ STORED_COLUMNS = (
     "status",
     "median_s",
     "visit_medians_s",
-    "visit_segments",
+    "visit_launches",
 )
 
 
@@ -190,7 +190,7 @@ def launches_of(row: Row, day: str) -> list[HealthyLaunch]:
     """The launches of a row; none of one that was not measured."""
     if case_status(row) != "ok" or not (row["median_s"] or 0) > 0:
         return []
-    medians = launch_medians(row["median_s"], row["visit_medians_s"], row["visit_segments"])
+    medians = launch_medians(row["median_s"], row["visit_medians_s"], row["visit_launches"])
     return [
         HealthyLaunch(median_s, str(row["run_id"]), str(row["hosts"] or NOT_RECORDED), day)
         for median_s in medians

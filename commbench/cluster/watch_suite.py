@@ -20,7 +20,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.variables import Case
 from commbench.runtime.launchers.requirements import check_experiment, check_startable
 
-WATCH_KEYS = ("launch", "output", "plan")  # the command sets them
+WATCH_KEYS = ("trial", "output", "plan")  # the command sets them
 TOTAL_S = "budget.total_s"
 
 

@@ -143,7 +143,7 @@ def _rows_aside(options: WatchOptions) -> list[Row]:
 
 
 def _launched(options: WatchOptions, jobs: Sequence[Job], number: int) -> FreshLaunch:
-    words = [f"launch={number}"]
+    words = [f"trial={number}"]
     if options.budget_s is not None:
         words.append(f"{TOTAL_S}={options.budget_s / len(jobs):g}")
     return launched(jobs, options.runs, words, options.config_dir)

@@ -539,12 +539,12 @@ def _choices(override: Override) -> Iterator[str | None]:
 
 
 def in_run_order(jobs: list[Job]) -> list[Job]:
-    """launch is the outermost axis; within a launch the order is shuffled by seed, so that drift
+    """trial is the outermost axis; within a trial the order is shuffled by seed, so that drift
     affects all jobs. The stages of an acceptance keep their order."""
     ordered = []
-    for launch in sorted({job.settings.launch for job in jobs}):
-        group = [job for job in jobs if job.settings.launch == launch]
-        random.Random(f"{group[0].settings.seed}/{launch}").shuffle(group)
+    for trial in sorted({job.settings.trial for job in jobs}):
+        group = [job for job in jobs if job.settings.trial == trial]
+        random.Random(f"{group[0].settings.seed}/{trial}").shuffle(group)
         ordered += sorted(group, key=lambda job: STAGE_ORDER.index(job.settings.stage))
     return ordered
 
@@ -553,8 +553,8 @@ def _comma_text(override: str, name: str) -> str:
     """What a value with commas may mean."""
     raw = override.partition("=")[2]
     key = OVERRIDES.get(name)
-    inside = f"in one world: {name}=[{raw}]; " if key is not None and key.axis else ""
-    outside = f"in fresh worlds: commbench -m {name}={raw}; as text: \"{name}='{raw}'\""
+    inside = f"in one run: {name}=[{raw}]; " if key is not None and key.axis else ""
+    outside = f"a run for each: commbench -m {name}={raw}; as text: \"{name}='{raw}'\""
     return f"{name}={raw} has commas: {inside}{outside}"
 
 

@@ -29,7 +29,7 @@ from commbench.core.states import STAGES
 from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import first_line
 from commbench.core.units import parse_bytes
-from commbench.core.variables import INT64_MAX, TABLE, Device, TimingMode, Variable
+from commbench.core.variables import INT64_MAX, TABLE, Device, TimerName, Variable
 
 PRESETS = {  # elements: 40 B to 40 MB, and to 4 GB, for float32
     "decades": tuple(10**k for k in range(1, 8)),
@@ -122,11 +122,11 @@ def _of_variable(each: Variable) -> Key:
     return Key(each.name, kind, each.choices or (), each.least, each.most, each.axis)
 
 
-TIMING_MODES: dict[Device, tuple[TimingMode, ...]] = {  # the first one is `auto`
+TIMERS: dict[Device, tuple[TimerName, ...]] = {  # the first one is `auto`
     "cpu": ("host",),
     "cuda": ("host_sync", "device_event", "graph", "throughput"),
 }
-EVENT_TIMED = TIMING_MODES["cuda"][1:]  # by events of the GPU
+EVENT_TIMED = TIMERS["cuda"][1:]  # by events of the GPU
 KEY_TABLE = (
     Key("backend", Kind.GROUP),
     Key("benchmarks", Kind.GROUP, group="benchmark", axis=True),
@@ -143,7 +143,7 @@ KEY_TABLE = (
     Key("nodes", Kind.CHOICE, ("all", "each", "doubling")),
     *(_of_variable(each) for each in TABLE if each.choices is not None),
     Key("env", Kind.MAPPING),
-    Key("launch", Kind.INTEGER),
+    Key("trial", Kind.INTEGER),
     Key("expect", Kind.OTHER, axis=True),
     Key("expect_by", Kind.CHOICE, ("median", "interval")),
     Key("expect_missing", Kind.CHOICE, ("fail", "allow")),
@@ -194,7 +194,7 @@ def list_refusal(key: str, values: list[Any]) -> ConfigError:
     """The error for a list where a run takes one value."""
     joined = ",".join(str(value) for value in values)
     return ConfigError(
-        f"{key} takes one value per run; for several fresh worlds: commbench -m {key}={joined}"
+        f"{key} takes one value per run; for a run of each: commbench -m {key}={joined}"
     )
 
 

@@ -45,7 +45,7 @@ from commbench.results.columns import CASES
 from .bounds_file import with_bounds
 from .keys import (
     KEY_TABLE,
-    TIMING_MODES,
+    TIMERS,
     TO_MEMORY,
     ConfigReader,
     Kind,
@@ -228,7 +228,7 @@ class Settings:
     cuda_ipc: Ipc
     interface: str | None
     env: Options
-    launch: int
+    trial: int
     bind: Binding
     expect: tuple[Expectation, ...]
     expect_by: Literal["median", "interval"]  # what must meet a bound
@@ -276,9 +276,9 @@ def from_config(config: Mapping[str, Any]) -> Settings:
             "staging=pinned copies between a GPU and the host; with device=cpu there is none to"
             " copy"
         )
-    if read("schedule") == "rounds" and read("sync") == "window":
+    if read("schedule") == "rounds" and read("sync") == "clock":
         raise ConfigError(
-            "sync=window is for operations of all ranks; schedule=rounds needs sync=barrier"
+            "sync=clock is for operations of all ranks; schedule=rounds needs sync=barrier"
         )
     refusal = too_many_pairs(raw.get("pairs"), layouts, sizes)
     if refusal is not None and not read("plan"):
@@ -354,8 +354,8 @@ def _check_nodes(read: Callable[[str], Any], benchmarks: Sequence[Benchmark]) ->
 def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple[Any, ...]:
     """The values of an axis; one for a key that takes no list. Raises ConfigError."""
     values = read(name)
-    if name == "timing_mode":
-        return _timing_modes(values, device)
+    if name == "timer":
+        return _timers(values, device)
     if name in DEFAULT_WORDS:
         return tuple(None if value == DEFAULT_WORDS[name] else value for value in values)
     if name == "compute":
@@ -367,15 +367,15 @@ def _axis_values(read: Callable[[str], Any], name: str, device: Device) -> tuple
     return values if isinstance(values, tuple) else (values,)
 
 
-def _timing_modes(modes: Sequence[str], device: Device) -> tuple[str, ...]:
+def _timers(timers: Sequence[str], device: Device) -> tuple[str, ...]:
     """Raises ConfigError for a clock that the device does not have."""
-    allowed = TIMING_MODES[device]
-    chosen = [allowed[0] if mode == "auto" else mode for mode in modes]
-    foreign = [mode for mode in chosen if mode not in allowed]
+    allowed = TIMERS[device]
+    chosen = [allowed[0] if timer == "auto" else timer for timer in timers]
+    foreign = [timer for timer in chosen if timer not in allowed]
     if foreign:
         other = "cuda" if device == "cpu" else "cpu"
         raise ConfigError(
-            f"timing_mode={foreign[0]} needs device={other}, this is device={device}; allowed:"
+            f"timer={foreign[0]} needs device={other}, this is device={device}; allowed:"
             f" {', '.join(allowed)}"
         )
     return tuple(dict.fromkeys(chosen))

@@ -222,7 +222,7 @@ class Planned:
 
     @property
     def group(self) -> CaseGroup:
-        return CaseGroup(self.members, self.case.timing_mode == "graph")
+        return CaseGroup(self.members, self.case.timer == "graph")
 
     @property
     def inner_groups(self) -> dict[Group, CaseGroup]:

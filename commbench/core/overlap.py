@@ -26,7 +26,7 @@ NS_PER_UNIT = {"us": 1_000, "ms": 1_000_000}
 # a product takes some 10 us: its three matrices stay in a core's cache, and short operations still
 # have several
 MATRIX_SIZE = 64
-# the timing modes that can time steps while an operation that was started before goes on
+# the timers that can time steps while an operation that was started before goes on
 BESIDE_MODES = ("host", "device_event")
 
 
@@ -53,7 +53,7 @@ def overlap_cases(case: Case) -> Iterator[Case]:
     yield replace(case, overlap=None, compute=None, timed="communication")
     yield replace(case, timed="compute")
     yield replace(case, timed="together")
-    if case.timing_mode in BESIDE_MODES and case.sync != "window":
+    if case.timer in BESIDE_MODES and case.sync != "clock":
         yield replace(case, timed="compute_beside")
 
 

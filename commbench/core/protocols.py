@@ -49,7 +49,7 @@ class Runner(Protocol):
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Run n repetitions and return stamps [hosted, n, 2] in ns. Raises CommunicationError.
 
-        With sync=window repetition r begins no earlier than starts[r], in ns on the clock of the
+        With sync=clock repetition r begins no earlier than starts[r], in ns on the clock of the
         stamps.
         """
 

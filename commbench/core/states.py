@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 Row = Mapping[str, Any]  # of a table, by column
 CaseStatus = Literal["ok", "skipped", "failed", "invalid"]
 RunStatus = Literal["running", "done", "broken", "interrupted"]
-# late: of sync=window, a rank began after the agreed instant; check: untimed
+# late: of sync=clock, a rank began after the agreed instant; check: untimed
 Phase = Literal["connect", "warmup", "measure", "late", "check"]
 PHASES: tuple[Phase, ...] = ("connect", "warmup", "measure")
 FinalReason = Literal[

@@ -22,6 +22,7 @@ LEAST_TEXT = 8  # columns that a shortened text keeps
 GAP = 2  # between two columns
 COLORS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 UNLIMITED_WIDTH = 100_000
+PROSE_WIDTH = 100  # of paragraphs in a file or a pipe
 LONGEST_LINE = 1600  # characters; the end of a message says what is allowed
 # control characters (C0 except the newline, DEL, C1), bidirectional controls, unpaired surrogates
 UNPRINTABLE = re.compile(
@@ -53,8 +54,8 @@ def first_line(source: str | BaseException) -> str:
 
 @dataclass(frozen=True)
 class Terminal:
-    """The destination of text. `width` is None for a file or a pipe, where a line is as long as it
-    has to be."""
+    """The destination of text. `width` is None for a file or a pipe: tables are then as wide as
+    they have to be."""
 
     width: int | None = None
     color: bool = False
@@ -85,14 +86,11 @@ class Terminal:
         return f"\x1b[{COLORS[color]}m{text}{PLAIN}" if self.color and text else text
 
     def paragraph(self, text: str, indent: str = "    ") -> str:
-        """The printable text: on a terminal wrapped to its width between words, so that a path can
-        be copied, with further lines indented; otherwise one line."""
-        text = printable(text)
-        if self.width is None:
-            return " ".join(text.split("\n"))
+        """The printable text, wrapped to the terminal's width, else to PROSE_WIDTH, with further
+        lines indented. A word, such as a path, is never broken."""
         return textwrap.fill(
-            text,
-            max(self.width, 2 * LEAST_TEXT),
+            printable(text),
+            max(self.width or PROSE_WIDTH, 2 * LEAST_TEXT),
             subsequent_indent=indent,
             break_on_hyphens=False,
             break_long_words=False,

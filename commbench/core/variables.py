@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args, get_type_hints
 
-from .units import short_pairs
+from .units import format_bytes, short_pairs
 
 Engine = Literal["python", "native", "virtual"]
 MODEL_ENGINE: Engine = "virtual"
-TimingMode = Literal["host", "host_sync", "device_event", "graph", "throughput"]
-Sync = Literal["barrier", "window", "none"]
+TimerName = Literal["host", "host_sync", "device_event", "graph", "throughput"]
+Sync = Literal["barrier", "clock", "none"]
 Device = Literal["cpu", "cuda"]
 Schedule = Literal["serial", "rounds"]
 Staging = Literal["none", "library", "pinned"]
@@ -240,7 +240,7 @@ class Case:
         shown=False,
     )
     sync: Sync = variable(
-        "how repetitions are started together: barrier, window (an agreed instant), none",
+        "how repetitions are started together: barrier, clock (an agreed instant), none",
         choices=get_args(Sync),
         shown=False,
     )
@@ -250,10 +250,10 @@ class Case:
         choices=("auto", *get_args(Device)),
         beside=True,
     )
-    timing_mode: TimingMode = variable(
-        "host on a CPU; on a GPU host_sync, device_event, graph, throughput: never compared",
+    timer: TimerName = variable(
+        "how time is taken: host on a CPU; on a GPU host_sync, device_event, graph, throughput",
         default="host",
-        choices=("auto", *get_args(TimingMode)),
+        choices=("auto", *get_args(TimerName)),
         axis=True,
     )
     timing: str = variable("policy that decided the number of repetitions", shown=False, bare=True)
@@ -352,14 +352,14 @@ class Case:
             engine=self.engine,
             sync=self.sync,
             streams=self.streams or 1,
-            timing_mode=self.timing_mode,
+            timer=self.timer,
             device=self.device,
             staging=self.staging,
         )
 
     def __str__(self) -> str:
         where = f" {short_pairs(self.pair)}" if self.pair else ""
-        what = f" {self.dtype} {self.message_bytes} B" if self.message_bytes else ""
+        what = f" {self.dtype} {format_bytes(self.message_bytes)}" if self.message_bytes else ""
         return f"{self.benchmark} {self.layout}{where}{what}"
 
 
@@ -376,7 +376,7 @@ class Mode:
     engine: Engine
     sync: Sync | None = "none"
     streams: int = 1
-    timing_mode: TimingMode = "host"
+    timer: TimerName = "host"
     device: Device = "cpu"
     staging: Staging = "none"
     connected: bool = False

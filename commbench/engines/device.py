@@ -175,10 +175,10 @@ class Graph(EventTimed):
 
 
 def device_runner(device: GpuStream, calls: Lowered[Call], pool: int, mode: Mode) -> DeviceRunner:
-    """The runner for one of config.keys.TIMING_MODES["cuda"]."""
+    """The runner for one of config.keys.TIMERS["cuda"]."""
     calls = replace(calls, steps=walking(calls.steps, mode.samples))
     # a rank that has no part in the case has nothing to capture
-    if mode.timing_mode == "graph" and mode.connected and calls.steps:
+    if mode.timer == "graph" and mode.connected and calls.steps:
         # a replay that walks through all copies may always begin with the first
         return Graph(device, calls, pool, 1 if mode.samples >= pool else pool)
-    return (HostSync if mode.timing_mode == "host_sync" else EventTimed)(device, calls, pool)
+    return (HostSync if mode.timer == "host_sync" else EventTimed)(device, calls, pool)

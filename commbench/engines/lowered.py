@@ -53,13 +53,13 @@ class Lowered(Generic[T]):
     """`enter` runs once per block, `before` ahead of the first stamp of each repetition, `steps`
     between the stamps, `after` behind the second one.
 
-    `windowed`: after `before`, the engine waits until the agreed start of the repetition.
+    `clocked`: after `before`, the engine waits until the agreed start of the repetition.
     """
 
     steps: tuple[T, ...] = ()
     before: tuple[T, ...] = ()
     enter: tuple[T, ...] = ()
-    windowed: bool = False
+    clocked: bool = False
     after: tuple[T, ...] = ()
 
     @classmethod
@@ -83,7 +83,7 @@ class Lowered(Generic[T]):
             tuple(call for step in part if (call := lower(step)) is not NO_CALL)
             for part in (before, program.steps, program.after, enter)
         )
-        return cls(steps, before_calls, enter_calls, sync == "window", after)
+        return cls(steps, before_calls, enter_calls, sync == "clock", after)
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ class LoopSource:
 
     def loop(self, calls: Lowered[Call]) -> Callable[..., None]:
         """A function of (n, stamps [n, 2], progress, clock), and of (starts, sleep_until) where
-        `calls` is windowed."""
+        `calls` is clocked."""
         enter = [self._line(call) for call in calls.enter]
         before = [self._line(call) for call in calls.before]
         timed = [self._line(call) for call in calls.steps]
@@ -290,14 +290,14 @@ class LoopSource:
         # the stamp after the wait decides: a rank that lost its core during the wait began late,
         # too
         wait = (
-            ["s = starts[r]", "sleep_until(s)", "while clock() < s: pass"] if calls.windowed else []
+            ["s = starts[r]", "sleep_until(s)", "while clock() < s: pass"] if calls.clocked else []
         )
         body = [
             "progress[0] = r", *rotate, *before, *wait,
             "t0 = clock()", *timed, "t1 = clock()", *after,
             "row = stamps[r]; row[0] = t0; row[1] = t1", *advance,
         ]  # fmt: skip
-        parameters = ", starts, sleep_until" if calls.windowed else ""
+        parameters = ", starts, sleep_until" if calls.clocked else ""
         head = [
             f"def loop(n, stamps, progress, clock{parameters}):",
             *enter,

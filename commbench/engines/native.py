@@ -57,13 +57,13 @@ class NativeRunner:
         self._before = call_table(calls.before, pool)
         self._timed = call_table(calls.steps, pool)
         self._after = call_table(calls.after, pool)
-        self._windowed = calls.windowed
+        self._clocked = calls.clocked
         self._clock = _clock_address()
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        if (starts is not None) != self._windowed:
+        if (starts is not None) != self._clocked:
             raise ValueError(
-                "start instants are required for programs prepared with sync=window, and only for"
+                "start instants are required for programs prepared with sync=clock, and only for"
                 " those"
             )
         stamps = np.zeros((1, n, 2), dtype=np.int64)
@@ -176,7 +176,7 @@ def _run_table(
     Unless `starts` is empty, repetition r begins no earlier than starts[r] on the same clock.
     """
     pool = timed.shape[0]
-    windowed = starts.shape[0] > 0
+    clocked = starts.shape[0] > 0
     for repetition in range(stamps.shape[0]):
         copy = repetition % pool
         progress[0] = repetition
@@ -187,7 +187,7 @@ def _run_table(
                 failed[0] = timed.shape[1] + after.shape[1]
                 failed[1] = code
                 return
-        if windowed:
+        if clocked:
             while _read(clock, clock_id, timespec) < starts[repetition]:
                 pass
         stamps[repetition, 0] = _read(clock, clock_id, timespec)

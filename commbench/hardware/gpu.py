@@ -18,6 +18,8 @@ from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
 
+from commbench.core.units import about_bytes
+
 from . import nvml
 from .cuda import CudaDriver, CudaError
 from .nvml import Gpu
@@ -182,14 +184,14 @@ def users(gpu: Gpu, proc: Path = Path("/proc")) -> str | None:
     for pid, size in (gpu.processes or {}).items():
         if pid not in own:
             hidden = "" if (proc / str(pid)).exists() else ", a number of another PID namespace"
-            others.append(f"{pid} ({'?' if size is None else size} B{hidden})")
+            others.append(f"{pid} ({'? B' if size is None else about_bytes(size)}{hidden})")
     if others:
         return ", ".join(others)
     used = gpu.memory_used_bytes or 0
     total = gpu.memory_total_bytes or 0
     if gpu.processes or used <= max(UNEXPLAINED_BYTES, UNEXPLAINED_SHARE * total):
         return None
-    return f"processes that can't be seen from here ({used} B)"
+    return f"processes that can't be seen from here ({about_bytes(used)})"
 
 
 def collect_peer_access() -> Facts:

@@ -13,8 +13,8 @@ from commbench.core.protocols import Runner
 
 from .collector import SampleCollector
 from .counters import CounterReader
+from .global_clock import AgreedStarts
 from .visit_setup import VisitSetup
-from .window import Window
 
 BLOCK_STAMPS = 1_000_000  # of all ranks together, which rank 0 receives in one meeting
 
@@ -44,25 +44,25 @@ class Blocks:
         self._setup = setup
         self._collector = collector
         self._counters = counters
-        self.window: Window | None = None  # with sync=window
+        self.agreed: AgreedStarts | None = None  # with sync=clock
         self.last = BlockResult()
         self.spent_s = 0.0
         self.loop_s = 0.0
 
-    def open_window(self) -> None:
+    def agree_on_starts(self) -> None:
         """Begin each repetition at an agreed instant. Raises Unsupported on all ranks."""
         setup = self._setup
         assert setup.clocks is not None
         clock = setup.clocks.of(setup.planned.members, setup.control, setup.deadline_s)
-        self.window = Window(clock, setup.control, setup.planned.active, self._collector)
+        self.agreed = AgreedStarts(clock, setup.control, setup.planned.active, self._collector)
 
     def restart_clock(self) -> None:
         self.spent_s = 0.0
         self.loop_s = 0.0
 
     def bounded(self, n: int) -> int:
-        """At most n repetitions, and no more than rank 0 can receive and a window has time for."""
-        most = n if self.window is None else self.window.most(n)
+        """At most n repetitions, as many as rank 0 can receive and agreed starts leave time for."""
+        most = n if self.agreed is None else self.agreed.most(n)
         return min(n, max(1, min(most, BLOCK_STAMPS // len(self._setup.planned.active))))
 
     def run(self, runner: Runner, n: int, phase: str) -> None:
@@ -74,9 +74,9 @@ class Blocks:
         problem = None
         unsupported = False
         begin_s = time.perf_counter()
-        if self.window is not None:
+        if self.agreed is not None:
             setup.progress.enter(f"the meeting before {meeting}")
-            starts = self.window.starts(n, phase == "measure", setup.deadline_s)
+            starts = self.agreed.starts(n, phase == "measure", setup.deadline_s)
         setup.progress.enter(meeting, runner, setup.deadline_s)
         loop_begin_s = time.perf_counter()
         try:
@@ -91,9 +91,9 @@ class Blocks:
         total_s = time.perf_counter() - begin_s
         failed_ranks = sum(part.shape[1] != n for part in parts)
         if parts and not failed_ranks:
-            (self.window or self._collector).add_parts(phase, parts)
-        if self.window is not None and self.window.problem:
-            problem = self.window.problem
+            (self.agreed or self._collector).add_parts(phase, parts)
+        if self.agreed is not None and self.agreed.problem:
+            problem = self.agreed.problem
             failed_ranks = setup.control.size
         # repetitions on a virtual clock take no time: blocks can't be made to last as long as a
         # meeting

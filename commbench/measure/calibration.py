@@ -17,7 +17,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.overlap import compute_step
 from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import Communicator, Runner
-from commbench.core.variables import Mode, Overlap, TimingMode
+from commbench.core.variables import Mode, Overlap, TimerName
 from commbench.engines.lowered import Lowered, PythonRunner, now_ns
 from commbench.hardware import nvml
 from commbench.stats.series import Series
@@ -92,11 +92,11 @@ def call_overheads_s(communicator: Communicator, cases: Iterable[Planned]) -> di
         reverse=True,
     )
     for engine, mode in {mode.engine: mode for mode in modes}.items():
-        timing_mode: TimingMode = "host" if mode.device == "cpu" else "host_sync"
+        timer: TimerName = "host" if mode.device == "cpu" else "host_sync"
         with suppress(Unsupported, MemoryError):
             buffers = {0: {"data": communicator.allocate(program.buffers[0], 1)}}
             runner = communicator.prepare(
-                {0: program}, buffers, replace(mode, sync="none", timing_mode=timing_mode)
+                {0: program}, buffers, replace(mode, sync="none", timer=timer)
             )
             overheads[engine] = _median_elapsed_s(runner(CALL_REPETITIONS))
     return overheads
@@ -118,8 +118,8 @@ def compute_units_s(communicator: Communicator, cases: Iterable[Planned]) -> dic
             continue
         amount = CALIBRATED_AMOUNTS[kind]
         program = Program(steps=(compute_step(kind, amount),))
-        timing_mode: TimingMode = "host" if mode.device == "cpu" else "host_sync"
-        plain = replace(mode, sync="none", timing_mode=timing_mode, staging="none")
+        timer: TimerName = "host" if mode.device == "cpu" else "host_sync"
+        plain = replace(mode, sync="none", timer=timer, staging="none")
         with suppress(Unsupported, MemoryError):
             runner = communicator.prepare({0: program}, {0: {}}, plain)
             runner(1)
@@ -135,7 +135,7 @@ def copy_gb_per_s(communicator: Communicator, cases: Iterable[Planned]) -> float
     ]
     if not modes:
         return None
-    mode = replace(modes[0], sync="none", timing_mode="host_sync", staging="none")
+    mode = replace(modes[0], sync="none", timer="host_sync", staging="none")
     with suppress(Unsupported, MemoryError):
         rate = _copy_gb_per_s(communicator, mode, CACHED_COPY_BYTES)
         return rate if rate < SLOW_COPY_GB_PER_S else _copy_gb_per_s(communicator, mode, COPY_BYTES)

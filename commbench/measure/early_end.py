@@ -147,7 +147,7 @@ class EarlyEnd:
         elif self._has_parent:
             ender.finish(0, lambda: None)
         else:
-            text = f"the run is complete, but its world did not close: {reason}"
+            text = f"the run is complete, but its ranks did not end: {reason}"
             ender.finish(self.closing_status, partial(print_error, text))
 
     def _save_from_heartbeat(self, reason: str, found_by_rank_0: bool) -> None:

@@ -26,7 +26,8 @@ from commbench.core.layout import (
 from commbench.core.overlap import overlap_cases, overlap_refusal, overlapped
 from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec, Program
-from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimingMode
+from commbench.core.units import about_bytes
+from commbench.core.variables import BY_NAME, NO_DTYPE, Case, Schedule, Staging, Sync, TimerName
 from commbench.engines.compute import STREAM_BYTES
 from commbench.results.columns import grouped
 
@@ -53,7 +54,7 @@ def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, .
         for case in planner.cases(planner.pair_texts())
     ]
     unique = _unique(cases, settings)
-    random.Random(f"{settings.seed}/{settings.launch}").shuffle(unique)
+    random.Random(f"{settings.seed}/{settings.trial}").shuffle(unique)
     # how much is computed follows from the time of the communication alone
     unique.sort(key=lambda planned: planned.case.overlap is not None)
     return tuple(replace(planned, order=order) for order, planned in enumerate(unique))
@@ -129,7 +130,7 @@ def pass_order(cases: Sequence[Planned], settings: Settings, number: int) -> lis
     order of the plan."""
     ordered = sorted(cases, key=lambda planned: planned.order)
     if number > 1:
-        random.Random(f"{settings.seed}/{settings.launch}/{number}").shuffle(ordered)
+        random.Random(f"{settings.seed}/{settings.trial}/{number}").shuffle(ordered)
     return ordered
 
 
@@ -144,16 +145,16 @@ def duration_s(settings: Settings, planned: Planned) -> float:
 
 
 def _sync(
-    settings: Settings, benchmark: Benchmark, schedule: Schedule | None, timing_mode: TimingMode
+    settings: Settings, benchmark: Benchmark, schedule: Schedule | None, timer: TimerName
 ) -> Sync:
-    """sync=window is for operations of all ranks; pairs that run at once keep their barrier.
+    """sync=clock is for operations of all ranks; pairs that run at once keep their barrier.
 
     Before events are recorded, each rank holds its GPU for as long as its own host needs, so a
     barrier must follow.
     """
     paired = {"pair", "pairs"} & set(benchmark.axes)
-    sync = "barrier" if paired and settings.sync == "window" else settings.sync
-    if timing_mode in EVENT_TIMED and sync != "window":
+    sync = "barrier" if paired and settings.sync == "clock" else settings.sync
+    if timer in EVENT_TIMED and sync != "clock":
         return "barrier"
     return "none" if benchmark.self_synchronising and schedule != "rounds" else sync
 
@@ -334,7 +335,7 @@ class _Planner:
                 benchmark=benchmark.name,
                 backend=settings.backend.name,
                 timing=settings.timing.name,
-                sync=_sync(settings, benchmark, schedule, axes["timing_mode"]),
+                sync=_sync(settings, benchmark, schedule, axes["timer"]),
                 device=settings.device,
                 dtype=kind,
                 layout=str(self.place.layout),
@@ -452,8 +453,8 @@ def _too_large(settings: Settings, where: str, needed: int, free: int) -> str | 
     if needed <= int(free * share):
         return None
     return (
-        f"needs {needed} B on {where}, allowed are {int(free * share)} B"
-        f" (budget.memory_share={share} of the {free} B that were free when this world started)"
+        f"needs {about_bytes(needed)} on {where}, allowed are {about_bytes(free * share)}"
+        f" (budget.memory_share={share} of the {about_bytes(free)} that were free at the start)"
     )
 
 
@@ -492,15 +493,14 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
             f"{case.backend} has no {case.engine} engine; it has:"
             f" {', '.join(settings.backend.engines)}"
         )
-    if case.sync == "window" and settings.backend.hosts_ranks:
+    if case.sync == "clock" and settings.backend.hosts_ranks:
         return (
             f"{case.backend} has one clock for all its ranks, which begin together; use"
             " sync=barrier"
         )
-    if case.sync == "window" and case.timing_mode != "host":
+    if case.sync == "clock" and case.timer != "host":
         return (
-            f"sync=window waits on the host's clock, timing_mode={case.timing_mode} does not; use"
-            " sync=barrier"
+            f"sync=clock waits on the host's clock, timer={case.timer} does not; use sync=barrier"
         )
     return benchmark.refusal(case, layout.size)
 
@@ -521,6 +521,6 @@ def _pool(case: Case, buffers: Iterable[tuple[BufferSpec, ...]], facts: PlanFact
             ROTATION_CAP_BYTES[case.device] // one_copy,
             ROTATION_CAP_VIEWS // largest.slots,
             # a graph has a call for each copy
-            BATCH_K if case.timing_mode == "graph" else wanted,
+            BATCH_K if case.timer == "graph" else wanted,
         ),
     )

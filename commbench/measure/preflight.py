@@ -366,7 +366,7 @@ def _run_record(
         "started_at": datetime.now(timezone.utc).isoformat(),
         "overrides": [recorded_override(override) for override in request.job.overrides],
         "sweep_id": request.sweep_id,
-        "launch": settings.launch,
+        "trial": settings.trial,
         "launches": {"planned": settings.timing.launches, "began": [0], "spent_s": 0.0},
         "label": settings.label,
         "timing": settings.timing.name,
@@ -428,12 +428,12 @@ def _continued_record(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[st
         "planned": run["launches"]["planned"],
     }
     launches |= (
-        {"began": [*launches["began"], earlier.segment]} if earlier.resume is Resume.LAUNCH else {}
+        {"began": [*launches["began"], earlier.launch]} if earlier.resume is Resume.LAUNCH else {}
     )
     launches |= {"spent_s": 0.0} if earlier.resume.by_user else {}
     return {
         **run,
         **kept,
         "launches": launches,
-        "segments": [*earlier.run.get("segments", []), last],
+        "starts": [*earlier.run.get("starts", []), last],
     }

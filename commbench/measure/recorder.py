@@ -125,7 +125,7 @@ class Recorder:
             for case_id, earlier in known.items():
                 own = earlier_visits(earlier, self._settings.timing.z, self._kept_times)
                 record = self._records[case_id] = CaseRecord(own)
-                record.stop_reason = rule.stop_reason(record, self._launch, "ci")
+                record.stop_reason = rule.stop_reason(record, self._since, "ci")
 
     def next_pass(self, cases: Iterable[Planned], wait_s: float = 0.0) -> list[int]:
         """The orders of those cases of the last pass that need another visit in this launch.
@@ -152,11 +152,11 @@ class Recorder:
         own_s = self._settings.case_s / self._settings.timing.launches
         wanted, ended = _split(visited, (INTERRUPTED, "budget", "noise_stable"))
         while True:
-            self._left_s += sum(own_s - records[0].spent_s(self._launch) for _, records in ended)
+            self._left_s += sum(own_s - records[0].spent_s(self._since) for _, records in ended)
             for planned, records in wanted:
                 rule = visit_rule(planned, self._settings, max(0.0, self._left_s) / len(wanted))
                 for record in records:
-                    record.stop_reason = rule.stop_reason(record, self._launch, record.stop_reason)
+                    record.stop_reason = rule.stop_reason(record, self._since, record.stop_reason)
             wanted, ended = _split(wanted, (INTERRUPTED,))
             if not ended:
                 return wanted
@@ -189,7 +189,7 @@ class Recorder:
         """The case, the launch, and the number of its next visit, which goes on where earlier
         starts of the run ended."""
         number = 1 + self._numbering.get(planned.case.case_id, Numbering()).visit
-        return f"{planned.case.case_id}/{self._settings.launch}/{number}"
+        return f"{planned.case.case_id}/{self._settings.trial}/{number}"
 
     @property
     def more_launches(self) -> bool:
@@ -259,10 +259,10 @@ class Recorder:
         """The record of a row with a visit that ended so many seconds after the first one of this
         start began."""
         record = self._records.setdefault(part.case_id, CaseRecord())
-        before_s = [each.end_s or 0.0 for each in record.visits if each.segment < self._segment]
-        visit = Visit.of(part.times, self._segment, self._settings.timing.z, self._kept_times)
+        before_s = [each.end_s or 0.0 for each in record.visits if each.launch < self._launch]
+        visit = Visit.of(part.times, self._launch, self._settings.timing.z, self._kept_times)
         record.add(visit.measured(part, samples, started, sum(before_s[-1:]) + elapsed_s))
-        record.stop_reason = rule.stop_reason(record, self._launch, samples.stop_reason)
+        record.stop_reason = rule.stop_reason(record, self._since, samples.stop_reason)
         return record
 
     def _write_row(
@@ -297,9 +297,9 @@ class Recorder:
         values |= {
             "run_id": self._run["run_id"],
             "sweep_id": self._run["sweep_id"],
-            "launch": self._settings.launch,
+            "trial": self._settings.trial,
             "label": self._settings.label,
-            "segment": self._segment,
+            "launch": self._launch,
         }
         reason = values["stop_reason"]
         if reason is not None and self._launches_left:
@@ -340,8 +340,8 @@ class Recorder:
         return [record for record in records if record and record.visits]
 
     @property
-    def _launch(self) -> int:
-        """The segment with which the present launch began."""
+    def _since(self) -> int:
+        """The first launch whose visits count as those of the present one of timing.launches."""
         return int(self._run["launches"]["began"][-1])
 
     @property
@@ -350,8 +350,8 @@ class Recorder:
         return 0 if self._ended else max(0, launches["planned"] - len(launches["began"]))
 
     @property
-    def _segment(self) -> int:
-        return len(self._run.get("segments", []))
+    def _launch(self) -> int:
+        return len(self._run.get("starts", []))
 
 
 def _split(cases: Visited, reasons: Collection[str]) -> tuple[Visited, Visited]:

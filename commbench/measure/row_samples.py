@@ -168,7 +168,7 @@ def sample_tables(
     length = elapsed_ns.shape[1]
     shared = _shared_columns(samples.blocks, [of_block.shape[1] for of_block, _ in lines])
     # events give a difference, not an instant on a host's clock
-    is_by_events = alike[0].planned.case.timing_mode in EVENT_TIMED
+    is_by_events = alike[0].planned.case.timer in EVENT_TIMED
     no_instants = _constant(None, length)
     return [
         {

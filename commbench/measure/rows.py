@@ -134,7 +134,7 @@ class RowFacts:
         if planned.case.sync == "none" or len(planned.active) < 2:
             return False
         nodes = {self.conditions.world.node_of(planned.members[rank]) for rank in planned.active}
-        by_events = planned.case.timing_mode in EVENT_TIMED
+        by_events = planned.case.timer in EVENT_TIMED
         return planned.case.has_model_clock or (len(nodes) == 1 and not by_events)
 
     @cached_property
@@ -145,7 +145,7 @@ class RowFacts:
         case = planned.case
         shape = planned.shape
         blocks = planned.benchmark.blocks(planned.size) or 1
-        by_events = case.timing_mode in EVENT_TIMED
+        by_events = case.timer in EVENT_TIMED
         # the calibrated call is a collective by the host's clock: not comparable with a send or
         # with GPU events
         is_calibrated = not case.pairs and not by_events
@@ -250,7 +250,7 @@ def median_columns(visits: Sequence[Visit], median: Interval) -> dict[str, Any]:
         "visits": len(visits),
         "visit_spread": spread(visits) if len(visits) > 1 else None,
         "visit_medians_s": [visit.median_s for visit in visits],
-        "visit_segments": [visit.segment for visit in visits],
+        "visit_launches": [visit.launch for visit in visits],
     }
 
 
@@ -316,7 +316,7 @@ def _messages_per_call(planned: Planned, conditions: Conditions) -> int | None:
 def _clock_of_times(planned: Planned) -> str:
     if planned.case.has_model_clock:
         return MODEL_ENGINE
-    return "device" if planned.case.timing_mode in EVENT_TIMED else "monotonic"
+    return "device" if planned.case.timer in EVENT_TIMED else "monotonic"
 
 
 def rate_columns(facts: RowFacts, median: Interval) -> dict[str, Any]:
@@ -361,7 +361,7 @@ def _machine_flags(
     sample_s = median_s * numbers["operations_per_sample"]
     timer_s = (
         EVENT_S
-        if case.timing_mode in EVENT_TIMED
+        if case.timer in EVENT_TIMED
         else facts.conditions.empty_sample_s.get(case.engine, 0.0)
     )
     call_is_long = (numbers["overhead_s"] or 0.0) > CALL_SHARE * median_s

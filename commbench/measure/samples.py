@@ -54,9 +54,10 @@ class Samples:
     part.
 
     `series` holds the seconds of each sample by the headline rule if the blocks don't: a soak saves
-    and drops its blocks, a large world keeps only a part of them, a window counts from the agreed
-    instant. `repetitions` is then the number of all samples. `spent_s` is the time in measured
-    blocks. `late_repetitions` and `clock_error_s` are for sync=window, `unmeasured_s` for a soak.
+    and drops its blocks, a large world keeps only a part of them, agreed starts count from the
+    instant that was agreed. `repetitions` is then the number of all samples. `spent_s` is the time
+    in measured blocks. `late_repetitions` and `clock_error_s` are for sync=clock, `unmeasured_s`
+    for a soak.
     """
 
     ranks: tuple[int, ...]

@@ -42,6 +42,7 @@ from .conditions import Conditions, ConditionsReader
 from .early_end import EarlyEnd, VisitInFlight
 from .expectations import Verdict, verdict_on
 from .further_rounds import FurtherRounds, SearchResult, pair_search
+from .global_clock import GlobalClocks
 from .plan import duration_s, pass_order, plan
 from .plan_facts import PlanFacts
 from .preflight import MEETING_S, Request, preflight
@@ -51,9 +52,8 @@ from .samples import Outcome, Refused
 from .time_limits import TotalBudget, case_deadline_s, spacing_s
 from .transports import library_record
 from .visit_setup import VisitSetup
-from .window import GlobalClocks
 
-ONE_LAUNCH = "only worlds that commbench starts are started again, so this run has one launch"
+ONE_LAUNCH = "commbench can start only its own ranks again, so this run has one launch"
 SINGLE = CaseGroup((0,))  # of rank 0 alone
 
 
@@ -334,11 +334,11 @@ class _Session:
 
     def _print_refused_graph(self, planned: Planned, outcome: Outcome) -> None:
         """Say the first time on rank 0 that a capture failed: no later one may be possible."""
-        if planned.case.timing_mode != "graph" or not isinstance(outcome, Refused):
+        if planned.case.timer != "graph" or not isinstance(outcome, Refused):
             return
         first = outcome.unsupported and not self._graph_was_refused
         if first and self._setup.world.rank == 0:
-            print_error(f"{planned.case} with timing_mode=graph: {outcome.reason}")
+            print_error(f"{planned.case} with timer=graph: {outcome.reason}")
         self._graph_was_refused |= outcome.unsupported
 
     def _record(self, planned: Planned, outcome: Outcome, started: datetime) -> None:

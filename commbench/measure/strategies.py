@@ -80,7 +80,7 @@ class ByStopRule(TimingStrategy):
         values = self.collector.times("measure")
         check = self._check_next
         self._check_next = False
-        # a window includes the time between repetitions
-        between_s = blocks.spent_s if blocks.window is None else 0.0
+        # agreed starts include the time between repetitions
+        between_s = blocks.spent_s if blocks.agreed is None else 0.0
         n = self.stop_rule.next_block(values, between_s, self.typical_s, blocks.last.meeting_s)
         return blocks.bounded(n), check, self.stop_rule.reason(values, blocks.spent_s)

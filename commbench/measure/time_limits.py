@@ -31,7 +31,7 @@ SHORT_CALLS = 20
 SHORT_CALL_S = 0.01  # of a trial
 MAX_BLOCK_K = 64
 BATCHED_MODES = ("throughput", "graph")
-BATCH_K = 20  # timing modes with several samples per stamp; as in nccl-tests
+BATCH_K = 20  # timers with several samples per stamp; as in nccl-tests
 
 LONG_S = 1.0
 SHORT_S = 0.1  # seconds per sample at which the least number of repetitions changes
@@ -214,12 +214,12 @@ class VisitRule:
             "noise_stable" if width / math.sqrt(affordable) > HOPELESS_MISS * self.target else None
         )
 
-    def stop_reason(self, record: CaseRecord, launch: int, last: str) -> str:
-        """That of a case in the launch that began with segment `launch`; INTERRUPTED while it needs
+    def stop_reason(self, record: CaseRecord, since: int, last: str) -> str:
+        """That of a case whose visits count from launch `since`; INTERRUPTED while it needs
         another visit. `last` is as in `reason`."""
-        earlier = [visit for visit in record.visits if visit.segment < launch]
+        earlier = [visit for visit in record.visits if visit.launch < since]
         present = record.visits[len(earlier) :]
-        reason = self.reason(present, record.spent_s(launch), last, earlier) if present else None
+        reason = self.reason(present, record.spent_s(since), last, earlier) if present else None
         return reason or INTERRUPTED
 
 
@@ -311,12 +311,12 @@ def samples_per_stamp(
     """block_k: several samples between two stamps if there would be less than `least_s` between
     them, at most `most`.
 
-    In the timing modes of BATCHED_MODES there are always several. A sample that ends before what it
+    In the timers of BATCHED_MODES there are always several. A sample that ends before what it
     has started is alone between its stamps.
     """
     if planned.case.timed == "compute_beside":
         return 1
-    if planned.case.timing_mode in BATCHED_MODES:
+    if planned.case.timer in BATCHED_MODES:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
     if not planned.benchmark.self_synchronising or planned.case.sync != "none" or sample_s <= 0:
         return 1

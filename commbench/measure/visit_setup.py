@@ -11,9 +11,9 @@ from commbench.core.program import Group
 from commbench.core.protocols import Communicator, Control
 from commbench.runtime.heartbeat import Progress
 
+from .global_clock import GlobalClocks
 from .samples import Samples
 from .time_limits import block_deadline_s
-from .window import GlobalClocks
 
 Sink = Callable[[Samples], None]  # receives the samples of a running soak, on rank 0
 
@@ -23,7 +23,7 @@ class VisitSetup:
     """`communicator` and `control` are of the ranks of the case's layout only, `groups` the
     communicators of those groups of the case of which this process hosts a rank.
 
-    `empty_sample_s` is used on rank 0 (see Conditions); `clocks` are needed for sync=window. With
+    `empty_sample_s` is used on rank 0 (see Conditions); `clocks` are needed for sync=clock. With
     `slow_start`, known on rank 0, the first visit warms up for a second: TCP takes that long to
     reach its rate. `visit` is that of Mode, known on rank 0.
     """

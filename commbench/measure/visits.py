@@ -59,11 +59,11 @@ class Visit:
     """All that rank 0 keeps of one visit of a row, with times in seconds per operation.
 
     `interval_s` is the interval of its own repetitions at the wanted level, `widest_s` that for
-    comparing all pairs of 6 visits; both are None below 6 repetitions. `segment` is the start of
-    the run (a launch) that it belongs to. `times` are evenly spaced if there were too many of them.
+    comparing all pairs of 6 visits; both are None below 6 repetitions. `launch` is the start of
+    the run that it belongs to. `times` are evenly spaced if there were too many of them.
     """
 
-    segment: int
+    launch: int
     median_s: float
     repetitions: int
     interval_s: tuple[float, float] | None = None
@@ -91,12 +91,12 @@ class Visit:
     is_host_bound: bool = False  # a GPU waited for its host before many repetitions of a rank
 
     @classmethod
-    def of(cls, times: Series, segment: int = 0, z: float = Z95, kept: int = KEPT_TIMES) -> Visit:
+    def of(cls, times: Series, launch: int = 0, z: float = Z95, kept: int = KEPT_TIMES) -> Visit:
         """The statistics of the seconds per operation of at least one repetition, of which at most
         `kept` stay."""
         effective = effective_size(times)
         return cls(
-            segment=segment,
+            launch=launch,
             median_s=median_of(times),
             repetitions=times.size,
             interval_s=median_interval(times, z, effective),
@@ -149,8 +149,8 @@ def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIME
         return []
     row = earlier.row
     visits = []
-    for segment, times in zip(row["visit_segments"], earlier.times, strict=True):
-        visit = Visit.of(times, int(segment), z, kept)
+    for launch, times in zip(row["visit_launches"], earlier.times, strict=True):
+        visit = Visit.of(times, int(launch), z, kept)
         visits.append(
             replace(
                 visit,
@@ -196,9 +196,9 @@ class CaseRecord:
             visit = visit.after(self.visits.pop())
         self.visits.append(visit)
 
-    def spent_s(self, launch: int) -> float:
-        """The time that the case has taken in the launch that began with segment `launch`."""
-        present = (visit.spent_s for visit in self.visits if visit.segment >= launch)
+    def spent_s(self, since: int) -> float:
+        """The time that the case has taken from launch `since` on."""
+        present = (visit.spent_s for visit in self.visits if visit.launch >= since)
         return sum(present) + self.waited_s
 
 
@@ -265,7 +265,7 @@ def estimate(visits: Sequence[Visit], z: float = Z95) -> Interval:
         if ends is None:
             return Interval(center, n=repetitions, of=REPETITIONS)
         return Interval(center, *ends, _level(z), repetitions, REPETITIONS)
-    if n >= BOOTSTRAP_VISITS and len({visit.segment for visit in visits}) > 1:
+    if n >= BOOTSTRAP_VISITS and len({visit.launch for visit in visits}) > 1:
         return _over_launches(visits, center, z)
     rank = max(1, binomial_rank(n, z))
     return Interval(center, ordered[rank - 1], ordered[n - rank], coverage(n, rank), n, VISITS)
@@ -287,10 +287,10 @@ def _over_launches(visits: Sequence[Visit], center: float, z: float) -> Interval
     Launches whose visits do not overlap differ by more than visits do. Then only the launches'
     medians count: the interval is from the lowest to the highest of n, with the level 1 - 2^(1-n).
     """
-    segments = sorted({visit.segment for visit in visits})
+    numbers = sorted({visit.launch for visit in visits})
     launches = [
-        np.array([visit.median_s for visit in visits if visit.segment == segment])
-        for segment in segments
+        np.array([visit.median_s for visit in visits if visit.launch == number])
+        for number in numbers
     ]
     if max(launch.min() for launch in launches) > min(launch.max() for launch in launches):
         medians = [float(np.median(launch)) for launch in launches]

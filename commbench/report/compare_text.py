@@ -260,7 +260,7 @@ IGNORED = {
     "finished_at",
     "overrides",
     "sweep_id",
-    "launch",
+    "trial",
     "timing",
     "layouts",
     "cases",
@@ -271,7 +271,7 @@ IGNORED = {
     "exit_status",
     "config_dir",
     "world.ranks",
-    "config.launch",
+    "config.trial",
     "processes",
     "config.label",
     "config.output",
@@ -293,7 +293,7 @@ def side_lines(*sides: Side) -> list[str]:
         states = side.cases["status"].value_counts()
         bad = "".join(f", {count} {status}" for status, count in states.items() if status != "ok")
         launches: dict[str, int] = {}  # of each run: of one of timing=rigorous several
-        measured = side.cases[["run_id", "median_s", "visit_medians_s", "visit_segments"]]
+        measured = side.cases[["run_id", "median_s", "visit_medians_s", "visit_launches"]]
         for run_id, *medians in measured.itertuples(index=False):
             launches[run_id] = max(launches.get(run_id, 1), len(launch_medians(*medians)))
         count = plural(sum(launches.values()), "launch", "launches")

@@ -54,8 +54,8 @@ from .quantities import (
 from .table import TimeLine, is_matrix, matrix_text
 
 CONSTANT = (*(name for name in SHOWN if name != "benchmark"), "link")
-# columns: a run has one device, and a table one timing mode
-SHOWN_VARIABLES = tuple(name for name in (*SHOWN, "link") if name not in ("device", "timing_mode"))
+# columns: a run has one device, and a table one timer
+SHOWN_VARIABLES = tuple(name for name in (*SHOWN, "link") if name not in ("device", "timer"))
 LEAST_PERCENT = 1.0  # of a limit: below, latency decides and the share says nothing
 CLOCKS = {
     "host": "the host's clock around the calls",
@@ -94,7 +94,7 @@ class Console:
         self._run = run
         self._begun_s = time.monotonic()
         # of earlier starts of the run
-        earlier = recorded_rows(Path(folder)) if run.get("segments") else []
+        earlier = recorded_rows(Path(folder)) if run.get("starts") else []
         # the newest of each case
         self._rows: dict[str, Row] = {row["case_id"]: row for row in earlier}
         self._time_lines: dict[str, TimeLine] = {}
@@ -119,7 +119,7 @@ class Console:
             return
         rows = [{**row, "stop_reason": None} for row in self._rows.values()]
         text = run_text(self._run, rows, terminal, foot=False)
-        print_draft(f"{text}first of {passes} passes; further ones over {waiting} cases follow")
+        print_draft(f"{text}pass 1 of {passes}; further passes over {waiting} cases follow")
 
     def end(self, run: Mapping[str, Any]) -> None:
         if status_of_run(run) == "running":  # further launches follow
@@ -197,15 +197,15 @@ def _tables(
     """The table of the listed rows, one for each clock; then the matrices. `varying` are the
     variables in which rows differ."""
     parts = []
-    modes = dict.fromkeys(row["timing_mode"] for row in listed)
+    timers = dict.fromkeys(row["timer"] for row in listed)
     # times of different clocks are never in one table
-    for mode in modes if len(modes) > 1 else [None]:
-        if mode is not None:
-            parts.append(terminal.paragraph(f"timing_mode {mode}: {CLOCKS.get(mode, '')}"))
-        alike = [row for row in listed if mode in (None, row["timing_mode"])]
+    for timer in timers if len(timers) > 1 else [None]:
+        if timer is not None:
+            parts.append(terminal.paragraph(f"timer {timer}: {CLOCKS.get(timer, '')}"))
+        alike = [row for row in listed if timer in (None, row["timer"])]
         if alike or not shown_matrices:
             parts.append(_rows_table(alike, varying, terminal))
-            parts += [""] if shown_matrices or mode is not None else []
+            parts += [""] if shown_matrices or timer is not None else []
     named = [name for name in CONSTANT if name in varying]
     for matrix in shown_matrices:
         text = matrix_text(matrix, named, terminal.width or WIDEST_MATRIX)
@@ -299,8 +299,8 @@ def _finding_lines(
         )
     of_class = "the median of its class (self, same node, other node)"
     rule = (
-        f"slow: above {SLOW_FACTOR} x {of_class}, and above it by {SLOW_SPREADS:g} spreads; also"
-        " at a neighbouring size"
+        f"slow: more than {SLOW_FACTOR} x {of_class}, more than {SLOW_SPREADS:g} spreads above it,"
+        " and also slow at a neighbouring size"
     )
     return ["", paragraphs([rule, *lines], terminal)] if lines else []
 

@@ -28,8 +28,8 @@ RowsBySeries = Mapping[str, Sequence[Row]]  # rows by the text of the variables 
 
 
 def number_texts(rows: Sequence[Row]) -> list[str]:
-    """What the numbers are, in one line. Where time has several meanings, the operations of each:
-    `collective (all_reduce)`."""
+    """What the times are, and what the limits. Where time has several meanings, the operations of
+    each: `collective (all_reduce)`."""
     operations: dict[str, set[str]] = {}
     for row in rows:
         if row.get("median_of") is not None:
@@ -44,13 +44,13 @@ def number_texts(rows: Sequence[Row]) -> list[str]:
             kinds.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
     texts = [f"time: median of {', '.join(kinds)}"] if kinds else []
     limits = limit_text(rows)
-    return ["; ".join([*texts, *([f"of {limits}"] if limits else [])])] if texts or limits else []
+    return [*texts, limits] if limits else texts
 
 
 def legend(rows: Sequence[Row], series: RowsBySeries) -> list[str]:
     """Each flag with its sizes, meaning and advice; then what sizes and buffers are."""
     names = {flag for row in rows for flag in flags_of(row)}
-    texts = [f"{name}: {_flag_text(name, series)}" for name in sorted(names)]
+    texts = [_flag_text(name, series) for name in sorted(names)]
     texts = texts or ["no case has a flag"]
     divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
     texts += [DIVIDED] if divided else []
@@ -68,9 +68,9 @@ def flag_named(name: str) -> Flag:
 
 
 def _flag_text(name: str, series: RowsBySeries) -> str:
-    """`4 MiB, 8 MiB: meaning; advice`."""
+    """`in_cache (4 MiB, 8 MiB): meaning; advice`."""
     flag = flag_named(name)
-    return f"{_flag_sizes(name, series)}: {flag.meaning}; {flag.advice}"
+    return f"{name} ({_flag_sizes(name, series)}): {flag.meaning}; {flag.advice}"
 
 
 def _flag_sizes(flag: str, series: RowsBySeries) -> str:

@@ -29,13 +29,13 @@ WIDTHS = (12, 12, 8, 6, 6)
 HALF_WIDTHS = (10, 10, 10, 7)
 COLUMN_MEANINGS = (
     (
-        "time: median_s, the time of a call by the clock of timing_mode, in each repetition that of"
+        "time: median_s, the time of a call by the clock of timer, in each repetition that of"
         " the slowest rank; algbw, busbw: algbw_gb_per_s, busbw_gb_per_s, both from median_s;"
         " #wrong: wrong_elements"
     ),
     (
         "nccl-tests' time is by default the mean of calls enqueued back to back, averaged over"
-        " ranks: timing_mode=throughput is nearest to it, other modes are usually higher; N/A: not"
+        " ranks: timer=throughput is nearest to it, other timers give more; N/A: not"
         " measured, or without a meaning"
     ),
     (
@@ -44,9 +44,8 @@ COLUMN_MEANINGS = (
     ),
 )
 MEAN_OF_RATES = (
-    "the average is here because scripts look for this line: the arithmetic mean of the busbw"
-    " above, as nccl-tests makes it; a mean of rates over sizes is no result of commbench: compare"
-    " size by size"
+    "the average is the arithmetic mean of the busbw above, as nccl-tests prints it, for scripts"
+    " that read it; a mean of rates over sizes is no result: compare size by size"
 )
 
 

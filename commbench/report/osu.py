@@ -49,8 +49,8 @@ OVER_REPETITIONS = (
         " over ranks"
     ),
     (
-        "OSU's are over ranks, of each rank's mean over repetitions: its Avg is lower by nature,"
-        " its Min and Max are something else: do not compare them"
+        "OSU takes Avg, Min and Max over ranks, of each rank's mean over repetitions: its Avg is"
+        " lower, and its Min and Max are not comparable"
     ),
 )
 COLLECTIVE = tuple(

@@ -195,16 +195,18 @@ def _over_launches(rows: Sequence[Row], quantity: Quantity) -> Interval | None:
 
 
 def _sentences(rows: Sequence[Row]) -> Iterator[str]:
-    """`gloo: 46.1 us at 8 B, 4.94 GB/s at 8 MiB, all_reduce 1.65 GB/s at 8 MiB`, each backend."""
+    """`gloo: 8 B latency 46.1 us, 8 MiB bandwidth 4.94 GB/s, 8 MiB busbw 1.65 GB/s`, each
+    backend."""
     for backend, own in grouped(rows, lambda row: str(row["backend"])).items():
         times = [row for row in own if row["pair"] and row["window"] is None]
         rates = [row for row in own if row["pair"] and row["window"] is not None]
         sums = [row for row in own if is_collective(row)]
+        several = len({row["benchmark"] for row in sums}) > 1
         parts = []
         for alike, quantity, pick, word in (
-            (times, MEDIAN, min, ""),
-            (rates, ALGBW, max, ""),
-            (sums, BUSBW, max, "{} "),
+            (times, MEDIAN, min, "latency"),
+            (rates, ALGBW, max, "bandwidth"),
+            (sums, BUSBW, max, "{} busbw" if several else "busbw"),
         ):
             sized = [row for row in alike if row["message_bytes"]]
             if not sized:
@@ -214,7 +216,7 @@ def _sentences(rows: Sequence[Row]) -> Iterator[str]:
             unit = quantity.unit([row])
             number = "-" if interval is None else interval.value_text(unit.text)
             name = word.format(row["benchmark"])
-            parts.append(f"{name}{number} {unit.name} at {size_text(row['message_bytes'])}")
+            parts.append(f"{size_text(row['message_bytes'])} {name} {number} {unit.name}")
         if parts:
             yield f"{backend}: {', '.join(parts)}"
 

@@ -46,7 +46,7 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             *VISIT_COLUMNS,
             *OF_SAMPLES,
             *JUDGED,
-            "launch",
+            "trial",
             "reason",
             "stop_reason",
         )
@@ -245,7 +245,7 @@ class Summary:
         elif self._most_runs and self.combined.cases["launches"].max() == 1:
             lines.append(
                 "Each case was measured in one launch, so its interval does not cover differences"
-                " between launches; -m launch=0,1,2,3 measures several."
+                " between launches; -m trial=0,1,2,3 measures several."
             )
         return lines
 

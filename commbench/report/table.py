@@ -86,7 +86,7 @@ class Listing(ABC):
         missing = Counter(row["benchmark"] for row in rows if row["benchmark"] not in self.programs)
         lines += [""] if missing else []
         for name, count in sorted(missing.items()):
-            rest = f"its {count} row(s) are in writer=console, parquet and jsonl"
+            rest = f"its {count} row(s) are in the other writers: console, parquet, jsonl"
             lines.append(comment(f"{name}: no such program in {self.tool}; {rest}"))
         return "\n".join(lines)
 
@@ -134,9 +134,9 @@ def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]
         if name not in IN_EVERY_HEADING and not _varies(rows, name)
     ]
     lines += [comment(f"wherever it applies: {_first_values(rows, shared)}")] if rows else []
-    if any(row["segment"] for row in rows):
+    if any(row["launch"] for row in rows):
         lines.append(
-            comment("this run went on after a stop: rows of earlier starts are in its folder only")
+            comment("this run was resumed: rows of earlier launches are in its folder only")
         )
     return lines
 

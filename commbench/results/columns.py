@@ -1,9 +1,10 @@
 """The columns of the result files: name, type, unit and meaning.
 
 SCHEMA_VERSION history:
+  4  2026-11-26: timing_mode is named timer, launch trial, segment launch; sync=window sync=clock.
+     Earlier versions are not read
   3  2026-11-25: case ids of the variables that differ from their defaults, so that a new variable
-     changes no id of an earlier run; variables in the order of tables. Earlier versions are not
-     read
+     changes no id of an earlier run; variables in the order of tables
 
 Results and variables may be added within a version, with a date: they are null, or the default of
 the variable, in the rows of earlier runs. Any other change of a variable, identity, unit or meaning
@@ -34,7 +35,7 @@ ColumnRole = Literal["variable", "identity", "result"]
 INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
 STOP_REASONS: tuple[str, ...] = get_args(FinalReason)
 UNFINISHED: tuple[str, ...] = get_args(UnfinishedReason)
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 GOOD_LEVEL = 0.95  # of an interval; that of a row that does not say it
 
 
@@ -66,10 +67,10 @@ IDENTITY = _columns(
     run_id     | text    |   | folder of the run; sorts by time
     case_id    | text    |   | hash of the independent variables; equal in every run
     sweep_id   | text    |   | jobs that were started by one command
-    launch     | integer |   | number of the repeat in fresh processes
+    trial      | integer |   | number of the run among its repeats
     label      | text    |   | given by the user
     hosts      | text    |   | names of the nodes of the ranks, sorted
-    segment    | integer |   | number of the start of this run; resuming adds one
+    launch     | integer |   | number of the start of the run's processes; resuming adds one
     order      | integer |   | position of the case in its run
     started_at | time    |   | wall clock, UTC
     status     | text    |   | ok, skipped, failed, invalid
@@ -105,8 +106,8 @@ RESULTS = _columns(
     warmup_s               | number  | s    | warm-up time of all visits
     steady                 | flag    |      | every warm-up ended because times were steady, not at its limit
     lag1                   | number  |      | autocorrelation of consecutive samples (of those kept)
-    clock_error_s          | number  | s    | sync=window: largest error of a rank's global clock against rank 0's
-    late_repetitions       | integer |      | sync=window: repetitions that a rank began late; excluded from statistics
+    clock_error_s          | number  | s    | sync=clock: largest error of a rank's global clock against rank 0's
+    late_repetitions       | integer |      | sync=clock: repetitions that a rank began late; excluded from statistics
     retransmits            | integer |      | TCP segments that backend=tcp resent while measuring, on all ranks
     first_call_s           | number  | s    | whole first call, round trip or window; excludes earlier connection setup
     empty_sample_s         | number  | s    | time between two stamps without a step; contained in every sample
@@ -121,7 +122,7 @@ RESULTS = _columns(
     visit_spread           | number  |      | largest over smallest median of the visits
     visits_s               | number  | s    | from the start of the first visit to the end of the last, without the time between starts of a run
     visit_medians_s        | numbers | s    | median of each visit, in chronological order
-    visit_segments         | numbers |      | segment of each visit
+    visit_launches         | numbers |      | launch of each visit
     mean_s                 | number  | s    | mean operation
     p90_s                  | number  | s    | nearest rank; null below 29 samples, or if a sample is several operations
     p95_s                  | number  | s    | null below 59 samples

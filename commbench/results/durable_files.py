@@ -160,9 +160,9 @@ class DurableFiles:
                 if not self._failing:
                     self._failing = True
                     print_error(
-                        f"{self.folder / name} can't be written: {self.error}; the run goes on, its"
-                        f" results wait in memory (at most {self._bound}) and are tried again with"
-                        " each case"
+                        f"{self.folder / name} can't be written: {self.error}; the run continues;"
+                        f" its results wait in memory (at most {self._bound}), and are tried again"
+                        " with each case"
                     )
                 if time.monotonic() > end:  # as long as files arrive there is no hurry
                     break

@@ -21,7 +21,7 @@ class Flag(NamedTuple):
 
 FLAGS = {
     "oversubscribed": Flag(
-        "there are more threads than cores, or several ranks on one GPU, and they take turns",
+        "there are more threads than cores, or several ranks share one GPU",
         "use fewer ranks per node, or a machine with more cores or GPUs",
     ),
     "throttled": Flag(
@@ -37,8 +37,8 @@ FLAGS = {
         " --ipc=host",
     ),
     "skewed": Flag(
-        "ranks began a repetition at times that differ by more than 5 % of it (column skew_s), or"
-        " at times that are not known better (sync=window: clock_error_s, late_repetitions)",
+        "ranks began a repetition more than 5 % of its time apart (column skew_s), or sync=clock"
+        " knows the starts no better than that (clock_error_s, late_repetitions)",
         "the wait for the last rank is a part of the time; larger messages are less affected",
     ),
     "impossible": Flag(
@@ -48,7 +48,7 @@ FLAGS = {
     ),
     "in_cache": Flag(
         "the buffers of this size stay in the last-level cache although they rotate",
-        "take the rate as that of the cache; larger messages show the memory",
+        "the rate is that of the cache; larger messages show that of the memory",
     ),
     "overhead": Flag(
         "reading the clock takes more than 5 % of a sample, or the call from Python more than 10 %"

@@ -42,7 +42,7 @@ def _basis(row: Row) -> tuple[int, str]:
     kind = row.get("interval_of")
     if kind == "launches":
         # a row that combines several runs has their number
-        return int(row.get("launches") or len(set(row.get("visit_segments") or (0,)))), "launches"
+        return int(row.get("launches") or len(set(row.get("visit_launches") or (0,)))), "launches"
     if kind == "visits":
         return int(row.get("visits") or 1), "visits"
     return int(row.get("repetitions") or 1), "repetitions"

@@ -491,12 +491,12 @@ def _check_rows(where: str, columns: Mapping[str, Any]) -> None:
         unknown = pc.is_null(columns["median_s"], nan_is_null=True)
         if pc.any(pc.and_(pc.equal(columns["status"], "ok"), unknown)).as_py():
             raise Damaged(f"{where} has a case with status ok and without median_s")
-    if {"visit_medians_s", "visit_segments"} <= {*columns}:
+    if {"visit_medians_s", "visit_launches"} <= {*columns}:
         lengths = (
-            pc.list_value_length(columns[name]) for name in ("visit_medians_s", "visit_segments")
+            pc.list_value_length(columns[name]) for name in ("visit_medians_s", "visit_launches")
         )
         if pc.any(pc.not_equal(*lengths)).as_py():
-            raise Damaged(f"{where} has visit_medians_s and visit_segments of different lengths")
+            raise Damaged(f"{where} has visit_medians_s and visit_launches of different lengths")
 
 
 def _check_values(where: str, name: str, column: Any) -> None:

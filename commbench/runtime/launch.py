@@ -88,7 +88,7 @@ def _start_world(spec: WorldSpec, output: Output, ends_file: Path) -> RunningWor
     ranks_here = spec.layout.ranks_per_node
     environment = inherited_environment() | exports
     if launcher.forks:
-        server = rank_server(environment, job.settings.launch)
+        server = rank_server(environment, job.settings.trial)
         return ForkedWorld(
             server, ranks_here, job.overrides, environment, output.write_end, Path(spec.folder)
         )

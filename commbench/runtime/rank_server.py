@@ -79,12 +79,12 @@ ENDED_BY_SIGNAL = (SIGNAL_STATUS + signal.SIGINT, SIGNAL_STATUS + signal.SIGTERM
 
 
 class RankServer:
-    """A rank server, and the environment in which it has loaded torch. `launch` is that of the jobs
+    """A rank server, and the environment in which it has loaded torch. `trial` is that of the jobs
     it has served."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = dict(environment)
-        self.launch: int | None = None
+        self.trial: int | None = None
         self.connection, theirs = Pipe()
         with theirs:
             # ranks get a descriptor of their world: the server must not keep any of this command's
@@ -99,7 +99,7 @@ class RankServer:
                 preexec_fn=partial(_belong_to, os.getpid()),
             )
 
-    def suits(self, environment: Mapping[str, str], launch: int) -> bool:
+    def suits(self, environment: Mapping[str, str], trial: int) -> bool:
         """Whether it can fork ranks with this environment: only what the ranks read may differ.
 
         Launches must be independent of each other, but ranks of one server share the addresses of
@@ -107,7 +107,7 @@ class RankServer:
         """
         names = {*self.environment, *environment}
         changed = (name for name in names if self.environment.get(name) != environment.get(name))
-        fresh = self.launch in (None, launch) and self.process.poll() is None
+        fresh = self.trial in (None, trial) and self.process.poll() is None
         return fresh and all(name.startswith(READ_BY_RANKS) for name in changed)
 
     def close(self) -> None:
@@ -128,17 +128,17 @@ def _belong_to(parent: int) -> None:
 _running: RankServer | None = None  # of this process, for its next world
 
 
-def rank_server(environment: Mapping[str, str], launch: int | None = None) -> RankServer:
-    """The running server if it suits a job of this launch and environment, else a fresh one in its
+def rank_server(environment: Mapping[str, str], trial: int | None = None) -> RankServer:
+    """The running server if it suits a job of this trial and environment, else a fresh one in its
     place.
 
-    `launch` is None before it is known.
+    `trial` is None before it is known.
     """
     global _running
-    if _running is not None and (launch is None or not _running.suits(environment, launch)):
+    if _running is not None and (trial is None or not _running.suits(environment, trial)):
         stop_rank_server()
     _running = _running or RankServer(environment)
-    _running.launch = launch
+    _running.trial = trial
     return _running
 
 
@@ -158,7 +158,7 @@ def inherited_environment() -> dict[str, str]:
 def rest_rank_server() -> None:
     """Stop a server that may still import torch, before this process or a launcher measures. A
     server that has served a world sleeps, and is kept for later worlds."""
-    if _running is not None and _running.launch is None:
+    if _running is not None and _running.trial is None:
         stop_rank_server()
 
 

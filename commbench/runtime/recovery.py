@@ -16,7 +16,7 @@ from commbench.core.states import CaseStatus
 from commbench.results.run_folder import read_record, write_json
 
 MAX_BREAKS = 2  # a case that broke the world this often is not tried again
-GIVEN_UP = "broke the world"
+GIVEN_UP = "lost its ranks"
 FINISHED: tuple[CaseStatus, ...] = ("ok", "skipped")
 IN_FLIGHT = "in_flight"  # file in the run's folder: the case that is being measured
 
@@ -63,9 +63,9 @@ class EarlierStarts:
     visits: Mapping[str, EarlierVisits] = field(default_factory=dict)
 
     @property
-    def segment(self) -> int:
-        """The number of the start that follows."""
-        return len(self.run.get("segments", [])) + 1
+    def launch(self) -> int:
+        """The number of the launch that follows."""
+        return len(self.run.get("starts", [])) + 1
 
     def unfinished(self, case_id: str, rows: Sequence[str]) -> bool:
         """Whether a case has to be measured or recorded; `rows` are the case ids of its rows."""
@@ -79,7 +79,7 @@ class EarlierStarts:
     def given_up(self, case_id: str) -> str | None:
         """Why a case is not tried again; None if it is."""
         times = self.run.get("broken", {}).get(case_id, 0)
-        last_start: Mapping[str, str] = (self.run.get("segments") or [{}])[-1]
+        last_start: Mapping[str, str] = (self.run.get("starts") or [{}])[-1]
         # the parent knows more than the row of rank 0, which is missing where rank 0 was lost
         why = (
             self.run.get("broken_reasons", {}).get(case_id)

@@ -66,7 +66,7 @@ def exported_identity(
     except ValueError as error:
         seen = ", ".join(f"{name}={environ.get(name)!r}" for name in (rank, size, local_rank))
         raise ConfigError(
-            f"{launcher} exported no usable world: {seen}; start again with {launcher}"
+            f"{launcher} exported no usable ranks: {seen}; start again with {launcher}"
         ) from error
     node = None if node_id is None else environ.get(node_id)
     return RankIdentity(launcher, values[0], values[1], values[2], node, (rank, size))

@@ -201,7 +201,7 @@ def test_the_shipped_script_is_a_given_world(
         check=False,
     )
     assert again.returncode == 0, again.stderr
-    assert set(run.cases.status) == {"ok"} and set(run.cases.segment) == {1}
+    assert set(run.cases.status) == {"ok"} and set(run.cases.launch) == {1}
 
 
 def test_a_cancelled_job_keeps_what_it_has(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Scene:
         (
             101.5,
             (
-                "commbench: rank 1 on a (pid 7) was killed by SIGKILL; it happened in x; fresh"
+                "commbench: rank 1 on a (pid 7) was killed by SIGKILL, in x; fresh"
                 " ranks measure the rest"
             ),
         )

@@ -18,8 +18,14 @@ from places import ROOT
 from commbench.cli.doctor import operations_text
 from commbench.cli.main import main
 
-README = (ROOT / "README.md").read_text()
-CLUSTERS = (ROOT / "docs" / "clusters.md").read_text()
+
+def without_continuations(page: str) -> str:
+    """The page, with each command on one line."""
+    return re.sub(r" \\\n +", " ", (ROOT / page).read_text())
+
+
+README = without_continuations("README.md")
+CLUSTERS = without_continuations("docs/clusters.md")
 CHEAP = (
     "sizes=[8]",
     "timing=fixed",
@@ -108,8 +114,8 @@ def test_the_gate_passes_what_is_alike_and_stops_what_is_slower_by_30_percent(
     world: Callable[..., Any], changed: tuple[str, ...], status: int
 ) -> None:
     """Its line, with a noisy simulated world in place of the library."""
-    simulated = "backend=simulated backend.model.noise=0.03 'backend.seed=${launch}'"
-    new = " ".join(["'backend.seed=7${launch}'", *changed])
+    simulated = "backend=simulated backend.model.noise=0.03 'backend.seed=${trial}'"
+    new = " ".join(["'backend.seed=7${trial}'", *changed])
     gate = GATE.replace("backend=mpi", simulated).replace("env.LD_LIBRARY_PATH=/opt/new/lib", new)
     run = world(*shlex.split(gate), status=status)
     verdict = "4 of 4 cases SLOWER" if changed else "4 of 4 cases SAME"

@@ -62,7 +62,7 @@ def run_of(
             visits = values["median_s"] * rng.lognormal(0, 0.03, 6 * launches)
             values |= {
                 "visit_medians_s": visits.tolist(),
-                "visit_segments": np.repeat(range(launches), 6).tolist(),
+                "visit_launches": np.repeat(range(launches), 6).tolist(),
             }
     table = pa.Table.from_pylist(rows, arrow_schema("cases"))
     pq.write_table(table, folder / "cases.parquet", compression="zstd")
@@ -84,9 +84,9 @@ def relaunched(run: Path, launch: int) -> Path:
     """The cases and the record of a run once more, as another launch of it."""
     folder = run.with_name(f"{run.name}-{launch}")
     folder.mkdir()
-    record = json.loads((run / "run.json").read_text()) | {"run_id": folder.name, "launch": launch}
+    record = json.loads((run / "run.json").read_text()) | {"run_id": folder.name, "trial": launch}
     cases = pq.read_table(run / "cases.parquet")
-    for name in ("run_id", "launch"):
+    for name in ("run_id", "trial"):
         cases = with_column(cases, name, record[name])
     metadata = cases.schema.metadata | {b"commbench_run": json.dumps(record).encode()}
     pq.write_table(cases.replace_schema_metadata(metadata), folder / "cases.parquet")
@@ -125,7 +125,7 @@ def row(
         "ranks_per_node": per_node,
         "world_size": nodes * per_node,
         "label": "",
-        "launch": 0,
+        "trial": 0,
         "operations_per_sample": 1,
         "block_k": 1,
         "repetitions": 30,

@@ -12,7 +12,7 @@ CASE = Case(
     benchmark="p2p_latency",
     backend="simulated",
     engine="virtual",
-    timing_mode="host",
+    timer="host",
     timing="fixed",
     sync="none",
     device="cpu",
@@ -38,7 +38,7 @@ GPU_CASE = replace(
     benchmark="all_reduce",
     engine="python",
     device="cuda",
-    timing_mode="host_sync",
+    timer="host_sync",
     in_place=True,
 )
 

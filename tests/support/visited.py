@@ -17,10 +17,10 @@ def add_visit(
     record: CaseRecord,
     planned: Planned,
     samples: Samples,
-    segment: int = 0,
+    launch: int = 0,
     z: float = Z95,
     kept: int = KEPT_TIMES,
 ) -> None:
     """Add the visit of a case with one row."""
     (part,) = row_samples(planned, samples, "run", 1)
-    record.add(Visit.of(part.times, segment, z, kept).measured(part, samples, STARTED, 1.0))
+    record.add(Visit.of(part.times, launch, z, kept).measured(part, samples, STARTED, 1.0))

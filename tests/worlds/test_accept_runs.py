@@ -82,7 +82,7 @@ def test_real_launches_of_gloo_do_not_fail_each_other(
 ) -> None:
     words = ("backend=gloo", "sizes=[8,64KiB]", "timing=quick", "timing.case_s=0.2")
     for launch in range(9):
-        commbench.run(*words, f"launch={launch}", "writer=parquet", output=tmp_path / "runs")
+        commbench.run(*words, f"trial={launch}", "writer=parquet", output=tmp_path / "runs")
     *healthy, new = sorted((tmp_path / "runs").iterdir())
     store = str(tmp_path / "store")
     assert main(["baseline", "add", *map(str, healthy), "--baseline", store]) == 0

@@ -82,7 +82,7 @@ ONE_LINE = {
     "benchmark=[all,p2p_latency]": "benchmark=all is unknown",
     "timing=foo": "timing=foo is unknown; allowed: default, fixed, quick, rigorous",
     "timing=[quick,default]": (
-        "timing takes one value per run; for several fresh worlds: commbench -m timing="
+        "timing takes one value per run; for a run of each: commbench -m timing="
     ),
     "writer=foo": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[parquet,foo]": "writer=foo is unknown; allowed: console, jsonl,",
@@ -141,7 +141,7 @@ ONE_LINE = {
     "budget.total_s=abc": "budget.total_s: Value 'abc'",
     "budget.case_s=-1": "budget.case_s=-1.0 must be above 0",
     "budget=foo": "budget=foo is not a mapping",
-    "env=[a,b]": "env takes one value per run; for several fresh worlds: commbench -m env=a,b",
+    "env=[a,b]": "env takes one value per run; for a run of each: commbench -m env=a,b",
     # layouts
     "layout=2y4": "layout=2y4 is not a layout; write nodes x ranks per node, both >= 1, e.g. 1x2",
     "layout=0x2": "layout=0x2 is not a layout",
@@ -173,29 +173,28 @@ ONE_LINE = {
     "seed=-1": "seed=-1 is not an integer from 0",
     "seed=1.5": "seed=1.5 is not an integer from 0",
     "seed=99999999999999999999": "2^63-1",
-    "launch=a": "launch=a is not an integer from 0",
+    "trial=a": "trial=a is not an integer from 0",
     "window=0": "window=0 is not an integer from 1",
     "window=[64,a]": "window=a is not an integer from 1",
     "plan=maybe": "plan=maybe is neither true nor false",
     "in_place=2": "in_place=2 is neither true nor false",
     "bind=foo": "bind=foo is unknown; allowed: auto, core, numa, none",
-    "sync=foo": "sync=foo is unknown; allowed: barrier, window, none",
+    "sync=foo": "sync=foo is unknown; allowed: barrier, clock, none",
     "cache=foo": "cache=foo is unknown; allowed: auto, warm, rotate",
     "engine=foo": "engine=foo is unknown; allowed: auto, python, native",
     "engine=[]": "engine=[] measures nothing",
     "preflight=foo": "preflight=foo is unknown; allowed: strict, warn, off",
     "cuda_ipc=maybe": "cuda_ipc=maybe is unknown; allowed: auto, on, off",
     "reduction=[sum,foo]": "reduction=foo is unknown; allowed: sum, prod",
-    "timing_mode=foo": (
-        "timing_mode=foo is unknown; allowed: auto, host, host_sync, device_event, graph,"
-        " throughput"
+    "timer=foo": (
+        "timer=foo is unknown; allowed: auto, host, host_sync, device_event, graph, throughput"
     ),
-    "timing_mode=graph": "timing_mode=graph needs device=cuda, this is device=cpu; allowed: host",
-    "timing_mode=[host,throughput]": (
-        "timing_mode=throughput needs device=cuda, this is device=cpu; allowed: host"
+    "timer=graph": "timer=graph needs device=cuda, this is device=cpu; allowed: host",
+    "timer=[host,throughput]": (
+        "timer=throughput needs device=cuda, this is device=cpu; allowed: host"
     ),
-    "device=cuda timing_mode=host": (
-        "timing_mode=host needs device=cpu, this is device=cuda; allowed: host_sync,"
+    "device=cuda timer=host": (
+        "timer=host needs device=cpu, this is device=cuda; allowed: host_sync,"
     ),
     "staging=pinned": (
         "staging=pinned copies between a GPU and the host; with device=cpu there is none to copy"
@@ -241,32 +240,27 @@ ONE_LINE = {
     "'expect=stop_reason<1'": "stop_reason is not a numeric column",
     # a list on a launch axis, and commas
     "backend=[gloo,mpi]": (
-        "backend takes one value per run; for several fresh worlds: commbench -m backend=gloo,mpi"
+        "backend takes one value per run; for a run of each: commbench -m backend=gloo,mpi"
     ),
-    "launch=[0,1]": (
-        "launch takes one value per run; for several fresh worlds: commbench -m launch=0,1"
-    ),
+    "trial=[0,1]": ("trial takes one value per run; for a run of each: commbench -m trial=0,1"),
     "cuda_ipc=[on,off]": (
-        "cuda_ipc takes one value per run; for several fresh worlds: commbench -m cuda_ipc=on,off"
+        "cuda_ipc takes one value per run; for a run of each: commbench -m cuda_ipc=on,off"
     ),
     "device=[cpu,cuda]": "commbench -m device=cpu,cuda",
     "launcher=[mpirun,torchrun]": "commbench -m launcher=mpirun,torchrun",
     "interface=[a,b]": "commbench -m interface=a,b",
-    "env.X=[a,b]": (
-        "env.X takes one value per run; for several fresh worlds: commbench -m env.X=a,b"
-    ),
+    "env.X=[a,b]": ("env.X takes one value per run; for a run of each: commbench -m env.X=a,b"),
     "backend=gloo,mpi": (
-        "backend=gloo,mpi has commas: in fresh worlds: commbench -m backend=gloo,mpi"
+        "backend=gloo,mpi has commas: a run for each: commbench -m backend=gloo,mpi"
     ),
     "layout=1x2,1x4": (
-        "layout=1x2,1x4 has commas: in one world: layout=[1x2,1x4]; in fresh worlds: commbench -m"
+        "layout=1x2,1x4 has commas: in one run: layout=[1x2,1x4]; a run for each: commbench -m"
     ),
     "sizes=8,16": (
-        "sizes=8,16 has commas: in one world: sizes=[8,16]; in fresh worlds: commbench -m"
-        " sizes=8,16"
+        "sizes=8,16 has commas: in one run: sizes=[8,16]; a run for each: commbench -m sizes=8,16"
     ),
     "env.X=a,b": (
-        "env.X=a,b has commas: in fresh worlds: commbench -m env.X=a,b; as text: \"env.X='a,b'\""
+        "env.X=a,b has commas: a run for each: commbench -m env.X=a,b; as text: \"env.X='a,b'\""
     ),
     "env=foo": "env=foo is not a mapping; write env.NAME=VALUE",
     "env={A-B:1}": "env.A-B=1 is not an environment variable",
@@ -291,8 +285,8 @@ ONE_LINE = {
     "-m backend=gloo,foo": "backend=foo is unknown; ",
     "-m benchmark=all_reduce,[foo]": "benchmark=foo is unknown",
     "-m backend=simulated,gloo,mpi sizes=[8],[10]": "sizes=[10] is not a whole number of float32",
-    "-m launch=range(0,3) seed=0,x": "seed=x is not an integer",
-    "-m launch=range(0,3": "can't read launch=range(0,3",
+    "-m trial=range(0,3) seed=0,x": "seed=x is not an integer",
+    "-m trial=range(0,3": "can't read trial=range(0,3",
     "-m seed=interval(0,1)": "seed=interval(0,1) is not a list of values; list the values",
     "-m 'layout=glob(*)'": "this sweep has no jobs",
 }
@@ -504,7 +498,8 @@ def test_a_sweep_inside_a_world_lists_its_jobs(
     enter(TORCHRUN_0, monkeypatch)
     first, *jobs = refused("-m backend=gloo,mpi sizes=[8],[16]")
     assert (
-        "a sweep needs fresh worlds, this is one world of 2 ranks; run these one by one:" in first
+        "a sweep starts its own ranks, but a launcher has started these 2; run these one by one:"
+        in first
     )
     expected = {
         f"backend={backend} 'sizes=[{size}]'" for backend in ("gloo", "mpi") for size in (8, 16)
@@ -530,12 +525,12 @@ def test_a_sweep_inside_a_world_lists_its_jobs(
         (
             TORCHRUN_0 | {"RANK": "abc"},
             "layout=1x2",
-            "torchrun exported no usable world: RANK='abc', WORLD_SIZE='2'",
+            "torchrun exported no usable ranks: RANK='abc', WORLD_SIZE='2'",
         ),
         (
             TORCHRUN_0 | {"RANK": "2"},
             "layout=1x2",
-            "torchrun exported no usable world: RANK='2', WORLD_SIZE='2'",
+            "torchrun exported no usable ranks: RANK='2', WORLD_SIZE='2'",
         ),
         # a batch script is no world
         (SBATCH, "layout=2x1", "layout=2x1 needs 2 nodes, this is one machine"),

@@ -43,7 +43,7 @@ def test_all_clocks_measure_and_check(
     world: Callable[..., Any], env: dict[str, str], sizes: str, benchmarks: str
 ) -> None:
     run = world(
-        "commbench", *PLUGIN, *SMALL, f"sizes={sizes}", f"timing_mode=[{','.join(MODES)}]",
+        "commbench", *PLUGIN, *SMALL, f"sizes={sizes}", f"timer=[{','.join(MODES)}]",
         f"benchmark={benchmarks}", "in_place=auto", "cache=warm", env=env,
     )  # fmt: skip
     cases = run.cases
@@ -51,26 +51,25 @@ def test_all_clocks_measure_and_check(
     assert (
         set(cases.status) == {"ok"}
         and set(cases.device) == {"cuda"}
-        and set(cases.timing_mode) == set(MODES)
+        and set(cases.timer) == set(MODES)
     )
     assert (cases.median_s > 0).all() and (cases.wrong_elements == 0).all()
-    on_device = cases.timing_mode != "host_sync"
+    on_device = cases.timer != "host_sync"
     assert set(cases[on_device].clock) == {"device"} and set(cases[~on_device].clock) == {
         "monotonic"
     }
     assert (
-        cases.block_k
-        == cases.timing_mode.map(lambda mode: 20 if mode in ("graph", "throughput") else 1)
+        cases.block_k == cases.timer.map(lambda mode: 20 if mode in ("graph", "throughput") else 1)
     ).all()
-    joined = samples.merge(cases[["case_id", "timing_mode"]], on="case_id")
-    timed_by_host = joined.timing_mode == "host_sync"
+    joined = samples.merge(cases[["case_id", "timer"]], on="case_id")
+    timed_by_host = joined.timer == "host_sync"
     assert (
         joined[timed_by_host].start_ns.notna().all()
         and joined[~timed_by_host].start_ns.isna().all()
     )
     assert (joined.elapsed_ns > 0).all()
     prices = commbench.launch_overhead(run.output)
-    assert len(prices) == (cases.timing_mode == "graph").sum()
+    assert len(prices) == (cases.timer == "graph").sum()
     assert (prices.overhead_s == prices.host_sync_s - prices.graph_s).all()
 
 
@@ -81,11 +80,11 @@ def test_sums_in_place_between_two_stamps_are_checked_separately(
     """20 sums of 2 ranks in place would be 2^19 times the first: 8 bits and half floats can't hold
     it."""
     run = world(
-        "commbench", *PLUGIN, *SMALL, "timing_mode=[host_sync,throughput]", "benchmark=all_reduce",
+        "commbench", *PLUGIN, *SMALL, "timer=[host_sync,throughput]", "benchmark=all_reduce",
         "dtype=[float16,int8]", env=env,
     )  # fmt: skip
-    checked = run.samples.merge(run.cases[["case_id", "timing_mode"]], on="case_id")
-    assert set(checked[checked.phase == "check"].timing_mode) == {"throughput"}
+    checked = run.samples.merge(run.cases[["case_id", "timer"]], on="case_id")
+    assert set(checked[checked.phase == "check"].timer) == {"throughput"}
 
 
 @pytest.mark.long

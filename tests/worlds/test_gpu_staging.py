@@ -57,7 +57,7 @@ def test_a_library_that_needs_copies_says_so_and_every_clock_times_them(
         "benchmark=[p2p_bandwidth,all_reduce]",
         "sizes=[64KiB]",
         "cache=rotate",
-        "timing_mode=[host_sync,device_event,graph,throughput]",
+        "timer=[host_sync,device_event,graph,throughput]",
         "window=3",
         env=env,
     )

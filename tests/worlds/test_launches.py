@@ -45,9 +45,9 @@ def test_a_second_launch_is_a_fresh_world_and_the_row_is_over_the_visits_of_both
         "writer=[console,parquet]",
     )
     (case,) = (row for _, row in run.cases.iterrows())
-    segments = list(case.visit_segments)
-    assert case.visits == len(segments) >= 2 * visits
-    assert segments == sorted(segments) and min(segments.count(0), segments.count(1)) >= visits
+    launches = list(case.visit_launches)
+    assert case.visits == len(launches) >= 2 * visits
+    assert launches == sorted(launches) and min(launches.count(0), launches.count(1)) >= visits
     assert case.interval_of == interval_of and case.stop_reason != "interrupted"
     assert repetition_medians_s(case, run.samples) == pytest.approx(list(case.visit_medians_s))
     assert case.median_s == pytest.approx(float(np.median(case.visit_medians_s)))
@@ -70,7 +70,7 @@ def test_a_second_launch_is_a_fresh_world_and_the_row_is_over_the_visits_of_both
         0,
         [0, 1],
     )
-    assert [segment["status"] for segment in record["segments"]] == ["running"]
+    assert [start["status"] for start in record["starts"]] == ["running"]
     assert {file.name for file in run.output.rglob("*.parquet")} >= {
         "cases.parquet",
         "samples.parquet",
@@ -83,7 +83,7 @@ def test_a_world_that_commbench_does_not_start_is_one_launch(tmp_path: Path) -> 
         "backend=simulated", "writer=parquet", f"output={tmp_path}", *WORDS, "timing.visits=2"
     )
     (case,) = commbench.load(folder).to_dict("records")
-    assert (case["visits"], set(case["visit_segments"])) == (2, {0.0})
+    assert (case["visits"], set(case["visit_launches"])) == (2, {0.0})
     assert (load_run(folder)["launches"]["planned"], load_run(folder)["status"]) == (1, "done")
 
 

@@ -79,7 +79,7 @@ def test_an_interrupted_search_goes_on_with_the_rounds_that_are_there(
     assert load_run(folder)["search"]["rounds"] == 6
     after = commbench.load(tmp_path)
     assert sorted(after.case_id) == sorted(before.case_id)
-    assert set(after.segment) == {0}, "nothing was measured again"
+    assert set(after.launch) == {0}, "nothing was measured again"
 
 
 @pytest.mark.long

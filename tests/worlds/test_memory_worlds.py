@@ -116,7 +116,7 @@ def test_a_case_keeps_its_visits_where_the_kernel_kills_a_rank_for_memory(
     cases = run.cases.set_index("message_bytes")
     assert cases.status.to_dict() == {8: "ok", 16: "ok"}, run.explain()
     assert cases.visits[16] >= 1 and cases.stop_reason[16] == "interrupted"
-    assert "broke the world 2 times" in cases.reason[16]
+    assert "lost its ranks 2 times" in cases.reason[16]
     assert "memory was short" in cases.reason[16]
     assert run.stderr.count("memory was short") == 2
 
@@ -140,7 +140,7 @@ def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(
     cases = run.cases.set_index("message_bytes")
     assert cases.status.to_dict() == {8: "ok", 16: "ok", 768 * MIB: "skipped"}, run.explain()
     reason = cases.reason[768 * MIB]
-    assert "out of memory on rank 1 at that moment: 805310464 B for buffer" in reason
+    assert "out of memory on rank 1 at that moment: 768 MiB for buffer" in reason
     assert int(cases.loc[16, "order"]) > 0
 
 

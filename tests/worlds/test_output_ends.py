@@ -33,7 +33,7 @@ QUICK = (
 GLOO = ("commbench", "backend=gloo", *QUICK)
 TORCHRUN = ("torchrun", "--nproc-per-node", "2", "-m", "commbench", "backend=gloo", *QUICK)
 SIMULATED = ("commbench", "backend=simulated", *QUICK)
-SWEEP = (*SIMULATED, "-m", "launch=0,1")
+SWEEP = (*SIMULATED, "-m", "trial=0,1")
 STATUS = "exit ${PIPESTATUS[0]}"
 
 

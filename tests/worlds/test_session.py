@@ -122,7 +122,7 @@ def test_two_runs_of_a_launch_draw_the_same_noise_and_another_launch_draws_anoth
 ) -> None:
     words = ("benchmark=all_reduce", "sizes=[8]", "backend.model.noise=0.1", *FIXED)
     runs = [
-        commbench.load(simulated(tmp_path / str(number), *words, f"launch={launch}"))
+        commbench.load(simulated(tmp_path / str(number), *words, f"trial={launch}"))
         for number, launch in enumerate((1, 1, 2))
     ]
     first_s, again_s, other_s = (run.median_s.iloc[0] for run in runs)
@@ -195,7 +195,7 @@ def test_statistics_can_be_computed_again_from_the_samples(tmp_path: Path) -> No
     measured = samples[samples.phase == "measure"]
     slowest = measured.groupby("repetition").elapsed_ns.max() * 1e-9
     assert len(slowest) == case.repetitions == 40
-    assert (case.interval_of, case.visits, case.timing_mode) == (
+    assert (case.interval_of, case.visits, case.timer) == (
         "repetitions",
         1,
         "host",
@@ -261,7 +261,7 @@ def test_expectations_decide_the_exit_status(
     assert code == 1 and text.endswith("\nexpect: 1 of 2 met, 1 not measured\n")
     assert status("sizes=[8,4TiB]", "expect=median_s<1", "expect_missing=allow")[0] == 0
     code, text = status("sizes=[8]", "expect=normal")
-    assert code == 1 and "expect normal: nothing to compare with" in text
+    assert code == 1 and "expect=normal: no value is known" in text
 
 
 def test_a_plan_starts_nothing(world: Callable[..., Any]) -> None:
@@ -366,7 +366,7 @@ def test_a_rank_that_differs_is_named(world: Callable[..., Any]) -> None:
         (["backend=mpi"], "backend=mpi can't run under torchrun"),
         pytest.param(["layout=1x4"], "layout 1x4 does not fit", marks=pytest.mark.long),
         pytest.param(
-            ["-m", "layout=1x1,1x2"], "a sweep needs fresh worlds", marks=pytest.mark.long
+            ["-m", "layout=1x1,1x2"], "a sweep starts its own ranks", marks=pytest.mark.long
         ),
         pytest.param(["backend=foo"], "backend=foo is unknown", marks=pytest.mark.long),
         pytest.param(
@@ -737,7 +737,7 @@ def test_a_world_of_unequal_nodes_says_once_which_ranks_are_idle(
         runs = list(pool.map(lambda number: rank(number, *words), range(4)))
     stderr = "".join(run.stderr for run in runs)
     assert stderr.count("ranks 1-2 are idle") == 1
-    assert stderr.count("this is rank 0 of a world of 4") == 1
+    assert stderr.count("this is rank 0 of 4 ranks") == 1
     assert "ranks 0, 3 of the world" in runs[0].stdout
     with ThreadPoolExecutor(4) as pool:
         runs = list(pool.map(lambda number: rank(number, "layout=2x2", status=2), range(4)))

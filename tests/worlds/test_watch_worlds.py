@@ -39,7 +39,7 @@ def test_three_turns_of_real_ranks_make_a_store(tmp_path: Path, warm_executable:
         assert "1 case has fewer than 5 healthy launches" in " ".join(done.stdout.split())
         assert len(stored_runs(store)) == number
     rows = commbench.load(store)
-    assert list(rows.launch) == [0, 1, 2]
+    assert list(rows.trial) == [0, 1, 2]
     assert set(rows.status) == {"ok"}
     text = metrics.read_text()
     assert 'benchmark="all_reduce"' in text

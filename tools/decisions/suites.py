@@ -117,7 +117,7 @@ class WatchedStore:
             "status": "ok",
             "median_s": median_s,
             "visit_medians_s": None,
-            "visit_segments": None,
+            "visit_launches": None,
             "run_id": f"{self.turn:04}",
             "hosts": "host",
         }

@@ -87,7 +87,7 @@ def measured(folder: Path, name: str, pair: str | None = None) -> Times:
             rows = commbench.load(part / "results").to_dict("records")
         for row in rows:
             if row["status"] == "ok" and pair in (None, row["pair"]):
-                key = row["benchmark"], row["timing_mode"], int(row["message_bytes"])
+                key = row["benchmark"], row["timer"], int(row["message_bytes"])
                 us = 1e6 * row["median_s"]
                 times[key] = min(us, times.get(key, us))
     return times

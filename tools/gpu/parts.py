@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PYTHON = sys.executable
 TRUTH = HERE / "truth"
-MODES = "timing_mode=[host_sync,device_event,throughput,graph]"
+MODES = "timer=[host_sync,device_event,throughput,graph]"
 QUICK = ("timing=quick", "timing.visits=1", "budget.case_s=0.15")
 FEW = ("timing=fixed", "timing.repetitions=5", "budget.case_s=0.05")
 SOAK = ("timing=soak", "timing.duration_s=300", "budget.restarts=0")
@@ -184,7 +184,7 @@ import time; time.sleep(600)
 REFUSED: tuple[tuple[str, Mapping[str, str], tuple[str, ...]], ...] = (
     ("no_visible_gpu", {"CUDA_VISIBLE_DEVICES": ""}, ("backend=nccl", "layout=1x1", "sizes=[8]")),
     ("too_few_gpus", {}, ("backend=nccl", "layout=1x9", "sizes=[8]")),
-    ("graph_on_cpu", {}, ("backend=gloo", "timing_mode=graph")),
+    ("graph_on_cpu", {}, ("backend=gloo", "timer=graph")),
     ("ipc_off", {}, ("backend=ipc_copy", "cuda_ipc=off", "layout=1x2", "sizes=[8]")),
     (
         "mpi_ipc_on",
@@ -204,7 +204,7 @@ HOST_SYNC = commbench(
     "reduction=avg",
     "sizes=[8,1MiB]",
     "benchmark=[all_gather,all_reduce,p2p_latency]",
-    "timing_mode=host_sync",
+    "timer=host_sync",
     *QUICK,
 )
 TWO_RANKS_WORDS = (
@@ -213,7 +213,7 @@ TWO_RANKS_WORDS = (
     "sizes=[8,1MiB,16MiB]",
     "window=4",
     "benchmark=[all_reduce,all_gather,broadcast,p2p_latency,p2p_bandwidth]",
-    "timing_mode=[host_sync,device_event]",
+    "timer=[host_sync,device_event]",
     *QUICK,
 )
 SECOND_CALL = (
@@ -281,7 +281,7 @@ SECOND_CALL = (
             "layout=[1x1,1x2,1x3]",
             "benchmark=[all_reduce,all_gather,all_to_all,p2p_latency]",
             "sizes=[12KiB]",
-            "timing_mode=[host_sync,device_event,throughput,graph]",
+            "timer=[host_sync,device_event,throughput,graph]",
             *FEW,
         ),
         60,
@@ -295,7 +295,7 @@ SECOND_CALL = (
             "layout=1x1",
             "benchmark=all_gather",
             "sizes=[64MiB]",
-            "timing_mode=throughput",
+            "timer=throughput",
             "timing=soak",
             "timing.duration_s=8",
         ),
@@ -361,7 +361,7 @@ SECOND_CALL = (
             "layout=1x2",
             "benchmark=[all_reduce,exchange,p2p_latency]",
             "sizes=[64KiB]",
-            "timing_mode=[host_sync,graph]",
+            "timer=[host_sync,graph]",
             *FEW,
         ),
         45,

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 from virtual_hosts import Link, missing
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "side_by_side.md"
-ROUNDS = 6  # the smallest and the largest of 6 ratios are an interval of 96.9 % for their median
+LAUNCHES = 6  # the smallest and the largest of 6 ratios are an interval of 96.9 % for their median
 SIZES = (8, 1024, 65536, 1048576)
 LINK = Link(rate_mbit=1000)
 LINK_WINDOW = 16
@@ -96,13 +96,13 @@ def commbench_times(library: MpiLibrary, operation: Operation) -> Times:
 
 
 def in_turn(*sides: Callable[[], Times]) -> list[tuple[Times, ...]]:
-    """Each side once per round, in opposite orders in even and odd rounds."""
-    rounds = []
-    for number in range(ROUNDS):
+    """Each side once per launch, in opposite orders in even and odd launches."""
+    launches = []
+    for number in range(LAUNCHES):
         order = range(len(sides)) if number % 2 == 0 else reversed(range(len(sides)))
         measured = {index: sides[index]() for index in order}
-        rounds.append(tuple(measured[index] for index in range(len(sides))))
-    return rounds
+        launches.append(tuple(measured[index] for index in range(len(sides))))
+    return launches
 
 
 def osu_table(kind: str, folder: Path | None) -> list[str]:
@@ -111,19 +111,19 @@ def osu_table(kind: str, folder: Path | None) -> list[str]:
         lack = "OSU's folder was not named" if folder is None else f"{kind} is not installed"
         return [f"Not measured: {lack}."]
     lines = [
-        f"2 ranks on one machine, {ROUNDS} rounds:",
+        f"2 ranks on one machine, {LAUNCHES} launches:",
         "",
         "| | message | OSU | commbench | commbench / OSU | interval |",
         "|---|---|---|---|---|---|",
     ]
     for operation in OPERATIONS:
-        rounds = in_turn(
+        launches = in_turn(
             partial(osu_times, library, folder, operation),
             partial(commbench_times, library, operation),
         )
         for size in SIZES:
-            theirs = [osu[size] for osu, _ in rounds]
-            ours = [own[size] for _, own in rounds]
+            theirs = [osu[size] for osu, _ in launches]
+            ours = [own[size] for _, own in launches]
             ratios = [own / osu for osu, own in zip(theirs, ours, strict=True)]
             lines.append(
                 f"| {operation.osu} | {size} B | {statistics.median(theirs) * 1e6:.3g} us"

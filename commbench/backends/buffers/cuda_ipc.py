@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.protocols import Control
+from commbench.core.units import about_bytes
 from commbench.hardware.cuda import CudaDriver, CudaError, IpcHandle
 from commbench.hardware.nvml import Monitor, cuda_version
 
@@ -66,7 +67,9 @@ class CudaExporter:
             self._driver.call("cuMemAlloc_v2", byref(address), rounded_bytes)
         except CudaError as error:
             if OUT_OF_MEMORY in str(error):
-                raise MemoryError(f"{rounded_bytes} B on GPU {self._ordinal}: {error}") from error
+                raise MemoryError(
+                    f"{about_bytes(rounded_bytes)} on GPU {self._ordinal}: {error}"
+                ) from error
             raise
         return address.value
 

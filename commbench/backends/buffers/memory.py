@@ -17,6 +17,7 @@ from commbench.core.case import Planned
 from commbench.core.payload import DType, dtype
 from commbench.core.program import PERIOD, BufferSpec, Pattern, Program, Segment, View
 from commbench.core.protocols import Buffer, Communicator, Runner
+from commbench.core.units import about_bytes
 from commbench.core.variables import Mode
 from commbench.hardware.sources import read_text
 
@@ -105,7 +106,7 @@ class HostBuffer(AddressedBuffer):
             )
         except (OSError, ValueError, OverflowError) as error:
             raise MemoryError(
-                f"{self.copy_bytes * pool} B for buffer {spec.name!r}: {error}"
+                f"{about_bytes(self.copy_bytes * pool)} for buffer {spec.name!r}: {error}"
             ) from error
         self.raw = np.frombuffer(pages, dtype=np.uint8)  # copy after copy
         self._bytes = self.raw.reshape(pool, spec.slots, slot_bytes(spec))

@@ -19,6 +19,7 @@ from commbench.core import program as steps
 from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import Buffer
+from commbench.core.units import about_bytes
 from commbench.hardware.sources import read_text
 
 from .memory import HostBuffer, rotation_pool
@@ -137,7 +138,9 @@ class CudaPageLock:
             library = next((line.split()[-1] for line in lines if "libcudart.so" in line), None)
             if library is not None:
                 ctypes.CDLL(library).cudaGetLastError()
-            raise MemoryError(f"CUDA can't lock {size} B of host memory: {status}; see ulimit -l")
+            raise MemoryError(
+                f"CUDA can't lock {about_bytes(size)} of host memory: {status}; see ulimit -l"
+            )
 
     def unlock(self, address: int) -> None:
         self._runtime.cudaHostUnregister(address)

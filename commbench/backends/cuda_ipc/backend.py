@@ -49,9 +49,7 @@ CONTRADICTION = (
     "cuda_ipc=off contradicts backend=ipc_copy, which copies through CUDA IPC; use cuda_ipc=auto"
     " or on"
 )
-HOST_CLOCK = (
-    "ipc_copy notifies its receiver from the host, so only timing_mode=host_sync times a message"
-)
+HOST_CLOCK = "ipc_copy notifies its receiver from the host, so only timer=host_sync times a message"
 Offers = Mapping[int, Offer]  # by world rank
 
 
@@ -71,7 +69,7 @@ class IpcCopy(Backend):
     def supports(self, case: Case, size: int, program: Program) -> str | None:
         if has_collectives(program):
             return IPC_NO_COLLECTIVES
-        if case.timing_mode in EVENT_TIMED:
+        if case.timer in EVENT_TIMED:
             return HOST_CLOCK
         if case.staging != "none":
             return (

@@ -127,7 +127,7 @@ class CupyCommunicator(RankCommunicator):
     def runner(
         self, program: Program, buffers: Mapping[str, DeviceBuffer], mode: Mode
     ) -> DeviceRunner:
-        if mode.timing_mode in EVENT_TIMED:
+        if mode.timer in EVENT_TIMED:
             self._device.ready_to_hold()
         lowering = CupyLowering(
             self._nccl, self.comm, self._device, buffers, self._barrier_memory.address

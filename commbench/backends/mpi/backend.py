@@ -91,8 +91,8 @@ class Mpi(Backend):
                 f"engine={case.engine} can neither copy between host and device nor time a GPU; use"
                 " engine=python"
             )
-        if case.timing_mode != "host_sync":
-            why = f"timing_mode={case.timing_mode} would time nothing; use host_sync"
+        if case.timer != "host_sync":
+            why = f"timer={case.timer} would time nothing; use host_sync"
             return f"MPI blocks the host, not a stream: {why}"
         by_files = self._cuda_aware_by_files()
         if by_files.answer is not False:

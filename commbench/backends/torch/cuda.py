@@ -20,6 +20,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import Program, Step, View
 from commbench.core.protocols import Buffer
 from commbench.core.terminal import first_line
+from commbench.core.units import about_bytes
 from commbench.core.variables import Case, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
@@ -29,7 +30,7 @@ from commbench.hardware.machine_facts import installed_version, torch_build
 from commbench.hardware.nvml import Monitor
 
 NO_MORE_GRAPHS = (
-    "torch captures nothing after that in this process, so other cases with timing_mode=graph need"
+    "torch captures nothing after that in this process, so other cases with timer=graph need"
     " a run without this operation"
 )
 DEFAULT_SM_HZ = 2e9  # determines how long a kernel holds the stream where the clock rate is unknown
@@ -75,13 +76,13 @@ def _too_old_for_graphs() -> str | None:
         return None
     return (
         f"torch {installed} runs two more kernels in each replay of a graph, and can't capture"
-        " messages; install torch 2.7 or newer, or use timing_mode=throughput"
+        " messages; install torch 2.7 or newer, or use timer=throughput"
     )
 
 
 def graph_refusal(case: Case) -> str | None:
     """Why this torch can't time the case by graphs; None if it can or need not."""
-    return _too_old_for_graphs() if case.timing_mode == "graph" else None
+    return _too_old_for_graphs() if case.timer == "graph" else None
 
 
 def gpu_ordinal(world: World, visible: int) -> int:
@@ -203,7 +204,7 @@ class CudaMemory:
         except torch.OutOfMemoryError as error:
             # what follows is advice on torch's allocator
             reason = first_line(error).partition(" Including non-PyTorch")[0]
-            raise MemoryError(f"{size} B on {place}: {reason}") from error
+            raise MemoryError(f"{about_bytes(size)} on {place}: {reason}") from error
         self.address = int(self.tensor.data_ptr())
 
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:

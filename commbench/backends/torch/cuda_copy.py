@@ -57,9 +57,9 @@ class CudaCopy(Backend):
                 if case.staging == "none"
                 else f"{case.benchmark} needs no host memory; use staging=auto"
             )
-        if case.staging != "pinned" and case.timing_mode in EVENT_TIMED:
+        if case.staging != "pinned" and case.timer in EVENT_TIMED:
             return (
-                f"the driver copies pageable memory on the host, so timing_mode={case.timing_mode}"
+                f"the driver copies pageable memory on the host, so timer={case.timer}"
                 " would not time it"
             )
         return graph_refusal(case)

@@ -71,11 +71,8 @@ class Gloo(Backend):
     def supports(self, case: Case, size: int, program: Program) -> str | None:
         if any(first == second for first, second in case.pairs):
             return "gloo can't send a message to the same rank"
-        if case.device == "cuda" and case.timing_mode != "host_sync":
-            return (
-                f"gloo copies on the host, so timing_mode={case.timing_mode} would not time all"
-                " of it"
-            )
+        if case.device == "cuda" and case.timer != "host_sync":
+            return f"gloo copies on the host, so timer={case.timer} would not time all of it"
         if case.device == "cuda" and case.staging == "none" and self.staging(program) != "none":
             return "gloo can't send GPU memory directly; use staging=auto or staging=pinned"
         reason = form_missing(TORCH_UNSUPPORTED, program) or reduction_missing("gloo", program)

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from commbench.core.case import RankIdentity
+from commbench.core.units import plural
 from commbench.hardware.sources import MASKED
 from commbench.runtime.rendezvous import exported_identity
 
@@ -88,8 +89,8 @@ def world_note(
     others = f"; the other {identity.size - 1} must be started, too" if shell else ""
     own = f"env -u {identity.variables[0]} commbench ..."
     return (
-        f"this is rank 0 of a world of {identity.size}, by {by} ({seen}){others}; to let commbench"
-        f" start ranks of its own: {own}"
+        f"this is rank 0 of {plural(identity.size, 'rank', 'ranks')} of {by} ({seen}){others}; to"
+        f" let commbench start ranks of its own: {own}"
     )
 
 

@@ -114,9 +114,9 @@ class Queued(Gloo):
         return None
 
     def supports(self, case: Case, size: int, program: Program) -> str | None:
-        """What gloo can do with host memory, in any timing mode."""
+        """What gloo can do with host memory, in any timer."""
         return super().supports(
-            replace(case, device="cpu", timing_mode="host", staging="none"), size, program
+            replace(case, device="cpu", timer="host", staging="none"), size, program
         )
 
     def staging(self, program: Program) -> Staging:

@@ -65,7 +65,7 @@ def stored(folder: Path, samples: dict[str, Any], **more: Any) -> pd.Series[Any]
     case = case_row(**texts) | {
         "run_id": "r",
         "case_id": "a",
-        "launch": 0,
+        "trial": 0,
         "order": 0,
         "status": "ok",
         "pair": None,
@@ -181,7 +181,7 @@ def test_cases_that_are_not_ok_have_no_row(tmp_path: Path) -> None:
         stored(tmp_path, samples, status="failed", median_s=None)
     assert list(commbench.cold_start(tmp_path).columns[:4]) == [
         "run_id",
-        "launch",
+        "trial",
         "label",
         "case_id",
     ]
@@ -196,10 +196,10 @@ def test_a_real_world_has_a_first_call_and_two_launches(world: Callable[..., Any
         "timing=quick",
         "writer=[parquet]",
     )
-    done = world("commbench", "-m", "launch=0,1", *words)
+    done = world("commbench", "-m", "trial=0,1", *words)
     cold = commbench.cold_start(done.output)
     cases = done.cases.set_index(["run_id", "case_id"])
-    assert sorted(cold.launch) == [0, 0, 1, 1]
+    assert sorted(cold.trial) == [0, 0, 1, 1]
     for start in cold.itertuples():
         case = cases.loc[(start.run_id, start.case_id)]
         assert start.first_call_s == pytest.approx(case.first_call_s, rel=1e-9)
@@ -276,7 +276,7 @@ def case(
     mode: str, median_s: float, size: int = 1024, run: str = "r", **more: Any
 ) -> dict[str, Any]:
     made = row(run, "all_reduce", WAY, "1x8", size, np.random.default_rng(0))
-    return made | {"timing_mode": mode, "median_s": median_s, "device": "cuda"} | more
+    return made | {"timer": mode, "median_s": median_s, "device": "cuda"} | more
 
 
 @pytest.mark.parametrize(("waited", "replayed"), [(30e-6, 10e-6), (1e-6, 1e-2)])
@@ -305,7 +305,7 @@ def test_several_launches_are_put_together_by_their_medians() -> None:
         {"layout": "2x4"},
         {"env": {"NCCL_ALGO": "Ring"}},
         {"status": "failed"},
-        {"timing_mode": "throughput"},
+        {"timer": "throughput"},
         {"backend": "cupy_nccl"},
         {"label": "other"},
         {"hosts": "other"},

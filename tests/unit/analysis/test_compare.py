@@ -43,7 +43,7 @@ VALUES: dict[str, Any] = {
     "benchmark": "all_reduce",
     "backend": "gloo",
     "engine": "python",
-    "timing_mode": "host",
+    "timer": "host",
     "timing": "default",
     "sync": "barrier",
     "device": "cpu",
@@ -71,7 +71,7 @@ TRIALS = 200
 def row(launch: int, median_s: float | None, **more: Any) -> dict[str, Any]:
     """An all_reduce over two ranks, unless told otherwise; the case_id is the text of its
     variables."""
-    values = case_row(**VALUES, run_id=f"r{launch:03d}", launch=launch, status="ok", warnings=[])
+    values = case_row(**VALUES, run_id=f"r{launch:03d}", trial=launch, status="ok", warnings=[])
     values |= {"median_s": median_s, "clock": "monotonic", "operations_per_sample": 1}
     values |= {
         "algbw_gb_per_s": more.get("message_bytes", 8) / median_s / 1e9 if median_s else None
@@ -191,12 +191,12 @@ def test_a_case_without_noise_of_its_own_has_the_largest_of_the_others() -> None
 
 def test_a_rigorous_run_is_several_launches_but_one_of_a_pair() -> None:
     """Three fresh worlds of two visits each in every run."""
-    segments = [1, 1, 2, 2, 3, 3]
+    numbers = [1, 1, 2, 2, 3, 3]
     visits = [1.0, 1.0, 1.01, 1.01, 1.02, 1.02]
     base, new = (
         launches([1.01 * factor] * 2).assign(
             visit_medians_s=[[factor * median for median in visits]] * 2,
-            visit_segments=[segments] * 2,
+            visit_launches=[numbers] * 2,
             algbw_gb_per_s=None,
         )
         for factor in (1e-3, 1.5e-3)
@@ -230,7 +230,7 @@ def test_pairs_of_launches_share_their_drift() -> None:
     assert (record["base_launches"], record["new_launches"], record["base_unmeasured"]) == (5, 5, 1)
     assert math.isnan(record["p_value"]), "six pairs are needed"
     twice = frame([row(0, 1e-3), row(0, 1e-3, run_id="other")])
-    with pytest.raises(ConfigError, match="NEW has a launch number twice in all_reduce 1x2 8 B"):
+    with pytest.raises(ConfigError, match="NEW has a trial twice in all_reduce 1x2 8 B"):
         compare(base, twice, paired=True)
 
 
@@ -427,7 +427,7 @@ def test_nothing_to_compare_is_said(tmp_path: Path) -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five launches of six cases."""
     output = tmp_path_factory.mktemp("results")
-    run = commbench.run(*NOISY_RUN, f"output={output}", "launch=0")
+    run = commbench.run(*NOISY_RUN, f"output={output}", "trial=0")
     for launch in range(1, 5):
         relaunched(run, launch)
     return output
@@ -462,7 +462,7 @@ def test_unreadable_runs_are_named_and_the_others_used(results: Path, tmp_path: 
     for run, problem in zip(runs, side.problems, strict=False):
         assert str(run) in problem and "\n" not in problem
     assert (
-        "schema version 0, this commbench reads 3; read it with the commbench that wrote it"
+        "schema version 0, this commbench reads 4; read it with the commbench that wrote it"
         in side.problems[2]
     )
     with pytest.warns(UserWarning, match=runs[0].name):
@@ -492,7 +492,7 @@ def test_a_table_without_a_version_is_used_and_told(results: Path, tmp_path: Pat
     cases["env"] = [list(json.loads(text).items()) for text in cases["env"]]
     cases.to_parquet(file)
     side = read_side("BASE", [file])
-    assert side.problems == (f"{file} names no schema version: taken as 3",)
+    assert side.problems == (f"{file} names no schema version: taken as 4",)
     with pytest.warns(UserWarning, match="names no schema version"):
         assert set(compare(file, results).sides) == {"both"}
 
@@ -517,7 +517,7 @@ def test_bad_files_are_refused(results: Path, tmp_path: Path) -> None:
         ),
         "rowless": "rowless.parquet has no cases",
         "old": (
-            "schema version 0, this commbench reads 3; read it with the commbench that wrote it"
+            "schema version 0, this commbench reads 4; read it with the commbench that wrote it"
         ),
         "words": "column median_s is not of type double",
         "nameless": "has rows without run_id or case_id",

@@ -169,7 +169,7 @@ def test_a_row_of_three_launches_is_three_and_keeps_its_own_median_and_interval(
     visits = [1.0, 1.2, 2.0, 2.2, 3.0, 3.2]
     columns = {
         "visit_medians_s": [visits],
-        "visit_segments": [[1, 1, 2, 2, 3, 3]],
+        "visit_launches": [[1, 1, 2, 2, 3, 3]],
         "interval_of": "launches",
     }
     frame = cases(np.array([8]), np.array([2.1]), interval_level=0.99, run_id="r", **columns)
@@ -177,7 +177,7 @@ def test_a_row_of_three_launches_is_three_and_keeps_its_own_median_and_interval(
         (time,) = families(table)[0].times
         assert (time.launches_s, time.run_id) == (pytest.approx((1.1, 2.1, 3.1)), "r")
         assert time.median == Interval(2.1, 2.1, 2.1, 0.99, 3, "launches")
-    resumed = frame.assign(visit_segments=[[1, 1, 1, 2, 2, 2]])
+    resumed = frame.assign(visit_launches=[[1, 1, 1, 2, 2, 2]])
     # two starts of one run are too few to go by
     assert families(resumed)[0].times[0].launches_s == (2.1,)
 

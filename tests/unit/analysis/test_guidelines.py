@@ -118,14 +118,14 @@ def cases_of(seconds: Callable[[Point], float]) -> tuple[pd.DataFrame, NDArray[n
 
 
 def with_visits(
-    cases: pd.DataFrame, medians_s: NDArray[np.float64], segments: list[float] | None = None
+    cases: pd.DataFrame, medians_s: NDArray[np.float64], launches: list[float] | None = None
 ) -> pd.DataFrame:
     """The rows with these medians of visits [rows, visits], by default of one launch."""
-    same = [0.0] * medians_s.shape[1] if segments is None else segments
+    same = [0.0] * medians_s.shape[1] if launches is None else launches
     return cases.assign(
         median_s=np.median(medians_s, axis=1),
         visit_medians_s=medians_s.tolist(),
-        visit_segments=[same] * len(cases),
+        visit_launches=[same] * len(cases),
     )
 
 
@@ -292,8 +292,8 @@ def test_each_launch_must_show_a_violation(launches_with_it: int, named: bool) -
     of_launches = [
         noisy(slow_s if launch < launches_with_it else true_s, rng, 0.02) for launch in range(2)
     ]
-    segments = [0.0] * VISITS + [1.0] * VISITS
-    result = check_guidelines(with_visits(cases, np.hstack(of_launches), segments))
+    launches = [0.0] * VISITS + [1.0] * VISITS
+    result = check_guidelines(with_visits(cases, np.hstack(of_launches), launches))
     assert violated(result) == ["gather <= all_to_all"] * named
     assert all(violation.basis == "in 2 launches" for violation in result.violations)
 

@@ -126,7 +126,7 @@ def test_expect_normal_is_judged_by_these_values(
     rows = [row(folder.name, "p2p_bandwidth", way, "2x1", 2**22, rng) | {"label": "c5n.18xlarge"}]
     pq.write_table(pa.Table.from_pylist(rows, arrow_schema("cases")), folder / "cases.parquet")
     (message,) = verdict_on_normal(str(folder)).missed
-    assert message.startswith("expect normal: p2p_bandwidth 4 MiB, tcp python 2x1 has ")
+    assert message.startswith("expect=normal: p2p_bandwidth 4 MiB, tcp python 2x1 has ")
     assert "c5n.18xlarge" in message and "connection" in message
     fast = [rows[0] | {"algbw_gb_per_s": 1.18}]
     pq.write_table(pa.Table.from_pylist(fast, arrow_schema("cases")), folder / "cases.parquet")
@@ -135,7 +135,7 @@ def test_expect_normal_is_judged_by_these_values(
     pq.write_table(pa.Table.from_pylist(unknown, arrow_schema("cases")), folder / "cases.parquet")
     verdict = verdict_on_normal(str(folder))
     assert verdict.summary() == "expect: 0 of 1 met, 1 not measured" and not verdict.passes("fail")
-    nothing = "expect normal: nothing to compare with: no value is known for this hardware"
+    nothing = "expect=normal: no value is known for this hardware"
     assert verdict.not_measured[0].startswith(nothing)
 
 

@@ -20,7 +20,7 @@ from shown_gpus import hgx, shown
 from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.backends.torch.cuda import CudaMemory
 from commbench.backends.torch.cuda_copy import CopyLowering, CudaCopy
-from commbench.config.keys import TIMING_MODES
+from commbench.config.keys import TIMERS
 from commbench.core.errors import Unsupported
 from commbench.core.payload import message
 from commbench.core.program import (
@@ -43,11 +43,11 @@ COPIES = "benchmark=[copy_h2d,copy_d2h,copy_h2d_d2h,copy_d2d]"
 QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 
 
-def case(benchmark: str, staging: str, timing_mode: str = "host_sync") -> Case:
+def case(benchmark: str, staging: str, timer: str = "host_sync") -> Case:
     return replace(
         GPU_CASE,
         benchmark=benchmark,
-        timing_mode=timing_mode,
+        timer=timer,
         staging=staging,
         layout="1x1",
         in_place=None,
@@ -61,7 +61,7 @@ def case(benchmark: str, staging: str, timing_mode: str = "host_sync") -> Case:
         (case("copy_d2h", "none"), None),
         (
             case("copy_h2d_d2h", "none", "throughput"),
-            "copies pageable memory on the host, so timing_mode=throughput",
+            "copies pageable memory on the host, so timer=throughput",
         ),
         (case("copy_d2d", "none", "device_event"), None),
         (case("copy_d2d", "pinned"), "copy_d2d needs no host memory"),
@@ -141,7 +141,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     return shown(tmp_path, hgx(2), HOST_GPU)
 
 
-ALL_MODES = TIMING_MODES["cuda"]
+ALL_MODES = TIMERS["cuda"]
 
 
 @pytest.mark.parametrize(
@@ -159,10 +159,10 @@ def test_every_copy_is_exact_on_one_rank_and_on_two(
         f"sizes=[{size}]",
         f"layout={layout}",
         f"cache={cache}",
-        f"timing_mode=[{','.join(modes)}]",
+        f"timer=[{','.join(modes)}]",
     )
     run = world("commbench", *PLUGIN, *QUICK, COPIES, *words, env=env)
-    assert set(run.cases.timing_mode) == set(modes) and len(run.cases) == 4 * len(modes)
+    assert set(run.cases.timer) == set(modes) and len(run.cases) == 4 * len(modes)
     assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
     assert set(run.cases.transport) == {"memcpy"} and (run.cases.busbw_gb_per_s > 0).all()
     within = run.cases.benchmark == "copy_d2d"
@@ -188,8 +188,8 @@ def test_pageable_memory_is_timed_by_the_host(
         "layout=1x1",
         "sizes=[40kB]",
         "staging=none",
-        "timing_mode=[host_sync,throughput]",
+        "timer=[host_sync,throughput]",
     )
     run = world("commbench", *PLUGIN, *words, env=env)
     skipped = run.cases[run.cases.status == "skipped"]
-    assert set(skipped.timing_mode) == {"throughput"} and len(skipped) == 3
+    assert set(skipped.timer) == {"throughput"} and len(skipped) == 3

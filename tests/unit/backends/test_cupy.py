@@ -24,7 +24,7 @@ from commbench.backends.cupy.backend import CupyNccl, id_from_json, id_to_json
 QUICK = ["timing=fixed", "timing.repetitions=4", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 ASK = "from commbench.backends.cupy.backend import CupyNccl; print(CupyNccl().missing('cuda'))"
 LOADED = "import sys; print(sorted({'torch', 'cupy'} & set(sys.modules)))"
-CASE = replace(GPU_CASE, timing_mode="graph", dtype="bfloat16", reduction="sum")
+CASE = replace(GPU_CASE, timer="graph", dtype="bfloat16", reduction="sum")
 
 
 def missing(*path: Path, driver: bool = True, machine: Path | None = None) -> str:
@@ -151,12 +151,12 @@ def test_every_operation_and_clock_in_worlds_of_the_stand_in(
         "benchmark=all",
         "sizes=[40kB]",
         "window=3",
-        "timing_mode=[host_sync,graph]",
+        "timer=[host_sync,graph]",
         env=stand_in,
     )
     cases = run.cases[~run.cases.benchmark.str.startswith("copy_")]
     measured = cases[cases.status == "ok"]
-    assert set(measured.timing_mode) == {"host_sync", "graph"}
+    assert set(measured.timer) == {"host_sync", "graph"}
     assert set(cases.benchmark) - set(measured.benchmark) == {"concurrent"}, "it has one stream"
     assert (measured.wrong_elements == 0).all() and set(measured.staging) == {"none"}
     skipped = cases[(cases.status == "skipped") & (cases.benchmark != "concurrent")]
@@ -175,7 +175,7 @@ def test_the_clock_of_a_held_stream_in_worlds_of_the_stand_in(
         "benchmark=[all_reduce,p2p_bandwidth]",
         "in_place=false",
         "sizes=[8]",
-        "timing_mode=[device_event,throughput]",
+        "timer=[device_event,throughput]",
         env=stand_in,
     )
     assert set(run.cases.status) == {"ok"} and set(run.cases.clock) == {"device"}

@@ -90,7 +90,7 @@ def test_a_message_to_oneself_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "staging", "timing_mode", "reason"),
+    ("benchmark", "staging", "timer", "reason"),
     [
         ("all_reduce", "library", "host_sync", None),
         ("all_reduce", "pinned", "host_sync", None),
@@ -101,17 +101,15 @@ def test_a_message_to_oneself_is_refused() -> None:
             "all_reduce",
             "library",
             "device_event",
-            "timing_mode=device_event would not time all of it",
+            "timer=device_event would not time all of it",
         ),
-        ("p2p_latency", "pinned", "graph", "timing_mode=graph would not time all of it"),
+        ("p2p_latency", "pinned", "graph", "timer=graph would not time all of it"),
     ],
 )
 def test_what_gloo_does_with_gpu_memory(
-    benchmark: str, staging: str, timing_mode: str, reason: str | None
+    benchmark: str, staging: str, timer: str, reason: str | None
 ) -> None:
-    gpu_case = case(
-        benchmark=benchmark, device="cuda", staging=staging, timing_mode=timing_mode, pair="0-1"
-    )
+    gpu_case = case(benchmark=benchmark, device="cuda", staging=staging, timer=timer, pair="0-1")
     answer = refusal(Gloo(), gpu_case, 2)
     assert (answer is None) if reason is None else (reason in str(answer))
 

@@ -36,7 +36,7 @@ from commbench.core.variables import Mode
 
 COUNT = 3
 POOL = 2
-MODE = Mode("python", timing_mode="host_sync", device="cuda")
+MODE = Mode("python", timer="host_sync", device="cuda")
 
 
 @pytest.fixture(autouse=True)

@@ -171,7 +171,7 @@ def test_the_drivers_calls_move_and_check_everything(
     )
     run = world("commbench", "backend=ipc_copy", *words, "sizes=[8,1MB]", *FIXED, env=driver)
     assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
-    assert set(run.cases.device) == {"cuda"} and set(run.cases.timing_mode) == {"host_sync"}
+    assert set(run.cases.device) == {"cuda"} and set(run.cases.timer) == {"host_sync"}
     backend = run.record["backend"]
     assert backend["library"] == "CUDA driver API 12.4" and "ipc_refused" not in backend
 
@@ -213,13 +213,13 @@ def test_other_clocks_and_staging_are_skipped_with_the_reason(
         "benchmark=[p2p_latency,all_reduce]",
         "sizes=[64]",
         "layout=1x2",
-        "timing_mode=[host_sync,graph]",
+        "timer=[host_sync,graph]",
         *FIXED,
     )
     run = world("commbench", "backend=ipc_copy", *words, env=driver)
-    rows = run.cases.set_index(["benchmark", "timing_mode"])
+    rows = run.cases.set_index(["benchmark", "timer"])
     assert rows.status["p2p_latency", "host_sync"] == "ok"
-    assert "only timing_mode=host_sync" in rows.reason["p2p_latency", "graph"]
+    assert "only timer=host_sync" in rows.reason["p2p_latency", "graph"]
     assert "point to point only" in rows.reason["all_reduce", "host_sync"]
 
 

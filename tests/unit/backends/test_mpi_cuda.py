@@ -78,7 +78,7 @@ def test_every_operation_is_exact(
     assert set(measured.benchmark) == {
         name for name in run.cases.benchmark if not name.startswith("copy_")
     }
-    assert set(measured.timing_mode) == {"host_sync"} and set(measured.engine) == {"python"}
+    assert set(measured.timer) == {"host_sync"} and set(measured.engine) == {"python"}
     assert (measured.wrong_elements == 0).all()
 
 
@@ -140,10 +140,8 @@ def test_cases_that_mpi_cannot_measure_on_a_gpu_are_skipped_with_a_reason() -> N
     assert refusal(mpi, CASE, 2) is None
     assert "use engine=python" in str(refusal(mpi, replace(CASE, engine="native"), 2))
     for mode in ("device_event", "graph", "throughput"):
-        assert f"timing_mode={mode} would time nothing" in str(
-            refusal(mpi, replace(CASE, timing_mode=mode), 2)
-        )
-    on_cpu = replace(CASE, device="cpu", engine="native", timing_mode="host", staging="none")
+        assert f"timer={mode} would time nothing" in str(refusal(mpi, replace(CASE, timer=mode), 2))
+    on_cpu = replace(CASE, device="cpu", engine="native", timer="host", staging="none")
     assert refusal(mpi, on_cpu, 2) is None
 
 

@@ -47,7 +47,7 @@ from commbench.runtime.exit_protocol import FOLDER
 
 PLUGIN = ["--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]"]
 QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
-MODES = "timing_mode=[host_sync,device_event,graph,throughput]"
+MODES = "timer=[host_sync,device_event,graph,throughput]"
 ALWAYS = {
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
     "TORCH_NCCL_USE_COMM_NONBLOCKING": "0",
@@ -509,7 +509,7 @@ import host_gpu
 class Recorded(host_gpu.HostNcclCommunicator):
     def runner(self, program, buffers, mode):
         with open(os.environ["USED_GROUPS"], "a") as file:
-            print(mode.timing_mode, self.size, self.group.group_name, file=file)
+            print(mode.timer, self.size, self.group.group_name, file=file)
         return super().runner(program, buffers, mode)
 
 host_gpu.HostNcclCommunicator = Recorded
@@ -537,7 +537,7 @@ def test_graphs_are_captured_in_groups_of_their_own(
         "layout=[1x1,1x2]",
         "benchmark=all_reduce",
         "sizes=[8]",
-        "timing_mode=[graph,host_sync]",
+        "timer=[graph,host_sync]",
         env={**shown(tmp_path, hgx(4), tmp_path, HOST_GPU), "USED_GROUPS": str(used)},
     )
     assert set(run.cases.status) == {"ok"}, run.cases.reason
@@ -585,15 +585,15 @@ def test_a_capture_that_fails_on_one_rank_is_a_skip_on_all(
         "layout=1x2",
         "benchmark=all_reduce",
         "sizes=[8,64]",
-        "timing_mode=[graph,host_sync]",
+        "timer=[graph,host_sync]",
         env=shown(tmp_path, hgx(4), tmp_path, HOST_GPU),
     )
-    statuses = run.cases.groupby("timing_mode").status.agg(list).to_dict()
+    statuses = run.cases.groupby("timer").status.agg(list).to_dict()
     assert statuses == {"graph": ["skipped"] * 2, "host_sync": ["ok"] * 2}
-    reasons = run.cases[run.cases.timing_mode == "graph"].reason
+    reasons = run.cases[run.cases.timer == "graph"].reason
     assert all(reason.endswith("in a graph: rank 1") for reason in reasons)
     (line,) = [line for line in run.stderr.splitlines() if line.startswith("commbench:")]
-    assert "with timing_mode=graph: CUDA can't capture" in line
+    assert "with timer=graph: CUDA can't capture" in line
 
 
 @pytest.mark.parametrize(

@@ -162,12 +162,12 @@ def test_a_torch_whose_graphs_have_more_in_them_is_refused_for_graphs_only(
     monkeypatch.setattr(cuda, "installed_version", lambda names: version)
     cuda._too_old_for_graphs.cache_clear()
     try:
-        captured = replace(GPU_CASE, timing_mode="graph")
+        captured = replace(GPU_CASE, timer="graph")
         copied = replace(captured, benchmark="copy_d2d", staging="none")
         for reason in (refusal(Nccl(), captured, 2), refusal(CudaCopy(), copied, 1)):
             assert (reason is not None) is is_refused
             assert reason is None or "torch 2.6.0+cu126" in reason
-        assert refusal(Nccl(), replace(GPU_CASE, timing_mode="throughput"), 2) is None
+        assert refusal(Nccl(), replace(GPU_CASE, timer="throughput"), 2) is None
     finally:
         cuda._too_old_for_graphs.cache_clear()
 

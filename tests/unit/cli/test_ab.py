@@ -28,12 +28,12 @@ SIMULATED = (
     "timing.warmup_s=0",
     "backend.model.noise=0.03",
 )
-LUCK = "backend.seed=${launch}"  # another noise in each launch
+LUCK = "backend.seed=${trial}"  # another noise in each launch
 SLOWER = (
     "backend.model.latency_s=2.2e-6",
     "backend.model.call_s=1.1e-7",
     "backend.model.bandwidth_gb_per_s=9.09",
-    "backend.seed=7${launch}",
+    "backend.seed=7${trial}",
 )
 
 
@@ -102,7 +102,7 @@ def test_two_equal_sides_get_no_verdict_of_a_difference(capsys: pytest.CaptureFi
         LUCK,
         "--fail-on=slower",
         "--vs",
-        "backend.seed=7${launch}",
+        "backend.seed=7${trial}",
     ]
     assert main(words) == 0
     rows = commbench.compare(folder() / "base", folder() / "new", paired=True)
@@ -124,7 +124,7 @@ def test_one_folder_holds_both_sides_and_the_question() -> None:
     ]
     assert main(words) == 0
     rows = commbench.load(folder())
-    assert sorted(zip(rows.label, rows.launch, strict=True)) == [
+    assert sorted(zip(rows.label, rows.trial, strict=True)) == [
         (side, launch) for side in ("base", "new") for launch in (0, 1) for _ in range(2)
     ]
     question = json.loads((folder() / "ab.json").read_text())
@@ -160,7 +160,7 @@ def test_a_real_run(world: Callable[..., Any]) -> None:
     assert "output belongs to both sides; write it before --vs" in refused.stderr
     done = world("commbench", "ab", "--vs", "env.A=1", "--launches=2", "backend=gloo", *words)
     rows = done.cases
-    assert (len(rows), set(rows.status), set(rows.label), set(rows.launch)) == (
+    assert (len(rows), set(rows.status), set(rows.label), set(rows.trial)) == (
         4,
         {"ok"},
         {"base", "new"},
@@ -238,7 +238,7 @@ def test_a_lost_launch_ends_with_its_own_status(
             "ab backend=simulated --vs seed=1 --fail-on slower --launches 3",
             "of 33 cases: --launches 11 or more",
         ),
-        ("ab backend=simulated launch=3 --vs seed=1", "commbench ab sets launch itself"),
+        ("ab backend=simulated trial=3 --vs seed=1", "commbench ab sets trial itself"),
         ("ab backend=simulated --vs label=x", "commbench ab sets label itself"),
         ("ab backend=simulated --vs output=x", "output belongs to both sides"),
         ("ab backend=simulated writer=[console] --vs seed=1", "BASE stores no results to compare"),

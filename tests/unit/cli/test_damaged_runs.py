@@ -82,8 +82,8 @@ def test_a_finished_run_without_its_cases_says_so(
         ("median_s", None, "has a case with status ok and without median_s"),
         ("window", 2**63 - 1, "has window 9223372036854775807, which no case has"),
         ("started_at", 2**62, "has started_at 4611686018427387904, which no case has"),
-        ("visit_segments", [], "has visit_medians_s and visit_segments of different lengths"),
-        ("visit_medians_s", [1e-6] * 99, "has visit_medians_s and visit_segments of different"),
+        ("visit_launches", [], "has visit_medians_s and visit_launches of different lengths"),
+        ("visit_medians_s", [1e-6] * 99, "has visit_medians_s and visit_launches of different"),
     ],
 )
 def test_a_value_that_no_case_has_is_refused_by_every_reader_alike(

@@ -106,7 +106,7 @@ def test_a_case_whose_samples_are_missing_begins_anew_under_new_numbers(
 
 def test_a_case_that_failed_begins_anew_under_new_numbers(folder: Path, tmp_path: Path) -> None:
     copy = changed(folder, tmp_path / "run", lambda own: own)
-    cases = read_rows([copy]).assign(status="failed", visit_medians_s=None, visit_segments=None)
+    cases = read_rows([copy]).assign(status="failed", visit_medians_s=None, visit_launches=None)
     pq.write_table(pa.Table.from_pandas(cases, arrow_schema("cases")), copy / "cases.parquet")
     for visits in earlier_visits(copy, set(cases.case_id)).values():
         assert visits.times == () and visits.last == 3 and visits.blocks > 0

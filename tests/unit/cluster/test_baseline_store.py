@@ -94,7 +94,7 @@ def test_a_rigorous_run_counts_as_the_launches_that_it_made(tmp_path: Path) -> N
         visits = values["median_s"] * np.repeat([1.0, 1.1, 1.2], 2)
         return values | {
             "visit_medians_s": visits.tolist(),
-            "visit_segments": [0, 0, 1, 1, 2, 2],
+            "visit_launches": [0, 0, 1, 1, 2, 2],
         }
 
     run = healthy_run(tmp_path, 1, change=in_launches)
@@ -136,8 +136,8 @@ def test_a_run_of_another_schema_in_the_store_is_named(tmp_path: Path) -> None:
     add_runs(tmp_path / "store", [run])
     (stored,) = stored_runs(tmp_path / "store")
     record = (stored / "run.json").read_text()
-    (stored / "run.json").write_text(record.replace('"schema_version": 3', '"schema_version": 9'))
-    with pytest.raises(Unreadable, match="has schema version 9, this commbench reads 3"):
+    (stored / "run.json").write_text(record.replace('"schema_version": 4', '"schema_version": 9'))
+    with pytest.raises(Unreadable, match="has schema version 9, this commbench reads 4"):
         healthy_launches(tmp_path / "store", store_key(load_run(run)))
 
 

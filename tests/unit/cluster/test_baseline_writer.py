@@ -75,7 +75,7 @@ def skipped(values: dict[str, Any]) -> dict[str, Any]:
     [
         ({"status": "running"}, "has not ended (status running); finish it with: commbench resume"),
         ({"status": "broken"}, "has not ended (status broken)"),
-        ({"schema_version": 2}, "has schema version 2, this commbench reads 3"),
+        ({"schema_version": 2}, "has schema version 2, this commbench reads 4"),
         ({"run_id": "../elsewhere"}, "has no usable run_id: '../elsewhere'"),
         ({"change": invalid}, "is no baseline: 3 invalid of 12 cases"),
         ({"change": skipped}, "is no baseline: no case of it was measured"),
@@ -96,7 +96,7 @@ def test_what_is_no_run_or_damaged_is_refused_in_a_line_each(tmp_path: Path) -> 
     half = healthy_run(tmp_path, 1)
     (half / "cases.parquet").write_bytes((half / "cases.parquet").read_bytes()[:100])
     torn = healthy_run(tmp_path, 2)
-    (torn / "run.json").write_text('{"schema_version": 3, ')
+    (torn / "run.json").write_text('{"schema_version": 4, ')
     (tmp_path / "empty").mkdir()
     store = tmp_path / "store"
     result = add_runs(store, [half, torn, tmp_path / "empty", tmp_path / "absent"])

@@ -104,4 +104,4 @@ def test_a_new_version_of_the_library_begins_no_new_series() -> None:
 
 def test_no_label_names_a_host_or_a_run() -> None:
     names = set(case_labels([values(pair="0-1"), values(dtype="int8")])[0])
-    assert not names & {"hosts", "run_id", "launch", "label", "case_id", "started_at"}
+    assert not names & {"hosts", "run_id", "trial", "label", "case_id", "started_at"}

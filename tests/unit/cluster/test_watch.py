@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("outside_any_world")
 # each launch has another noise, of about 0.02 / sqrt(10) in a median
 SUITE = (
     "backend=simulated",
-    "backend.seed=${launch}",
+    "backend.seed=${trial}",
     "backend.model.noise=0.02",
     "benchmark=[all_reduce,p2p_latency]",
     "sizes=[8,64]",
@@ -191,7 +191,7 @@ def test_fresh_launches_measure_only_what_is_suspected(
     for words in fresh:
         assert "sizes=[64]" in words
         assert "sizes=[8,64]" not in words
-    numbers = [word for words in launched for word in words if word.startswith("launch=")]
+    numbers = [word for words in launched for word in words if word.startswith("trial=")]
     assert len(set(numbers)) == 3
 
 
@@ -496,7 +496,7 @@ def test_two_watches_do_not_share_a_store(
         (["backend=gloo", "--baseline", "s", "--every", "6"], "write it as 90s, 10min, 6h or 1d"),
         (["backend=gloo", "--baseline", "s", "--every", "0s"], "not a time above 0"),
         (["backend=gloo", "--baseline", "s", "--once", "--every", "1h"], "not allowed with"),
-        (["launch=3", "--baseline", "s", "--once"], "sets launch itself"),
+        (["trial=3", "--baseline", "s", "--once"], "sets trial itself"),
         (
             ["budget.total_s=3", "--baseline", "s", "--once", "--budget", "3s"],
             "sets budget.total_s",

@@ -154,7 +154,7 @@ def test_a_sweep_is_every_combination() -> None:
 
 
 def test_the_overrides_of_a_job_mean_that_job() -> None:
-    for job in swept("backend=mpi", "env.A=1,2", "benchmark=all,[all_reduce]", "launch=3"):
+    for job in swept("backend=mpi", "env.A=1,2", "benchmark=all,[all_reduce]", "trial=3"):
         with ConfigComposer() as composer:
             again = composer.jobs(job.overrides, multirun=False)[0]
         assert (again.settings, again.digest, again.overrides) == (
@@ -165,9 +165,9 @@ def test_the_overrides_of_a_job_mean_that_job() -> None:
 
 
 def test_launch_is_outermost_and_sorted_wherever_it_was_typed() -> None:
-    for words in (["launch=2,0,1", "layout=1x1,1x2"], ["layout=1x1,1x2", "launch=2,0,1"]):
+    for words in (["trial=2,0,1", "layout=1x1,1x2"], ["layout=1x1,1x2", "trial=2,0,1"]):
         jobs = swept(*words)
-        assert [job.settings.launch for job in jobs] == [0, 0, 1, 1, 2, 2]
+        assert [job.settings.trial for job in jobs] == [0, 0, 1, 1, 2, 2]
         assert {job.settings.layouts for job in jobs[:2]} == {
             job.settings.layouts for job in jobs[4:]
         }
@@ -180,8 +180,8 @@ def order(jobs: list[Job]) -> list[tuple[int, ...]]:
 
 
 def test_the_order_within_a_launch_is_shuffled_by_seed() -> None:
-    jobs = swept("launch=0,1", "layout=1x1,1x2,1x3,1x4")
-    written = sorted(jobs, key=lambda job: (job.settings.launch, job.settings.layouts[0].size))
+    jobs = swept("trial=0,1", "layout=1x1,1x2,1x3,1x4")
+    written = sorted(jobs, key=lambda job: (job.settings.trial, job.settings.layouts[0].size))
     orders = [
         order(
             in_run_order(
@@ -204,7 +204,7 @@ def test_a_command_line_without_a_list_is_one_job() -> None:
 
 
 def test_ranges_and_choices_of_hydra_work() -> None:
-    assert [job.settings.launch for job in swept("launch=range(0,3)")] == [0, 1, 2]
+    assert [job.settings.trial for job in swept("trial=range(0,3)")] == [0, 1, 2]
     assert {job.settings.backend.name for job in swept("backend=choice(gloo,mpi)")} == {
         "gloo",
         "mpi",
@@ -357,7 +357,7 @@ def test_a_swept_environment_variable_is_said_to_be_swept() -> None:
     with ConfigComposer() as composer:
         lines = composer.swept_env(words)
     assert lines == [
-        "env.OMPI_MCA_btl=self,tcp has commas: in fresh worlds: commbench -m"
+        "env.OMPI_MCA_btl=self,tcp has commas: a run for each: commbench -m"
         " env.OMPI_MCA_btl=self,tcp; as text: \"env.OMPI_MCA_btl='self,tcp'\""
     ]
 
@@ -603,7 +603,7 @@ def test_any_value_of_any_key_is_settings_or_one_line(data: st.DataObject, value
 
 def test_the_defaults_are_what_the_documentation_says() -> None:
     chosen = from_config(resolved(OmegaConf.create(defaults())))
-    assert (chosen.backend.name, chosen.timing.name, chosen.layouts, chosen.launch) == (
+    assert (chosen.backend.name, chosen.timing.name, chosen.layouts, chosen.trial) == (
         "gloo",
         "default",
         (),

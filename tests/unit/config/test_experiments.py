@@ -258,7 +258,7 @@ def test_a_file_without_parts_is_one_run() -> None:
 
 def test_hydras_own_sweep_goes_on_to_work() -> None:
     text = (
-        "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      launch: 0,1\n      backend:"
+        "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      trial: 0,1\n      backend:"
         " gloo,simulated\n"
     )
     with ConfigComposer(write(text)) as composer:

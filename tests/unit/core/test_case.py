@@ -19,7 +19,7 @@ CASE = Case(
     benchmark="p2p_bandwidth",
     backend="gloo",
     engine="python",
-    timing_mode="host",
+    timer="host",
     timing="default",
     sync="none",
     device="cpu",
@@ -79,8 +79,8 @@ def test_pairs_are_read_from_the_text(pair: str | None, pairs: tuple[tuple[int, 
 
 
 def test_a_case_can_be_named_in_a_line() -> None:
-    assert str(CASE) == "p2p_bandwidth 1x4 0-3 float32 4096 B"
-    assert str(replace(CASE, pair=None)) == "p2p_bandwidth 1x4 float32 4096 B"
+    assert str(CASE) == "p2p_bandwidth 1x4 0-3 float32 4 KiB"
+    assert str(replace(CASE, pair=None)) == "p2p_bandwidth 1x4 float32 4 KiB"
 
 
 def test_a_world_knows_its_nodes() -> None:

@@ -99,7 +99,7 @@ def lowered(diary: Diary) -> Lowered[Call]:
 
 def runner(diary: Diary, mode: str, connected: bool = False, pool: int = 1) -> Any:
     return device_runner(
-        diary, lowered(diary), pool, Mode("python", timing_mode=mode, connected=connected)
+        diary, lowered(diary), pool, Mode("python", timer=mode, connected=connected)
     )
 
 
@@ -107,7 +107,7 @@ def runner(diary: Diary, mode: str, connected: bool = False, pool: int = 1) -> A
 def test_what_comes_after_the_steps_is_not_timed(mode: str) -> None:
     diary = Diary()
     calls = replace(lowered(diary), after=(Call(diary.work("after", 9 * MICROSECOND)),))
-    stamps = device_runner(diary, calls, 1, Mode("python", timing_mode=mode))(2)
+    stamps = device_runner(diary, calls, 1, Mode("python", timer=mode))(2)
     assert diary.words.count("after") == 2
     if mode == "device_event":
         assert (stamps[0, :, 1] - stamps[0, :, 0] == 7 * MICROSECOND).all()
@@ -162,7 +162,7 @@ def test_repetitions_whose_begin_came_before_the_host_was_done_are_counted(mode:
 def test_twenty_calls_are_held_for_before_one_was_timed() -> None:
     diary = Diary()
     calls = Lowered(steps=(Call(diary.work("a", MICROSECOND)),) * 20)
-    device_runner(diary, calls, 1, Mode("python", timing_mode="throughput"))(1)
+    device_runner(diary, calls, 1, Mode("python", timer="throughput"))(1)
     assert diary.holds == [20 * CALL_S]
 
 
@@ -222,7 +222,7 @@ def test_repetitions_walk_through_the_copies(mode: str) -> None:
     diary = Diary()
     seen = []
     calls = Lowered((Call(seen.append, (Rotating((0, 1, 2)),)),))
-    device_runner(diary, calls, 3, Mode("python", timing_mode=mode))(4)
+    device_runner(diary, calls, 3, Mode("python", timer=mode))(4)
     wanted = [0, 1, 2, 0]
     assert seen == wanted or (mode == "graph" and seen[:1] == [0] and set(seen) == {0, 1, 2})
 
@@ -233,7 +233,7 @@ def test_the_calls_of_a_repetition_walk_through_the_copies(mode: str) -> None:
     diary = Diary()
     seen: list[int] = []
     calls = Lowered((Call(seen.append, (Rotating((0, 1, 2)),)),) * 4)
-    mode_of_4 = Mode("python", timing_mode=mode, samples=4, connected=True)
+    mode_of_4 = Mode("python", timer=mode, samples=4, connected=True)
     run = device_runner(diary, calls, 3, mode_of_4)
     assert seen == ([0, 1, 2, 0] if mode == "graph" else [])
     run(1)
@@ -245,9 +245,7 @@ def test_what_goes_wrong_is_an_error_of_the_communication() -> None:
         raise RuntimeError("unhandled cuda error")
 
     with pytest.raises(CommunicationError, match="RuntimeError: unhandled cuda error"):
-        device_runner(Diary(), Lowered((Call(fail),)), 1, Mode("python", timing_mode="throughput"))(
-            1
-        )
+        device_runner(Diary(), Lowered((Call(fail),)), 1, Mode("python", timer="throughput"))(1)
 
 
 def test_what_can_not_be_captured_is_unsupported_and_no_failure() -> None:
@@ -262,6 +260,6 @@ def test_what_can_not_be_captured_is_unsupported_and_no_failure() -> None:
 def test_a_rank_without_steps_captures_nothing_and_meets_the_others_all_the_same() -> None:
     diary = Diary()
     idle = Lowered(before=lowered(diary).before, enter=lowered(diary).enter)
-    device_runner(diary, idle, 1, Mode("python", timing_mode="graph", connected=True))(2)
+    device_runner(diary, idle, 1, Mode("python", timer="graph", connected=True))(2)
     assert diary.captures == 0
     assert diary.words.count("barrier") == 2

@@ -69,8 +69,8 @@ def test_messages_that_nobody_waits_for_are_refused_for_every_library() -> None:
 
 
 def test_a_program_with_agreed_starts_has_a_barrier_before_each_block_and_waits_for_them() -> None:
-    assert Lowered.of(PROGRAM, "window", kind) == Lowered(
-        ("Send", "Send"), ("Copy",), ("Barrier",), windowed=True
+    assert Lowered.of(PROGRAM, "clock", kind) == Lowered(
+        ("Send", "Send"), ("Copy",), ("Barrier",), clocked=True
     )
 
 

@@ -300,12 +300,12 @@ def test_a_rank_without_gpu_says_why(
 @pytest.mark.parametrize(
     ("lines", "users"),
     [
-        (["process 1 40000000000"], "1 (40000000000 B)"),
+        (["process 1 40000000000"], "1 (37.3 GiB)"),
         (
             ["process 99999999 4", f"process 1 {2**64 - 1}"],
             "99999999 (4 B, a number of another PID namespace), 1 (? B)",
         ),
-        ([f"used {3 * GIB}"], f"processes that can't be seen from here ({3 * GIB} B)"),
+        ([f"used {3 * GIB}"], "processes that can't be seen from here (3 GiB)"),
         ([f"used {GIB}"], None),
         ([], None),
     ],

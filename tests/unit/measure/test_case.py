@@ -274,7 +274,7 @@ def test_calls_that_have_run_once_are_prepared_again_for_graphs(
         return real(self, programs, buffers, mode)
 
     monkeypatch.setattr(SimulatedCommunicator, "prepare", prepare)
-    library.visit(*FIXED, "device=cuda", "timing_mode=graph")
+    library.visit(*FIXED, "device=cuda", "timer=graph")
     assert prepared[:2] == [(0, False), (1, True)]
 
 

@@ -22,6 +22,7 @@ from commbench.core.case import Planned, World
 from commbench.core.payload import DTYPES
 from commbench.core.program import AllReduce as AllReduceStep
 from commbench.core.program import Barrier, BufferSpec, Program, Send, Step, View
+from commbench.core.units import about_bytes
 from commbench.measure.plan import (
     CONTROL_BYTES,
     LEAST_WINDOW,
@@ -244,10 +245,9 @@ def test_one_byte_decides_what_fits() -> None:
         for k in (0, 1)
     )
     assert fits is None
-    assert (
-        misses
-        == f"needs {needed} B on a node, allowed are {needed - 1} B (budget.memory_share=0.5 of"
-        f" the {2 * (needed - 1)} B that were free when this world started)"
+    assert misses == (
+        f"needs {about_bytes(needed)} on a node, allowed are {about_bytes(needed)}"
+        f" (budget.memory_share=0.5 of the {about_bytes(2 * needed)} that were free at the start)"
     )
 
 
@@ -307,14 +307,14 @@ def test_memory_of_a_copy_is_where_its_buffers_are(
     settings = replace(
         simulation,
         backend=CudaCopy(),
-        axes={**simulation.axes, "timing_mode": ("host_sync",)},
+        axes={**simulation.axes, "timer": ("host_sync",)},
     )
     facts = replace(FACTS, gpu_bytes=device * (size + 2**20), memory_bytes=2**40)
     world = hosted_world(1, 1)[0]
     (job,) = plan(settings, world, facts)
     assert job.skip is None and host * size <= job.node_bytes - CONTROL_BYTES < host * size + 2**20
     (full,) = plan(settings, world, replace(facts, gpu_bytes=device * size))
-    assert "B on a GPU, allowed are" in str(full.skip)
+    assert "on a GPU, allowed are" in str(full.skip)
 
 
 def test_only_some_backends_copy_within_a_rank() -> None:
@@ -346,9 +346,9 @@ def test_a_rank_alone_can_send_to_itself(benchmark: str, pairs: str) -> None:
         ("p2p_latency", "host_sync", "barrier", "none"),
         ("p2p_latency", "device_event", "barrier", "barrier"),
         ("p2p_bandwidth", "throughput", "none", "barrier"),
-        ("p2p_bandwidth", "graph", "window", "barrier"),
+        ("p2p_bandwidth", "graph", "clock", "barrier"),
         ("all_reduce", "device_event", "none", "barrier"),
-        ("all_reduce", "device_event", "window", "window"),  # a skip with its reason
+        ("all_reduce", "device_event", "clock", "clock"),  # a skip with its reason
         ("all_reduce", "host_sync", "none", "none"),
     ],
 )
@@ -357,7 +357,7 @@ def test_ranks_meet_behind_the_hold_of_a_gpu(
 ) -> None:
     words = [
         f"benchmark={benchmark}",
-        f"timing_mode={mode}",
+        f"timer={mode}",
         f"sync={value}",
         "device=cuda",
         "sizes=[8]",
@@ -484,7 +484,7 @@ def test_auto_is_resolved_before_a_case_is_named() -> None:
         for job in planned("benchmark=[p2p_bandwidth,all_reduce]", "layout=1x2", "sizes=[8]")
     }
     assert {case.engine for case in jobs.values()} == {"virtual"}
-    assert {case.timing_mode for case in jobs.values()} == {"host"}
+    assert {case.timer for case in jobs.values()} == {"host"}
     assert {name: case.cache for name, case in jobs.items()} == {
         "p2p_bandwidth": "rotate",
         "all_reduce": "warm",
@@ -505,7 +505,7 @@ def ids(settings: Settings) -> list[str]:
 def test_the_order_is_shuffled_by_seed_and_launch(every: Settings) -> None:
     first = ids(every)
     assert first == ids(every)
-    others = [ids(replace(every, seed=1)), ids(replace(every, launch=1))]
+    others = [ids(replace(every, seed=1)), ids(replace(every, trial=1))]
     assert first != others[0] != others[1] != first
     assert sorted(first) == sorted(others[0]) == sorted(others[1])
 
@@ -645,8 +645,8 @@ def test_rounds_hold_every_pair_once_and_start_together() -> None:
     [
         (2, 100, None),
         # two ranks share it
-        (1, 100, "needs 80003072 B on a GPU, allowed are 52428800 B"),
-        (2, 70, "needs 40001536 B on a GPU, allowed are 36700160 B"),
+        (1, 100, "needs 76.3 MiB on a GPU, allowed are 50 MiB"),
+        (2, 70, "needs 38.1 MiB on a GPU, allowed are 35 MiB"),
         (1, 200, None),
     ],
 )
@@ -675,12 +675,12 @@ def test_a_gpu_has_modes_and_an_engine_of_its_own_and_a_graph_walks_through_its_
         "cache=rotate",
     ]
     (job,) = planned(*words, facts=replace(FACTS, cache_bytes=50 * 2**20))
-    assert (job.case.timing_mode, job.case.engine, job.case.device) == (
+    assert (job.case.timer, job.case.engine, job.case.device) == (
         "host_sync",
         "python",
         "cuda",
     )
-    graph_words = ["backend=nccl", *words[1:], "timing_mode=graph"]
+    graph_words = ["backend=nccl", *words[1:], "timer=graph"]
     (graph,) = planned(*graph_words, facts=replace(FACTS, cache_bytes=50 * 2**20))
     assert job.pool > BATCH_K == graph.pool
 

@@ -201,12 +201,12 @@ def test_one_gpu_for_each_rank_of_a_node_is_no_duplicate() -> None:
 
 def test_a_busy_gpu_is_said_once_with_its_host_and_processes() -> None:
     facts = [
-        rank("a", 0, users="4711 (40000000000 B)"),
-        rank("a", 0, users="4711 (40000000000 B)"),
+        rank("a", 0, users="4711 (37.3 GiB)"),
+        rank("a", 0, users="4711 (37.3 GiB)"),
         rank("b", 1),
     ]
     assert busy_gpus(facts) == [
-        f"a: GPU 0 (NVIDIA L4, {uuid(0)}) is in use by 4711 (40000000000 B); they disturb what is"
+        f"a: GPU 0 (NVIDIA L4, {uuid(0)}) is in use by 4711 (37.3 GiB); they disturb what is"
         " measured"
     ]
     assert len(busy_gpus([rank("a", 0, users="1 (1 B)"), rank("a", 1, users="1 (1 B)")])) == 2
@@ -306,7 +306,7 @@ def test_preflight_on_unequal_and_busy_gpus(tmp_path: Path) -> None:
     )
     line = (
         f"commbench: here: GPU 1 (NVIDIA A100-SXM4-80GB, {uuid(1)}) is in use by {NO_PID}"
-        " (40000000000 B, "
+        " (37.3 GiB, "
     )
     (problem,) = strict["errors"]
     rows = [row.split() for row in problem.splitlines()]

@@ -88,7 +88,7 @@ AROUND = Conditions(
     evidence=TransportEvidence(transport="tcp"),
     world=World(0, 8, (tuple(range(8)),), (0,)),
 )
-OF_A_RUN = {"run_id", "sweep_id", "launch", "label", "segment"}  # the session adds them
+OF_A_RUN = {"run_id", "sweep_id", "trial", "label", "launch"}  # the session adds them
 NUMBERS = {column.name for column in RESULTS} - {
     "nodes",
     "ranks_per_node",
@@ -505,9 +505,9 @@ def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
     planned = planned_of("all_reduce", 4)
     seen = row_of(planned, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)
     assert seen["warnings"] == [] and seen["skew_s"] is None
-    windowed = replace(planned, case=replace(planned.case, sync="window"))
+    clocked = replace(planned, case=replace(planned.case, sync="clock"))
     assert (
-        row_of(windowed, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)["warnings"] == []
+        row_of(clocked, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)["warnings"] == []
     )
     pair = replace(
         planned,
@@ -519,7 +519,7 @@ def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
 
 
 def test_a_window_of_uncertain_clocks_or_late_ranks_is_told() -> None:
-    planned = planned_of("all_reduce", 2, "sync=window")
+    planned = planned_of("all_reduce", 2, "sync=clock")
     calm = samples(CALM)
     for error_s, late, expected in [
         (4e-4, 5, []), (6e-4, 5, ["skewed"]), (4e-4, 6, ["skewed"]),

@@ -42,7 +42,7 @@ def test_ranks_that_wait_for_a_meeting_or_not_for_one_another_have_one_sample_be
 ):
     pair = planned_of_pair()
     assert samples_per_stamp(pair, 1e-9, 400e-9) > 1
-    for sync in ("barrier", "window"):
+    for sync in ("barrier", "clock"):
         behind = replace(pair, case=replace(pair.case, sync=sync))
         assert samples_per_stamp(behind, 1e-9, 400e-9) == 1, "each begins at a meeting of its own"
     reduced = setup_of("all_reduce", 0.0).planned
@@ -52,6 +52,6 @@ def test_ranks_that_wait_for_a_meeting_or_not_for_one_another_have_one_sample_be
 
 def test_throughput_has_20_samples_between_stamps_and_no_more_than_half_a_second() -> None:
     pair = planned_of_pair()
-    batched = replace(pair, case=replace(pair.case, timing_mode="throughput"))
+    batched = replace(pair, case=replace(pair.case, timer="throughput"))
     batches = [samples_per_stamp(batched, sample_s, 0.0) for sample_s in (0, 1e-3, 0.1, 1.0)]
     assert batches == [20, 20, 5, 1]

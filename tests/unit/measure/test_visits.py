@@ -52,11 +52,11 @@ from commbench.stats.series import Series
 medians = st.lists(st.floats(1e-7, 10.0), min_size=2, max_size=40)
 
 
-def visits_of(*medians_s: float, segment: int = 0) -> list[Visit]:
+def visits_of(*medians_s: float, launch: int = 0) -> list[Visit]:
     """Visits whose own repetitions lie within 0.1 % of their median."""
     return [
         Visit(
-            segment, median, 100, (0.999 * median, 1.001 * median), (0.999 * median, 1.001 * median)
+            launch, median, 100, (0.999 * median, 1.001 * median), (0.999 * median, 1.001 * median)
         )
         for median in medians_s
     ]
@@ -113,8 +113,8 @@ def test_one_visit_has_the_interval_of_its_repetitions() -> None:
 def test_launches_that_differ_more_than_their_visits_are_the_interval() -> None:
     apart = (
         visits_of(*[1.0, 1.01] * 2)
-        + visits_of(*[2.0, 2.01] * 2, segment=1)
-        + visits_of(*[3.0] * 4, segment=2)
+        + visits_of(*[2.0, 2.01] * 2, launch=1)
+        + visits_of(*[3.0] * 4, launch=2)
     )
     seen = estimate(apart)
     assert (seen.low, seen.high, seen.of, seen.level) == (1.005, 3.0, "launches", 0.75)
@@ -122,9 +122,7 @@ def test_launches_that_differ_more_than_their_visits_are_the_interval() -> None:
 
 def test_ten_visits_are_enough_for_the_interval_over_launches() -> None:
     ten = [
-        visit
-        for segment in (0, 1)
-        for visit in visits_of(1, 1.01, 1.02, 1.03, 1.04, segment=segment)
+        visit for launch in (0, 1) for visit in visits_of(1, 1.01, 1.02, 1.03, 1.04, launch=launch)
     ]
     assert [estimate(visits).of for visits in (ten[:9], ten)] == ["visits", "launches"]
     assert estimate(visits_of(*[1.0] * 10)).of == "visits", "of one launch"
@@ -134,11 +132,7 @@ def test_launches_alike_give_the_interval_of_a_bootstrap() -> None:
     rng = default_rng(2)
     launches = [rng.normal(1.0, 0.05, 6) for _ in range(3)]
     seen = estimate(
-        [
-            visit
-            for segment, each in enumerate(launches)
-            for visit in visits_of(*each, segment=segment)
-        ]
+        [visit for launch, each in enumerate(launches) for visit in visits_of(*each, launch=launch)]
     )
     assert (seen.of, seen.level) == ("launches", pytest.approx(0.95, abs=1e-4))
     drawn = bootstrap_medians(launches)
@@ -164,7 +158,7 @@ def test_three_launches_hold_the_truth_as_often_as_their_level_says(
     for _ in range(300):
         centers = 1.0 + spread_between * rng.standard_normal(3)
         visits = [
-            visits_of(*(c + 0.005 * rng.standard_normal(6)), segment=s)
+            visits_of(*(c + 0.005 * rng.standard_normal(6)), launch=s)
             for s, c in enumerate(centers)
         ]
         seen = estimate([visit for launch in visits for visit in launch])
@@ -383,7 +377,7 @@ NUMBERS = (
         "repetitions",
         "visits",
         "visit_medians_s",
-        "visit_segments",
+        "visit_launches",
         "interval_of",
         "effective_repetitions",
         "lag1",
@@ -437,9 +431,9 @@ def row_of(planned: Planned, record: CaseRecord) -> dict[str, Any]:
     return row(RowFacts(planned, AROUND), planned.case, record)
 
 
-def read_back(planned: Planned, record: CaseRecord, segments: list[float]) -> EarlierVisits:
+def read_back(planned: Planned, record: CaseRecord, launches: list[float]) -> EarlierVisits:
     """As cli.earlier_visits finds it in the files."""
-    values = row_of(planned, record) | {"visit_segments": segments}
+    values = row_of(planned, record) | {"visit_launches": launches}
     return EarlierVisits(values, tuple(visit.times for visit in record.visits), 0, 0, {})
 
 
@@ -447,10 +441,10 @@ def test_a_continued_record_gives_the_row_of_an_unbroken_one(planned: Planned) -
     whole = recorded(planned, 1, 2, 3)
     later = CaseRecord(earlier_visits(read_back(planned, recorded(planned, 1, 2), [0, 0])))
     assert (later.visits[0].block_k, later.spent_s(1)) == (1, 0.0)
-    add_visit(later, planned, visit(3, late=3), segment=1)
+    add_visit(later, planned, visit(3, late=3), launch=1)
     assert later.spent_s(1) == 0.5 + 0.1, "the time of this launch with its warm-up"
     seen, wanted = (row_of(planned, record) for record in (later, whole))
-    wanted["visit_segments"] = [0, 0, 1]
+    wanted["visit_launches"] = [0, 0, 1]
     for name in NUMBERS:
         assert seen[name] == (
             wanted[name] if isinstance(wanted[name], str | list) else pytest.approx(wanted[name])
@@ -514,7 +508,7 @@ def test_visits_of_the_present_launch_count_for_its_rule_and_earlier_ones_do_not
     rule = VisitRule(target=0.2, z=1.96, least=2, max_repetitions=10**6, budget_s=10.0)
     earlier = read_back(planned, recorded(planned, 1, 2), [1, 1])
     reasons: dict[int, Any] = {}
-    for launch in (0, 1, 2):  # both visits are of segment 1
+    for launch in (0, 1, 2):  # both visits are of launch 1
         record = CaseRecord(earlier_visits(earlier))
         reasons[launch] = rule.stop_reason(record, launch, "ci")
         assert record.spent_s(launch) == pytest.approx(0.002 if launch < 2 else 0, rel=0.1)
@@ -528,7 +522,7 @@ def test_the_interval_of_the_rule_is_over_all_launches(planned: Planned) -> None
     for earlier, reason in ((calm, "ci"), (slow, INTERRUPTED)):
         record = CaseRecord(earlier_visits(earlier))
         for seed in (3, 4):
-            add_visit(record, planned, visit(seed), segment=1)
+            add_visit(record, planned, visit(seed), launch=1)
         assert rule.stop_reason(record, 1, "ci") == reason
 
 

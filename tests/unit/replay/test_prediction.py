@@ -170,7 +170,7 @@ def test_simulated_times_answer_only_among_themselves() -> None:
 
 def test_the_text_says_from_which_sizes_each_time_is_and_how_far_off_it_may_be() -> None:
     frames = [measured("all_gather", 1e-9), measured("reduce_scatter", 2e-9)]
-    text = text_of(FSDP.replace("params=", "params=1"), *frames)
+    text = " ".join(text_of(FSDP.replace("params=", "params=1"), *frames).split())
     assert "from 64 KiB and 256 KiB" in text
     assert "of 8 measured sizes of these operations, each predicted from the others" in text
     assert "nothing overlaps" in text and "in the job" not in text

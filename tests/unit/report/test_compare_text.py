@@ -214,7 +214,7 @@ def run(
         "folder": started_at,
         "started_at": started_at,
         "label": "",
-        "launch": 0,
+        "trial": 0,
         "config": {"seed": 0, "env": {}, "output": started_at, **config},
         "provenance": {"nodes": nodes},
     }
@@ -286,7 +286,7 @@ def ab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results") / "ab"
     overrides = {"base": (*SIMULATED, FAST), "new": (*SIMULATED, SLOW)}
     for side, words in overrides.items():
-        run = commbench.run(*words, "launch=0", f"label={side}", f"output={folder / side}")
+        run = commbench.run(*words, "trial=0", f"label={side}", f"output={folder / side}")
         for launch in range(1, AB_LAUNCHES):
             relaunched(run, launch)
     record = {**overrides, "by": ["backend_options"], "seed": 0, "order": []}

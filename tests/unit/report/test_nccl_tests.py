@@ -127,7 +127,7 @@ def test_the_mean_of_rates_is_there_and_says_that_it_is_no_result() -> None:
     )
     assert after(text, "# Avg bus bandwidth    : ") == ["3"]
     assert text[-2].startswith("# the average ")
-    assert "no result of commbench" in text[-2]
+    assert "no result: compare size by size" in text[-2]
     assert after(text, "# Out of bounds values : ") == ["0 OK"]
 
 

@@ -84,7 +84,7 @@ def test_rows_that_differ_in_a_variable_are_never_merged(
 
 
 def test_launches_are_merged_to_their_median_between_all_of_them() -> None:
-    rows = [measured("gloo", 8, 1e-6 * at, launch=at, run_id=str(at)) for at in (1, 2, 9)]
+    rows = [measured("gloo", 8, 1e-6 * at, trial=at, run_id=str(at)) for at in (1, 2, 9)]
     ((_, line),) = tables(*rows)
     assert line == ["8", "B", "?2.00", "-51", "+359%", "?2.00", "-51", "+359%"]
 
@@ -138,7 +138,7 @@ def test_a_window_that_shrinks_at_large_messages_stays_in_its_table() -> None:
     ]
     text = side_by_side([*rows, *({**row, "backend": "mpi"} for row in rows)], FILE)
     assert re.findall(r"^p2p_bandwidth, window (\d+)$", text, re.MULTILINE) == ["1", "64"]
-    assert text.count("40 MB") - text.count("at 40 MB") == 2
+    assert text.count("40 MB") - text.count(": 40 MB bandwidth") == 2
 
 
 def test_streams_are_sorted_and_named_as_numbers() -> None:
@@ -166,7 +166,7 @@ def test_below_stand_what_is_missing_flags_and_a_sentence_for_each_backend() -> 
     text = side_by_side(rows, FILE)
     assert "not finished: 1 case: commbench resume" in text
     assert "1 case has no number" in text and "numbers with flags: 1 skewed" in text
-    assert "gloo: 1.00 us at 8 B" in text and "mpi: 2.00 us at 8 B" in text
+    assert "gloo: 8 B latency 1.00 us" in text and "mpi: 8 B latency 2.00 us" in text
 
 
 README_SIZES = (8, 512, 32 * 1024, 512 * 1024, 8 * 1024**2)

@@ -26,7 +26,7 @@ LABELLED = RUN | {"label": "x"}
 
 
 def row(**more: Any) -> dict[str, Any]:
-    return case_row(benchmark="b", layout="1x2", message_bytes=8, segment=0) | more
+    return case_row(benchmark="b", layout="1x2", message_bytes=8, launch=0) | more
 
 
 @given(st.text())
@@ -83,7 +83,7 @@ def test_a_heading_names_what_varies_and_the_preface_the_rest() -> None:
 
 
 def test_a_run_that_went_on_says_what_is_missing() -> None:
-    assert "rows of earlier starts" in preface(LABELLED, [row(segment=1)], "them")[-1]
+    assert "rows of earlier launches" in preface(LABELLED, [row(launch=1)], "them")[-1]
 
 
 def test_a_refusal_says_status_size_and_reason() -> None:

@@ -36,12 +36,12 @@ from commbench.stats.series import summarise
 UNITS = {"_s": "s", "_ns": "ns", "_gb_per_s": "GB/s", "_bytes": "B", "_per_s": "1/s"}
 PUBLIC = {  # version 3; taking one away or renaming one breaks files that people keep
     "variable": (
-        "benchmark backend engine timing_mode timing sync device dtype layout pair message_bytes"
+        "benchmark backend engine timer timing sync device dtype layout pair message_bytes"
         " elements window in_place reduction root schedule streams staging cache cuda_ipc interface"
         " env library bind backend_options buffers"
     ),
     "identity": (
-        "run_id case_id sweep_id launch label segment order started_at status reason warnings hosts"
+        "run_id case_id sweep_id trial label launch order started_at status reason warnings hosts"
     ),
     "result": (
         "nodes ranks_per_node world_size headline operations_per_sample block_k clock repetitions"
@@ -124,11 +124,11 @@ def test_cases_are_all_three_roles() -> None:
     assert CASES == VARIABLES + IDENTITY + RESULTS
 
 
-@pytest.mark.parametrize("version", [0, 2, 4, None, "3", 99])
+@pytest.mark.parametrize("version", [0, 3, 5, None, "4", 99])
 def test_results_of_another_version_are_refused(version: object) -> None:
     check_version(SCHEMA_VERSION, "run")
     with pytest.raises(
-        CommbenchError, match=rf"results/run has schema version {version}, .* reads 3;"
+        CommbenchError, match=rf"results/run has schema version {version}, .* reads 4;"
     ):
         check_version(version, "results/run")
 

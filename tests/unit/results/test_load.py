@@ -194,10 +194,10 @@ def test_a_variable_that_earlier_rows_lack_has_its_default_and_a_result_is_null(
 ) -> None:
     rows = pq.read_table(finished / "cases.parquet")
     earlier = tmp_path / "earlier.parquet"
-    pq.write_table(rows.drop_columns(["bind", "timing_mode", "env", "source"]), earlier)
+    pq.write_table(rows.drop_columns(["bind", "timer", "env", "source"]), earlier)
     cases = commbench.load(earlier)
     assert set(cases["bind"]) == {"auto"}
-    assert set(cases["timing_mode"]) == {"host"}
+    assert set(cases["timer"]) == {"host"}
     assert set(cases["env"]) == {"{}"}
     assert cases["source"].isna().all()
     assert list(cases.columns) == list(commbench.load(finished).columns)
@@ -210,7 +210,7 @@ def test_a_run_of_an_earlier_version_is_neither_read_nor_resumed(
     record = json.loads((finished / "run.json").read_text()) | {"schema_version": 2}
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))
     for reader in (commbench.load, lambda run: resume([str(run)])):
-        with pytest.raises(CommbenchError, match="schema version 2, this commbench reads 3;"):
+        with pytest.raises(CommbenchError, match="schema version 2, this commbench reads 4;"):
             reader(tmp_path / "run")
 
 

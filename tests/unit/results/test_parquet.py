@@ -313,7 +313,7 @@ def test_a_disk_that_gets_full_costs_nothing_that_was_measured(
     status, lines = ended(run, case_seen(5, disk.fill))
     assert status == 3
     assert len(lines) == 2, lines
-    assert "can't be written: No space left on device; the run goes on" in lines[0]
+    assert "can't be written: No space left on device; the run continues" in lines[0]
     (folder,) = (disk.path / "results").iterdir()
     saved = len(commbench.load(folder))
     assert 0 < saved < COUNT
@@ -340,7 +340,9 @@ def test_a_disk_that_is_freed_during_the_run_has_everything(
     )
     assert status == 0, lines
     assert (
-        len(lines) == 2 and "the run goes on" in lines[0] and "all that waited is saved" in lines[1]
+        len(lines) == 2
+        and "the run continues" in lines[0]
+        and "all that waited is saved" in lines[1]
     )
     (folder,) = (disk.path / "results").iterdir()
     assert {path.name for path in folder.iterdir()} == {

@@ -69,24 +69,24 @@ def test_cases_that_broke_the_world_or_are_missing_are_left_to_measure() -> None
     ]
     run = {
         "broken": {"twice": 2},
-        "segments": [{"reason": "rank 0 has ended"}, {"reason": "rank 1 was killed"}],
+        "starts": [{"reason": "rank 0 has ended"}, {"reason": "rank 1 was killed"}],
     }
     given_up = EarlierStarts(Resume.REST, run, {"twice": "failed"}, {"twice": "rank 1 has ended"})
     assert given_up.unfinished("twice", ["twice"]), "it is to be written down why"
     assert (
         given_up.given_up("twice")
-        == "broke the world 2 times; it is not tried again; rank 1 has ended"
+        == "lost its ranks 2 times; it is not tried again; rank 1 has ended"
     )
     without_row = EarlierStarts(Resume.REST, run)
     assert (
         without_row.given_up("twice")
-        == "broke the world 2 times; it is not tried again; rank 1 was killed"
+        == "lost its ranks 2 times; it is not tried again; rank 1 was killed"
     )
     known = run | {"broken_reasons": {"twice": "rank 1 was killed by SIGKILL"}}
     by_parent = EarlierStarts(Resume.REST, known, {}, {"twice": "rank 1 has ended"})
     assert (
         by_parent.given_up("twice")
-        == "broke the world 2 times; it is not tried again; rank 1 was killed by SIGKILL"
+        == "lost its ranks 2 times; it is not tried again; rank 1 was killed by SIGKILL"
     )
     again = EarlierStarts(Resume.RETRY, recorded=recorded)
     assert [case for case in recorded if again.unfinished(case, [case])] == [
@@ -104,7 +104,7 @@ def test_a_case_that_broke_the_world_twice_is_given_up_unless_the_user_asks() ->
     assert EarlierStarts(Resume.REST, once).given_up("a") is None
     assert (
         EarlierStarts(Resume.REST, twice).given_up("a")
-        == "broke the world 2 times; it is not tried again"
+        == "lost its ranks 2 times; it is not tried again"
     )
     assert [EarlierStarts(mode, twice).given_up("a") for mode in (Resume.RETRY, Resume.FORCE)] == [
         None,
@@ -149,12 +149,12 @@ def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(
     failed = cases[cases.status != "ok"]
     assert list(failed.index) == [("deadly", 16)]
     assert failed.reason.iloc[0].startswith(
-        "broke the world 2 times; it is not tried again; rank 1 on "
+        "lost its ranks 2 times; it is not tried again; rank 1 on "
     )
     assert len(cases) == 6
     record = run.record
     assert list(record["broken"].values()) == [2]
-    assert [segment["status"] for segment in record["segments"]] == ["broken", "broken"]
+    assert [start["status"] for start in record["starts"]] == ["broken", "broken"]
     assert run.stderr.count("fresh ranks measure the remaining cases") == 2
 
 
@@ -181,11 +181,11 @@ def test_a_run_that_was_ended_is_finished_by_resume(tmp_path: Path, warm_executa
     assert again.returncode == 0, again.stderr
     cases = commbench.load(folder)
     assert len(cases) == 3 and set(cases.status) == {"ok"}
-    kept = cases[cases.segment == 0].case_id
+    kept = cases[cases.launch == 0].case_id
     assert set(kept) == set(before.case_id), "what was measured is not measured again"
-    assert set(cases.segment) == {0, 1}
+    assert set(cases.launch) == {0, 1}
     record = load_run(folder)
-    assert (record["status"], [segment["status"] for segment in record["segments"]]) == (
+    assert (record["status"], [start["status"] for start in record["starts"]]) == (
         "done",
         ["interrupted"],
     )

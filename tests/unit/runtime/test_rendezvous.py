@@ -175,7 +175,7 @@ def test_only_numbered_steps_are_worlds(special: str) -> None:
 )
 def test_a_broken_environment_is_named(name: str, broken: Environment) -> None:
     variable, value = next(iter(broken.items()))
-    with pytest.raises(ConfigError, match="no usable world") as caught:
+    with pytest.raises(ConfigError, match="no usable ranks") as caught:
         detect(saved(name)[1] | broken)
     assert f"{variable}={value!r}" in str(caught.value)
 

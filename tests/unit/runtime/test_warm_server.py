@@ -77,7 +77,7 @@ def idle_server() -> Iterator[RankServer]:
     "name", ["GLOO_SOCKET_IFNAME", "NCCL_DEBUG", "OMPI_MCA_pml", "UCX_TLS", "CUDA_VISIBLE_DEVICES"]
 )
 def test_variables_that_ranks_read_need_no_fresh_server(idle_server: RankServer, name: str) -> None:
-    assert idle_server.suits(idle_server.environment | {name: "x"}, launch=0)
+    assert idle_server.suits(idle_server.environment | {name: "x"}, trial=0)
 
 
 @pytest.mark.parametrize(
@@ -86,19 +86,19 @@ def test_variables_that_ranks_read_need_no_fresh_server(idle_server: RankServer,
 def test_other_variables_may_have_been_read_by_what_is_loaded(
     idle_server: RankServer, name: str
 ) -> None:
-    assert not idle_server.suits(idle_server.environment | {name: "x"}, launch=0)
+    assert not idle_server.suits(idle_server.environment | {name: "x"}, trial=0)
 
 
 def test_each_launch_has_a_server_of_its_own() -> None:
     try:
         first = rank_server(BASE)
-        assert rank_server(BASE, launch=0) is first, "it was started before the launch was known"
-        assert rank_server(BASE | {"GLOO_X": "1"}, launch=0) is first
-        second = rank_server(BASE, launch=1)
+        assert rank_server(BASE, trial=0) is first, "it was started before the trial was known"
+        assert rank_server(BASE | {"GLOO_X": "1"}, trial=0) is first
+        second = rank_server(BASE, trial=1)
         assert second is not first and first.process.poll() is not None
         second.process.kill()
         second.process.wait()
-        assert rank_server(BASE, launch=1) is not second, "one that has ended serves nobody"
+        assert rank_server(BASE, trial=1) is not second, "one that has ended serves nobody"
     finally:
         stop_rank_server()
 
@@ -106,10 +106,10 @@ def test_each_launch_has_a_server_of_its_own() -> None:
 def test_a_server_that_a_world_has_ended_is_closed_once_and_replaced(tmp_path: Path) -> None:
     """Ctrl-C in commbench.run while the server imports torch; a later run has a fresh server."""
     try:
-        first = rank_server(BASE, launch=0)
+        first = rank_server(BASE, trial=0)
         ForkedWorld(first, 2, [], {}, 2, tmp_path).end(0.0)
         assert first.process.poll() is not None
-        second = rank_server(BASE, launch=0)
+        second = rank_server(BASE, trial=0)
         assert second is not first and second.process.poll() is None
     finally:
         stop_rank_server()
@@ -120,9 +120,9 @@ def test_only_a_server_that_may_still_import_is_ended_before_others_measure() ->
         first = rank_server(BASE)
         rest_rank_server()
         assert first.process.poll() is not None
-        second = rank_server(BASE, launch=0)
+        second = rank_server(BASE, trial=0)
         rest_rank_server()
-        assert second.process.poll() is None and rank_server(BASE, launch=0) is second
+        assert second.process.poll() is None and rank_server(BASE, trial=0) is second
     finally:
         stop_rank_server()
 

@@ -82,7 +82,7 @@ def cases(
                     "status": "ok",
                     "timing": "default",
                     "run_id": str(launch) if one_run else f"{backend}{launch}",
-                    "launch": launch,
+                    "trial": launch,
                     "label": "",
                     "case_id": f"{backend}{trial}",
                     "median_s": median,

@@ -1,4 +1,4 @@
-"""The four timing modes against a kernel of known length, their floors, and NCCL's 8 B with and
+"""The four timers against a kernel of known length, their floors, and NCCL's 8 B with and
 without a hold.
 
 `python clocks.py torch|cupy`. The kernel counts clock ticks; how long a tick is, one kernel of 20
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from world import answer, opened, runner
 
-from commbench.core.variables import Mode, TimingMode
+from commbench.core.variables import Mode, TimerName
 from commbench.engines.device import device_runner
 from commbench.engines.lowered import Call, Lowered
 
 # samples between two stamps
-MODES: dict[TimingMode, int] = {"host_sync": 1, "device_event": 1, "throughput": 20, "graph": 20}
+MODES: dict[TimerName, int] = {"host_sync": 1, "device_event": 1, "throughput": 20, "graph": 20}
 WORK_US = (0.0, 5.0, 20.0, 100.0)  # 0: nothing is enqueued, so what is left is the floor
 LONG_S = 20e-3
 REPETITIONS = 100
@@ -55,11 +55,9 @@ def durations_us(measured: Any, samples: int) -> dict[str, float]:
     }
 
 
-def spun(device: Any, mode: TimingMode, work_us: float, samples: int) -> Any:
+def spun(device: Any, mode: TimerName, work_us: float, samples: int) -> Any:
     steps = (Call(device.hold, (work_us * 1e-6,)),) * samples if work_us else ()
-    return device_runner(
-        device, Lowered(steps), 1, Mode("python", timing_mode=mode, connected=True)
-    )
+    return device_runner(device, Lowered(steps), 1, Mode("python", timer=mode, connected=True))
 
 
 def true_scale(device: Any) -> float:

@@ -16,7 +16,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
-from commbench.core.variables import Mode, TimingMode
+from commbench.core.variables import Mode, TimerName
 from commbench.engines.device import DeviceRunner
 from commbench.runtime.control import hosted_world
 
@@ -50,14 +50,14 @@ def opened(library: str) -> Any:
 
 def runner(
     communicator: Any,
-    timing_mode: TimingMode,
+    timer: TimerName,
     samples: int = 1,
     connected: bool = True,
     program: Program = PROGRAM,
 ) -> tuple[DeviceRunner, Any]:
     """`samples` runs of the program between two stamps, and the buffers that have to outlive it."""
     buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in program.buffers}}
-    mode = Mode("python", "barrier", timing_mode=timing_mode, device="cuda", connected=connected)
+    mode = Mode("python", "barrier", timer=timer, device="cuda", connected=connected)
     return communicator.prepare({0: program.repeated(samples)}, buffers, mode), buffers
 
 

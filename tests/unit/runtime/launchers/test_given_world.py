@@ -79,7 +79,7 @@ def test_a_script_that_a_launcher_starts_is_the_rank(command: str, tmp_path: Pat
         note, identity = seen_from(shell, TORCHRUN, "")
         assert identity.startswith("RankIdentity(launcher='torchrun', rank=0, size=1")
         assert note == (
-            "this is rank 0 of a world of 1, by torchrun (RANK=0, WORLD_SIZE=1); to let commbench"
+            "this is rank 0 of 1 rank of torchrun (RANK=0, WORLD_SIZE=1); to let commbench"
             " start ranks of its own: env -u RANK commbench ..."
         )
 
@@ -87,7 +87,7 @@ def test_a_script_that_a_launcher_starts_is_the_rank(command: str, tmp_path: Pat
 def test_a_launcher_inside_of_the_shell_starts_ranks(command: str) -> None:
     inner = "TORCHELASTIC_RUN_ID=y MASTER_PORT=29501"
     note, identity = seen_from(["bash", "--norc"], TORCHRUN, f"{inner} {command}")
-    assert "RankIdentity" in identity and "by torchrun" in note
+    assert "RankIdentity" in identity and "of torchrun" in note
 
 
 def test_one_rank_of_several_in_a_shell_waits_for_the_others_and_says_so(command: str) -> None:
@@ -118,7 +118,7 @@ def test_ranks_of_a_parent_are_in_its_world_wherever_it_was_typed() -> None:
 def test_a_world_by_env_is_announced_by_rank_0_alone() -> None:
     notes = [settle_world(environ) for environ in saved("env_pytorchjob")]
     assert notes == [
-        "this is rank 0 of a world of 2, by torch's env:// at job-master-0:23456 (RANK=0,"
+        "this is rank 0 of 2 ranks of torch's env:// at job-master-0:23456 (RANK=0,"
         " WORLD_SIZE=2); to let commbench start ranks of its own: env -u RANK commbench ...",
         None,
     ]

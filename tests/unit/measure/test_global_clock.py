@@ -22,7 +22,7 @@ from commbench.core.case import World
 from commbench.engines.lowered import Call, Lowered, PythonRunner, now_ns
 from commbench.engines.native import NativeRunner
 from commbench.measure.collector import SampleCollector
-from commbench.measure.window import (
+from commbench.measure.global_clock import (
     CLOCK_READING,
     HOPELESS_BLOCKS,
     LATE_NS,
@@ -34,11 +34,11 @@ from commbench.measure.window import (
     PING,
     STAR_NODES,
     UNKNOWN_DRIFT,
+    AgreedStarts,
     GlobalClock,
     GlobalClocks,
     Line,
     Reading,
-    Window,
     answer,
     ask,
     children_of,
@@ -279,7 +279,7 @@ def test_nodes_meet_over_sockets_while_a_stranger_waits_at_every_port(
 TOOK_NS = 100_000
 
 
-def window() -> tuple[Window, SampleCollector]:
+def window() -> tuple[AgreedStarts, SampleCollector]:
     """Of two ranks on one node: both stamps are of the same clock."""
     planned: Any = SimpleNamespace(
         active=(0, 1), shape=SimpleNamespace(headline="max_over_ranks", ranks=None)
@@ -287,7 +287,7 @@ def window() -> tuple[Window, SampleCollector]:
     collector = SampleCollector(planned)
     clock = GlobalClocks(World(0, 1, ((0,),), (0,)), None).of((0,), SingleProcessControl(), 1.0)
     clock.lines = clock.lines * 2
-    return Window(clock, SingleProcessControl(), (0, 1), collector), collector
+    return AgreedStarts(clock, SingleProcessControl(), (0, 1), collector), collector
 
 
 def stamps(starts: Any, delays: Any = 0, took: Any = TOOK_NS) -> Any:
@@ -296,7 +296,7 @@ def stamps(starts: Any, delays: Any = 0, took: Any = TOOK_NS) -> Any:
     return np.stack([begin, begin + took], axis=2).astype(np.int64)
 
 
-def warmed() -> tuple[Window, SampleCollector]:
+def warmed() -> tuple[AgreedStarts, SampleCollector]:
     case_window, collector = window()
     starts = case_window.starts(10, False, 1.0)
     assert len(set(starts.tolist())) == 1, (
@@ -381,12 +381,12 @@ def test_a_block_is_no_longer_than_half_a_second() -> None:
 # ---------------------------------------------------------------- engines
 
 
-def python(windowed: bool) -> PythonRunner:
-    return PythonRunner(Lowered((Call(lambda: None),), windowed=windowed), 1)
+def python(clocked: bool) -> PythonRunner:
+    return PythonRunner(Lowered((Call(lambda: None),), clocked=clocked), 1)
 
 
-def native(windowed: bool) -> NativeRunner:
-    return NativeRunner(Lowered(windowed=windowed), 1, None)
+def native(clocked: bool) -> NativeRunner:
+    return NativeRunner(Lowered(clocked=clocked), 1, None)
 
 
 @pytest.mark.parametrize("engine", [python, native])
@@ -410,7 +410,7 @@ def test_a_program_with_a_barrier_waits_for_no_instant(engine: Any) -> None:
 
 
 def test_an_instant_for_a_program_that_was_not_prepared_for_it_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="sync=window"):
+    with pytest.raises(ValueError, match="sync=clock"):
         native(False)(1, np.zeros(1, dtype=np.int64))
-    with pytest.raises(ValueError, match="sync=window"):
+    with pytest.raises(ValueError, match="sync=clock"):
         native(True)(1)

@@ -1,4 +1,4 @@
-"""sync=window: repetitions that begin at agreed instants of a global clock, and which of them
+"""sync=clock: repetitions that begin at agreed instants of a global clock, and which of them
 count.
 
 The global clock is rank 0's CLOCK_MONOTONIC; a line per node maps the node's clock to it. The first
@@ -47,16 +47,18 @@ UNKNOWN_DRIFT = 5e-4
 RATE_CHANGE = 1e-6  # of a clock in the meantime, by its temperature
 CLOCK_READING = struct.Struct("!q")
 PING = b"?"
-# of a window
+# of agreed starts; ReproMPI calls the time between two of them a window
 LATE_NS = 1_000  # an undisturbed wait ends within one read of the clock, 0.2 us at most
 LEAD_NS = 5_000_000
 MAX_LEAD_NS = 80_000_000  # from the decision to the start of a block: all ranks must receive it
 MARGIN_NS = 10_000  # between two repetitions
 LENGTH_FACTOR = 1.5  # times what a repetition takes
 LENGTH_QUANTILE = 0.9  # of what repetitions take: a few slow ones may delay the next
-MAX_LATE_SHARE = 0.25  # of repetitions in a block, beyond which the window is too short
+MAX_LATE_SHARE = (
+    0.25  # of repetitions in a block, beyond which the time between two starts is too short
+)
 MAX_GROWTH = 64
-MAX_LENGTH_NS = 50_000_000  # of a window; a rank that is later than that has lost its core
+MAX_LENGTH_NS = 50_000_000  # between two starts; a rank that is later than that has lost its core
 HOPELESS_BLOCKS = 20  # in a row without one repetition in time
 
 
@@ -315,7 +317,7 @@ class GlobalClock:
         problem = self._control.agree(problem, deadline_s, "sockets of clocks")
         if problem is not None:
             self.close()
-            raise Unsupported(f"sync=window: {problem}")
+            raise Unsupported(f"sync=clock: {problem}")
 
     def _connect_tree(
         self,
@@ -371,17 +373,16 @@ class GlobalClocks:
         return self._known[members]
 
 
-# ---------------------------------------------------------------- the window of a case
+# ---------------------------------------------------------------- the starts of a case
 
 
-class Window:
+class AgreedStarts:
     """When the repetitions of one case begin, after ReproMPI (Hunold and Carpen-Amarie). All its
     ranks make one.
 
-    Rank 0 sets the start of a block and the time from one repetition to the next (the length of the
-    window); each rank waits for the starts on its own clock. A repetition that any rank begins
-    later is late, and counts in no statistic; the others are measured from the agreed instant to
-    the end on the last rank.
+    Rank 0 sets the start of a block and the time from one repetition to the next; each rank waits
+    for the starts on its own clock. A repetition that any rank begins later is late, and counts in
+    no statistic; the others are measured from the agreed instant to the end on the last rank.
     """
 
     def __init__(
@@ -409,16 +410,16 @@ class Window:
         """When the n repetitions of the next block begin, on this rank's clock [n]; all ranks call
         it.
 
-        Before the measured phase only the block has a start: its repetitions show how long a window
-        must be.
+        Before the measured phase only the block has a start: its repetitions show how far
+        apart starts must be.
         """
         length_ns = self._length_ns if measured else 0
         due, first, length_ns = self._control.decide(
-            [self._clock.due, self._clock.now() + self._lead_ns, length_ns], deadline_s, "window"
+            [self._clock.due, self._clock.now() + self._lead_ns, length_ns], deadline_s, "clock"
         )
         if due:
             self._clock.refresh(deadline_s)
-            first = self._control.decide(self._clock.now() + self._lead_ns, deadline_s, "window")
+            first = self._control.decide(self._clock.now() + self._lead_ns, deadline_s, "clock")
         self._starts = first + length_ns * np.arange(n, dtype=np.int64)
         return self._clock.lines[self._control.rank].own(self._starts)
 
@@ -469,23 +470,23 @@ class Window:
 
     @property
     def problem(self) -> str | None:
-        """Why the case can't be measured with sync=window; None while it can."""
+        """Why the case can't be measured with sync=clock; None while it can."""
         if self._late_blocks < HOPELESS_BLOCKS:
             return None
-        length = f"a window of {self._length_ns * 1e-9:.3g} s"
+        length = f"{self._length_ns * 1e-9:.3g} s from one to the next"
         return (
             f"no repetition of {self._late_blocks} blocks began in time, at last with {length}; use"
             " sync=barrier"
         )
 
     def _count(self) -> None:
-        """Record the window of the last block (t_ns is its first start), and new lines of the
+        """Record the time between the starts of the last block, and new lines of the
         nodes' clocks.
 
         Such a line is recorded for the first rank of the node, with t_ns on its own clock.
         """
         length_s = float(np.diff(self._starts[:2]).sum()) * 1e-9
-        self._collector.count(Counts(0, int(self._starts[0]), {"window.length_s": length_s}))
+        self._collector.count(Counts(0, int(self._starts[0]), {"clock.start_interval_s": length_s}))
         new_lines = self._counted_lines is not self._clock.lines
         self._counted_lines = self._clock.lines
         for rank in self._clock.leaders[1:] if new_lines else ():

@@ -27,14 +27,14 @@ PORT = 29541  # in networks of the test's own
 SPREAD_US = 50
 WITHIN = 19  # the error of a line, and in how many of 20 the truth lies inside
 AHEAD_S = 86_400
-QUICK = ("timing=quick", "sync=window", "cache=warm", "bind=none")
+QUICK = ("timing=quick", "sync=clock", "cache=warm", "bind=none")
 RANK = """
 import sys, json
 import numpy as np
 from torch.distributed import TCPStore
 from commbench.engines.lowered import now_ns
 from commbench.runtime.control import StoreControl
-from commbench.measure.window import GlobalClock
+from commbench.measure.global_clock import GlobalClock
 
 rank, size, fits = map(int, sys.argv[1:4])
 host = sys.argv[4]
@@ -113,7 +113,7 @@ def torchrun(world: Callable[..., Any], hosts: VirtualHosts, *words: str) -> Any
 
 def check_case(case: Any, run: Any) -> None:
     """Its statistics are those of the repetitions in time, all others are kept apart."""
-    assert case.status == "ok" and case.sync == "window", run.explain()
+    assert case.status == "ok" and case.sync == "clock", run.explain()
     samples = run.samples[run.samples.case_id == case.case_id]
     counted = samples.groupby("phase").repetition.nunique()
     assert counted["measure"] == case.repetitions >= 1
@@ -139,7 +139,7 @@ def test_repetitions_begin_together_on_hosts_whose_clocks_are_a_day_apart(
         world, hosts, "backend=gloo", "benchmark=[all_reduce,p2p_latency]", "sizes=[40]", *QUICK
     )
     cases = run.cases.set_index("benchmark")
-    assert cases["sync"].to_dict() == {"all_reduce": "window", "p2p_latency": "none"}
+    assert cases["sync"].to_dict() == {"all_reduce": "clock", "p2p_latency": "none"}
     assert pd.isna(cases.late_repetitions["p2p_latency"]) and pd.isna(
         cases.clock_error_s["p2p_latency"]
     )
@@ -165,14 +165,14 @@ def test_window_and_barrier_tell_the_same_of_one_host(world: Callable[..., Any])
         "layout=1x2",
         "bind=none",
     )
-    for sync in ("window", "barrier"):
+    for sync in ("clock", "barrier"):
         run = world("commbench", *words, f"sync={sync}")
     cases = run.cases.set_index("sync")
-    [case] = run.cases[run.cases["sync"] == "window"].itertuples()
+    [case] = run.cases[run.cases["sync"] == "clock"].itertuples()
     check_case(case, run)
     assert case.clock_error_s == 0, "ranks of a node share its clock"
     assert pd.isna(cases.late_repetitions["barrier"])
-    assert 1 / 5 < cases.median_s["window"] / cases.median_s["barrier"] < 5, cases.median_s
+    assert 1 / 5 < cases.median_s["clock"] / cases.median_s["barrier"] < 5, cases.median_s
 
 
 @LONG
@@ -206,8 +206,8 @@ def test_what_has_one_clock_for_all_ranks_is_skipped_with_the_reason(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("sync=windows",), "sync=windows is unknown"),
-        (("sync=window", "schedule=rounds", "benchmark=p2p_latency"), "schedule=rounds"),
+        (("sync=clocks",), "sync=clocks is unknown"),
+        (("sync=clock", "schedule=rounds", "benchmark=p2p_latency"), "schedule=rounds"),
     ],
 )
 def test_impossible_settings_of_a_window_are_refused_in_one_line(
