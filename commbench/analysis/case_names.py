@@ -30,8 +30,8 @@ def differing(rows: Sequence[Row], names: Iterable[str] = SHOWN) -> list[str]:
 
 
 def _shown_values(rows: Iterable[Row], name: str) -> set[object]:
-    """Each once, and None for those that are left out."""
-    distinct = set(map(hashable, map(itemgetter(name), rows)))
+    """Each once, and None for those that are left out, or that rows of few columns lack."""
+    distinct = {hashable(row.get(name)) for row in rows}
     return {None if is_usual(name, value) else value for value in distinct}
 
 
@@ -47,6 +47,6 @@ def case_names(rows: Sequence[Row]) -> list[str]:
 
 def _settings(row: Row, names: Iterable[str]) -> list[str]:
     """One text, or none: those that have a value, a bare one without the variable's name."""
-    values = {name: value_text(row[name]) for name in names if row[name] not in NO_VALUE}
+    values = {name: value_text(row[name]) for name in names if row.get(name) not in NO_VALUE}
     texts = (text if name in BARE else f"{name} {text}" for name, text in values.items())
     return [" ".join(texts)] if values else []

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from commbench.analysis.case_names import case_names
 from commbench.core.states import Row, case_status
-from commbench.core.units import format_bytes, format_number, format_seconds
-from commbench.core.variables import MODEL_ENGINE
+from commbench.core.units import format_number, format_seconds
+from commbench.core.variables import MODEL_ENGINE, NAMES
 from commbench.hardware.host import is_busy
 from commbench.results.columns import grouped
 from commbench.results.flags import UNBOUND, binding_text, warnings_of
@@ -17,10 +18,7 @@ from commbench.results.run_folder import mapping_or_empty
 from .machines import nodes_of
 
 # the columns of a row that causes reads
-JUDGED = (
-    *("status", "engine", "device", "backend", "layout", "benchmark", "message_bytes"),
-    *("warnings", "unmeasured_s", "visits_s"),
-)
+JUDGED = (*NAMES, "status", "warnings", "unmeasured_s", "visits_s")  # columns
 READING = "p2p_latency_s"  # of the reference case
 MOST_NODES = 3
 GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
@@ -117,11 +115,13 @@ def _moved(run: Mapping[str, Any]) -> Iterator[str]:
 
 def _gaps(rows: Iterable[Row]) -> Iterator[str]:
     """The soaks of which more than GAPS_SHARE passed outside of their repetitions."""
-    for row in rows:
-        unmeasured_s = row.get("unmeasured_s") or 0.0
-        if unmeasured_s > GAPS_SHARE * (row.get("visits_s") or 0.0):
-            case = f"{row['benchmark']} {format_bytes(row['message_bytes'])}"
-            yield f"{case}: {format_seconds(unmeasured_s)} passed between its repetitions"
+    soaks = [
+        row
+        for row in rows
+        if (row.get("unmeasured_s") or 0.0) > GAPS_SHARE * (row.get("visits_s") or 0.0)
+    ]
+    for row, name in zip(soaks, case_names(soaks), strict=True):
+        yield f"{name}: {format_seconds(row['unmeasured_s'])} passed between its repetitions"
 
 
 def _bindings(runs: Iterable[Mapping[str, Any]], crowded: Container[str]) -> Iterator[str]:

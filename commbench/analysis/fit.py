@@ -232,8 +232,8 @@ def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def distinguishing(variables: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Those of varying() that are part of a name: the benchmark precedes it, env is too long."""
-    return [name for name in varying(variables) if name not in ("benchmark", "env")]
+    """Those of varying() that are part of a name; the benchmark precedes it."""
+    return [name for name in varying(variables) if name != "benchmark"]
 
 
 def key(variables: Mapping[str, Any], without: Iterable[str] = ()) -> tuple[Any, ...]:

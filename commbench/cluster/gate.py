@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from commbench.analysis.fit import varying
+from commbench.analysis.case_names import case_names
 from commbench.analysis.reference import NORMAL, Judged
 from commbench.cluster.baseline_store import (
     StoreKey,
@@ -40,11 +40,9 @@ from commbench.cluster.healthy_launches import (
 )
 from commbench.core.errors import ConfigError
 from commbench.core.states import Row, case_status
-from commbench.core.texts import setting_texts
 from commbench.core.units import format_factor, format_number, format_seconds, plural
-from commbench.core.variables import is_usual
 from commbench.report.summary import Results, Summary
-from commbench.results.columns import case_text, grouped, row_order
+from commbench.results.columns import grouped, row_order
 from commbench.results.flags import warnings_of
 from commbench.results.load import row_dicts
 from commbench.stats.launches import FEW_LAUNCHES
@@ -64,7 +62,6 @@ COUNTED: dict[Answer, tuple[str, str]] = {  # of one case, of several
     "UNDECIDED": ("is undecided", "are undecided"),
     "PASS": ("passes", "pass"),
 }
-NAMED_ALREADY = ("benchmark", "layout", "pair", "label", "hosts")
 MOST_KEYS = 4  # that a message lists
 MOST_PERCENT = 1000  # from here on a loss is a factor
 SINGULAR: dict[Grouping, str] = {"days": "one day", "sets of hosts": "one set of hosts"}
@@ -205,13 +202,14 @@ def judge_with_baseline(summary: Summary, store: Path, rules: GateRules) -> Gate
 
 def suite_answers(cases: Sequence[GateCase], rules: GateRules) -> list[CaseAnswer]:
     """The answer on each of the cases of a suite, which are decided together."""
+    names = case_names([case.row for case in cases])
     comparisons = [case.comparison(rules.margin) for case in cases]
     decided = iter(rules.verdicts([each for each in comparisons if each is not None]))
     return [
         _not_compared(case, name)
         if comparison is None
         else _compared(case, name, comparison, next(decided), rules)
-        for case, name, comparison in zip(cases, _case_names(cases), comparisons, strict=True)
+        for case, name, comparison in zip(cases, names, comparisons, strict=True)
     ]
 
 
@@ -256,21 +254,6 @@ def _cases_of_key(
             is_new_only=baseline is None,
             was_measured=bool(launches),
         )
-
-
-def _case_names(cases: Sequence[GateCase]) -> list[str]:
-    """`all_reduce 1x2 1 MiB`, and the variables in which cases of this benchmark differ."""
-    by_benchmark = grouped((case.row for case in cases), lambda row: row["benchmark"])
-    more = {benchmark: varying(rows) for benchmark, rows in by_benchmark.items()}
-    names = []
-    for row in (case.row for case in cases):
-        shown = [
-            name
-            for name in more[row["benchmark"]]
-            if name not in NAMED_ALREADY and not is_usual(name, row[name])
-        ]
-        names.append(" ".join([case_text(row), *setting_texts(row, shown)]))
-    return names
 
 
 def _not_compared(case: GateCase, name: str) -> CaseAnswer:

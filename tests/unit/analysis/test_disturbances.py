@@ -71,8 +71,8 @@ def test_a_reference_that_moved_is_told_with_its_ends() -> None:
 
 def test_a_soak_with_holes_is_told() -> None:
     soak = {"benchmark": "all_reduce", "message_bytes": 8, "visits_s": 60.0}
-    holes = "all_reduce 8 B: 700 ms passed between its repetitions"
-    assert causes([run()], [row(unmeasured_s=0.7) | soak]) == [holes]
+    holes = "all_reduce 1x2 8 B: 700 ms passed between its repetitions"
+    assert causes([run()], [case_row() | row(unmeasured_s=0.7) | soak]) == [holes]
     assert causes([run()], [row(unmeasured_s=0.5) | soak]) == []
 
 

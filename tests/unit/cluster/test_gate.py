@@ -219,7 +219,7 @@ def test_a_name_has_the_variables_in_which_cases_of_its_benchmark_differ(tmp_pat
     add_runs(tmp_path / "store", [healthy_run(tmp_path, at, change=reduced) for at in range(3)])
     result = judged(tmp_path / "store", healthy_run(tmp_path, 9, change=reduced))
     names = {answer.name for answer in of_kind(result, "all_reduce")}
-    assert {"all_reduce 1x2 512 B sum", "all_reduce 1x2 4 KiB max"} < names
+    assert {"all_reduce 1x2 512 B, sum", "all_reduce 1x2 4 KiB, max"} < names
     assert "broadcast 1x2 8 B" in {answer.name for answer in of_kind(result, "broadcast")}
 
 

@@ -42,8 +42,10 @@ def test_a_workload_is_measured_with_its_gaps_and_the_answer_names_each_cause(
     assert set(frame["gaps"].dropna()) == {"none", "sleep", "matmul"}
     assert list(frame["status"].unique()) == ["ok"]
     answer = out.partition("simulated, layout 1x4: a step takes")[2]
-    words = " ".join(answer.split())
-    assert re.match(r".* here, communication alone .* \(the job: 20.0 ms, communication", words)
+    first_sentence = " ".join(answer.split())
+    assert re.match(
+        r".* here, communication alone .* \(the job: 20.0 ms, communication", first_sentence
+    )
     assert all(f"\n{name}: " in answer for name in ("interference", "contention"))
     assert "communication alone is a lower bound" in answer and "\nwaiting" not in answer
     # 5 ms of gaps in two steps, of an operation of some microseconds
