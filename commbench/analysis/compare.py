@@ -200,7 +200,7 @@ def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
 
 
 def save(side: Side, target: str | Path) -> None:
-    """Write the side's cases and run records as one parquet file , a later BASE, without
+    """Write the side's cases and run records as one parquet file, a later BASE, without
     samples."""
     import pyarrow as pa
     import pyarrow.parquet as pq

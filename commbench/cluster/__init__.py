@@ -1,0 +1,1 @@
+"""Is this cluster good, and which node is bad: acceptance, baselines, the gate, search, watch."""

@@ -274,9 +274,10 @@ def _compared(
 ) -> CaseAnswer:
     of_groups = group_ratio(case.healthy, case.new, rules.margin)
     comparison = replace(launches, suspect_ratio=max(launches.suspect_ratio, of_groups))
-    is_within_groups = comparison.ratio.value <= of_groups
-    decided: Verdict = "UNDECIDED" if is_within_groups else verdict
-    answer, reason = _decided(case, comparison, decided, rules)
+    if comparison.ratio.value > of_groups and verdict in ("SLOWER", "SUSPECT"):
+        answer, reason = _slower(case, comparison, is_certain=verdict == "SLOWER")
+    else:
+        answer, reason = _not_slower(case, comparison, rules)
     findings = filter(None, (_impossible(case), _too_fast(case, comparison)))
     return CaseAnswer(
         str(case.row["benchmark"]),
@@ -289,24 +290,30 @@ def _compared(
     )
 
 
-def _decided(
-    case: GateCase, comparison: Comparison, verdict: Verdict, rules: GateRules
-) -> tuple[Answer, str]:
-    """The answer by the rule above, and its reason."""
-    healthy = plural(len(case.healthy), "healthy launch", "healthy launches")
-    longer = f"takes {loss_text(comparison.ratio.value)} longer than {healthy}"
-    if verdict == "SLOWER":
-        return "FAIL", longer
-    if verdict == "SUSPECT":
-        new = plural(len(case.new), "launch", "launches")
-        return "SUSPECT", f"{longer}; not certain with {new}"
+def _slower(case: GateCase, comparison: Comparison, is_certain: bool) -> tuple[Answer, str]:
+    """The answer on a slower case, and its reason."""
+    reason = _loss_sentence(case, comparison)
+    if is_certain:
+        return "FAIL", reason
+    new = plural(len(case.new), "launch", "launches")
+    return "SUSPECT", f"{reason}; not certain with {new}"
+
+
+def _not_slower(case: GateCase, comparison: Comparison, rules: GateRules) -> tuple[Answer, str]:
+    """PASS where a large loss would have been seen; else undecided, with the reason."""
     if comparison.suspect_ratio > 1 + LARGEST_UNSEEN:
         unseen = loss_text(comparison.suspect_ratio)
         return "UNDECIDED", f"healthy launches vary too much: a loss below {unseen} is not seen"
     slowest_s = max(launch.median_s for launch in case.healthy)
     if comparison.new_s > slowest_s * (1 + rules.margin):
-        return "UNDECIDED", f"{longer}, and longer than the slowest of them"
+        reason = _loss_sentence(case, comparison)
+        return "UNDECIDED", f"{reason}, and longer than the slowest of them"
     return "PASS", ""
+
+
+def _loss_sentence(case: GateCase, comparison: Comparison) -> str:
+    healthy = plural(len(case.healthy), "healthy launch", "healthy launches")
+    return f"takes {loss_text(comparison.ratio.value)} longer than {healthy}"
 
 
 def unmeasured_text(row: Row) -> str:

@@ -61,7 +61,7 @@ class Control(Protocol):
     ranks do not arrive in time.
     """
 
-    store: Any  # torch's, or world.store.KeyValueStore; None where all ranks live in one process
+    store: Any  # torch's, or runtime.store.KeyValueStore; None where all ranks live in one process
     rank: int
     size: int
 

@@ -1,0 +1,1 @@
+"""Numpy only: series, intervals, differences between launches, the test for slower."""

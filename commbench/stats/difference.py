@@ -1,4 +1,5 @@
-"""When two measured times count as different: the rule of report, crossovers, predict and compare.
+"""When two measured times count as different in a report, and the statistics of launches that
+`stats/verdict.py` decides by.
 
 A launch has its own placement, page colours and routes, which more repetitions inside it do not
 average out. So launches are what is compared:

@@ -1,0 +1,1 @@
+"""The simulated world: messages, buffers and clocks of a model."""
