@@ -20,6 +20,7 @@ from commbench.core.texts import (
     microseconds_text,
     setting_text,
     setting_texts,
+    size_text,
 )
 from commbench.core.units import format_factor, format_seconds, plural, value_text
 from commbench.core.variables import brought_along
@@ -268,7 +269,7 @@ def _launches_cell(best: Best) -> str:
 BEST_CELLS: Mapping[str, Callable[[Best], str]] = {
     "benchmark": lambda best: f"{best.shared['benchmark']} {best.more}".strip(),
     "ranks": lambda best: str(best.shared["world_size"]),
-    "message\nB": lambda best: str(best.message_bytes),
+    "message": lambda best: size_text(best.message_bytes),
     "best": _best_cell,
     "time\nus": lambda best: best.median.text(microseconds_text),
     "second": lambda best: best.second,

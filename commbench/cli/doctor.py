@@ -18,7 +18,7 @@ from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import GROUPS, TIMERS, construct
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
-from commbench.core.terminal import TableColumn, Terminal, first_line, table_text
+from commbench.core.terminal import TableColumn, Terminal, first_line, paragraphs, table_text
 from commbench.core.units import format_bytes, natural_key
 from commbench.hardware import host, machine_facts, mpi_library, resource_limits
 from commbench.hardware.sources import ROOT, fact_text, run_command
@@ -101,7 +101,7 @@ def machine_text(
     lines = []
     for title, section in sections.items():
         lines += [title, *(f"  {name:<24} {text}" for name, text in section)]
-    return "\n".join(lines)
+    return paragraphs(lines, Terminal.of(sys.stdout), " " * len(f"  {'':<24} "))
 
 
 def _host_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -289,6 +289,7 @@ OTHER_KEYS = {
     ),
     **dict.fromkeys(("warmup", "warmup_iters", "skip"), "timing.warmup_repetitions=N"),
     **dict.fromkeys(("launches", "runs", "repeats"), "timing.launches=N"),
+    **dict.fromkeys(("launch", "repeat"), "trial=N"),
     **dict.fromkeys(("ranks", "n", "np", "nproc", "ngpus", "gpus", "world_size"), "layout=1xN"),
     **dict.fromkeys(("size", "bytes", "message_bytes", "minbytes", "maxbytes"), "sizes=[8,1MiB]"),
     **dict.fromkeys(("duration", "time", "seconds"), "timing=soak timing.duration_s=N"),

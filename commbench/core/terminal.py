@@ -212,9 +212,9 @@ def _fitting_widths(
     }
 
 
-def paragraphs(texts: Iterable[str], terminal: Terminal) -> str:
+def paragraphs(texts: Iterable[str], terminal: Terminal, indent: str = "    ") -> str:
     """Each text as a paragraph on a line of its own."""
-    return "\n".join(terminal.paragraph(text) for text in texts)
+    return "\n".join(terminal.paragraph(text, indent) for text in texts)
 
 
 def print_error(text: str, below: Sequence[str] = ()) -> None:

@@ -230,7 +230,7 @@ class Summary:
             cases = plural(sum(lost.cases for lost in group), "case", "cases")
             lines.append(f"{cases} {status}: {group[0].reason} ({group[0].names}).")
         lines += [
-            f"{judged.case}: {judged.measured} is {judged.verdict} "
+            f"{judged.case}: {judged.measured} is {judged.verdict} than the known value "
             f"({judged.expected} on {judged.reference['hardware']})."
             for judged in self.judged
             if judged.verdict != NORMAL

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -43,6 +44,11 @@ def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 @cache
 def doctor() -> subprocess.CompletedProcess[str]:
     return command(SCRIPT, "doctor", PYTHONPROFILEIMPORTTIME="1")
+
+
+def lines_of(doctor_text: str) -> list[str]:
+    """A line for each fact, without the line breaks of a long one."""
+    return re.sub(r"\n {20,}", " ", doctor_text).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -231,7 +237,7 @@ def test_a_module_of_the_working_directory_is_not_imported(
 def test_doctor_names_this_machine_and_every_backend() -> None:
     text = doctor().stdout
     assert os.uname().release in text
-    backends = text.partition("\nbackends\n")[2].splitlines()
+    backends = lines_of(text.partition("\nbackends\n")[2])
     assert [line.split()[0] for line in backends] == sorted(
         file.stem for file in (CONF / "backend").glob("*.yaml")
     )
@@ -282,7 +288,7 @@ def test_a_sweep_over_nothing_is_refused(called: Callable[..., tuple[int, str, s
 
 def test_doctor_tells_a_small_shared_memory() -> None:
     text = machine_text({"limits.shm_total_bytes": 2**16}, [], {})
-    (line,) = [line for line in text.splitlines() if line.startswith("  shared memory ")]
+    (line,) = [line for line in lines_of(text) if line.startswith("  shared memory ")]
     assert "/dev/shm has 64 KiB" in line and "--shm-size=8g" in line
 
 
@@ -294,7 +300,7 @@ def test_doctor_tells_what_could_not_be_read_or_loaded(
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 1')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert doctor_command([]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = lines_of(capsys.readouterr().out)
     notes = [line.split(maxsplit=1)[1] for line in lines if " note " in line]
     assert slow in notes
     assert "engine=native can't be loaded, use engine=python: ImportError: Numba needs NumPy 1" in (
@@ -325,7 +331,7 @@ def test_doctor_says_what_is_missing(
     monkeypatch.setenv("MPI4PY_LIBMPI", "/nowhere/libmpi.so")
     assert doctor_command(["--config-dir", "conf"]) == 0
     backends = capsys.readouterr().out.partition("\nbackends\n")[2]
-    states = {line.split()[0]: line for line in backends.splitlines()}
+    states = {line.split()[0]: line for line in lines_of(backends)}
     assert "MPI4PY_LIBMPI=/nowhere/libmpi.so is not a file" in states["mpi"]
     assert "permit it with allow=[mine]" in states["mine"]
     assert "parsing" in states["torn"]
@@ -349,7 +355,7 @@ def test_a_driver_that_is_too_old_is_told_by_doctor_and_before_a_start(tmp_path:
     )
     doctor, _, started = done.stdout.partition("start\n")
     assert "  driver                   570.86.10, CUDA 12.8 at most, 1 GPU(s)\n" in doctor
-    assert [line.split()[0] for line in doctor.splitlines() if reason in line] == [
+    assert [line.split()[0] for line in lines_of(doctor) if reason in line] == [
         "cuda_copy",
         "nccl",
     ]
