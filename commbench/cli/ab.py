@@ -27,6 +27,7 @@ from commbench.results.run_folder import new_folder, write_json
 from commbench.runtime.launchers.registry import detect
 from commbench.runtime.launchers.requirements import check_experiment, check_startable
 from commbench.stats.difference import launches_needed
+from commbench.stats.launches import FEW_LAUNCHES
 
 from . import run
 from .compare import FAILURES, compare_command, failures_of
@@ -112,8 +113,10 @@ def _compared(compare_words: list[str]) -> int:
 
 def _check_launches(options: argparse.Namespace, failures: set[str], cases: int) -> None:
     """Raises ConfigError where --fail-on needs verdicts that so few launches can't give."""
-    needed = launches_needed(cases, paired=True)
-    if options.launches < needed and "slower" in failures and "suspect" not in failures:
+    needed = launches_needed(cases, paired=True) if "slower" in failures else 1
+    if "suspect" in failures:
+        needed = min(needed, FEW_LAUNCHES) if "slower" in failures else FEW_LAUNCHES
+    if options.launches < needed:
         among = plural(cases, "case", "cases")
         raise ConfigError(
             f"--fail-on {options.fail_on} needs a verdict of {among}: --launches {needed} or more"

@@ -21,13 +21,12 @@ from commbench.core.terminal import Terminal, paragraphs, printable
 from commbench.core.units import plural
 from commbench.report.compare_text import (
     caption,
-    compared_cases,
     comparison_summary,
     comparison_table,
-    fewest_launches,
-    launches_text,
+    could_be,
     provenance_lines,
     side_lines,
+    undecidable_text,
     unjoined,
 )
 from commbench.stats.difference import ALPHA, launches_needed
@@ -193,7 +192,10 @@ def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
     verdicts = frame.loc[frame["sides"] == "both", "verdict"].fillna(VERDICTS_OF["undecided"])
     if verdicts.isin([VERDICTS_OF[word] for word in failures & VERDICTS_OF.keys()]).any():
         return 1
-    few = launches_text(fewest_launches(frame), compared_cases(frame), rules.paired)
-    if few and "slower" in failures and "suspect" not in failures:
+    tested = [VERDICTS_OF[word] for word in ("slower", "suspect") if word in failures]
+    if tested and not any(could_be(frame, word, rules) for word in tested):
+        few = undecidable_text(frame, rules)
+        if "suspect" in failures:
+            few = f"SUSPECT needs {FEW_LAUNCHES} launches of BASE"
         raise ConfigError(f"{given} could not fail: {few}")
     return 0

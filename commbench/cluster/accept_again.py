@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,25 +35,35 @@ def measured_again(
 ) -> GateResult:
     """The result with the answers of fresh launches on what was suspect; with a note on why not,
     where the suspects can't be measured from here."""
-    suspects = {each.case_id for each in result.of("SUSPECT")}
     try:
-        jobs = _jobs_of(summary.results, suspects)
+        return _measured_again(result, summary, store, rules, most_launches)
     except CommbenchError as error:
         return replace(result, notes=(*result.notes, f"Not measured again: {first_line(error)}."))
+
+
+def _measured_again(
+    result: GateResult, summary: Summary, store: Path, rules: GateRules, most_launches: int
+) -> GateResult:
+    suspects = frozenset(each.case_id for each in result.of("SUSPECT"))
+    jobs = _jobs_of(summary.results, suspects)
+    compared = [each.comparison for each in result.answers if each.comparison is not None]
+    healthy = min(each.launches[0] for each in compared)
+    launches = min(most_launches, _launches_needed(healthy, len(compared), rules))
     cases = plural(len(suspects), "suspect case", "suspect cases")
-    launches = min(most_launches, _launches_needed(result, rules))
     fresh = plural(launches, "fresh launch", "fresh launches")
     print(f"accept: {cases}: measured again in {fresh}", file=sys.stderr, flush=True)
-    output = next(iter(summary.results.folders.values())).parent
+    results = next(iter(summary.results.folders.values())).parent
+    output = results.with_name(f"{results.name}-again")  # no part of RESULTS
     folders = []
     for number in range(1, launches + 1):
         for job, config_dir in jobs:
             words = [f"trial={number}", "writer=[parquet]"]
             folders.append(launched([job], output, words, config_dir).folder)
     again = summarise_results(read_results([str(folder) for folder in folders]))
-    fresh_result = judge_with_baseline(again, store, replace(rules, allow_missing=True))
-    answers = {each.case_id: each for each in fresh_result.answers if each.case_id in suspects}
-    note = f"{cases} of RESULTS measured again in {fresh}, which decide: {folders[0].parent}"
+    of_suspects = replace(rules, allow_missing=True, only=suspects, suite_cases=len(compared))
+    decided = judge_with_baseline(again, store, of_suspects)
+    answers = {each.case_id: each for each in decided.answers}
+    note = f"{cases} of RESULTS measured again in {fresh}, which decide: {output}"
     return replace(
         result,
         answers=tuple(answers.get(each.case_id, each) for each in result.answers),
@@ -61,22 +71,22 @@ def measured_again(
     )
 
 
-def _launches_needed(result: GateResult, rules: GateRules) -> int:
-    """The fresh launches with which each of the suspects can fail, if all are slower than every
+def _launches_needed(healthy: int, cases: int, rules: GateRules) -> int:
+    """The fresh launches with which a case can fail among so many, if all are slower than every
     healthy launch."""
-    suspects = [each.comparison for each in result.of("SUSPECT") if each.comparison is not None]
-    healthy = min(comparison.launches[0] for comparison in suspects)
     launches = LEAST_FRESH
-    while outcomes(healthy, launches) * rules.false_alarms < len(suspects):
+    while outcomes(healthy, launches) * rules.false_alarms < cases:
         launches += 1
     return launches
 
 
-def _jobs_of(results: Results, case_ids: set[str]) -> list[tuple[Job, str | None]]:
+def _jobs_of(results: Results, case_ids: Collection[str]) -> list[tuple[Job, str | None]]:
     """The jobs that measure these cases, with the folder of their configuration. Raises
     CommbenchError where they can't run here as they did."""
     if detect(os.environ) is not None:
         raise ConfigError("accept runs within torchrun, mpirun or srun")
+    if not results.folders:
+        raise ConfigError("RESULTS are no folders of runs")
     rows = row_dicts(results.cases[results.cases["case_id"].isin(case_ids)])
     missing = {watch_key(row) for row in rows}
     jobs = []
@@ -99,6 +109,8 @@ def _check_host(record: Mapping[str, Any]) -> None:
 def _job_of(record: Mapping[str, Any], keys: set[str], config_dir: str | None) -> Job:
     """Raises CommbenchError where the overrides of a run do not give these cases here."""
     overrides = [str(word) for word in record.get("overrides") or ()]
+    if not any(word.startswith("layout=") for word in overrides):  # its world decided
+        overrides.append(f"layout=[{','.join(map(str, record.get('layouts') or ()))}]")
     with ConfigComposer(config_dir) as composer:
         words = _without(overrides, composer.keys_of(overrides))
         (job,) = composer.jobs([*words, "writer=[parquet]"], multirun=False)

@@ -87,14 +87,14 @@ def set_aside(store: str | Path, runs: Iterable[Path], target: Path) -> None:
     """
     root = Path(store)
     with locked(root, ADDING):
-        for run in runs:
+        for run in filter(Path.exists, runs):  # not those that an interrupted turn has moved
             try:
                 target.mkdir(parents=True, exist_ok=True)
                 run.rename(target / run.name)
             except OSError as error:
                 raise ConfigError(
                     f"{run} can't be moved to {target}: {error_text(error)}; move it by hand: it"
-                    " shows a change, so it is no baseline"
+                    " looks changed, so it is no baseline"
                 ) from error
             _remove_empty(run.parent, run.parent.parent)
 

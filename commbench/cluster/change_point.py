@@ -74,12 +74,13 @@ def lasting_change(
 
 
 def _differ_by_day(before: Sequence[HealthyLaunch], after: Sequence[HealthyLaunch]) -> bool:
-    """Whether they also differ with the launches of a day taken for one; true for a single day."""
+    """Whether they also differ with the launches of a day taken for one; true within one day."""
     days = [
         np.array([np.median(medians_s(day)) for day in grouped(side, GROUP_OF["days"]).values()])
         for side in (before, after)
     ]
-    return days[0].size == 1 or mann_whitney(*days) <= DAY_RISK
+    is_one_day = len(grouped([*before, *after], GROUP_OF["days"])) == 1
+    return is_one_day or mann_whitney(*days) <= DAY_RISK
 
 
 @dataclass(frozen=True)
@@ -91,20 +92,33 @@ class ChangePoint:
     ratio: float
 
 
-def last_change(medians: Series, slower: bool) -> ChangePoint:
+def last_change(medians: Series, slower: bool, last_s: float | None = None) -> ChangePoint:
     """The change point of a series of at least two medians in seconds, oldest first, of which the
-    last is known to be slower, or faster, than those before."""
+    last is known to be slower, or faster, than those before.
+
+    With `last_s`, the time since the change, only places count where the median after is nearer to
+    it than to the median before: others divide older launches.
+    """
     skipped = max(0, medians.size - MOST_SEARCHED)
-    logs = np.log(medians[skipped:] if slower else 1 / medians[skipped:]).tolist()
+    sign = 1.0 if slower else -1.0
+    logs = (sign * np.log(medians[skipped:])).tolist()
+    last = math.inf if last_s is None else sign * math.log(last_s)
     before = _parts(logs)[:-1]
     after = _parts(logs[::-1])[-2::-1]
     costs = [
-        first.distance + last.distance if last.median > first.median else math.inf
-        for first, last in zip(before, after, strict=True)
+        first.distance + second.distance if _is_step(first, second, last) else math.inf
+        for first, second in zip(before, after, strict=True)
     ]
-    split = int(np.argmin(costs))
-    step = after[split].median - before[split].median
-    return ChangePoint(skipped + split + 1, math.exp(step if slower else -step))
+    split = int(np.argmin(costs)) if min(costs) < math.inf else len(costs) - 1
+    level = after[split].median if last_s is None else last
+    return ChangePoint(skipped + split + 1, math.exp(sign * (level - before[split].median)))
+
+
+def _is_step(before: _Part, after: _Part, last: float) -> bool:
+    """Whether the times rise, to what is nearer to the last ones than to those before."""
+    if last == math.inf:
+        return after.median > before.median
+    return after.median > (before.median + last) / 2
 
 
 class _Part(NamedTuple):

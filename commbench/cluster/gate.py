@@ -51,6 +51,7 @@ from commbench.stats.verdict import (
     Comparison,
     Verdict,
     compare_launches,
+    verdict,
     verdicts,
 )
 
@@ -70,15 +71,26 @@ SINGULAR: dict[Grouping, str] = {"days": "one day", "sets of hosts": "one set of
 @dataclass(frozen=True)
 class GateRules:
     """`margin`: the relative loss that is tolerated. `false_alarms`: the share of healthy suites of
-    which a case may fail. `allow_missing`: a case that only the store has does not fail."""
+    which a case may fail. `allow_missing`: a case that only the store has does not fail. `only`:
+    the ids of the cases that are judged; None for all. `suite_cases`: how many cases p is corrected
+    for, where those judged are chosen from more."""
 
     margin: float = TOLERATED_LOSS
     false_alarms: float = FALSE_ALARMS
     allow_missing: bool = False
+    only: frozenset[str] | None = None
+    suite_cases: int = 0
 
     def verdicts(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
         """Of the cases of a suite; each test is two-sided, and only losses fail."""
-        return verdicts(comparisons, self.margin, 2 * self.false_alarms)
+        alpha = 2 * self.false_alarms
+        if not self.suite_cases:
+            return verdicts(comparisons, self.margin, alpha)
+        corrected = (min(1.0, each.p_value * self.suite_cases) for each in comparisons)
+        return [
+            verdict(each, p_value, self.margin, alpha)
+            for each, p_value in zip(comparisons, corrected, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -132,12 +144,12 @@ class GateResult:
         return f"{self.answer}: {worst.name}: {worst.reason}; {text}"
 
     def _seen_text(self) -> str:
-        """The loss that would have been seen in each case."""
+        """The loss that would have been suspect in each case."""
         compared = [each.comparison for each in self.answers if each.comparison is not None]
         if not compared:
             return ""
         least = max(each.suspect_ratio for each in compared)
-        return f"; a loss of {loss_text(least)} would have been seen in each"
+        return f"; a measured loss above {loss_text(least)} would have been suspect in each"
 
 
 def _ratio(answer: CaseAnswer) -> float:
@@ -175,7 +187,9 @@ class GateCase:
 
     def is_left_out(self, rules: GateRules) -> bool:
         """Whether nothing was to be expected: skipped here as in all healthy runs, or only in the
-        store and allowed to be missing."""
+        store and allowed to be missing; or another case is asked for."""
+        if rules.only is not None and self.row["case_id"] not in rules.only:
+            return True
         if not self.rows:
             return rules.allow_missing or not self.was_measured
         skipped = all(case_status(row) == "skipped" for row in self.rows)
@@ -265,6 +279,8 @@ def _not_compared(case: GateCase, name: str) -> CaseAnswer:
         return CaseAnswer(kind, name, "FAIL", f"missing: the store has {healthy} of it")
     if unmeasured:
         return CaseAnswer(kind, name, "FAIL", unmeasured_text(unmeasured[0]), _impossible(case))
+    if not case.new:
+        return CaseAnswer(kind, name, "UNDECIDED", "no launch of it has a time", _impossible(case))
     few = f"{healthy} in the store, at least {FEW_LAUNCHES} are needed"
     return CaseAnswer(kind, name, "UNDECIDED", few, _impossible(case))
 
@@ -375,7 +391,7 @@ def _rule_sentences(answers: Sequence[CaseAnswer], rules: GateRules) -> Iterator
         f"FAIL: slower for certain, by more than {100 * rules.margin:g} %; at most"
         f" {100 * rules.false_alarms:g} % of healthy suites have such a case. SUSPECT: slower by"
         f" more than {100 * rules.margin:g} % and {SUSPECT_SPREADS:g} spreads of the healthy"
-        " launches."
+        " launches, but not for certain."
     )
 
 
@@ -403,8 +419,8 @@ def _notes(cases: Sequence[GateCase], judged: Sequence[GateCase], own_runs: int)
     """What weakens the answers, or was not judged."""
     if own_runs:
         yield (
-            f"{plural(own_runs, 'run', 'runs')} of RESULTS are in the store as well, and do not"
-            " count as healthy launches here."
+            f"{plural(own_runs, 'run of RESULTS is', 'runs of RESULTS are')} in the store as well,"
+            " and no healthy launches here."
         )
     launches = [launch for case in judged for launch in case.healthy]
     for grouping, group_of in GROUP_OF.items():

@@ -43,7 +43,10 @@ def judge_without_baseline(summary: Summary) -> GateResult:
     findings = [f"{case_text(row)}: {above_limit(row)}." for row in measured if is_impossible(row)]
     findings += [known_value_text(each) for each in summary.judged if each.verdict == FAST]
     return GateResult(
-        tuple(answers), (NO_BASELINE, reference_note(summary.judged)), tuple(findings)
+        tuple(answers),
+        (NO_BASELINE, reference_note(summary.judged)),
+        tuple(findings),
+        tuple(summary.unfinished),
     )
 
 

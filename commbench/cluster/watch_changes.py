@@ -82,13 +82,13 @@ class CaseHistory:
         """All of them, oldest first."""
         return sorted((*self.healthy, *self.aside), key=lambda launch: launch.run_id)
 
-    def is_back(self, new: Sequence[HealthyLaunch]) -> bool:
-        """Whether these launches are nearer to the healthy ones than to the changed ones."""
+    def shows_change(self, new: Sequence[HealthyLaunch]) -> bool:
+        """Whether these launches are nearer to the changed ones than to the healthy ones, and no
+        farther beyond."""
         if self.change is None or self.change.ratio is None or not self.healthy:
-            return True
-        step = np.median(medians_s(new)) / np.median(medians_s(self.healthy))
-        middle = math.sqrt(self.change.ratio)
-        return bool(step < middle if self.change.verdict == "slower" else step > middle)
+            return False
+        step = math.log(np.median(medians_s(new)) / np.median(medians_s(self.healthy)))
+        return 0.5 < step / math.log(self.change.ratio) < 1.5
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def first_look(
         return FirstLook("failed", None, history.known != "failed")
     launch = _verdict(own, history.healthy, rule)
     if history.change is not None:
-        return FirstLook(launch, None, bool(own) and history.is_back(own))
+        return FirstLook(launch, None, bool(own) and not history.shows_change(own))
     if launch == "undecided":
         return FirstLook(launch)
     series = [*history.series, *own]
@@ -127,7 +127,7 @@ def verdict_after_fresh(
     if measured and all(case_status(row) in BROKEN_STATUSES for row in measured):
         return "failed" if look.launch == "failed" else history.known
     fresh = [launch for row in measured for launch in launches_of(row, "")]
-    if not fresh or (history.change is not None and not history.is_back(fresh)):
+    if not fresh or history.shows_change(fresh):
         return history.known
     shown = _verdict(fresh, history.healthy, rule)
     if shown in ("slower", "faster") and (look.launch == shown or history.change is not None):
@@ -169,8 +169,8 @@ def changed_since(
     and the fresh ones of its turn are `new`."""
     if verdict == "failed" or not before or not new:
         return FirstRun(run, None)
-    medians = [*medians_s(before), np.median(medians_s(new))]
-    point = last_change(np.array(medians), slower=verdict == "slower")
+    new_s = float(np.median(medians_s(new)))
+    point = last_change(np.array([*medians_s(before), new_s]), verdict == "slower", new_s)
     run_ids = [*(launch.run_id for launch in before), run]
     return FirstRun(run_ids[point.first], point.ratio)
 
@@ -223,9 +223,16 @@ def judged_case(
     judged = JudgedCase(case, row, history, expected, shown, history.change)
     if not look.needs_fresh or row is None:
         return judged
+    rows = [each.rows.get(key) for each in fresh]
+    measured = sum(row is not None for row in rows)
+    if measured < len(fresh):
+        note = f"{measured} of {len(fresh)} fresh launches measured it"
+        verdict: WatchVerdict = "undecided" if history.change is None else known
+        return replace(judged, verdict=verdict, note=note, is_suspect=history.change is None)
     again = [own for each in fresh for own in each.launches(key)]
-    verdict = verdict_after_fresh(history, look, [each.rows.get(key) for each in fresh], rule)
-    if verdict == known and not (history.change and again and history.is_back(again)):
+    verdict = verdict_after_fresh(history, look, rows, rule)
+    is_as_known = history.change is None or not again or history.shows_change(again)
+    if verdict == known and is_as_known:
         fresh_ones = plural(len(fresh), "fresh one does", "fresh ones do")
         note = f"{_seen_text(look, known)}: {fresh_ones} not confirm it"
         return replace(judged, verdict=verdict, note=note, is_suspect=known == "unchanged")
@@ -243,4 +250,4 @@ def _seen_text(look: FirstLook, known: WatchVerdict) -> str:
         return f"this launch was no longer {known}"
     if look.launch == "unchanged" and look.lasting is not None:
         return f"the last launches together are {'slower' if look.lasting.slower else 'faster'}"
-    return f"this launch alone was {look.launch}"
+    return f"this launch alone {'failed' if look.launch == 'failed' else f'was {look.launch}'}"

@@ -42,7 +42,9 @@ def file_runs(options: WatchOptions, state: WatchState, turn: TurnRuns) -> None:
     added, too."""
     shown = _runs_with(turn.first, turn.changed)
     confirming = [run for each in turn.fresh for run in _runs_with(each, turn.new)]
-    suspect = [run for run in _runs_with(turn.first, turn.suspect) if run not in shown]
+    suspect = [
+        run for run in _runs_with(turn.first, turn.suspect) if run not in shown and is_healthy(run)
+    ]
     set_aside(options.store, [*turn.shown_before, *shown, *confirming], options.changed)
     set_aside(options.store, suspect, options.quarantine)
     healthy = [run for run in turn.first.runs if run not in (*shown, *suspect)]
@@ -58,7 +60,8 @@ def file_runs(options: WatchOptions, state: WatchState, turn: TurnRuns) -> None:
 
 
 def _released(options: WatchOptions, state: WatchState) -> list[Path]:
-    """The runs in quarantine of which no case has changed in the turns since."""
+    """The runs that have been in quarantine for so many turns; those that show a change of a case
+    were moved when it was told."""
     oldest_kept = state.oldest_of_last(QUARANTINE_TURNS)
     if oldest_kept is None or not options.quarantine.is_dir():
         return []

@@ -87,6 +87,8 @@ def watched_suite(options: WatchOptions) -> WatchedSuite:
         tuple(map(suite_job, requested.jobs)),
         label or requested.experiment or "suite",
     )
+    if len(suite.cases) < sum(len(job.cases) for job in suite.jobs):
+        raise ConfigError("two runs of this suite have the same case; watch it once")
     if suite.cases.keys() == suite.skipped:
         raise ConfigError("this suite has no case that can be measured here; see plan=true")
     if options.prometheus is not None and len(suite.cases) > MOST_SERIES_CASES:

@@ -34,8 +34,8 @@ def turn_lines(
 
 
 def answer_text(judged: Sequence[JudgedCase]) -> str:
-    """`slower since 2026-11-25 06:00 UTC: 4 of 4 cases, at most 1.05 x`, for each change; then how
-    many cases have which verdict."""
+    """`slower since 2026-11-25 06:00 UTC: 4 of 4 cases, the farthest 1.05 x`, for each change; then
+    how many cases have which verdict."""
     of_all = f"of {plural(len(judged), 'case', 'cases')}"
     changes = grouped(
         (each for each in judged if each.change is not None),
@@ -56,7 +56,7 @@ def _farthest_text(cases: Sequence[JudgedCase]) -> str:
     ratios = [each.change.ratio for each in cases if each.change and each.change.ratio]
     if not ratios:
         return ""
-    return f", at most {format_factor(max(ratios, key=lambda ratio: abs(math.log(ratio))))}"
+    return f", the farthest {format_factor(max(ratios, key=lambda ratio: abs(math.log(ratio))))}"
 
 
 def _case_line(judged: JudgedCase) -> str:
@@ -117,7 +117,8 @@ def _undecided_lines(judged: Sequence[JudgedCase]) -> list[str]:
         )
     unmeasured = [each for each in undecided if len(each.history.healthy) >= LEAST_HEALTHY]
     if unmeasured:
-        reasons = {str(each.row["reason"]) for each in unmeasured if each.row is not None}
+        rows = [each.row for each in unmeasured if each.row is not None]
+        reasons = {str(row["reason"]) for row in rows if row["reason"]}
         why = f": {'; '.join(sorted(reasons))}" if reasons else ""
         lines.append(
             f"undecided: {plural(len(unmeasured), 'case was', 'cases were')} not measured{why}"

@@ -37,6 +37,7 @@ from commbench.cluster.watch_state import (
 )
 from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
+from commbench.core.secrets import recorded_override
 from commbench.core.states import Row
 from commbench.core.terminal import Terminal, paragraphs
 from commbench.results.load import find_runs, read_rows, row_dicts
@@ -48,7 +49,6 @@ from .watch_suite import TOTAL_S, WatchedSuite, WatchOptions, narrowed_jobs, wat
 from .watch_text import turn_lines
 
 UNDECIDED_STATUS = 4
-RUN_ID_TIME = "%Y%m%dT%H%M%S"
 MOST_ASIDE = 50  # runs beside the store that are read
 
 
@@ -56,10 +56,12 @@ def watch_turn(options: WatchOptions) -> int:
     """Measure the suite, judge it, and store what follows; returns the exit status."""
     suite = watched_suite(options)
     keys = tuple(sorted(suite.cases))
-    state = read_state(options.store) or WatchState(options.words, keys)
-    check_suite(options.store, state, options.words)
+    words = tuple(map(recorded_override, options.words))
+    state = read_state(options.store) or WatchState(words, keys)
+    check_suite(options.store, state, words)
     check_cases(options.store, state, keys)
     baseline = read_stored_runs(options.store)
+    aside = _rows_aside(options)
     try:
         jobs = [watched.job for watched in suite.jobs]
         launch = _launched(options, jobs, state.launches)
@@ -67,7 +69,7 @@ def watch_turn(options: WatchOptions) -> int:
             return launch.status
         number = state.launches + 1
         own = _own_baseline(options.store, baseline, launch)
-        histories = _histories(options, own, state, keys)
+        histories = _histories(own, aside, state, keys)
         rule = WatchRule(len(keys), options.delta)
         looks = {
             key: first_look(histories[key], launch.rows.get(key), launch.launches(key), rule)
@@ -86,13 +88,14 @@ def watch_turn(options: WatchOptions) -> int:
         if key not in suite.skipped or histories[key].healthy
     }
     state = _state_after(state, judged, number, min(run.name for run in launch.runs))
-    write_state(options.store, state)
-    file_runs(options, state, _turn_runs(options, own, launch, fresh, judged))
     lines = turn_lines(list(judged.values()), [run.record for run in own], launch)
     print(paragraphs(lines, Terminal.of(sys.stdout)), flush=True)
+    # the state last: a turn that is interrupted before is judged again
+    file_runs(options, state, _turn_runs(options, own, launch, fresh, judged))
+    write_state(options.store, state)
     if options.prometheus is not None:
         _write_prometheus(options.prometheus, suite, judged)
-    return _turn_status(launch, judged)
+    return _turn_status([launch, *fresh], judged)
 
 
 def _own_baseline(
@@ -114,18 +117,21 @@ def _own_baseline(
 
 
 def _histories(
-    options: WatchOptions, own: Sequence[StoredRun], state: WatchState, keys: Sequence[str]
+    own: Sequence[StoredRun], rows_aside: Sequence[Row], state: WatchState, keys: Sequence[str]
 ) -> dict[str, CaseHistory]:
     """What is known of each case. Runs that were set aside do not count for a case that has a
-    change, nor for one of which a change has ended since."""
+    change, nor for one of which a change has ended since; nor those that the user has added."""
+    in_store = {run.path.name for run in own}
     healthy: dict[str, list[HealthyLaunch]] = {}
     for run in own:
         for row in run.rows:
             healthy.setdefault(watch_key(row), []).extend(launches_of(row, day_of(run.record)))
     aside: dict[str, list[HealthyLaunch]] = {}
-    for row in _rows_aside(options):
+    for row in rows_aside:
         key = watch_key(row)
-        if key not in state.changes and str(row["run_id"]) > state.ended.get(key, ""):
+        run_id = str(row["run_id"])
+        is_later = key not in state.changes and run_id > state.ended.get(key, "")
+        if is_later and run_id not in in_store:
             aside.setdefault(key, []).extend(launches_of(row, day_of(row)))
     return {
         key: CaseHistory(
@@ -136,10 +142,10 @@ def _histories(
 
 
 def _rows_aside(options: WatchOptions) -> list[Row]:
-    """The rows of the last runs that were kept out of the store."""
+    """The rows of the last runs that were kept out of the store; damaged runs are left out."""
     folders = [folder for folder in (options.changed, options.quarantine) if folder.is_dir()]
     runs = sorted((run for each in folders for run in find_runs(each)), key=lambda run: run.name)
-    return list(row_dicts(read_rows(runs[-MOST_ASIDE:]))) if runs else []
+    return list(row_dicts(read_rows(runs[-MOST_ASIDE:], skip_damaged=True))) if runs else []
 
 
 def _launched(options: WatchOptions, jobs: Sequence[Job], number: int) -> FreshLaunch:
@@ -195,9 +201,10 @@ def _runs_since_change(judged: JudgedCase) -> set[str]:
     return {launch.run_id for launch in judged.history.series if launch.run_id >= since}
 
 
-def _turn_status(launch: FreshLaunch, judged: Mapping[str, JudgedCase]) -> int:
-    if launch.status >= ConfigError.exit_status:
-        return launch.status
+def _turn_status(launches: Sequence[FreshLaunch], judged: Mapping[str, JudgedCase]) -> int:
+    status = max(launch.status for launch in launches)
+    if status >= ConfigError.exit_status:
+        return status
     verdicts = {each.verdict for each in judged.values()}
     if any(each.change for each in judged.values()):
         return 1

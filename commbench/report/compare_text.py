@@ -34,9 +34,9 @@ from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import case_text, grouped
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.load import Paths, flat_paths, row_dicts
-from commbench.stats.difference import ALPHA, launches_needed
+from commbench.stats.difference import ALPHA, launches_needed, outcomes
 from commbench.stats.interval import Interval
-from commbench.stats.launches import launch_medians
+from commbench.stats.launches import FEW_LAUNCHES, launch_medians
 from commbench.stats.thresholds import SMALLEST_CHANGE, SUSPECT_SPREADS
 from commbench.stats.verdict import Verdict
 
@@ -135,12 +135,6 @@ def compared_cases(frame: pd.DataFrame) -> int:
     return int(frame["ratio"].notna().sum())
 
 
-def fewest_launches(frame: pd.DataFrame) -> int:
-    """The fewest launches of a side of a case that has a number on both; 0 where none has."""
-    launches = frame.loc[frame["ratio"].notna(), ["base_launches", "new_launches"]]
-    return int(launches.to_numpy().min()) if len(launches) else 0
-
-
 def launches_text(launches: int, cases: int, paired: bool) -> str:
     """What so many launches of each side can't show, and how many could; empty if they suffice."""
     enough = launches_needed(cases, paired)
@@ -149,6 +143,31 @@ def launches_text(launches: int, cases: int, paired: bool) -> str:
     of_each = f"{plural(launches, 'launch', 'launches')} of each side"
     among = plural(cases, "case", "cases")
     return f"{of_each} can't show SLOWER or FASTER among {among}: at least {enough} are needed"
+
+
+def undecidable_text(frame: pd.DataFrame, rules: Rules) -> str:
+    """How many cases have too few launches for SLOWER or FASTER; empty if none has."""
+    rows = row_dicts(frame[frame["ratio"].notna()])
+    few = [row for row in rows if not _is_decidable(row, len(rows), rules.paired)]
+    if not few:
+        return ""
+    launches = [min(row["base_launches"], row["new_launches"]) for row in few]
+    if len(few) == len(rows):
+        return launches_text(min(launches), len(rows), rules.paired)
+    return f"{len(few)} of {len(rows)} cases have too few launches for SLOWER or FASTER"
+
+
+def _is_decidable(row: Row, cases: int, paired: bool) -> bool:
+    """Whether p can be small enough, corrected for so many cases."""
+    return 2 * cases <= ALPHA * outcomes(row["base_launches"], row["new_launches"], paired)
+
+
+def could_be(frame: pd.DataFrame, word: Verdict, rules: Rules) -> bool:
+    """Whether the launches of some case suffice for SLOWER or SUSPECT."""
+    rows = row_dicts(frame[frame["ratio"].notna()])
+    if word == "SUSPECT":
+        return any(row["base_launches"] >= FEW_LAUNCHES for row in rows)
+    return any(_is_decidable(row, len(rows), rules.paired) for row in rows)
 
 
 def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
@@ -168,8 +187,8 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
         lines.append("threshold: --delta, or the noise of the A/A launches (95th percentile)")
     given = set(frame["verdict"].dropna())
     lines += [f"{word}: {text}" for word, text in VERDICT_MEANINGS.items() if word in given]
-    few = launches_text(fewest_launches(frame), compared_cases(frame), rules.paired)
-    return [*lines, few] if few and compared_cases(frame) else lines
+    few = undecidable_text(frame, rules)
+    return [*lines, few] if few else lines
 
 
 def unjoined(frame: pd.DataFrame) -> list[str]:

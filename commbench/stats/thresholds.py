@@ -3,7 +3,7 @@ in one table."""
 
 from __future__ import annotations
 
-SMALLEST_CHANGE = 0.02  # compare, ab, watch: a smaller difference is SAME
+SMALLEST_CHANGE = 0.02  # compare, ab, watch: a larger difference can be SLOWER or FASTER
 SUSPECT_SPREADS = 4.0  # of launches, from their median: compare, ab, accept
 CHANGED_SPREADS = 3.0  # watch, where fresh launches decide
 TOLERATED_LOSS = 0.05  # accept: a loss that does not FAIL

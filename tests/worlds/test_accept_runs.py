@@ -74,6 +74,11 @@ def test_what_is_suspect_is_measured_again_and_fresh_launches_decide(
     assert text.startswith("FAIL: ") and "of 8 cases 6 fail, 2 pass" in text
     assert "6 suspect cases of RESULTS measured again in " in text
     assert "accept: 6 suspect cases: measured again in " in seen.err
+    again = tmp_path.with_name(f"{tmp_path.name}-again")
+    assert len(list(again.iterdir())) >= 5, "no part of RESULTS"
+    cases = str(slow / "cases.parquet")
+    assert accept([cases, "--baseline", store]) == 1
+    assert "Not measured again: RESULTS are no folders of runs" in capsys.readouterr().out
 
 
 @pytest.mark.long

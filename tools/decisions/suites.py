@@ -6,22 +6,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from commbench.cluster.fresh_launches import FreshLaunch
 from commbench.cluster.gate import Answer, GateCase, GateRules, suite_answers
 from commbench.cluster.healthy_launches import HealthyLaunch
 from commbench.cluster.watch_changes import (
     CaseHistory,
+    JudgedCase,
     WatchRule,
-    changed_since,
     first_look,
-    verdict_after_fresh,
+    judged_case,
 )
 from commbench.cluster.watch_runs import QUARANTINE_TURNS
 from commbench.cluster.watch_state import KnownChange
 from commbench.core.states import Row
-from commbench.core.variables import NAMES
+from commbench.core.variables import NAMES, Case
 
 CASES = 20  # of a suite of the gate
 WATCHED = 4  # of a suite of the watch
@@ -33,7 +36,22 @@ ROW: Row = {
     "message_bytes": 8,
     "case_id": "case",
     "status": "ok",
+    "visit_medians_s": None,
+    "visit_launches": None,
+    "hosts": "host",
 }
+CASE = Case(
+    benchmark="all_reduce",
+    backend="gloo",
+    layout="1x2",
+    engine="python",
+    message_bytes=8,
+    elements=2,
+    cache="warm",
+    sync="none",
+    timing="fixed",
+)
+FRESH = 3
 Noise = Callable[[np.random.Generator, int], np.ndarray]  # logs with mean 0, standard deviation 1
 NOISES: Mapping[str, Noise] = {
     "normal": lambda rng, count: rng.normal(size=count),
@@ -79,15 +97,17 @@ def gate_answers(trial: GateTrial, rng: np.random.Generator) -> list[Answer]:
     suspects = [number for number, answer in enumerate(answers) if answer == "SUSPECT"]
     if trial.again and suspects:
         fresh = [launches(rng, noise, trial.spread, trial.again, losses[each]) for each in suspects]
-        decided = _answers([healthy[each] for each in suspects], fresh)
+        decided = _answers([healthy[each] for each in suspects], fresh, CASES)
         for number, answer in zip(suspects, decided, strict=True):
             answers[number] = answer
     return answers
 
 
-def _answers(healthy: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> list[Answer]:
+def _answers(
+    healthy: Sequence[Sequence[float]], new: Sequence[Sequence[float]], suite_cases: int = 0
+) -> list[Answer]:
     cases = [_gate_case(*sides) for sides in zip(healthy, new, strict=True)]
-    return [each.answer for each in suite_answers(cases, GateRules())]
+    return [each.answer for each in suite_answers(cases, GateRules(suite_cases=suite_cases))]
 
 
 def _gate_case(healthy: Sequence[float], new: Sequence[float]) -> GateCase:
@@ -97,81 +117,76 @@ def _gate_case(healthy: Sequence[float], new: Sequence[float]) -> GateCase:
 # ---------------------------------------------------------------- the watch
 
 
+class Run(NamedTuple):
+    run_id: str
+    launch: FreshLaunch
+
+
 @dataclass
 class WatchedStore:
-    """A store of a suite as turns fill it: what is healthy, what is kept aside, known changes."""
+    """A store of a suite as turns fill it: what is healthy, what is kept aside, known changes. The
+    files of `watch_runs.py` are lists here."""
 
     rng: np.random.Generator
     spread: float
     rule: WatchRule = field(default_factory=lambda: WatchRule(WATCHED, 0.02))
-    fresh: int = 3
     turn: int = 0
-    healthy: list[list[HealthyLaunch]] = field(default_factory=lambda: [[] for _ in range(WATCHED)])
-    quarantine: list[tuple[int, list[HealthyLaunch]]] = field(default_factory=list)
-    changed: list[list[HealthyLaunch]] = field(default_factory=lambda: [[] for _ in range(WATCHED)])
-    changes: dict[int, KnownChange] = field(default_factory=dict)
-
-    def _row(self, loss: float) -> Row:
-        (median_s,) = launches(self.rng, NOISES["normal"], self.spread, 1, loss)
-        return {
-            "status": "ok",
-            "median_s": median_s,
-            "visit_medians_s": None,
-            "visit_launches": None,
-            "run_id": f"{self.turn:04}",
-            "hosts": "host",
-        }
+    healthy: list[Run] = field(default_factory=list)
+    quarantine: list[Run] = field(default_factory=list)
+    changed: list[Run] = field(default_factory=list)
+    changes: dict[str, KnownChange] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
 
     def take_turn(self, losses: Sequence[float]) -> None:
         """A turn in which each case takes longer by its loss."""
         self.turn += 1
-        suspect = False
-        own = []
-        told = []
-        for number, loss in enumerate(losses):
-            row = self._row(loss)
-            new = [HealthyLaunch(row["median_s"], row["run_id"], "host", "day")]
-            own.append(new[0])
-            history = self._history(number)
-            look = first_look(history, row, new, self.rule)
-            if not look.needs_fresh:
-                continue
-            again = [self._row(loss) for _ in range(self.fresh)]
-            verdict = verdict_after_fresh(history, look, again, self.rule)
-            if verdict == "unchanged":
-                suspect = suspect or number not in self.changes
-                self.changes.pop(number, None)
-            elif verdict != history.known:
-                launched = [HealthyLaunch(each["median_s"], "", "", "") for each in again]
-                since = changed_since(verdict, history.series, [*new, *launched], row["run_id"])
-                self.changes[number] = KnownChange(verdict, since.run_id, since.ratio)
-                told.append(number)
-        self._file(own, suspect, told)
-
-    def _history(self, number: int) -> CaseHistory:
-        aside = [] if number in self.changes else self.changed[number]
-        held = [run[number] for _, run in self.quarantine]
-        return CaseHistory(tuple(self.healthy[number]), (*aside, *held), self.changes.get(number))
-
-    def _file(self, own: list[HealthyLaunch], suspect: bool, told: Sequence[int]) -> None:
-        for number in told:
-            since = self.changes[number].since_run
-            for each in range(WATCHED):
-                shown = [launch for launch in self.healthy[each] if launch.run_id >= since]
-                self.changed[each] += shown
-                self.healthy[each] = [run for run in self.healthy[each] if run.run_id < since]
+        first = self._launch(losses)
+        fresh = [self._launch(losses) for _ in range(FRESH)]
+        judged = {key: self._judged(key, first, fresh) for key in first.rows}
+        before = self.changes
+        self.changes = {key: each.change for key, each in judged.items() if each.change}
+        run = Run(f"{self.turn:04}", first)
+        self.ended |= {key: run.run_id for key in before if key not in self.changes}
+        for each in judged.values():
+            if each.is_new and each.change is not None:
+                self._set_aside(each.change.since_run)
         if self.changes:
-            target = self.changed
-        elif suspect:
-            self.quarantine.append((self.turn, own))
-            return
+            self.changed.append(run)
+        elif any(each.is_suspect for each in judged.values()):
+            self.quarantine.append(run)
         else:
-            target = self.healthy
-        _add(target, own)
-        while self.quarantine and self.quarantine[0][0] < self.turn - QUARANTINE_TURNS:
-            _add(self.healthy, self.quarantine.pop(0)[1])
+            self.healthy.append(run)
+        self._release()
 
+    def _launch(self, losses: Sequence[float]) -> FreshLaunch:
+        rows: dict[str, Row] = {}
+        for number, loss in enumerate(losses):
+            (median_s,) = launches(self.rng, NOISES["normal"], self.spread, 1, loss)
+            rows[str(number)] = {**ROW, "median_s": median_s, "run_id": f"{self.turn:04}"}
+        return FreshLaunch(Path(), rows, {}, 0)
 
-def _add(cases: list[list[HealthyLaunch]], launches_of_run: Sequence[HealthyLaunch]) -> None:
-    for of_case, launch in zip(cases, launches_of_run, strict=True):
-        of_case.append(launch)
+    def _judged(self, key: str, first: FreshLaunch, fresh: Sequence[FreshLaunch]) -> JudgedCase:
+        ended = self.ended.get(key, "")
+        kept = [] if key in self.changes else [*self.changed, *self.quarantine]
+        aside = [run for run in kept if run.run_id > ended]
+        healthy, beside = (
+            tuple(launch for run in runs for launch in run.launch.launches(key))
+            for runs in (self.healthy, aside)
+        )
+        history = CaseHistory(healthy, beside, self.changes.get(key))
+        look = first_look(history, first.rows[key], first.launches(key), self.rule)
+        return judged_case(key, CASE, history, look, first, fresh, self.rule)
+
+    def _set_aside(self, since: str) -> None:
+        """The runs that were taken for healthy, or not for changed, and show a change already."""
+        for runs in (self.healthy, self.quarantine):
+            shown = [run for run in runs if run.run_id >= since]
+            self.changed += shown
+            runs[:] = [run for run in runs if run.run_id < since]
+        self.changed.sort(key=lambda run: run.run_id)
+
+    def _release(self) -> None:
+        oldest = f"{self.turn - QUARANTINE_TURNS + 1:04}"
+        released = [run for run in self.quarantine if run.run_id < oldest]
+        self.quarantine = [run for run in self.quarantine if run.run_id >= oldest]
+        self.healthy = sorted([*self.healthy, *released], key=lambda run: run.run_id)

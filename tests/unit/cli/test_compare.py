@@ -194,6 +194,21 @@ def test_the_first_baseline_has_nothing_to_be_compared_with(
     )
 
 
+def test_unequal_sides_are_enough_where_their_launches_are(
+    sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Among 4 cases 10 launches of BASE and 3 of NEW suffice, 2 of BASE tell nothing."""
+    source = next(Path(sides["base"]).iterdir())
+    for name, count, factor in (("base", 10, 1.0), ("new", 3, 1.3), ("few", 2, 1.0)):
+        for trial in range(count):
+            with_times(source, tmp_path / name / f"{name}{trial}", trial, factor + 0.001 * trial)
+    base, new, few = (str(tmp_path / name) for name in ("base", "new", "few"))
+    status, text = run_compare(capsys, base, new, "--fail-on", "slower")
+    assert status == 1 and text.startswith("4 of 4 cases SLOWER")
+    with pytest.raises(ConfigError, match="SUSPECT needs 3 launches of BASE"):
+        compare_command([few, new, "--fail-on", "suspect"])
+
+
 def test_one_launch_is_at_most_suspect_and_can_not_pass_a_gate(
     sides: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sample_cases import case_row
+from sample_cases import CASE, case_row
 from suites import HEALTHY_TURNS, WATCHED, WatchedStore
 
 from commbench.cluster.baseline_store import launches_of
+from commbench.cluster.fresh_launches import FreshLaunch
 from commbench.cluster.healthy_launches import HealthyLaunch
 from commbench.cluster.watch_changes import (
     LEAST_HEALTHY,
     CaseHistory,
     FirstLook,
+    JudgedCase,
     WatchRule,
     changed_facts,
     changed_since,
     first_look,
+    judged_case,
     verdict_after_fresh,
 )
 from commbench.cluster.watch_state import KnownChange, WatchVerdict
@@ -142,6 +146,7 @@ def test_what_is_less_than_delta_is_no_change() -> None:
         (SLOWER, 1.0e-5, [1.3e-5] * 3, "slower"),
         (SLOWER, 1.0e-5, [0.8e-5] * 3, "faster"),
         (SLOWER, 1.3e-5, [1.0e-5] * 3, "slower"),
+        (SLOWER, 2.2e-5, [2.2e-5] * 3, "slower"),
         (SLOWER, None, [None] * 3, "failed"),
         (SLOWER, None, [None, 1.3e-5, None], "slower"),
     ],
@@ -150,6 +155,32 @@ def test_only_fresh_launches_begin_and_end_a_change(
     history: CaseHistory, first_s: float | None, fresh_s: list[float | None], expected: str
 ) -> None:
     assert verdict(history, first_s, *fresh_s) == expected
+
+
+def judged(history: CaseHistory, first_s: float, *fresh_s: float | None) -> JudgedCase:
+    """After a turn with these launches; None is one that did not measure the case."""
+
+    def launch(median_s: float | None) -> FreshLaunch:
+        rows = {} if median_s is None else {"key": row_of(median_s)}
+        return FreshLaunch(Path(), rows, {}, 0)
+
+    row = row_of(first_s)
+    look = first_look(history, row, launches_of(row, ""), RULE)
+    fresh = [launch(each) for each in fresh_s]
+    return judged_case("key", CASE, history, look, launch(first_s), fresh, RULE)
+
+
+def test_a_change_that_gets_worse_is_told_as_a_new_one() -> None:
+    worse = judged(SLOWER, 2.2e-5, *[2.2e-5] * 3)
+    assert worse.is_new and worse.change is not None and worse.change.ratio is not None
+    assert worse.change.ratio > 2
+    assert not judged(SLOWER, 1.35e-5).is_new
+
+
+def test_fresh_launches_that_were_lost_confirm_nothing() -> None:
+    lost = judged(STEADY, 1.3e-5, 1.3e-5, None, None)
+    assert (lost.verdict, lost.is_suspect) == ("undecided", True)
+    assert lost.note == "1 of 3 fresh launches measured it"
 
 
 def test_days_that_differ_widen_what_is_healthy() -> None:
@@ -195,6 +226,15 @@ def test_a_change_begins_with_the_first_run_that_shows_it() -> None:
     first = changed_since("slower", healthy, new, "new")
     assert first.run_id == "run005"
     assert first.ratio == pytest.approx(1.09, abs=0.01)
+
+
+def test_an_old_small_shift_is_not_the_beginning_of_a_large_change() -> None:
+    rng = np.random.default_rng(6)
+    levels = [1.0] * 60 + [1.015] * 60
+    healthy = healthy_of(*(level * rng.lognormal(0, 0.003) for level in levels))
+    first = changed_since("slower", healthy, healthy_of(1.1, 1.1, 1.1), "new")
+    assert first.run_id == "new"
+    assert first.ratio is not None and 1.07 < first.ratio < 1.11
 
 
 def test_a_failure_begins_with_the_run_that_fails() -> None:
