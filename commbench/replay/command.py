@@ -53,6 +53,8 @@ def replay(words: list[str]) -> int:
     # refused before anything is printed
     is_asked = any(each is not None for each in (options.export, options.results, overrides))
     workload = (stored or workload_of(job)) if is_asked else None
+    if stored is not None and stored.times_text:
+        print(f"{stored.unit}: {stored.times_text}")
     print(job_text(job, left_out), end="")
     if options.csv is not None:
         write_file("--csv", options.csv, operations_csv(job), replace=False)

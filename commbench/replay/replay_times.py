@@ -60,21 +60,10 @@ class ReplayTimes:
             here = ", ".join(filter(None, (whole_text, alone_text)))
         else:
             here = f"{alone_text} here" if alone_text else f"{unit} was not measured"
-        yield f"{here}{self._job_text()}"
+        in_job = self.part.whole.times_text if self.part.ranks == self.part.whole.ranks else ""
+        yield f"{here} (the job: {in_job})" if in_job else here
         if self.alone_sum is not None:
             yield f"its operations one after another: {self.alone_sum.text(format_seconds)}"
-
-    def _job_text(self) -> str:
-        """The same two times of the job, where they are known and it had these ranks."""
-        if self.part.ranks != self.part.whole.ranks:
-            return ""
-        times_s = {"": self.part.whole.step_s, "communication without waiting ": self.part.job_s}
-        texts = [
-            f"{name}{format_seconds(time_s)}"
-            for name, time_s in times_s.items()
-            if time_s is not None
-        ]
-        return f" (the job: {', '.join(texts)})" if texts else ""
 
 
 def replay_times(rows: Iterable[Row], part: ScaledWorkload) -> ReplayTimes:

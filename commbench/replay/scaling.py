@@ -57,11 +57,6 @@ class ScaledWorkload:
         return [{number: count / steps for number, count in each.items()} for each in counted]
 
     @property
-    def job_s(self) -> float | None:
-        """The job's own time of a step's operations; None where it had other ranks."""
-        return self.whole.job_s if self.ranks == self.whole.ranks else None
-
-    @property
     def dropped_share(self) -> float:
         """Of the bytes that the replayed ranks send in the job."""
         return sum(self.dropped.values()) / self.all_bytes if self.all_bytes else 0.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from commbench.core.units import format_seconds
+
 from .operations import OPERATIONS, POINT_TO_POINT
 
 # what a workload may not say; the measuring side decides what it does then
@@ -98,6 +100,16 @@ class Workload:
             for order in self.orders
         ]
         return max(totals, default=0.0) / self.steps
+
+    @property
+    def times_text(self) -> str:
+        """`16 ms, communication without waiting 207 us`: what is known of the job's own times."""
+        times_s = {"": self.step_s, "communication without waiting ": self.job_s}
+        return ", ".join(
+            f"{name}{format_seconds(time_s)}"
+            for name, time_s in times_s.items()
+            if time_s is not None
+        )
 
 
 def runs_beside_next(calls: Sequence[WorkloadCall], place: int) -> bool:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from places import SUPPORT
 
-from commbench.replay.analysis import late_ranks
 from commbench.replay.analysis_text import operations_csv
 from commbench.replay.readers.registry import read_traces
 from commbench.replay.training_job import TrainingJob, training_job
+from commbench.replay.waiting import waiting_of
 from commbench.replay.workload import (
     SEND_RECV,
     RankOrder,
@@ -138,9 +138,9 @@ def test_a_planted_late_rank_is_named_by_the_traces_of_the_replay(
     world: Callable[..., Any], tmp_path: Path
 ) -> None:
     reduced = WorkloadOperation(0, "all_reduce", "float32", (64 * KIB,), (64 * KIB,))
-    order = RankOrder((0, 1), (WorkloadCall(0, 0.001),) * 8)
+    order = RankOrder((0, 1), (WorkloadCall(0, 0.001),) * 16)
     workload = Workload(2, ((0, 1),), (reduced,), (order,))
     job = profiled(world, tmp_path, workload, "late=1:4ms")
-    late = late_ranks(job)[0]
-    assert (late.rank, late.operations) == (1, 8) and late.last >= 6
-    assert late.waiting_ns > 6 * 3e6
+    waiting = waiting_of(job)
+    assert waiting is not None and waiting.late is not None
+    assert waiting.late.rank == 1 and waiting.late.waiting_ns > 12 * 3e6

@@ -38,14 +38,13 @@ def test_a_workload_is_measured_with_its_gaps_and_the_answer_names_each_cause(
     on = f"{SIMULATED} output='{tmp_path / 'results'}'"
     assert main(["replay", str(workload_file), "--on", on]) == 0
     out = capfd.readouterr().out
+    assert out.startswith("a step: 20.0 ms, communication without waiting 500 us\n")
     frame = load(tmp_path / "results")
     assert set(frame["gaps"].dropna()) == {"none", "sleep", "matmul"}
     assert list(frame["status"].unique()) == ["ok"]
     answer = out.partition("simulated, layout 1x4: a step takes")[2]
-    first_sentence = " ".join(answer.split())
-    assert re.match(
-        r".* here, communication alone .* \(the job: 20.0 ms, communication", first_sentence
-    )
+    words = " ".join(answer.split())
+    assert re.match(r".* here, communication alone .* \(the job: 20.0 ms, communication", words)
     assert all(f"\n{name}: " in answer for name in ("interference", "contention"))
     assert "communication alone is a lower bound" in answer and "\nwaiting" not in answer
     # 5 ms of gaps in two steps, of an operation of some microseconds
@@ -77,6 +76,14 @@ def test_a_late_rank_alone_does_not_say_what_it_costs(
     assert main(["replay", str(workload_file), "--on", on]) == 0
     out = capfd.readouterr().out
     assert "waiting for rank 2: not known, late=null was not measured beside it" in out
+
+
+def test_a_generated_job_has_the_ranks_of_the_layout(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["replay", "ddp", "params=1e5", "--on", f"{SIMULATED} output='{tmp_path}'"]
+    assert main(words) == 0
+    assert "simulated, layout 1x4: communication alone" in capfd.readouterr().out
 
 
 def test_fewer_ranks_than_the_job_had_say_what_was_dropped(

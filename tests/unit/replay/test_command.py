@@ -151,6 +151,18 @@ def test_a_job_of_one_rank_can_be_exported_and_not_be_measured(
     assert last[1].startswith("next: commbench replay") and "--export" in last[1]
 
 
+def test_a_job_of_which_nothing_can_be_replayed_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_kineto([Call("0", (0, 1), "all_to_all_v", "int32", 0, ((1, 2), (3, 4)))], tmp_path)
+    for path in tmp_path.iterdir():
+        cut = re.sub(r'(split size": "\[\d+), \d+', r"\1, ...", path.read_text())
+        path.write_text(cut)
+    assert replay([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "no --on: all_to_all_v whose counts are not known\nnext: " in out
+
+
 def test_files_that_are_left_out_are_named_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
