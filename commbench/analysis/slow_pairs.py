@@ -258,7 +258,8 @@ def findings_in(compared: Sequence[Matrix]) -> list[Finding]:
     worst_findings = []
     for (measured, *_), same in at_sizes.items():
         worst = max(same, key=lambda finding: finding.ratio)
-        where = f"; at {len(same)} of {measured} sizes" if measured > 1 else "; at one size only"
+        sizes = f"{len(same)} of {measured} sizes" if measured > 1 else "one size only"
+        where = f"; slow at {sizes}"
         worst_findings.append(replace(worst, text=worst.text + where))
     return sorted(worst_findings, key=lambda finding: (KINDS.index(finding.kind), -finding.ratio))
 
@@ -301,7 +302,6 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
         back = pair[1], pair[0]
         if back in slow and back < pair:
             continue  # one link
-        others = len(matrix.usable[name]) - 1
         ratio = max(ratios[pair], ratios.get(back, 0.0))
         directions = [pair, back] if back in slow and back != pair else [pair]
         times = [
@@ -309,12 +309,10 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
             f" {format_seconds(float(matrix.rows[direction]['median_s']))}"
             for direction in directions
         ]
-        text = (
-            f"{heading}: {' and '.join(times)}; the {others} other pairs {CLASSES[name]} take"
-            f" {format_seconds(typical_s)} ({format_factor(ratio)})"
-        )
+        others = f"the other pairs {CLASSES[name]}, {format_seconds(typical_s)}"
+        text = f"{heading}: {' and '.join(times)}, {format_factor(ratio)} the median of {others}"
         if len(directions) == 2 and shared["window"] is None:
-            text += "; p2p_bandwidth shows which direction is slow, a round trip has both"
+            text += " (a round trip has both directions: p2p_bandwidth shows which is slow)"
         rank = next((rank for rank in pair if rank in blamed), None)
         yield replace(
             blank, kind="slow", pair=pairs_text([pair]), rank=rank, ratio=ratio, text=text

@@ -299,8 +299,8 @@ def _finding_lines(
         )
     of_class = "the median of its class (self, same node, other node)"
     rule = (
-        f"slow: more than {SLOW_FACTOR} x {of_class}, more than {SLOW_SPREADS:g} spreads above it,"
-        " and also slow at a neighbouring size"
+        f"slow: more than {SLOW_FACTOR} x {of_class}, and above it by more than {SLOW_SPREADS:g}"
+        " spreads of the class (1.48 x the median deviation); also at a neighbouring size"
     )
     return ["", paragraphs([rule, *lines], terminal)] if lines else []
 

@@ -29,7 +29,7 @@ from commbench.results.intervals import interval_note
 from commbench.stats.interval import Interval, widest
 
 from .footnotes import is_unfinished
-from .quantities import ALGBW, BUSBW, MEDIAN, NO_NUMBER, Quantity, is_collective, quoted
+from .quantities import ALGBW, BUSBW, MEDIAN, NO_NUMBER, Quantity, Unit, is_collective, quoted
 
 # columns of a table
 BESIDE = (*(each.name for each in TABLE if each.beside), "label")
@@ -149,8 +149,10 @@ def _table(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], termina
         leading.append(TableColumn("pair"))
         names = [(size, pair) for size, (pair, _) in zip(sizes, lines, strict=True)]
     every = dict.fromkeys(heading for line in lines.values() for heading in line)
+    # one unit for all backends, so that numbers in a line can be compared
+    shown = [(quantity, quantity.unit(rows)) for quantity in quoted(rows)]
     groups = [
-        _columns(heading, [line.get(heading, []) for line in lines.values()], quoted(rows))
+        _columns(heading, [line.get(heading, []) for line in lines.values()], shown)
         for heading in sorted(every, key=natural_key)
     ]
     room = (terminal.width or UNLIMITED_WIDTH) - sum(map(_width, leading, zip(*names, strict=True)))
@@ -158,11 +160,11 @@ def _table(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], termina
     while groups:
         widths = accumulate(sum(_width(*column) for column in group) for group in groups)
         count = max(1, sum(total <= room for total in widths))
-        shown = [column for group in groups[:count] for column in group]
+        fitting = [column for group in groups[:count] for column in group]
         groups = groups[count:]
-        cells = zip(*(texts for _, texts in shown), strict=True)
+        cells = zip(*(texts for _, texts in fitting), strict=True)
         table = [(*name, *texts) for name, texts in zip(names, cells, strict=True)]
-        parts.append(table_text([*leading, *(column for column, _ in shown)], table, terminal))
+        parts.append(table_text([*leading, *(column for column, _ in fitting)], table, terminal))
     return "\n".join(parts)
 
 
@@ -170,12 +172,12 @@ def _width(column: TableColumn, texts: Iterable[str]) -> int:
     return max(map(len, (column.heading, *texts))) + GAP
 
 
-def _columns(heading: str, lines: Sequence[Sequence[Row]], shown: Sequence[Quantity]) -> Column:
+def _columns(
+    heading: str, lines: Sequence[Sequence[Row]], shown: Sequence[tuple[Quantity, Unit]]
+) -> Column:
     """The numbers of one heading: the first quantity with its width, then the others."""
-    rows = [row for line in lines for row in line]
     columns = []
-    for number, quantity in enumerate(shown):
-        unit = quantity.unit(rows)
+    for number, (quantity, unit) in enumerate(shown):
         merged = [_over_launches(line, quantity) for line in lines]
         texts = [NO_NUMBER if each is None else each.value_text(unit.text) for each in merged]
         name = f"{heading} {unit.name}" if number == 0 else f"{quantity.name} {unit.name}"
