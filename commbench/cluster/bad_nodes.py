@@ -13,6 +13,7 @@ only rounds that follow decide about them: a suspect is bad if its lower bound t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Literal
@@ -101,6 +102,9 @@ class Excess:
     high: Numbers
     times: Indices
 
+    def of(self, aspects: Sequence[int]) -> Excess:
+        return Excess(*(getattr(self, column.name)[aspects] for column in fields(self)))
+
     def replaced(self, parts: Flags, other: Excess) -> Excess:
         """Where `parts` is set, those of the other."""
         columns = (
@@ -171,12 +175,12 @@ def findings_of(
         for metric, aspects in METRICS.items()
         if is_measured[aspects].any()
     }
-    visits = {metric: power.visits() for metric, power in powers.items()}
     further_visits = max(
-        (visits[metric] for metric in powers if is_suspect[METRICS[metric]].any()), default=0
+        power.needed(is_suspect[METRICS[metric]], screened.of(METRICS[metric]))
+        for metric, power in powers.items()
     )
     could_see = {
-        metric: max(slow, power.least_slowdown(max(visits[metric], further_visits), SEEN))
+        metric: max(slow, power.least_slowdown(max(power.naming(slow), further_visits), SEEN))
         for metric, power in powers.items()
     }
     return Findings(
@@ -322,21 +326,26 @@ class _Power:
     slow: float
     level: float
 
-    def visits(self) -> int:
-        """How many name a slow node and clear a good one; at most the last of FURTHER_VISITS."""
-        enough = (
-            visits
-            for visits in FURTHER_VISITS
-            if self.least_slowdown(visits, NAMED) <= self.slow and self._clears(visits)
-        )
-        return next(enough, FURTHER_VISITS[-1])
+    def needed(self, is_suspect: Flags, screened: Excess) -> int:
+        """How many visits decide about suspects. Where all of them seem bad, those that name the
+        least slow one; else those that name a slow node and clear a good one."""
+        if not is_suspect.any():
+            return 0
+        slowdown = max(self.slow, float(screened.low[is_suspect].min()))
+        if (screened.value[is_suspect] > self.sure).all():
+            return self.naming(slowdown)
+        return max(self.naming(self.slow), _first_enough(self._clears))
+
+    def naming(self, slowdown: float) -> int:
+        """How many visits name a node that is slower by this log."""
+        return _first_enough(lambda visits: self.least_slowdown(visits, NAMED) <= slowdown)
 
     def _clears(self, visits: int) -> bool:
-        """Whether so many clear a good node of which one partner is slow."""
+        """Whether so many clear a good node, also if one of its partners is slow."""
         _, rank = _bound_ranks(visits, self.level)
-        clean = int(visits * (1 - 1 / self.cluster.partners))
+        times = int(visits * (1 - 1 / self.cluster.partners))
         below = float(np.mean(self.noise < self.slow))
-        return 0 <= rank < clean and _at_most(clean, below)[rank] <= 1 - NAMED
+        return 0 <= rank < times and bool(_at_most(times, below)[rank] <= 1 - NAMED)
 
     def least_slowdown(self, visits: int, chance: float) -> float:
         """The log of the smallest slowdown that so many visits name with this probability."""
@@ -352,6 +361,10 @@ class _Power:
     def _typical_share(self) -> float:
         """Where the quartile of a good node's other times is, if one of its partners is slow."""
         return min(QUARTILE / (1 - 1 / self.cluster.partners), 0.5)
+
+
+def _first_enough(is_enough: Callable[[int], bool]) -> int:
+    return next((visits for visits in FURTHER_VISITS if is_enough(visits)), FURTHER_VISITS[-1])
 
 
 @lru_cache(maxsize=4096)
