@@ -13,9 +13,7 @@ only rounds that follow decide about them: a suspect is bad if its lower bound t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -23,7 +21,8 @@ from numpy.typing import NDArray
 
 from commbench.stats.thresholds import FALSE_ALARMS
 
-Numbers = NDArray[np.float64]
+from .search_power import QUARTILE, Numbers, Power, bound_ranks
+
 Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Aspect = Literal["sends", "receives", "latency"]
@@ -31,17 +30,11 @@ Decision = Literal["bad", "good", "undecided"]
 ASPECTS: tuple[Aspect, ...] = ("sends", "receives", "latency")
 SENDS, RECEIVES, LATENCY = range(3)
 METRICS = {"bandwidth": [SENDS, RECEIVES], "latency": [LATENCY]}
-QUARTILE = 0.25
-MISS = 0.002  # of a node that is slower by `slowdown`: the probability that it is cleared
 SURE_SHARE = 0.6  # of `slowdown`: what a bad node exceeds for sure
 LEAST_PAIRS = 8  # of nodes in a case, from which on their quartile says what all of them share
 LEAST_OF_CLASS = 16  # times within switches, or between them, likewise
 LEAST_GROUP = 3  # nodes of a switch: two slow ones do not tell a slow switch
 BAD_SHARE = 0.75  # of the nodes of a switch: from which on the switch is bad
-FURTHER_VISITS = range(24, 121, 8)
-NAMED = 0.99  # the probability that a node slower by `slowdown` is named: decides on the visits
-BISECTIONS = 30
-SEEN = 0.95  # the same for the slowdown that a run could see
 
 
 @dataclass(frozen=True)
@@ -101,9 +94,6 @@ class Excess:
     low: Numbers
     high: Numbers
     times: Indices
-
-    def of(self, aspects: Sequence[int]) -> Excess:
-        return Excess(*(getattr(self, column.name)[aspects] for column in fields(self)))
 
     def replaced(self, parts: Flags, other: Excess) -> Excess:
         """Where `parts` is set, those of the other."""
@@ -170,25 +160,24 @@ def findings_of(
     excess = screened.replaced(is_fresh, confirmed)
     is_bad = is_fresh & (excess.low > sure)
 
-    powers = {
-        metric: _Power(_noise(table[aspects], is_suspect[aspects]), cluster, sure, slow, level)
-        for metric, aspects in METRICS.items()
-        if is_measured[aspects].any()
-    }
-    further_visits = max(
-        power.needed(is_suspect[METRICS[metric]], screened.of(METRICS[metric]))
-        for metric, power in powers.items()
-    )
-    could_see = {
-        metric: max(slow, power.least_slowdown(max(power.naming(slow), further_visits), SEEN))
-        for metric, power in powers.items()
-    }
+    further_visits = 0
+    powers = {}
+    for metric, aspects in METRICS.items():
+        if is_measured[aspects].any():
+            suspects = is_suspect[aspects]
+            noise = _noise(table[aspects], suspects)
+            power = Power(noise, cluster.partners, cluster.widening, sure, slow, level)
+            visits = power.needed(
+                screened.value[aspects][suspects], screened.low[aspects][suspects]
+            )
+            further_visits = max(further_visits, visits)
+            powers[metric] = power
     return Findings(
         cluster,
         excess,
         is_bad,
         is_measured & ~is_bad & ~(excess.high < slow),
-        {metric: math.expm1(log) for metric, log in could_see.items()},
+        {metric: power.could_see(further_visits) for metric, power in powers.items()},
         further_visits,
     )
 
@@ -197,11 +186,11 @@ def findings_of(
 
 
 def _table(times: PairTimes, cluster: Cluster) -> Numbers:
-    """The logs of each rank's times [aspects, ranks, cases], NaN where it has none."""
-    case = np.unique(times.case, return_inverse=True)[1]
-    log_s = _aligned(times, case, cluster)
-    cases = int(case.max(initial=-1)) + 1
-    table = np.full((len(ASPECTS), cluster.nodes * cluster.ranks, cases), np.nan)
+    """The logs of each rank's times [aspects, ranks, cases], NaN where it has none; without what
+    all pairs of a case share, where they are many."""
+    numbers, case = np.unique(times.case, return_inverse=True)
+    log_s = _without_classes(times, cluster)
+    table = np.full((len(ASPECTS), cluster.nodes * cluster.ranks, len(numbers)), np.nan)
     one_way = ~times.is_latency
     for aspect, entries, ranks in (
         (SENDS, one_way, times.source),
@@ -210,6 +199,9 @@ def _table(times: PairTimes, cluster: Cluster) -> Numbers:
         (LATENCY, times.is_latency, times.destination),
     ):
         table[aspect, ranks[entries], case[entries]] = log_s[entries]
+    if cluster.nodes >= 2 * LEAST_PAIRS:
+        by_case = np.swapaxes(table, 1, 2)
+        table -= _quantiles(np.sort(by_case, axis=2), _counts(by_case), QUARTILE)[:, None]
     return table
 
 
@@ -217,24 +209,20 @@ def _counts(table: Numbers) -> Indices:
     return np.asarray(np.count_nonzero(~np.isnan(table), axis=2))
 
 
-def _aligned(times: PairTimes, case: Indices, cluster: Cluster) -> Numbers:
-    """The logs of the times without what all within switches share, all between them, and all of a
-    case, where these are enough. Their lower quartile does not depend on the slow ones."""
+def _without_classes(times: PairTimes, cluster: Cluster) -> Numbers:
+    """The logs of the times over the lower quartile of all within switches, or between them, where
+    these are enough: it does not depend on the slow ones."""
     log_s = times.log_s.copy()
-    switches = np.array(cluster.switches or [None] * cluster.nodes)
-    first, second = (
-        switches[times.source // cluster.ranks],
-        switches[times.destination // cluster.ranks],
-    )
-    is_within: Flags = (first == second) & (first != None)  # noqa: E711, of each element
+    known = cluster.switches or (None,) * cluster.nodes
+    # a node whose switch is not known has one of its own
+    switches = np.array([name or node for node, name in enumerate(known)], dtype=object)
+    first, second = times.source // cluster.ranks, times.destination // cluster.ranks
+    is_within: Flags = switches[first] == switches[second]
     for is_latency in (False, True):
         of_metric = times.is_latency == is_latency
         _subtract_quartile(log_s, of_metric, least=1)
         _subtract_quartile(log_s, of_metric & is_within, LEAST_OF_CLASS)
         _subtract_quartile(log_s, of_metric & ~is_within, LEAST_OF_CLASS)
-    if cluster.nodes >= 2 * LEAST_PAIRS:
-        for number in range(int(case.max(initial=-1)) + 1):
-            _subtract_quartile(log_s, case == number, least=1)
     return log_s
 
 
@@ -262,7 +250,7 @@ def _excess(table: Numbers, cluster: Cluster, level: float) -> Excess:
     times = _counts(table)
     value = _quantiles(ordered, times, QUARTILE)
     most = int(times.max(initial=0))
-    ranks = np.array([_bound_ranks(count, level) for count in range(most + 1)])
+    ranks = np.array([bound_ranks(count, level) for count in range(most + 1)])
     low = _picked(ordered, ranks[times, 0])
     high = _picked(ordered, ranks[times, 1])
     # if one of its partners is slow, the quartile of a good rank's other times is further down
@@ -295,87 +283,3 @@ def _picked(ordered: Numbers, ranks: Indices) -> Numbers:
         return np.full(ranks.shape, np.nan)
     values = np.take_along_axis(ordered, np.maximum(ranks, 0)[:, :, None], axis=2)[:, :, 0]
     return np.where(ranks < 0, np.nan, values)
-
-
-def _bound_ranks(count: int, level: float) -> tuple[int, int]:
-    """The ranks of the bounds of a quartile among so many times; -1 where there are too few."""
-    at_most = _at_most(count, QUARTILE)
-    low = int(np.count_nonzero(at_most <= level)) - 1
-    high = int(np.count_nonzero(at_most < 1 - MISS))
-    return low, high if high < count else -1
-
-
-@lru_cache(maxsize=4096)
-def _at_most(count: int, share: float) -> Numbers:
-    """The probability that at most 0, 1 ... count of so many times are below a quantile."""
-    chances = [
-        math.comb(count, below) * share**below * (1 - share) ** (count - below)
-        for below in range(count + 1)
-    ]
-    return np.cumsum(chances)
-
-
-@dataclass(frozen=True, eq=False)
-class _Power:
-    """What further rounds can find. `noise` are the differences of times from the lower quartile,
-    the others are those of findings_of."""
-
-    noise: Numbers
-    cluster: Cluster
-    sure: float
-    slow: float
-    level: float
-
-    def needed(self, is_suspect: Flags, screened: Excess) -> int:
-        """How many visits decide about suspects. Where all of them seem bad, those that name the
-        least slow one; else those that name a slow node and clear a good one."""
-        if not is_suspect.any():
-            return 0
-        slowdown = max(self.slow, float(screened.low[is_suspect].min()))
-        if (screened.value[is_suspect] > self.sure).all():
-            return self.naming(slowdown)
-        return max(self.naming(self.slow), _first_enough(self._clears))
-
-    def naming(self, slowdown: float) -> int:
-        """How many visits name a node that is slower by this log."""
-        return _first_enough(lambda visits: self.least_slowdown(visits, NAMED) <= slowdown)
-
-    def _clears(self, visits: int) -> bool:
-        """Whether so many clear a good node, also if one of its partners is slow."""
-        _, rank = _bound_ranks(visits, self.level)
-        times = int(visits * (1 - 1 / self.cluster.partners))
-        below = float(np.mean(self.noise < self.slow))
-        return 0 <= rank < times and bool(_at_most(times, below)[rank] <= 1 - NAMED)
-
-    def least_slowdown(self, visits: int, chance: float) -> float:
-        """The log of the smallest slowdown that so many visits name with this probability."""
-        rank, _ = _bound_ranks(visits, self.level)
-        if rank < 0:
-            return math.inf
-        # of the times of a slow node, this share may lie below the bound that they must exceed
-        share = _largest_share(visits, rank, chance)
-        below, typical = np.quantile(self.noise, (share, self._typical_share))
-        return float(self.sure + typical - self.cluster.widening * below)
-
-    @property
-    def _typical_share(self) -> float:
-        """Where the quartile of a good node's other times is, if one of its partners is slow."""
-        return min(QUARTILE / (1 - 1 / self.cluster.partners), 0.5)
-
-
-def _first_enough(is_enough: Callable[[int], bool]) -> int:
-    return next((visits for visits in FURTHER_VISITS if is_enough(visits)), FURTHER_VISITS[-1])
-
-
-@lru_cache(maxsize=4096)
-def _largest_share(count: int, rank: int, chance: float) -> float:
-    """The largest probability of a single time to be below, with which at most `rank` of them are
-    so with this chance."""
-    low, high = 0.0, 1.0
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        if _at_most(count, middle)[rank] >= chance:
-            low = middle
-        else:
-            high = middle
-    return low

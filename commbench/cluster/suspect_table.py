@@ -15,7 +15,8 @@ from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_tex
 from commbench.core.units import format_seconds, plural
 from commbench.stats.thresholds import FALSE_ALARMS
 
-from .bad_nodes import ASPECTS, METRICS, QUARTILE, SURE_SHARE, Decision, Findings, Flags, PairTimes
+from .bad_nodes import ASPECTS, METRICS, SURE_SHARE, Decision, Findings, Flags, PairTimes
+from .search_power import QUARTILE
 
 MOST_SUSPECTS = 32
 BAD_NODE: Decision = "bad"
@@ -117,11 +118,11 @@ class Search:
         count = len(self.findings.decisions())
         if bad:
             options = exclude_lines(self._hosts_of(BAD_NODE), self.places.hosts)
-            yield "; ".join((f"bad: {', '.join(bad)}", *options))
+            yield "; ".join((f"bad: {_listed(bad)}", *options))
         if len(undecided) == count:
             yield f"not decided: all {count} {self.places.noun}s"
         elif undecided:
-            yield f"not decided: {', '.join(undecided)}"
+            yield f"not decided: {_listed(undecided)}"
         elif not bad:
             yield f"good: all {count} {self.places.noun}s"
 
@@ -183,8 +184,8 @@ class Search:
             who,
             decisions[nodes[0]],
             ", ".join(aspects),
-            f"{value:.0f} %",
-            f"{low:.0f} .. {high:.0f} %" if math.isfinite(high - low) else "-",
+            f"{value:.3g} %",
+            f"{low:.3g} .. {high:.3g} %" if math.isfinite(high - low) else "-",
             f"{int(self.findings.excess.times[marked].sum())}",
         ]
 
@@ -238,6 +239,11 @@ class Search:
                 "not decided: noise hides it, or it is slower by nearly search.slowdown; run it on"
                 " quiet nodes, or with a larger search.slowdown"
             )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_SUSPECTS} more" if len(names) > MOST_SUSPECTS else ""
+    return f"{', '.join(names[:MOST_SUSPECTS])}{more}"
 
 
 def exclude_lines(bad: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:

@@ -14,11 +14,11 @@ from commbench.cluster.bad_nodes import (
     SENDS,
     Cluster,
     Findings,
-    Numbers,
     PairTimes,
     findings_of,
 )
 from commbench.cluster.node_rounds import FIRST_VISITS, Meetings
+from commbench.cluster.search_power import Numbers
 from commbench.core.layout import Layout, Pair
 
 NOISES = ("normal", "lognormal", "exponential", "heavy-tailed")

@@ -44,7 +44,7 @@ def test_the_first_line_names_the_bad_node_and_how_to_leave_it_out() -> None:
     assert lines[0] == "bad: n3; Slurm: --exclude=n3; Kubernetes: kubectl cordon n3"
     (row,) = [line.split() for line in lines if line.startswith("n3 ")]
     assert row[1:3] == ["bad", "sends"]
-    assert 45 < int(row[3]) < 55
+    assert 45 < float(row[3]) < 55
     assert any(line.startswith("16 nodes in layout 16x1: 15 good, 1 bad, 0") for line in lines)
     assert not search.is_clean
     assert search.record()["bad"] == ["n3"]
