@@ -47,7 +47,7 @@ coverage: $(VENV)/test ## how often the interval holds the truth on this machine
 certainty: $(VENV)/test ## whether numbers with a narrow interval repeat better, about 10 minutes; rewrites docs/trust.md
 	$(BIN)/python tools/certainty
 
-locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about half an hour; rewrites docs/locate.md
+locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about five minutes; rewrites docs/locate.md
 	$(BIN)/python tools/locate
 
 jobs: $(VENV)/test ## training jobs on gloo against the replay of their traces, about 15 minutes; rewrites docs/workloads.md

@@ -1,7 +1,7 @@
 """`make locate`: how often `commbench locate` finds a planted slow part, names a good node, and
 leaves a node undecided; rewrites the table in docs/locate.md.
 
-`python tools/locate RUNS [WORD ...]` makes RUNS runs with each noise (default: 200), of the rows
+`python tools/locate RUNS [WORD ...]` makes RUNS runs with each noise (default: 100), of the rows
 that contain all these words. Each row is written as soon as it is known; other rows stay.
 """
 
@@ -19,7 +19,7 @@ from simulated_cluster import NOISES, SimulatedCluster, searched
 from commbench.cluster.bad_nodes import ASPECTS, RECEIVES, SENDS, Cluster, Findings
 from commbench.core.layout import Layout
 
-RUNS = 200
+RUNS = 100
 SPREADS = (0.02, 0.05)
 SWITCH = 16  # nodes
 BANDWIDTH = (SENDS, RECEIVES)
