@@ -225,8 +225,8 @@ class Search:
         yield f"typical: {', '.join(typical)}"
         yield (
             f"bad: takes at least {100 * SURE_SHARE * self.slowdown:.3g} % longer than typical (a"
-            f" good node is called so in at most {100 * FALSE_ALARMS:g} % of runs); good: takes less"
-            f" than {100 * self.slowdown:.3g} % longer (search.slowdown)"
+            f" good node is called so in at most {100 * FALSE_ALARMS:g} % of runs); good: takes"
+            f" less than {100 * self.slowdown:.3g} % longer (search.slowdown)"
         )
         seen = [
             f"{metric} {100 * least:.0f} %" for metric, least in self.findings.could_see.items()
