@@ -196,14 +196,18 @@ class _Session:
         self._cases = tuple(
             replace(planned, case=replace(planned.case, library=library)) for planned in self._cases
         )
+        to_visit = self._cases
         if self._setup.request.earlier is not None:
             if self._search is not None:
                 self._cases += self._rounds_of_earlier_starts(self._search, library)
+            to_visit = self._cases
             self._cases = self._unfinished_cases()
+            if self._search is None:  # which may visit finished ones again
+                to_visit = self._cases
         reference = set() if self._reference is None else self._reference.groups
         planned_groups = (
             (planned.group, *planned.inner_groups.values())
-            for planned in self._cases
+            for planned in to_visit
             if not planned.skip
         )
         own = set(chain.from_iterable(planned_groups))

@@ -84,6 +84,27 @@ def test_an_interrupted_search_goes_on_with_the_rounds_that_are_there(
     assert set(after.segment) == {0}, "nothing was measured again"
 
 
+@pytest.mark.usefixtures("outside_any_world")
+def test_an_interrupted_search_of_few_nodes_goes_on_with_further_visits_of_their_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: NodeSearch, result: Any) -> int:
+        if self.count == 14:
+            raise KeyboardInterrupt
+        return 20
+
+    slow = ("backend.model.slow_rank=7", "backend.model.slow_factor=1.5")
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeSearch, "choose", interrupted)
+        assert main([*SIMULATED[1:], "layout=8x1", *slow, f"output={tmp_path}"]) == 130
+    (folder,) = find_runs(tmp_path)
+    assert main(["resume", str(folder)]) == 1
+    search = load_run(folder)["search"]
+    assert (search["bad"], search["rounds"] > 20) == (["node7"], True)
+    visits = commbench.load(tmp_path).visit_medians_s.map(len)
+    assert visits.sum() == 12 * search["rounds"]
+
+
 @pytest.mark.long
 def test_ranks_of_one_real_node_are_searched(world: Callable[..., Any]) -> None:
     """Whether two cores are even is not known, only that each rank is judged."""
