@@ -47,10 +47,10 @@ coverage: $(VENV)/test ## how often the interval holds the truth on this machine
 certainty: $(VENV)/test ## whether numbers with a narrow interval repeat better, about 10 minutes; rewrites docs/trust.md
 	$(BIN)/python tools/certainty
 
-decisions: $(VENV)/test ## how often accept and watch are right, simulated, about ten minutes; rewrites docs/acceptance.md and docs/watch.md
+decisions: $(VENV)/test ## how often accept and watch are right, simulated, about four minutes; rewrites docs/acceptance.md and docs/watch.md
 	$(BIN)/python tools/decisions
 
-locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about half an hour; rewrites docs/locate.md
+locate: $(VENV)/test ## how often a search finds a planted slow node, simulated, about five minutes; rewrites docs/locate.md
 	$(BIN)/python tools/locate
 
 jobs: $(VENV)/test ## training jobs on gloo against the replay of their traces, about 15 minutes; rewrites docs/workloads.md

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.config.settings import Job, received
+from commbench.config.settings import SEARCH, Job, received
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.states import CaseStatus, Phase, case_status
@@ -164,7 +164,10 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
     reasons = dict(zip(failed.case_id, failed.reason, strict=True))
     visits = {}
     if not job.settings.timing.is_soak:  # which begins anew
-        visits = earlier_visits(folder, {*cases.case_id[unfinished | ~cases.status.isin(FINISHED)]})
+        continued = unfinished | ~cases.status.isin(FINISHED)
+        # a search may visit any of its cases again
+        chosen = cases.case_id if job.settings.pairs == SEARCH else cases.case_id[continued]
+        visits = earlier_visits(folder, {*chosen})
     return EarlierStarts(resume, run, recorded, reasons, visits)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from commbench.cli.jobs import swept
 from commbench.cli.run import is_finished, resume, task
-from commbench.cluster.bad_nodes import LEAST_NODES
+from commbench.cluster.node_rounds import search_refusal
 from commbench.cluster.node_verdicts import MOST_NODES, read_acceptance
 from commbench.config.compose import (
     ConfigComposer,
@@ -67,11 +67,8 @@ def stage_jobs(composer: ConfigComposer, jobs: Sequence[Job]) -> tuple[tuple[Job
     for job in jobs:
         settings = job.settings
         layout = Layout.around(settings.layouts)
-        if settings.pairs == SEARCH and layout.size < LEAST_NODES:
-            left_out.append(
-                f"stage {settings.stage} is left out: it compares pairs of at least {LEAST_NODES}"
-                f" ranks, layout {layout} has {layout.size}"
-            )
+        if settings.pairs == SEARCH and (refusal := search_refusal(layout)):
+            left_out.append(f"stage {settings.stage} is left out: {refusal}")
         elif settings.stage == RAILS:
             cards = settings.backend.rails(network.collect())
             if len(cards) > 1 and settings.interface is None:

@@ -1,4 +1,4 @@
-"""`commbench locate`: which nodes, or ranks within one, are slow, in few rounds of pairs."""
+"""`commbench locate`: which nodes, or ranks of one, are slow, in rounds of pairs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from commbench.cli.options import CommandParser
 from commbench.cli.run import run
 
 LOCATE_USAGE = """commbench locate [KEY=VALUE ...]    on this machine, e.g. layout=1x8
-torchrun|mpirun|srun ... commbench locate    the nodes of a given world, one rank a node"""
+torchrun|mpirun|srun ... commbench locate    the nodes of a given world"""
 LOCATE_EPILOGUE = """\
-Random disjoint pairs of ranks in 4 rounds, then suspects with good partners, in at most 8 rounds:
-each rank is good, bad or undecided. With several ranks a node, the nodes are the groups that may be
-bad; with one, the switches of search.switches={HOST: SWITCH, ...}.
-search.slowdown=0.1 is the least that matters. All keys of a run: commbench --keys
+Random disjoint pairs of nodes, with all their ranks, in about 20 rounds; if these leave a node in
+doubt, in 24 to 120 more, which alone decide about it: each is good, bad or undecided. Of one node
+its ranks are compared. search.slowdown=0.1 is what matters: a node that takes 10 % longer.
+search.switches={HOST: SWITCH, ...} names slow switches. All keys of a run: commbench --keys
 Exit status: 0 all are good, 1 one is bad or undecided, or a case failed."""
 DEFAULTS = {
     "pairs": "search",

@@ -21,8 +21,8 @@ import numpy as np
 from commbench.analysis.slow_pairs import MAD_TO_SIGMA
 from commbench.stats.thresholds import FALSE_ALARMS
 
-from .bad_nodes import LEAST_NOISE
-
+LEAST_NODES = 5  # the spread of four says nothing
+LEAST_NOISE = 1e-3  # of equal times the spread is not 0
 MOST_DRAWS = 50_000  # healthy clusters that the limit is taken from
 MOST_VALUES = 4_000_000  # of all of them
 CHUNK_VALUES = 500_000

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from commbench.analysis.machines import Record
 from commbench.analysis.slow_pairs import UNUSABLE
-from commbench.cluster.bad_nodes import LEAST_NODES, Decision
-from commbench.cluster.node_outliers import NodeTimes, slow_nodes
+from commbench.cluster.bad_nodes import Decision
+from commbench.cluster.node_outliers import LEAST_NODES, NodeTimes, slow_nodes
+from commbench.cluster.node_rounds import search_refusal
 from commbench.cluster.suspect_table import BAD_NODE, GOOD_NODE, exclude_lines
 from commbench.core.layout import Layout
 from commbench.core.states import STAGES, Row, Stage, case_status, status_of_run
@@ -181,7 +182,7 @@ class Acceptance:
             elif problem := _first_unmeasured([*own, *(by_node.get(None, []))]):
                 yield StageResult("NOT MEASURED", (problem,))
             elif len(nodes) < LEAST_NODES:
-                yield StageResult("NOT MEASURED", (_too_few(len(nodes), "ranked"),))
+                yield StageResult("NOT MEASURED", (_too_few(len(nodes)),))
             else:
                 yield StageResult("PASS")
 
@@ -197,8 +198,8 @@ class Acceptance:
                 yield StageResult("FAIL", tuple(line for result in bad for line in result.lines))
             elif stage == "rails" and not searched and (reason := self._no_rails(node)):
                 yield StageResult("-", (reason,))
-            elif not searched and nodes < LEAST_NODES:
-                yield StageResult("NOT MEASURED", (_too_few(nodes, "told apart in pairs"),))
+            elif not searched and (refusal := search_refusal(self.layout)):
+                yield StageResult("NOT MEASURED", (refusal,))
             elif early is not None:
                 yield early
             else:
@@ -215,17 +216,17 @@ class Acceptance:
         suspects = [
             suspect
             for suspect in search.get("suspects") or []
-            if suspect.get("node") in (node, None) and suspect.get("decision") == decisions[node]
+            if node in suspect.get("nodes", ()) and suspect.get("decision") == decisions[node]
         ]
         lines = tuple(
             f"{where}{suspect['who']}: {suspect['what_is_slow']} take {suspect['longer_by']} longer"
-            f" than typical, in {suspect['slow_pairs']} of {suspect['pairs']} measured pairs; odds"
-            f" {suspect['odds']}"
+            f" than typical ({suspect['between']}), in {suspect['pairs']} measured pairs"
             for suspect in suspects
         )
         if decisions[node] == BAD_NODE:
             return StageResult("FAIL", lines or (f"{where}its pairs are slow",))
-        return StageResult("NOT MEASURED", tuple(f"undecided: {line}" for line in lines))
+        undecided = tuple(f"undecided: {line}" for line in lines)
+        return StageResult("NOT MEASURED", undecided or ("its pairs decide nothing",))
 
     def _of_all_nodes(self, stage: Stage) -> Iterator[StageResult]:
         """Operations of all nodes: they name no node, but a node was in each of them, or not."""
@@ -487,10 +488,8 @@ def _rail_of(record: Record) -> str:
     return f"{str(card).lstrip('=')}: "
 
 
-def _too_few(nodes: int, what: str) -> str:
-    return (
-        f"{plural(nodes, 'node', 'nodes')} can't be {what}: at least {LEAST_NODES} nodes are needed"
-    )
+def _too_few(nodes: int) -> str:
+    return f"{plural(nodes, 'node', 'nodes')} can't be ranked: at least {LEAST_NODES} are needed"
 
 
 def _evidence_lines(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:

@@ -1,11 +1,11 @@
-"""The text at the end of a search: what was measured, the bad and the undecided ranks with their
-evidence, and the options that leave bad nodes out of a job."""
+"""The text at the end of a search: the bad and the undecided nodes with the options that leave bad
+ones out of a job, their evidence, and how it was decided."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,79 +13,49 @@ import numpy as np
 from commbench.core.layout import Layout
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_seconds, plural
+from commbench.stats.thresholds import FALSE_ALARMS
 
-from .bad_nodes import (
-    ASPECTS,
-    LATENCY,
-    SENDS,
-    Cluster,
-    Decision,
-    Evidence,
-    Flags,
-    PairTimes,
-    bad_limit,
-)
+from .bad_nodes import ASPECTS, METRICS, SURE_SHARE, Decision, Findings, Flags, PairTimes
+from .search_power import QUARTILE
 
 MOST_SUSPECTS = 32
 BAD_NODE: Decision = "bad"
 UNDECIDED_NODE: Decision = "undecided"
 GOOD_NODE: Decision = "good"
-METRICS = ("bandwidth", "latency")
-NOT_GOOD = (BAD_NODE, UNDECIDED_NODE)
 # of run.json, as SUSPECT_COLUMNS
-SUSPECT_KEYS = ("who", "decision", "what_is_slow", "longer_by", "pairs", "slow_pairs", "odds")
+SUSPECT_KEYS = ("who", "decision", "what_is_slow", "longer_by", "between", "pairs")
 SUSPECT_COLUMNS = (
     TableColumn("who"),
     TableColumn("decision"),
     TableColumn("what is slow"),
     TableColumn("longer by", right=True),
+    TableColumn("between", right=True),
     TableColumn("pairs", right=True),
-    TableColumn("slow pairs", right=True),
-    TableColumn("odds", right=True),
 )
 
 
 @dataclass(frozen=True)
 class Places:
-    """The ranks of a search: the host of each, and the groups that they belong to."""
+    """The layout of a search and the host of each rank. Nodes are judged, or the ranks of a single
+    node."""
 
     layout: Layout
     hosts: tuple[str, ...]
-    cluster: Cluster
-    groups: tuple[str, ...]
 
     @property
-    def group_nouns(self) -> tuple[str, str]:
-        """What the groups are, one and several of them."""
-        return ("node", "nodes") if self.layout.ranks_per_node > 1 else ("switch", "switches")
+    def noun(self) -> str:
+        return "node" if self.layout.nodes > 1 else "rank"
 
-    def node(self, place: int) -> int | None:
-        """The number of the node of a rank, or of the node that a group is; None for a switch."""
-        each = self.layout.ranks_per_node
-        if place < self.cluster.nodes:
-            return place // each
-        if each == 1:
-            return None
-        return self.cluster.group_of.index(place - self.cluster.nodes) // each
-
-    def name(self, place: int) -> str:
-        """Of a rank, or of a group behind the ranks."""
-        ranks = self.cluster.nodes
-        if place >= ranks:
-            return self.groups[place - ranks]
-        if self.layout.ranks_per_node > 1 or self.hosts.count(self.hosts[place]) > 1:
-            return f"rank {place} ({self.hosts[place]})"
-        return self.hosts[place]
-
-
-@dataclass(frozen=True)
-class LinkClass:
-    """The pairs whose links are of one kind. `median_s`: of a message of bandwidth and of latency,
-    None where there is none."""
-
-    name: str
-    pairs: int
-    median_s: tuple[float | None, float | None]
+    @property
+    def names(self) -> list[str]:
+        """Of the nodes, or ranks."""
+        hosts = self.hosts
+        if self.layout.nodes > 1:
+            hosts = self.hosts[:: self.layout.ranks_per_node]
+        return [
+            host if hosts.count(host) == 1 else f"{self.noun} {number} ({host})"
+            for number, host in enumerate(hosts)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,189 +63,187 @@ class Search:
     """A search that has ended."""
 
     places: Places
+    slowdown: float
     times: PairTimes
-    evidence: Evidence
+    findings: Findings
     rounds: int
     spent_s: float
 
     @property
     def is_clean(self) -> bool:
-        """Whether each rank is good."""
-        return set(self.evidence.decisions()) <= {"good"}
+        """Whether each node is good."""
+        return set(self.findings.decisions()) <= {"good"}
 
     @property
     def counts_text(self) -> str:
         """`7 good, 1 bad, 0 undecided`."""
-        decisions = self.evidence.decisions()
-        return ", ".join(f"{decisions.count(name)} {name}" for name in (GOOD_NODE, *NOT_GOOD))
+        decisions = self.findings.decisions()
+        return ", ".join(
+            f"{decisions.count(name)} {name}" for name in (GOOD_NODE, BAD_NODE, UNDECIDED_NODE)
+        )
 
     def record(self) -> dict[str, Any]:
         """For run.json."""
-        evidence = self.evidence
-        decisions = evidence.decisions()
-        names = [self.places.name(place) for place in range(evidence.log_ratios.shape[1])]
+        values = np.expm1(self.findings.excess.value).round(4)
         return {
             "rounds": self.rounds,
-            "noise": dict(zip(METRICS, evidence.noise, strict=True)),
-            "least_slowdown": dict(zip(METRICS, evidence.least_slowdown, strict=True)),
-            "bad": [name for name, each in zip(names, decisions, strict=False) if each == BAD_NODE],
-            "undecided": [
-                name for name, each in zip(names, decisions, strict=False) if each == UNDECIDED_NODE
-            ],
-            "link_classes": [asdict(link) for link in self.link_classes()],
+            "could_see": self.findings.could_see,
+            "bad": self._names_of(BAD_NODE),
+            "undecided": self._names_of(UNDECIDED_NODE),
             "nodes": self._decisions_by_node(),
             "suspects": [
-                dict(zip(SUSPECT_KEYS, self._row(place), strict=True))
-                | {"node": self.places.node(place)}
-                for place in self._shown_places()
+                dict(zip(SUSPECT_KEYS, self._row(nodes, who), strict=True))
+                | {"nodes": list(nodes) if self.places.layout.nodes > 1 else [0]}
+                for nodes, who in self._shown()
             ],
-            "log10_odds": {
-                aspect: dict(zip(names, np.round(ratios / math.log(10), 2).tolist(), strict=True))
-                for aspect, ratios in zip(ASPECTS, evidence.log_ratios, strict=True)
+            "longer_by": {
+                aspect: [None if math.isnan(value) else value for value in own]
+                for aspect, own in zip(ASPECTS, values.tolist(), strict=True)
             },
         }
 
-    def link_classes(self) -> list[LinkClass]:
-        """What is typical within groups and between them, where there are groups."""
-        times = self.times
-        cluster = self.places.cluster
-        if not cluster.groups:
-            return []
-        group_of = np.array(cluster.group_of)
-        first = group_of[times.source]
-        within: Flags = (first == group_of[times.destination]) & (first >= 0)
-        noun, nouns = self.places.group_nouns
-        classes = []
-        for name, chosen in ((f"within a {noun}", within), (f"between {nouns}", ~within)):
-            own = [chosen & ~times.is_latency, chosen & times.is_latency]
-            medians_s = tuple(
-                float(np.exp(np.median(times.log_s[entries]))) if entries.any() else None
-                for entries in own
-            )
-            ends = np.sort(np.stack((times.source[chosen], times.destination[chosen])), axis=0)
-            if chosen.any():
-                pairs = np.unique(ends, axis=1).shape[1]
-                classes.append(LinkClass(name, pairs, (medians_s[0], medians_s[1])))
-        return classes
-
-    def _decisions_by_node(self) -> list[Decision]:
-        """Of each node: the worst of its ranks."""
-        decisions = self.evidence.decisions()
-        each = self.places.layout.ranks_per_node
-        by_node = [decisions[first : first + each] for first in range(0, len(decisions), each)]
-        return [
-            next((decision for decision in NOT_GOOD if decision in own), GOOD_NODE)
-            for own in by_node
-        ]
-
     def text(self, terminal: Terminal) -> str:
         """All of it."""
-        chosen = self._shown_places()
-        parts = [paragraphs(self._head(), terminal)]
-        if chosen:
-            table = table_text(SUSPECT_COLUMNS, [self._row(place) for place in chosen], terminal)
-            parts += ["", table, ""]
-        return "\n".join([*parts, paragraphs(self._ending(), terminal)])
+        rows = [self._row(nodes, who) for nodes, who in self._shown()]
+        parts = [paragraphs(self._answer(), terminal)]
+        if rows:
+            parts += ["", table_text(SUSPECT_COLUMNS, rows, terminal), ""]
+        return "\n".join([*parts, paragraphs(self._how(), terminal)])
 
-    def _head(self) -> Iterator[str]:
+    # ------------------------------------------------------------ the answer
+
+    def _answer(self) -> Iterator[str]:
+        bad = self._names_of(BAD_NODE)
+        undecided = self._names_of(UNDECIDED_NODE)
+        count = len(self.findings.decisions())
+        if bad:
+            options = exclude_lines(self._hosts_of(BAD_NODE), self.places.hosts)
+            yield "; ".join((f"bad: {_listed(bad)}", *options))
+        if len(undecided) == count:
+            yield f"not decided: all {count} {self.places.noun}s"
+        elif undecided:
+            yield f"not decided: {_listed(undecided)}"
+        elif not bad:
+            yield f"good: all {count} {self.places.noun}s"
+
+    def _names_of(self, decision: Decision) -> list[str]:
+        names = zip(self.places.names, self.findings.decisions(), strict=True)
+        return [name for name, own in names if own == decision]
+
+    def _hosts_of(self, decision: Decision) -> list[str]:
+        nodes = self.places.hosts[:: self.findings.cluster.ranks]
+        decisions = zip(nodes, self.findings.decisions(), strict=True)
+        return [host for host, own in decisions if own == decision]
+
+    def _decisions_by_node(self) -> list[Decision]:
+        """Of each node of the layout: of a single one, the worst of its ranks."""
+        decisions = self.findings.decisions()
+        if self.places.layout.nodes > 1:
+            return list(decisions)
+        worst: tuple[Decision, ...] = (BAD_NODE, UNDECIDED_NODE, GOOD_NODE)
+        return [next(decision for decision in worst if decision in decisions)]
+
+    # ------------------------------------------------------------ the table
+
+    def _shown(self) -> list[tuple[Sequence[int], str]]:
+        """The nodes of each line and its first word: bad switches, other bad nodes, undecided ones;
+        the slowest first."""
+        switches = self.findings.bad_switches()
+        lines: list[tuple[Sequence[int], str]] = [
+            (nodes, f"{name} ({len(nodes)} {self.places.noun}s)")
+            for name, nodes in switches.items()
+        ]
+        in_switch = {node for nodes in switches.values() for node in nodes}
+        decisions = self.findings.decisions()
+        for decision in (BAD_NODE, UNDECIDED_NODE):
+            chosen = [
+                node
+                for node, own in enumerate(decisions)
+                if own == decision and node not in in_switch and self._marked([node]).any()
+            ]
+            chosen.sort(key=lambda node: -self._excess_of([node])[0])
+            lines += [([node], self._who(node)) for node in chosen]
+        return lines[:MOST_SUSPECTS]
+
+    def _who(self, node: int) -> str:
+        """The name of a node, with its slow ranks where the others are not."""
+        cluster = self.findings.cluster
+        slow = np.flatnonzero(self._marked([node]).any(axis=0))
+        name = self.places.names[node]
+        if len(slow) == cluster.ranks or self.findings.decisions()[node] != BAD_NODE:
+            return name
+        word = "rank" if len(slow) == 1 else "ranks"
+        return f"{name} ({word} {', '.join(str(rank) for rank in slow)})"
+
+    def _row(self, nodes: Sequence[int], who: str) -> list[str]:
+        marked = self._marked(nodes)
+        value, low, high = (100 * math.expm1(log) for log in self._excess_of(nodes))
+        aspects = [name for name, own in zip(ASPECTS, marked, strict=True) if own.any()]
+        decisions = self.findings.decisions()
+        return [
+            who,
+            decisions[nodes[0]],
+            ", ".join(aspects),
+            f"{value:.3g} %",
+            f"{low:.3g} .. {high:.3g} %" if math.isfinite(high - low) else "-",
+            f"{int(self.findings.excess.times[marked].sum())}",
+        ]
+
+    def _excess_of(self, nodes: Sequence[int]) -> tuple[float, float, float]:
+        """The logs of how much longer the times of the marked aspects are, and the bounds: medians
+        of the ranks."""
+        marked = self._marked(nodes)
+        excess = self.findings.excess
+        value, low, high = (
+            float(np.median(own[marked])) for own in (excess.value, excess.low, excess.high)
+        )
+        return value, low, high
+
+    def _marked(self, nodes: Sequence[int]) -> Flags:
+        """The aspects and ranks of these nodes that are bad; undecided ones where none is."""
+        ranks = np.isin(np.arange(len(self.places.hosts)) // self.findings.cluster.ranks, nodes)
+        bad: Flags = self.findings.is_bad & ranks
+        return bad if bad.any() else self.findings.is_undecided & ranks
+
+    # ------------------------------------------------------------ how it was decided
+
+    def _how(self) -> Iterator[str]:
         ends = np.sort(np.stack((self.times.source, self.times.destination)), axis=0)
         pairs = np.unique(ends, axis=1).shape[1]
+        nodes = plural(self.findings.cluster.nodes, self.places.noun, f"{self.places.noun}s")
         yield (
-            f"{plural(self.places.cluster.nodes, 'rank', 'ranks')} in layout"
-            f" {self.places.layout}: {self.counts_text}; {plural(self.rounds, 'round', 'rounds')},"
-            f" {plural(pairs, 'pair', 'pairs')}, {format_seconds(self.spent_s)}"
+            f"{nodes} in layout {self.places.layout}: {self.counts_text};"
+            f" {plural(self.rounds, 'round', 'rounds')}, {plural(pairs, 'pair', 'pairs')},"
+            f" {format_seconds(self.spent_s)}"
         )
-        for link in self.link_classes():
-            texts = [
-                f"{name} {format_seconds(seconds)}"
-                for name, seconds in zip(METRICS, link.median_s, strict=True)
-                if seconds is not None
-            ]
-            yield f"{link.name}: {plural(link.pairs, 'pair', 'pairs')}, typical {', '.join(texts)}"
-        least = self.evidence.least_slowdown
-        parts = [
-            f"{name} {100 * slowdown:.0f} % (noise {100 * noise:.1f} %)"
-            for name, slowdown, noise in zip(METRICS, least, self.evidence.noise, strict=True)
+        kinds = zip(METRICS, (~self.times.is_latency, self.times.is_latency), strict=True)
+        typical = [
+            f"{metric} {format_seconds(float(np.exp(np.quantile(log_s, QUARTILE))))}"
+            for metric, entries in kinds
+            if len(log_s := self.times.log_s[entries])
         ]
-        yield f"looked for: what takes longer than typical by at least: {', '.join(parts)}"
-
-    def _shown_places(self) -> list[int]:
-        """Bad groups, bad ranks, then undecided ones, the most suspicious first."""
-        cluster = self.places.cluster
-        suspicion = self.evidence.log_ratios.max(axis=0)
-        places = range(cluster.nodes + cluster.groups)
-        decided = {place: self.evidence.decision(place) for place in places}
-        in_bad_group = {
-            rank
-            for rank, group in enumerate(cluster.group_of)
-            if group >= 0 and decided[cluster.nodes + group] == BAD_NODE
-        }
-        shown = [
-            place
-            for place in places
-            if decided[place] == BAD_NODE
-            or (
-                decided[place] == UNDECIDED_NODE
-                and place < cluster.nodes
-                and place not in in_bad_group
-            )
-        ]
-        shown.sort(
-            key=lambda place: (decided[place] != BAD_NODE, place < cluster.nodes, -suspicion[place])
-        )
-        return shown[:MOST_SUSPECTS]
-
-    def _row(self, place: int) -> list[str]:
-        evidence = self.evidence
-        aspects = evidence.bad_aspects(place)
-        shown = [ASPECTS.index(aspect) for aspect in aspects]
-        if not shown:
-            shown = [int(evidence.log_ratios[:, place].argmax())]
-        own = np.logical_or.reduce([self._is_about(place, aspect) for aspect in shown])
-        is_latency = self.times.is_latency[own]
-        least = np.log1p(np.where(is_latency, *reversed(evidence.least_slowdown)))
-        excess = evidence.excess[own]
-        odds = evidence.log_ratios[shown, place].max() / math.log(10)
-        return [
-            self.places.name(place),
-            evidence.decision(place),
-            ", ".join(ASPECTS[aspect] for aspect in shown),
-            f"{100 * math.expm1(float(np.median(excess))):.0f} %" if len(excess) else "-",
-            f"{len(excess)}",
-            f"{np.count_nonzero(excess > least / 2)}",
-            f"10^{odds:.0f}",
-        ]
-
-    def _is_about(self, place: int, aspect: int) -> Flags:
-        """The entries whose time depends on an aspect of a rank, or of a group behind the ranks."""
-        times = self.times
-        ranks = self.places.cluster.nodes
-        group_of = self.places.cluster.group_of
-        if place < ranks:
-            members = np.arange(ranks) == place
-        else:
-            members = np.array(group_of) == place - ranks
-        either: Flags = members[times.source] | members[times.destination]
-        one_way: Flags = members[times.source if aspect == SENDS else times.destination]
-        return np.where(
-            times.is_latency, (aspect == LATENCY) & either, (aspect != LATENCY) & one_way
-        )
-
-    def _ending(self) -> Iterator[str]:
-        decisions = self.evidence.decisions()
-        bad = [rank for rank, decision in enumerate(decisions) if decision == BAD_NODE]
-        limit = bad_limit(self.evidence.cluster, self.evidence.rule) / math.log(10)
-        false_alarm = 100 * self.evidence.rule.false_alarm
+        yield f"typical: {', '.join(typical)}"
         yield (
-            f"bad from odds of 10^{limit:.1f}, so that at most {false_alarm:g} % of runs name a"
-            " good one"
+            f"bad: takes at least {100 * SURE_SHARE * self.slowdown:.3g} % longer than typical (a"
+            f" good node is called so in at most {100 * FALSE_ALARMS:g} % of runs); good: takes"
+            f" less than {100 * self.slowdown:.3g} % longer (search.slowdown)"
         )
-        if UNDECIDED_NODE in decisions:
+        seen = [
+            f"{metric} {100 * least:.0f} %" for metric, least in self.findings.could_see.items()
+        ]
+        yield f"could see: {', '.join(seen)}"
+        if self.findings.cluster.nodes == 2:
+            yield "not decided: a slow one of two nodes is in every pair, and so is the other"
+        elif UNDECIDED_NODE in self.findings.decisions():
             yield (
-                "undecided: the times vary too much for the slowdown looked for; run it on quiet"
-                " nodes, or with a larger search.slowdown"
+                "not decided: noise hides it, or it is slower by nearly search.slowdown; run it on"
+                " quiet nodes, or with a larger search.slowdown"
             )
-        yield from exclude_lines([self.places.hosts[rank] for rank in bad], self.places.hosts)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_SUSPECTS} more" if len(names) > MOST_SUSPECTS else ""
+    return f"{', '.join(names[:MOST_SUSPECTS])}{more}"
 
 
 def exclude_lines(bad: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:

@@ -36,22 +36,22 @@ class SearchResult(Protocol):
 
 
 class FurtherRounds(Protocol):
-    """The rounds of a run, the same on all ranks. What rank 0 decides is JSON."""
+    """The rounds of a run, the same on all ranks; rank 0 decides how many."""
 
-    def repeated(self) -> tuple[Planned, ...]:
-        """The cases of the last round if it has visits left."""
+    def choose(self, result: SearchResult | None) -> int:
+        """How many rounds the run has, on rank 0; None ends it."""
 
-    def choose(self, result: SearchResult | None) -> Any:
-        """The next round, on rank 0."""
+    def further(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
+        """The cases of the next rounds, of so many in all, that no round had before."""
 
-    def further(self, decided: Any, library: str | None) -> tuple[Planned, ...]:
-        """The cases of the round that rank 0 has decided on; none at the end."""
+    def repeated(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
+        """Where there are no such: the cases of the next rounds that earlier ones had."""
 
-    def of_rows(self, rows: Iterable[Row]) -> list[Any]:
-        """The further rounds of earlier starts, on rank 0."""
+    def begun(self, rows: Iterable[Row]) -> int:
+        """How many rounds earlier starts have measured, on rank 0."""
 
-    def go_on_after(self, decided: Sequence[Any], library: str | None) -> tuple[Planned, ...]:
-        """The cases of the further rounds of earlier starts."""
+    def go_on_after(self, rounds: int, library: str | None) -> tuple[Planned, ...]:
+        """The cases of these that were not planned before the run."""
 
     def result(
         self, rows: Iterable[Row], hosts: Sequence[str], spent_s: float

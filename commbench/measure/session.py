@@ -196,14 +196,18 @@ class _Session:
         self._cases = tuple(
             replace(planned, case=replace(planned.case, library=library)) for planned in self._cases
         )
+        to_visit = self._cases
         if self._setup.request.earlier is not None:
             if self._search is not None:
                 self._cases += self._rounds_of_earlier_starts(self._search, library)
+            to_visit = self._cases
             self._cases = self._unfinished_cases()
+            if self._search is None:  # which may visit finished ones again
+                to_visit = self._cases
         reference = set() if self._reference is None else self._reference.groups
         planned_groups = (
             (planned.group, *planned.inner_groups.values())
-            for planned in self._cases
+            for planned in to_visit
             if not planned.skip
         )
         own = set(chain.from_iterable(planned_groups))
@@ -217,7 +221,7 @@ class _Session:
     ) -> tuple[Planned, ...]:
         """The cases of the further rounds of a search that goes on, as rank 0 reads them in the
         folder."""
-        rounds = search.of_rows(self._earlier_rows.values())
+        rounds = search.begun(self._earlier_rows.values())
         decided = self._setup.control.decide(rounds, MEETING_S, "the rounds of earlier starts")
         return search.go_on_after(decided, library)
 
@@ -381,9 +385,6 @@ class _Session:
         """The further cases of a search, as rank 0 decides."""
         if self._search is None:
             return ()
-        repeated = self._search.repeated()
-        if repeated:
-            return repeated
         value = None
         if self._setup.world.rank == 0:
             ended = self._recorder.stopped or self._budget.end_reason()
@@ -394,7 +395,7 @@ class _Session:
         self._cases += further
         if self._setup.world.rank == 0 and further:
             self._recorder.add_cases(further)
-        return further
+        return further or self._search.repeated(decided, library)
 
     # ------------------------------------------------------------ the record of the run, on rank 0
 

@@ -16,7 +16,7 @@ PLANTED = 4
 WORDS = (
     "backend=gloo",
     "benchmark=p2p_bandwidth",  # latencies say nothing where more ranks than cores wait for a core
-    "sizes=[64KiB]",
+    "sizes=[32KiB]",
     *SEARCH_WORDS,
 )
 STEP = ("srun", f"--nodes={NODES}", "--ntasks-per-node=1", "--mpi=none", "python", "-m")

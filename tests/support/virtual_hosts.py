@@ -28,13 +28,13 @@ MTU = "9000"  # with 1500 B two cores can't pass the packets of 1 Gb/s through b
 BURST = "16kb"  # larger buckets let a message pass above the line rate
 QUEUE = "50ms"  # a packet waits no longer in a full tbf
 COMMAND_S = 10
-# of a search for a slow host, one that takes twice as long: all hosts share the cores here
+# of a search for a slow host, one that takes three times as long: all hosts share the cores here
 SEARCH_WORDS = (
     "bind=none",
     "window=4",
-    "search.slowdown=1",
+    "search.slowdown=2",
     "timing=fixed",
-    "timing.repetitions=5",
+    "timing.repetitions=3",
     "timing.warmup_repetitions=1",
     "timing.warmup_s=0",
 )

@@ -10,8 +10,7 @@ import pytest
 
 import commbench
 from commbench.__main__ import main
-from commbench.cluster.node_rounds import Round
-from commbench.cluster.node_search import SearchRounds
+from commbench.cluster.node_search import NodeSearch
 from commbench.results.load import find_runs, load_run
 
 SIMULATED = (
@@ -36,8 +35,8 @@ def test_a_slow_node_is_named_stored_and_makes_the_status_1(world: Callable[...,
         "backend.model.slow_factor=1.5",
         status=1,
     )
+    assert run.stdout.startswith("bad: node7; Slurm: --exclude=node7; Kubernetes")
     assert "7 good, 1 bad, 0 undecided" in run.stdout
-    assert "Slurm: --exclude=node7" in run.stdout
     record = run.record
     assert (record["search"]["bad"], record["search"]["undecided"]) == (["node7"], [])
     assert record["cases"] == len(run.cases)
@@ -46,40 +45,64 @@ def test_a_slow_node_is_named_stored_and_makes_the_status_1(world: Callable[...,
 
 def test_healthy_nodes_are_good_and_make_the_status_0(world: Callable[..., Any]) -> None:
     run = world(*SIMULATED, "layout=8x1", status=0)
-    assert "8 good, 0 bad, 0 undecided" in run.stdout
+    assert run.stdout.startswith("good: all 8 nodes\n")
+    assert run.record["search"]["rounds"] == 20
+
+
+def test_a_slow_rank_of_three_nodes_makes_its_node_bad(world: Callable[..., Any]) -> None:
+    slow = ("backend.model.slow_rank=3", "backend.model.slow_factor=2")
+    run = world(*SIMULATED, "layout=3x2", "backend.model.noise=0.01", *slow, status=1)
+    assert run.record["search"]["nodes"] == ["good", "bad", "good"]
+    assert not {"0-1", "2-3", "4-5"} & set(run.cases.pair), "links within a node are left out"
+
+
+def test_two_nodes_are_not_decided_and_make_the_status_1(world: Callable[..., Any]) -> None:
+    run = world(*SIMULATED, "layout=2x2", status=1)
+    assert run.stdout.startswith("not decided: all 2 nodes\n")
+    assert run.record["reason"] == "0 good, 0 bad, 2 undecided"
 
 
 @pytest.mark.usefixtures("outside_any_world")
 def test_an_interrupted_search_goes_on_with_the_rounds_that_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = SearchRounds.choose
-    more = {4: Round(((0, 5), (3, 7)), 2), 5: Round(((6, 1),), 1)}
-
-    def interrupted(self: SearchRounds, evidence: Any) -> Round:
-        if self.count == 6:
+    def interrupted(self: NodeSearch, result: Any) -> int:
+        if self.count == 25:
             raise KeyboardInterrupt
-        return more[self.count]
+        return 25
 
     with monkeypatch.context() as patch:
-        patch.setattr(SearchRounds, "choose", interrupted)
-        words = (*SIMULATED[1:], "layout=8x1", f"output={tmp_path}")
+        patch.setattr(NodeSearch, "choose", interrupted)
+        words = (*SIMULATED[1:], "layout=32x1", f"output={tmp_path}")
         assert main(list(words)) == 130
     before = commbench.load(tmp_path)
     (folder,) = find_runs(tmp_path)
-    seen = []
-
-    def recorded(self: SearchRounds, evidence: Any) -> Round:
-        seen.append([set(each.pairs) for each in self._rounds[4:]])
-        return real(self, evidence)
-
-    monkeypatch.setattr(SearchRounds, "choose", recorded)
     assert main(["resume", str(folder)]) == 0
-    assert seen == [[{(0, 5), (3, 7)}, {(6, 1)}]]
-    assert load_run(folder)["search"]["rounds"] == 6
+    assert load_run(folder)["search"]["rounds"] == 25
     after = commbench.load(tmp_path)
     assert sorted(after.case_id) == sorted(before.case_id)
     assert set(after.launch) == {0}, "nothing was measured again"
+
+
+@pytest.mark.usefixtures("outside_any_world")
+def test_an_interrupted_search_of_few_nodes_goes_on_with_further_visits_of_their_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: NodeSearch, result: Any) -> int:
+        if self.count == 14:
+            raise KeyboardInterrupt
+        return 20
+
+    slow = ("backend.model.slow_rank=7", "backend.model.slow_factor=1.5")
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeSearch, "choose", interrupted)
+        assert main([*SIMULATED[1:], "layout=8x1", *slow, f"output={tmp_path}"]) == 130
+    (folder,) = find_runs(tmp_path)
+    assert main(["resume", str(folder)]) == 1
+    search = load_run(folder)["search"]
+    assert (search["bad"], search["rounds"] > 20) == (["node7"], True)
+    visits = commbench.load(tmp_path).visit_medians_s.map(len)
+    assert visits.sum() == 12 * search["rounds"]
 
 
 @pytest.mark.long
@@ -88,14 +111,14 @@ def test_ranks_of_one_real_node_are_searched(world: Callable[..., Any]) -> None:
     words = ("backend=tcp", "layout=1x5", "timing=fixed", "timing.repetitions=10", "sizes=[8,1KiB]")
     run = world("commbench", "locate", *words, status=None)
     search = run.record["search"]
-    assert 4 <= search["rounds"] <= 8
-    assert len(search["log10_odds"]["sends"]) == 5
+    assert search["rounds"] >= 25
+    assert len(search["longer_by"]["sends"]) == 5
     assert run.status == (1 if search["bad"] or search["undecided"] else 0), run.explain()
 
 
 def test_too_few_ranks_are_refused_in_one_line(world: Callable[..., Any]) -> None:
-    run = world(*SIMULATED, "layout=1x4", status=2)
+    run = world(*SIMULATED, "layout=1x2", status=2)
     assert run.stderr == (
-        "commbench: layout=1x4 has 4 ranks; a search compares them with each other and needs at"
-        " least 5\n"
+        "commbench: layout=1x2 has 2 ranks; a search compares them with each other and needs at"
+        " least 3\n"
     )

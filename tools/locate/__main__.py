@@ -1,8 +1,8 @@
-"""`make locate`: how often `commbench locate` finds a planted slow part of 512 nodes, and names a
-good node; rewrites the table in docs/locate.md.
+"""`make locate`: how often `commbench locate` finds a planted slow part, names a good node, and
+leaves a node undecided; rewrites the table in docs/locate.md.
 
-`python tools/locate RUNS [WORD ...]` makes RUNS runs a row (default: 400) of the rows that contain
-all these words, such as `link "5 %"`. Each row is written as soon as it is known; other rows stay.
+`python tools/locate RUNS [WORD ...]` makes RUNS runs with each noise (default: 100), of the rows
+that contain all these words. Each row is written as soon as it is known; other rows stay.
 """
 
 from __future__ import annotations
@@ -14,143 +14,174 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from methods import (
-    MEDIAN_OF_FIVE,
-    bisected,
-    five_partners,
-    halfway,
-    one_after_another,
-    rare_in_health,
-)
-from simulated_cluster import GROUP_SIZE, Planted, Result, SimulatedCluster, located
+from simulated_cluster import NOISES, SimulatedCluster, searched
 
-from commbench.cluster.bad_nodes import Cluster, SearchRule
+from commbench.cluster.bad_nodes import ASPECTS, RECEIVES, SENDS, Cluster, Findings
+from commbench.core.layout import Layout
 
-NODES = 512
-RUNS = 400
-NOISES = (0.02, 0.05)
-KINDS = {
-    "nothing": "nothing",
-    "node": "slow node",
-    "link": "slow link, one direction",
-    "switch": f"slow switch of {GROUP_SIZE}",
-}
-RULE = SearchRule()
-UNNAMED = Cluster((-1,) * NODES)
-NAMED = Cluster(tuple(node // GROUP_SIZE for node in range(NODES)))
+RUNS = 100
+SPREADS = (0.02, 0.05)
+SWITCH = 16  # nodes
+BANDWIDTH = (SENDS, RECEIVES)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "locate.md"
 BEGIN = "<!-- locate: written by tools/locate -->\n"
 END = "<!-- end of locate -->\n"
 COLUMNS = (
     "planted",
-    "noise",
-    "method",
-    "all named",
-    "runs with a false alarm",
-    "runs with an undecided node",
-    "rounds",
-    "visits in turn",
-    "pairs",
+    "layout",
+    "all of it named",
+    "a good node named",
+    "a slow node called good",
+    "a node undecided",
+    "rounds, 2 % and 5 % noise",
     "runs",
 )
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
 
-Method = Callable[[SimulatedCluster, int], Result]
-METHODS: dict[str, Method] = {
-    "commbench locate": lambda cluster, seed: located(cluster, UNNAMED, RULE, seed),
-    "commbench locate, switches named": lambda cluster, seed: located(cluster, NAMED, RULE, seed),
-    "bisection": lambda cluster, _: bisected(cluster, halfway(RULE.slowdown)),
-    "one after another, limit halfway": lambda cluster, _: one_after_another(
-        cluster, halfway(RULE.slowdown)
+
+@dataclass(frozen=True)
+class World:
+    """`factor` is how much longer the planted nodes take, 0 for as much as a run could see.
+    `is_bad` says whether they must be named."""
+
+    planted: str
+    layout: str
+    nodes: int = 1
+    factor: float = 1.1
+    aspects: tuple[int, ...] = BANDWIDTH
+    is_bad: bool = True
+
+    @property
+    def names(self) -> str:
+        """The start of its line."""
+        return f"| {self.planted} | {self.layout} | "
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """Where the switches are named."""
+        if self.nodes != SWITCH:
+            return None
+        nodes = Layout.parse(self.layout).nodes
+        return Cluster(nodes, 1, tuple(f"leaf{node // SWITCH}" for node in range(nodes)))
+
+
+SEEN = "one node, by what the run could see"
+DOUBLED = "one node, 2 x"
+WORLDS = (
+    World("nothing", "128x1", nodes=0),
+    World("one node, 10 %", "128x1"),
+    World("one node, 6 %", "128x1", factor=1.06, is_bad=False),
+    World("one direction of one node, 10 %", "128x1", aspects=(RECEIVES,)),
+    World("two nodes, 10 %", "128x1", nodes=2),
+    World(f"a named switch of {SWITCH}, 10 %", "128x1", nodes=SWITCH),
+    *(World("nothing", layout, nodes=0) for layout in ("3x2", "8x1")),
+    *(
+        World(DOUBLED, layout, factor=2.0)
+        for layout in ("3x1", "4x1", "3x2", "3x4", "4x2", "4x4", "4x8")
     ),
-    "one after another, limit for 1 %": lambda cluster, _: one_after_another(
-        cluster, rare_in_health(cluster.noise, 2 * NODES)
-    ),
-    "five partners, limit halfway": lambda cluster, _: five_partners(
-        cluster, halfway(RULE.slowdown)
-    ),
-    "five partners, limit for 1 %": lambda cluster, _: five_partners(
-        cluster, rare_in_health(MEDIAN_OF_FIVE * cluster.noise, 2 * NODES)
-    ),
-}
+    *(World(DOUBLED, layout, factor=2.0) for layout in ("5x4", "2x4", "2x8")),
+    *(World(SEEN, layout, factor=0) for layout in ("3x1", "3x4", "4x2", "5x1", "8x1", "128x1")),
+)
 
 
 @dataclass(frozen=True)
-class Row:
-    """What a method did in all runs of one kind and noise."""
+class Result:
+    """What a run has found."""
 
-    names: str  # the start of its line
-    planted: bool
-    runs: int
-    all_named: int
-    false_alarms: int
-    with_undecided: int
-    most_rounds: int
-    visits: float  # mean
-    pairs: float  # mean
-
-    def __str__(self) -> str:
-        cells = (
-            self._share(self.all_named) if self.planted else "",
-            self._share(self.false_alarms),
-            self._share(self.with_undecided),
-            f"{self.most_rounds}",
-            f"{self.visits:.0f}",
-            f"{self.pairs:,.0f}",
-            f"{self.runs}",
-        )
-        return f"{self.names}{' | '.join(cells)} |"
-
-    def _share(self, count: int) -> str:
-        return f"{100 * count / self.runs:.1f} %"
+    is_named: bool
+    false_alarm: bool
+    is_called_good: bool
+    is_undecided: bool
+    rounds: int
 
 
-def row_of(names: str, results: Sequence[tuple[Planted, Result]]) -> Row:
-    return Row(
-        names,
-        bool(results[0][0].bad),
-        len(results),
-        sum(planted.bad <= result.named for planted, result in results),
-        sum(bool(result.named - planted.bad) for planted, result in results),
-        sum(result.undecided > 0 for _, result in results),
-        max(result.rounds for _, result in results),
-        float(np.mean([result.visits for _, result in results])),
-        float(np.mean([result.pairs for _, result in results])),
+def result_of(world: World, noise: str, spread: float, seed: int) -> Result:
+    """A search of a cluster in which the world's part is planted at random."""
+    layout = Layout.parse(world.layout)
+    random = np.random.default_rng([seed, *noise.encode()])
+    first = int(random.integers(layout.nodes)) // max(world.nodes, 1) * max(world.nodes, 1)
+    planted = range(first, min(first + world.nodes, layout.nodes))
+
+    def search(factor: float) -> tuple[Findings, int]:
+        slowness = np.zeros((len(ASPECTS), layout.size))
+        ranks = range(planted.start * layout.ranks_per_node, planted.stop * layout.ranks_per_node)
+        slowness[np.ix_(world.aspects, ranks)] = np.log(factor)
+        simulated = SimulatedCluster(layout, slowness, noise, spread, random)
+        return searched(simulated, seed=seed, cluster=world.cluster)
+
+    findings, rounds = search(world.factor or 1 + max(search(1.0)[0].could_see.values()))
+    decisions = findings.decisions()
+    named = {node for node, decision in enumerate(decisions) if decision == "bad"}
+    bad = set(planted) if world.is_bad else set()
+    return Result(
+        bad <= named,
+        bool(named - bad),
+        any(decisions[node] == "good" for node in bad),
+        "undecided" in decisions,
+        rounds,
     )
 
 
-def simulated(kind: str, noise: float, method: Method, seed: int) -> tuple[Planted, Result]:
-    random = np.random.default_rng([seed, *kind.encode()])
-    planted = Planted.of(kind, NODES, random, 1 + RULE.slowdown)
-    return planted, method(SimulatedCluster(planted, noise, random), seed)
+def line_of(world: World, runs: int) -> str:
+    """Its row: the share of all runs, and that with the noise in which it is worst."""
+    results = {
+        (noise, spread): [result_of(world, noise, spread, seed) for seed in range(runs)]
+        for noise, spread in product(NOISES, SPREADS)
+    }
+    rounds = [
+        np.mean([each.rounds for noise in NOISES for each in results[noise, spread]])
+        for spread in SPREADS
+    ]
+    has_bad = world.is_bad and world.nodes > 0
+    cells = (
+        _shares(results, lambda each: each.is_named, min) if has_bad else "",
+        _shares(results, lambda each: each.false_alarm, max),
+        _shares(results, lambda each: each.is_called_good, max) if has_bad else "",
+        _shares(results, lambda each: each.is_undecided, max),
+        ", ".join(f"{mean:.0f}" for mean in rounds),
+        f"{len(results)} x {runs}",
+    )
+    return f"{world.names}{' | '.join(cells)} |"
 
 
-def names_of(kind: str, noise: float, method: str) -> str:
-    return f"| {KINDS[kind]} | {100 * noise:.0f} % | {method} | "
+def _shares(
+    results: dict[tuple[str, float], list[Result]],
+    chosen: Callable[[Result], bool],
+    worst: Callable[..., tuple[str, float]],
+) -> str:
+    shares = {
+        noise: 100 * np.mean([chosen(each) for each in own]) for noise, own in results.items()
+    }
+    mean = np.mean(list(shares.values()))
+    name, spread = worst(shares, key=lambda noise: shares[noise])
+    if min(shares.values()) == max(shares.values()):
+        return f"{mean:.1f} %"
+    return f"{mean:.1f} % ({shares[name, spread]:.1f} %: {name}, {100 * spread:.0f} %)"
 
 
-def write_row(row: Row) -> None:
-    """Put the row into the table of the document, in the order of the methods; other rows stay."""
+def write_line(world: World, line: str) -> None:
+    """Put the line into the table of the document, in the order of the worlds; others stay."""
     before, rest = DOCUMENT.read_text().split(BEGIN)
     table, after = rest.split(END)
-    names = [names_of(*combination) for combination in product(KINDS, NOISES, METHODS)]
-    known = {name: line for line in table.splitlines() for name in names if line.startswith(name)}
-    known[row.names] = str(row)
-    lines = "".join(f"{known[name]}\n" for name in names if name in known)
+    known = {
+        each.names: line
+        for each in WORLDS
+        for line in table.splitlines()
+        if line.startswith(each.names)
+    } | {world.names: line}
+    lines = "".join(f"{known[each.names]}\n" for each in WORLDS if each.names in known)
     temporary = DOCUMENT.with_suffix(".tmp")
     temporary.write_text(before + BEGIN + HEAD + lines + END + after)
     temporary.replace(DOCUMENT)
 
 
-def main(words: list[str]) -> int:
+def main(words: Sequence[str]) -> int:
     runs = int(words[0]) if words else RUNS
-    for kind, noise, method in product(KINDS, NOISES, METHODS):
-        names = names_of(kind, noise, method)
-        if all(word in names for word in words[1:]):
-            results = [simulated(kind, noise, METHODS[method], seed) for seed in range(runs)]
-            row = row_of(names, results)
-            print(row, flush=True)
-            write_row(row)
+    for world in WORLDS:
+        if all(word in world.names for word in words[1:]):
+            line = line_of(world, runs)
+            print(line, flush=True)
+            write_line(world, line)
     return 0
 
 

@@ -1,8 +1,8 @@
-"""A cluster whose slow part is known: the times of its pairs, and what each method finds in
-them."""
+"""A cluster whose slow part is known: the times of its pairs, and what a search finds in them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,120 +13,79 @@ from commbench.cluster.bad_nodes import (
     RECEIVES,
     SENDS,
     Cluster,
-    Evidence,
-    Flags,
-    Indices,
-    Numbers,
+    Findings,
     PairTimes,
-    SearchRule,
-    evidence_of,
+    findings_of,
 )
-from commbench.cluster.node_rounds import Round, next_round
-from commbench.core.layout import Pair
+from commbench.cluster.node_rounds import FIRST_VISITS, Meetings
+from commbench.cluster.search_power import Numbers
+from commbench.core.layout import Layout, Pair
 
-GROUP_SIZE = 16
+NOISES = ("normal", "lognormal", "exponential", "heavy-tailed")
 
 
-@dataclass(frozen=True, eq=False)
-class Planted:
-    """`slowness` [aspects, nodes]: the log of how much longer each node's part takes. `bad` are the
-    nodes that a search must name."""
-
-    slowness: Numbers
-    bad: frozenset[int]
-
-    @classmethod
-    def of(cls, kind: str, nodes: int, random: np.random.Generator, factor: float = 1.1) -> Planted:
-        """Nothing, a slow node, one slow direction of a node's link, or the nodes of a switch; only
-        bandwidth suffers."""
-        slowness = np.zeros((3, nodes))
-        if kind == "nothing":
-            return cls(slowness, frozenset())
-        node = int(random.integers(nodes))
-        chosen = [node]
-        if kind == "switch":
-            first = node - node % GROUP_SIZE
-            chosen = list(range(first, first + GROUP_SIZE))
-        aspects = [int(random.integers(2))] if kind == "link" else [SENDS, RECEIVES]
-        for aspect in aspects:
-            slowness[aspect, chosen] = np.log(factor)
-        return cls(slowness, frozenset(chosen))
+def noise_of(kind: str, spread: float, size: int, random: np.random.Generator) -> Numbers:
+    """Errors of the logs of times with the standard deviation `spread`; heavy-tailed is Student's
+    distribution with 3 degrees of freedom."""
+    if kind == "normal":
+        return spread * random.standard_normal(size)
+    if kind == "exponential":
+        return spread * random.exponential(size=size)
+    if kind == "heavy-tailed":
+        return spread / math.sqrt(3) * random.standard_t(3, size)
+    deviation = math.sqrt((math.e - 1) * math.e)
+    return spread / deviation * np.exp(random.standard_normal(size))
 
 
 @dataclass(eq=False)
 class SimulatedCluster:
-    """Measures pairs, and counts what that costs. The log of a measurement has a normal error of
-    `noise`."""
+    """`slowness` [aspects, ranks] is the log of how much longer each rank's part takes. A pair is
+    as slow as the slower of its two parts."""
 
-    planted: Planted
-    noise: float
+    layout: Layout
+    slowness: Numbers
+    noise: str
+    spread: float
     random: np.random.Generator
-    rounds: int = 0
-    visits: int = 0  # one after another
-    pairs: int = 0  # both directions of a pair, once
 
     @property
-    def nodes(self) -> int:
-        return len(self.planted.slowness[0])
+    def cluster(self) -> Cluster:
+        nodes, ranks = self.layout.nodes, self.layout.ranks_per_node
+        return Cluster(nodes, ranks) if nodes > 1 else Cluster(ranks)
 
-    def measured(self, pairs: Sequence[Pair], visits: int = 1) -> PairTimes:
-        """A round: bandwidth in both directions, then latency."""
-        self.rounds += 1
-        self.visits += visits
-        self.pairs += visits * len(pairs)
-        first = np.array([pair[0] for pair in pairs], dtype=np.int64)
-        second = np.array([pair[1] for pair in pairs], dtype=np.int64)
-        source = np.concatenate((first, second, first))
-        destination = np.concatenate((second, first, second))
-        is_latency = np.arange(3 * len(pairs)) >= 2 * len(pairs)
-        log_s = self.slowest(source, destination, is_latency)
-        log_s = log_s + self.random.normal(0.0, self.noise / np.sqrt(visits), len(log_s))
+    def measured(self, rounds: Sequence[Sequence[Pair]]) -> PairTimes:
+        """In each round bandwidth in both directions, then latency."""
+        first = np.array([[pair[0] for pair in each] for each in rounds], dtype=np.int64)
+        second = np.array([[pair[1] for pair in each] for each in rounds], dtype=np.int64)
+        source = np.stack((first, second, first), axis=1)
+        destination = np.stack((second, first, second), axis=1)
+        is_latency = np.zeros(source.shape, dtype=bool)
+        is_latency[:, 2] = True
+        case = np.arange(3 * len(rounds)).reshape(-1, 3, 1) + np.zeros_like(source)
+        sends = self.slowness[np.where(is_latency, LATENCY, SENDS), source]
+        receives = self.slowness[np.where(is_latency, LATENCY, RECEIVES), destination]
+        errors = noise_of(self.noise, self.spread, source.size, self.random).reshape(source.shape)
+        log_s = np.maximum(sends, receives) + errors
         return PairTimes(
-            np.full(len(log_s), self.rounds),
-            is_latency,
-            source,
-            destination,
-            log_s,
-            np.full(len(log_s), visits),
+            case.ravel(), is_latency.ravel(), source.ravel(), destination.ravel(), log_s.ravel()
         )
 
-    def slowest(self, source: Indices, destination: Indices, is_latency: Flags) -> Numbers:
-        """The log of the time of each pair over the typical one, without noise."""
-        slowness = self.planted.slowness
-        sends = slowness[np.where(is_latency, LATENCY, SENDS), source]
-        receives = slowness[np.where(is_latency, LATENCY, RECEIVES), destination]
-        return np.maximum(sends, receives)
 
-
-@dataclass(frozen=True)
-class Result:
-    """The nodes that a method named, and what it measured for that."""
-
-    named: frozenset[int]
-    undecided: int
-    rounds: int
-    visits: int
-    pairs: int
-
-    @classmethod
-    def of(cls, cluster: SimulatedCluster, named: Sequence[int], undecided: int = 0) -> Result:
-        return cls(frozenset(named), undecided, cluster.rounds, cluster.visits, cluster.pairs)
-
-
-def located(cluster: SimulatedCluster, groups: Cluster, rule: SearchRule, seed: int) -> Result:
-    """What `commbench locate` does."""
-    rounds: list[Round] = []
-    parts: list[PairTimes] = []
-    evidence: Evidence | None = None
-    while True:
-        chosen = next_round(rounds, evidence, cluster.nodes, seed)
-        if not chosen.pairs:
-            break
-        rounds.append(chosen)
-        parts.append(cluster.measured(chosen.pairs, chosen.visits))
-        if len(rounds) >= 4:
-            evidence = evidence_of(PairTimes.joined(parts), groups, rule)
-    assert evidence is not None
-    decisions = evidence.decisions()
-    named = [node for node, decision in enumerate(decisions) if decision == "bad"]
-    return Result.of(cluster, named, decisions.count("undecided"))
+def searched(
+    simulated: SimulatedCluster,
+    slowdown: float = 0.1,
+    seed: int = 0,
+    cluster: Cluster | None = None,
+) -> tuple[Findings, int]:
+    """What `commbench locate` finds, and after how many rounds."""
+    cluster = cluster or simulated.cluster
+    meetings = Meetings(simulated.layout, seed)
+    rounds = meetings.rounds(FIRST_VISITS)
+    first = simulated.measured([meetings.pairs(number) for number in range(rounds)])
+    nothing = first.chosen(np.zeros(len(first), dtype=bool))
+    findings = findings_of(first, nothing, cluster, slowdown)
+    if not findings.further_visits:
+        return findings, rounds
+    all_rounds = rounds + meetings.rounds(findings.further_visits)
+    further = simulated.measured([meetings.pairs(number) for number in range(rounds, all_rounds)])
+    return findings_of(first, further, cluster, slowdown), all_rounds

@@ -103,7 +103,8 @@ def test_a_slow_rank_is_named_first_and_its_pairs_point_to_it(
     pairs = 2 * (size - 1)
     assert (rank.kind, rank.rank, rank.pair, rank.ratio) == ("rank", 3, None, pytest.approx(2.0))
     assert rank.text.endswith(
-        f"rank 3 is in all {pairs} slow pairs: look at the rank, not at the link; slow at one size only"
+        f"rank 3 is in all {pairs} slow pairs: look at the rank, not at the link; slow at one size"
+        " only"
     )
     assert len(others) == size - 1, "one for both directions"
     assert all(

@@ -107,10 +107,10 @@ def test_words_that_would_make_something_else_of_the_stages_are_refused() -> Non
             check_words(composer, ["sizes=[8]", "pairs=all"])
 
 
-def test_stages_that_compare_pairs_need_five_ranks() -> None:
-    jobs, left_out = stages("backend=gloo", "layout=1x4")
+def test_stages_that_compare_pairs_need_three_ranks() -> None:
+    jobs, left_out = stages("backend=gloo", "layout=1x2")
     assert [stage for stage, _ in jobs] == ["alone", "scaling", "soak"]
-    assert len(left_out) == 2 and "at least 5 ranks, layout 1x4 has 4" in left_out[0]
+    assert len(left_out) == 2 and "layout=1x2 has 2 ranks" in left_out[0]
 
 
 def test_the_folder_remembers_what_was_asked_for(tmp_path: Path) -> None:

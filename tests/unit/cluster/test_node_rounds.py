@@ -1,99 +1,52 @@
-"""Rounds of a search: every node in one pair at most, suspects with good partners."""
+"""Rounds of a search: every node in one pair at most, no links within a node."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections import Counter
+
 from loops import for_each
 
-from commbench.cluster.bad_nodes import Cluster, Evidence, SearchRule
-from commbench.cluster.node_rounds import MOST_ROUNDS, Round, next_round
-from commbench.core.layout import Pair
+from commbench.cluster.node_rounds import Meetings, search_refusal
+from commbench.core.layout import Layout
 
 
-def evidence_with(undecided: set[int], bad: set[int], nodes: int, noise: float = 0.02) -> Evidence:
-    """The other nodes are good."""
-    ratios = np.full((3, nodes), -10.0)
-    ratios[0, sorted(undecided)] = 0.0
-    ratios[0, sorted(bad)] = 50.0
-    cluster = Cluster((-1,) * nodes)
-    return Evidence(cluster, SearchRule(), ratios, (noise, noise), (0.1, 0.1), np.zeros(0))
+def meetings(layout: str, seed: int = 1) -> Meetings:
+    return Meetings(Layout.parse(layout), seed)
 
 
-def first_rounds(nodes: int) -> list[Round]:
-    rounds: list[Round] = []
-    for _ in range(4):
-        rounds.append(next_round(rounds, None, nodes, seed=1))
-    return rounds
+@for_each("layout", ["2x3", "3x1", "3x4", "4x2", "5x8", "16x4", "33x1", "1x6", "1x7"])
+def test_all_ranks_of_different_nodes_meet_once_in_a_period(layout: str) -> None:
+    own = meetings(layout)
+    met: Counter[frozenset[int]] = Counter()
+    for number in range(own.period):
+        members = [rank for pair in own.pairs(number) for rank in pair]
+        assert len(set(members)) == len(members)
+        met.update(frozenset(pair) for pair in own.pairs(number))
+    nodes, ranks = own.layout.nodes, own.layout.ranks_per_node
+    others = (nodes - 1) * ranks if nodes > 1 else ranks - 1
+    assert set(met.values()) == {1}
+    assert len(met) == own.layout.size * others // 2
+    assert all(nodes == 1 or first // ranks != second // ranks for first, second in met)
+    assert own.pairs(own.period + 1) == own.pairs(1)
 
 
-def met(rounds: list[Round]) -> list[frozenset[int]]:
-    return [frozenset(pair) for each in rounds for pair in each.pairs]
-
-
-def members(pairs: tuple[Pair, ...]) -> list[int]:
-    return sorted(node for pair in pairs for node in pair)
-
-
-@for_each("nodes", [5, 6, 8, 33, 512])
-def test_the_first_rounds_pair_all_nodes_and_no_two_of_them_twice(nodes: int) -> None:
-    rounds = first_rounds(nodes)
-    for each in rounds:
-        assert len(set(members(each.pairs))) == len(members(each.pairs)) == nodes // 2 * 2
-    assert len(set(met(rounds))) == 4 * (nodes // 2)
+@for_each("layout", ["3x1", "4x2", "5x1", "8x1", "33x1"])
+def test_each_node_has_the_visits_that_are_asked_for(layout: str) -> None:
+    own = meetings(layout)
+    ranks = [
+        rank for number in range(own.rounds(20)) for pair in own.pairs(number) for rank in pair
+    ]
+    visits = Counter(ranks)
+    assert 19 <= min(visits.values()) <= max(visits.values()) <= 21
 
 
 def test_the_order_depends_on_the_seed_alone() -> None:
-    assert next_round([], None, 64, seed=1) == next_round([], None, 64, seed=1)
-    assert next_round([], None, 64, seed=1) != next_round([], None, 64, seed=2)
+    assert meetings("64x1").pairs(0) == meetings("64x1").pairs(0)
+    assert meetings("64x1").pairs(0) != meetings("64x1", seed=2).pairs(0)
 
 
-def test_suspects_meet_good_nodes_that_they_have_not_met() -> None:
-    rounds = first_rounds(16)
-    following = next_round(rounds, evidence_with({2, 7}, {9}, 16), 16, seed=1)
-    pairs = [frozenset(pair) for pair in following.pairs]
-    of_suspects = [pair for pair in pairs if pair & {2, 7}]
-    assert len(of_suspects) == 2
-    assert not set(of_suspects) & set(met(rounds))
-    assert 9 not in members(following.pairs)
-    assert len(members(following.pairs)) == len(set(members(following.pairs)))
-    assert len(pairs) > 2, "good nodes show what is typical"
-
-
-def test_suspects_meet_each_other_where_no_node_is_known_to_be_good() -> None:
-    following = next_round(first_rounds(8), evidence_with(set(range(8)), set(), 8), 8, seed=1)
-    assert members(following.pairs) == [*range(8)]
-
-
-def test_more_noise_takes_more_visits_of_a_pair() -> None:
-    rounds = first_rounds(16)
-    calm = next_round(rounds, evidence_with({2}, set(), 16, noise=0.02), 16, seed=1)
-    noisy = next_round(rounds, evidence_with({2}, set(), 16, noise=0.05), 16, seed=1)
-    assert (calm.visits, noisy.visits) == (2, 10)
-
-
-def test_no_round_follows_when_all_is_decided_or_the_rounds_are_spent() -> None:
-    rounds = first_rounds(16)
-    assert next_round(rounds, evidence_with(set(), {3}, 16), 16, seed=1).pairs == ()
-    spent = rounds * (MOST_ROUNDS // 4)
-    assert next_round(spent, evidence_with({3}, set(), 16), 16, seed=1).pairs == ()
-
-
-@for_each("layout", [(8, 2), (5, 8), (16, 4)])
-def test_ranks_of_one_node_never_meet_where_there_are_enough_nodes(layout: tuple[int, int]) -> None:
-    nodes, each = layout
-    size = nodes * each
-    rounds = [next_round([], None, size, 1, each)]
-    while len(rounds) < 4:
-        rounds.append(next_round(rounds, None, size, 1, each))
-    assert len(set(met(rounds))) == 4 * (nodes // 2) * each, "no two meet twice"
-    rounds.append(next_round(rounds, evidence_with({0, 1, 2}, {3}, size), size, 1, each))
-    rounds.append(next_round(rounds, evidence_with(set(range(size)), set(), size), size, 1, each))
-    for pairs in rounds:
-        assert all(first // each != second // each for first, second in pairs.pairs)
-        assert len(members(pairs.pairs)) == len(set(members(pairs.pairs)))
-
-
-def test_all_ranks_of_few_nodes_meet() -> None:
-    """A slow one of four nodes is in half of all pairs between nodes: nothing is typical there."""
-    rounds = first_rounds(8)
-    assert rounds[0] == next_round([], None, 8, 1, ranks_per_node=2)
+def test_a_search_needs_three_ranks() -> None:
+    assert search_refusal(Layout(3, 1)) is None
+    assert search_refusal(Layout(2, 2)) is None
+    assert "at least 3" in str(search_refusal(Layout(2, 1)))
+    assert "at least 3" in str(search_refusal(Layout(1, 2)))

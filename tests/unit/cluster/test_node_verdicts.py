@@ -31,14 +31,13 @@ SLOW_SEARCH = {
     "nodes": ["good"] * 5 + ["bad"],
     "suspects": [
         {
-            "node": 5,
+            "nodes": [5],
             "who": "n5",
             "decision": "bad",
             "what_is_slow": "sends",
             "longer_by": "30 %",
-            "pairs": "8",
-            "slow_pairs": "8",
-            "odds": "10^5",
+            "between": "28 .. 32 %",
+            "pairs": "24",
         }
     ],
 }
@@ -142,11 +141,11 @@ def test_a_node_with_wrong_data_fails() -> None:
     assert "3 elements are wrong" in lines(acceptance.verdicts[4], "alone")
 
 
-def test_a_node_whose_pairs_are_slow_fails_with_the_odds() -> None:
+def test_a_node_whose_pairs_are_slow_fails_with_the_evidence() -> None:
     acceptance = with_run("pairs", search=SLOW_SEARCH)
     assert outcomes(acceptance, "pairs") == ["PASS"] * 5 + ["FAIL"]
     assert lines(acceptance.verdicts[5], "pairs") == (
-        "n5: sends take 30 % longer than typical, in 8 of 8 measured pairs; odds 10^5"
+        "n5: sends take 30 % longer than typical (28 .. 32 %), in 24 measured pairs"
     )
 
 
