@@ -77,10 +77,10 @@ COMMANDS = {  # command with its own options -> module, function
     "replay": ("commbench.replay.command", "replay"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
-    "locate": ("commbench.cluster.locate", "locate"),
-    "accept": ("commbench.cluster.accept", "accept"),
-    "baseline": ("commbench.cluster.baseline", "baseline"),
-    "watch": ("commbench.cluster.watch", "watch"),
+    "locate": ("commbench.cluster.search.locate", "locate"),
+    "accept": ("commbench.cluster.gate.accept", "accept"),
+    "baseline": ("commbench.cluster.baseline.baseline", "baseline"),
+    "watch": ("commbench.cluster.watch.watch", "watch"),
     "doctor": ("commbench.cli.doctor", "doctor"),
 }
 MEASURING_COMMANDS = ("resume", "ab", "locate", "watch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commbench.cluster.node_verdicts import read_acceptance, stage_of
+from commbench.cluster.acceptance.node_verdicts import read_acceptance, stage_of
 from commbench.report.section import Section
 from commbench.report.summary import Results
 

@@ -17,7 +17,7 @@ from commbench.core.terminal import Terminal
 
 from .plan_facts import PlanFacts
 
-PAIR_SEARCH = "commbench.cluster.node_search"
+PAIR_SEARCH = "commbench.cluster.search.node_search"
 
 
 class SearchResult(Protocol):

@@ -11,7 +11,7 @@ from processes import until
 from slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.long
-ASK = "from commbench.cluster.slurm_queue import jobs_in_the_way; print(jobs_in_the_way())"
+ASK = "from commbench.cluster.watch.slurm_queue import jobs_in_the_way; print(jobs_in_the_way())"
 
 
 def in_the_way(slurm: SlurmCluster) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 import commbench
 from commbench.__main__ import main
-from commbench.cluster.node_search import NodeSearch
+from commbench.cluster.search.node_search import NodeSearch
 from commbench.results.load import find_runs, load_run
 
 SIMULATED = (

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from simulated_cluster import NOISES, SimulatedCluster, searched
 
-from commbench.cluster.bad_nodes import ASPECTS, RECEIVES, SENDS, Cluster, Findings
+from commbench.cluster.search.bad_nodes import ASPECTS, RECEIVES, SENDS, Cluster, Findings
 from commbench.core.layout import Layout
 
 RUNS = 100

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commbench.cluster.bad_nodes import (
+from commbench.cluster.search.bad_nodes import (
     LATENCY,
     RECEIVES,
     SENDS,
@@ -17,8 +17,8 @@ from commbench.cluster.bad_nodes import (
     PairTimes,
     findings_of,
 )
-from commbench.cluster.node_rounds import FIRST_VISITS, Meetings
-from commbench.cluster.search_power import Numbers
+from commbench.cluster.search.node_rounds import FIRST_VISITS, Meetings
+from commbench.cluster.search.search_power import Numbers
 from commbench.core.layout import Layout, Pair
 
 NOISES = ("normal", "lognormal", "exponential", "heavy-tailed")

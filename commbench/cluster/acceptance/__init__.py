@@ -1,0 +1,1 @@
+"""The stages of `experiment=acceptance`, and the verdict on each node."""

@@ -1,0 +1,1 @@
+"""The store of healthy runs, and fresh launches that are compared with it."""

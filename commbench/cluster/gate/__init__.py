@@ -1,0 +1,1 @@
+"""Whether a run is as fast as healthy ones: `commbench accept`."""

@@ -1,0 +1,125 @@
+"""What `accept` finds suspect, measured again: fresh launches decide, of which nobody knew before
+which way they would go."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from commbench.analysis.machines import nodes_of
+from commbench.cluster.baseline.fresh_launches import launched, narrowed, suite_job
+from commbench.cluster.baseline.suite_key import suite_key
+from commbench.cluster.gate.gate import GateResult, GateRules, judge_with_baseline
+from commbench.config.compose import ConfigComposer
+from commbench.config.settings import Job
+from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.terminal import first_line
+from commbench.core.units import plural
+from commbench.report.summary import Results, Summary, read_results, summarise_results
+from commbench.results.load import row_dicts
+from commbench.runtime.launchers.registry import detect
+from commbench.runtime.launchers.requirements import check_startable
+from commbench.stats.difference import outcomes
+
+LEAST_FRESH = 5
+OWN_KEYS = ("trial", "output", "writer", "plan")  # this command sets them
+
+
+def measured_again(
+    result: GateResult, summary: Summary, store: Path, rules: GateRules, most_launches: int
+) -> GateResult:
+    """The result with the answers of fresh launches on what was suspect; with a note on why not,
+    where the suspects can't be measured from here."""
+    try:
+        return _measured_again(result, summary, store, rules, most_launches)
+    except CommbenchError as error:
+        return replace(result, notes=(*result.notes, f"Not measured again: {first_line(error)}."))
+
+
+def _measured_again(
+    result: GateResult, summary: Summary, store: Path, rules: GateRules, most_launches: int
+) -> GateResult:
+    suspects = frozenset(each.case_id for each in result.of("SUSPECT"))
+    jobs = _jobs_of(summary.results, suspects)
+    compared = [each.comparison for each in result.answers if each.comparison is not None]
+    healthy = min(each.launches[0] for each in compared)
+    launches = min(most_launches, _launches_needed(healthy, len(compared), rules))
+    cases = plural(len(suspects), "suspect case", "suspect cases")
+    fresh = plural(launches, "fresh launch", "fresh launches")
+    print(f"accept: {cases}: measured again in {fresh}", file=sys.stderr, flush=True)
+    results = next(iter(summary.results.folders.values())).parent
+    output = results.with_name(f"{results.name}-again")  # no part of RESULTS
+    folders = []
+    for number in range(1, launches + 1):
+        for job, config_dir in jobs:
+            words = [f"trial={number}", "writer=[parquet]"]
+            folders.append(launched([job], output, words, config_dir).folder)
+    again = summarise_results(read_results([str(folder) for folder in folders]))
+    of_suspects = replace(rules, allow_missing=True, only=suspects, suite_cases=len(compared))
+    decided = judge_with_baseline(again, store, of_suspects)
+    answers = {each.case_id: each for each in decided.answers}
+    note = f"{cases} of RESULTS measured again in {fresh}, which decide: {output}"
+    return replace(
+        result,
+        answers=tuple(answers.get(each.case_id, each) for each in result.answers),
+        notes=(*result.notes, note),
+    )
+
+
+def _launches_needed(healthy: int, cases: int, rules: GateRules) -> int:
+    """The fresh launches with which a case can fail among so many, if all are slower than every
+    healthy launch."""
+    launches = LEAST_FRESH
+    while outcomes(healthy, launches) * rules.false_alarms < cases:
+        launches += 1
+    return launches
+
+
+def _jobs_of(results: Results, case_ids: Collection[str]) -> list[tuple[Job, str | None]]:
+    """The jobs that measure these cases, with the folder of their configuration. Raises
+    CommbenchError where they can't run here as they did."""
+    if detect(os.environ) is not None:
+        raise ConfigError("accept runs within torchrun, mpirun or srun")
+    if not results.folders:
+        raise ConfigError("RESULTS are no folders of runs")
+    rows = row_dicts(results.cases[results.cases["case_id"].isin(case_ids)])
+    missing = {suite_key(row) for row in rows}
+    jobs = []
+    for record in results.records:
+        own = {suite_key(row) for row in rows if row["run_id"] == record.get("run_id")} & missing
+        if own:
+            _check_host(record)
+            config_dir = record.get("config_dir")
+            jobs.append((_job_of(record, own, config_dir), config_dir))
+            missing -= own
+    return jobs
+
+
+def _check_host(record: Mapping[str, Any]) -> None:
+    hosts = [str(node.get("host.hostname")) for node in nodes_of(record)]
+    if platform.node() not in hosts:
+        raise ConfigError(f"this machine, {platform.node()}, is none of {', '.join(hosts)}")
+
+
+def _job_of(record: Mapping[str, Any], keys: set[str], config_dir: str | None) -> Job:
+    """Raises CommbenchError where the overrides of a run do not give these cases here."""
+    overrides = [str(word) for word in record.get("overrides") or ()]
+    if not any(word.startswith("layout=") for word in overrides):  # its world decided
+        overrides.append(f"layout=[{','.join(map(str, record.get('layouts') or ()))}]")
+    with ConfigComposer(config_dir) as composer:
+        words = _without(overrides, composer.keys_of(overrides))
+        (job,) = composer.jobs([*words, "writer=[parquet]"], multirun=False)
+    check_startable(job)
+    suite = suite_job(job)
+    if not keys <= suite.cases.keys():
+        raise ConfigError(f"{' '.join(words)} has other cases here")
+    return narrowed(suite, keys, config_dir)
+
+
+def _without(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:
+    return [word for word, key in zip(overrides, keys, strict=True) if key not in OWN_KEYS]

@@ -1,0 +1,1 @@
+"""Which node is slow, in rounds of pairs: `commbench locate`, `pairs=search`."""

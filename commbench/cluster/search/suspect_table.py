@@ -1,0 +1,261 @@
+"""The text at the end of a search: the bad and the undecided nodes with the options that leave bad
+ones out of a job, their evidence, and how it was decided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from commbench.cluster.search.bad_nodes import (
+    ASPECTS,
+    METRICS,
+    SURE_SHARE,
+    Decision,
+    Findings,
+    Flags,
+    PairTimes,
+)
+from commbench.cluster.search.search_power import QUARTILE
+from commbench.core.layout import Layout
+from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+from commbench.core.units import format_seconds, plural
+from commbench.stats.thresholds import FALSE_ALARMS
+
+MOST_SUSPECTS = 32
+BAD_NODE: Decision = "bad"
+UNDECIDED_NODE: Decision = "undecided"
+GOOD_NODE: Decision = "good"
+# of run.json, as SUSPECT_COLUMNS
+SUSPECT_KEYS = ("who", "decision", "what_is_slow", "longer_by", "between", "pairs")
+SUSPECT_COLUMNS = (
+    TableColumn("who"),
+    TableColumn("decision"),
+    TableColumn("what is slow"),
+    TableColumn("longer by", right=True),
+    TableColumn("between", right=True),
+    TableColumn("pairs", right=True),
+)
+
+
+@dataclass(frozen=True)
+class Places:
+    """The layout of a search and the host of each rank. Nodes are judged, or the ranks of a single
+    node."""
+
+    layout: Layout
+    hosts: tuple[str, ...]
+
+    @property
+    def noun(self) -> str:
+        return "node" if self.layout.nodes > 1 else "rank"
+
+    @property
+    def names(self) -> list[str]:
+        """Of the nodes, or ranks."""
+        hosts = self.hosts
+        if self.layout.nodes > 1:
+            hosts = self.hosts[:: self.layout.ranks_per_node]
+        return [
+            host if hosts.count(host) == 1 else f"{self.noun} {number} ({host})"
+            for number, host in enumerate(hosts)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A search that has ended."""
+
+    places: Places
+    slowdown: float
+    times: PairTimes
+    findings: Findings
+    rounds: int
+    spent_s: float
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether each node is good."""
+        return set(self.findings.decisions()) <= {"good"}
+
+    @property
+    def counts_text(self) -> str:
+        """`7 good, 1 bad, 0 undecided`."""
+        decisions = self.findings.decisions()
+        return ", ".join(
+            f"{decisions.count(name)} {name}" for name in (GOOD_NODE, BAD_NODE, UNDECIDED_NODE)
+        )
+
+    def record(self) -> dict[str, Any]:
+        """For run.json."""
+        values = np.expm1(self.findings.excess.value).round(4)
+        return {
+            "rounds": self.rounds,
+            "could_see": self.findings.could_see,
+            "bad": self._names_of(BAD_NODE),
+            "undecided": self._names_of(UNDECIDED_NODE),
+            "nodes": self._decisions_by_node(),
+            "suspects": [
+                dict(zip(SUSPECT_KEYS, self._row(nodes, who), strict=True))
+                | {"nodes": list(nodes) if self.places.layout.nodes > 1 else [0]}
+                for nodes, who in self._shown()
+            ],
+            "longer_by": {
+                aspect: [None if math.isnan(value) else value for value in own]
+                for aspect, own in zip(ASPECTS, values.tolist(), strict=True)
+            },
+        }
+
+    def text(self, terminal: Terminal) -> str:
+        """All of it."""
+        rows = [self._row(nodes, who) for nodes, who in self._shown()]
+        parts = [paragraphs(self._answer(), terminal)]
+        if rows:
+            parts += ["", table_text(SUSPECT_COLUMNS, rows, terminal), ""]
+        return "\n".join([*parts, paragraphs(self._how(), terminal)])
+
+    # ------------------------------------------------------------ the answer
+
+    def _answer(self) -> Iterator[str]:
+        bad = self._names_of(BAD_NODE)
+        undecided = self._names_of(UNDECIDED_NODE)
+        count = len(self.findings.decisions())
+        if bad:
+            options = exclude_lines(self._hosts_of(BAD_NODE), self.places.hosts)
+            yield "; ".join((f"bad: {_listed(bad)}", *options))
+        if len(undecided) == count:
+            yield f"not decided: all {count} {self.places.noun}s"
+        elif undecided:
+            yield f"not decided: {_listed(undecided)}"
+        elif not bad:
+            yield f"good: all {count} {self.places.noun}s"
+
+    def _names_of(self, decision: Decision) -> list[str]:
+        names = zip(self.places.names, self.findings.decisions(), strict=True)
+        return [name for name, own in names if own == decision]
+
+    def _hosts_of(self, decision: Decision) -> list[str]:
+        nodes = self.places.hosts[:: self.findings.cluster.ranks]
+        decisions = zip(nodes, self.findings.decisions(), strict=True)
+        return [host for host, own in decisions if own == decision]
+
+    def _decisions_by_node(self) -> list[Decision]:
+        """Of each node of the layout: of a single one, the worst of its ranks."""
+        decisions = self.findings.decisions()
+        if self.places.layout.nodes > 1:
+            return list(decisions)
+        worst: tuple[Decision, ...] = (BAD_NODE, UNDECIDED_NODE, GOOD_NODE)
+        return [next(decision for decision in worst if decision in decisions)]
+
+    # ------------------------------------------------------------ the table
+
+    def _shown(self) -> list[tuple[Sequence[int], str]]:
+        """The nodes of each line and its first word: bad switches, other bad nodes, undecided ones;
+        the slowest first."""
+        switches = self.findings.bad_switches()
+        lines: list[tuple[Sequence[int], str]] = [
+            (nodes, f"{name} ({len(nodes)} {self.places.noun}s)")
+            for name, nodes in switches.items()
+        ]
+        in_switch = {node for nodes in switches.values() for node in nodes}
+        decisions = self.findings.decisions()
+        for decision in (BAD_NODE, UNDECIDED_NODE):
+            chosen = [
+                node
+                for node, own in enumerate(decisions)
+                if own == decision and node not in in_switch and self._marked([node]).any()
+            ]
+            chosen.sort(key=lambda node: -self._excess_of([node])[0])
+            lines += [([node], self._who(node)) for node in chosen]
+        return lines[:MOST_SUSPECTS]
+
+    def _who(self, node: int) -> str:
+        """The name of a node, with its slow ranks where the others are not."""
+        cluster = self.findings.cluster
+        slow = np.flatnonzero(self._marked([node]).any(axis=0))
+        name = self.places.names[node]
+        if len(slow) == cluster.ranks or self.findings.decisions()[node] != BAD_NODE:
+            return name
+        word = "rank" if len(slow) == 1 else "ranks"
+        return f"{name} ({word} {', '.join(str(rank) for rank in slow)})"
+
+    def _row(self, nodes: Sequence[int], who: str) -> list[str]:
+        marked = self._marked(nodes)
+        value, low, high = (100 * math.expm1(log) for log in self._excess_of(nodes))
+        aspects = [name for name, own in zip(ASPECTS, marked, strict=True) if own.any()]
+        decisions = self.findings.decisions()
+        return [
+            who,
+            decisions[nodes[0]],
+            ", ".join(aspects),
+            f"{value:.3g} %",
+            f"{low:.3g} .. {high:.3g} %" if math.isfinite(high - low) else "-",
+            f"{int(self.findings.excess.times[marked].sum())}",
+        ]
+
+    def _excess_of(self, nodes: Sequence[int]) -> tuple[float, float, float]:
+        """The logs of how much longer the times of the marked aspects are, and the bounds: medians
+        of the ranks."""
+        marked = self._marked(nodes)
+        excess = self.findings.excess
+        value, low, high = (
+            float(np.median(own[marked])) for own in (excess.value, excess.low, excess.high)
+        )
+        return value, low, high
+
+    def _marked(self, nodes: Sequence[int]) -> Flags:
+        """The aspects and ranks of these nodes that are bad; undecided ones where none is."""
+        ranks = np.isin(np.arange(len(self.places.hosts)) // self.findings.cluster.ranks, nodes)
+        bad: Flags = self.findings.is_bad & ranks
+        return bad if bad.any() else self.findings.is_undecided & ranks
+
+    # ------------------------------------------------------------ how it was decided
+
+    def _how(self) -> Iterator[str]:
+        ends = np.sort(np.stack((self.times.source, self.times.destination)), axis=0)
+        pairs = np.unique(ends, axis=1).shape[1]
+        nodes = plural(self.findings.cluster.nodes, self.places.noun, f"{self.places.noun}s")
+        yield (
+            f"{nodes} in layout {self.places.layout}: {self.counts_text};"
+            f" {plural(self.rounds, 'round', 'rounds')}, {plural(pairs, 'pair', 'pairs')},"
+            f" {format_seconds(self.spent_s)}"
+        )
+        kinds = zip(METRICS, (~self.times.is_latency, self.times.is_latency), strict=True)
+        typical = [
+            f"{metric} {format_seconds(float(np.exp(np.quantile(log_s, QUARTILE))))}"
+            for metric, entries in kinds
+            if len(log_s := self.times.log_s[entries])
+        ]
+        yield f"typical: {', '.join(typical)}"
+        yield (
+            f"bad: takes at least {100 * SURE_SHARE * self.slowdown:.3g} % longer than typical (a"
+            f" good node is called so in at most {100 * FALSE_ALARMS:g} % of runs); good: takes"
+            f" less than {100 * self.slowdown:.3g} % longer (search.slowdown)"
+        )
+        seen = [
+            f"{metric} {100 * least:.0f} %" for metric, least in self.findings.could_see.items()
+        ]
+        yield f"could see: {', '.join(seen)}"
+        if self.findings.cluster.nodes == 2:
+            yield "not decided: a slow one of two nodes is in every pair, and so is the other"
+        elif UNDECIDED_NODE in self.findings.decisions():
+            yield (
+                "not decided: noise hides it, or it is slower by nearly search.slowdown; run it on"
+                " quiet nodes, or with a larger search.slowdown"
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_SUSPECTS} more" if len(names) > MOST_SUSPECTS else ""
+    return f"{', '.join(names[:MOST_SUSPECTS])}{more}"
+
+
+def exclude_lines(bad: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:
+    """What leaves the bad ones of several hosts out of a job."""
+    names = list(dict.fromkeys(bad))
+    if names and len(set(hosts)) > 1:
+        yield f"Slurm: --exclude={','.join(names)}"
+        yield f"Kubernetes: kubectl cordon {' '.join(names)}"

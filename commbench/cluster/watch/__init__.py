@@ -1,0 +1,1 @@
+"""A suite every few hours, and what has changed: `commbench watch`."""

@@ -1,0 +1,140 @@
+"""What `commbench watch` knows, as a file for the textfile collector of Prometheus' node_exporter.
+
+The labels of a case are the variables in CASE_LABELS and those in which the cases of its suite
+differ; they hold no name of a host and nothing of a single run. So the number of series depends on
+the suite alone: at most MOST_SERIES_CASES cases, each with a series for each metric and verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commbench.cluster.baseline.suite_key import UPGRADED
+from commbench.cluster.watch.watch_state import WATCH_VERDICTS, WatchVerdict
+from commbench.core.states import Row
+from commbench.core.units import value_text
+from commbench.core.variables import NAMES
+from commbench.results.columns import hashable
+
+CASE_LABELS = ("backend", "benchmark", "layout", "dtype", "message_bytes")  # of every case
+SUITE_LABEL = "suite"
+VERDICT_LABEL = "verdict"
+MOST_SERIES_CASES = 500
+ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+@dataclass(frozen=True)
+class WatchedCase:
+    """A case after a turn. `low_s`, `high_s`: the interval of the median; `least_s`, `most_s`: what
+    a healthy run may have. A number that is not known is None, and has no series."""
+
+    labels: Mapping[str, str]
+    verdict: WatchVerdict
+    median_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    least_s: float | None = None
+    most_s: float | None = None
+    healthy_runs: int = 0
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric with a value, or none, for each case."""
+
+    name: str
+    meaning: str
+    value: Callable[[WatchedCase], float | None]
+
+
+CASE_METRICS = (
+    Metric(
+        "commbench_median_seconds",
+        "Median time of an operation in the last run.",
+        lambda case: case.median_s,
+    ),
+    Metric(
+        "commbench_interval_low_seconds",
+        "Lower end of the interval of that median.",
+        lambda case: case.low_s,
+    ),
+    Metric(
+        "commbench_interval_high_seconds",
+        "Upper end of the interval of that median.",
+        lambda case: case.high_s,
+    ),
+    Metric(
+        "commbench_healthy_low_seconds",
+        "Least median that is expected of a healthy run.",
+        lambda case: case.least_s,
+    ),
+    Metric(
+        "commbench_healthy_high_seconds",
+        "Largest median that is expected of a healthy run.",
+        lambda case: case.most_s,
+    ),
+    Metric(
+        "commbench_healthy_runs",
+        "Healthy runs of the case in the store.",
+        lambda case: float(case.healthy_runs),
+    ),
+)
+VERDICT_METRIC = "commbench_verdict"
+LAST_RUN_METRIC = "commbench_last_run_timestamp_seconds"
+METRIC_NAMES = (*(metric.name for metric in CASE_METRICS), VERDICT_METRIC, LAST_RUN_METRIC)
+
+
+def case_labels(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """The labels of each case, from its variables: CASE_LABELS, and where the cases differ."""
+    differing = [
+        name
+        for name in NAMES
+        if name != UPGRADED and len({hashable(row[name]) for row in rows}) > 1
+    ]
+    names = [*CASE_LABELS, *(name for name in differing if name not in CASE_LABELS)]
+    return [{name: _label_text(row[name]) for name in names} for row in rows]
+
+
+def _label_text(value: Any) -> str:
+    """Prometheus takes an empty label for one that is absent."""
+    return "" if value is None else value_text(value)
+
+
+def metrics_text(suite: str, last_run_s: float, cases: Iterable[WatchedCase]) -> str:
+    """The text of the file; `last_run_s` is seconds since 1970."""
+    watched = list(cases)
+    lines: list[str] = []
+    for metric in CASE_METRICS:
+        values = [(case, metric.value(case)) for case in watched]
+        known = [(case, value) for case, value in values if value is not None]
+        samples = [
+            _sample(metric.name, {SUITE_LABEL: suite, **case.labels}, value)
+            for case, value in known
+        ]
+        lines += _family(metric.name, metric.meaning, samples)
+    verdicts = [
+        _sample(
+            VERDICT_METRIC,
+            {SUITE_LABEL: suite, **case.labels, VERDICT_LABEL: verdict},
+            float(case.verdict == verdict),
+        )
+        for case in watched
+        for verdict in WATCH_VERDICTS
+    ]
+    lines += _family(VERDICT_METRIC, "1 for the verdict on the case, 0 for all others.", verdicts)
+    last_run = [_sample(LAST_RUN_METRIC, {SUITE_LABEL: suite}, last_run_s)]
+    lines += _family(LAST_RUN_METRIC, "When the last run ended, in seconds since 1970.", last_run)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _family(name: str, meaning: str, samples: Sequence[str]) -> list[str]:
+    """The lines of a metric; none where no case has a value."""
+    heading = [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]
+    return [*heading, *samples] if samples else []
+
+
+def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
+    texts = [f'{label}="{text.translate(ESCAPES)}"' for label, text in labels.items()]
+    return f"{name}{{{','.join(texts)}}} {value!r}"

@@ -1,0 +1,252 @@
+"""Whether a case has changed, by its launches and the healthy ones of a store; since when, and what
+else changed then.
+
+A launch that is CHANGED_SPREADS spreads from the healthy ones (stats/verdict.py) is measured again.
+A change is what all of these fresh launches show by themselves; the first one was chosen for being
+unlike the others. A smaller change is looked for in the launches of many turns together
+(change_point.py), where all fresh launches must be nearer to the last ones than to those before.
+
+A change ends when fresh launches are nearer to the healthy ones than to the changed ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from commbench.cluster.baseline.baseline_store import launches_of
+from commbench.cluster.baseline.fresh_launches import FreshLaunch
+from commbench.cluster.baseline.healthy_launches import HealthyLaunch, group_ratio, medians_s
+from commbench.cluster.watch.change_point import LastingChange, last_change, lasting_change
+from commbench.cluster.watch.watch_state import KnownChange, WatchVerdict
+from commbench.core.states import CaseStatus, Row, case_status
+from commbench.core.units import plural
+from commbench.core.variables import Case
+from commbench.report.compare_text import DifferingFact, differing_facts
+from commbench.stats.interval import Interval
+from commbench.stats.thresholds import CHANGED_SPREADS
+from commbench.stats.verdict import suspect_ratio
+
+LASTING_SHARE = 0.01  # of turns that look again without a change; fresh launches decide
+LEAST_HEALTHY = 5  # launches of a case, before it has a verdict
+BROKEN_STATUSES: tuple[CaseStatus, ...] = ("failed", "invalid")
+MOST_RECORDS = 20  # runs before a change whose records are compared with those after it
+
+
+@dataclass(frozen=True)
+class WatchRule:
+    """How a suite is judged. `cases`: how many it has; `delta`: the least change that matters,
+    0.02 is 2 %."""
+
+    cases: int
+    delta: float
+
+    @property
+    def lasting_risk(self) -> float:
+        """That the last launches of a case look changed, without a change."""
+        return LASTING_SHARE / max(self.cases, 1)
+
+    def healthy_range(self, healthy: Sequence[HealthyLaunch]) -> Interval | None:
+        """Where a healthy launch is; None with too few in the store."""
+        if len(healthy) < LEAST_HEALTHY:
+            return None
+        medians = medians_s(healthy)
+        middle_s = float(np.median(medians))
+        factor = max(
+            suspect_ratio(medians, 1, self.delta, CHANGED_SPREADS),
+            group_ratio(healthy, healthy[-1:], self.delta, CHANGED_SPREADS),
+        )
+        return Interval(middle_s, middle_s / factor, middle_s * factor, n=medians.size)
+
+
+@dataclass(frozen=True)
+class CaseHistory:
+    """What is known of a case before a turn. `healthy`: its launches in the store. `aside`: those
+    of runs that were kept out of the store for another case, or until more turns are there."""
+
+    healthy: tuple[HealthyLaunch, ...] = ()
+    aside: tuple[HealthyLaunch, ...] = ()
+    change: KnownChange | None = None
+
+    @property
+    def known(self) -> WatchVerdict:
+        return "unchanged" if self.change is None else self.change.verdict
+
+    @property
+    def series(self) -> list[HealthyLaunch]:
+        """All of them, oldest first."""
+        return sorted((*self.healthy, *self.aside), key=lambda launch: launch.run_id)
+
+    def shows_change(self, new: Sequence[HealthyLaunch]) -> bool:
+        """Whether these launches are nearer to the changed ones than to the healthy ones, and no
+        farther beyond."""
+        if self.change is None or self.change.ratio is None or not self.healthy:
+            return False
+        step = math.log(np.median(medians_s(new)) / np.median(medians_s(self.healthy)))
+        return 0.5 < step / math.log(self.change.ratio) < 1.5
+
+
+@dataclass(frozen=True)
+class FirstLook:
+    """What the first launch of a turn shows. `lasting`: the change that the last launches show
+    together; `needs_fresh`: whether fresh launches decide."""
+
+    launch: WatchVerdict
+    lasting: LastingChange | None = None
+    needs_fresh: bool = False
+
+
+def first_look(
+    history: CaseHistory, row: Row | None, own: Sequence[HealthyLaunch], rule: WatchRule
+) -> FirstLook:
+    """`own` are the launches of `row`, which is None where the case was not measured."""
+    if row is None:
+        return FirstLook("undecided")
+    if case_status(row) in BROKEN_STATUSES:
+        return FirstLook("failed", None, history.known != "failed")
+    launch = _verdict(own, history.healthy, rule)
+    if history.change is not None:
+        return FirstLook(launch, None, bool(own) and not history.shows_change(own))
+    if launch == "undecided":
+        return FirstLook(launch)
+    series = [*history.series, *own]
+    lasting = lasting_change(series, rule.lasting_risk, rule.delta)
+    return FirstLook(launch, lasting, launch != "unchanged" or lasting is not None)
+
+
+def verdict_after_fresh(
+    history: CaseHistory, look: FirstLook, rows: Sequence[Row | None], rule: WatchRule
+) -> WatchVerdict:
+    """The verdict on a case whose first launch needed fresh ones, of which `rows` are."""
+    measured = [row for row in rows if row is not None]
+    if measured and all(case_status(row) in BROKEN_STATUSES for row in measured):
+        return "failed" if look.launch == "failed" else history.known
+    fresh = [launch for row in measured for launch in launches_of(row, "")]
+    if not fresh or history.shows_change(fresh):
+        return history.known
+    shown = _verdict(fresh, history.healthy, rule)
+    if shown in ("slower", "faster") and (look.launch == shown or history.change is not None):
+        return shown
+    if look.lasting is not None and look.lasting.is_shown_by(medians_s(fresh)):
+        return "slower" if look.lasting.slower else "faster"
+    return "unchanged"
+
+
+def _verdict(
+    new: Sequence[HealthyLaunch], healthy: Sequence[HealthyLaunch], rule: WatchRule
+) -> WatchVerdict:
+    """On which side of the healthy launches all new ones are; undecided with too few of either."""
+    expected = rule.healthy_range(healthy)
+    if expected is None or not new:
+        return "undecided"
+    medians = medians_s(new)
+    if medians.min() > expected.high:
+        return "slower"
+    return "faster" if medians.max() < expected.low else "unchanged"
+
+
+# ---------------------------------------------------------------- since when
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """The first run that shows a change, and the ratio of the times since to those before; None
+    where the case fails since."""
+
+    run_id: str
+    ratio: float | None
+
+
+def changed_since(
+    verdict: WatchVerdict, before: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch], run: str
+) -> FirstRun:
+    """Where a change began: with a run that was taken for healthy, or with `run`, whose launches
+    and the fresh ones of its turn are `new`."""
+    if verdict == "failed" or not before or not new:
+        return FirstRun(run, None)
+    new_s = float(np.median(medians_s(new)))
+    point = last_change(np.array([*medians_s(before), new_s]), verdict == "slower", new_s)
+    run_ids = [*(launch.run_id for launch in before), run]
+    return FirstRun(run_ids[point.first], point.ratio)
+
+
+def changed_facts(
+    before: Sequence[Mapping[str, Any]], since: Sequence[Mapping[str, Any]]
+) -> list[DifferingFact]:
+    """The facts of run.json of which the last runs before a change and those since share no
+    value."""
+    if not before or not since:
+        return []
+    facts = differing_facts(before[-MOST_RECORDS:], since)
+    return [fact for fact in facts if fact.apart]
+
+
+# ---------------------------------------------------------------- the case after a turn
+
+
+@dataclass(frozen=True)
+class JudgedCase:
+    """A case after a turn. `expected`: where a healthy launch is; `verdict`: what is shown;
+    `change`: what is known then, None if it is as the healthy ones; `is_new`: since this turn;
+    `note`: what fresh launches have shown otherwise; `is_suspect`: they did not confirm a
+    change."""
+
+    case: Case
+    row: Row | None
+    history: CaseHistory
+    expected: Interval | None
+    verdict: WatchVerdict
+    change: KnownChange | None
+    is_new: bool = False
+    note: str = ""
+    is_suspect: bool = False
+
+
+def judged_case(
+    key: str,
+    case: Case,
+    history: CaseHistory,
+    look: FirstLook,
+    launch: FreshLaunch,
+    fresh: Sequence[FreshLaunch],
+    rule: WatchRule,
+) -> JudgedCase:
+    row = launch.rows.get(key)
+    known = history.known
+    shown = look.launch if history.change is None else known
+    expected = rule.healthy_range(history.healthy)
+    judged = JudgedCase(case, row, history, expected, shown, history.change)
+    if not look.needs_fresh or row is None:
+        return judged
+    rows = [each.rows.get(key) for each in fresh]
+    measured = sum(row is not None for row in rows)
+    if measured < len(fresh):
+        note = f"{measured} of {len(fresh)} fresh launches measured it"
+        verdict: WatchVerdict = "undecided" if history.change is None else known
+        return replace(judged, verdict=verdict, note=note, is_suspect=history.change is None)
+    again = [own for each in fresh for own in each.launches(key)]
+    verdict = verdict_after_fresh(history, look, rows, rule)
+    is_as_known = history.change is None or not again or history.shows_change(again)
+    if verdict == known and is_as_known:
+        fresh_ones = plural(len(fresh), "fresh one does", "fresh ones do")
+        note = f"{_seen_text(look, known)}: {fresh_ones} not confirm it"
+        return replace(judged, verdict=verdict, note=note, is_suspect=known == "unchanged")
+    if verdict == "unchanged":
+        return replace(judged, verdict=verdict, change=None, note=f"no longer {known}")
+    new = [*launch.launches(key), *again]
+    point = changed_since(verdict, history.series, new, str(row["run_id"]))
+    change = KnownChange(verdict, point.run_id, point.ratio)
+    return replace(judged, verdict=verdict, change=change, is_new=True)
+
+
+def _seen_text(look: FirstLook, known: WatchVerdict) -> str:
+    """What fresh launches were asked about."""
+    if known != "unchanged":
+        return f"this launch was no longer {known}"
+    if look.launch == "unchanged" and look.lasting is not None:
+        return f"the last launches together are {'slower' if look.lasting.slower else 'faster'}"
+    return f"this launch alone {'failed' if look.launch == 'failed' else f'was {look.launch}'}"

@@ -1,0 +1,118 @@
+"""What `commbench watch` measures: its options, and a suite of jobs, each a run of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from commbench.cluster.baseline.fresh_launches import SuiteJob, narrowed, suite_job
+from commbench.cluster.watch.prometheus import MOST_SERIES_CASES
+from commbench.cluster.watch.watch_state import (
+    CHANGED_FOLDER,
+    QUARANTINE_FOLDER,
+    RUNS_FOLDER,
+    WATCH_FOLDER,
+)
+from commbench.config.compose import ConfigComposer, requested_jobs
+from commbench.config.settings import SEARCH, Job
+from commbench.core.errors import ConfigError
+from commbench.core.variables import Case
+from commbench.runtime.launchers.requirements import check_experiment, check_startable
+
+WATCH_KEYS = ("trial", "output", "plan")  # the command sets them
+TOTAL_S = "budget.total_s"
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """The options of a command line. `every_s` is None for one turn; `fresh`: how many launches
+    confirm a change; `delta`: the least change that matters, 0.02 is 2 %; `keep_turns`: how many
+    turns a run is kept that is no part of the store and shows no change."""
+
+    words: tuple[str, ...]
+    store: Path
+    every_s: int | None
+    budget_s: int | None
+    fresh: int
+    delta: float
+    prometheus: Path | None
+    config_dir: str | None
+    multirun: bool
+    keep_turns: int
+
+    @property
+    def runs(self) -> Path:
+        return self.store / WATCH_FOLDER / RUNS_FOLDER
+
+    @property
+    def changed(self) -> Path:
+        return self.store / WATCH_FOLDER / CHANGED_FOLDER
+
+    @property
+    def quarantine(self) -> Path:
+        return self.store / WATCH_FOLDER / QUARANTINE_FOLDER
+
+
+@dataclass(frozen=True)
+class WatchedSuite:
+    jobs: tuple[SuiteJob, ...]
+    name: str
+
+    @property
+    def cases(self) -> dict[str, Case]:
+        return {key: case for job in self.jobs for key, case in job.cases.items()}
+
+    @property
+    def skipped(self) -> frozenset[str]:
+        return frozenset(key for job in self.jobs for key in job.skipped)
+
+
+def watched_suite(options: WatchOptions) -> WatchedSuite:
+    """Raises ConfigError for what can't be run here or watched."""
+    with ConfigComposer(options.config_dir) as composer:
+        keys = composer.keys_of(options.words)
+        own = [*WATCH_KEYS, *([TOTAL_S] if options.budget_s is not None else [])]
+        for key in keys:
+            if key in own:
+                raise ConfigError(f"commbench watch sets {key} itself; leave it out")
+        quiet = [] if "writer" in keys else ["writer=[parquet]"]
+        requested = requested_jobs(composer, [*quiet, *options.words], options.multirun)
+    check_experiment(requested)
+    for job in requested.jobs:
+        check_startable(job)
+        _check_watched(job)
+    label = requested.jobs[0].settings.label
+    suite = WatchedSuite(
+        tuple(map(suite_job, requested.jobs)),
+        label or requested.experiment or "suite",
+    )
+    if len(suite.cases) < sum(len(job.cases) for job in suite.jobs):
+        raise ConfigError("two runs of this suite have the same case; watch it once")
+    if suite.cases.keys() == suite.skipped:
+        raise ConfigError("this suite has no case that can be measured here; see plan=true")
+    if options.prometheus is not None and len(suite.cases) > MOST_SERIES_CASES:
+        raise ConfigError(
+            f"--prometheus takes at most {MOST_SERIES_CASES} cases, this suite has"
+            f" {len(suite.cases)}; choose fewer sizes or pairs"
+        )
+    return suite
+
+
+def _check_watched(job: Job) -> None:
+    if job.settings.pairs == SEARCH:
+        raise ConfigError(
+            f"pairs={SEARCH} measures other pairs each time; watch pairs=neighbours, and search"
+            " with commbench locate"
+        )
+    if "parquet" not in job.config["writers"]:
+        raise ConfigError("this suite stores no results to judge; add parquet to writer")
+
+
+def narrowed_jobs(suite: WatchedSuite, keys: Collection[str], options: WatchOptions) -> list[Job]:
+    jobs = []
+    for watched in suite.jobs:
+        own = [key for key in keys if key in watched.cases]
+        if own:
+            jobs.append(narrowed(watched, own, options.config_dir))
+    return jobs

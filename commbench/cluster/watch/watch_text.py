@@ -1,0 +1,125 @@
+"""What a turn of `commbench watch` says: the changes first, then each changed case, and what else
+changed then."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import Any
+
+from commbench.cluster.baseline.fresh_launches import FreshLaunch
+from commbench.cluster.watch.watch_changes import LEAST_HEALTHY, JudgedCase, changed_facts
+from commbench.core.units import format_factor, format_seconds, plural
+from commbench.results.columns import case_text, grouped
+from commbench.stats.interval import Interval
+
+RUN_ID_TIME = "%Y%m%dT%H%M%S"
+
+
+def turn_lines(
+    judged: Sequence[JudgedCase], healthy: Sequence[Mapping[str, Any]], launch: FreshLaunch
+) -> list[str]:
+    """`healthy`: the records (run.json) of the runs of the store, oldest first."""
+    now = datetime.now(timezone.utc)
+    lines = [f"watch: {now:%Y-%m-%d %H:%M} UTC: {answer_text(judged)}"]
+    lines += [line for each in judged if (line := _case_line(each))]
+    new = [each.change.since_run for each in judged if each.change and each.is_new]
+    for since_run in dict.fromkeys(new):
+        lines += _fact_lines(since_run, healthy, launch)
+    return [*lines, *_undecided_lines(judged)]
+
+
+def answer_text(judged: Sequence[JudgedCase]) -> str:
+    """`slower since 2026-11-25 06:00 UTC: 4 of 4 cases, the farthest 1.05 x`, for each change; then
+    how many cases have which verdict."""
+    of_all = f"of {plural(len(judged), 'case', 'cases')}"
+    changes = grouped(
+        (each for each in judged if each.change is not None),
+        lambda each: (each.change.verdict, each.change.since_run) if each.change else ("", ""),
+    )
+    parts = [
+        f"{verdict} since {_time_text(since_run)}: {len(cases)} {of_all}{_farthest_text(cases)}"
+        for (verdict, since_run), cases in changes.items()
+    ]
+    counts = Counter(each.verdict for each in judged if each.change is None)
+    rest = "" if parts else f" {of_all}"
+    return "; ".join(
+        [*parts, *(f"{count}{rest} {verdict}" for verdict, count in counts.most_common())]
+    )
+
+
+def _farthest_text(cases: Sequence[JudgedCase]) -> str:
+    ratios = [each.change.ratio for each in cases if each.change and each.change.ratio]
+    if not ratios:
+        return ""
+    return f", the farthest {format_factor(max(ratios, key=lambda ratio: abs(math.log(ratio))))}"
+
+
+def _case_line(judged: JudgedCase) -> str:
+    """By how much a case has changed, since when and where; empty for one that has not."""
+    name = case_text(vars(judged.case))
+    change = judged.change
+    if change is None:
+        return f"{name}: {judged.note}" if judged.note else ""
+    ratio = "" if change.ratio is None else f" {format_factor(change.ratio)}"
+    parts = [f"{name}: {change.verdict}{ratio} since {change.since_run}"]
+    row = judged.row
+    if row is not None:
+        parts[0] += f", on {row['hosts']}"
+        parts += [str(row["reason"])] if change.verdict == "failed" else []
+        parts += _times(row["median_s"], judged.expected)
+    return "; ".join([*parts, *([judged.note] if judged.note else [])])
+
+
+def _times(median_s: float | None, expected: Interval | None) -> list[str]:
+    if median_s is None or expected is None:
+        return []
+    least = format_seconds(expected.low)
+    most = format_seconds(expected.high)
+    return [f"now {format_seconds(median_s)}, healthy launches take {least} to {most}"]
+
+
+def _fact_lines(
+    since_run: str, healthy: Sequence[Mapping[str, Any]], launch: FreshLaunch
+) -> list[str]:
+    """What else differs between the runs before a change and those since."""
+    before = [record for record in healthy if str(record.get("run_id")) < since_run]
+    later = [record for record in healthy if str(record.get("run_id")) >= since_run]
+    if not before:
+        return []
+    facts = changed_facts(before, [*later, *launch.runs.values()])
+    if not facts:
+        return [f"nothing that commbench records has changed with {since_run}"]
+    return [f"changed with {since_run}:", *(f"    {fact}" for fact in facts)]
+
+
+def _time_text(run_id: str) -> str:
+    """The time in the name of a run."""
+    with suppress(ValueError):
+        started = datetime.strptime(run_id.partition(".")[0], RUN_ID_TIME)
+        return f"{started:%Y-%m-%d %H:%M} UTC"
+    return run_id
+
+
+def _undecided_lines(judged: Sequence[JudgedCase]) -> list[str]:
+    undecided = [each for each in judged if each.verdict == "undecided"]
+    few = [each for each in undecided if len(each.history.healthy) < LEAST_HEALTHY]
+    lines = []
+    if few:
+        least = min(len(each.history.healthy) for each in few)
+        lines.append(
+            f"undecided: {plural(len(few), 'case has', 'cases have')} fewer than {LEAST_HEALTHY}"
+            f" healthy launches in the store (fewest: {least})"
+        )
+    unmeasured = [each for each in undecided if len(each.history.healthy) >= LEAST_HEALTHY]
+    if unmeasured:
+        rows = [each.row for each in unmeasured if each.row is not None]
+        reasons = {str(row["reason"]) for row in rows if row["reason"]}
+        why = f": {'; '.join(sorted(reasons))}" if reasons else ""
+        lines.append(
+            f"undecided: {plural(len(unmeasured), 'case was', 'cases were')} not measured{why}"
+        )
+    return lines

@@ -1,0 +1,245 @@
+"""One turn of `commbench watch`: measure the suite, judge it by the healthy runs of the store, and
+keep what follows."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from commbench.cluster.baseline.baseline_store import (
+    StoredRun,
+    day_of,
+    launches_of,
+    read_stored_runs,
+    store_key,
+)
+from commbench.cluster.baseline.fresh_launches import FreshLaunch, launched
+from commbench.cluster.baseline.healthy_launches import HealthyLaunch
+from commbench.cluster.baseline.suite_key import suite_key
+from commbench.cluster.watch.prometheus import WatchedCase, case_labels, metrics_text
+from commbench.cluster.watch.watch_changes import (
+    CaseHistory,
+    JudgedCase,
+    WatchRule,
+    first_look,
+    judged_case,
+)
+from commbench.cluster.watch.watch_runs import TurnRuns, file_runs
+from commbench.cluster.watch.watch_state import (
+    MOST_TURNS,
+    WatchState,
+    check_cases,
+    check_suite,
+    read_state,
+    write_state,
+)
+from commbench.cluster.watch.watch_suite import (
+    TOTAL_S,
+    WatchedSuite,
+    WatchOptions,
+    narrowed_jobs,
+    watched_suite,
+)
+from commbench.cluster.watch.watch_text import turn_lines
+from commbench.config.settings import Job
+from commbench.core.errors import ConfigError
+from commbench.core.secrets import recorded_override
+from commbench.core.states import Row
+from commbench.core.terminal import Terminal, paragraphs
+from commbench.results.load import find_runs, read_rows, row_dicts
+from commbench.results.run_folder import replace_file
+from commbench.runtime.rank_server import stop_rank_server
+
+UNDECIDED_STATUS = 4
+MOST_ASIDE = 50  # runs beside the store that are read
+
+
+def watch_turn(options: WatchOptions) -> int:
+    """Measure the suite, judge it, and store what follows; returns the exit status."""
+    suite = watched_suite(options)
+    keys = tuple(sorted(suite.cases))
+    words = tuple(map(recorded_override, options.words))
+    state = read_state(options.store) or WatchState(words, keys)
+    check_suite(options.store, state, words)
+    check_cases(options.store, state, keys)
+    baseline = read_stored_runs(options.store)
+    aside = _rows_aside(options)
+    try:
+        jobs = [watched.job for watched in suite.jobs]
+        launch = _launched(options, jobs, state.launches)
+        if not launch.runs:
+            return launch.status
+        number = state.launches + 1
+        own = _own_baseline(options.store, baseline, launch)
+        histories = _histories(own, aside, state, keys)
+        rule = WatchRule(len(keys), options.delta)
+        looks = {
+            key: first_look(histories[key], launch.rows.get(key), launch.launches(key), rule)
+            for key in suite.cases
+        }
+        again = [key for key, look in looks.items() if look.needs_fresh]
+        fresh: list[FreshLaunch] = []
+        for _ in range(options.fresh if again else 0):
+            fresh.append(_launched(options, narrowed_jobs(suite, again, options), number))
+            number += 1
+    finally:
+        stop_rank_server()  # for hours nobody needs it, and an update is seen by the next one
+    judged = {
+        key: judged_case(key, case, histories[key], looks[key], launch, fresh, rule)
+        for key, case in suite.cases.items()
+        if key not in suite.skipped or histories[key].healthy
+    }
+    state = _state_after(state, judged, number, min(run.name for run in launch.runs))
+    lines = turn_lines(list(judged.values()), [run.record for run in own], launch)
+    print(paragraphs(lines, Terminal.of(sys.stdout)), flush=True)
+    # the state last: a turn that is interrupted before is judged again
+    file_runs(options, state, _turn_runs(options, own, launch, fresh, judged))
+    write_state(options.store, state)
+    if options.prometheus is not None:
+        _write_prometheus(options.prometheus, suite, judged)
+    return _turn_status([launch, *fresh], judged)
+
+
+def _own_baseline(
+    store: Path, baseline: Sequence[StoredRun], launch: FreshLaunch
+) -> list[StoredRun]:
+    """The runs on the hardware of this launch, with whatever library: a new one is a change to see.
+
+    Raises ConfigError where the store is of other hardware.
+    """
+    here = {store_key(record).hardware for record in launch.runs.values()}
+    own = [run for run in baseline if run.hardware in here]
+    if baseline and here and not own:
+        raise ConfigError(
+            f"{store} is of another cluster: it has runs on {baseline[-1].hardware}, this one is on"
+            f" {min(here)}; use another --baseline, or look what has happened to the hardware; this"
+            f" run stays in {next(iter(launch.runs)).parent}"
+        )
+    return own
+
+
+def _histories(
+    own: Sequence[StoredRun], rows_aside: Sequence[Row], state: WatchState, keys: Sequence[str]
+) -> dict[str, CaseHistory]:
+    """What is known of each case. Runs that were set aside do not count for a case that has a
+    change, nor for one of which a change has ended since; nor those that the user has added."""
+    in_store = {run.path.name for run in own}
+    healthy: dict[str, list[HealthyLaunch]] = {}
+    for run in own:
+        for row in run.rows:
+            healthy.setdefault(suite_key(row), []).extend(launches_of(row, day_of(run.record)))
+    aside: dict[str, list[HealthyLaunch]] = {}
+    for row in rows_aside:
+        key = suite_key(row)
+        run_id = str(row["run_id"])
+        is_later = key not in state.changes and run_id > state.ended.get(key, "")
+        if is_later and run_id not in in_store:
+            aside.setdefault(key, []).extend(launches_of(row, day_of(row)))
+    return {
+        key: CaseHistory(
+            tuple(healthy.get(key, ())), tuple(aside.get(key, ())), state.changes.get(key)
+        )
+        for key in keys
+    }
+
+
+def _rows_aside(options: WatchOptions) -> list[Row]:
+    """The rows of the last runs that were kept out of the store; damaged runs are left out."""
+    folders = [folder for folder in (options.changed, options.quarantine) if folder.is_dir()]
+    runs = sorted((run for each in folders for run in find_runs(each)), key=lambda run: run.name)
+    return list(row_dicts(read_rows(runs[-MOST_ASIDE:], skip_damaged=True))) if runs else []
+
+
+def _launched(options: WatchOptions, jobs: Sequence[Job], number: int) -> FreshLaunch:
+    words = [f"trial={number}"]
+    if options.budget_s is not None:
+        words.append(f"{TOTAL_S}={options.budget_s / len(jobs):g}")
+    return launched(jobs, options.runs, words, options.config_dir)
+
+
+def _state_after(
+    state: WatchState, judged: Mapping[str, JudgedCase], launches: int, first_run: str
+) -> WatchState:
+    changes = {key: each.change for key, each in judged.items() if each.change is not None}
+    ended = {key: first_run for key in state.changes if key not in changes}
+    return replace(
+        state,
+        launches=launches,
+        changes=changes,
+        ended={**state.ended, **ended},
+        turns=(*state.turns, first_run)[-MOST_TURNS:],
+    )
+
+
+def _turn_runs(
+    options: WatchOptions,
+    own: Sequence[StoredRun],
+    launch: FreshLaunch,
+    fresh: Sequence[FreshLaunch],
+    judged: Mapping[str, JudgedCase],
+) -> TurnRuns:
+    new = {key: each for key, each in judged.items() if each.is_new}
+    since = {run_id for each in new.values() for run_id in _runs_since_change(each)}
+    in_quarantine = [options.quarantine / run_id for run_id in sorted(since)]
+    return TurnRuns(
+        launch,
+        fresh,
+        changed=[key for key, each in judged.items() if each.change is not None],
+        new=list(new),
+        suspect=[key for key, each in judged.items() if each.is_suspect],
+        shown_before=[
+            *(run.path for run in own if run.path.name in since),
+            *(run for run in in_quarantine if run.is_dir()),
+        ],
+    )
+
+
+def _runs_since_change(judged: JudgedCase) -> set[str]:
+    """The runs that were taken for healthy, or not for changed, and show the case's change
+    already."""
+    if judged.change is None:
+        return set()
+    since = judged.change.since_run
+    return {launch.run_id for launch in judged.history.series if launch.run_id >= since}
+
+
+def _turn_status(launches: Sequence[FreshLaunch], judged: Mapping[str, JudgedCase]) -> int:
+    status = max(launch.status for launch in launches)
+    if status >= ConfigError.exit_status:
+        return status
+    verdicts = {each.verdict for each in judged.values()}
+    if any(each.change for each in judged.values()):
+        return 1
+    return UNDECIDED_STATUS if "undecided" in verdicts else 0
+
+
+# ---------------------------------------------------------------- what a turn leaves
+
+
+def _write_prometheus(path: Path, suite: WatchedSuite, judged: Mapping[str, JudgedCase]) -> None:
+    """Raises ConfigError where the file can't be written."""
+    labels = case_labels([vars(each.case) for each in judged.values()])
+    cases = []
+    for each, texts in zip(judged.values(), labels, strict=True):
+        row: Row = each.row or {}
+        cases.append(
+            WatchedCase(
+                texts,
+                each.verdict,
+                row.get("median_s"),
+                row.get("ci_low_s"),
+                row.get("ci_high_s"),
+                None if each.expected is None else each.expected.low,
+                None if each.expected is None else each.expected.high,
+                len(each.history.healthy),
+            )
+        )
+    try:
+        replace_file(path, metrics_text(suite.name, time.time(), cases).encode())
+    except OSError as error:
+        raise ConfigError(
+            f"--prometheus {path} can't be written: {error.strerror}; the turn is stored"
+        ) from error

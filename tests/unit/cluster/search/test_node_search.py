@@ -1,0 +1,179 @@
+"""A search plans its rounds as ordinary cases, reads their rows, and gives ranks their groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from composed import settings_of
+
+from commbench.cluster.search.bad_nodes import Cluster
+from commbench.cluster.search.node_rounds import Meetings
+from commbench.cluster.search.node_search import NodeSearch, check_search, cluster_of, pair_times
+from commbench.cluster.search.suspect_table import Places
+from commbench.config.settings import Settings
+from commbench.core.case import Planned, World
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+from commbench.measure.plan import plan
+from commbench.measure.plan_facts import PlanFacts
+from commbench.runtime.control import hosted_world
+
+FACTS = PlanFacts(memory_bytes=2**36, cache_bytes=2**25, cores=8)
+
+
+def searching(*words: str) -> Settings:
+    return settings_of(
+        "backend=simulated",
+        "pairs=search",
+        "schedule=rounds",
+        "benchmark=[p2p_bandwidth,p2p_latency]",
+        "sizes=[8,1KiB]",
+        "layout=8x1",
+        *words,
+    )
+
+
+def world_of(nodes: int) -> World:
+    return hosted_world(nodes, 1)[0]
+
+
+def row(source: int, destination: int, medians_s: list[float], **more: Any) -> dict[str, Any]:
+    plain = {"status": "ok", "order": 3, "window": 16}
+    return (
+        plain | {"source": source, "destination": destination, "visit_medians_s": medians_s} | more
+    )
+
+
+def search_of(settings: Settings, nodes: int) -> NodeSearch:
+    return NodeSearch(settings, world_of(nodes), FACTS, len(plan(settings, world_of(nodes), FACTS)))
+
+
+def rows_of(cases: Iterable[Planned], visits: int = 1) -> list[dict[str, Any]]:
+    """What these cases leave where each takes 1 us."""
+    return [
+        row(*map(int, pair.split("-")), [1e-6] * visits, window=planned.case.window)
+        for planned in cases
+        for pair in str(planned.case.pair).split()
+    ]
+
+
+def test_a_round_is_a_case_of_latency_and_one_of_bandwidth_in_each_direction() -> None:
+    cases = [planned.case for planned in plan(searching(), world_of(8), FACTS)]
+    bandwidth = {case.pair for case in cases if case.benchmark == "p2p_bandwidth"}
+    assert len(bandwidth) == 14, "then the same pairs meet again"
+    assert sum(case.benchmark == "p2p_latency" for case in cases) == 7
+    turned = {
+        " ".join("-".join(reversed(pair.split("-"))) for pair in str(text).split())
+        for text in bandwidth
+    }
+    assert turned == bandwidth
+    assert all(len(case.pairs) == 4 for case in cases)
+
+
+def test_bandwidth_has_the_largest_size_and_latency_the_smallest() -> None:
+    sizes = {
+        (planned.case.benchmark, planned.case.message_bytes)
+        for planned in plan(searching(), world_of(8), FACTS)
+    }
+    assert sizes == {("p2p_bandwidth", 1024), ("p2p_latency", 8)}
+
+
+def test_rounds_of_new_pairs_are_new_cases_planned_alike_everywhere() -> None:
+    """64 nodes have 63 rounds of different pairs, of which the first 20 are in the plan."""
+    settings = searching("layout=64x1")
+    cases = search_of(settings, 64).further(22, "libx")
+    assert len(cases) == 6
+    assert [planned.order for planned in cases] == [*range(60, 66)]
+    assert search_of(settings, 64).further(22, "libx") == cases
+    assert {planned.case.library for planned in cases} == {"libx"}
+
+
+def test_rounds_of_the_same_pairs_are_further_visits_of_their_cases() -> None:
+    search = search_of(searching(), 8)
+    assert search.further(20, None) == ()
+    again = [len(search.repeated(20, None)) for _ in range(3)]
+    assert again == [7 * 3, 6 * 3, 0]
+    planned = {each.case.case_id for each in plan(searching(), world_of(8), FACTS)}
+    search = search_of(searching(), 8)
+    assert {each.case.case_id for each in search.repeated(20, None)} == planned
+
+
+def test_a_search_ends_after_the_first_rounds_if_no_node_is_suspected() -> None:
+    search = search_of(searching("layout=64x1"), 64)
+    result = search.result(rows_of(plan(searching("layout=64x1"), world_of(64), FACTS)), [], 1.0)
+    assert result is not None and result.is_clean
+    assert search.choose(result) == 20
+    assert search.further(20, None) == search.repeated(20, None) == ()
+    assert search.choose(None) == 20, "the time of the run is over"
+
+
+def test_a_search_goes_on_after_the_rounds_of_earlier_starts() -> None:
+    settings = searching("layout=64x1")
+    first = search_of(settings, 64)
+    cases = [*plan(settings, world_of(64), FACTS), *first.further(23, None)]
+    again = search_of(settings, 64)
+    assert again.begun(rows_of(cases[:-1])) == 23
+    assert again.go_on_after(23, None) == tuple(cases[60:])
+    assert again.further(24, None) == first.further(24, None)
+    assert search_of(settings, 64).begun([]) == 0
+
+
+def test_visits_of_a_pair_are_times_of_different_rounds() -> None:
+    meetings = Meetings(Layout(8, 1), 0)
+    first, second = meetings.pairs(2)[0]
+    times = pair_times([row(first, second, [1.0, np.e])], meetings, 1)
+    assert times.log_s.tolist() == [0.0, 1.0]
+    assert (times.case // 3).tolist() == [2, 9]
+    assert pair_times([row(first, second, [1.0, 1.0])], meetings, 2).case.tolist() == [6, 6]
+
+
+def test_rows_without_a_time_are_no_evidence() -> None:
+    meetings = Meetings(Layout(8, 1), 0)
+    pairs = meetings.pairs(0)
+    times = pair_times(
+        [
+            row(*pairs[0], [1.0]),
+            row(*pairs[1], [1.0], window=None),
+            row(*pairs[2], [], status="failed"),
+        ],
+        meetings,
+        1,
+    )
+    assert times.source.tolist() == [pairs[0][0], pairs[1][0]]
+    assert times.is_latency.tolist() == [False, True]
+    assert len(pair_times([], meetings, 1)) == 0
+
+
+def test_nodes_have_the_switches_of_their_hosts_and_a_single_one_has_none() -> None:
+    switches = {f"n{node}": f"leaf{node // 4}" for node in range(8)}
+    hosts = tuple(f"n{rank // 2}" for rank in range(16))
+    cluster = cluster_of(switches, Places(Layout(8, 2), hosts))
+    assert cluster == Cluster(8, 2, ("leaf0",) * 4 + ("leaf1",) * 4)
+    assert cluster_of(switches, Places(Layout(1, 8), ("n1",) * 8)) == Cluster(8)
+
+
+def test_a_search_needs_three_ranks() -> None:
+    check_search(Layout(3, 1))
+    with pytest.raises(ConfigError, match=r"layout=2x1 has 2 ranks.*needs at least 3"):
+        check_search(Layout(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("benchmark=all_reduce", "pairs of ranks, which all_reduce has none of"),
+        ("schedule=serial", "it needs schedule=rounds"),
+        ("overlap=sleep", "use overlap=none"),
+        ("layout=[8x1,5x1]", "takes one layout"),
+        ("search.slowdown=0", "search.slowdown=0.0 must be at least 0.01"),
+        ("search.switches=[a]", "search.switches"),
+        ("search.size=3", "search.size"),
+    ],
+)
+def test_a_search_that_can_not_be_is_refused_in_one_line(word: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        searching(word)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,259 @@
+"""When a case has changed: on stores with and without a planted step, and case by case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sample_cases import CASE, case_row
+from suites import HEALTHY_TURNS, WATCHED, WatchedStore
+
+from commbench.cluster.baseline.baseline_store import launches_of
+from commbench.cluster.baseline.fresh_launches import FreshLaunch
+from commbench.cluster.baseline.healthy_launches import HealthyLaunch
+from commbench.cluster.watch.watch_changes import (
+    LEAST_HEALTHY,
+    CaseHistory,
+    FirstLook,
+    JudgedCase,
+    WatchRule,
+    changed_facts,
+    changed_since,
+    first_look,
+    judged_case,
+    verdict_after_fresh,
+)
+from commbench.cluster.watch.watch_state import KnownChange, WatchVerdict
+
+RULE = WatchRule(cases=1, delta=0.02)
+
+
+def healthy_of(*medians_s: float, first: int = 0) -> list[HealthyLaunch]:
+    return [
+        HealthyLaunch(median_s, f"run{number:03}", "node1", "")
+        for number, median_s in enumerate(medians_s, start=first)
+    ]
+
+
+def row_of(median_s: float | None, status: str = "ok") -> dict[str, Any]:
+    return case_row(run_id="new", hosts="node1", status=status, median_s=median_s)
+
+
+def look_at(history: CaseHistory, median_s: float | None, status: str = "ok") -> FirstLook:
+    row = row_of(median_s, status)
+    return first_look(history, row, launches_of(row, ""), RULE)
+
+
+def verdict(history: CaseHistory, first_s: float | None, *fresh_s: float | None) -> WatchVerdict:
+    """After a turn with these launches; None is one that failed."""
+    look = look_at(history, first_s, "failed" if first_s is None else "ok")
+    if not look.needs_fresh:
+        return history.known
+    rows = [row_of(each, "failed" if each is None else "ok") for each in fresh_s]
+    return verdict_after_fresh(history, look, rows, RULE)
+
+
+# ---------------------------------------------------------------- planted steps
+
+
+def first_told(spread: float, loss: float, seed: int, turns: int) -> tuple[int, list[str]] | None:
+    """The turn after a step with which it is told, and since which runs; None if it is not."""
+    store = WatchedStore(np.random.default_rng(seed), spread)
+    for _ in range(HEALTHY_TURNS):
+        store.take_turn([0.0] * WATCHED)
+    assert not store.changes
+    for turn in range(1, turns + 1):
+        store.take_turn([loss] * WATCHED)
+        if store.changes:
+            return turn, [change.since_run for change in store.changes.values()]
+    return None
+
+
+def test_a_step_of_5_percent_is_told_within_three_turns_with_its_beginning() -> None:
+    trials = 20
+    told = [first_told(0.01, 0.05, seed, 3) for seed in range(trials)]
+    assert sum(each is not None for each in told) >= trials - 1
+    runs = [int(run) for each in told if each is not None for run in each[1]]
+    assert sum(abs(run - HEALTHY_TURNS - 1) <= 1 for run in runs) >= 0.95 * len(runs)
+
+
+def test_all_cases_of_a_step_are_told_in_the_end() -> None:
+    store = WatchedStore(np.random.default_rng(3), 0.02)
+    for loss in [0.0] * HEALTHY_TURNS + [0.1] * 12:
+        store.take_turn([loss] * WATCHED)
+    assert len(store.changes) == WATCHED
+
+
+def test_stores_without_a_step_have_no_change() -> None:
+    told = 0
+    for seed in range(20):
+        store = WatchedStore(np.random.default_rng([seed, 5]), 0.02)
+        for _ in range(30):
+            before = len(store.changes)
+            store.take_turn([0.0] * WATCHED)
+            told += len(store.changes) > before
+    assert told <= 6  # of 600 turns: 1 %
+
+
+def test_a_step_that_ends_is_told_as_well() -> None:
+    store = WatchedStore(np.random.default_rng(4), 0.01)
+    for loss in [0.0] * HEALTHY_TURNS + [0.2] * 2:
+        store.take_turn([loss] * WATCHED)
+    assert len(store.changes) == WATCHED
+    store.take_turn([0.0] * WATCHED)
+    assert not store.changes
+
+
+# ---------------------------------------------------------------- single verdicts
+
+STEADY = CaseHistory(tuple(healthy_of(*(1e-5 * (1 + 0.001 * number) for number in range(8)))))
+SLOWER = CaseHistory(STEADY.healthy, change=KnownChange("slower", "run008", 1.3))
+
+
+def test_too_few_healthy_launches_give_no_verdict() -> None:
+    few = CaseHistory(STEADY.healthy[: LEAST_HEALTHY - 1])
+    assert RULE.healthy_range(few.healthy) is None
+    assert look_at(few, 1.0) == FirstLook("undecided")
+
+
+def test_a_case_that_was_not_measured_is_undecided() -> None:
+    assert first_look(STEADY, None, [], RULE) == FirstLook("undecided")
+    assert look_at(STEADY, None, "skipped") == FirstLook("undecided")
+
+
+def test_what_is_less_than_delta_is_no_change() -> None:
+    """Also where all healthy launches took exactly the same time."""
+    equal = CaseHistory(tuple(healthy_of(*[1e-5] * 8)))
+    assert look_at(equal, 1.015e-5).launch == "unchanged"
+    assert look_at(equal, 1.025e-5).launch == "slower"
+    assert look_at(equal, 0.97e-5).launch == "faster"
+
+
+@pytest.mark.parametrize(
+    ("history", "first_s", "fresh_s", "expected"),
+    [
+        (STEADY, 1.3e-5, [1.3e-5] * 3, "slower"),
+        (STEADY, 0.8e-5, [0.8e-5] * 3, "faster"),
+        (STEADY, 1.3e-5, [1.3e-5, 1.3e-5, 1.005e-5], "unchanged"),
+        (STEADY, 1.3e-5, [0.8e-5] * 3, "unchanged"),
+        (STEADY, 1.3e-5, [], "unchanged"),
+        (STEADY, 1.005e-5, [1.3e-5] * 3, "unchanged"),
+        (STEADY, None, [None] * 3, "failed"),
+        (STEADY, None, [None, 1.0e-5, None], "unchanged"),
+        (SLOWER, 1.0e-5, [1.0e-5] * 3, "unchanged"),
+        (SLOWER, 1.0e-5, [1.3e-5] * 3, "slower"),
+        (SLOWER, 1.0e-5, [0.8e-5] * 3, "faster"),
+        (SLOWER, 1.3e-5, [1.0e-5] * 3, "slower"),
+        (SLOWER, 2.2e-5, [2.2e-5] * 3, "slower"),
+        (SLOWER, None, [None] * 3, "failed"),
+        (SLOWER, None, [None, 1.3e-5, None], "slower"),
+    ],
+)
+def test_only_fresh_launches_begin_and_end_a_change(
+    history: CaseHistory, first_s: float | None, fresh_s: list[float | None], expected: str
+) -> None:
+    assert verdict(history, first_s, *fresh_s) == expected
+
+
+def judged(history: CaseHistory, first_s: float, *fresh_s: float | None) -> JudgedCase:
+    """After a turn with these launches; None is one that did not measure the case."""
+
+    def launch(median_s: float | None) -> FreshLaunch:
+        rows = {} if median_s is None else {"key": row_of(median_s)}
+        return FreshLaunch(Path(), rows, {}, 0)
+
+    row = row_of(first_s)
+    look = first_look(history, row, launches_of(row, ""), RULE)
+    fresh = [launch(each) for each in fresh_s]
+    return judged_case("key", CASE, history, look, launch(first_s), fresh, RULE)
+
+
+def test_a_change_that_gets_worse_is_told_as_a_new_one() -> None:
+    worse = judged(SLOWER, 2.2e-5, *[2.2e-5] * 3)
+    assert worse.is_new and worse.change is not None and worse.change.ratio is not None
+    assert worse.change.ratio > 2
+    assert not judged(SLOWER, 1.35e-5).is_new
+
+
+def test_fresh_launches_that_were_lost_confirm_nothing() -> None:
+    lost = judged(STEADY, 1.3e-5, 1.3e-5, None, None)
+    assert (lost.verdict, lost.is_suspect) == ("undecided", True)
+    assert lost.note == "1 of 3 fresh launches measured it"
+
+
+def test_days_that_differ_widen_what_is_healthy() -> None:
+    of_days = [
+        HealthyLaunch(time_s * factor, f"run{day}", "node1", str(day))
+        for day, time_s in enumerate([1.0e-5, 1.1e-5, 0.95e-5])
+        for factor in (1.0, 1.001, 0.999)
+    ]
+    by_day = RULE.healthy_range(of_days)
+    one_day = RULE.healthy_range(healthy_of(*(launch.median_s for launch in of_days)))
+    assert by_day is not None and one_day is not None
+    assert by_day.high > one_day.high
+
+
+# ---------------------------------------------------------------- many turns together
+
+# launches after a step of 4 % that none of them shows alone
+WAVE = [1 + 0.02 * (number % 5 - 2) / 2 for number in range(40)]
+STEP = healthy_of(*(1e-5 * factor for factor in WAVE))
+AFTER = healthy_of(*(1.04e-5 * factor for factor in WAVE[:15]), first=len(STEP))
+STEPPED = CaseHistory((*STEP, *AFTER))
+
+
+def test_what_many_turns_show_must_be_shown_by_all_fresh_launches() -> None:
+    look = look_at(STEPPED, 1.04e-5)
+    assert (look.launch, look.needs_fresh) == ("unchanged", True)
+    assert verdict(STEPPED, 1.04e-5, 1.05e-5, 1.03e-5, 1.04e-5) == "slower"
+    assert verdict(STEPPED, 1.04e-5, 1.05e-5, 1.01e-5, 1.04e-5) == "unchanged"
+
+
+def test_launches_that_were_kept_aside_count_for_what_many_turns_show() -> None:
+    aside = CaseHistory(tuple(STEP), tuple(AFTER))
+    assert look_at(aside, 1.04e-5).needs_fresh
+
+
+# ---------------------------------------------------------------- since when
+
+
+def test_a_change_begins_with_the_first_run_that_shows_it() -> None:
+    """Two runs were a little too fast to be noticed."""
+    healthy = healthy_of(10.0, 10.1, 9.9, 10.0, 10.1, 10.9, 10.9)
+    new = healthy_of(11.0, 11.1, 11.0, 10.9)
+    first = changed_since("slower", healthy, new, "new")
+    assert first.run_id == "run005"
+    assert first.ratio == pytest.approx(1.09, abs=0.01)
+
+
+def test_an_old_small_shift_is_not_the_beginning_of_a_large_change() -> None:
+    rng = np.random.default_rng(6)
+    levels = [1.0] * 60 + [1.015] * 60
+    healthy = healthy_of(*(level * rng.lognormal(0, 0.003) for level in levels))
+    first = changed_since("slower", healthy, healthy_of(1.1, 1.1, 1.1), "new")
+    assert first.run_id == "new"
+    assert first.ratio is not None and 1.07 < first.ratio < 1.11
+
+
+def test_a_failure_begins_with_the_run_that_fails() -> None:
+    first = changed_since("failed", STEADY.healthy, [], "new")
+    assert (first.run_id, first.ratio) == ("new", None)
+
+
+def record(driver: str, kernel: str, load: float) -> dict[str, Any]:
+    node = {
+        "host.hostname": "node1",
+        "gpu.driver_version": driver,
+        "host.kernel": kernel,
+        "host.load_1min": load,
+    }
+    return {"provenance": {"nodes": [node]}}
+
+
+def test_what_changed_with_it_are_facts_that_differ_and_did_not_vary_before() -> None:
+    before = [record("550.54", "6.8", 0.1), record("550.54", "6.9", 0.2)]
+    facts = changed_facts(before, [record("570.12", "6.9", 0.3)])
+    assert [str(fact) for fact in facts] == ["gpu.driver_version: 550.54 -> 570.12"]
+    assert changed_facts([], [record("570.12", "6.9", 0.3)]) == []
