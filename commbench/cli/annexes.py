@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a report needs pandas, a run does not
     from commbench.report.section import Section
     from commbench.report.summary import Results
 
-STAGES = "commbench.cluster.acceptance.acceptance_stages"
+STAGES = "commbench.cluster.acceptance.stages"
 REPORT_PARTS = ("commbench.cluster.report_part", "commbench.replay.report_part")
 
 

@@ -77,10 +77,10 @@ COMMANDS = {  # command with its own options -> module, function
     "replay": ("commbench.replay.command", "replay"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
-    "locate": ("commbench.cluster.search.locate", "locate"),
-    "accept": ("commbench.cluster.gate.accept", "accept"),
-    "baseline": ("commbench.cluster.baseline.baseline", "baseline"),
-    "watch": ("commbench.cluster.watch.watch", "watch"),
+    "locate": ("commbench.cluster.search.command", "locate"),
+    "accept": ("commbench.cluster.gate.command", "accept"),
+    "baseline": ("commbench.cluster.baseline.command", "baseline"),
+    "watch": ("commbench.cluster.watch.command", "watch"),
     "doctor": ("commbench.cli.doctor", "doctor"),
 }
 MEASURING_COMMANDS = ("resume", "ab", "locate", "watch")

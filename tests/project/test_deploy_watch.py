@@ -16,10 +16,10 @@ import pytest
 import yaml
 from places import ROOT
 
+from commbench.cluster.watch.command import watch_options
 from commbench.cluster.watch.prometheus import CASE_LABELS, METRIC_NAMES, SUITE_LABEL, VERDICT_LABEL
-from commbench.cluster.watch.watch import watch_options
-from commbench.cluster.watch.watch_state import WATCH_VERDICTS
-from commbench.cluster.watch.watch_suite import watched_suite
+from commbench.cluster.watch.state import WATCH_VERDICTS
+from commbench.cluster.watch.suite import watched_suite
 from commbench.core.variables import NAMES
 
 DEPLOY = ROOT / "deploy"

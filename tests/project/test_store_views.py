@@ -10,7 +10,7 @@ import pytest
 from healthy_runs import SUITE, healthy_run
 from places import ROOT
 
-from commbench.cluster.baseline.baseline_writer import add_runs
+from commbench.cluster.baseline.writer import add_runs
 
 duckdb = pytest.importorskip("duckdb")
 (SQL,) = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "acceptance.md").read_text(), re.DOTALL)

@@ -10,8 +10,8 @@ from simulated_words import NOISY_RUN
 
 import commbench
 from commbench.cli.main import main
-from commbench.cluster.baseline.baseline import baseline
-from commbench.cluster.gate.accept import accept
+from commbench.cluster.baseline.command import baseline
+from commbench.cluster.gate.command import accept
 
 SUITE = (*NOISY_RUN, "benchmark=[all_reduce,p2p_latency]", "layout=2x2", "pairs=neighbours")
 

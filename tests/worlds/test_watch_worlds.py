@@ -11,8 +11,8 @@ import pytest
 from processes import until
 
 import commbench
-from commbench.cluster.baseline.baseline_store import stored_runs
-from commbench.cluster.watch.watch_state import read_state
+from commbench.cluster.baseline.store import stored_runs
+from commbench.cluster.watch.state import read_state
 from commbench.results.load import find_runs, load_run
 
 SUITE = (

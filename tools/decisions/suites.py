@@ -13,16 +13,16 @@ import numpy as np
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
-from commbench.cluster.gate.gate import Answer, GateCase, GateRules, suite_answers
-from commbench.cluster.watch.watch_changes import (
+from commbench.cluster.gate.decision import Answer, GateCase, GateRules, suite_answers
+from commbench.cluster.watch.changes import (
     CaseHistory,
     JudgedCase,
     WatchRule,
     first_look,
     judged_case,
 )
-from commbench.cluster.watch.watch_runs import QUARANTINE_TURNS
-from commbench.cluster.watch.watch_state import KnownChange
+from commbench.cluster.watch.runs import QUARANTINE_TURNS
+from commbench.cluster.watch.state import KnownChange
 from commbench.core.states import Row
 from commbench.core.variables import NAMES, Case
 

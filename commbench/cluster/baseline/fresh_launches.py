@@ -11,8 +11,8 @@ from typing import Any
 
 from commbench.cli.ab import run_launch
 from commbench.cli.jobs import planned_here
-from commbench.cluster.baseline.baseline_store import day_of, launches_of
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
+from commbench.cluster.baseline.store import day_of, launches_of
 from commbench.cluster.baseline.suite_key import suite_key
 from commbench.config.compose import ConfigComposer, quoted_path
 from commbench.config.settings import Job

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commbench.cluster.baseline.suite_key import UPGRADED
-from commbench.cluster.watch.watch_state import WATCH_VERDICTS, WatchVerdict
+from commbench.cluster.watch.state import WATCH_VERDICTS, WatchVerdict
 from commbench.core.states import Row
 from commbench.core.units import value_text
 from commbench.core.variables import NAMES

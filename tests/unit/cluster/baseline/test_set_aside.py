@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from healthy_runs import healthy_run
 
-from commbench.cluster.baseline.baseline_store import stored_runs
-from commbench.cluster.baseline.baseline_writer import add_runs, set_aside
+from commbench.cluster.baseline.store import stored_runs
+from commbench.cluster.baseline.writer import add_runs, set_aside
 from commbench.core.errors import ConfigError
 from commbench.results.load import find_runs
 

@@ -15,7 +15,7 @@ from commbench.cluster.watch.prometheus import (
     case_labels,
     metrics_text,
 )
-from commbench.cluster.watch.watch_state import WATCH_VERDICTS
+from commbench.cluster.watch.state import WATCH_VERDICTS
 
 SAMPLE = re.compile(
     r'(?P<name>[a-z_]+)\{(?P<labels>[a-z_]+="(?:[^"\\\n]|\\["\\n])*"'

@@ -13,9 +13,9 @@ from healthy_runs import Change, healthy_run, slower
 from sample_cases import case_row
 from suites import NOISES, GateTrial, gate_answers
 
-from commbench.cluster.baseline.baseline_writer import add_runs
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
-from commbench.cluster.gate.gate import (
+from commbench.cluster.baseline.writer import add_runs
+from commbench.cluster.gate.decision import (
     CaseAnswer,
     GateCase,
     GateResult,

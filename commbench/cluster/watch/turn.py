@@ -9,26 +9,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from commbench.cluster.baseline.baseline_store import (
+from commbench.cluster.baseline.fresh_launches import FreshLaunch, launched
+from commbench.cluster.baseline.healthy_launches import HealthyLaunch
+from commbench.cluster.baseline.store import (
     StoredRun,
     day_of,
     launches_of,
     read_stored_runs,
     store_key,
 )
-from commbench.cluster.baseline.fresh_launches import FreshLaunch, launched
-from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.cluster.baseline.suite_key import suite_key
-from commbench.cluster.watch.prometheus import WatchedCase, case_labels, metrics_text
-from commbench.cluster.watch.watch_changes import (
+from commbench.cluster.watch.changes import (
     CaseHistory,
     JudgedCase,
     WatchRule,
     first_look,
     judged_case,
 )
-from commbench.cluster.watch.watch_runs import TurnRuns, file_runs
-from commbench.cluster.watch.watch_state import (
+from commbench.cluster.watch.prometheus import WatchedCase, case_labels, metrics_text
+from commbench.cluster.watch.runs import TurnRuns, file_runs
+from commbench.cluster.watch.state import (
     MOST_TURNS,
     WatchState,
     check_cases,
@@ -36,14 +36,14 @@ from commbench.cluster.watch.watch_state import (
     read_state,
     write_state,
 )
-from commbench.cluster.watch.watch_suite import (
+from commbench.cluster.watch.suite import (
     TOTAL_S,
     WatchedSuite,
     WatchOptions,
     narrowed_jobs,
     watched_suite,
 )
-from commbench.cluster.watch.watch_text import turn_lines
+from commbench.cluster.watch.text import turn_lines
 from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
 from commbench.core.secrets import recorded_override

@@ -7,7 +7,7 @@
 Each run is an ordinary run without samples and counters, so every command that reads runs reads a
 store. The two levels above it are a hive partition: names of what its cases may be compared with.
 Layouts, sizes and all other variables are in the case_id. A run belongs to the store once it has
-its cases.parquet, which appears last and whole (cluster/baseline/baseline_writer.py).
+its cases.parquet, which appears last and whole (cluster/baseline/writer.py).
 """
 
 from __future__ import annotations

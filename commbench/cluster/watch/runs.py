@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from commbench.cluster.baseline.baseline_store import stored_runs
-from commbench.cluster.baseline.baseline_writer import add_runs, is_healthy, set_aside
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
-from commbench.cluster.watch.watch_state import WatchState
-from commbench.cluster.watch.watch_suite import WatchOptions
+from commbench.cluster.baseline.store import stored_runs
+from commbench.cluster.baseline.writer import add_runs, is_healthy, set_aside
+from commbench.cluster.watch.state import WatchState
+from commbench.cluster.watch.suite import WatchOptions
 from commbench.core.terminal import print_error
 from commbench.results.load import find_runs
 

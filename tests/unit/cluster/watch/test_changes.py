@@ -10,10 +10,10 @@ import pytest
 from sample_cases import CASE, case_row
 from suites import HEALTHY_TURNS, WATCHED, WatchedStore
 
-from commbench.cluster.baseline.baseline_store import launches_of
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
-from commbench.cluster.watch.watch_changes import (
+from commbench.cluster.baseline.store import launches_of
+from commbench.cluster.watch.changes import (
     LEAST_HEALTHY,
     CaseHistory,
     FirstLook,
@@ -25,7 +25,7 @@ from commbench.cluster.watch.watch_changes import (
     judged_case,
     verdict_after_fresh,
 )
-from commbench.cluster.watch.watch_state import KnownChange, WatchVerdict
+from commbench.cluster.watch.state import KnownChange, WatchVerdict
 
 RULE = WatchRule(cases=1, delta=0.02)
 

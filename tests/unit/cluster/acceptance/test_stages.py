@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commbench.cluster.acceptance.acceptance_stages import (
+from commbench.cluster.acceptance.stages import (
     check_words,
     new_acceptance,
     read_acceptance_file,

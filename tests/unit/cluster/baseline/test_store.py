@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from healthy_runs import LIBRARY, SUITE, healthy_run
 
-from commbench.cluster.baseline.baseline_store import (
+from commbench.cluster.baseline.store import (
     check_store,
     healthy_launches,
     store_key,
     store_keys,
     stored_runs,
 )
-from commbench.cluster.baseline.baseline_writer import add_runs
+from commbench.cluster.baseline.writer import add_runs
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.results.load import load_run
 

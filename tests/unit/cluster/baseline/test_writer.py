@@ -15,15 +15,15 @@ from healthy_runs import healthy_run
 from small_disk import small_disk
 
 import commbench
-from commbench.cluster.baseline.baseline_store import stored_runs
-from commbench.cluster.baseline.baseline_writer import ADDING, add_runs
+from commbench.cluster.baseline.store import stored_runs
+from commbench.cluster.baseline.writer import ADDING, add_runs
 from commbench.core.errors import ConfigError
 from commbench.results.load import load_run
 from commbench.runtime.folder_lock import locked
 
 HOLD = (
     "import sys, time; from commbench.runtime.folder_lock import lock_folder;"
-    " from commbench.cluster.baseline.baseline_writer import ADDING;"
+    " from commbench.cluster.baseline.writer import ADDING;"
     " lock_folder(sys.argv[1], ADDING); print('locked', flush=True); time.sleep(100)"
 )
 

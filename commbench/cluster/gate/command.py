@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 from commbench.cli.options import CommandParser, check_file, percent, whole_number, write_file
-from commbench.cluster.gate.accept_again import measured_again
-from commbench.cluster.gate.gate import (
+from commbench.cluster.gate.again import measured_again
+from commbench.cluster.gate.decision import (
     ORDER,
     Answer,
     GateResult,
     GateRules,
     judge_with_baseline,
 )
-from commbench.cluster.gate.gate_checks import judge_without_baseline
-from commbench.cluster.gate.gate_text import gate_section, junit_text
+from commbench.cluster.gate.text import gate_section, junit_text
+from commbench.cluster.gate.without_baseline import judge_without_baseline
 from commbench.core.errors import ConfigError
 from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal

@@ -14,7 +14,7 @@ from typing import Any
 from commbench.analysis.machines import nodes_of
 from commbench.cluster.baseline.fresh_launches import launched, narrowed, suite_job
 from commbench.cluster.baseline.suite_key import suite_key
-from commbench.cluster.gate.gate import GateResult, GateRules, judge_with_baseline
+from commbench.cluster.gate.decision import GateResult, GateRules, judge_with_baseline
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Job
 from commbench.core.errors import CommbenchError, ConfigError

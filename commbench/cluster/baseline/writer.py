@@ -1,4 +1,4 @@
-"""The one writer of a store of baselines (baseline_store.py): whole runs, once each."""
+"""The one writer of a store of baselines (store.py): whole runs, once each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.cluster.baseline.baseline_store import CASES_FILE, store_key, stored_runs
+from commbench.cluster.baseline.store import CASES_FILE, store_key, stored_runs
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable
 from commbench.core.states import CaseStatus, status_of_run
 from commbench.core.terminal import first_line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commbench.cluster.search.locate import with_defaults
+from commbench.cluster.search.command import with_defaults
 
 
 def test_the_users_words_replace_those_of_a_search() -> None:

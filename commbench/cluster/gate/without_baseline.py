@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench.analysis.reference import FAST, SLOW
-from commbench.cluster.gate.gate import (
+from commbench.cluster.gate.decision import (
     CaseAnswer,
     GateResult,
     above_limit,

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from commbench.cluster.baseline.baseline_store import launches_of
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch, group_ratio, medians_s
+from commbench.cluster.baseline.store import launches_of
 from commbench.cluster.watch.change_point import LastingChange, last_change, lasting_change
-from commbench.cluster.watch.watch_state import KnownChange, WatchVerdict
+from commbench.cluster.watch.state import KnownChange, WatchVerdict
 from commbench.core.states import CaseStatus, Row, case_status
 from commbench.core.units import plural
 from commbench.core.variables import Case

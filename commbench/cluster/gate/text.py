@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from xml.etree import ElementTree
 
-from commbench.cluster.gate.gate import ORDER, CaseAnswer, GateResult, loss_text
+from commbench.cluster.gate.decision import ORDER, CaseAnswer, GateResult, loss_text
 from commbench.core.texts import microseconds_text
 from commbench.report.section import Section, Table, clean
 from commbench.stats.verdict import Comparison

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from commbench.cli.options import CommandParser
-from commbench.cluster.baseline.baseline_store import (
+from commbench.cluster.baseline.store import (
     check_store,
     healthy_launches,
     store_keys,
     stored_runs,
 )
-from commbench.cluster.baseline.baseline_writer import add_runs
+from commbench.cluster.baseline.writer import add_runs
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import TableColumn, Terminal, print_error, printable, table_text
 from commbench.core.units import plural

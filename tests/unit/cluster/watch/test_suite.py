@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from commbench.cluster.watch.watch import watch_options
-from commbench.cluster.watch.watch_suite import WatchedSuite, narrowed_jobs, watched_suite
+from commbench.cluster.watch.command import watch_options
+from commbench.cluster.watch.suite import WatchedSuite, narrowed_jobs, watched_suite
 from commbench.core.variables import Case
 
 pytestmark = pytest.mark.usefixtures("outside_any_world")

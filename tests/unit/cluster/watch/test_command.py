@@ -21,12 +21,12 @@ from small_disk import Disk, small_disk
 from commbench.__main__ import main
 from commbench.cli.ab import run_launch
 from commbench.cluster.baseline import fresh_launches
-from commbench.cluster.baseline.baseline_store import stored_runs
-from commbench.cluster.baseline.baseline_writer import add_runs
-from commbench.cluster.watch import watch as watch_command
-from commbench.cluster.watch import watch_runs
-from commbench.cluster.watch.watch import next_due_s, watch_options
-from commbench.cluster.watch.watch_state import WATCH_FOLDER, read_state, state_path
+from commbench.cluster.baseline.store import stored_runs
+from commbench.cluster.baseline.writer import add_runs
+from commbench.cluster.watch import command as watch_command
+from commbench.cluster.watch import runs
+from commbench.cluster.watch.command import next_due_s, watch_options
+from commbench.cluster.watch.state import WATCH_FOLDER, read_state, state_path
 from commbench.core.errors import ConfigError
 from commbench.measure.time_limits import TotalBudget
 from commbench.results.load import find_runs, load_run
@@ -319,7 +319,7 @@ def test_a_run_that_fresh_launches_do_not_confirm_is_kept_apart_for_some_turns(
         return status
 
     monkeypatch.setattr(fresh_launches, "run_launch", disturbed)
-    monkeypatch.setattr(watch_runs, "QUARANTINE_TURNS", 2)
+    monkeypatch.setattr(runs, "QUARANTINE_TURNS", 2)
     assert turn("--fresh", "1") == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "this launch alone was slower: 1 fresh one does not confirm it" in out

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
-from commbench.cluster.watch.watch_changes import LEAST_HEALTHY, JudgedCase, changed_facts
+from commbench.cluster.watch.changes import LEAST_HEALTHY, JudgedCase, changed_facts
 from commbench.core.units import format_factor, format_seconds, plural
 from commbench.results.columns import case_text, grouped
 from commbench.stats.interval import Interval

@@ -21,7 +21,14 @@ from typing import Literal
 
 from commbench.analysis.case_names import case_names
 from commbench.analysis.reference import NORMAL, Judged
-from commbench.cluster.baseline.baseline_store import (
+from commbench.cluster.baseline.healthy_launches import (
+    GROUP_OF,
+    Grouping,
+    HealthyLaunch,
+    group_ratio,
+    medians_s,
+)
+from commbench.cluster.baseline.store import (
     StoreKey,
     check_store,
     day_of,
@@ -30,13 +37,6 @@ from commbench.cluster.baseline.baseline_store import (
     store_key,
     store_keys,
     stored_runs,
-)
-from commbench.cluster.baseline.healthy_launches import (
-    GROUP_OF,
-    Grouping,
-    HealthyLaunch,
-    group_ratio,
-    medians_s,
 )
 from commbench.core.errors import ConfigError
 from commbench.core.states import Row, case_status

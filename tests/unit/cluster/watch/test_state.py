@@ -10,7 +10,7 @@ import pytest
 from sample_cases import CASE
 
 from commbench.cluster.baseline.suite_key import suite_key
-from commbench.cluster.watch.watch_state import (
+from commbench.cluster.watch.state import (
     KnownChange,
     WatchState,
     check_cases,

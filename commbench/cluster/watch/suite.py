@@ -8,7 +8,7 @@ from pathlib import Path
 
 from commbench.cluster.baseline.fresh_launches import SuiteJob, narrowed, suite_job
 from commbench.cluster.watch.prometheus import MOST_SERIES_CASES
-from commbench.cluster.watch.watch_state import (
+from commbench.cluster.watch.state import (
     CHANGED_FOLDER,
     QUARANTINE_FOLDER,
     RUNS_FOLDER,
