@@ -57,13 +57,20 @@ ONE_LAUNCH = "commbench can start only its own ranks again, so this run has one 
 SINGLE = CaseGroup((0,))  # of rank 0 alone
 
 
+def _loaded_ahead(settings: Settings, identity: RankIdentity | None) -> list[str]:
+    """What this rank loads before its first repetition, and takes long."""
+    native = ["commbench.engines.native"] if "native" in settings.backend.engines else []
+    writers = ["pandas", "pyarrow.parquet"] if identity is not None and identity.rank == 0 else []
+    return [*native, *writers]
+
+
 def run_in_world(request: Request, identity: RankIdentity | None) -> int:
     """Measure all cases as one rank of a world; returns the exit status.
 
     `identity` is None where this process hosts all ranks.
     """
     settings = request.job.settings
-    world, control = join_world(settings, identity)
+    world, control = join_world(settings, identity, _loaded_ahead(settings, identity))
     cores = sorted(os.sched_getaffinity(0))
     quota = resource_limits.cpu_limit_cores()
     binding = bind_rank(settings.bind, world, settings.backend.threads_per_rank)

@@ -104,8 +104,10 @@ class Mpi(Backend):
         return None
 
     def remark(self, device: Device) -> str | None:
+        if device == "cpu":  # asking Open MPI starts a program
+            return None
         by_files = self._cuda_aware_by_files()
-        if device == "cpu" or by_files.answer is not False:
+        if by_files.answer is not False:
             return None
         return f"this MPI library {by_files}: data goes through host memory; {CUDA_AWARE}"
 

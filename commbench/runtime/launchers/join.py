@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,9 +30,13 @@ def connect(
     backend: Backend,
     interface: str | None = None,
     environ: Mapping[str, str] = os.environ,
+    ahead: Sequence[str] = (),
 ) -> StoreControl:
-    """The control plane of this rank's world. Raises ConfigError or WorldBroken."""
+    """The control plane of this rank's world. `ahead`: modules that are imported while MPI_Init
+    waits for the other ranks, without Python's lock. Raises ConfigError or WorldBroken."""
     launcher = next(launcher for launcher in launchers() if launcher.name == identity.launcher)
+    if launcher.meets_over_mpi:
+        threading.Thread(target=_import_each, args=(ahead,), daemon=True).start()
     # MPI_Init and the two exchanges behind it have limits of their own
     waits = 4 if launcher.meets_over_mpi else 1
     limit_s = waits * CONNECT_S + MARGIN_S
@@ -49,12 +55,22 @@ def connect(
     return StoreControl(store, identity.rank, identity.size)
 
 
-def join_world(settings: Settings, identity: RankIdentity | None) -> tuple[World, Control]:
-    """The world and its control plane; `identity` is None where this process hosts all ranks."""
+def _import_each(modules: Sequence[str]) -> None:
+    """What fails is imported again where it is needed, which says why."""
+    for name in modules:
+        with suppress(Exception):
+            importlib.import_module(name)
+
+
+def join_world(
+    settings: Settings, identity: RankIdentity | None, ahead: Sequence[str] = ()
+) -> tuple[World, Control]:
+    """The world and its control plane; `identity` is None where this process hosts all ranks.
+    `ahead`: see connect."""
     if identity is None:
         around = Layout.around(settings.layouts)
         return hosted_world(around.nodes, around.ranks_per_node)
-    control = connect(identity, settings.backend, settings.interface)
+    control = connect(identity, settings.backend, settings.interface, ahead=ahead)
     with meetings_end(FIRST_MEETING_S, "the first meeting", identity):
         world = assemble(identity, control)
         return world, by_node(world, control)
