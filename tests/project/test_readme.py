@@ -17,6 +17,7 @@ from places import ROOT
 
 from commbench.cli.doctor import operations_text
 from commbench.cli.main import main
+from commbench.cluster.watch.command import watch_options
 
 
 def without_continuations(page: str) -> str:
@@ -51,6 +52,7 @@ FOLDERS = ("commbench report ", "commbench show ", "commbench export ")
 EVERY_TIME = "commbench|torchrun .*"
 SLOW = "mpirun .*|commbench benchmark=all .*|commbench ab .*|.* writer=osu .*"
 NOT_HERE = ("make bench", "commbench doctor")  # what installs, and what measures nothing
+OF_CLUSTERS = ("srun -N 64 ", "commbench accept ", "commbench watch ")
 
 
 def commands(page: str = README) -> list[str]:
@@ -67,7 +69,7 @@ def commands(page: str = README) -> list[str]:
 
 
 (GATE,) = (line for line in commands() if "--fail-on" in line)
-NOT_MEASURING = (SIMULATED, *FOLDERS, *NOT_HERE, GATE)
+NOT_MEASURING = (SIMULATED, *FOLDERS, *NOT_HERE, *OF_CLUSTERS, GATE)
 MEASURING = [line for line in commands() if not line.startswith(NOT_MEASURING)]
 FOR_HARDWARE = [line for line in MEASURING if any(word in line for word in ELSEWHERE)]
 RUN_HERE = [line for line in MEASURING if line not in FOR_HARDWARE]
@@ -120,6 +122,16 @@ def test_the_gate_passes_what_is_alike_and_stops_what_is_slower_by_30_percent(
     run = world(*shlex.split(gate), status=status)
     verdict = "4 of 4 cases SLOWER" if changed else "4 of 4 cases SAME"
     assert verdict in run.stdout, run.explain()
+
+
+def test_commands_for_clusters_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    locate, accept, watch = (
+        shlex.split(line) for line in commands() if line.startswith(OF_CLUSTERS)
+    )
+    assert locate[-2:] == ["commbench", "locate"]
+    assert watch_options(watch[2:]).every_s == 6 * 3600
+    assert main(accept[1:]) == 2
+    assert "results/today" in capsys.readouterr().err, "only the results are missing"
 
 
 @pytest.mark.parametrize("command", FOR_HARDWARE)
