@@ -49,7 +49,7 @@ read results
   commbench compare BASE NEW        a verdict for each case: SLOWER, SUSPECT, FASTER, SAME, ...
   commbench export PATH...          the results as CSV
 check a cluster
-  commbench locate KEY=VALUE...     which node is slow, in a few rounds of pairs of nodes
+  commbench locate KEY=VALUE...     which node is slow, in rounds of pairs of nodes
   commbench accept PATH...          PASS, FAIL or SUSPECT for each case, against healthy runs
   commbench baseline add RUN...     store runs of the healthy cluster
   commbench watch KEY=VALUE...      what has changed since the healthy runs, every few hours
