@@ -34,8 +34,8 @@ def test_a_turn_steps_aside_for_jobs_that_run_and_that_wait(
     assert in_the_way(slurm) == f"job {waiting} of Slurm waits for a node of partition main"
     slurm.client_output("scancel", waiting)
     own = submit(slurm, f"--nodelist={first}", "--wrap", "sleep 60")
-    until(lambda: own in in_the_way(slurm), 20, slurm.explain)
-    assert in_the_way(slurm) == f"job {own} of Slurm runs on {first}"
+    runs = f"job {own} of Slurm runs on {first}"  # it waits for a node at first
+    until(lambda: in_the_way(slurm) == runs, 20, slurm.explain)
     slurm.client_output("scancel", own, other, held)
 
 
