@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from commbench.core.errors import ConfigError
+from commbench.core.errors import ConfigError, Unreadable
 from commbench.results.load import find_runs, load_run
 from commbench.stats.thresholds import SMALLEST_CHANGE
 
@@ -108,14 +108,21 @@ def _last_runs() -> list[str]:
     if not runs:
         raise ConfigError(f"there is no run below ./{RESULTS}; name the folder of a run")
     newest = load_run(runs[-1]).get("sweep_id")
-    return [str(run) for run in runs if run == runs[-1] or load_run(run).get("sweep_id") == newest]
+    return [str(run) for run in runs if run == runs[-1] or _sweep_of(run) == newest]
+
+
+def _sweep_of(run: Path) -> Any:
+    """The command that a run is of; an empty text where it can't be read, as of another version."""
+    with suppress(Unreadable):
+        return load_run(run).get("sweep_id")
+    return ""
 
 
 def show_command(folders: Sequence[Path]) -> str:
     """The command that shows these runs with what their flags mean."""
     paths = [str(folder.absolute()) for folder in folders]
     here = [path.removeprefix(f"{Path.cwd()}/") for path in paths]
-    with suppress(ConfigError):
+    with suppress(ConfigError, Unreadable):
         here = [LAST] if here == _last_runs() else here
     return f"commbench show {shlex.join(here)} --flags"
 

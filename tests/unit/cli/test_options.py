@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
 
-from commbench.cli.options import check_file, percent, write_file
+from commbench.cli.options import (
+    check_file,
+    percent,
+    show_command,
+    with_last_runs,
+    write_file,
+)
 from commbench.core.errors import ConfigError
+from commbench.results.columns import SCHEMA_VERSION
 
 
 def test_a_file_that_cannot_be_is_refused(tmp_path: Path) -> None:
@@ -41,3 +49,17 @@ def test_a_percentage_may_have_its_sign(word: str, value: float) -> None:
 def test_what_is_no_percentage_is_refused(word: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a percentage above 0"):
         percent(word)
+
+
+def test_runs_of_another_version_are_no_obstacle_to_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, version in (("20260101T000000.000000-old0", 1), ("20260201T000000.000000-new0", 0)):
+        folder = tmp_path / "results" / name
+        folder.mkdir(parents=True)
+        record = {"schema_version": version or SCHEMA_VERSION, "sweep_id": name}
+        (folder / "run.json").write_text(json.dumps(record))
+    assert with_last_runs(["last"]) == ["results/20260201T000000.000000-new0"]
+    (tmp_path / "results" / "20260201T000000.000000-new0" / "run.json").unlink()
+    assert show_command([tmp_path / "elsewhere"]) == "commbench show elsewhere --flags"
