@@ -18,7 +18,7 @@ from commbench.results.run_folder import mapping_or_empty
 from .machines import nodes_of
 
 # the columns of a row that causes reads
-JUDGED = (*NAMES, "status", "warnings", "unmeasured_s", "visits_s")  # columns
+JUDGED = (*NAMES, "status", "warnings", "unmeasured_s", "visits_s")
 READING = "p2p_latency_s"  # of the reference case
 MOST_NODES = 3
 GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions

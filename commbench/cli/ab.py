@@ -113,9 +113,8 @@ def _compared(compare_words: list[str]) -> int:
 
 def _check_launches(options: argparse.Namespace, failures: set[str], cases: int) -> None:
     """Raises ConfigError where --fail-on needs verdicts that so few launches can't give."""
-    needed = launches_needed(cases, paired=True) if "slower" in failures else 1
-    if "suspect" in failures:
-        needed = min(needed, FEW_LAUNCHES) if "slower" in failures else FEW_LAUNCHES
+    needs = {"slower": launches_needed(cases, paired=True), "suspect": FEW_LAUNCHES}
+    needed = min((needs[word] for word in failures & needs.keys()), default=1)
     if options.launches < needed:
         among = plural(cases, "case", "cases")
         raise ConfigError(

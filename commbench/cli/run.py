@@ -200,9 +200,7 @@ def resume(words: Sequence[str]) -> int:
             " results"
         )
     run = load_run(folder)
-    overrides = _recorded_texts(run, "overrides", folder)
-    if not any(word.startswith("layout=") for word in overrides):  # its world decided
-        overrides.append(f"layout=[{','.join(_recorded_texts(run, 'layouts', folder))}]")
+    overrides = recorded_overrides(run, folder)
     config = run.get("config")
     config_dir = run.get("config_dir")
     if not isinstance(config, dict) or not isinstance(config_dir, str | None):
@@ -255,6 +253,15 @@ def task(config: DictConfig, folder: str | None = None) -> int:
         except CommbenchError as error:  # the other jobs of the sweep continue
             print_error(str(error), error.stacks if isinstance(error, WorldBroken) else ())
             return error.exit_status
+
+
+def recorded_overrides(run: Mapping[str, Any], folder: Path) -> list[str]:
+    """The overrides of a run, with the layouts where its world decided these. Raises
+    ConfigError."""
+    overrides = _recorded_texts(run, "overrides", folder)
+    if not any(word.startswith("layout=") for word in overrides):
+        overrides.append(f"layout=[{','.join(_recorded_texts(run, 'layouts', folder))}]")
+    return overrides
 
 
 def _recorded_texts(run: Mapping[str, Any], key: str, folder: Path) -> list[str]:

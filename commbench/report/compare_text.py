@@ -130,11 +130,6 @@ def _row_cells(row: Row) -> dict[str, str]:
     }
 
 
-def compared_cases(frame: pd.DataFrame) -> int:
-    """How many cases have a number on both sides, whether or not they have a verdict."""
-    return int(frame["ratio"].notna().sum())
-
-
 def launches_text(launches: int, cases: int, paired: bool) -> str:
     """What so many launches of each side can't show, and how many could; empty if they suffice."""
     enough = launches_needed(cases, paired)

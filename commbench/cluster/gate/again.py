@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench.analysis.machines import nodes_of
+from commbench.cli.run import recorded_overrides
 from commbench.cluster.baseline.fresh_launches import launched, narrowed, suite_job
 from commbench.cluster.baseline.suite_key import suite_key
 from commbench.cluster.gate.decision import GateResult, GateRules, judge_with_baseline
@@ -95,7 +96,8 @@ def _jobs_of(results: Results, case_ids: Collection[str]) -> list[tuple[Job, str
         if own:
             _check_host(record)
             config_dir = record.get("config_dir")
-            jobs.append((_job_of(record, own, config_dir), config_dir))
+            folder = results.folders.get(str(record.get("run_id")), Path())
+            jobs.append((_job_of(recorded_overrides(record, folder), own, config_dir), config_dir))
             missing -= own
     return jobs
 
@@ -106,11 +108,8 @@ def _check_host(record: Mapping[str, Any]) -> None:
         raise ConfigError(f"this machine, {platform.node()}, is none of {', '.join(hosts)}")
 
 
-def _job_of(record: Mapping[str, Any], keys: set[str], config_dir: str | None) -> Job:
+def _job_of(overrides: Sequence[str], keys: set[str], config_dir: str | None) -> Job:
     """Raises CommbenchError where the overrides of a run do not give these cases here."""
-    overrides = [str(word) for word in record.get("overrides") or ()]
-    if not any(word.startswith("layout=") for word in overrides):  # its world decided
-        overrides.append(f"layout=[{','.join(map(str, record.get('layouts') or ()))}]")
     with ConfigComposer(config_dir) as composer:
         words = _without(overrides, composer.keys_of(overrides))
         (job,) = composer.jobs([*words, "writer=[parquet]"], multirun=False)
