@@ -22,6 +22,7 @@ from commbench.core.errors import (
     no_permission,
     process_limit,
 )
+from commbench.core.extras import missing_extra
 from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import is_utf8
@@ -116,6 +117,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             if error.filename is None:
                 raise
             return end_with_error(Unreadable(no_permission(error.filename)), _identity())
+        except ModuleNotFoundError as error:
+            sentence = missing_extra(error)
+            if sentence is None:
+                raise
+            return end_with_error(ConfigError(sentence), _identity())
         except (RuntimeError, BlockingIOError) as error:
             limit = process_limit(error)
             if limit is None:

@@ -15,8 +15,10 @@ from commbench.report.nccl_tests import NcclTests
 from commbench.report.osu import Osu
 from commbench.report.side_by_side import side_by_side
 from commbench.report.table import TimeLine
+from commbench.results.jsonl import json_rows
 from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.parquet import plain_rows
+from commbench.results.recorded import is_json, recorded_counters
 from commbench.results.run_folder import resume_command
 
 from .options import CommandParser, show_command, with_last_runs
@@ -71,7 +73,10 @@ def show(words: list[str]) -> int:
 def rows_of(run: Path) -> list[dict[str, Any]]:
     """The newest row of each case of a run, as its writers got it. Raises Unreadable where a run
     that was finished has none."""
-    rows = [row for table in run_tables(run, "cases") for row in plain_rows(table)]
+    if is_json(run):
+        rows = json_rows(run)
+    else:
+        rows = [row for table in run_tables(run, "cases") for row in plain_rows(table)]
     record = load_run(run)
     if not rows and status_of_run(record) == "done" and record.get("cases"):
         raise Unreadable(
@@ -97,6 +102,6 @@ def shown_text(
         return printable(LISTINGS[form].text(record, rows))
     soaks = {row["case_id"]: TimeLine() for row in rows if row["timing"] == "soak"}
     for case_id, line in soaks.items():
-        for table in run_tables(run, "counters", where=[("case_id", "=", case_id)]):
-            line.add(table.to_pydict())
+        for columns in recorded_counters(run, case_id):
+            line.add(columns)
     return run_text(record, list(rows), terminal, soaks, flags=flags)

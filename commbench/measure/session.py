@@ -26,7 +26,7 @@ from commbench.core.states import Row
 from commbench.core.terminal import Terminal, print_error
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
-from commbench.results.parquet import recorded_rows
+from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import read_record
 from commbench.runtime.exit_protocol import process_text
 from commbench.runtime.heartbeat import Heartbeat, Progress

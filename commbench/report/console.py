@@ -26,7 +26,7 @@ from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
 from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
 from commbench.results.intervals import interval_note
-from commbench.results.parquet import recorded_rows
+from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.runtime.launch import SIDE_BY_SIDE
 from commbench.runtime.output import print_draft
