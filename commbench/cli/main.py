@@ -65,6 +65,7 @@ A run for each value:               commbench -m backend=gloo,mpi trial=0,1,2
 What would run, without running:    plan=true
 In zsh, quote brackets and stars:   'sizes=[8,1KiB]' 'sizes=8..1MiB*4'
 With ranks of another launcher:     torchrun|mpirun|srun ... commbench KEY=VALUE...
+On hosts that ssh can log in to:    launcher=ssh launcher.hosts=[a,b]
 
 Exit status: 0 every case is ok, or skipped for a reason; 1 a case failed, was wrong or missed a
 bound of expect; 2 the configuration is impossible; 3 ranks, results or text were lost; 130, 143
