@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ ALIKE = 0.03
 IN_TIME = 0.10
 ATTEMPTS = 3  # the two cores carry both ends of the link, and whatever else disturbs them
 BEGUN_BYTES = 400_000  # of the interface: more than what goes before the stream
-KIB = 1024
 STEPS_MBIT = (160, 360, 470)  # the note's 320, 720, 940 halved: as much as two cores carry
 STREAM = ("backend=tcp", "benchmark=stream", "dtype=int8", "bind=none", "timing=soak")
 
@@ -115,13 +113,15 @@ def test_the_steps_of_a_staircase_and_the_time_to_full_speed(
     assert case["full_speed_s"] == pytest.approx(2.0, rel=IN_TIME)
 
 
-def iperf3_mbit(server: Host, client: Host, seconds: int, size: int = 16 * KIB) -> float:
-    """What iperf3's receiver says of writes of that size, without the first half second."""
+def iperf3_mbit(server: Host, client: Host, seconds: int, *more: str) -> float:
+    """What iperf3's receiver says of writes of 16 KiB, without the first half second."""
+    if shutil.which("iperf3") is None:
+        pytest.skip("iperf3 is not installed (apt-get install iperf3)")
     listen = server.command("iperf3", "--server", "--one-off", "--json", "--interval", "0.5")
     with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as serving:
         try:
             time.sleep(0.5)
-            words = ("--client", server.address, "--time", str(seconds), "--length", str(size))
+            words = ("--client", server.address, "--time", str(seconds), "--length", "16K", *more)
             subprocess.run(
                 client.command("iperf3", *words), capture_output=True, timeout=30, check=True
             )
@@ -130,3 +130,30 @@ def iperf3_mbit(server: Host, client: Host, seconds: int, size: int = 16 * KIB) 
             serving.terminate()
     rates = [float(each["sum"]["bits_per_second"]) for each in seen["intervals"][1:-1]]
     return sum(rates) / len(rates) / 1e6
+
+
+@pytest.mark.parametrize("threads", ["one", "each"])
+def test_four_streams_have_the_rate_that_iperf3_sees(
+    threads: str, cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
+) -> None:
+    hosts = cluster(2, rate_mbit=STEPS_MBIT[-1])
+    for _ in range(ATTEMPTS):
+        truth = iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 3, "--parallel", "4")
+        words = ("streams=4", f"stream_threads={threads}", "timing.duration_s=3")
+        run = streamed(world, hosts, "sizes=[16KiB]", *words)
+        mbit = 8e3 * run.cases.end_gb_per_s.iloc[-1]
+        if abs(mbit / truth - 1) < ALIKE:
+            break
+    assert mbit == pytest.approx(truth, rel=ALIKE)
+
+
+def test_the_slow_direction_is_named(
+    cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
+) -> None:
+    hosts = cluster(2, rate_mbit=400)
+    _set_rate(hosts.hosts[1], 200)
+    run = streamed(world, hosts, "sizes=[16KiB]", "pairs=all", "timing.duration_s=2")
+    mbit = dict(zip(run.cases.pair, 8e3 * run.cases.end_gb_per_s, strict=True))
+    assert set(mbit) == {"0-0", "0-1", "1-0", "1-1"}
+    assert mbit["0-1"] == pytest.approx(2 * mbit["1-0"], rel=0.1)
+    assert "1-0 takes" in run.stdout

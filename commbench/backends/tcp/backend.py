@@ -163,6 +163,8 @@ class TcpCommunicator(RankCommunicator):
             "sndbuf_bytes": sample.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF),
             "rcvbuf_bytes": sample.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
         }
+        if self._endpoint.initial_cwnd is not None:
+            facts["initial_cwnd_segments"] = self._endpoint.initial_cwnd
         if sample is not self._endpoint.listener.socket:
             facts["mss_bytes"] = sample.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         return facts

@@ -161,12 +161,7 @@ class Connection:
 
     def info(self) -> dict[str, float]:
         """TCP_INFO of the sending end; empty for a closed connection."""
-        try:
-            return parse_info(
-                self.outward.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
-            )
-        except OSError:
-            return {}
+        return tcp_info(self.outward)
 
     def alive(self) -> bool:
         """Whether it can be used for the next case. Called between cases, when nothing may be in
@@ -232,6 +227,14 @@ INFO_FIELDS = {
     "receiver_limited_s": (176, "=Q", 1e-6),  # ... waiting for the receive window
     "buffer_limited_s": (184, "=Q", 1e-6),  # ... waiting for the send buffer
 }
+
+
+def tcp_info(connected: socket.socket) -> dict[str, float]:
+    """The fields of INFO_FIELDS; empty for a closed connection."""
+    try:
+        return parse_info(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES))
+    except OSError:
+        return {}
 
 
 def parse_info(raw: bytes) -> dict[str, float]:

@@ -50,7 +50,14 @@ from commbench.runtime.peer_listener import (
     socket_family,
 )
 
-from .connection import Connection, PendingTransfers, StreamTransfer, ThreadPool, io_vectors
+from .connection import (
+    Connection,
+    PendingTransfers,
+    StreamTransfer,
+    ThreadPool,
+    io_vectors,
+    tcp_info,
+)
 from .stream import Lane, Lanes, StreamRunner
 
 BARRIER = -1  # the stream of the barriers' bytes
@@ -90,6 +97,7 @@ class Endpoint:
         self._addresses = addresses
         self._options = options
         self._connections: dict[PeerStream, Connection] = {}
+        self.initial_cwnd: int | None = None  # segments, of a connection that has sent nothing
         listener.serve(secret, self._admit)
 
     def __getitem__(self, key: PeerStream) -> Connection:
@@ -159,6 +167,7 @@ class Endpoint:
             self._set_no_delay(connected, stream)
             connected.settimeout(self._options.timeout_s)
             connected.connect((host, port))
+            self.initial_cwnd = self.initial_cwnd or int(tcp_info(connected).get("cwnd", 0)) or None
             greet(connected, self._secret, self.rank, stream)
         except OSError as error:
             connected.close()

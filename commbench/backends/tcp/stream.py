@@ -64,7 +64,7 @@ class StreamRunner:
         self._repetition_bytes = writes * len(self._lanes[0].message)
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        with measured_calls(), _wake_up() as wake:
+        with measured_calls(), wake_up() as wake:
             self._enter.function(*self._enter.args)
             sent, received = (Marks(n, self._repetition_bytes, self.progress) for _ in range(2))
             jobs: list[Callable[[], None]] = []
@@ -84,7 +84,7 @@ class StreamRunner:
 
 
 @contextmanager
-def _wake_up() -> Iterator[int]:
+def wake_up() -> Iterator[int]:
     """A descriptor that stays readable once it was written to."""
     descriptor = os.eventfd(0)
     try:
