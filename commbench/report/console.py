@@ -51,7 +51,7 @@ from .quantities import (
     value_cell,
     width_cell,
 )
-from .streams import StreamLine, is_stream_soak, streams_text
+from .streams import StreamLine, is_stream_soak, repetition_bytes, streams_text
 from .table import TimeLine, is_matrix, matrix_text
 
 CONSTANT = (*(name for name in SHOWN if name != "benchmark"), "link")
@@ -194,7 +194,7 @@ def time_line(row: Row) -> TimeLine | StreamLine:
     """An empty one for the intervals of a soak."""
     if row["headline"] != "receiver":
         return TimeLine()
-    return StreamLine(row["operations_per_sample"] * row["message_bytes"])
+    return StreamLine(repetition_bytes(row))
 
 
 def _time_line_texts(

@@ -23,6 +23,7 @@ MEGABITS = Unit("Mb/s", 1e-3 / 8)  # in GB/s, as the columns of cases.parquet
 GIGABITS = Unit("Gb/s", 1 / 8)
 INTERVAL_LINES = 20  # of one stream, unless all are asked for
 LONGEST_BAR = 24  # characters
+RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
 HEADS = ("at the end", "first second", "full speed\nafter s", "least\nthen", "resent\nsegments")
 MEANINGS = (
     "at the end: median of the last fifth of the intervals; full speed:"
@@ -44,6 +45,11 @@ INTERVAL_HEADS = (
 
 def is_stream_soak(row: Row) -> bool:
     return row.get("end_gb_per_s") is not None
+
+
+def repetition_bytes(row: Row) -> int:
+    """Of a measured repetition: all writes between two stamps."""
+    return int(row["operations_per_sample"]) * int(row["message_bytes"])
 
 
 def bit_unit(rates_gb_per_s: Sequence[float]) -> Unit:
@@ -102,6 +108,23 @@ def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
         f"The first second is slower than the end in {len(slow)} of {counted}: {span} {unit.name},"
         f" then {unit.text(median(ends))}."
     )
+
+
+def stream_sentences(soaks: Sequence[Row]) -> list[str]:
+    """One for each stream, and one for their first seconds."""
+    if not soaks:
+        return []
+    unit = bit_unit([row["end_gb_per_s"] for row in soaks])
+    lines = [
+        f"{name}: {unit.text(row['end_gb_per_s'])} {unit.name} at the end{_speed_text(row)}."
+        for name, row in zip(case_names(soaks), soaks, strict=True)
+    ]
+    return [*filter(None, [slow_start_text(soaks, unit)]), *lines]
+
+
+def _speed_text(row: Row) -> str:
+    after_s = row["full_speed_s"]
+    return ", where it may still rise" if after_s is None else f", full speed after {after_s:.1f} s"
 
 
 # ---------------------------------------------------------------- intervals
