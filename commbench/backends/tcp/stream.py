@@ -132,9 +132,8 @@ class Spare:
         self._taken = count()
 
     def take(self) -> bool:
-        return (
-            next(self._taken) < self._writes
-        )  # one step of the interpreter: no thread comes between
+        # counting is one step of the interpreter: no other thread comes between
+        return next(self._taken) < self._writes
 
 
 # ---------------------------------------------------------------- what a thread does
@@ -143,8 +142,7 @@ class Spare:
 def feed(lanes: Sequence[Lane], spare: Spare, sent: Marks) -> None:
     """Write on each connection once, then as long as there are spare writes."""
     if len(lanes) == 1:
-        ((lane),) = lanes
-        _write_on(lane, spare, sent)
+        _write_on(lanes[0], spare, sent)
         return
     by_descriptor = {lane.connection.outward.fileno(): lane for lane in lanes}
     rest = {descriptor: lane.message for descriptor, lane in by_descriptor.items()}
