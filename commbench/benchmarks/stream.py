@@ -24,7 +24,7 @@ class Stream(PointToPoint):
 
     def refusal(self, case: Case, size: int) -> str | None:
         if case.streams is None:
-            return "a stream needs connections without messages, as backend=tcp has"
+            return "a stream needs connections that carry bytes, not messages; use backend=tcp"
         if case.schedule == "rounds":
             return "a stream has one pair at a time; use schedule=serial"
         if case.cache == "rotate":

@@ -83,6 +83,7 @@ class CaseVisit:
         self._counters.after_phase("warmup")
         if block_k > 1 or self._strategy.begins_fresh:
             runner = self._prepare(block_k, fresh=self._strategy.begins_fresh)
+        if block_k > 1:
             self._payload.zero = any(program.reset for program in self._programs.values())
         stop_reason = self._measure(runner, n)
         self._check("end", copies=self._blocks.last.n)

@@ -59,7 +59,9 @@ class CounterReader:
         self._readings.append((now_ns(), interference_counters(first_of_node)))
 
     def begin_intervals(self, interval_s: float) -> None:
-        """Also read at each interval of a soak what TCP does, where this rank sends."""
+        """A soak begins, over connections that count from 0: from now on also read, at each of its
+        intervals, what TCP does where this rank sends."""
+        self._read("warmup")
         ranks = [self._planned.active[place] for place in self._planned.senders]
         if self._rank in ranks and sender_values(self._communicator.counters()):
             self._sender = SenderReader(self._communicator, interval_s)

@@ -58,10 +58,8 @@ class Soak(TimingStrategy):
 
     @property
     def unmeasured_s(self) -> float | None:
-        if (
-            0 not in self.setup.planned.active
-        ):  # rank 0 does not see how long the loops of others are
-            return None
+        if 0 not in self.setup.planned.active:
+            return None  # rank 0, which decides, does not see how long the loops of others take
         return self._outside_s + self.collector.stalled_s
 
     def samples_per_stamp(self, sample_s: float) -> int:

@@ -293,7 +293,7 @@ def waterfall(title: str, times: Sequence[tuple[str, float]]) -> list[Figure]:
 
 def pair_matrix(matrix: Matrix) -> list[Figure]:
     """Senders down, receivers across; dark is slow for its class of links, a frame marks slow
-    pairs. Numbers are times in us, of windows of messages bandwidths in GB/s."""
+    pairs. Numbers are times in us, of messages in one direction bandwidths in GB/s."""
     made: list[Figure] = []
     ranks = matrix.ranks
     place = {rank: number for number, rank in enumerate(ranks)}
@@ -304,8 +304,7 @@ def pair_matrix(matrix: Matrix) -> list[Figure]:
             shade = math.log(seconds / least_s) / math.log(FULL_SCALE) if least_s else 0.0
             shades[place[first], place[second]] = min(1.0, shade)
     shared = matrix.shared
-    is_rate = shared["window"] is not None
-    unit = "GB/s" if is_rate else "us"
+    unit = "GB/s" if matrix.is_one_way else "us"
     title = f"{shared['benchmark']} {format_bytes(int(shared['message_bytes']))} ({unit})"
     side = max(2.8, min(9.0, 0.55 * len(ranks)))
     with _drawn(f"{title}, {shared['backend']} {shared['layout']}", made, (side, side)) as axes:
@@ -316,7 +315,9 @@ def pair_matrix(matrix: Matrix) -> list[Figure]:
             y = place[pair[0]]
             if len(ranks) <= LARGEST_WITH_NUMBERS:
                 ok = case_status(row) == "ok"
-                value = row["algbw_gb_per_s"] if is_rate else 1e6 * (row["median_s"] or 0.0)
+                value = (
+                    row["algbw_gb_per_s"] if matrix.is_one_way else 1e6 * (row["median_s"] or 0.0)
+                )
                 text = format_number(value) if ok else str(row["status"])[:4]
                 axes.annotate(text, (x, y), ha="center", va="center", fontsize=7)
             if pair in matrix.slow:
