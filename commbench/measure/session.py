@@ -73,7 +73,7 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
     world, control = join_world(settings, identity, _loaded_ahead(settings, identity))
     cores = sorted(os.sched_getaffinity(0))
     quota = resource_limits.cpu_limit_cores()
-    binding = bind_rank(settings.bind, world, settings.backend.threads_per_rank)
+    binding = bind_rank(settings.bind, world, settings.threads_per_rank)
     launches = settings.timing.launches
     if not request.has_parent and launches > 1:  # nobody is there to start another world
         if world.rank == 0:

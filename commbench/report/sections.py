@@ -28,6 +28,7 @@ from .distributions import RawData
 from .numbers import benchmark_lines, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, quoted, text_with_unit
 from .section import Figure, Section, Table, no_figures
+from .streams import is_stream_soak, repetition_bytes
 from .summary import FLAG_HEADS, GROUP_HEADS, LOST_HEADS, Summary, reference_note, several_pairs
 
 MOST_MACHINES = 8
@@ -118,9 +119,19 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
             is_on_terminal=False,
         )
     titles = _case_titles(summary, [case_id for case_id, _ in raw.time_lines])
+    rows = {row["case_id"]: row for row in row_dicts(summary.results.cases)}
     for case_id, line in raw.time_lines:
-        title = f"{titles[case_id]}: median and range of each interval"
-        yield _drawn("Over time", partial(plots.soak, title, line))
+        if is_stream_soak(rows[case_id]):
+            draw = partial(plots.stream, titles[case_id], line, repetition_bytes(rows[case_id]))
+        else:
+            title = f"{titles[case_id]}: median and range of each interval"
+            draw = partial(plots.soak, title, line)
+        yield _drawn("Over time", draw)
+    reached_s = [row["full_speed_s"] for row in rows.values() if row["full_speed_s"] is not None]
+    if len(reached_s) > 1:
+        yield _drawn(
+            "Time to full speed of fresh connections", partial(plots.full_speed, reached_s)
+        )
     if summary.combined.cases["layout"].nunique() > 1:
         yield _drawn("Layouts (nodes x ranks per node)", partial(plots.by_layout, curves))
     every = (row for benchmark in curves.rows for row in curves.of_benchmark(benchmark))

@@ -32,6 +32,7 @@ from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dict
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
 from .compare_text import AbResult, read_ab_results
+from .streams import RAMP, is_stream_soak, stream_sentences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +47,7 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             *VISIT_COLUMNS,
             *OF_SAMPLES,
             *JUDGED,
+            *RAMP,
             "trial",
             "reason",
             "stop_reason",
@@ -349,8 +351,11 @@ def several_pairs(cases: pd.DataFrame, least: int) -> pd.DataFrame:
 def soak_sentences(cases: pd.DataFrame) -> list[str]:
     """A sentence for each soak that has a number."""
     soaks = cases[(cases["timing"] == "soak") & (cases["status"] == "ok") & (cases["median_s"] > 0)]
-    lines = []
-    for row in row_dicts(soaks):
+    every = row_dicts(soaks)
+    lines = stream_sentences([row for row in every if is_stream_soak(row)])
+    for row in every:
+        if is_stream_soak(row):
+            continue
         size = size_text(row["message_bytes"] or 0)
         where = f"{row['backend']} {row['engine']} {row['layout']}"
         rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if row["algbw_gb_per_s"] else ""

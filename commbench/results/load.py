@@ -598,7 +598,8 @@ def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> NDArray
     long as the slowest of them measured."""
     if headline_of(case) == "max_over_ranks":
         return np.full(ranks.size, True)
-    return np.isin(ranks, [int(pair.split("-")[0]) for pair in case["pair"].split()])
+    end = 1 if headline_of(case) == "receiver" else 0
+    return np.isin(ranks, [int(pair.split("-")[end]) for pair in case["pair"].split()])
 
 
 def in_table_order(cases: pd.DataFrame) -> pd.DataFrame:
