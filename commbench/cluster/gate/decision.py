@@ -411,7 +411,7 @@ def known_value_text(judged: Judged) -> str:
     """What a case has beside a published value."""
     return (
         f"{judged.case}: {judged.measured} is {judged.verdict} ({judged.expected} on"
-        f" {judged.reference['hardware']})."
+        f" {judged.reference.title})."
     )
 
 

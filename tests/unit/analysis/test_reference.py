@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -12,14 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 from generated_results import row, run_of
 
+from commbench.analysis.documents import TIMED
 from commbench.analysis.reference import (
     FAST,
+    JUDGED_COLUMNS,
     NORMAL,
     PUBLISHED_COLUMNS,
     SLOW,
+    UNITS,
+    Point,
     beside,
     judge,
     published,
+    read_file,
     references,
 )
 from commbench.cli.rank import verdict_on_normal
@@ -47,20 +53,57 @@ def cases(**more: object) -> pd.DataFrame:
 
 
 def test_every_value_has_a_source_a_date_and_a_range_in_a_known_column() -> None:
-    assert len(references()) > 10
-    for reference in references():
-        assert reference["source"] and re.fullmatch(r"20\d\d-\d\d(-\d\d)?", reference["date"]), (
-            reference
-        )
-        assert (
-            COLUMNS[reference["column"]].unit in ("s", "GB/s")
-            and 0 < reference["low"] <= reference["high"]
-        ), reference
-        assert (
-            reference["where"] in ("between", "within")
-            and (reference["most_bytes"] or 2**60) >= reference["least_bytes"]
-        ), reference
-        assert re.compile(reference["pattern"]) and re.compile(reference["backend"])
+    assert len(references()) > 60
+    units = {name: column.unit for name, column in COLUMNS.items()}
+    for each in references():
+        assert each.source and each.machine, each
+        assert re.fullmatch(r"20\d\d(-\d\d(-\d\d)?)?", each.date), each
+        assert each.unit in UNITS, each
+        assert each.column in COLUMNS or each.column in TIMED or each.over, each
+        if each.column in JUDGED_COLUMNS:
+            of_unit = {"GB/s": "GB/s MB/s Gb/s Mb/s", "s": "s ms us us round trip"}
+            assert each.unit in of_unit[units[each.column]], each
+        assert each.span in (None, "itself", "within", "between"), each
+        assert not each.is_of([]) and all(map(re.compile, each.recognised_by)), each
+        for point in each.points:
+            assert point.low <= point.high and 0 < point.value < math.inf, each
+            assert point.least_bytes <= point.most_bytes, each
+
+
+def test_selectors_name_columns_of_a_row() -> None:
+    columns = {*COLUMNS, "span", "peer", "direction"}
+    for each in references():
+        names = {name for values in each.where for name in values} | {*(each.over or {})}
+        assert {name.partition(".")[0] for name in names} <= columns, each
+
+
+def test_a_file_is_inherited_from_the_top_down_and_says_which_keys_it_may_have() -> None:
+    text = """
+    machine: a machine
+    recognised_by: [one, two]
+    documents:
+      - source: a document
+        date: 2026-01-02
+        column: algbw_gb_per_s
+        unit: MB/s
+        values:
+          - {setting: a curve, where: {backend: tcp}, by_size: {1KiB: 10, 1MiB: 20}}
+          - {setting: a floor, where: {backend: tcp}, sizes: 1KiB .., floor: 5, machine: another}
+    """
+    curve, floor = read_file(text)
+    assert (curve.machine, curve.date, curve.unit) == ("a machine", "2026-01-02", "MB/s")
+    assert [(point.message_bytes, point.value) for point in curve.points] == [
+        (1024, 10),
+        (2**20, 20),
+    ]
+    assert floor.machine == "another" and floor.points == (
+        Point(5, math.inf, 1024, math.inf, is_threshold=True),
+    )
+    assert curve.is_of(["two and ONE"]) and not curve.is_of(["one", "two"])
+    with pytest.raises(TypeError, match="colour"):
+        list(read_file(text.replace("{backend: tcp}, by", "{backend: tcp}, colour: red, by")))
+    with pytest.raises(ValueError, match="unpack"):
+        list(read_file(text.replace("floor: 5", "floor: 5, value: 6")))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +136,61 @@ def test_another_place_size_or_backend_is_not_compared(more: dict[str, object]) 
     assert judge(cases(warnings=["oversubscribed"]), ["c5n.18xlarge"]) == []
 
 
+def test_the_setting_decides_which_value_a_case_has() -> None:
+    """One stream, four, 36; a library with one connection and with 36."""
+    titles = {}
+    for streams in (1, 4, 36, 2):
+        judged = judge(cases(streams=streams), ["c5n.18xlarge"])
+        titles[streams] = [each.reference.setting for each in judged]
+    assert titles == {
+        1: ["tcp, 1 stream"],
+        4: ["tcp, 4 streams"],
+        36: ["tcp, 36 streams"],
+        2: [],
+    }
+    for links, setting in (({}, 1), ({"OMPI_MCA_btl_tcp_links": "36"}, 36)):
+        (judged_case,) = judge(cases(backend="mpi", env=links), ["c5n.18xlarge"])
+        assert judged_case.reference.setting == f"mpi, btl_tcp_links {setting}"
+
+
+def test_writes_of_16_kib_and_soaks_have_values() -> None:
+    (judged,) = judge(cases(message_bytes=2**14, timing="soak"), ["c3.8xlarge"])
+    assert judged.expected == "published at least 1.19 GB/s"
+    assert judge(cases(message_bytes=2**13), ["c3.8xlarge"]) == []
+
+
+def test_a_latency_is_never_compared_with_a_bandwidth() -> None:
+    latency = cases(benchmark="p2p_latency", message_bytes=2**22, backend="mpi", device="cpu")
+    (judged,) = judge(latency, ["NVIDIA K80"])
+    assert judged.reference.setting == "between two nodes"
+    windowed = cases(backend="mpi", device="cpu")
+    assert [each.reference.setting for each in judge(windowed, ["NVIDIA K80"])] == ["iperf"]
+
+
+def test_a_threshold_allows_no_factor_and_a_guess_no_verdict() -> None:
+    large = {
+        "benchmark": "all_reduce",
+        "backend": "nccl",
+        "pair": None,
+        "message_bytes": 2**34,
+        "algbw_gb_per_s": None,
+    }
+    h100 = "host.machine_vendor=Microsoft Corporation; gpu.0.name=NVIDIA H100 80GB HBM3"
+    node = large | {"layout": "1x8", "world_size": 8, "ranks_per_node": 8}
+    verdicts = {
+        each.expected: each.verdict for each in judge(cases(**node, busbw_gb_per_s=455.0), [h100])
+    }
+    assert verdicts["published at least 460 GB/s"] == SLOW
+    assert verdicts["published 363 GB/s .. 480 GB/s"] == NORMAL
+    pair = large | {"layout": "2x8", "world_size": 16, "ranks_per_node": 8}
+    guess, gate = judge(cases(**pair, busbw_gb_per_s=480.0), ["p5.48xlarge"])
+    assert (guess.expected, guess.verdict) == (
+        "a guess: at least 800 GB/s",
+        "slower than a guess",
+    )
+    assert (gate.expected, gate.verdict) == ("published at least 300 GB/s", NORMAL)
+
+
 def test_two_labels_are_two_cases() -> None:
     both = pd.concat([cases(label="tuned"), cases(label="plain", algbw_gb_per_s=0.7)])
     slow, normal = judge(both, ["c5n.18xlarge"])
@@ -102,7 +200,7 @@ def test_two_labels_are_two_cases() -> None:
 
 def test_only_what_others_published_is_called_published() -> None:
     (judged,) = judge(cases(), ["c5n.18xlarge"])
-    assert judged.expected == "published 1.18 GB/s .. 1.19 GB/s"
+    assert judged.expected == "published 1.18 GB/s"
     own = {
         "benchmark": "p2p_latency",
         "backend": "mpi",
@@ -135,7 +233,7 @@ def test_expect_normal_is_judged_by_these_values(
     pq.write_table(pa.Table.from_pylist(unknown, arrow_schema("cases")), folder / "cases.parquet")
     verdict = verdict_on_normal(str(folder))
     assert verdict.summary() == "expect: 0 of 1 met, 1 not measured" and not verdict.passes("fail")
-    nothing = "expect=normal: no value is known for this hardware"
+    nothing = "expect=normal: no value for this kind of machine"
     assert verdict.not_measured[0].startswith(nothing)
 
 
@@ -178,9 +276,10 @@ def test_line_rates_are_in_our_units(name: str, setting: str, value: float) -> N
 
 def test_every_value_has_a_source_and_a_unit_that_fits_its_column() -> None:
     units = {column.name: column.unit for column in CASES} | {
-        "seconds": "s",
         "ratio": "",
-        "count": "",
+        "full_speed_s": "s",
+        "rate_gb_per_s": "GB/s",
+        "first_second_gb_per_s": "GB/s",
     }
     for name in (
         "mlbench_p2p",
@@ -194,7 +293,7 @@ def test_every_value_has_a_source_and_a_unit_that_fits_its_column() -> None:
         assert tuple(values.columns) == PUBLISHED_COLUMNS
         assert values[["source", "place", "value"]].notna().all(axis=None)
         assert (values.value > 0).all()
-        for value in values.fillna({"unit": ""}).itertuples():
+        for value in values.itertuples():
             assert value.unit == units[str(value.column)], value
 
 
