@@ -20,7 +20,13 @@ from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.states import Row
-from commbench.core.units import format_bytes, format_number, format_seconds, parse_bytes
+from commbench.core.units import (
+    RATES,
+    format_bytes,
+    format_number,
+    format_seconds,
+    parse_bytes,
+)
 from commbench.results.flags import warnings_of
 from commbench.results.load import row_dicts
 from commbench.stats.thresholds import FAR_FROM_NORMAL
@@ -54,10 +60,7 @@ CAUSES = {
 }
 JUDGED_COLUMNS = ("median_s", "algbw_gb_per_s", "busbw_gb_per_s")
 UNITS = {  # of a document -> its size in the unit of the column
-    "GB/s": 1.0,
-    "MB/s": 1e-3,
-    "Gb/s": 1 / 8,
-    "Mb/s": 1 / 8e3,
+    **RATES,
     "s": 1.0,
     "ms": 1e-3,
     "us": 1e-6,
