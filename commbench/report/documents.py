@@ -23,6 +23,7 @@ QUANTITIES = {
     "rate_gb_per_s": "bandwidth",
 }
 ANOTHER_MACHINE = "another machine"
+WHOLE = ("B", "ranks")  # units of numbers without fractions
 
 
 class KnownCurve(NamedTuple):
@@ -81,12 +82,17 @@ def _curve_table(values: Sequence[Compared]) -> Table:
 def _cells(each: Compared, with_unit: bool) -> tuple[str, str, str]:
     """Ours, with the range of several alike cases, the published value and the factor."""
     unit = f" {each.reference.unit}" if with_unit else ""
-    ours = f"{format_number(each.ours)}{unit}"
+    write = whole_text if each.reference.unit in WHOLE else format_number
+    ours = f"{write(each.ours)}{unit}"
     if len(each.values) > 1:
-        ends = " to ".join(map(format_number, (min(each.values), max(each.values))))
+        ends = " to ".join(map(write, (min(each.values), max(each.values))))
         ours += f" ({ends}, {plural(len(each.values), 'case', 'cases')})"
-    known = point_text(each.point, lambda value: f"{format_number(value)}{unit}")
+    known = point_text(each.point, lambda value: f"{write(value)}{unit}")
     return ours, known, format_factor(each.ratio)
+
+
+def whole_text(value: float) -> str:
+    return f"{value:.0f}"
 
 
 def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
@@ -95,11 +101,10 @@ def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
     for _, alike in grouped(own.values(), lambda each: (each.source, each.machine)).items():
         first = alike[0]
         here = "this kind of machine" if first.is_of(hardware) else ANOTHER_MACHINE
-        libraries = ", ".join(dict.fromkeys(each.library for each in alike if each.library))
-        yield (
-            f"Published by {first.source}, {first.date}, on {here}: {first.machine}"
-            f"{f'; {libraries}' if libraries else ''}."
-        )
+        where = f"on {here}: {first.machine}" if first.is_of_a_machine else "for any machine"
+        libraries = dict.fromkeys(each.library for each in alike if each.library)
+        text = "; ".join([f"Published by {first.source}, {first.date}, {where}", *libraries])
+        yield f"{text}."
 
 
 def _missing(document: Document) -> list[str]:
