@@ -9,57 +9,23 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]
 
-from commbench.analysis.slow_pairs import UNUSABLE
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.states import Row
-from commbench.core.units import (
-    RATES,
-    format_bytes,
-    format_number,
-    format_seconds,
-    parse_bytes,
-)
-from commbench.results.flags import warnings_of
-from commbench.results.load import row_dicts
-from commbench.stats.thresholds import FAR_FROM_NORMAL
-
-from .fit import WHOSE
+from commbench.core.units import RATES, parse_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER = "data/reference"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of C: ten times as fast
-NORMAL = "normal"
-FAST = "faster"
-SLOW = "slower"
-NO_VALUE = "no value for this kind of machine"
-OF_A_GUESS = "{} than a guess"  # the verdict on a value that nobody measured
-UNPINNED = "ranks that are not pinned, "  # no cause where ranks are bound
-CAUSES = {
-    ("median_s", SLOW): (
-        f"another interface or transport than expected, a loaded or throttled machine, {UNPINNED}"
-        "several threads on one core, a virtual network"
-    ),
-    ("median_s", FAST): "both ranks on one node (shared memory), or a newer library or machine",
-    ("rate", SLOW): (
-        "one connection where several are needed, a link that is negotiated down (PCIe width,"
-        " Ethernet), the wrong interface, small MTU, a message below the steady size, other traffic"
-    ),
-    ("rate", FAST): (
-        "data that stays in a cache, both ranks on one node, NVLink SHARP (bus bandwidth above the"
-        " link), or a newer machine"
-    ),
-}
-JUDGED_COLUMNS = ("median_s", "algbw_gb_per_s", "busbw_gb_per_s")
 UNITS = {  # of a document -> its size in the unit of the column
     **RATES,
     "s": 1.0,
@@ -72,6 +38,9 @@ UNITS = {  # of a document -> its size in the unit of the column
     "B": 1.0,
     "ranks": 1.0,
 }
+BOUNDS = ("value", "range", "at_least", "at_most", "floor", "ceiling", "by_size", "by_time_s")
+POINT = ("setting", "message_bytes", "column")  # identifies a published value of an experiment
+PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
 ITSELF = "itself"
 ANOTHER = "another rank"
 
@@ -100,6 +69,14 @@ class Point:
     def message_bytes(self) -> int | None:
         """None for a range of sizes."""
         return self.least_bytes if self.least_bytes == self.most_bytes else None
+
+    def text(self, write: Callable[[float], str]) -> str:
+        """`1.18 GB/s .. 1.19 GB/s`, `at least 460 GB/s`; `write` makes the text of a number."""
+        if not math.isfinite(self.high):
+            return f"at least {write(self.low)}"
+        if not math.isfinite(self.low):
+            return f"at most {write(self.high)}"
+        return " .. ".join(dict.fromkeys((write(self.low), write(self.high))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,9 +234,6 @@ def read_file(text: str) -> Iterator[Reference]:
             yield _reference({**kind, **document, **value})
 
 
-BOUNDS = ("value", "range", "at_least", "at_most", "floor", "ceiling", "by_size", "by_time_s")
-
-
 def _reference(keys: dict[str, Any]) -> Reference:
     sizes = keys.pop("sizes", None)
     (bound,) = (name for name in BOUNDS if name in keys)
@@ -296,98 +270,7 @@ def _points(bound: str, value: Any, sizes: Any) -> Iterator[Point]:
     yield Point(low, high, first, last, is_threshold=bound in ("floor", "ceiling"))
 
 
-# ---------------------------------------------------------------- normal for this machine
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A measured case with a value of its machine. `expected`: "published 60 us .. 160 us"."""
-
-    reference: Reference
-    case: str
-    measured: str
-    expected: str
-    verdict: str
-    causes: str
-
-
-def judge(
-    cases: pd.DataFrame, hardware: Iterable[str], bound_runs: Collection[str] = ()
-) -> list[Judged]:
-    """Compare the largest size of each backend, layout and WHOSE with all values of this hardware.
-
-    `hardware`: texts that describe the machines, and the labels of the runs; `bound_runs`: the
-    run_id of those whose ranks have cores of their own. Values far from the published range come
-    first.
-    """
-    texts = list(hardware)
-    whose = [name for name in WHOSE if name in cases]
-    judged: dict[tuple[str, ...], Judged] = {}
-    known = [each for each in references() if each.column in JUDGED_COLUMNS and each.is_of(texts)]
-    rows = row_dicts(cases.sort_values("message_bytes", kind="stable")) if known else []
-    for reference in known:
-        alike = [
-            row
-            for row in rows
-            if reference.is_comparable(row) and reference.point_of(row["message_bytes"])
-        ]
-        last = {tuple(row[name] for name in (*PLACE, *whose)): row for row in alike}
-        differing = [name for name in whose if len({row[name] for row in last.values()}) > 1]
-        for row in last.values():
-            if not warnings_of(row) & UNUSABLE:
-                case = _judged_case(reference, row, differing)
-                if row.get("run_id") in bound_runs:
-                    case = replace(case, causes=case.causes.replace(UNPINNED, ""))
-                # two experiments of one document may have the same value
-                judged.setdefault((case.case, case.expected, reference.source), case)
-    return sorted(judged.values(), key=lambda case: case.verdict == NORMAL)
-
-
-PLACE = ("backend", "engine", "layout")
-
-
-def _judged_case(reference: Reference, row: Row, differing: Sequence[str]) -> Judged:
-    """`differing`: further variables that the name of the case needs."""
-    point = reference.point_of(row["message_bytes"])
-    assert point is not None
-    value = float(row[reference.column])
-    scale = UNITS[reference.unit]
-    seconds = reference.column == "median_s"
-    above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
-    far = 1.0 if point.is_threshold else FAR_FROM_NORMAL
-    verdict = NORMAL
-    if value > point.high * scale * far:
-        verdict = above
-    elif value < point.low * scale / far:
-        verdict = below
-    write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
-    where = " ".join(str(row[name]) for name in (*PLACE, *differing) if row[name])
-    case = f"{row['benchmark']} {format_bytes(int(row['message_bytes']))}, {where}"
-    causes = "" if verdict == NORMAL else CAUSES["median_s" if seconds else "rate", verdict]
-    if reference.guess and verdict != NORMAL:
-        verdict = OF_A_GUESS.format(verdict)
-    origin = "published"
-    if reference.is_own:
-        origin = f"measured by commbench on {reference.date}:"
-    elif reference.guess:
-        origin = "a guess:"
-    ends = point_text(point, lambda number: write(number * scale))
-    return Judged(reference, case, write(value), f"{origin} {ends}", verdict, causes)
-
-
-def point_text(point: Point, write: Any) -> str:
-    """`1.18 GB/s .. 1.19 GB/s`, `at least 460 GB/s`."""
-    if not math.isfinite(point.high):
-        return f"at least {write(point.low)}"
-    if not math.isfinite(point.low):
-        return f"at most {write(point.high)}"
-    return " .. ".join(dict.fromkeys((write(point.low), write(point.high))))
-
-
 # ---------------------------------------------------------------- experiments
-
-POINT = ("setting", "message_bytes", "column")  # identifies a published value of an experiment
-PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
 
 
 def of_experiment(name: str) -> list[Reference]:

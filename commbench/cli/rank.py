@@ -174,7 +174,7 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
 def verdict_on_normal(folder: str) -> Verdict:
     """Compare a run with the known values of its machine: missed by a case that is more than 1.5
     times slower, or beyond the threshold of a check. Guesses do not count."""
-    from commbench.analysis.reference import NO_VALUE, SLOW
+    from commbench.analysis.normal import NO_VALUE, SLOW
     from commbench.report.summary import read_results, summarise_results
 
     every = summarise_results(read_results([folder])).judged

@@ -6,21 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from commbench.analysis.documents import Compared, Document
-from commbench.analysis.reference import UNITS, Point, Reference, point_text
+from commbench.analysis.reference import UNITS, Point, Reference
 from commbench.core.states import Row
 from commbench.core.texts import size_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.results.columns import grouped
 
+from .quantities import ALGBW, BUSBW, MEDIAN
 from .section import Section, Table
 
 HEADS = ("ours", "published", "ours / published")
-QUANTITIES = {
-    "median_s": "time",
-    "algbw_gb_per_s": "bandwidth",
-    "busbw_gb_per_s": "busbw",
+QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
     "message_rate_per_s": "messages",
-    "rate_gb_per_s": "bandwidth",
+    "rate_gb_per_s": ALGBW.name,
 }
 ANOTHER_MACHINE = "another machine"
 WHOLE = ("B", "ranks")  # units of numbers without fractions
@@ -87,7 +85,7 @@ def _cells(each: Compared, with_unit: bool) -> tuple[str, str, str]:
     if len(each.values) > 1:
         ends = " to ".join(map(write, (min(each.values), max(each.values))))
         ours += f" ({ends}, {plural(len(each.values), 'case', 'cases')})"
-    known = point_text(each.point, lambda value: f"{write(value)}{unit}")
+    known = each.point.text(lambda value: f"{write(value)}{unit}")
     return ours, known, format_factor(each.ratio)
 
 

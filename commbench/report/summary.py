@@ -18,8 +18,9 @@ from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
+from commbench.analysis.normal import FAST, NO_VALUE, SLOW, Judged, judge
 from commbench.analysis.overlaps import overlap_cells, overlap_results
-from commbench.analysis.reference import FAST, NO_VALUE, SLOW, Judged, judge, references
+from commbench.analysis.reference import references
 from commbench.analysis.slow_pairs import UNUSABLE, Finding, findings
 from commbench.core.errors import ConfigError
 from commbench.core.states import case_status

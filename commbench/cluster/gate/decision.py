@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from commbench.analysis.case_names import case_names
-from commbench.analysis.reference import NORMAL, Judged
+from commbench.analysis.normal import NORMAL, Judged
 from commbench.cluster.baseline.healthy_launches import (
     GROUP_OF,
     Grouping,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench.analysis.reference import FAST, SLOW
+from commbench.analysis.normal import FAST, SLOW
 from commbench.cluster.gate.decision import (
     CaseAnswer,
     GateResult,
