@@ -50,6 +50,7 @@ from .doctor import facts_here
 from .options import show_command
 
 # runs the jobs one after the other in this process
+MOST_ANSWER_ROWS = 1000  # of a table, or violations
 GUIDELINES = "guidelines"  # the experiment
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
@@ -298,15 +299,25 @@ def swept(
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
-    """Which performance guidelines the runs of the experiment `guidelines` violate."""
-    if experiment != GUIDELINES or not folders:
+    """What the runs of an experiment say: the violations of `guidelines`, else their values beside
+    those of its document, if it has one."""
+    from commbench.analysis.reference import of_experiment
+
+    if not folders or experiment is None:
         return
-    from commbench.report.section import Section
+    if experiment != GUIDELINES and not of_experiment(experiment):
+        return
+    from commbench.report.documents import document_sections
+    from commbench.report.section import Section, report_text
     from commbench.report.summary import read_results, summarise_results
 
-    summary = summarise_results(read_results([str(folder) for folder in folders]))
-    section = Section("Performance guidelines", summary.guideline_lines)
-    print(f"\n{section.text(len(section.sentences), Terminal.of(sys.stdout))}", flush=True)
+    with suppress(CommbenchError):  # runs without results have said why
+        summary = summarise_results(read_results([str(folder) for folder in folders]))
+        sections = list(document_sections(summary.documents, summary.hardware))
+        if experiment == GUIDELINES:
+            sections = [Section("Performance guidelines", summary.guideline_lines)]
+        text = report_text(sections, MOST_ANSWER_ROWS, Terminal.of(sys.stdout))
+        print(f"\n{text}", end="", flush=True)
 
 
 def _queued(

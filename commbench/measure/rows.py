@@ -17,7 +17,7 @@ from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
 from commbench.core.variables import MODEL_ENGINE, Case
-from commbench.hardware.link_limits import COPY, HOST_COPY, Limit, bandwidth_limit
+from commbench.hardware.link_limits import COPY, HOST_COPY, TOLD, Limit, bandwidth_limit
 from commbench.results.columns import CASES, VARIABLES
 from commbench.results.flags import FLAGS
 from commbench.stats.interval import Interval
@@ -455,6 +455,7 @@ def impossible_reason(
             planned_rate and efficiency <= LINE_RATE_RATIO
         ),
         "the limit was measured, and that varies": name in (COPY, HOST_COPY),
+        "limit= tells less than the line carries": name.endswith(TOLD),
         "the bus factor, the limit or a clock is wrong": True,
     }
     causes = ", or ".join(cause for cause, applies in possible.items() if applies)

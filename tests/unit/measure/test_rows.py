@@ -777,7 +777,8 @@ def test_below_the_limit_there_is_nothing_to_say(efficiency: float | None) -> No
             {"SHARP: the network"},
         ),
         ("all_reduce", "2x4", "eth0 1 Gb/s", "COLLNET_CHAIN", {"SHARP: the network"}, {"NVLS"}),
-        ("all_reduce", "2x4", "eth0 1 Gb/s", "TREE", {"is wrong"}, {"SHARP", "NVLS"}),
+        ("all_reduce", "2x4", "eth0 1 Gb/s", "TREE", {"is wrong"}, {"SHARP", "NVLS", "limit="}),
+        ("all_reduce", "2x4", "eth0 1 Gb/s by limit=", "TREE", {"limit= tells less"}, {"NVLS"}),
         ("all_gather", "1x8", NVLINK, "NVLS", {"is wrong"}, {"switch sums"}),
         (
             "p2p_bandwidth",
