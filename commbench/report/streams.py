@@ -84,8 +84,8 @@ def _is_slow_at_first(row: Row) -> bool:
 
 
 def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
-    """How many fresh connections were slower in their first second; empty where none lasted for
-    two seconds."""
+    """How many fresh connections were slower in their first second; empty where none lasted long
+    enough."""
     known = [row for row in soaks if row["first_second_gb_per_s"] is not None]
     slow = [row for row in known if _is_slow_at_first(row)]
     counted = plural(len(known), "stream", "streams")
