@@ -157,3 +157,25 @@ def test_the_slow_direction_is_named(
     assert set(mbit) == {"0-0", "0-1", "1-0", "1-1"}
     assert mbit["0-1"] == pytest.approx(2 * mbit["1-0"], rel=0.1)
     assert "1-0 takes" in run.stdout
+
+
+def test_a_ramp_that_takes_most_of_a_soak_is_not_taken_for_its_rate(
+    cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
+) -> None:
+    """1.5 s of 2 s: the median of all intervals is that of the ramp."""
+    low, _, high = STEPS_MBIT
+    hosts = cluster(2, rate_mbit=high)
+    sender, receiver = hosts.hosts
+    truth = iperf3_mbit(receiver, sender, 2)
+    for _ in range(ATTEMPTS):
+        _set_rate(sender, low)
+        with staircase(sender, [(1.5, high)]):
+            run = streamed(world, hosts, "sizes=[16KiB]", "timing.duration_s=2")
+        case = run.cases.iloc[-1]
+        is_alike = abs(8e3 * case.end_gb_per_s / truth - 1) < ALIKE
+        if is_alike and abs(case.full_speed_s / 1.5 - 1) < IN_TIME:
+            break
+    assert 8e3 * case.end_gb_per_s == pytest.approx(truth, rel=ALIKE)
+    assert case.full_speed_s == pytest.approx(1.5, rel=IN_TIME)
+    assert 8e3 * case.first_second_gb_per_s == pytest.approx(low, rel=0.1)
+    assert "first second is slower than the end" in run.stdout
