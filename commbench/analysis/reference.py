@@ -145,7 +145,8 @@ class Reference:
 
     def is_comparable(self, row: Row) -> bool:
         """Whether a row of this machine can be expected to have the value."""
-        of_ranks = row["world_size"] == self.ranks if self.ranks else row["world_size"] > 1
+        ranks = row["world_size"] or 0
+        of_ranks = ranks == self.ranks if self.ranks else ranks > 1
         in_place = self.span in (None, fact(row, "span"))
         return self.fits(row) and of_ranks and in_place and row[self.column] is not None
 
