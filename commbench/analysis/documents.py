@@ -73,7 +73,8 @@ class Document:
 
 def experiment_of(record: Mapping[str, Any]) -> str | None:
     """The experiment that a run belongs to, from its run.json."""
-    words = [str(word).lstrip("+") for word in record.get("overrides") or ()]
+    given = record.get("overrides")
+    words = [str(word).lstrip("+") for word in given] if isinstance(given, list) else []
     names = [word.removeprefix(EXPERIMENT) for word in words if word.startswith(EXPERIMENT)]
     return names[-1] if names else None
 
@@ -83,18 +84,15 @@ def documents(
 ) -> list[Document]:
     """Each document whose experiment is among the runs; `folders`: run_id -> where the intervals of
     soaks are read."""
-    runs = {str(record.get("run_id")): experiment_of(record) for record in records}
+    runs = grouped(records, experiment_of)
     found = []
-    for name in dict.fromkeys(runs.values()):
+    for name, own in runs.items():
         values = of_experiment(name) if name is not None else []
-        ids = [run for run, own in runs.items() if own == name]
+        ids = [str(record.get("run_id")) for record in own]
         measured = cases[cases["run_id"].isin(ids) & (cases["status"] == "ok")]
         if values and len(measured):
-            found.append(
-                _document(
-                    str(name), values, measured, [folders[run] for run in ids if run in folders]
-                )
-            )
+            where = [folders[run] for run in ids if run in folders]
+            found.append(_document(str(name), values, measured, where))
     return found
 
 
@@ -173,7 +171,8 @@ def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
                 for side in (first, second)
             )
             place = str(alike[0]["layout"]), alike[0]["message_bytes"] or 0
-            ratios.setdefault(place, []).append(above / below / UNITS[reference.unit])
+            if below:
+                ratios.setdefault(place, []).append(above / below / UNITS[reference.unit])
     by_layout = grouped(ratios, lambda place: place[0])
     for layout, places in by_layout.items():
         name = layout if len(by_layout) > 1 else ""
@@ -200,9 +199,10 @@ def _over_time(
     cases = {tuple(str(row[name]) for name in CASE_KEY) for row in rows}
     if intervals is None or not cases:
         return
+    known = intervals[intervals["rate_gb_per_s"].notna()]
     soaks = [
         soak.sort_values("at_s")
-        for ids, soak in intervals.groupby(list(CASE_KEY), sort=False)
+        for ids, soak in known.groupby(list(CASE_KEY), sort=False)
         if tuple(map(str, ids)) in cases
     ]
     for point in reference.points:

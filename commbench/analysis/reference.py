@@ -161,12 +161,9 @@ def _is_in(pattern: str, text: str) -> bool:
 
 
 def _is_one_of(value: Any, allowed: Any) -> bool:
+    """Whether a value is that, or one of a list; as text, in which a file has numbers and names."""
     choices = allowed if isinstance(allowed, list) else [allowed]
-    return any(
-        value is None if choice is None else str(value) == str(choice)
-        for choice in choices
-        if value is not None or choice is None
-    )
+    return value in choices if value is None else str(value) in map(str, choices)
 
 
 def fact(row: Row, name: str) -> Any:
@@ -202,12 +199,16 @@ def _span(row: Row) -> str:
 
 def _peer(row: Row) -> str | None:
     ends = _ends(row)
-    return None if ends is None else ITSELF if ends[0] == ends[1] else ANOTHER
+    if ends is None:
+        return None
+    return ITSELF if ends[0] == ends[1] else ANOTHER
 
 
 def _direction(row: Row) -> str | None:
     ends = _ends(row)
-    return None if ends is None or ends[0] == ends[1] else "there" if ends[0] < ends[1] else "back"
+    if ends is None or ends[0] == ends[1]:
+        return None
+    return "there" if ends[0] < ends[1] else "back"
 
 
 PAIR_FACTS = {"span": _span, "peer": _peer, "direction": _direction}

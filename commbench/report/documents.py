@@ -95,14 +95,17 @@ def whole_text(value: float) -> str:
 
 def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
     """Who published the values, and whether on our kind of machine."""
+
+    def origin(each: Reference) -> str:
+        here = "this kind of machine" if each.is_of(hardware) else ANOTHER_MACHINE
+        place = f", on {here}" if each.is_of_a_machine else ""
+        return f"Published by {each.source}, {each.date}{place}"
+
     own = {each.reference.title: each.reference for each in document.compared}
-    for _, alike in grouped(own.values(), lambda each: (each.source, each.machine)).items():
-        first = alike[0]
-        here = "this kind of machine" if first.is_of(hardware) else ANOTHER_MACHINE
-        where = f"on {here}: {first.machine}" if first.is_of_a_machine else "for any machine"
-        libraries = dict.fromkeys(each.library for each in alike if each.library)
-        text = "; ".join([f"Published by {first.source}, {first.date}, {where}", *libraries])
-        yield f"{text}."
+    for text, alike in grouped(own.values(), origin).items():
+        about = [each.machine for each in alike]
+        about += [each.library for each in alike if each.library]
+        yield f"{text}: {'; '.join(dict.fromkeys(about))}."
 
 
 def _missing(document: Document) -> list[str]:

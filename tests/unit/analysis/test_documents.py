@@ -53,11 +53,10 @@ def text_of(document: Document, *hardware: str) -> str:
         (["backend=tcp"], None),
         ([], None),
         (None, None),
+        (3, None),
     ],
 )
-def test_a_run_knows_its_experiment_by_its_overrides(
-    overrides: list[str] | None, name: str | None
-) -> None:
+def test_a_run_knows_its_experiment_by_its_overrides(overrides: object, name: str | None) -> None:
     assert experiment_of({"overrides": overrides}) == name
 
 
