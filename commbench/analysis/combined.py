@@ -17,16 +17,9 @@ from commbench.results.load import row_dicts
 from commbench.stats.launches import launch_medians
 
 from .best import UNDECIDED, Best, best_backends_and_layouts
+from .case_names import FAMILY_VARIABLES, label_notes, telling, without_shared
 from .crossover import sentences
-from .fit import (
-    FAMILY_COLUMNS,
-    FAMILY_VARIABLES,
-    GOOD_FIT,
-    answerable,
-    distinguishing,
-    families,
-    pieces,
-)
+from .fit import FAMILY_COLUMNS, GOOD_FIT, answerable, families, pieces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,10 +79,11 @@ class Fit(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class CombinedCases:
     """`cases`: one row per distinct case that is ok, one pair of each matrix; `left`: how many
-    exceeded MOST_CASES."""
+    exceeded MOST_CASES; `notes`: what names leave out."""
 
     cases: pd.DataFrame
     left: int
+    notes: tuple[str, ...] = ()
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -108,11 +102,7 @@ class CombinedCases:
         name everywhere."""
         variables_of = (family.variables for family in families(self.cases))
         by_benchmark = grouped(variables_of, lambda variables: variables["benchmark"])
-        return list(
-            dict.fromkeys(
-                name for variables in by_benchmark.values() for name in distinguishing(variables)
-            )
-        )
+        return list(dict.fromkeys(name for own in by_benchmark.values() for name in telling(own)))
 
     def name(self, variables: Mapping[str, Any], without: Sequence[str] = ()) -> str:
         """The name of a line: backend and engine, then what distinguishes it from the others."""
@@ -201,6 +191,8 @@ def combine_runs(cases: pd.DataFrame) -> CombinedCases:
     distinct = _over_runs(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
     # of cases with many pairs the first pair of two ranks; maps are not compared: they can't be
     # hashed
+    reduced, notes = without_shared(row_dicts(distinct[["backend", *MAPS]]))
+    distinct = distinct.assign(**{name: [row[name] for row in reduced] for name in MAPS})
     many = (
         distinct.groupby(PAIRLESS, dropna=False, sort=False)["pair"].transform("nunique")
         >= MATRIX_PAIRS
@@ -210,7 +202,9 @@ def combine_runs(cases: pd.DataFrame) -> CombinedCases:
     apart = pairs.where(ends.str[0] != ends.str[1])
     first = apart.groupby([distinct[name] for name in PAIRLESS], dropna=False).transform("min")
     single = distinct[~many | (pairs == first).fillna(False)].reset_index(drop=True)
-    return CombinedCases(single.head(MOST_CASES), max(len(single) - MOST_CASES, 0))
+    kept = single.head(MOST_CASES)
+    notes += label_notes(row_dicts(kept))
+    return CombinedCases(kept, len(single) - len(kept), tuple(notes))
 
 
 def _over_runs(ok: pd.DataFrame) -> pd.DataFrame:

@@ -38,7 +38,7 @@ from commbench.stats.series import Series
 from commbench.stats.thresholds import SMALLEST_CHANGE
 from commbench.stats.verdict import Comparison, adjusted_p, compare_launches, verdict
 
-from .fit import OF_BACKEND
+from .case_names import OF_BACKEND
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -29,7 +29,7 @@ from .best import (
     comparable_families,
     shared_variables,
 )
-from .fit import varying
+from .case_names import telling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,10 +124,8 @@ def sentences(cases: pd.DataFrame, variable: str = "backend") -> list[str]:
     """One line per two families: "all_reduce: mpi below 24 KiB (between 16 KiB and 32 KiB), gloo
     above (...)"."""
     pairs = comparisons(cases, variable)
-    named = [
-        "benchmark",
-        *(name for name in varying(pair.shared for pair in pairs) if name != "benchmark"),
-    ]
+    shared = [pair.shared for pair in pairs]
+    named = ["benchmark", *(name for name in telling(shared) if name != "benchmark")]
     lines = []
     for pair in pairs:
         ends = " .. ".join(format_bytes(int(size)) for size in pair.sizes[[0, -1]])

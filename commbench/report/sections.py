@@ -89,7 +89,8 @@ def _answers(summary: Summary) -> Section:
         *benchmark_lines(summary.combined),
     ]
     why = summary.disturbances()
-    notes = [headline(summary.combined, summary.soaks), summary.certainty(), why]
+    notes = [*summary.combined.notes, headline(summary.combined, summary.soaks)]
+    notes += [summary.certainty(), why]
     return Section("Answers", sentences, notes=[*filter(None, [*notes, summary.interval_note()])])
 
 
