@@ -15,7 +15,7 @@ import numpy as np
 from commbench.analysis.slow_pairs import Matrix
 from commbench.core.states import Row, case_status
 from commbench.core.texts import limit_text, name_of, size_text
-from commbench.core.units import format_bytes, format_number, format_seconds, natural_key
+from commbench.core.units import format_number, format_seconds, natural_key
 from commbench.results.columns import grouped
 from commbench.stats.interval import Interval
 
@@ -290,7 +290,7 @@ def waterfall(title: str, times: Sequence[tuple[str, float]]) -> list[Figure]:
 # ---------------------------------------------------------------- pairs
 
 
-def pair_matrix(matrix: Matrix) -> list[Figure]:
+def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
     """Senders down, receivers across; dark is slow for its class of links, a frame marks slow
     pairs. Numbers are times in us, of windows of messages bandwidths in GB/s."""
     made: list[Figure] = []
@@ -305,9 +305,8 @@ def pair_matrix(matrix: Matrix) -> list[Figure]:
     shared = matrix.shared
     is_rate = shared["window"] is not None
     unit = "GB/s" if is_rate else "us"
-    title = f"{shared['benchmark']} {format_bytes(int(shared['message_bytes']))} ({unit})"
     side = max(2.8, min(9.0, 0.55 * len(ranks)))
-    with _drawn(f"{title}, {shared['backend']} {shared['layout']}", made, (side, side)) as axes:
+    with _drawn(f"{name} ({unit})", made, (side, side)) as axes:
         axes.imshow(shades, cmap="YlOrBr", vmin=0.0, vmax=1.2)
         axes.grid(False)
         for pair, row in matrix.rows.items():

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commbench.analysis.best import best_text
+from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
-from commbench.analysis.headline import certainty_text, unfinished_sentences
+from commbench.analysis.headline import certainty_text, headline, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
 from commbench.analysis.overlaps import overlap_cells, overlap_results
 from commbench.analysis.reference import NORMAL, Judged, is_own, judge, references
-from commbench.analysis.slow_pairs import UNUSABLE, Finding, findings
+from commbench.analysis.slow_pairs import UNUSABLE, Finding, Matrix, findings, matrices
+from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.errors import ConfigError
-from commbench.core.states import case_status
+from commbench.core.states import Row, case_status
 from commbench.core.texts import size_text
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
@@ -32,6 +34,7 @@ from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dict
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
 from .compare_text import AbResult, read_ab_results
+from .quantities import has_bandwidth
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +57,8 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
 )
 MOST_SENTENCES = 6
 MOST_PAIR_ROWS = 40_000
+MOST_MATRIX_RUNS = 12
+LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", *(name for name in NAMES if name not in ("pair", "elements", *MAPS))]
 FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
@@ -146,7 +151,8 @@ class Summary:
     overheads: list[tuple[str, ...]]
     slow: list[Finding]
     unjudged_pairs: str  # why links can't be judged, or empty
-    soaks: list[str]
+    soaks: CombinedCases  # but of many pairs, which are matrices
+    matrices: list[Matrix]  # of the newest runs, of cases with many pairs
     lost: list[Lost]
     flags: list[tuple[str, int, str, str]]  # cells below FLAG_HEADS
     judged: list[Judged]
@@ -160,12 +166,26 @@ class Summary:
         """What each comparison of `commbench ab` says."""
         return [f"{result.sentence()} {result.summary()}" for result in self.results.comparisons]
 
+    @functools.cached_property
+    def matrix_names(self) -> Mapping[Matrix, str]:
+        """`tcp p2p_bandwidth 1x4 256 KiB`: each with what tells it from the others."""
+        one_row = [{**next(iter(each.rows.values())), "pair": None} for each in self.matrices]
+        rows, _ = without_shared(one_row)
+        names = zip(self.matrices, rows, case_names(rows), strict=True)
+        return {matrix: f"{row['backend']} {name}" for matrix, row, name in names}
+
+    def symmetry(self) -> list[str]:
+        """Whether the two directions of the pairs are equally fast."""
+        texts = ((self.matrix_names[each], symmetry_text(each)) for each in self.matrices)
+        return [f"{name}: {text}." for name, text in texts if text][:MOST_SENTENCES]
+
     def sentences(self) -> list[str]:
         """The answers, beginning with what to choose; the doubts come last."""
         crossed = [f"{text}." for text in self.combined.crossings if " above " in text]
         is_compared = self.results.are_all_compared
         choices = self._choices(is_compared) if self._most_runs else ()
-        lines = [*choices, *self.soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
+        soaks = soak_sentences(self.soaks.rows)
+        lines = [*choices, *soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
         last_pieces = {
             (fit.benchmark, fit.name): fit for fit in self.combined.fits if fit.half != "-"
         }
@@ -184,6 +204,10 @@ class Summary:
                 f" the widest of their intervals, which says nothing about the next run{advice}."
             )
         return lines
+
+    def headline(self) -> str:
+        """What was measured, in one sentence."""
+        return headline(self.combined, [*soak_sentences(self.soaks.rows), *self.symmetry()])
 
     def interval_note(self) -> str:
         """What stands behind ±; empty where no case has an interval."""
@@ -240,7 +264,7 @@ class Summary:
             lines.append(
                 f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
             )
-        if self._most_runs == 0 and not self.soaks and not self.overlaps:
+        if self._most_runs == 0 and not (self.soaks.rows or self.matrices or self.overlaps):
             lines.append("Nothing was measured.")
         elif self._most_runs and self.combined.cases["launches"].max() == 1:
             lines.append(
@@ -328,7 +352,8 @@ def summarise_results(
         overhead_cells(launch_overheads(operations)),
         findings(pairs),
         unjudged,
-        soak_sentences(cases),
+        few_soaks(cases),
+        newest_matrices(cases),
         lost_cases(cases),
         count_flags(cases),
         judge(combined.cases, hardware, bound_runs),
@@ -346,18 +371,40 @@ def several_pairs(cases: pd.DataFrame, least: int) -> pd.DataFrame:
     return single[single.groupby(MATRIX_KEY, dropna=False)["pair"].transform("nunique") > least]
 
 
-def soak_sentences(cases: pd.DataFrame) -> list[str]:
-    """A sentence for each soak that has a number."""
-    soaks = cases[(cases["timing"] == "soak") & (cases["status"] == "ok") & (cases["median_s"] > 0)]
+def newest_matrices(cases: pd.DataFrame) -> list[Matrix]:
+    """The matrices of the newest runs with more than LEAST_MATRIX_PAIRS pairs of a case."""
+    many = several_pairs(cases, LEAST_MATRIX_PAIRS)
+    runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRIX_RUNS:]
+    return sorted(
+        matrices(row_dicts(many[many["run_id"].isin(runs)])),
+        key=lambda matrix: (
+            str(matrix.run_id),
+            matrix.shared["benchmark"],
+            matrix.shared["message_bytes"],
+        ),
+    )
+
+
+def few_soaks(cases: pd.DataFrame) -> CombinedCases:
+    """The soaks but those of many pairs, each over all of its launches."""
+    soaks = cases[cases["timing"] == "soak"]
+    return combine_runs(soaks.drop(several_pairs(soaks, LEAST_MATRIX_PAIRS).index))
+
+
+def soak_sentences(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each soak; of a latency with the round trip, as other tools count it."""
     lines = []
-    for row in row_dicts(soaks):
-        size = size_text(row["message_bytes"] or 0)
-        where = f"{row['backend']} {row['engine']} {row['layout']}"
-        rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if row["algbw_gb_per_s"] else ""
+    for row, name in zip(rows, case_names(rows), strict=True):
+        where = f"{row['backend']} {row['engine']}"
+        rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if has_bandwidth(row) else ""
         slow = f"; 99 % take at most {format_seconds(row['p99_s'])}" if row["p99_s"] else ""
         interval = interval_of(row)
         median = "-" if interval is None else interval.text(format_seconds)
-        lines.append(f"Soak of {row['benchmark']} {size}, {where}: median {median}{rate}{slow}.")
+        trip = ""
+        if row["benchmark"] == "p2p_latency":
+            trip = f" (round trip {format_seconds(2 * row['median_s'])})"
+        runs = f"; median of {row['runs']} launches" if row["runs"] > 1 else ""
+        lines.append(f"Soak of {name}, {where}: median {median}{trip}{rate}{slow}{runs}.")
     return lines
 
 
