@@ -28,7 +28,7 @@ from commbench.stats.difference import Measured, differ
 from commbench.stats.interval import Interval
 from commbench.stats.launches import FEW_LAUNCHES
 
-from .case_names import FAMILY_VARIABLES, telling
+from .case_names import FAMILY_VARIABLES, OF_BACKEND, OF_LABEL, telling
 from .fit import Family, answerable, families, key
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 UNDECIDED = "not distinguishable"
 # chosen as a backend is, in the same run or another
-SETTINGS = ("label", "env", "cuda_ipc", "interface", "bind")
+SETTINGS = ("label", *(name for name in OF_LABEL if name not in OF_BACKEND))
 THIS_RUN = "in this run"
 BEST_COLUMNS = (  # of the table that fastest_by_size returns: attributes of Best
     "message_bytes",

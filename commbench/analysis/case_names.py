@@ -23,6 +23,8 @@ BROUGHT_BY: Mapping[str, str] = {
     if name not in SHOWN
 }
 OF_BACKEND = tuple(name for name, chosen in BROUGHT_BY.items() if chosen == "backend")
+# what a label may stand for, as the name of a setting
+OF_LABEL = (*OF_BACKEND, "env", "cuda_ipc", "interface", "bind")
 IN_CASE_TEXT = ("benchmark", "layout", "pair", "node", "overlap", "timed", "gaps", "late")
 
 
@@ -65,7 +67,7 @@ def telling(
     if "label" not in found or None in by_label:
         return found
     within = {name for own in by_label.values() for name in differing(own, found)}
-    return [name for name in found if name in SHOWN or name == "label" or name in within]
+    return [name for name in found if name not in OF_LABEL or name in within]
 
 
 def label_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -223,13 +223,18 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
             if not sized:
                 continue
             row = pick(sized, key=lambda row: int(row["message_bytes"]))
-            interval = quantity.of(row)
+            launches = [other for other in sized if _line_of(other) == _line_of(row)]
+            interval = _over_launches(launches, quantity)
             unit = quantity.unit([row])
             number = "-" if interval is None else interval.value_text(unit.text)
             name = word.format(row["benchmark"])
             parts.append(f"{size_text(row['message_bytes'])} {name} {number} {unit.name}")
         if parts:
             yield f"{heading}: {', '.join(parts)}"
+
+
+def _line_of(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("benchmark", "layout", "pair", "message_bytes"))
 
 
 def _flags(rows: Sequence[Row]) -> list[str]:
