@@ -53,6 +53,7 @@ COMBINED: Mapping[str, Literal["first", "median", "min", "max"] | Callable[[Any]
     "p99_s": "median",
     "algbw_gb_per_s": "median",
     "busbw_gb_per_s": "median",
+    "message_rate_per_s": "median",
     "limit_gb_per_s": "median",
     "limit_name": "first",
     "efficiency": "median",

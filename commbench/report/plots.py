@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commbench.analysis.case_names import telling
 from commbench.analysis.slow_pairs import Matrix
 from commbench.core.states import Row, case_status
 from commbench.core.texts import limit_text, name_of, size_text
 from commbench.core.units import format_number, format_seconds, natural_key
+from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
 from commbench.stats.interval import Interval
 
@@ -159,7 +161,7 @@ def over_size(curves: Curves, benchmark: str, quantity: Quantity) -> list[Figure
     lines = {name: curves.rows[benchmark][name] for name in names}
     styles = _styles_of(names, curves.colours)
     is_time = quantity is MEDIAN
-    label = TIME if is_time else f"{quantity.name} (GB/s)"
+    label = TIME if is_time else f"{quantity.name} ({quantity.usual})"
     with _drawn(f"{benchmark}: {label} over message size", made) as axes:
         every: list[float] = []
         sizes: list[float] = []
@@ -248,7 +250,8 @@ def by_layout(curves: Curves) -> list[Figure]:
 
 def _draw_layouts(title: str, rows: Sequence[Row], colours: Colours, made: list[Figure]) -> None:
     layouts = sorted({str(row["layout"]) for row in rows}, key=natural_key)
-    by_name = grouped(rows, lambda row: name_of(row, ["backend", "engine"]))
+    told = [name for name in telling(rows) if name not in ("layout", *brought_along("layout"))]
+    by_name = grouped(rows, lambda row: name_of(row, told))
     with _drawn(title, made) as axes:
         for number, (name, own) in enumerate(by_name.items()):
             beside = (number - (len(by_name) - 1) / 2) * min(0.12, 0.8 / len(by_name))

@@ -27,7 +27,7 @@ from . import plots
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData, RowId
 from .numbers import benchmark_lines, lines_by_window, number_sections
-from .quantities import MEDIAN, has_bandwidth, quoted, text_with_unit
+from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, Table, no_figures
 from .summary import FLAG_HEADS, GROUP_HEADS, LOST_HEADS, Summary, reference_note
 
@@ -143,7 +143,7 @@ def _over_time(summary: Summary, raw: RawData) -> list[Figure]:
 
 def _of_benchmark(curves: plots.Curves, benchmark: str) -> Sequence[Figure]:
     """Time and rate over size, and the share of the limit."""
-    shown = dict.fromkeys((MEDIAN, *quoted(curves.of_benchmark(benchmark))))
+    shown = dict.fromkeys((MEDIAN, *in_full(curves.of_benchmark(benchmark))))
     over_size = (plots.over_size(curves, benchmark, quantity) for quantity in shown)
     return [*chain.from_iterable(over_size), *plots.share_of_limit(curves, benchmark)]
 

@@ -36,7 +36,17 @@ from commbench.results.intervals import interval_note
 from commbench.stats.interval import Interval, widest
 
 from .footnotes import is_unfinished
-from .quantities import ALGBW, BUSBW, MEDIAN, NO_NUMBER, Quantity, Unit, is_collective, quoted
+from .quantities import (
+    ALGBW,
+    BUSBW,
+    MEDIAN,
+    NO_NUMBER,
+    Quantity,
+    Unit,
+    in_full,
+    is_collective,
+    quoted,
+)
 
 # columns of a table
 BESIDE = (*(each.name for each in TABLE if each.beside), "label")
@@ -158,13 +168,16 @@ def _table(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], termina
         leading.append(TableColumn("pair"))
         names = [(size, pair) for size, (pair, _) in zip(sizes, lines, strict=True)]
     every = dict.fromkeys(heading for line in lines.values() for heading in line)
-    # one unit for all backends, so that numbers in a line can be compared
-    shown = [(quantity, quantity.unit(rows)) for quantity in quoted(rows)]
-    groups = [
-        _columns(heading, [line.get(heading, []) for line in lines.values()], shown)
-        for heading in sorted(every, key=natural_key)
-    ]
     room = (terminal.width or UNLIMITED_WIDTH) - sum(map(_width, leading, zip(*names, strict=True)))
+    for quantities in (in_full(rows), quoted(rows)):
+        # one unit for all backends, so that numbers in a line can be compared
+        shown = [(quantity, quantity.unit(rows)) for quantity in quantities]
+        groups = [
+            _columns(heading, [line.get(heading, []) for line in lines.values()], shown)
+            for heading in sorted(every, key=natural_key)
+        ]
+        if sum(_width(*column) for group in groups for column in group) <= room:
+            break
     parts = []
     while groups:
         widths = accumulate(sum(_width(*column) for column in group) for group in groups)
