@@ -131,7 +131,7 @@ def curves(
 def named_lines(cases: pd.DataFrame, by: Sequence[str] = ()) -> list[tuple[str, Family]]:
     """The lines over the message size, each with a name: its values of the columns `by`, then what
     else tells it from the others."""
-    reduced, _ = without_shared(row_dicts(cases))
+    reduced = without_shared(row_dicts(cases))
     frame = cases.assign(**{name: [row[name] for row in reduced] for name in MAPS})
     groups = frame.groupby(list(by), dropna=False) if by else [((), frame)]
     by_values = {values: families(part) for values, part in groups}

@@ -184,12 +184,13 @@ def best_of_each_size(
     return compared
 
 
-def best_backends_and_layouts(cases: pd.DataFrame) -> list[Best]:
-    """The best backend and layout by number of ranks (`world_size` in `shared`) and size."""
+def best_backends_and_layouts(cases: pd.DataFrame, beside: Sequence[str] = SETTINGS) -> list[Best]:
+    """The best backend and layout, with its setting, by number of ranks (`world_size` in `shared`)
+    and size."""
     compared = [
         replace(best, shared={**best.shared, "world_size": world})
         for world, of_world in answerable(cases).groupby("world_size", sort=True)
-        for best in best_of_each_size(of_world, "backend", "layout", beside=SETTINGS)
+        for best in best_of_each_size(of_world, "backend", "layout", beside=beside)
     ]
     by_benchmark = grouped(compared, lambda best: best.shared["benchmark"])
     named = {

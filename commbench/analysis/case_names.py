@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from commbench.core.states import Row
@@ -95,30 +96,43 @@ def _settings(row: Row, names: Iterable[str]) -> list[str]:
     return [" ".join(setting_texts(row, shown))] if shown else []
 
 
-def without_shared(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
-    """The rows with their maps reduced to what not all rows of a backend have, as
-    OMPI_MCA_btl_tcp_links=1 of its environment, and a note on the environment that all have."""
-    shared: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    for row, name in itertools.product(rows, MAPS):
-        items = set(as_map(row.get(name)).items())
-        place = name, str(row["backend"])
-        shared[place] = shared.get(place, items) & items
-    reduced: list[Row] = [
-        {
-            **row,
-            **{
-                name: dict(as_map(row.get(name)).items() - shared[name, str(row["backend"])])
-                for name in MAPS
-            },
+@dataclass(frozen=True)
+class SharedItems:
+    """What all rows of a backend have of a map, as of their environment: it tells nothing apart."""
+
+    by_place: Mapping[tuple[str, str], set[tuple[str, str]]]  # of a variable and a backend
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> SharedItems:
+        shared: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        for row, name in itertools.product(rows, MAPS):
+            items = set(as_map(row.get(name)).items())
+            place = name, str(row["backend"])
+            shared[place] = shared.get(place, items) & items
+        return cls(shared)
+
+    def taken_from(self, row: Row) -> Row:
+        """The row with the rest of its maps, as OMPI_MCA_btl_tcp_links=1."""
+        backend = str(row["backend"])
+        maps = {
+            name: dict(as_map(row.get(name)).items() - self.by_place.get((name, backend), set()))
+            for name in MAPS
         }
-        for row in rows
-    ]
-    notes = [
-        f"{backend}, all cases: env {value_text(dict(items))}"
-        for (name, backend), items in sorted(shared.items(), key=lambda each: each[0])
-        if name == "env" and items
-    ]
-    return reduced, notes
+        return {**row, **maps}
+
+    @property
+    def notes(self) -> list[str]:
+        """`mpi, all cases: env OMPI_MCA_pml=ob1`."""
+        return [
+            f"{backend}, all cases: env {value_text(dict(items))}"
+            for (name, backend), items in sorted(self.by_place.items(), key=lambda each: each[0])
+            if name == "env" and items
+        ]
+
+
+def without_shared(rows: Sequence[Row]) -> list[Row]:
+    """The rows without what all of a backend have of their maps."""
+    return list(map(SharedItems.of(rows).taken_from, rows))
 
 
 def as_map(value: Any) -> dict[str, str]:

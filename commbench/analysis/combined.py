@@ -16,8 +16,8 @@ from commbench.results.columns import GOOD_LEVEL, grouped
 from commbench.results.load import row_dicts
 from commbench.stats.launches import launch_medians
 
-from .best import UNDECIDED, Best, best_backends_and_layouts
-from .case_names import FAMILY_VARIABLES, label_notes, telling, without_shared
+from .best import SETTINGS, UNDECIDED, Best, best_backends_and_layouts
+from .case_names import FAMILY_VARIABLES, SharedItems, label_notes, telling
 from .crossover import sentences
 from .fit import FAMILY_COLUMNS, GOOD_FIT, answerable, families, pieces
 
@@ -80,11 +80,18 @@ class Fit(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class CombinedCases:
     """`cases`: one row per distinct case that is ok, one pair of each matrix; `left`: how many
-    exceeded MOST_CASES; `notes`: what names leave out."""
+    exceeded MOST_CASES; `shared`: what was taken from their maps; `settings`: the variables that
+    are chosen as backends are."""
 
     cases: pd.DataFrame
     left: int
-    notes: tuple[str, ...] = ()
+    shared: SharedItems
+    settings: Sequence[str]
+
+    @property
+    def notes(self) -> list[str]:
+        """What names leave out."""
+        return [*self.shared.notes, *label_notes(self.rows)]
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -107,7 +114,8 @@ class CombinedCases:
 
     def name(self, variables: Mapping[str, Any], without: Sequence[str] = ()) -> str:
         """The name of a line: backend and engine, then what distinguishes it from the others."""
-        return name_of(variables, [name for name in self.distinguishing if name not in without])
+        told = [name for name in self.distinguishing if name not in without]
+        return name_of(self.shared.taken_from(variables), told)
 
     def lines(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
         """Benchmark -> name without its window -> rows by size; latency first, then other pairs,
@@ -143,8 +151,8 @@ class CombinedCases:
 
     @functools.cached_property
     def best(self) -> list[Best]:
-        """The best backend and layout at each size that at least two have."""
-        return best_backends_and_layouts(self.cases)
+        """The best backend, layout and setting at each size that at least two have."""
+        return best_backends_and_layouts(self.cases, self.settings)
 
     @functools.cached_property
     def crossings(self) -> list[str]:
@@ -185,14 +193,17 @@ class CombinedCases:
         return fits[:MOST_FITS]
 
 
-def combine_runs(cases: pd.DataFrame) -> CombinedCases:
-    """Combine the cases of all runs; raises CommbenchError for a missing column."""
+def combine_runs(cases: pd.DataFrame, settings: Sequence[str] = SETTINGS) -> CombinedCases:
+    """Combine the cases of all runs; raises CommbenchError for a missing column. `settings`: see
+    CombinedCases."""
     wanted = (*cases.columns, *COMBINED, *VISIT_COLUMNS)
     cases = cases.reindex(columns=list(dict.fromkeys(wanted)))
     distinct = _over_runs(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
     # of cases with many pairs the first pair of two ranks; maps are not compared: they can't be
     # hashed
-    reduced, notes = without_shared(row_dicts(distinct[["backend", *MAPS]]))
+    maps = row_dicts(distinct[["backend", *MAPS]])
+    shared = SharedItems.of(maps)
+    reduced = list(map(shared.taken_from, maps))
     distinct = distinct.assign(**{name: [row[name] for row in reduced] for name in MAPS})
     many = (
         distinct.groupby(PAIRLESS, dropna=False, sort=False)["pair"].transform("nunique")
@@ -204,8 +215,7 @@ def combine_runs(cases: pd.DataFrame) -> CombinedCases:
     first = apart.groupby([distinct[name] for name in PAIRLESS], dropna=False).transform("min")
     single = distinct[~many | (pairs == first).fillna(False)].reset_index(drop=True)
     kept = single.head(MOST_CASES)
-    notes += label_notes(row_dicts(kept))
-    return CombinedCases(kept, len(single) - len(kept), tuple(notes))
+    return CombinedCases(kept, len(single) - len(kept), shared, settings)
 
 
 def _over_runs(ok: pd.DataFrame) -> pd.DataFrame:

@@ -211,7 +211,7 @@ def _values(cases: pd.DataFrame, name: str) -> pd.Series[str]:
         return cases[name].map(variable_text)
     import pandas as pd
 
-    reduced, _ = without_shared(row_dicts(cases[["backend", *MAPS]]))
+    reduced = without_shared(row_dicts(cases[["backend", *MAPS]]))
     return pd.Series([variable_text(row[name]) for row in reduced], index=cases.index)
 
 

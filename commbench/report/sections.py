@@ -325,7 +325,7 @@ def _row_titles(summary: Summary, wanted: Sequence[RowId]) -> Mapping[RowId, str
     cases = summary.results.cases
     every = row_dicts(cases[cases["case_id"].isin([case_id for _, case_id in wanted])])
     by_id = {(str(row["run_id"]), str(row["case_id"])): row for row in every}
-    rows, _ = without_shared([by_id[each] for each in wanted])
+    rows = without_shared([by_id[each] for each in wanted])
     names = case_names(rows)
     counts = Counter(names)
     backends = {str(row["backend"]) for row in rows}

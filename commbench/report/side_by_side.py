@@ -11,10 +11,10 @@ from typing import Any
 
 from commbench.analysis.case_names import (
     FAMILY_VARIABLES,
+    SharedItems,
     differing,
     label_notes,
     telling,
-    without_shared,
 )
 from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.fit import by_window
@@ -69,8 +69,10 @@ def side_by_side(
 ) -> str:
     """The whole text; launches are merged to their median. `records` are those of the runs, `again`
     the command that shows each of them."""
-    measured, notes = without_shared([row for row in rows if case_status(row) == "ok"])
-    notes += label_notes(measured)
+    ok = [row for row in rows if case_status(row) == "ok"]
+    shared = SharedItems.of(ok)
+    measured = list(map(shared.taken_from, ok))
+    notes = [*shared.notes, *label_notes(measured)]
     tables = _tables(measured)
     points = {key: dict(zip((*APART, "window"), key, strict=True)) for key in tables}
     headings = _headings(measured)
@@ -221,7 +223,8 @@ def _over_launches(rows: Sequence[Row], quantity: Quantity) -> Interval | None:
 def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> Iterator[str]:
     """`gloo: 8 B latency 46.1 us, 8 MiB bandwidth 4.94 GB/s, 8 MiB busbw 1.65 GB/s`, each
     heading."""
-    for heading, own in grouped(rows, lambda row: headings[_column_of(row)]).items():
+    by_heading = grouped(rows, lambda row: headings[_column_of(row)])
+    for heading, own in sorted(by_heading.items(), key=lambda named: natural_key(named[0])):
         times = [row for row in own if row["pair"] and row["window"] is None]
         rates = [row for row in own if row["pair"] and row["window"] is not None]
         sums = [row for row in own if is_collective(row)]

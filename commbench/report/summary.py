@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.analysis.best import best_text
+from commbench.analysis.best import SETTINGS, best_text
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
@@ -170,7 +170,7 @@ class Summary:
     def matrix_names(self) -> Mapping[Matrix, str]:
         """`tcp p2p_bandwidth 1x4 256 KiB`: each with what tells it from the others."""
         one_row = [{**next(iter(each.rows.values())), "pair": None} for each in self.matrices]
-        rows, _ = without_shared(one_row)
+        rows = without_shared(one_row)
         names = zip(self.matrices, rows, case_names(rows), strict=True)
         return {matrix: f"{row['backend']} {name}" for matrix, row, name in names}
 
@@ -330,7 +330,9 @@ def summarise_results(
     the folder of a run."""
     cases = results.cases
     operations = results.of_operations
-    combined = combine_runs(operations[operations["timing"] != "soak"])
+    # of a comparison the verdicts are the answer, not a choice between its sides
+    settings = () if results.are_all_compared else SETTINGS
+    combined = combine_runs(operations[operations["timing"] != "soak"], settings)
     machines = machines_of(results.records)
     labels = map(str, cases["label"].dropna().unique().tolist())
     pairs = row_dicts(several_pairs(cases, 1).head(MOST_PAIR_ROWS))

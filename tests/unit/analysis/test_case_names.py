@@ -8,11 +8,11 @@ import pytest
 from sample_cases import case_row
 
 from commbench.analysis.case_names import (
+    SharedItems,
     case_names,
     differing,
     label_notes,
     telling,
-    without_shared,
 )
 from commbench.core.variables import SIZES, TABLE
 
@@ -74,9 +74,10 @@ def test_a_label_stands_for_the_settings_that_it_brings_along() -> None:
 
 def test_an_environment_is_reduced_to_what_not_all_rows_of_a_backend_have() -> None:
     rows = [row(backend="mpi", env={"PML": "ob1", "LINKS": links}) for links in ("1", "36")]
-    reduced, notes = without_shared([*rows, row(backend="gloo", env={})])
+    shared = SharedItems.of([*rows, row(backend="gloo", env={})])
+    reduced = [shared.taken_from(each) for each in (*rows, row(backend="gloo", env={}))]
     assert [each["env"] for each in reduced] == [{"LINKS": "1"}, {"LINKS": "36"}, {}]
-    assert notes == ["mpi, all cases: env PML=ob1"]
+    assert shared.notes == ["mpi, all cases: env PML=ob1"]
     assert case_names(reduced[:2])[0] == "replay 1x2 1 KiB, LINKS=1"
 
 
