@@ -54,6 +54,10 @@ COMBINED: Mapping[str, Literal["first", "median", "min", "max"] | Callable[[Any]
     "algbw_gb_per_s": "median",
     "busbw_gb_per_s": "median",
     "message_rate_per_s": "median",
+    **dict.fromkeys(
+        ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits"),
+        "median",
+    ),
     "limit_gb_per_s": "median",
     "limit_name": "first",
     "efficiency": "median",

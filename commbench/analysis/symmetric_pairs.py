@@ -81,8 +81,8 @@ def _apart_text(matrix: Matrix, each: Directions) -> str:
 
 
 def _number(row: Row, matrix: Matrix) -> str:
-    """Of a window of messages the rate, of a single message the time."""
-    if matrix.shared["window"] is None:
+    """The rate of messages in one direction, of others the time."""
+    if not matrix.is_one_way:
         return format_seconds(row["median_s"])
     return f"{format_number(row['algbw_gb_per_s'])} GB/s"
 

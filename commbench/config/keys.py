@@ -293,6 +293,7 @@ OTHER_KEYS = {
     **dict.fromkeys(("ranks", "n", "np", "nproc", "ngpus", "gpus", "world_size"), "layout=1xN"),
     **dict.fromkeys(("size", "bytes", "message_bytes", "minbytes", "maxbytes"), "sizes=[8,1MiB]"),
     **dict.fromkeys(("duration", "time", "seconds"), "timing=soak timing.duration_s=N"),
+    "parallel": "streams=N",
     **dict.fromkeys(("op", "operation", "collective", "test"), "benchmark=NAME"),
     **dict.fromkeys(("datatype", "type"), "dtype=NAME"),
     **dict.fromkeys(("format", "as"), "writer=NAME"),

@@ -245,6 +245,14 @@ class Settings:
     output: str
 
     @property
+    def threads_per_rank(self) -> int:
+        """The most threads of a rank that are busy in one of its cases."""
+        streams = self.axes["streams"] if "streams" in self.backend.axes else (1,)
+        of_streams = ("stream_threads" in each.axes for each in self.benchmarks)
+        is_one = self.axes["stream_threads"] == ("one",) and all(of_streams)
+        return self.backend.threads_per_rank * (1 if is_one else max(streams))
+
+    @property
     def recorded_env(self) -> tuple[tuple[str, str], ...]:
         """`env` without credentials."""
         return tuple((name, recorded(name, value)) for name, value in self.env)

@@ -39,6 +39,20 @@ _RATE_FACT = re.compile(
 WORD_BYTES = 4  # InfiniBand counts payload in words of four bytes (port_xmit_data, port_rcv_data)
 # below /proc/sys/net; rmem and wmem of TCP are three numbers: minimum, default, maximum
 SYSCTLS = {
+    **{
+        f"tcp_{name}": f"ipv4/tcp_{name}"
+        for name in (
+            "autocorking",
+            "limit_output_bytes",
+            "moderate_rcvbuf",
+            "mtu_probing",
+            "no_metrics_save",
+            "sack",
+            "timestamps",
+            "window_scaling",
+        )
+    },
+    "default_qdisc": "core/default_qdisc",
     "tcp_slow_start_after_idle": "ipv4/tcp_slow_start_after_idle",
     "rmem_max_bytes": "core/rmem_max",
     "wmem_max_bytes": "core/wmem_max",

@@ -149,17 +149,16 @@ class TransportEvidence:
         return len(set(known)) < len(known)
 
     def starts_slowly(self, planned: Planned) -> bool:
-        """Whether TCP carries large messages of the case between nodes: its windows take a second
-        to grow.
+        """Whether TCP carries large messages of the case between nodes, or a stream of any: its
+        windows take a second to grow.
 
         If the library reports no transport (MPI), it may be TCP unless a node has an active
         InfiniBand or RoCE port. Within a node round trips are so short that windows grow within
         milliseconds.
         """
-        if (
-            Layout.parse(planned.case.layout).nodes < 2
-            or planned.case.message_bytes < SLOW_START_BYTES
-        ):
+        large = planned.case.message_bytes >= SLOW_START_BYTES
+        is_stream = planned.shape.headline == "receiver"
+        if Layout.parse(planned.case.layout).nodes < 2 or not (large or is_stream):
             return False
         transport = (self.of(planned)["transport"] or "").lower()
         return any(name in transport for name in TCP_NAMES) if transport else not self.rdma_nodes

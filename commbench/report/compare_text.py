@@ -242,7 +242,7 @@ def quoted_changes(frame: pd.DataFrame, by: Sequence[ComparedVariable]) -> list[
             row = min(rows, key=lambda row: int(row["message_bytes"]))
             base, new = (format_seconds(2 * row[f"{side}_median_s"]) for side in AB_SIDES)
             what, ratio = f"round trip {base} -> {new}", _ratio_or_value(row)
-        elif rows[0]["base_gb_per_s"] is not None and rows[0]["window"] is not None:
+        elif rows[0]["window"] is not None or rows[0]["stream_threads"] is not None:
             row = max(rows, key=lambda row: int(row["message_bytes"]))
             base, new = (format_number(row[f"{side}_gb_per_s"]) for side in AB_SIDES)
             gain = of_formula(lambda ratio: 1 / ratio, _ratio_or_value(row))

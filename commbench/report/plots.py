@@ -67,6 +67,7 @@ MOST_LAYOUT_POINTS = 200
 ROOM = 1.15  # of an axis, beyond the data, as a factor
 TIME = "time of one operation"
 SHARES = np.linspace(0, 1, 61).tolist()  # of the repetitions, whose quantiles are drawn
+FULL_SPEED_BIN_S = 0.1
 RAMP_BINS = 24
 LARGEST_STEP = 3.0  # in usual steps; a longer one is a gap in the line
 LARGEST_WITH_NUMBERS = 16  # ranks; a larger matrix has colours only
@@ -295,7 +296,7 @@ def waterfall(title: str, times: Sequence[tuple[str, float]]) -> list[Figure]:
 
 def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
     """Senders down, receivers across; dark is slow for its class of links, a frame marks slow
-    pairs. Numbers are times in us, of windows of messages bandwidths in GB/s."""
+    pairs. Numbers are times in us, of messages in one direction bandwidths in GB/s."""
     made: list[Figure] = []
     ranks = matrix.ranks
     place = {rank: number for number, rank in enumerate(ranks)}
@@ -305,9 +306,7 @@ def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
         for (first, second), seconds in times.items():
             shade = math.log(seconds / least_s) / math.log(FULL_SCALE) if least_s else 0.0
             shades[place[first], place[second]] = min(1.0, shade)
-    shared = matrix.shared
-    is_rate = shared["window"] is not None
-    unit = "GB/s" if is_rate else "us"
+    unit = "GB/s" if matrix.is_one_way else "us"
     side = max(2.8, min(9.0, 0.55 * len(ranks)))
     with _drawn(f"{name} ({unit})", made, (side, side)) as axes:
         axes.imshow(shades, cmap="YlOrBr", vmin=0.0, vmax=1.2)
@@ -317,7 +316,9 @@ def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
             y = place[pair[0]]
             if len(ranks) <= LARGEST_WITH_NUMBERS:
                 ok = case_status(row) == "ok"
-                value = row["algbw_gb_per_s"] if is_rate else 1e6 * (row["median_s"] or 0.0)
+                value = (
+                    row["algbw_gb_per_s"] if matrix.is_one_way else 1e6 * (row["median_s"] or 0.0)
+                )
                 text = format_number(value) if ok else str(row["status"])[:4]
                 axes.annotate(text, (x, y), ha="center", va="center", fontsize=7)
             if pair in matrix.slow:
@@ -359,6 +360,32 @@ def soak(title: str, line: pd.DataFrame) -> list[Figure]:
         axes.plot(at, median, color=PALETTE[0], marker=".", markersize=4)
         _log_axis(axes.yaxis, [*columns[1], *columns[3]], seconds_text, TIME)
         axes.set_xlabel("time since the start (s)")
+    return made
+
+
+def stream(title: str, line: pd.DataFrame, repetition_bytes: int) -> list[Figure]:
+    """The rate of each interval over time."""
+    made: list[Figure] = []
+    rates = line["repetitions"] * repetition_bytes / line["busy_s"] * 8e-9
+    with _drawn(title, made, WIDE_INCHES) as axes:
+        at_s, gbit = with_gaps(np.array([line["at_s"], rates]), LARGEST_STEP)
+        axes.plot(at_s, gbit, color=PALETTE[0], marker=".", markersize=4)
+        _linear_axis(axes.yaxis, float(rates.max()), lambda rate: f"{rate:g}", "rate (Gb/s)")
+        axes.set_xlabel("time since the start (s)")
+    return made
+
+
+def full_speed(seconds: Sequence[float]) -> list[Figure]:
+    """A histogram of the time from the start of a stream to 95 % of the rate at its end."""
+    made: list[Figure] = []
+    with _drawn("from the start to 95 % of the rate at the end", made) as axes:
+        # around whole intervals of a time line
+        edges = np.arange(-0.5, max(seconds) / FULL_SPEED_BIN_S + 1.5) * FULL_SPEED_BIN_S
+        counts, _, _ = axes.hist(seconds, bins=edges.tolist(), color=PALETTE[2])
+        _linear_axis(
+            axes.yaxis, float(np.max(counts)), lambda count: f"{count:g}", "streams", whole=True
+        )
+        axes.set_xlabel("time (s)")
     return made
 
 

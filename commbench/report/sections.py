@@ -29,6 +29,7 @@ from .distributions import RawData, RowId
 from .numbers import benchmark_lines, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, Table, no_figures
+from .streams import is_stream_soak, repetition_bytes
 from .summary import FLAG_HEADS, GROUP_HEADS, LOST_HEADS, Summary, reference_note
 
 MOST_MACHINES = 8
@@ -122,6 +123,11 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
         )
     if raw.time_lines:
         yield _drawn("Over time", partial(_over_time, summary, raw))
+    reached_s = summary.results.cases["full_speed_s"].dropna().tolist()
+    if len(reached_s) > 1:
+        yield _drawn(
+            "Time to full speed of fresh connections", partial(plots.full_speed, reached_s)
+        )
     if summary.combined.cases["layout"].nunique() > 1:
         yield _drawn("Layouts (nodes x ranks per node)", partial(plots.by_layout, curves))
     every = (row for benchmark in curves.rows for row in curves.of_benchmark(benchmark))
@@ -136,8 +142,12 @@ def _drawn(title: str, figures: partial[list[Figure]]) -> Section:
 def _over_time(summary: Summary, raw: RawData) -> list[Figure]:
     titles = _row_titles(summary, [each for each, _ in raw.time_lines])
     figures = []
+    rows = {_row_id(row): row for row in row_dicts(summary.results.cases)}
     for each, line in raw.time_lines:
-        figures += plots.soak(f"{titles[each]}: median and range of each interval", line)
+        if is_stream_soak(rows[each]):
+            figures += plots.stream(titles[each], line, repetition_bytes(rows[each]))
+        else:
+            figures += plots.soak(f"{titles[each]}: median and range of each interval", line)
     return figures
 
 
@@ -320,11 +330,15 @@ def _distributions(summary: Summary, raw: RawData) -> list[Figure]:
     return figures
 
 
+def _row_id(row: Row) -> RowId:
+    return str(row["run_id"]), str(row["case_id"])
+
+
 def _row_titles(summary: Summary, wanted: Sequence[RowId]) -> Mapping[RowId, str]:
     """The names of these rows; of several launches of a case with trial and run."""
     cases = summary.results.cases
     every = row_dicts(cases[cases["case_id"].isin([case_id for _, case_id in wanted])])
-    by_id = {(str(row["run_id"]), str(row["case_id"])): row for row in every}
+    by_id = {_row_id(row): row for row in every}
     rows = without_shared([by_id[each] for each in wanted])
     names = case_names(rows)
     counts = Counter(names)

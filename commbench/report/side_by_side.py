@@ -43,6 +43,7 @@ from .quantities import (
     NO_NUMBER,
     Quantity,
     Unit,
+    has_bandwidth,
     in_full,
     is_collective,
     quoted,
@@ -225,8 +226,8 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
     heading."""
     by_heading = grouped(rows, lambda row: headings[_column_of(row)])
     for heading, own in sorted(by_heading.items(), key=lambda named: natural_key(named[0])):
-        times = [row for row in own if row["pair"] and row["window"] is None]
-        rates = [row for row in own if row["pair"] and row["window"] is not None]
+        times = [row for row in own if row["pair"] and not has_bandwidth(row)]
+        rates = [row for row in own if row["pair"] and has_bandwidth(row)]
         sums = [row for row in own if is_collective(row)]
         several = len({row["benchmark"] for row in sums}) > 1
         parts = []

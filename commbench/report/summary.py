@@ -35,6 +35,7 @@ from commbench.stats.thresholds import FAR_FROM_NORMAL
 
 from .compare_text import AbResult, read_ab_results
 from .quantities import has_bandwidth
+from .streams import RAMP, bit_unit, is_stream_soak, slow_start_text, stream_sentences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +50,7 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             *VISIT_COLUMNS,
             *OF_SAMPLES,
             *JUDGED,
+            *RAMP,
             "trial",
             "reason",
             "stop_reason",
@@ -175,9 +177,13 @@ class Summary:
         return {matrix: f"{row['backend']} {name}" for matrix, row, name in names}
 
     def symmetry(self) -> list[str]:
-        """Whether the two directions of the pairs are equally fast."""
-        texts = ((self.matrix_names[each], symmetry_text(each)) for each in self.matrices)
-        return [f"{name}: {text}." for name, text in texts if text][:MOST_SENTENCES]
+        """Whether the two directions of the pairs are equally fast, and their first seconds."""
+        lines = []
+        for matrix, name in self.matrix_names.items():
+            both = symmetry_text(matrix)
+            lines += [f"{name}: {both}."] if both else []
+            lines += filter(None, [first_second_text(matrix)])
+        return lines[:MOST_SENTENCES]
 
     def sentences(self) -> list[str]:
         """The answers, beginning with what to choose; the doubts come last."""
@@ -393,10 +399,18 @@ def few_soaks(cases: pd.DataFrame) -> CombinedCases:
     return combine_runs(soaks.drop(several_pairs(soaks, LEAST_MATRIX_PAIRS).index))
 
 
+def first_second_text(matrix: Matrix) -> str:
+    """Which of its streams began slowly; empty where it has none."""
+    streams = list(filter(is_stream_soak, matrix.rows.values()))
+    return slow_start_text(streams, bit_unit([row["end_gb_per_s"] for row in streams]))
+
+
 def soak_sentences(rows: Sequence[Row]) -> list[str]:
     """A sentence for each soak; of a latency with the round trip, as other tools count it."""
-    lines = []
+    lines = stream_sentences(list(filter(is_stream_soak, rows)))
     for row, name in zip(rows, case_names(rows), strict=True):
+        if is_stream_soak(row):
+            continue
         where = f"{row['backend']} {row['engine']}"
         rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if has_bandwidth(row) else ""
         slow = f"; 99 % take at most {format_seconds(row['p99_s'])}" if row["p99_s"] else ""

@@ -472,3 +472,9 @@ def test_large_messages_over_tcp_between_nodes_start_slowly(
 ) -> None:
     planned = planned_of("p2p_latency", layout, f"sizes=[{size}]", "pairs=[[0,1]]", device="cpu")
     assert evidence.starts_slowly(planned) is slow
+
+
+@pytest.mark.parametrize(("layout", "slow"), [("2x1", True), ("1x2", False)])
+def test_a_stream_of_small_writes_starts_slowly_too(layout: str, slow: bool) -> None:
+    planned = planned_of("stream", layout, "sizes=[16KiB]", "pairs=[[0,1]]", device="cpu")
+    assert TransportEvidence(transport="tcp").starts_slowly(planned) is slow

@@ -25,6 +25,7 @@ from commbench.report.section import Figure, clean
 from commbench.report.summary import read_results
 
 EVIL = '<script>alert("x")</script> $x_{$ & \x00'
+STREAM = pd.DataFrame({"at_s": [0.0, 0.1, 0.2], "repetitions": 8.5, "busy_s": 0.1})
 LINE = pd.DataFrame({"at_s": [0.0, 0.1, 5.2], "min_s": 1e-6, "median_s": 2e-6, "max_s": 3e-6})
 
 
@@ -59,6 +60,7 @@ FIGURES: dict[str, Callable[[str], Sequence[Figure]]] = {
     "pair_matrix": pairs,
     "distribution": lambda name: plots.distribution(name, [("r", np.array([1e-6, 2e-6]))]),
     "soak": lambda name: plots.soak(name, LINE),
+    "stream": lambda name: plots.stream(name, STREAM, 1 << 20),
     "ramps": lambda name: plots.ramps(name, (1e-3, 0.5)),
     "time_line": lambda name: plots.time_line(
         name, [clean(name)], [plots.Bar(0, 0.0, 1e-3, clean(name))], "time"
@@ -80,6 +82,11 @@ def test_whatever_a_name_is_a_figure_is_drawn_and_the_name_stays_text(kind: str)
 def test_any_text_is_drawn(name: str) -> None:
     (figure,) = FIGURES["over_size"](name)
     ElementTree.fromstring(figure.svg)
+
+
+def test_each_time_to_full_speed_has_the_bar_of_its_interval() -> None:
+    (figure,) = plots.full_speed([0.6, 0.7, 1.1, 1.1, 1.1, 1.5])
+    assert "streams" in texts(figure) and "3" in texts(figure)
 
 
 def test_a_waterfall_says_what_each_layer_adds() -> None:
