@@ -20,8 +20,9 @@ from commbench.core.texts import name_of
 from commbench.results.columns import grouped, hashable
 from commbench.results.load import read_rows, row_dicts
 
+from .case_names import differing
 from .cold_start import CASE_KEY, full_speed, intervals_of_soaks
-from .fit import distinguishing, key
+from .fit import key
 from .reference import UNITS, Point, Reference, fact, of_experiment
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ def _direct(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
 
 def _names(rows: Sequence[Row]) -> list[str]:
     """What tells these cases apart; empty for a single one."""
-    differing = distinguishing(rows)
-    return [name_of(row, differing, ()) for row in rows]
+    names = [name for name in differing(rows) if name != "benchmark"]
+    return [name_of(row, names, ()) for row in rows]
 
 
 def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:

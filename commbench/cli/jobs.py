@@ -35,7 +35,7 @@ from commbench.core.terminal import (
     table_text,
 )
 from commbench.core.units import about_bytes, about_duration, format_bytes, short_pairs
-from commbench.core.variables import AXES, Case, is_usual
+from commbench.core.variables import AXES, TABLE, Case, is_usual
 from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline
 from commbench.results.columns import grouped, row_order
 from commbench.results.load import load_run, run_tables
@@ -132,7 +132,7 @@ class Sweep:
         return status
 
     def print_side_by_side(self) -> None:
-        """The backends side by side, and the table of jobs only where one did not end well."""
+        """Their results side by side, and the table of jobs only where one did not end well."""
         # they take as long to import as all else here
         from commbench.report.side_by_side import side_by_side
 
@@ -273,8 +273,8 @@ def swept(
     experiment: str | None = None,
 ) -> int:
     """Run all jobs with the Hydra launcher of `config`, and print a table where they ran in this
-    process: of several backends one of all their results; of the experiment `guidelines` its
-    answer.
+    process: one of all their results where they are side by side; of the experiment `guidelines`
+    its answer.
 
     Returns the worst exit status. Raises ConfigError where there is no Slurm, WorldBroken where a
     job was refused or lost.
@@ -285,7 +285,7 @@ def swept(
     if config.hydra.launcher.get("_target_") != HERE:
         return max(_launch_jobs(config, lines, 0, task))
     sweep = Sweep(jobs, task)
-    side_by_side = len({job.settings.backend.name for job in jobs}) > 1
+    side_by_side = _are_side_by_side(jobs)
     show = sweep.print_side_by_side if side_by_side else sweep.print_table
     with exported({SIDE_BY_SIDE: "1"} if side_by_side else {}):
         try:
@@ -296,6 +296,15 @@ def swept(
     show()
     print_answer(experiment, sweep.folders())
     return status
+
+
+def _are_side_by_side(jobs: Sequence[Job]) -> bool:
+    """Whether they differ in what is compared: backend, label, environment, ..."""
+    if any(job.settings.stage != NO_STAGE for job in jobs):
+        return len({job.settings.backend.name for job in jobs}) > 1
+    words = chain.from_iterable(differing_words(jobs))
+    changed = {word.partition("=")[0].partition(".")[0] for word in words}
+    return not changed.isdisjoint(("label", *(each.name for each in TABLE if each.beside)))
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:

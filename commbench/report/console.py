@@ -46,6 +46,7 @@ from .quantities import (
     MEDIAN,
     NO_NUMBER,
     has_bandwidth,
+    has_several_pairs,
     is_collective,
     is_measured,
     value_cell,
@@ -80,8 +81,8 @@ def _share_text(row: Row) -> str:
 
 
 def _message_rate_text(row: Row) -> str:
-    in_flight = row["messages_per_call"]
-    return format_number(row["message_rate_per_s"]) if in_flight and in_flight > 1 else NO_NUMBER
+    is_shown = has_several_pairs(row) or (row["messages_per_call"] or 1) > 1
+    return format_number(row["message_rate_per_s"]) if is_shown else NO_NUMBER
 
 
 @dataclass
@@ -270,7 +271,7 @@ def _number_columns(rows: Sequence[Row]) -> list[tuple[TableColumn, list[str]]]:
     time_unit = MEDIAN.unit(rows)
     algbw_unit = ALGBW.unit(filter(has_bandwidth, rows))
     busbw_unit = BUSBW.unit(rows)
-    collectives = [row for row in rows if is_collective(row)]
+    are_collectives = all(map(is_collective, rows))
     shared = shared_flags(filter(is_measured, rows))
     repetitions = [
         NO_NUMBER if row["repetitions"] is None else str(row["repetitions"]) for row in rows
@@ -291,9 +292,9 @@ def _number_columns(rows: Sequence[Row]) -> list[tuple[TableColumn, list[str]]]:
         ),
         (
             TableColumn(
-                f"bandwidth\n{algbw_unit.name}",
+                f"{'algbw' if are_collectives else 'bandwidth'}\n{algbw_unit.name}",
                 right=True,
-                priority=5 if len(collectives) == len(rows) else 1,
+                priority=5 if are_collectives else 1,
             ),
             [value_cell(row, ALGBW, algbw_unit) if has_bandwidth(row) else "-" for row in rows],
         ),
@@ -310,7 +311,12 @@ def _number_columns(rows: Sequence[Row]) -> list[tuple[TableColumn, list[str]]]:
             TableColumn("n", right=True, priority=6),
             repetitions if len({*repetitions}) > 1 or len(rows) == 1 else [],
         ),
-        (TableColumn("messages\n1/s", right=True, priority=7), [*map(_message_rate_text, rows)]),
+        (
+            TableColumn(
+                "messages\n1/s", right=True, priority=1 if any(map(has_several_pairs, rows)) else 7
+            ),
+            [*map(_message_rate_text, rows)],
+        ),
     ]
 
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commbench.analysis.case_names import telling
 from commbench.analysis.slow_pairs import Matrix
 from commbench.core.states import Row, case_status
 from commbench.core.texts import limit_text, name_of, size_text
-from commbench.core.units import format_bytes, format_number, format_seconds, natural_key
+from commbench.core.units import format_number, format_seconds, natural_key
+from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
 from commbench.stats.interval import Interval
 
@@ -169,7 +171,7 @@ def over_size(
     lines = {name: curves.rows[benchmark][name] for name in names}
     styles = _styles_of(names, curves.colours)
     is_time = quantity is MEDIAN
-    label = TIME if is_time else f"{quantity.name} (GB/s)"
+    label = TIME if is_time else f"{quantity.name} ({quantity.usual})"
     with _drawn(f"{benchmark}: {label} over message size", made) as axes:
         every: list[float] = []
         sizes: list[float] = []
@@ -277,7 +279,8 @@ def by_layout(curves: Curves) -> list[Figure]:
 
 def _draw_layouts(title: str, rows: Sequence[Row], colours: Colours, made: list[Figure]) -> None:
     layouts = sorted({str(row["layout"]) for row in rows}, key=natural_key)
-    by_name = grouped(rows, lambda row: name_of(row, ["backend", "engine"]))
+    told = [name for name in telling(rows) if name not in ("layout", *brought_along("layout"))]
+    by_name = grouped(rows, lambda row: name_of(row, told))
     with _drawn(title, made) as axes:
         for number, (name, own) in enumerate(by_name.items()):
             beside = (number - (len(by_name) - 1) / 2) * min(0.12, 0.8 / len(by_name))
@@ -319,7 +322,7 @@ def waterfall(title: str, times: Sequence[tuple[str, float]]) -> list[Figure]:
 # ---------------------------------------------------------------- pairs
 
 
-def pair_matrix(matrix: Matrix) -> list[Figure]:
+def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
     """Senders down, receivers across; dark is slow for its class of links, a frame marks slow
     pairs. Numbers are times in us, of messages in one direction bandwidths in GB/s."""
     made: list[Figure] = []
@@ -331,11 +334,9 @@ def pair_matrix(matrix: Matrix) -> list[Figure]:
         for (first, second), seconds in times.items():
             shade = math.log(seconds / least_s) / math.log(FULL_SCALE) if least_s else 0.0
             shades[place[first], place[second]] = min(1.0, shade)
-    shared = matrix.shared
     unit = "GB/s" if matrix.is_one_way else "us"
-    title = f"{shared['benchmark']} {format_bytes(int(shared['message_bytes']))} ({unit})"
     side = max(2.8, min(9.0, 0.55 * len(ranks)))
-    with _drawn(f"{title}, {shared['backend']} {shared['layout']}", made, (side, side)) as axes:
+    with _drawn(f"{name} ({unit})", made, (side, side)) as axes:
         axes.imshow(shades, cmap="YlOrBr", vmin=0.0, vmax=1.2)
         axes.grid(False)
         for pair, row in matrix.rows.items():

@@ -189,10 +189,18 @@ def test_a_narrow_terminal_lacks_what_is_read_least() -> None:
 def test_columns_that_say_nothing_are_left_out() -> None:
     rates = {"algbw_gb_per_s": 2.0, "busbw_gb_per_s": 2.0, "message_rate_per_s": 5.0}
     same = [row(message_bytes=size, efficiency=0.003, **rates) for size in (8, 16)]
-    assert heads(lines(*same, width=None)) >= {"busbw", "bandwidth"}
+    assert heads(lines(*same, width=None)) >= {"busbw", "algbw"}
     assert not {"flags", "limit", "p99", "messages", "n"} & heads(lines(*same, width=None))
     single = [row(pair="0-1", **rates), row(pair="0-1", message_bytes=8, **rates)]
     assert "bandwidth" not in heads(lines(*single, width=None)), "their time says the same"
+
+
+def test_several_pairs_at_once_have_their_message_rate_on_a_narrow_terminal() -> None:
+    rates = {"algbw_gb_per_s": 2.0, "message_rate_per_s": 287000.0, "messages_per_call": 1}
+    both = [row(pair="0-2 1-3", window=64, message_bytes=size, **rates) for size in (8, 16)]
+    assert cells(lines(*both, width=80), "messages") == ["287000", "287000"]
+    one = [row(pair="0-2", window=64, message_bytes=size, **rates) for size in (8, 16)]
+    assert "messages" not in heads(lines(*one, width=None))
 
 
 def test_a_file_has_all_columns_and_the_whole_reason() -> None:

@@ -47,9 +47,9 @@ def curves(name: str = "gloo", **values: Any) -> plots.Curves:
 
 
 def pairs(name: str = "gloo") -> list[Figure]:
-    rows = [row(backend=name, pair=f"{i}-{j}") for i in range(3) for j in range(3)]
+    rows = [row(pair=f"{i}-{j}") for i in range(3) for j in range(3)]
     (matrix,) = matrices(rows)
-    return plots.pair_matrix(matrix)
+    return plots.pair_matrix(matrix, name)
 
 
 FIGURES: dict[str, Callable[[str], Sequence[Figure]]] = {
@@ -146,5 +146,5 @@ def test_a_line_is_broken_where_nothing_was_measured() -> None:
 def test_of_a_large_matrix_only_colours_are_drawn() -> None:
     (small,) = pairs()
     rows = [row(pair=f"{i}-{j}") for i in range(17) for j in range(17)]
-    (large,) = plots.pair_matrix(matrices(rows)[0])
+    (large,) = plots.pair_matrix(matrices(rows)[0], "gloo")
     assert texts(small).count("2.00") == 9 and "2.00" not in texts(large)
