@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
@@ -21,6 +22,7 @@ from commbench.core.protocols import Backend
 from commbench.core.terminal import TableColumn, Terminal, first_line, paragraphs, table_text
 from commbench.core.units import format_bytes, natural_key
 from commbench.hardware import host, machine_facts, mpi_library, resource_limits
+from commbench.hardware.library_settings import problem_texts, settings_of
 from commbench.hardware.sources import ROOT, fact_text, run_command
 from commbench.measure.plan import plan
 from commbench.measure.plan_facts import PlanFacts
@@ -67,6 +69,7 @@ def doctor(words: list[str]) -> int:
         facts = machine_facts.collect()
     notes = [*folder_problems(), engine_problem.result()]
     notes += [str(facts[key]) for key in sorted(facts) if key.endswith(".error")]
+    notes += _settings_without_effect()
     with ConfigComposer(options.config_dir) as composer:
         built = backends(composer)
     problems = {name: _problem_of(backend) for name, backend in built.items()}
@@ -196,6 +199,14 @@ def _mpi_lines() -> list[tuple[str, str]]:
     if on_path is not None and Path(on_path).resolve() != Path(own).resolve():
         lines.append(("mpirun on PATH", f"{on_path} {_launcher_note(library, on_path)}"))
     return lines
+
+
+def _settings_without_effect() -> list[str]:
+    """The variables here that the MPI library does not know."""
+    with suppress(ConfigError):  # _mpi_lines names it
+        if (library := mpi_library.find("auto")) is not None:
+            return problem_texts(each.record() for each in settings_of(library, os.environ))
+    return []
 
 
 def _launcher_note(library: mpi_library.MpiLibrary, on_path: str) -> str:

@@ -23,6 +23,7 @@ from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
+from commbench.hardware.library_settings import problem_texts
 from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
 from commbench.results.intervals import interval_note
@@ -314,7 +315,9 @@ def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     shared = sorted(shared_flags(measured) - {"oversubscribed"})
     flags = [f"all cases: {flag_named(name).meaning} ({name})" for name in shared]
     note = interval_note(filter(None, map(MEDIAN.of, measured)))
-    return [*filter(None, (note, disturbances_text([run], measured))), *flags]
+    idle = problem_texts(run.get("settings", ()))
+    settings = [f"without effect: {'; '.join(idle)}"] if idle else []
+    return [*filter(None, (note, disturbances_text([run], measured))), *flags, *settings]
 
 
 def _run_title(run: Mapping[str, Any], rows: Sequence[Row], varying: Sequence[str]) -> str:
