@@ -138,6 +138,14 @@ class RowFacts:
         return planned.case.has_model_clock or (len(nodes) == 1 and not by_events)
 
     @cached_property
+    def network_problem(self) -> str | None:
+        """That the library took TCP instead of the network that the machine has, with the cure."""
+        expected = self.conditions.evidence.unused_network(self.planned)
+        if expected is None:
+            return None
+        return f"messages take {self.base['transport']}, but {expected}"
+
+    @cached_property
     def operation(self) -> dict[str, Any]:
         """The columns of what a sample of the operation is, and what it costs to time and to call
         it."""
@@ -178,7 +186,7 @@ class RowFacts:
                 threads > conditions.cores or conditions.evidence.shares_gpu(self.planned)
             ),
             "in_cache": case.cache == "rotate" and self.is_in_cache,
-            "fallback": conditions.evidence.rdma_unused(self.planned) or is_shm_small,
+            "fallback": self.network_problem is not None or is_shm_small,
             "unchecked": has_one_buffer or self.rewrites,
         }
 
@@ -226,7 +234,7 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
     impossible = impossible_reason(
         facts.planned, rates["efficiency"], rates["limit_name"], facts.algorithm
     )
-    reasons = (impossible, *changes(visits), record.broken)
+    reasons = (impossible, facts.network_problem, *changes(visits), record.broken)
     raised = {
         "impossible": impossible is not None,
         **_machine_flags(facts, visits, numbers),
