@@ -19,6 +19,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
+from commbench.analysis.exchange_quiz import quiz_answer
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job, Settings, on_nodes, too_many_pairs
 from commbench.core.case import Planned, World
@@ -50,7 +51,8 @@ from .doctor import facts_here
 from .options import show_command
 
 # runs the jobs one after the other in this process
-GUIDELINES = "guidelines"  # the experiment
+GUIDELINES = "guidelines"  # experiments
+QUIZ = "exchange_quiz"
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
@@ -298,14 +300,22 @@ def swept(
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
-    """Which performance guidelines the runs of the experiment `guidelines` violate."""
-    if experiment != GUIDELINES or not folders:
+    """What the runs of an experiment that asks a question say: which performance guidelines they
+    violate, the answer of the MPI quiz."""
+    if experiment not in (GUIDELINES, QUIZ) or not folders:
         return
     from commbench.report.section import Section
-    from commbench.report.summary import read_results, summarise_results
 
-    summary = summarise_results(read_results([str(folder) for folder in folders]))
-    section = Section("Performance guidelines", summary.guideline_lines)
+    if experiment == QUIZ:
+        from .show import rows_of
+
+        rows = [row for folder in folders for row in rows_of(folder)]
+        section = Section("The quiz", tuple(quiz_answer(rows)))
+    else:
+        from commbench.report.summary import read_results, summarise_results
+
+        summary = summarise_results(read_results([str(folder) for folder in folders]))
+        section = Section("Performance guidelines", summary.guideline_lines)
     print(f"\n{section.text(len(section.sentences), Terminal.of(sys.stdout))}", flush=True)
 
 

@@ -180,14 +180,16 @@ class RowFacts:
         members = (self.planned.members[rank] for rank in self.planned.active)
         on_nodes = Counter(conditions.world.node_of(member) for member in members)
         is_shm_small = any(on_nodes[node] > 1 for node in conditions.small_shm_nodes)
-        has_one_buffer = case.buffers == "shared" and (case.window or 1) > 1
+        is_shared = case.buffers == "shared"
+        has_one_buffer = is_shared and (case.window or 1) > 1
         return {
             "oversubscribed": (
                 threads > conditions.cores or conditions.evidence.shares_gpu(self.planned)
             ),
             "in_cache": case.cache == "rotate" and self.is_in_cache,
             "fallback": self.network_problem is not None or is_shm_small,
-            "unchecked": has_one_buffer or self.rewrites,
+            # an exchange shares the buffer that it sends, and receives into its own
+            "unchecked": has_one_buffer or (self.rewrites and not is_shared),
         }
 
 

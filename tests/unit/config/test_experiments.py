@@ -180,6 +180,7 @@ def test_the_quiz_has_20_ranks_and_5_ints(composer: ConfigComposer) -> None:
     (job,) = ask(composer, "exchange_quiz").jobs
     assert job.settings.layouts == (Layout(1, 20),)
     assert (job.settings.dtypes, job.settings.sizes) == (("int32",), ((20,),))
+    assert job.settings.axes["buffers"] == ("own", "shared")
 
 
 # ---------------------------------------------------------------- the user's own words
