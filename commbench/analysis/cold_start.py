@@ -14,13 +14,14 @@ from commbench.core.units import format_bytes, format_seconds
 from commbench.core.variables import MAPS
 from commbench.results.columns import VARIABLES, hashable
 from commbench.results.load import Paths, counting_ranks, read_rows, row_dicts
+from commbench.stats.ramp import ramp_of
+from commbench.stats.thresholds import FULL_SPEED_SHARE
 
 from .fit import WHOSE, Times
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STEADY_SHARE = 0.95  # of the steady rate
 RUNNING_MEDIAN = 5  # repetitions of the running median
 COLD_START_CASE = (
     "run_id",
@@ -53,6 +54,7 @@ RAMP_SAMPLES = (
     "visit",
 )
 SOAK_CASE = ("label", "benchmark", "backend", "layout", "pair", "message_bytes")
+FULL_SPEED = ("steady_gb_per_s", "full_speed_s", "least_gb_per_s")
 SOAK_INTERVAL = (*CASE_KEY, *SOAK_CASE, "at_s", "repetitions", "busy_s", "rate_gb_per_s")
 OVERHEAD = (
     "benchmark",
@@ -140,7 +142,7 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
     if relative.size < RUNNING_MEDIAN:
         return first
     running = np.median(np.lib.stride_tricks.sliding_window_view(relative, RUNNING_MEDIAN), axis=1)
-    reached = np.flatnonzero(np.maximum(running, relative[: running.size]) <= 1 / STEADY_SHARE)
+    reached = np.flatnonzero(np.maximum(running, relative[: running.size]) <= 1 / FULL_SPEED_SHARE)
     if not reached.size:
         return first
     at = int(reached[0])
@@ -167,7 +169,8 @@ def soak_intervals(*paths: Paths) -> pd.DataFrame:
 
         commbench.soak_intervals("results").plot("at_s", "rate_gb_per_s")
 
-    at_s since the start of the soak, repetitions that began in the interval, busy_s spent in them,
+    at_s since the start of the soak, repetitions that began in the interval (of a stream, shares
+    of those that lie in it), busy_s spent in them,
     rate_gb_per_s (their bytes / busy_s, 10^9 B/s).
     """
     return intervals_of_soaks(read_rows(paths), read_rows(paths, "counters"))
@@ -195,26 +198,26 @@ def intervals_of(counters: pd.DataFrame) -> pd.DataFrame:
 
 
 def full_speed(intervals: pd.DataFrame) -> pd.DataFrame:
-    """One row per soak of soak_intervals.
+    """One row per soak of soak_intervals, as stats.ramp says it.
 
-    steady_gb_per_s: the median interval; full_speed_s: the start of the first interval with at
-    least 95 % of it; least_gb_per_s: the slowest interval after that one.
+    steady_gb_per_s: the rate at the end, the median of the last fifth of the intervals;
+    full_speed_s: when 95 % of it was reached, null where that may not have been before;
+    least_gb_per_s: the slowest interval after that.
     """
     import pandas as pd
 
     rows = []
     for _, soak in intervals.groupby(list(CASE_KEY), sort=False):
-        steady = float(soak["rate_gb_per_s"].median())
-        fast = soak[soak["rate_gb_per_s"] >= STEADY_SHARE * steady]
-        begun = float(fast["at_s"].iloc[0])
-        least = float(soak.loc[soak["at_s"] >= begun, "rate_gb_per_s"].min())
-        head = soak.iloc[0][[*CASE_KEY, *SOAK_CASE]].to_dict()
-        rows.append(
-            {**head, "steady_gb_per_s": steady, "full_speed_s": begun, "least_gb_per_s": least}
+        at_s, rates, busy_s = (
+            soak[name].to_numpy(dtype=float) for name in ("at_s", "rate_gb_per_s", "busy_s")
         )
-    return pd.DataFrame(
-        rows, columns=[*CASE_KEY, *SOAK_CASE, "steady_gb_per_s", "full_speed_s", "least_gb_per_s"]
-    )
+        ramp = ramp_of(at_s, rates * busy_s, busy_s)
+        if ramp is not None:
+            head = soak.iloc[0][[*CASE_KEY, *SOAK_CASE]].to_dict()
+            numbers = dict(zip(FULL_SPEED, ramp.full_speed, strict=True))
+            rows.append(head | numbers)
+    frame = pd.DataFrame(rows, columns=[*CASE_KEY, *SOAK_CASE, *FULL_SPEED])
+    return frame.astype(dict.fromkeys(FULL_SPEED, "float64"))
 
 
 # ---------------------------------------------------------------- launching a call from the host

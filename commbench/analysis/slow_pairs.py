@@ -104,6 +104,12 @@ class Matrix:
     sizes: list[Matrix] = field(default_factory=list, repr=False)
 
     @property
+    def is_one_way(self) -> bool:
+        """Whether its messages go in one direction, in windows or a stream, so that they have a
+        rate."""
+        return self.shared["window"] is not None or self.shared["stream_threads"] is not None
+
+    @property
     def ranks(self) -> list[int]:
         return sorted({rank for pair in self.rows for rank in pair})
 
@@ -311,7 +317,7 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
         ]
         others = f"the other pairs {CLASSES[name]}, {format_seconds(typical_s)}"
         text = f"{heading}: {' and '.join(times)}, {format_factor(ratio)} the median of {others}"
-        if len(directions) == 2 and shared["window"] is None:
+        if len(directions) == 2 and not matrix.is_one_way:
             text += " (a round trip has both directions: p2p_bandwidth shows which is slow)"
         rank = next((rank for rank in pair if rank in blamed), None)
         yield replace(

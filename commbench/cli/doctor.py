@@ -18,6 +18,7 @@ from typing import Any
 from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import GROUPS, TIMERS, construct
 from commbench.core.errors import ConfigError
+from commbench.core.extras import how_to_install, is_installed
 from commbench.core.protocols import Backend
 from commbench.core.terminal import TableColumn, Terminal, first_line, paragraphs, table_text
 from commbench.core.units import format_bytes, natural_key, plural
@@ -274,6 +275,8 @@ def _problem_of(backend: Backend | ConfigError) -> str | None:
 def native_engine_problem() -> str | None:
     """One line if engine=native can't run or is compiled at each start. A process of its own asks:
     numba takes 0.4 s to import, and no other command of this kind needs it."""
+    if not is_installed("numba"):
+        return f"engine=native: {how_to_install('numba')}"
     done = run_command([sys.executable, "-c", ENGINE_CODE], ENGINE_TIMEOUT_S)
     if done is None:
         return f"engine=native did not load within {ENGINE_TIMEOUT_S:g} s"

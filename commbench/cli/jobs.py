@@ -51,6 +51,7 @@ from .doctor import facts_here
 from .options import show_command
 
 # runs the jobs one after the other in this process
+MOST_ANSWER_ROWS = 1000  # of a table, or violations
 GUIDELINES = "guidelines"  # experiments
 QUIZ = "exchange_quiz"
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -300,23 +301,30 @@ def swept(
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
-    """What the runs of an experiment that asks a question say: which performance guidelines they
-    violate, the answer of the MPI quiz."""
-    if experiment not in (GUIDELINES, QUIZ) or not folders:
+    """What the runs of an experiment say: the violations of `guidelines`, the answer of the MPI
+    quiz, and their values beside those of its document, if it has one."""
+    from commbench.analysis.reference import of_experiment
+
+    if not folders or experiment is None:
         return
-    from commbench.report.section import Section
+    if experiment not in (GUIDELINES, QUIZ) and not of_experiment(experiment):
+        return
+    from commbench.report.documents import document_sections
+    from commbench.report.section import Section, report_text
+    from commbench.report.summary import read_results, summarise_results
 
-    if experiment == QUIZ:
-        from .show import rows_of
+    from .show import rows_of
 
-        rows = [row for folder in folders for row in rows_of(folder)]
-        section = Section("The quiz", tuple(quiz_answer(rows)))
-    else:
-        from commbench.report.summary import read_results, summarise_results
-
+    with suppress(CommbenchError):  # runs without results have said why
         summary = summarise_results(read_results([str(folder) for folder in folders]))
-        section = Section("Performance guidelines", summary.guideline_lines)
-    print(f"\n{section.text(len(section.sentences), Terminal.of(sys.stdout))}", flush=True)
+        sections = list(document_sections(summary.documents, summary.hardware))
+        if experiment == GUIDELINES:
+            sections = [Section("Performance guidelines", summary.guideline_lines)]
+        if experiment == QUIZ:
+            rows = [row for folder in folders for row in rows_of(folder)]
+            sections.insert(0, Section("The quiz", tuple(quiz_answer(rows))))
+        text = report_text(sections, MOST_ANSWER_ROWS, Terminal.of(sys.stdout))
+        print(f"\n{text}", end="", flush=True)
 
 
 def _queued(

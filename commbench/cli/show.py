@@ -10,13 +10,14 @@ from typing import Any
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import Row, status_of_run
 from commbench.core.terminal import Terminal, printable
-from commbench.report.console import run_text
+from commbench.report.console import run_text, time_line
 from commbench.report.nccl_tests import NcclTests
 from commbench.report.osu import Osu
 from commbench.report.side_by_side import side_by_side
-from commbench.report.table import TimeLine
+from commbench.results.jsonl import json_rows
 from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.parquet import plain_rows
+from commbench.results.recorded import is_json, recorded_counters
 from commbench.results.run_folder import resume_command
 
 from .options import CommandParser, show_command, with_last_runs
@@ -47,6 +48,11 @@ def show(words: list[str]) -> int:
         action="store_true",
         help="one table a run, and below it each flag with its sizes, meaning and advice",
     )
+    parser.add_argument(
+        "--intervals",
+        action="store_true",
+        help="every interval of the soaks of streams, as iperf3 prints them",
+    )
     options = parser.parse_args(words)
     runs = [run for path in with_last_runs(options.paths) for run in find_runs(path)]
     if not runs:
@@ -57,13 +63,15 @@ def show(words: list[str]) -> int:
     rows = {run: rows_of(run) for run in runs}
     every = [row for run_rows in rows.values() for row in run_rows]
     several = len({row["backend"] for row in every}) > 1
-    if options.form == CONSOLE and several and not options.flags:
+    if options.form == CONSOLE and several and not (options.flags or options.intervals):
         sys.stdout.write(
             f"{side_by_side(every, terminal, [*map(load_run, runs)], show_command(runs))}\n"
         )
         return 0
     for run, run_rows in rows.items():
-        text = shown_text(run, run_rows, options.form, terminal, options.flags)
+        text = shown_text(
+            run, run_rows, options.form, terminal, flags=options.flags, intervals=options.intervals
+        )
         sys.stdout.write(f"{text}\n{printable(f'results: {run}')}\n\n")
     return 0
 
@@ -71,7 +79,10 @@ def show(words: list[str]) -> int:
 def rows_of(run: Path) -> list[dict[str, Any]]:
     """The newest row of each case of a run, as its writers got it. Raises Unreadable where a run
     that was finished has none."""
-    rows = [row for table in run_tables(run, "cases") for row in plain_rows(table)]
+    if is_json(run):
+        rows = json_rows(run)
+    else:
+        rows = [row for table in run_tables(run, "cases") for row in plain_rows(table)]
     record = load_run(run)
     if not rows and status_of_run(record) == "done" and record.get("cases"):
         raise Unreadable(
@@ -82,7 +93,13 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
 
 
 def shown_text(
-    run: Path, rows: Sequence[Row], form: str, terminal: Terminal, flags: bool = False
+    run: Path,
+    rows: Sequence[Row],
+    form: str,
+    terminal: Terminal,
+    *,
+    flags: bool = False,
+    intervals: bool = False,
 ) -> str:
     """The tables of one run."""
     record = load_run(run) | {"folder": str(run)}  # it may have been moved
@@ -95,8 +112,8 @@ def shown_text(
         return f"{run.name}: nothing was measured: {record.get('reason') or record.get('status')}"
     if form != CONSOLE:
         return printable(LISTINGS[form].text(record, rows))
-    soaks = {row["case_id"]: TimeLine() for row in rows if row["timing"] == "soak"}
+    soaks = {row["case_id"]: time_line(row) for row in rows if row["timing"] == "soak"}
     for case_id, line in soaks.items():
-        for table in run_tables(run, "counters", where=[("case_id", "=", case_id)]):
-            line.add(table.to_pydict())
-    return run_text(record, list(rows), terminal, soaks, flags=flags)
+        for columns in recorded_counters(run, case_id):
+            line.add(columns)
+    return run_text(record, list(rows), terminal, soaks, flags=flags, intervals=intervals)

@@ -39,7 +39,7 @@ from commbench.core.variables import (
     Staging,
     Sync,
 )
-from commbench.hardware.network import check_interface
+from commbench.hardware.network import check_interface, told_rates
 from commbench.results.columns import CASES
 
 from .bounds_file import with_bounds
@@ -227,6 +227,8 @@ class Settings:
     staging: Staging | Literal["auto"]
     cuda_ipc: Ipc
     interface: str | None
+    # line rates in GB/s by the user's word, see network.told_rates
+    limit: Mapping[str, float]
     env: Options
     trial: int
     bind: Binding
@@ -243,6 +245,14 @@ class Settings:
     stage: Stage | Literal["none"]  # of an acceptance
     seed: int
     output: str
+
+    @property
+    def threads_per_rank(self) -> int:
+        """The most threads of a rank that are busy in one of its cases."""
+        streams = self.axes["streams"] if "streams" in self.backend.axes else (1,)
+        of_streams = ("stream_threads" in each.axes for each in self.benchmarks)
+        is_one = self.axes["stream_threads"] == ("one",) and all(of_streams)
+        return self.backend.threads_per_rank * (1 if is_one else max(streams))
 
     @property
     def recorded_env(self) -> tuple[tuple[str, str], ...]:
@@ -307,6 +317,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         axes={name: _axis_values(read, name, device) for name in AXIS_KEYS},
         device=device,
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
+        limit=told_rates(word for word in read("limit") if word is not None),
         env=_checked_env(read("env")),
         expect=_expectations(
             read("expect"), [benchmark.name for benchmark in benchmarks], read("expect_by")

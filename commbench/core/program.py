@@ -74,6 +74,17 @@ Message = Send | Recv
 
 
 @dataclass(frozen=True)
+class Write(Send):
+    """A message of a stream: the sender waits until there is room for it, and for no answer.
+    Whichever connection of the pair has room takes the next one."""
+
+
+@dataclass(frozen=True)
+class Read(Recv):
+    """The other end of a Write."""
+
+
+@dataclass(frozen=True)
 class WaitAll:
     requests: tuple[int, ...]
 

@@ -23,7 +23,7 @@ UnfinishedReason = Literal["running", "interrupted"]
 # of an acceptance, in the order in which they run
 Stage = Literal["alone", "pairs", "rails", "scaling", "soak"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-Headline = Literal["initiator", "max_over_ranks", "max_over_senders"]
+Headline = Literal["initiator", "receiver", "max_over_ranks", "max_over_senders"]
 
 
 def case_status(row: Mapping[str, Any]) -> CaseStatus:

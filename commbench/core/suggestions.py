@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 MOST = 3
 SIMILAR = 0.7  # of difflib: half a word is not enough
-# words of OSU, nccl-tests, MPI, NCCL, torch and iperf3 -> ours
+# words of OSU, nccl-tests, MPI, NCCL, torch, iperf3 and netperf -> ours
 OTHER_WORDS: Mapping[str, str] = {
     "bcast": "broadcast",
     "latency": "p2p_latency",
@@ -18,6 +18,8 @@ OTHER_WORDS: Mapping[str, str] = {
     "bibw": "p2p_bibandwidth",
     "mbwmr": "p2p_multi_pair",
     "sendrecv": "exchange",
+    "iperf3": "stream",
+    "tcpstream": "stream",
     "ompi": "mpi",
     "openmpi": "mpi",
     "mpich": "mpi",

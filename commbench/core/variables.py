@@ -27,6 +27,7 @@ Schedule = Literal["serial", "rounds"]
 Staging = Literal["none", "library", "pinned"]
 Cache = Literal["warm", "rotate"]
 BufferUse = Literal["own", "shared"]
+StreamThreads = Literal["one", "each"]
 ReductionName = Literal["sum", "prod", "min", "max", "avg"]
 Ipc = Literal["auto", "on", "off"]
 Binding = Literal["auto", "core", "numa", "none"]
@@ -133,6 +134,13 @@ class Case:
         applies_to="backend",
         implied_by="backend",
         beside=True,
+    )
+    stream_threads: StreamThreads | None = variable(
+        "what drives the connections of a stream: one thread (as iperf3) or a thread each (iperf2)",
+        default=None,
+        choices=get_args(StreamThreads),
+        axis=True,
+        applies_to="operation",
     )
     message_bytes: int = variable(
         "bytes of the message; the total where a collective divides it", unit="B", shown=False
@@ -347,11 +355,17 @@ class Case:
         return {rank: pair for pair in self.pairs for rank in pair}
 
     @property
+    def threads_of_streams(self) -> int:
+        """How many threads of a rank drive its connections."""
+        return 1 if self.stream_threads == "one" else self.streams or 1
+
+    @property
     def mode(self) -> Mode:
         return Mode(
             engine=self.engine,
             sync=self.sync,
             streams=self.streams or 1,
+            stream_threads=self.stream_threads or "one",
             timer=self.timer,
             device=self.device,
             staging=self.staging,
@@ -367,15 +381,17 @@ class Case:
 class Mode:
     """How a program is run: what a backend must know beside the steps to lower them.
 
-    `sync` None: no barrier at all. `connected`: the steps have run before, so they may be captured
-    in a graph. `groups`: the open communicators of the groups that steps name, of which this
-    process hosts a rank. `samples`: between two stamps (Program.repeated). `visit`: the case,
-    launch and visit, of which simulated noise is drawn.
+    `sync` None: no barrier at all. `fresh`: over connections that nothing has used. `connected`:
+    the steps have run before, so they may be captured in a graph. `groups`: the open communicators
+    of the groups that steps name, of which this process hosts a rank. `samples`: between two stamps
+    (Program.repeated). `visit`: the case, launch and visit, of which simulated noise is drawn.
     """
 
     engine: Engine
     sync: Sync | None = "none"
     streams: int = 1
+    stream_threads: StreamThreads = "one"
+    fresh: bool = False
     timer: TimerName = "host"
     device: Device = "cpu"
     staging: Staging = "none"

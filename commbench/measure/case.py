@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from commbench.backends.buffers.memory import CheckedBuffers
 from commbench.core.errors import Unsupported, WorldBroken
 from commbench.core.protocols import Runner
@@ -25,6 +23,7 @@ from .counters import CounterReader
 from .samples import Counts, Failure, Outcome, Refused, Samples
 from .soak import Soak
 from .strategies import ByStopRule, TimingStrategy
+from .time_limits import typical_s
 from .visit_setup import VisitSetup
 
 SALTS_OF_VISIT = 16  # more than a visit uses, except in a soak
@@ -65,6 +64,7 @@ class CaseVisit:
             self.save_interrupted()
             raise
         finally:
+            self._counters.close()
             self._payload.clear()
 
     def save_interrupted(self) -> None:
@@ -81,8 +81,9 @@ class CaseVisit:
             runner = self._prepare(1)
         block_k, n = self._warm_up(runner)
         self._counters.after_phase("warmup")
+        if block_k > 1 or self._strategy.begins_fresh:
+            runner = self._prepare(block_k, fresh=self._strategy.begins_fresh)
         if block_k > 1:
-            runner = self._prepare(block_k)
             self._payload.zero = any(program.reset for program in self._programs.values())
         stop_reason = self._measure(runner, n)
         self._check("end", copies=self._blocks.last.n)
@@ -114,7 +115,7 @@ class CaseVisit:
         except Unsupported as error:  # raised on all ranks
             raise _Stopped(Refused(str(error))) from error
 
-    def _prepare(self, block_k: int, barriers: bool = True) -> Runner:
+    def _prepare(self, block_k: int, barriers: bool = True, fresh: bool = False) -> Runner:
         planned = self.setup.planned
         self._block_k = block_k
         problem = None
@@ -125,6 +126,7 @@ class CaseVisit:
             mode = replace(
                 planned.case.mode,
                 sync=planned.case.mode.sync if barriers else None,
+                fresh=fresh,
                 connected=self._connected,
                 samples=block_k,
                 groups=self.setup.groups,
@@ -181,7 +183,7 @@ class CaseVisit:
         blocks = self._blocks
         strategy = self._strategy
         values = self._collector.times("warmup")
-        sample_s = float(np.median(values))
+        sample_s = typical_s(self.setup.planned, values)
         self._warmup_s = blocks.spent_s
         more, self._steady = strategy.warm_up_rule.next_block(
             values, blocks.spent_s, n, blocks.last.meeting_s
@@ -201,6 +203,8 @@ class CaseVisit:
         self._payload.refill()
         self._blocks.restart_clock()
         self._strategy.begin(self._samples)
+        if self.setup.settings.timing.is_soak:
+            self._counters.begin_intervals(self.setup.settings.timing.interval_s)
         stop_reason = None
         while stop_reason is None:
             next_n, check, stop_reason = self._repeat(runner, n, "measure", self._next_block)
@@ -316,4 +320,5 @@ class CaseVisit:
             warmup_s=self._warmup_s,
             steady=self._steady,
             unmeasured_s=self._strategy.unmeasured_s,
+            intervals=collector.stream_intervals,
         )

@@ -17,6 +17,7 @@ from commbench.core.case import Planned
 from commbench.stats.series import Series
 
 from .samples import NS_PER_S, Block, Counts, counted_rows, deciding_rows
+from .stream_intervals import StreamIntervals
 
 # of all ranks, 64 MB; beyond it only the deciding rank of each repetition, and quantiles
 RAW_STAMPS = 4_000_000
@@ -45,9 +46,12 @@ class SampleCollector:
         self.blocks: list[Block] = []
         self.counts: list[Counts] = []
         self._series: dict[str, _Thinned] = defaultdict(_Thinned)
-        self._intervals = (
-            None if interval_s is None else _Intervals(next(iter(planned.active), 0), interval_s)
-        )
+        self._intervals: _Intervals | None = None
+        self._of_stream: StreamIntervals | None = None
+        if interval_s is not None and planned.shape.headline == "receiver":
+            self._of_stream = StreamIntervals(planned.active[self._rows[0]], interval_s)
+        elif interval_s is not None:
+            self._intervals = _Intervals(next(iter(planned.active), 0), interval_s)
         self._next = 0
         self._raw = 0
         self._condensed = 0
@@ -64,6 +68,8 @@ class SampleCollector:
         series.append(times)
         if self._intervals is not None and phase == "measure":
             self.counts += self._intervals.add(stamps[0, :, 0], times, self.operations)
+        if self._of_stream is not None and phase == "measure":
+            self.counts += self._of_stream.add(stamps[self._rows[0]])
 
     def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
         """Add the stamps of the active ranks from those of all processes."""
@@ -82,6 +88,11 @@ class SampleCollector:
         """Whether all stamps of all ranks are kept."""
         return self._condensed == 0 and self._next == len(self.blocks)
 
+    @property
+    def stream_intervals(self) -> NDArray[np.float64] | None:
+        """See StreamIntervals.table; None for all but the soak of a stream."""
+        return None if self._of_stream is None else self._of_stream.table
+
     def count(self, counts: Counts) -> None:
         self.counts.append(counts)
 
@@ -94,6 +105,8 @@ class SampleCollector:
         """End the last interval with the last repetition."""
         if self._intervals is not None:
             self.counts += self._intervals.close()
+        if self._of_stream is not None:
+            self.counts += self._of_stream.close()
 
     def _keep(
         self,

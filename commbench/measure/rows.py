@@ -17,10 +17,11 @@ from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
 from commbench.core.variables import MODEL_ENGINE, Case
-from commbench.hardware.link_limits import COPY, HOST_COPY, Limit, bandwidth_limit
+from commbench.hardware.link_limits import COPY, HOST_COPY, TOLD, Limit, bandwidth_limit
 from commbench.results.columns import CASES, VARIABLES
 from commbench.results.flags import FLAGS
 from commbench.stats.interval import Interval
+from commbench.stats.ramp import Ramp
 from commbench.stats.series import summarise, tukey_outliers
 
 from .conditions import Conditions, copied_bytes
@@ -176,7 +177,7 @@ class RowFacts:
         case = self.planned.case
         conditions = self.conditions
         ranks_per_node = Layout.parse(case.layout).ranks_per_node
-        threads = ranks_per_node * conditions.threads_per_rank * (case.streams or 1)
+        threads = ranks_per_node * conditions.threads_per_rank * case.threads_of_streams
         members = (self.planned.members[rank] for rank in self.planned.active)
         on_nodes = Counter(conditions.world.node_of(member) for member in members)
         is_shm_small = any(on_nodes[node] > 1 for node in conditions.small_shm_nodes)
@@ -298,10 +299,24 @@ def visit_columns(facts: RowFacts, visits: Sequence[Visit]) -> dict[str, Any]:
         "retransmits": round(sum(retransmits)) if retransmits else None,
         "repetitions": sum(visit.repetitions for visit in visits),
         "unmeasured_s": last.unmeasured_s,
+        **_ramp_columns(last.ramp),
         "wrong_elements": 0,  # with wrong ones a row has no numbers
         "visits_s": None if facts.planned.case.has_model_clock else last.end_s,
         # the time between the starts of the first and the last rank
         "skew_s": median(skews_s) if facts.has_one_clock and skews_s else None,
+    }
+
+
+def _ramp_columns(ramp: Ramp | None) -> dict[str, Any]:
+    """How the rate of a stream rose in a soak."""
+    if ramp is None:
+        return {}
+    first = ramp.first_second
+    return {
+        "end_gb_per_s": ramp.end / GB,
+        "first_second_gb_per_s": None if first is None else first / GB,
+        "full_speed_s": ramp.full_speed_s,
+        "least_gb_per_s": None if ramp.least is None else ramp.least / GB,
     }
 
 
@@ -450,6 +465,7 @@ def impossible_reason(
             planned_rate and efficiency <= LINE_RATE_RATIO
         ),
         "the limit was measured, and that varies": name in (COPY, HOST_COPY),
+        "limit= tells less than the line carries": name.endswith(TOLD),
         "the bus factor, the limit or a clock is wrong": True,
     }
     causes = ", or ".join(cause for cause, applies in possible.items() if applies)

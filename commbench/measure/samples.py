@@ -5,18 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from commbench.core.case import Planned
+from commbench.core.states import Headline
 from commbench.hardware.nvml import throttled
 
 # phase of measured repetitions that a rank began after the agreed instant; in no statistic
 LATE = "late"
 NS_PER_S = 1e9
 RUNNING = "running"  # stop reason of the samples of a visit that goes on: of a soak
-HEADLINES = ("initiator", "max_over_ranks", "max_over_senders")
+HEADLINES = get_args(Headline)
 # counters
 RETRANSMITS = "measured.retransmits"  # see MeasuredCounters
 MEASURED_HOST_BOUND = "measured.host_bound_repetitions"
@@ -57,7 +59,7 @@ class Samples:
     and drops its blocks, a large world keeps only a part of them, agreed starts count from the
     instant that was agreed. `repetitions` is then the number of all samples. `spent_s` is the time
     in measured blocks. `late_repetitions` and `clock_error_s` are for sync=clock, `unmeasured_s`
-    for a soak.
+    for a soak, `intervals` for that of a stream (StreamIntervals.table).
     """
 
     ranks: tuple[int, ...]
@@ -75,6 +77,7 @@ class Samples:
     warmup_s: float = 0.0
     steady: bool = True
     unmeasured_s: float | None = None
+    intervals: NDArray[np.float64] | None = None
 
     def stamps(self, phase: str) -> NDArray[np.int64]:
         """The stamps [ranks, n, 2] of those repetitions of a phase for which all ranks' stamps were
@@ -130,6 +133,8 @@ def counted_rows(planned: Planned) -> tuple[int, ...]:
         counted = planned.shape.ranks
         rows = enumerate(planned.active)
         return tuple(row for row, rank in rows if counted is None or rank in counted)
+    if headline == "receiver":
+        return tuple(planned.active.index(second) for _, second in planned.case.pairs)
     return (
         planned.senders[:1]
         if headline == "initiator" and len(planned.case.pairs) < 2

@@ -26,7 +26,7 @@ from commbench.core.states import Row
 from commbench.core.terminal import Terminal, print_error
 from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
-from commbench.results.parquet import recorded_rows
+from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import read_record
 from commbench.runtime.exit_protocol import process_text
 from commbench.runtime.heartbeat import Heartbeat, Progress
@@ -74,7 +74,7 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
     world, control = join_world(settings, identity, _loaded_ahead(settings, identity))
     cores = sorted(os.sched_getaffinity(0))
     quota = resource_limits.cpu_limit_cores()
-    binding = bind_rank(settings.bind, world, settings.backend.threads_per_rank)
+    binding = bind_rank(settings.bind, world, settings.threads_per_rank)
     launches = settings.timing.launches
     if not request.has_parent and launches > 1:  # nobody is there to start another world
         if world.rank == 0:

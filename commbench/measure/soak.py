@@ -57,7 +57,9 @@ class Soak(TimingStrategy):
         self._outside_s = 0.0  # of the loops of its blocks
 
     @property
-    def unmeasured_s(self) -> float:
+    def unmeasured_s(self) -> float | None:
+        if 0 not in self.setup.planned.active:
+            return None  # rank 0, which decides, does not see how long the loops of others take
         return self._outside_s + self.collector.stalled_s
 
     def samples_per_stamp(self, sample_s: float) -> int:

@@ -39,6 +39,12 @@ class TimingStrategy:
         usual."""
         return None
 
+    @property
+    def begins_fresh(self) -> bool:
+        """Whether what is measured begins over connections that nothing has used: of a soak whose
+        ramp belongs to it."""
+        return self.warm_up_rule.trial
+
     def samples_per_stamp(self, sample_s: float) -> int:
         """block_k, for samples that take `sample_s`."""
         empty_s = self.setup.empty_sample_s.get(self.setup.planned.case.engine, 0.0)

@@ -19,7 +19,12 @@ from .visits import CaseRecord, Visit, estimate
 
 BLOCK_S = 0.5  # the longest time without a decision
 MEMORY_S_PER_BYTE = 1 / 0.2e9  # slow enough for a first touch on a busy machine
-MAX_REPETITIONS = {"initiator": 10_000, "max_over_ranks": 2_000, "max_over_senders": 2_000}
+MAX_REPETITIONS = {
+    "initiator": 10_000,
+    "receiver": 2_000,
+    "max_over_ranks": 2_000,
+    "max_over_senders": 2_000,
+}
 MAX_WINDOW_REPETITIONS = 200  # where a repetition is a window of messages
 TIMER_SHARE = 0.05  # of a sample that reading the clock may take (Hoefler & Belli 2015)
 WARMUP_SHARE = 0.2
@@ -30,6 +35,8 @@ SLOW_START_S = 1.0  # of a warm-up over TCP
 SHORT_CALLS = 20
 SHORT_CALL_S = 0.01  # of a trial
 MAX_BLOCK_K = 64
+STREAM_STAMP_S = 0.01  # a receiver gets several writes of a stream at once
+MAX_STREAM_BLOCK_K = 4096
 BATCHED_MODES = ("throughput", "graph")
 BATCH_K = 20  # timers with several samples per stamp; as in nccl-tests
 
@@ -318,9 +325,17 @@ def samples_per_stamp(
         return 1
     if planned.case.timer in BATCHED_MODES:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
+    if planned.shape.headline == "receiver":
+        least_s, most = STREAM_STAMP_S, MAX_STREAM_BLOCK_K
     if not planned.benchmark.self_synchronising or planned.case.sync != "none" or sample_s <= 0:
         return 1
     return max(1, min(most, math.ceil(least_s / sample_s)))
+
+
+def typical_s(planned: Planned, values: Series) -> float:
+    """Seconds of a sample in a warm-up: the median; the mean of a stream, of which a receiver gets
+    several writes at once."""
+    return float(np.mean(values) if planned.shape.headline == "receiver" else np.median(values))
 
 
 def block_deadline_s(planned: Planned, settings: Settings) -> float:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from commbench.core.case import Planned, World
@@ -17,7 +18,7 @@ from commbench.core.protocols import Control
 from commbench.hardware import nvml
 from commbench.hardware.cuda import CUDA_IPC_VALUES, NCCL, cuda_ipc_without_effect
 from commbench.hardware.expected_network import ON_TCP, ExpectedNetwork, expected_network
-from commbench.hardware.link_limits import Limit, interface_limit
+from commbench.hardware.link_limits import Limit, interface_limit, together, told_limit
 from commbench.hardware.nccl_log import (
     Chosen,
     Kinds,
@@ -118,9 +119,10 @@ class TransportEvidence:
     pairs of world ranks), `ports`, `algorithms`, `multicast` and `collnet` come from NCCL's log,
     see LogReader; `logged`: the library has one, `complete`: it was read to its end. `rdma_nodes`
     have an active InfiniBand or RoCE port. By node: `rates` of interfaces and ports in Mbit/s, and
-    `interfaces`, what a library without a log uses, and the network that is `expected`. `nodes` has
-    the node of each rank. Without a log, `transport` is that of all pairs within a node, and
-    `between` that of the others."""
+    `interfaces`, what a library without a log uses, and the network that is `expected`. `told`:
+    line rates in GB/s by the user's word, see network.told_rates. `nodes` has the node of each
+    rank. Without a log, `transport` is that of all pairs within a node, and `between` that of the
+    others."""
 
     nodes: tuple[int, ...] = ()
     gpus: tuple[RankGpu, ...] = ()
@@ -131,6 +133,7 @@ class TransportEvidence:
     complete: bool = True
     rates: tuple[Mapping[str, float], ...] = ()
     interfaces: tuple[Limit | None, ...] = ()
+    told: Mapping[str, float] = field(default_factory=dict)
     algorithms: tuple[Chosen, ...] = ()
     multicast: tuple[tuple[int, ...], ...] = ()
     collnet: tuple[tuple[int, ...], ...] = ()
@@ -164,17 +167,16 @@ class TransportEvidence:
         return len(set(known)) < len(known)
 
     def starts_slowly(self, planned: Planned) -> bool:
-        """Whether TCP carries large messages of the case between nodes: its windows take a second
-        to grow.
+        """Whether TCP carries large messages of the case between nodes, or a stream of any: its
+        windows take a second to grow.
 
         If the library reports no transport (MPI), it may be TCP unless a node has an active
         InfiniBand or RoCE port. Within a node round trips are so short that windows grow within
         milliseconds.
         """
-        if (
-            Layout.parse(planned.case.layout).nodes < 2
-            or planned.case.message_bytes < SLOW_START_BYTES
-        ):
+        large = planned.case.message_bytes >= SLOW_START_BYTES
+        is_stream = planned.shape.headline == "receiver"
+        if Layout.parse(planned.case.layout).nodes < 2 or not (large or is_stream):
             return False
         transport = (self.of(planned)["transport"] or "").lower()
         if any(name in transport for name in TCP_NAMES):
@@ -211,7 +213,8 @@ class TransportEvidence:
             for rank, peer in ((first, second), (second, first)):
                 used[self._node_of(rank)].update(self.ports.get((rank, peer), UNKNOWN_PORT))
         return tuple(
-            _wire(sorted(names), rates) for names, rates in zip(used, self.rates, strict=True)
+            _wire(sorted(names), rates, self.told)
+            for names, rates in zip(used, self.rates, strict=True)
         )
 
     def nvlink_joins_nodes(self, planned: Planned) -> bool:
@@ -328,6 +331,7 @@ def gather_evidence(
         reading = dict(gathered[rank][1]).get(own.get("gpu.own.pci_bus_id"))
         node = world.node_of(rank)
         gpus.append(RankGpu.from_facts(node, own, nodes[node], reading))
+    told = run.get("told_rates_gb_per_s", {})
     setting = run.get("cuda_ipc", {}).get("asked", "auto")
     libraries = facts.get(LIBRARIES, ())
     ignored = [
@@ -355,7 +359,8 @@ def gather_evidence(
         ipc=facts[IPC] if facts.get(IPC) in CUDA_IPC_VALUES else None,
         logged=reader.available,
         rates=tuple(line_rates(node) for node in nodes),
-        interfaces=route_interfaces(nodes, facts),
+        interfaces=route_interfaces(nodes, facts, told),
+        told=told,
         rdma_nodes=frozenset(number for number, node in enumerate(nodes) if has_active_rdma(node)),
         # it had none only if it had none on every library that may carry the data
         ignored="; ".join(map(str, ignored)) if ignored and all(ignored) else None,
@@ -394,9 +399,12 @@ def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def route_interfaces(
-    nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+    nodes: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    told: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[Limit | None, ...]:
-    """The interface of each node on the route to the others; None if its rate is unknown.
+    """The interface of each node on the route to the others; None if its rate is unknown. The
+    user's word (`told`) comes before that of the driver.
 
     A backend that reports its transport uses it. Another one may use InfiniBand ports if there are
     any.
@@ -406,10 +414,14 @@ def route_interfaces(
         name = node.get("network.used.interface")
         speed = node.get("network.used.speed_mbit_per_s")
         is_used = facts.get("transport") is not None or not has_active_rdma(node)
-        if name is None or speed is None or not is_used:
+        if "" in told:
+            interfaces.append(told_limit("", told[""]))
+        elif name is None or not is_used:
             interfaces.append(None)
+        elif name in told:
+            interfaces.append(told_limit(name, told[name]))
         else:
-            interfaces.append(interface_limit(name, speed))
+            interfaces.append(None if speed is None else interface_limit(name, speed))
     return tuple(interfaces)
 
 
@@ -419,8 +431,15 @@ def _with_interfaces(transport: str | None, nodes: Sequence[Mapping[str, Any]]) 
     return f"{transport}:{'+'.join(names)}" if transport == TCP and names else transport
 
 
-def _wire(names: Sequence[str], rates: Mapping[str, float]) -> Limit | None:
+def _wire(
+    names: Sequence[str], rates: Mapping[str, float], told: Mapping[str, float]
+) -> Limit | None:
     """The ports of a node that are used together; None if they have no rate or different ones."""
-    of_names = {rates.get(name) for name in names}
-    rate = of_names.pop() if len(of_names) == 1 else None
-    return None if rate is None else interface_limit(names[0], rate, len(names))
+    if "" in told:
+        return told_limit("", told[""])
+    by_driver = {name: interface_limit(name, rate) for name, rate in rates.items()}
+    limits = by_driver | {name: told_limit(name, rate) for name, rate in told.items()}
+    of_names = {limits[name][0] if name in limits else None for name in names}
+    if len(of_names) > 1 or None in of_names or not names:
+        return None
+    return together(len(names), limits[names[0]])

@@ -20,6 +20,7 @@ from commbench.core.units import format_seconds
 from commbench.results.columns import INTERRUPTED
 from commbench.runtime.recovery import EarlierVisits
 from commbench.stats.interval import Interval
+from commbench.stats.ramp import Ramp, ramp_of
 from commbench.stats.series import (
     Z95,
     Series,
@@ -86,6 +87,7 @@ class Visit:
     clock_error_s: float | None = None
     late_repetitions: int | None = None
     unmeasured_s: float | None = None  # of a soak
+    ramp: Ramp | None = None  # in B/s
     retransmits: Mapping[int, float] = field(default_factory=dict)  # by rank
     is_throttled: bool = False
     is_host_bound: bool = False  # a GPU waited for its host before many repetitions of a rank
@@ -128,6 +130,7 @@ class Visit:
             clock_error_s=samples.clock_error_s,
             late_repetitions=samples.late_repetitions,
             unmeasured_s=samples.unmeasured_s,
+            ramp=_ramp(row, samples),
             retransmits=dict(readings(row.counts, RETRANSMITS)),
             is_throttled=is_throttled(row.counts),
             is_host_bound=host_bound_share(row.counts, repetitions) > HOST_BOUND_SHARE,
@@ -140,6 +143,15 @@ class Visit:
             retransmits={**running.retransmits, **self.retransmits},
             is_throttled=running.is_throttled or self.is_throttled,
         )
+
+
+def _ramp(row: RowSamples, samples: Samples) -> Ramp | None:
+    """Of the bytes of a stream, interval by interval."""
+    if samples.intervals is None:
+        return None
+    begins_s, repetitions, busy_s = samples.intervals.T
+    repetition_bytes = row.planned.shape.bytes_per_sample * samples.block_k
+    return ramp_of(begins_s, repetitions * repetition_bytes, busy_s)
 
 
 def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIMES) -> list[Visit]:

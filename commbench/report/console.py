@@ -27,7 +27,7 @@ from commbench.hardware.library_settings import problem_texts
 from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
 from commbench.results.intervals import interval_note
-from commbench.results.parquet import recorded_rows
+from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.runtime.launch import SIDE_BY_SIDE
 from commbench.runtime.output import print_draft
@@ -52,6 +52,7 @@ from .quantities import (
     value_cell,
     width_cell,
 )
+from .streams import StreamLine, is_stream_soak, repetition_bytes, streams_text
 from .table import TimeLine, is_matrix, matrix_text
 
 PATHS = ("link", "transport")
@@ -99,14 +100,14 @@ class Console:
         earlier = recorded_rows(Path(folder)) if run.get("starts") else []
         # the newest of each case
         self._rows: dict[str, Row] = {row["case_id"]: row for row in earlier}
-        self._time_lines: dict[str, TimeLine] = {}
+        self._time_lines: dict[str, TimeLine | StreamLine] = {}
 
     def case(
         self, row: Row, samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
     ) -> None:
         first_pass = len(self._rows) < self._run.get("cases", 0)
         self._rows[row["case_id"]] = row
-        self._time_lines.setdefault(row["case_id"], TimeLine()).add(counters)
+        self._time_lines.setdefault(row["case_id"], time_line(row)).add(counters)
         if first_pass and len(self._rows) == self._run["cases"]:
             self._show_first_pass()
 
@@ -147,11 +148,12 @@ def run_text(
     run: Mapping[str, Any],
     rows: Sequence[Row],
     terminal: Terminal,
-    time_lines: Mapping[str, TimeLine] | None = None,
+    time_lines: Mapping[str, TimeLine | StreamLine] | None = None,
     *,
     tables: bool = True,
     foot: bool = True,
     flags: bool = False,
+    intervals: bool = False,
 ) -> str:
     """Title, what made the numbers uncertain, tables, matrices of many pairs; below them, with
     `foot`, what the numbers are, why a case has none, and with `flags` what each flag means; slow
@@ -180,14 +182,44 @@ def run_text(
             *(legend(rows, series) if flags else []),
         ]
         parts += [paragraphs(texts, terminal)] if texts else []
-    derived = (overlap_text(rows, terminal), gain_text(rows, terminal))
+    derived = (
+        overlap_text(rows, terminal),
+        gain_text(rows, terminal),
+        streams_text(sorted(rows, key=row_order), terminal),
+        *_time_line_texts(rows, time_lines or {}, terminal, intervals),
+    )
     parts += [f"\n{text}" for text in derived if text]
+    return "\n".join([*parts, *_finding_lines(run, all_matrices, terminal)]) + "\n"
+
+
+def time_line(row: Row) -> TimeLine | StreamLine:
+    """An empty one for the intervals of a soak."""
+    if row["headline"] != "receiver":
+        return TimeLine()
+    return StreamLine(repetition_bytes(row))
+
+
+def _time_line_texts(
+    rows: Sequence[Row],
+    time_lines: Mapping[str, TimeLine | StreamLine],
+    terminal: Terminal,
+    every: bool,
+) -> list[str]:
+    """Those of all soaks, but of several streams only where every interval is asked for: each has
+    its line in a table."""
+    one_stream = every or sum(map(is_stream_soak, rows)) == 1
     ids = [row["case_id"] for row in rows]
     name_of = dict(zip(ids, case_names(rows), strict=True)) if time_lines else {}
-    for case_id, line in (time_lines or {}).items():
+    texts = []
+    for case_id, line in time_lines.items():
         name = name_of.get(case_id, case_id)
-        parts += [f"\n{text}"] if (text := line.text(name, terminal)) else []
-    return "\n".join([*parts, *_finding_lines(run, all_matrices, terminal)]) + "\n"
+        if isinstance(line, TimeLine):
+            texts.append(line.text(name, terminal))
+        elif one_stream:
+            texts.append(line.text(name, terminal, every))
+    if not one_stream and any(map(is_stream_soak, rows)):
+        texts.append("the intervals of each stream: commbench show --intervals")
+    return texts
 
 
 def _tables(

@@ -38,8 +38,9 @@ class RawData:
     """What was read.
 
     `distributions`: case_id -> its launches; `time_lines`: case_id of a soak, and a row per
-    interval with at_s (since its start), min_s, median_s and max_s; `ramps`: backend -> seconds to
-    95 % of the steady rate per case; `notes`: what was left out.
+    interval with at_s (since its start), min_s, median_s and max_s, of a stream repetitions and
+    busy_s; `ramps`: backend -> seconds to 95 % of the steady rate per case; `notes`: what was left
+    out.
     """
 
     distributions: dict[str, Launches]
@@ -121,6 +122,13 @@ def _chosen_runs(results: Results, ok: pd.DataFrame) -> tuple[list[tuple[str, pd
     return [(str(run_id), cases) for run_id, cases in runs], len(newest_last) - len(drawn)
 
 
+def _shown_columns(timed: pd.DataFrame) -> dict[str, str]:
+    """How the columns of several intervals become one: times, or repetitions of a stream."""
+    if "median_s" not in timed:
+        return {"at_s": "min", "repetitions": "sum", "busy_s": "sum"}
+    return {"at_s": "min", "min_s": "min", "median_s": "median", "max_s": "max"}
+
+
 def _soak_lines(
     results: Results, ok: pd.DataFrame, notes: list[str]
 ) -> list[tuple[str, pd.DataFrame]]:
@@ -140,6 +148,5 @@ def _soak_lines(
             if len(table):
                 timed = table.assign(at_s=(table["t_ns"] - table["t_ns"].iloc[0]) * 1e-9)
                 bins = timed.groupby(np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS)))
-                shown = {"at_s": "min", "min_s": "min", "median_s": "median", "max_s": "max"}
-                lines.append((case_id, bins.agg(shown)))
+                lines.append((case_id, bins.agg(_shown_columns(timed))))
     return lines

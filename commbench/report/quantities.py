@@ -76,11 +76,12 @@ def has_bandwidth(row: Row) -> bool:
 
 
 def quoted(rows: Sequence[Row]) -> tuple[Quantity, ...]:
-    """What people quote of a benchmark: of windows of messages the bandwidth, of single messages
-    the time, of a collective time and bus bandwidth."""
+    """What people quote of a benchmark: of windows and streams of messages the bandwidth, of single
+    messages the time, of a collective time and bus bandwidth."""
     if any(map(is_collective, rows)):
         return MEDIAN, BUSBW
-    is_rate = any(row["window"] is not None or row["benchmark"].startswith("copy") for row in rows)
+    rates = ("copy", "stream")
+    is_rate = any(row["window"] is not None or row["benchmark"].startswith(rates) for row in rows)
     return (ALGBW,) if is_rate else (MEDIAN,)
 
 

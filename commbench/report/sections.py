@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING
 from commbench.analysis.headline import headline
 from commbench.analysis.layers import layers_of
 from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
-from commbench.analysis.reference import NORMAL
 from commbench.analysis.slow_pairs import CLASSES, Matrix, matrices
 from commbench.core.states import Row
 from commbench.core.texts import message_text, size_text
@@ -25,10 +25,15 @@ from commbench.results.load import row_dicts
 from . import plots
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
+from .documents import document_sections, known_curves, soak_curves, times_of
 from .numbers import benchmark_lines, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, quoted, text_with_unit
 from .section import Figure, Section, Table, no_figures
+from .streams import is_stream_soak, repetition_bytes
 from .summary import FLAG_HEADS, GROUP_HEADS, LOST_HEADS, Summary, reference_note, several_pairs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_MACHINES = 8
 MOST_MATRICES = 12
@@ -59,6 +64,7 @@ def sections(summary: Summary, raw: RawData, more: Iterable[Section] = ()) -> li
         [_answers(summary)],
         more,
         map(_comparison, summary.results.comparisons),
+        document_sections(summary.documents, summary.hardware),
         _figures(summary, raw),
         _choices(summary),
         number_sections(summary.combined),
@@ -112,15 +118,27 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
     for number, benchmark in enumerate(curves.rows):
         yield Section(
             benchmark,
-            figures=partial(_of_benchmark, curves, benchmark),
+            figures=partial(_of_benchmark, summary, curves, benchmark),
             notes=_left_lines(len(curves.rows[benchmark])),
             is_folded=number >= 3,
             is_on_terminal=False,
         )
     titles = _case_titles(summary, [case_id for case_id, _ in raw.time_lines])
+    rows = {str(row["case_id"]): row for row in row_dicts(_of_cases(summary, titles))}
     for case_id, line in raw.time_lines:
-        title = f"{titles[case_id]}: median and range of each interval"
-        yield _drawn("Over time", partial(plots.soak, title, line))
+        row = rows[case_id]
+        known = soak_curves(summary.documents, row)
+        if is_stream_soak(row):
+            draw = partial(plots.stream, titles[case_id], line, repetition_bytes(row), known)
+        else:
+            title = f"{titles[case_id]}: median and range of each interval"
+            draw = partial(plots.soak, title, line, times_of(known, row["message_bytes"]))
+        yield _drawn("Over time", draw)
+    reached_s = [row["full_speed_s"] for row in rows.values() if row["full_speed_s"] is not None]
+    if len(reached_s) > 1:
+        yield _drawn(
+            "Time to full speed of fresh connections", partial(plots.full_speed, reached_s)
+        )
     if summary.combined.cases["layout"].nunique() > 1:
         yield _drawn("Layouts (nodes x ranks per node)", partial(plots.by_layout, curves))
     every = (row for benchmark in curves.rows for row in curves.of_benchmark(benchmark))
@@ -133,10 +151,12 @@ def _drawn(title: str, figures: partial[list[Figure]]) -> Section:
     return Section(title, figures=figures, is_on_terminal=False)
 
 
-def _of_benchmark(curves: plots.Curves, benchmark: str) -> Sequence[Figure]:
-    """Time and rate over size, and the share of the limit."""
-    shown = dict.fromkeys((MEDIAN, *quoted(curves.of_benchmark(benchmark))))
-    over_size = (plots.over_size(curves, benchmark, quantity) for quantity in shown)
+def _of_benchmark(summary: Summary, curves: plots.Curves, benchmark: str) -> Sequence[Figure]:
+    """Time and rate over size with what was published, and the share of the limit."""
+    rows = curves.of_benchmark(benchmark)
+    shown = dict.fromkeys((MEDIAN, *quoted(rows)))
+    known = known_curves(summary.documents, rows)
+    over_size = (plots.over_size(curves, benchmark, quantity, known) for quantity in shown)
     return [*chain.from_iterable(over_size), *plots.share_of_limit(curves, benchmark)]
 
 
@@ -212,32 +232,29 @@ def _checks(summary: Summary) -> Iterator[Section]:
     yield Section("Communication beside computation", tables=overlaps, notes=[OVERLAP_MEANING])
     gains = table(GAIN_HEADS, summary.gains)
     yield Section("Groups at once", tables=gains, notes=[GAIN_MEANING])
+    normal = [reference_note(summary.judged)]
     yield Section(
         "Is this number normal?",
+        sentences=[] if summary.judged else normal,
         tables=_references(summary),
-        notes=[reference_note(summary.judged)],
+        notes=normal if summary.judged else [],
     )
 
 
 def _references(summary: Summary) -> list[Table]:
-    heads = ("measured case", "measured", "known value", "verdict", "hardware", "source", "note")
-    rows = []
-    for judged in summary.judged:
-        known = judged.reference
-        causes = f"usual causes: {judged.causes}"
-        note = known["note"] if judged.verdict == NORMAL else causes
-        source = f"{known['source']}, {known['date']}"
-        rows.append(
-            (
-                judged.case,
-                judged.measured,
-                judged.expected,
-                judged.verdict,
-                known["hardware"],
-                source,
-                note,
-            )
+    heads = ("measured case", "measured", "known value", "verdict", "which value", "source", "note")
+    rows = [
+        (
+            judged.case,
+            judged.measured,
+            judged.expected,
+            judged.verdict,
+            judged.reference.title,
+            judged.reference.origin,
+            f"usual causes: {judged.causes}" if judged.causes else judged.reference.note,
         )
+        for judged in summary.judged
+    ]
     return table(heads, rows)
 
 
@@ -321,9 +338,13 @@ def _distributions(summary: Summary, raw: RawData) -> list[Figure]:
 
 
 def _case_titles(summary: Summary, case_ids: Iterable[str]) -> Mapping[str, str]:
+    own = row_dicts(_of_cases(summary, case_ids))
+    return {str(row["case_id"]): _case_title(summary, row) for row in own}
+
+
+def _of_cases(summary: Summary, case_ids: Iterable[str]) -> pd.DataFrame:
     cases = summary.results.cases
-    own = cases[cases["case_id"].isin(list(case_ids))].drop_duplicates("case_id")
-    return {str(row["case_id"]): _case_title(summary, row) for row in row_dicts(own)}
+    return cases[cases["case_id"].isin(list(case_ids))].drop_duplicates("case_id")
 
 
 def _case_title(summary: Summary, row: Row) -> str:

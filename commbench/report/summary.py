@@ -13,12 +13,14 @@ from commbench.analysis.best import best_text
 from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from commbench.analysis.disturbances import JUDGED, disturbances_text
+from commbench.analysis.documents import Document, documents
 from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
+from commbench.analysis.normal import FAST, NO_VALUE, SLOW, Judged, judge
 from commbench.analysis.overlaps import overlap_cells, overlap_results
-from commbench.analysis.reference import NORMAL, Judged, is_own, judge, references
+from commbench.analysis.reference import references
 from commbench.analysis.slow_pairs import UNUSABLE, Finding, findings
 from commbench.core.errors import ConfigError
 from commbench.core.states import case_status
@@ -32,6 +34,7 @@ from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dict
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
 from .compare_text import AbResult, read_ab_results
+from .streams import RAMP, is_stream_soak, stream_sentences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +49,8 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             *VISIT_COLUMNS,
             *OF_SAMPLES,
             *JUDGED,
+            *RAMP,
+            "message_rate_per_s",
             "trial",
             "reason",
             "stop_reason",
@@ -149,7 +154,9 @@ class Summary:
     soaks: list[str]
     lost: list[Lost]
     flags: list[tuple[str, int, str, str]]  # cells below FLAG_HEADS
+    hardware: list[str]  # texts that describe the machines, and the labels of the runs
     judged: list[Judged]
+    documents: list[Document]  # of the experiments among the runs
     machines: list[Machine]
     groups: list[tuple[str, ...]]  # cells below GROUP_HEADS
     differences: list[tuple[str, str, str]]
@@ -231,9 +238,9 @@ class Summary:
             lines.append(f"{cases} {status}: {group[0].reason} ({group[0].names}).")
         lines += [
             f"{judged.case}: {judged.measured} is {judged.verdict} than the known value "
-            f"({judged.expected} on {judged.reference['hardware']})."
+            f"({judged.expected} on {judged.reference.title})."
             for judged in self.judged
-            if judged.verdict != NORMAL
+            if judged.verdict in (SLOW, FAST)
         ]
         if self.differences:
             names = list(dict.fromkeys(name for name, _, _ in self.differences))
@@ -321,6 +328,9 @@ def summarise_results(
             f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
         )
     hardware = [*(machine.text for machine in machines), *labels]
+    soaks = operations[operations["timing"] == "soak"]
+    judged = judge(combined.cases, hardware, bound_runs)
+    judged += judge(combine_runs(soaks).cases, hardware, bound_runs) if len(soaks) else []
     return Summary(
         results,
         unfinished_sentences(cases, results.records, results.folders, is_measured_into),
@@ -331,7 +341,9 @@ def summarise_results(
         soak_sentences(cases),
         lost_cases(cases),
         count_flags(cases),
-        judge(combined.cases, hardware, bound_runs),
+        hardware,
+        judged,
+        documents(cases, results.records, results.folders),
         machines,
         run_groups(results.records),
         rank_differences(results.records),
@@ -349,8 +361,11 @@ def several_pairs(cases: pd.DataFrame, least: int) -> pd.DataFrame:
 def soak_sentences(cases: pd.DataFrame) -> list[str]:
     """A sentence for each soak that has a number."""
     soaks = cases[(cases["timing"] == "soak") & (cases["status"] == "ok") & (cases["median_s"] > 0)]
-    lines = []
-    for row in row_dicts(soaks):
+    every = row_dicts(soaks)
+    lines = stream_sentences([row for row in every if is_stream_soak(row)])
+    for row in every:
+        if is_stream_soak(row):
+            continue
         size = size_text(row["message_bytes"] or 0)
         where = f"{row['backend']} {row['engine']} {row['layout']}"
         rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if row["algbw_gb_per_s"] else ""
@@ -390,11 +405,18 @@ def count_flags(cases: pd.DataFrame) -> list[tuple[str, int, str, str]]:
 def reference_note(judged: Sequence[Judged]) -> str:
     """How many known values apply."""
     if judged:
-        own = sum(is_own(case.reference) for case in judged)
-        counts = [f"{len(judged) - own} published"] if own < len(judged) else []
+        own = sum(case.reference.is_own for case in judged)
+        guesses = sum(case.reference.guess for case in judged)
+        others = len(judged) - own - guesses
+        counts = [f"{others} published"] if others else []
         counts += [f"{own} measured by commbench itself"] if own else []
+        counts += [plural(guesses, "guess", "guesses")] if guesses else []
         return (
-            f"Known values of similar hardware: {', '.join(counts)}; far is beyond a factor of"
-            f" {FAR_FROM_NORMAL}."
+            f"Known values of this kind of machine: {', '.join(counts)}; far is beyond a factor of"
+            f" {FAR_FROM_NORMAL}, or beyond the threshold of a check."
         )
-    return f"None of the {len(references())} known values is for this hardware and these cases."
+    machines = {each.machine for each in references()}
+    return (
+        f"There is {NO_VALUE} and these cases; {len(references())} values of {len(machines)} kinds"
+        " are known."
+    )

@@ -219,13 +219,13 @@ def matrix_text(matrix: Matrix, named: Sequence[str], width: int) -> str:
     """Heading, cells, a line per class, flags and failures; cells only where they fit into `width`
     columns.
 
-    `named` are the variables to name in the heading. Windows of messages are shown as rates, other
-    cases as times.
+    `named` are the variables to name in the heading. Messages in one direction are shown as rates,
+    other cases as times.
     """
     times = [time for cells in matrix.classes.values() for time in cells.values()]
     # that fits the median of all cells
     time_unit = format_seconds(median(times)).split()[1] if times else "us"
-    unit = "GB/s" if matrix.shared["window"] is not None else time_unit
+    unit = "GB/s" if matrix.is_one_way else time_unit
     shared = matrix.shared
     more = [
         f"{name} {shared[name]}"

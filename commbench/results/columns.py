@@ -92,7 +92,7 @@ RESULTS = _columns(
     nodes                  | integer |      | nodes of the layout
     ranks_per_node         | integer |      | ranks on each of them
     world_size             | integer |      | ranks of the layout
-    headline               | text    |      | whose clock counted: initiator, max_over_ranks, max_over_senders
+    headline               | text    |      | whose clock counted: initiator, receiver, max_over_ranks, max_over_senders
     median_of              | text    |      | what each time is: half a round trip, window / messages, collective, ...
     messages_per_call      | integer |      | messages to a peer in one call to the library; null for collectives
     operations_per_sample  | integer |      | messages or collectives per sample
@@ -103,6 +103,10 @@ RESULTS = _columns(
     effective_repetitions  | number  |      | repetitions, corrected for autocorrelation
     stop_reason            | text    |      | why it ended: STOP_REASONS; otherwise running, interrupted
     unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions; a stall of over 1 s in one counts as outside
+    end_gb_per_s           | number  | GB/s | soak of a stream: rate at its end, the median of the last fifth of its intervals
+    first_second_gb_per_s  | number  | GB/s | the same: rate in its first second; null below 1.5 s
+    full_speed_s           | number  | s    | the same: from its start to 95 % of end_gb_per_s; null where it may still be rising
+    least_gb_per_s         | number  | GB/s | the same: its slowest interval after that
     warmup_s               | number  | s    | warm-up time of all visits
     steady                 | flag    |      | every warm-up ended because times were steady, not at its limit
     lag1                   | number  |      | autocorrelation of consecutive samples (of those kept)

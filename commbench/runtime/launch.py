@@ -19,7 +19,7 @@ from commbench.hardware.machine_facts import is_recorded
 
 from .closing import record_closing
 from .exit_protocol import ENDS, FOLDER, JOB, RESUME, reopen, run_status
-from .output import LOG, Output
+from .output import BUSY, LOG, Output
 from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, rest_rank_server
 from .recovery import Resume
 from .supervisor import LaunchedWorld, RunningWorld, supervise
@@ -33,6 +33,7 @@ LONGEST_VARIABLE = 100_000  # bytes; Linux refuses 128 KiB
 STOPPED_SHARE = 0.75
 # ranks on other hosts need these as they are here
 FORWARDED = (
+    BUSY,
     SWEEP,
     SIDE_BY_SIDE,
     CONFIG_DIR,

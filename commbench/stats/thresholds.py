@@ -12,5 +12,6 @@ GUIDELINE_MARGIN = 0.05  # smaller ones are real, as of other addresses, but not
 SLOW_FACTOR = 1.2  # of a pair's median over that of the others of its class
 UNCERTAIN_SLOW_FACTOR = 2.0  # of a pair whose median is in doubt
 SLOW_SPREADS = 3.0  # and by how many spreads of its class
+FULL_SPEED_SHARE = 0.95  # of the rate that a ramp ends with
 FAR_FROM_NORMAL = 1.5  # a factor beyond a published range
 FALSE_ALARMS = 0.01  # of healthy suites that fail, and of healthy clusters with a node named

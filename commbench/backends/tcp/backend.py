@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from commbench.backends.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, WorldBroken
-from commbench.core.program import BufferSpec, Message, Program, operation_of
-from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
+from commbench.core.program import BufferSpec, Message, Program, Read, Write, operation_of
+from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator, Runner
 from commbench.core.units import INT_MAX
 from commbench.core.variables import Case, Device, Ipc, Mode
 from commbench.engines.lowered import Lowered, PythonRunner, has_collectives
@@ -127,18 +127,19 @@ class TcpCommunicator(RankCommunicator):
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return HostBuffer(spec, pool)
 
-    def runner(
-        self, program: Program, buffers: Mapping[str, HostBuffer], mode: Mode
-    ) -> PythonRunner:
+    def runner(self, program: Program, buffers: Mapping[str, HostBuffer], mode: Mode) -> Runner:
         """Also connects to the peers that the program names; raises WorldBroken if one can't be
         reached."""
         operations = map(operation_of, (*program.reset, *program.from_lead))
         peers = {step.peer for step in operations if isinstance(step, Message)}
         self._used = [(peer, stream) for peer in sorted(peers) for stream in range(mode.streams)]
-        self._endpoint.connect(
-            [*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()]
-        )
+        keys = [(self._ranks[peer], stream) for peer, stream in self._used]
+        if mode.fresh:
+            self._endpoint.disconnect(keys)
+        self._endpoint.connect([*keys, *self._barrier_keys()])
         lowering = TcpLowering(self._endpoint, self._ranks, self.hosted[0], mode.streams, buffers)
+        if any(isinstance(step, Write | Read) for step in program.steps):
+            return lowering.stream(program, mode.stream_threads)
         return PythonRunner(Lowered.of(program, mode.sync, lowering.call), rotation_pool(buffers))
 
     def counters(self) -> dict[str, float]:
@@ -162,6 +163,8 @@ class TcpCommunicator(RankCommunicator):
             "sndbuf_bytes": sample.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF),
             "rcvbuf_bytes": sample.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
         }
+        if self._endpoint.initial_cwnd is not None:
+            facts["initial_cwnd_segments"] = self._endpoint.initial_cwnd
         if sample is not self._endpoint.listener.socket:
             facts["mss_bytes"] = sample.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         return facts

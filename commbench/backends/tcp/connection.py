@@ -76,8 +76,9 @@ class Connection:
         self.peer, self.stream = key
         self.cause: Exception | None = None  # why it is broken
         self.outward = outward
+        self.inward = inward
         self._on_failure = on_failure
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._ends = {outward, inward}
         seconds, fraction = divmod(timeout_s, 1)
         timeval = struct.pack("@ll", int(seconds), int(fraction * 1e6))
@@ -94,7 +95,7 @@ class Connection:
         try:
             self._sendall(view)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     def receive_one(self, view: memoryview) -> None:
         try:
@@ -102,7 +103,7 @@ class Connection:
             if received != len(view):
                 self._receive_rest((view,), received)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     def send(self, vectors: Sequence[IoVector]) -> None:
         try:
@@ -112,7 +113,7 @@ class Connection:
                     for view in remaining(vector.views, sent):
                         self._sendall(view)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     def receive(self, vectors: Sequence[IoVector]) -> None:
         try:
@@ -121,7 +122,7 @@ class Connection:
                 if received != vector.size_bytes:
                     self._receive_rest(vector.views, received)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     def send_nowait(self, vectors: Sequence[IoVector]) -> tuple[IoVector, ...]:
         """Send what fits into the kernel's buffer now; returns the rest."""
@@ -131,20 +132,36 @@ class Connection:
             except BlockingIOError:
                 sent = 0
             except OSError as error:
-                raise self._failed(error) from error
+                raise self.failed(error) from error
             if sent != vector.size_bytes:
                 later = (view for rest in vectors[index + 1 :] for view in rest.views)
                 return io_vectors([*remaining(vector.views, sent), *later])
         return ()
 
+    def send_some(self, view: memoryview) -> int:
+        """Send what fits into the kernel's buffer now; returns how many bytes that were."""
+        try:
+            return self.outward.send(view, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def receive_some(self, view: memoryview) -> int:
+        """Receive what has come until now; returns how many bytes that were."""
+        try:
+            received = self._recv_into(view, 0, socket.MSG_DONTWAIT)
+            if received == 0:
+                raise ConnectionResetError("it ended in the middle of a stream")
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self.failed(error) from error
+        return received
+
     def info(self) -> dict[str, float]:
         """TCP_INFO of the sending end; empty for a closed connection."""
-        try:
-            return parse_info(
-                self.outward.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
-            )
-        except OSError:
-            return {}
+        return tcp_info(self.outward)
 
     def alive(self) -> bool:
         """Whether it can be used for the next case. Called between cases, when nothing may be in
@@ -178,7 +195,7 @@ class Connection:
                 raise ConnectionResetError("it ended in the middle of a message")
             received += more
 
-    def _failed(self, error: OSError) -> OSError:
+    def failed(self, error: OSError) -> OSError:
         """The error with the name of the peer; if the failure of another connection ended this
         call, that failure."""
         if self.cause is None:
@@ -186,7 +203,7 @@ class Connection:
             if isinstance(error, BlockingIOError):
                 self._on_failure(
                     TimeoutError(
-                        f"{name}: no byte moved for {self._timeout_s:g} s (backend.timeout_s)"
+                        f"{name}: no byte moved for {self.timeout_s:g} s (backend.timeout_s)"
                     )
                 )
             else:
@@ -210,6 +227,14 @@ INFO_FIELDS = {
     "receiver_limited_s": (176, "=Q", 1e-6),  # ... waiting for the receive window
     "buffer_limited_s": (184, "=Q", 1e-6),  # ... waiting for the send buffer
 }
+
+
+def tcp_info(connected: socket.socket) -> dict[str, float]:
+    """The fields of INFO_FIELDS; empty for a closed connection."""
+    try:
+        return parse_info(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES))
+    except OSError:
+        return {}
 
 
 def parse_info(raw: bytes) -> dict[str, float]:
@@ -281,24 +306,25 @@ class ThreadPool:
             connection.receive(vectors)
 
     def move(self, pending: PendingTransfers) -> None:
-        """All transfers at once; raises the first error after all have ended."""
+        """All transfers at once."""
+        jobs = [partial(connection.send, vectors) for connection, vectors in pending.sends]
+        jobs += [partial(connection.receive, vectors) for connection, vectors in pending.receives]
+        self.run(jobs, [connection for connection, _ in (*pending.sends, *pending.receives)])
+
+    def run(self, work: Sequence[TransferJob], connections: Sequence[Connection]) -> None:
+        """All at once, on these connections; raises the first error after all have ended."""
         errors: list[Exception] = []
 
-        def run(
-            move: Callable[[tuple[IoVector, ...]], None], vectors: tuple[IoVector, ...]
-        ) -> None:
+        def caught(job: TransferJob) -> None:
             try:
-                move(vectors)
+                job()
             except Exception as error:
                 errors.append(error)
                 # the others would wait for their timeouts
-                for connection, _ in (*pending.sends, *pending.receives):
+                for connection in connections:
                     connection.abort(error)
 
-        jobs = [partial(run, connection.send, vectors) for connection, vectors in pending.sends]
-        jobs += [
-            partial(run, connection.receive, vectors) for connection, vectors in pending.receives
-        ]
+        jobs = [partial(caught, job) for job in work]
         self.reserve(len(jobs) - 1)
         for queue, job in zip(self._queues, jobs[:-1], strict=False):
             queue.put(job)

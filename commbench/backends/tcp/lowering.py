@@ -29,13 +29,17 @@ from commbench.core.program import (
     Copy,
     In,
     Operation,
+    Program,
+    Read,
     Recv,
     Send,
     Start,
     Step,
     View,
     WaitAll,
+    Write,
 )
+from commbench.core.variables import StreamThreads
 from commbench.engines.compute import compute_call
 from commbench.engines.lowered import NO_CALL, Call, Rotating
 from commbench.runtime.peer_listener import (
@@ -46,7 +50,15 @@ from commbench.runtime.peer_listener import (
     socket_family,
 )
 
-from .connection import Connection, PendingTransfers, StreamTransfer, ThreadPool, io_vectors
+from .connection import (
+    Connection,
+    PendingTransfers,
+    StreamTransfer,
+    ThreadPool,
+    io_vectors,
+    tcp_info,
+)
+from .stream import Lane, Lanes, StreamRunner
 
 BARRIER = -1  # the stream of the barriers' bytes
 MAX_STREAMS = 64
@@ -85,10 +97,16 @@ class Endpoint:
         self._addresses = addresses
         self._options = options
         self._connections: dict[PeerStream, Connection] = {}
+        self.initial_cwnd: int | None = None  # segments, of a connection that has sent nothing
         listener.serve(secret, self._admit)
 
     def __getitem__(self, key: PeerStream) -> Connection:
         return self._connections[key]
+
+    def disconnect(self, keys: Collection[PeerStream]) -> None:
+        """Close these connections, if they were made. The peers must do so too."""
+        for key in set(keys) & set(self._connections):
+            self._connections.pop(key).close()
 
     def connect(self, keys: Collection[PeerStream]) -> None:
         """Make the connections that are missing or broken. The peers must do so too; raises
@@ -149,6 +167,7 @@ class Endpoint:
             self._set_no_delay(connected, stream)
             connected.settimeout(self._options.timeout_s)
             connected.connect((host, port))
+            self.initial_cwnd = self.initial_cwnd or int(tcp_info(connected).get("cwnd", 0)) or None
             greet(connected, self._secret, self.rank, stream)
         except OSError as error:
             connected.close()
@@ -260,6 +279,27 @@ class TcpLowering:
                 self._receives.append((peer, data))
             case _:
                 raise Unsupported(f"tcp can't start a {type(operation).__name__} without waiting")
+
+    def stream(self, program: Program, threads: StreamThreads) -> StreamRunner:
+        """The runner of a program of writes and reads; its messages are the slots that they
+        name."""
+        steps = [step for step in program.steps if isinstance(step, Write | Read)]
+        sends, receives = (
+            Lanes(
+                tuple(
+                    Lane(
+                        self._endpoint[self._ranks[step.peer], step.data.slot],
+                        memoryview(self._elements(step.data, 0)).cast("B"),
+                    )
+                    for step in dict.fromkeys(steps)
+                    if isinstance(step, kind)
+                ),
+                threads,
+            )
+            for kind in (Write, Read)
+        )
+        writes = len(steps) // (2 if sends.lanes and receives.lanes else 1)
+        return StreamRunner(self.call(Barrier()), self._endpoint.threads, sends, receives, writes)
 
     def _wait(self) -> Call:
         messages = tuple(self._sends), tuple(self._receives)

@@ -55,6 +55,41 @@ def test_point_to_point_is_measured_and_counted_with_one_and_three_streams(
     assert facts <= set(run.record["backend"])
 
 
+def test_a_soak_of_a_stream_tells_bytes_by_time(
+    world: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import commbench
+    from commbench.cli.main import main
+
+    soak = ("timing=soak", "timing.duration_s=1", "timing.interval_s=0.1", "layout=1x2")
+    run = world("commbench", "backend=tcp", "benchmark=stream", "sizes=[16KiB]", *soak)
+    (case,) = run.cases.to_dict("records")
+    assert (case["status"], case["wrong_elements"], case["headline"]) == ("ok", 0, "receiver")
+    intervals = commbench.soak_intervals(run.output)
+    repetition_bytes = case["operations_per_sample"] * case["message_bytes"]
+    assert intervals.repetitions.sum() == pytest.approx(case["repetitions"])
+    moved = intervals.repetitions.sum() * repetition_bytes
+    assert moved / intervals.busy_s.sum() * 1e-9 == pytest.approx(case["end_gb_per_s"], rel=0.5)
+    assert intervals.at_s.tolist() == pytest.approx([0.1 * n for n in range(len(intervals))])
+    counters = commbench.load(run.output, table="counters")
+    for name in ("retransmits", "cwnd_bytes", "rtt_s"):
+        seen = counters[counters.name == f"sender.{name}"]
+        assert set(seen["rank"]) == {0} and len(seen) >= 9 and (seen.value >= 0).all()
+    facts = {"initial_cwnd_segments", "congestion_control", "sndbuf_bytes"}
+    assert facts <= set(run.record["backend"])
+    capsys.readouterr()
+    assert main(["show", "--intervals", str(run.output)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if "Cwnd" in line]
+    assert len([line for line in lines[at + 2 :] if line.endswith("#")]) == len(intervals)
+
+
+def test_without_connections_of_its_own_a_backend_has_no_stream(world: Callable[..., Any]) -> None:
+    run = world("commbench", "backend=gloo", "benchmark=stream", "layout=1x2", "sizes=[8]")
+    assert set(run.cases.status) == {"skipped"}
+    assert "backend=tcp" in run.cases.reason.iloc[0]
+
+
 @pytest.mark.long
 def test_a_given_world_on_a_chosen_interface_skips_collectives_with_the_reason(
     world: Callable[..., Any],

@@ -6,21 +6,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from connected_ranks import connected
 from hypothesis import given
 from hypothesis import strategies as st
 from rank_threads import SOON_S, no_error, together
+from tcp_ranks import Rank, content, enter, opened
 
 from commbench.backends.tcp.backend import Tcp, TcpCommunicator
 from commbench.backends.tcp.lowering import barrier_partners, cut
-from commbench.core.case import World
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import (
     AllReduce,
@@ -35,8 +34,6 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
-from commbench.core.variables import Mode
-from commbench.runtime.control import StoreControl
 
 MIB = 1 << 20
 Work = Callable[[TcpCommunicator], Any]
@@ -45,59 +42,6 @@ Work = Callable[[TcpCommunicator], Any]
 @pytest.fixture(autouse=True)
 def default_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMMBENCH_TCP_INTERFACE", raising=False)
-
-
-def enter(backend: Tcp, controls: list[StoreControl]) -> list[TcpCommunicator]:
-    everyone = (tuple(range(len(controls))),)
-
-    def enter_rank(control: StoreControl) -> TcpCommunicator:
-        return backend.open(World(control.rank, control.size, everyone, (control.rank,)), control)
-
-    return no_error(together(enter_rank, controls))
-
-
-@contextmanager
-def opened(size: int, backend: Tcp | None = None) -> Iterator[list[TcpCommunicator]]:
-    controls = connected(size)
-    communicators = enter(backend or Tcp(timeout_s=SOON_S), controls)
-    try:
-        yield communicators
-    finally:
-        for communicator in communicators:
-            communicator.close()
-
-
-class Rank:
-    """A program on one rank, with what its buffers hold."""
-
-    def __init__(
-        self, communicator: TcpCommunicator, program: Program, streams: int = 1, pool: int = 1
-    ) -> None:
-        self.rank = communicator.hosted[0]
-        self.buffers: dict[str, Any] = {
-            spec.name: communicator.allocate(spec, pool) for spec in program.buffers
-        }
-        for name, buffer in self.buffers.items():
-            for copy in range(pool if name == "send" else 0):
-                for slot in range(buffer.spec.slots):
-                    buffer.words(slot, copy)[:] = content(self.rank, slot, copy, buffer.spec.count)
-        mode = Mode("python", "none", streams)
-        self.run = communicator.prepare({self.rank: program}, {self.rank: self.buffers}, mode)
-
-    def received(self, sender: int, copies: int = 1, slots: int | None = None) -> bool:
-        buffer = self.buffers["recv"]
-        wanted = [
-            (slot, copy) for slot in range(slots or buffer.spec.slots) for copy in range(copies)
-        ]
-        return all(
-            (buffer.words(slot, copy) == content(sender, slot, copy, buffer.spec.count)).all()
-            for slot, copy in wanted
-        )
-
-
-def content(rank: int, slot: int, copy: int, count: int) -> Any:
-    period = (np.arange(256) * 7 + 31 * rank + 13 * slot + 5 * copy).astype(np.uint8)
-    return np.resize(period, count)
 
 
 def window(rank: int, count: int, slots: int, both: bool) -> Program:

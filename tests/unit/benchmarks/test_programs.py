@@ -77,7 +77,7 @@ def axes_of(
         "reduction": list(reductions), "root": list(range(size)), "staging": ["none", "pinned"],
         "groups": ["all_reduce@world + all_gather@world"],
         "workload": [None], "gaps": [None, "sleep"], "late": [None, "1:2us"],
-        "splits": [None],
+        "splits": [None], "stream_threads": ["one"],
         "traffic": ["uniform", "incast", "outcast", "moe tokens=3 hidden=2 experts=120 top_k=3"],
     }  # fmt: skip
     names = ["pair" if axis == "pairs" else axis for axis in benchmark.axes]

@@ -177,7 +177,9 @@ def test_streams_are_those_of_the_note(composer: ConfigComposer) -> None:
     jobs = [job.settings for job in ask(composer, "ec2_streams").jobs]
     tcp = [settings for settings in jobs if settings.backend.name == "tcp"]
     mpi = [settings for settings in jobs if settings.backend.name == "mpi"]
-    assert [settings.axes["streams"] for settings in tcp] == [(1, 4, 36)]
+    driven = [(each.axes["streams"], each.axes["stream_threads"]) for each in tcp]
+    assert driven == [((1, 4, 36), ("one", "each"))], "iperf3, iperf2"
+    assert {each.benchmarks[0].name for each in tcp} == {"stream"}
     links = {dict(settings.env).get("OMPI_MCA_btl_tcp_links"): settings for settings in mpi}
     assert set(links) == {"1", "36", None}
     assert (
@@ -197,7 +199,7 @@ def test_the_soak_has_52_write_buffers(composer: ConfigComposer) -> None:
         for settings in jobs
         if settings.timing.duration_s == 2 and settings.backend.buffer_bytes is None
     ]  # type: ignore[attr-defined]
-    kib = sorted(settings.sizes[0][0] // 1024 for settings in short)
+    kib = sorted(size // 1024 for settings in short for size in settings.sizes[0])
     assert kib == [*range(5, 33), *range(40, 129, 8), *range(160, 513, 32)]
     (long,) = [settings for settings in jobs if settings.timing.duration_s == 1000]
     assert (long.timing.interval_s, long.pairs, long.layouts) == (0.1, "all", (Layout(4, 1),))

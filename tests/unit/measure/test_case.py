@@ -278,6 +278,24 @@ def test_calls_that_have_run_once_are_prepared_again_for_graphs(
     assert prepared[:2] == [(0, False), (1, True)]
 
 
+@pytest.mark.parametrize(("words", "begins_fresh"), [(SOAK, True), (FIXED, False)])
+def test_a_soak_measures_over_connections_that_nothing_has_used(
+    words: tuple[str, ...], begins_fresh: bool, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[tuple[str, bool]] = []
+    real = SimulatedCommunicator.prepare
+
+    def prepare(self: Any, programs: Any, buffers: Any, mode: Mode) -> Any:
+        prepared.append((library.calls[-1][0] if library.calls else "", mode.fresh))
+        return real(self, programs, buffers, mode)
+
+    monkeypatch.setattr(SimulatedCommunicator, "prepare", prepare)
+    library.visit(*words)
+    assert prepared[0] == ("", False)
+    assert [phase != "measure" for phase, fresh in prepared if fresh] == [True] * begins_fresh
+    assert "measure" in {phase for phase, _ in library.calls}
+
+
 @pytest.mark.parametrize(
     ("call", "error", "unsupported"),
     [("allocate", MemoryError("full"), False), ("prepare", Unsupported("no capture"), True)],

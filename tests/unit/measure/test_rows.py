@@ -69,6 +69,7 @@ BUS_FACTORS: dict[str, Callable[[int], float | None]] = {
     "reduce": lambda n: 1.0,
     "p2p_latency": lambda n: 1.0,
     "p2p_bandwidth": lambda n: 1.0,
+    "stream": lambda n: 1.0,
     "p2p_bibandwidth": lambda n: 1 / 2,  # 2 W S / t is both directions; a link's limit is for one
     "p2p_multi_pair": lambda n: None,  # P W S / t is many links'
     "exchange": lambda n: 1.0,  # of one rank: S (n-1) / t out, as much in
@@ -251,7 +252,8 @@ def test_the_bounds_of_a_rate_are_those_of_the_time_swapped(benchmark: str) -> N
 
 
 @pytest.mark.parametrize(
-    "benchmark", [name for name in BENCHMARKS if not name.startswith(("p2p", "copy", "exchange"))]
+    "benchmark",
+    [name for name in BENCHMARKS if not name.startswith(("p2p", "copy", "exchange", "stream"))],
 )
 def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
     planned, outcome = simulated(benchmark, 1)
@@ -262,7 +264,7 @@ def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "benchmark", ["p2p_bandwidth", "p2p_multi_pair", "copy_h2d", "copy_h2d_d2h"]
+    "benchmark", ["p2p_bandwidth", "p2p_multi_pair", "stream", "copy_h2d", "copy_h2d_d2h"]
 )
 def test_a_rank_alone_has_the_rate_of_its_copies_and_of_messages_to_itself(benchmark: str) -> None:
     planned, outcome = simulated(benchmark, 1)
@@ -778,7 +780,8 @@ def test_below_the_limit_there_is_nothing_to_say(efficiency: float | None) -> No
             {"SHARP: the network"},
         ),
         ("all_reduce", "2x4", "eth0 1 Gb/s", "COLLNET_CHAIN", {"SHARP: the network"}, {"NVLS"}),
-        ("all_reduce", "2x4", "eth0 1 Gb/s", "TREE", {"is wrong"}, {"SHARP", "NVLS"}),
+        ("all_reduce", "2x4", "eth0 1 Gb/s", "TREE", {"is wrong"}, {"SHARP", "NVLS", "limit="}),
+        ("all_reduce", "2x4", "eth0 1 Gb/s by limit=", "TREE", {"limit= tells less"}, {"NVLS"}),
         ("all_gather", "1x8", NVLINK, "NVLS", {"is wrong"}, {"switch sums"}),
         (
             "p2p_bandwidth",

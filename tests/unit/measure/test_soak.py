@@ -195,6 +195,11 @@ def test_a_soak_without_a_warm_up_tries_how_long_a_call_takes() -> None:
     assert on_a_virtual_clock.warm_up_rule.trial, "its seconds take no time"
 
 
+def test_rank_0_does_not_say_what_the_loops_of_others_left_out() -> None:
+    assert soak_of().unmeasured_s == 0.0
+    assert soak_of("pairs=[[1,1]]").unmeasured_s is None
+
+
 def test_time_in_which_the_machine_slept_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the soak, CLOCK_MONOTONIC, stands still meanwhile."""
     soak = soak_of()

@@ -359,6 +359,34 @@ def test_a_library_without_a_log_uses_the_interface_on_the_route(
     assert route_interfaces([node, node, {}], facts) == (wire, wire, None)
 
 
+@pytest.mark.parametrize(
+    ("told", "node", "wire"),
+    [
+        ({"": 12.5}, {}, (12.5, "node 100 Gb/s by limit=")),
+        ({"": 12.5}, TWO, (12.5, "node 100 Gb/s by limit=")),  # MPI may take either
+        ({"eth0": 1.25}, {}, (1.25, "eth0 10 Gb/s by limit=")),
+        ({"eth0": 1.25}, TWO, None),
+        ({"eth1": 1.25}, {}, ETHERNET),
+    ],
+)
+def test_the_users_word_comes_before_the_drivers(
+    told: dict[str, float], node: dict[str, Any], wire: Limit | None
+) -> None:
+    used = {"network.used.interface": "eth0", "network.used.speed_mbit_per_s": 25_000.0}
+    assert route_interfaces([node | used], {}, told) == (wire,)
+    silent = {"network.used.interface": "eth0"} | node
+    unknown = None if wire == ETHERNET else wire
+    assert route_interfaces([silent], {}, told) == (unknown,)
+
+
+def test_the_users_word_is_in_the_record_of_the_run() -> None:
+    nodes = [{"network.used.interface": "eth0"}, {"network.used.interface": "ens5"}]
+    run = {"provenance": {"nodes": nodes}, "told_rates_gb_per_s": {"ens5": 12.5}}
+    world = World(0, 2, ((0,), (1,)), (0,))
+    evidence = gather_evidence(world, Control(2), {"transport": "tcp"}, run, LogReader())  # type: ignore[arg-type]
+    assert evidence.interfaces == (None, (12.5, "ens5 100 Gb/s by limit="))
+
+
 # a node with eight ports for its GPUs, and two for its storage, of which NCCL lists all
 GPU_PORTS = tuple(f"mlx5_{number}" for number in (0, 3, 4, 5, 6, 9, 10, 11))
 ALL_PORTS = tuple(f"mlx5_{number}" for number in (0, 1, 3, 4, 5, 6, 7, 9, 10, 11))
@@ -473,6 +501,20 @@ def test_the_rate_of_different_ports_together_is_unknown() -> None:
     assert limit_of(mixed, PAIR_0_8) is None
 
 
+def test_the_users_word_counts_for_ports_that_no_driver_knows() -> None:
+    """As EFA's, which NCCL's log names by number only."""
+    efa = evidence_of(both_ends(0, 8, "NET/AWS Libfabric/0/GDRDMA"))
+    assert limit_of(replace(efa, told={"": 400.0}), PAIR_0_8) == (
+        400.0,
+        "node 3200 Gb/s by limit=",
+    )
+    port = evidence_of(both_ends(0, 8, "NET/IB/0"))
+    told = replace(port, told={"mlx5_0:1": 25.0})
+    assert limit_of(told, PAIR_0_8) == (25.0, "mlx5_0:1 200 Gb/s by limit=")
+    shared_memory = evidence_of(both_ends(0, 8, "SHM/direct"))
+    assert limit_of(replace(shared_memory, told={"": 400.0}), PAIR_0_8) is None
+
+
 def test_without_a_log_the_wire_is_the_interface() -> None:
     evidence = TransportEvidence(interfaces=(ETHERNET, ETHERNET))
     assert evidence.wires(PAIR_0_8) == (ETHERNET, ETHERNET)
@@ -522,3 +564,9 @@ def test_large_messages_over_tcp_between_nodes_start_slowly(
 ) -> None:
     planned = planned_of("p2p_latency", layout, f"sizes=[{size}]", "pairs=[[0,1]]", device="cpu")
     assert evidence.starts_slowly(planned) is slow
+
+
+@pytest.mark.parametrize(("layout", "slow"), [("2x1", True), ("1x2", False)])
+def test_a_stream_of_small_writes_starts_slowly_too(layout: str, slow: bool) -> None:
+    planned = planned_of("stream", layout, "sizes=[16KiB]", "pairs=[[0,1]]", device="cpu")
+    assert TransportEvidence(transport="tcp").starts_slowly(planned) is slow

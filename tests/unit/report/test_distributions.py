@@ -29,7 +29,12 @@ def test_samples_give_the_medians_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("headline", "expected_s"),
-    [("max_over_senders", 1e-3), ("initiator", 1e-3), ("max_over_ranks", 2e-3)],
+    [
+        ("max_over_senders", 1e-3),
+        ("initiator", 1e-3),
+        ("receiver", 2e-3),
+        ("max_over_ranks", 2e-3),
+    ],
 )
 def test_the_headline_tells_whose_clock_counts(
     tmp_path: Path, headline: str, expected_s: float

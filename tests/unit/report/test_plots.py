@@ -18,6 +18,7 @@ from sample_cases import case_row
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.slow_pairs import matrices
 from commbench.report import plots
+from commbench.report.documents import KnownCurve
 from commbench.report.figures import Colours, with_gaps
 from commbench.report.numbers import lines_by_window
 from commbench.report.quantities import MEDIAN
@@ -25,6 +26,7 @@ from commbench.report.section import Figure, clean
 from commbench.report.summary import read_results
 
 EVIL = '<script>alert("x")</script> $x_{$ & \x00'
+STREAM = pd.DataFrame({"at_s": [0.0, 0.1, 0.2], "repetitions": 8.5, "busy_s": 0.1})
 LINE = pd.DataFrame({"at_s": [0.0, 0.1, 5.2], "min_s": 1e-6, "median_s": 2e-6, "max_s": 3e-6})
 
 
@@ -59,6 +61,7 @@ FIGURES: dict[str, Callable[[str], Sequence[Figure]]] = {
     "pair_matrix": pairs,
     "distribution": lambda name: plots.distribution(name, [("r", np.array([1e-6, 2e-6]))]),
     "soak": lambda name: plots.soak(name, LINE),
+    "stream": lambda name: plots.stream(name, STREAM, 1 << 20),
     "ramps": lambda name: plots.ramps(name, (1e-3, 0.5)),
     "time_line": lambda name: plots.time_line(
         name, [clean(name)], [plots.Bar(0, 0.0, 1e-3, clean(name))], "time"
@@ -82,6 +85,11 @@ def test_any_text_is_drawn(name: str) -> None:
     ElementTree.fromstring(figure.svg)
 
 
+def test_each_time_to_full_speed_has_the_bar_of_its_interval() -> None:
+    (figure,) = plots.full_speed([0.6, 0.7, 1.1, 1.1, 1.1, 1.5])
+    assert "streams" in texts(figure) and "3" in texts(figure)
+
+
 def test_a_waterfall_says_what_each_layer_adds() -> None:
     (figure,) = plots.waterfall("t", [("fast", 1e-6), ("slow", 3e-6)])
     assert any("3.00 us  (+2.00 us)" in text for text in texts(figure))
@@ -91,6 +99,19 @@ def test_values_without_an_interval_are_drawn() -> None:
     for values in ({"ci_low_s": None}, {"median_s": None}):
         (figure,) = plots.over_size(curves(**values), "all_reduce", MEDIAN)
         assert "gloo" in texts(figure)
+
+
+def test_published_curves_are_drawn_in_the_figure_of_their_column() -> None:
+    known = [
+        KnownCurve("published there", "median_s", (1.0, 2.0**30), (1e-6, 1e3)),
+        KnownCurve("of another column", "algbw_gb_per_s", (8.0,), (1.0,)),
+    ]
+    (figure,) = plots.over_size(curves(), "all_reduce", MEDIAN, known)
+    shown = texts(figure)
+    assert "published there" in shown and "of another column" not in shown
+    assert "32 MiB" in shown, "the axis has room for it"
+    (line,) = plots.soak("t", LINE, known[:1])
+    assert "published there" in texts(line)
 
 
 def test_cases_without_a_message_have_no_curve() -> None:

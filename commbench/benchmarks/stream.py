@@ -1,0 +1,58 @@
+"""A stream: writes that follow one another without an answer, as iperf, tcpbench and netperf's
+TCP_STREAM make them; the receiver tells the rate."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from commbench.core.case import Shape
+from commbench.core.layout import Pair
+from commbench.core.payload import CACHED_STREAMS, joined_blocks
+from commbench.core.program import BufferSpec, Pattern, Program, Read, View, Write
+from commbench.core.variables import Case
+
+from .point_to_point import PointToPoint
+
+
+class Stream(PointToPoint):
+    """A write of the message on each connection of the pair, on average: one that has room takes
+    more of them."""
+
+    name = "stream"
+    axes = ("pair", "stream_threads")
+    cache = "warm"  # the tools, too, write one buffer again and again
+
+    def refusal(self, case: Case, size: int) -> str | None:
+        if case.streams is None:
+            return "a stream needs connections that carry bytes, not messages; use backend=tcp"
+        if case.schedule == "rounds":
+            return "a stream has one pair at a time; use schedule=serial"
+        if case.cache == "rotate":
+            return "a stream is written from one buffer; use cache=warm"
+        return "a stream has no computation beside it" if case.timed is not None else None
+
+    def pair_buffers(self, case: Case, rank: int, pair: Pair) -> tuple[BufferSpec, ...]:
+        names = [name for name, end in zip(("send", "recv"), pair, strict=True) if end == rank]
+        return tuple(
+            BufferSpec(name, case.elements, case.dtype, case.streams or 1) for name in names
+        )
+
+    def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
+        first, second = pair
+        slots = range(case.streams or 1)
+        writes = (Write(View("send", slot), second) for slot in slots if rank == first)
+        reads = (Read(View("recv", slot), first) for slot in slots if rank == second)
+        return Program(self.pair_buffers(case, rank, pair), (*writes, *reads))
+
+    def shape(self, case: Case, size: int) -> Shape:
+        """A sample is as many writes as there are connections."""
+        writes = case.streams or 1
+        return Shape(writes, writes * case.message_bytes, "receiver", "write", single=False)
+
+    def _sent(self, case: Case, sender: int, salt: int) -> Pattern:
+        return _writes(sender, salt, case.elements, case.streams or 1)
+
+
+@lru_cache(maxsize=CACHED_STREAMS)
+def _writes(sender: int, salt: int, count: int, slots: int) -> Pattern:
+    return joined_blocks(sender, salt, count, range(slots))

@@ -1,0 +1,60 @@
+"""How a rate rises: what it is at the end, what it was in the first second, and when it had
+reached full speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .thresholds import FULL_SPEED_SHARE
+
+END_SHARE = 0.2  # of the intervals
+LEAST_END = 2  # of them
+FIRST_S = 1.0
+SHORTEST_S = 1.5 * FIRST_S  # of what has a first second and an end
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """Rates in the unit that they were given in, per second.
+
+    end: the median of the last fifth of the intervals. first_second: None below 1.5 s.
+    full_speed_s: the start of the first interval that, like the one after it, has 95 % of the end;
+    None where that is within the last fifth: the rate may still be rising. least: the slowest
+    interval from then on.
+    """
+
+    end: float
+    first_second: float | None
+    full_speed_s: float | None
+    least: float | None
+
+    @property
+    def full_speed(self) -> tuple[float, float | None, float | None]:
+        """The end, when it was reached, and the least after that."""
+        return self.end, self.full_speed_s, self.least
+
+
+def ramp_of(
+    begins_s: NDArray[np.float64], moved: NDArray[np.float64], busy_s: NDArray[np.float64]
+) -> Ramp | None:
+    """Of intervals [n] in which so much moved; None without any."""
+    # the last one, cut off by the end, is too short to be judged
+    whole = busy_s >= np.median(busy_s) / 2 if busy_s.size else np.zeros(0, dtype=bool)
+    begins_s, moved, busy_s = begins_s[whole], moved[whole], busy_s[whole]
+    if not moved.size:
+        return None
+    rates = moved / busy_s
+    last = max(0, len(rates) - max(LEAST_END, round(END_SHARE * len(rates))))
+    end = float(np.median(rates[last:]))
+    in_first = begins_s < FIRST_S
+    is_long = begins_s[-1] + busy_s[-1] >= SHORTEST_S
+    first = float(moved[in_first].sum() / busy_s[in_first].sum()) if is_long else None
+    fast = rates >= FULL_SPEED_SHARE * end
+    reached = np.flatnonzero((fast[:-1] & fast[1:])[: last + 1])
+    if not reached.size:
+        return Ramp(end, first, None, None)
+    at = int(reached[0])
+    return Ramp(end, first, float(begins_s[at] - begins_s[0]), float(rates[at:].min()))

@@ -1,0 +1,144 @@
+"""Soaks of streams in bits: the table, the sentences, and the lines of iperf3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sample_cases import case_row
+
+from commbench.core.terminal import Terminal
+from commbench.report.streams import (
+    GIGABITS,
+    MEGABITS,
+    StreamLine,
+    bit_unit,
+    stream_sentences,
+    streams_text,
+)
+
+WIDE = Terminal(120)
+GB = 1 / 8e3  # per Mb/s
+STEP_NS = 100_000_000
+SENDER_AHEAD_NS = 10**15  # of the sender's clock
+
+
+def soak(pair: str, first: float, end: float, **more: Any) -> dict[str, Any]:
+    """Rates in Mb/s."""
+    values: dict[str, Any] = {
+        "benchmark": "stream",
+        "backend": "tcp",
+        "pair": pair,
+        "message_bytes": 16384,
+        "end_gb_per_s": end * GB,
+        "first_second_gb_per_s": first * GB,
+        "full_speed_s": 1.1,
+        "least_gb_per_s": 930 * GB,
+        "retransmits": 3,
+    }
+    return case_row(**values | more)
+
+
+NOTE = (soak("0-1", 612, 937), soak("1-0", 500, 937), soak("0-0", 1050, 1050, full_speed_s=0.0))
+
+
+def test_each_stream_has_a_line() -> None:
+    text = streams_text(NOTE, WIDE).splitlines()
+    (line,) = [line for line in text if "0-1" in line]
+    assert line.split()[-5:] == ["937", "612", "1.1", "930", "3"]
+    assert len([line for line in text if line.startswith("stream ")]) == 4, "with the heading"
+
+
+def test_what_is_no_soak_of_a_stream_has_none() -> None:
+    assert streams_text([case_row(timing="soak", benchmark="p2p_latency")], WIDE) == ""
+
+
+def test_the_slow_first_seconds_are_a_sentence() -> None:
+    assert stream_sentences(NOTE)[0] == (
+        "The first second is slower than the end in 2 of 3 streams: 500 to 612 Mb/s, then 937."
+    )
+    assert stream_sentences(NOTE)[1] == (
+        "stream 1x2 0-1 16 KiB: 937 Mb/s at the end, 612 in the first second, full speed after"
+        " 1.1 s."
+    )
+    assert "as fast as" in stream_sentences(NOTE[2:])[0]
+    short = soak("0-1", 0, 937, first_second_gb_per_s=None)
+    assert len(stream_sentences([short])) == 1, "one that lasted a second says nothing of it"
+
+
+def test_a_rate_that_still_rises_has_no_time_to_full_speed() -> None:
+    rising = soak("0-1", 612, 937, full_speed_s=None, least_gb_per_s=None)
+    assert "may still rise" in stream_sentences([rising])[-1]
+    assert streams_text([rising], WIDE).splitlines()[2].split()[-3:] == ["-", "-", "3"]
+
+
+def test_networks_count_bits() -> None:
+    assert bit_unit([937 * GB]) is MEGABITS
+    assert bit_unit([25_400 * GB, 1 * GB]) is GIGABITS
+    assert MEGABITS.text(937 * GB) == "937" and GIGABITS.text(25_400 * GB) == "25.4"
+
+
+def counters(values: dict[str, list[float]], begin_ns: int) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {"t_ns": [], "name": [], "value": []}
+    for name, series in values.items():
+        columns["t_ns"] += [begin_ns + number * STEP_NS for number in range(len(series))]
+        columns["name"] += [name] * len(series)
+        columns["value"] += series
+    return columns
+
+
+def line(rates_mbit: list[float], resent: list[float]) -> StreamLine:
+    """Intervals of 0.1 s; `resent` is read at their beginnings, and at the last one's end."""
+    found = StreamLine(repetition_bytes=1000)
+    shares = [rate * 1e6 / 8 * 0.1 / 1000 for rate in rates_mbit]
+    received = {"interval.repetitions": shares, "interval.busy_s": [0.1] * len(shares)}
+    found.add(counters(received, begin_ns=5))
+    sender = {
+        "sender.retransmits": resent,
+        "sender.cwnd_bytes": [10 * 1024.0] * len(resent),
+        "sender.rtt_s": [0.002] * len(resent),
+    }
+    found.add(counters(sender, SENDER_AHEAD_NS) if resent else {})
+    return found
+
+
+def cells(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.endswith("#")]
+
+
+def test_an_interval_is_a_line_as_iperf3_prints_it() -> None:
+    """Whatever the clocks of the two hosts say."""
+    text = line([323, 720, 937], resent=[4, 4, 9, 10]).text("0-1", WIDE)
+    assert text.startswith("0-1: 24.8 MB in 0.30 s, 660 Mb/s")
+    assert [row[:7] for row in cells(text)] == [
+        ["0.00", "0.10", "4.04", "323", "0", "10", "2"],
+        ["0.10", "0.20", "9.00", "720", "5", "10", "2"],
+        ["0.20", "0.30", "11.7", "937", "1", "10", "2"],
+    ]
+
+
+@pytest.mark.parametrize(("every", "lines"), [(False, 20), (True, 100)])
+def test_many_intervals_share_a_line_unless_each_is_asked_for(every: bool, lines: int) -> None:
+    text = line([100.0] * 100, resent=[float(n) for n in range(101)]).text("0-1", WIDE, every)
+    rows = cells(text)
+    assert len(rows) == lines
+    assert {row[3] for row in rows} == {"100"}
+    assert sum(int(row[4]) for row in rows) == 100
+
+
+def test_without_the_senders_counters_a_line_has_its_rate() -> None:
+    rows = cells(line([323, 720], resent=[]).text("0-1", WIDE))
+    assert [row[3:7] for row in rows] == [["323", "-", "-", "-"], ["720", "-", "-", "-"]]
+
+
+def test_one_interval_is_no_line() -> None:
+    assert line([323], resent=[]).text("0-1", WIDE) == ""
+
+
+def test_an_interval_in_which_nothing_was_measured_has_no_rate() -> None:
+    """A check of the payload may take longer than a short interval."""
+    found = StreamLine(repetition_bytes=1000)
+    received = {"interval.repetitions": [10.0, 0.0, 10.0], "interval.busy_s": [0.1, 0.0, 0.1]}
+    found.add(counters(received, begin_ns=5))
+    text = found.text("0-1", WIDE).splitlines()
+    assert [row.split()[3] for row in text[-3:]] == ["0.800", "-", "0.800"]
