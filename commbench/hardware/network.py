@@ -6,6 +6,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -36,6 +37,7 @@ UNKNOWN_SPEEDS = (0, -1, 2**32 - 1, 65535)  # as drivers report them
 _RATE_FACT = re.compile(
     r"network\.interface\.(.+)\.speed_mbit_per_s|network\.rdma\.(.+:\d+)\.rate_gbit_per_s"
 )
+CLOUD_ADAPTER = re.compile("1d0f:efa.|1ae0:0042|17db:0501")  # EFA, gVNIC, Slingshot
 _OF_INTERFACE = re.compile(
     r"network\.(?:interface|rdma)\.(.+)\.(?:state|speed_mbit_per_s|rate_gbit_per_s)"
 )
@@ -401,6 +403,15 @@ def rdma_facts(root: Path) -> Facts:
     return facts
 
 
+def pci_facts(root: Path) -> Facts:
+    """How many PCI devices of each kind there are that tell the network of a cloud."""
+    ids = (
+        f"{read_line(device / 'vendor')}:{read_line(device / 'device')}".replace("0x", "")
+        for device in children(root / "sys/bus/pci/devices")
+    )
+    return {f"network.pci.{key}": n for key, n in Counter(filter(CLOUD_ADAPTER.match, ids)).items()}
+
+
 def line_rates(facts: Mapping[str, object]) -> dict[str, float]:
     """The rates of a node's interfaces (eth0) and RDMA ports (mlx5_0:1) in Mbit/s.
 
@@ -454,4 +465,4 @@ def byte_counters(root: Path = ROOT) -> dict[str, float]:
     return counters
 
 
-SOURCES = (interface_facts, sysctl_facts, rdma_facts)
+SOURCES = (interface_facts, sysctl_facts, rdma_facts, pci_facts)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from gpu_cases import planned as planned_of
 from gpu_cases import table
+from loops import for_each
 from places import HARDWARE_TEXTS
 
 from commbench.core.case import Planned, World
 from commbench.hardware import nvml
+from commbench.hardware.expected_network import EFA, INFINIBAND
 from commbench.hardware.link_limits import Limit, interface_limit, network_limit
 from commbench.hardware.topology import TOPOLOGY_FACT, RankGpu, node_record
 from commbench.measure.transports import (
@@ -33,6 +35,7 @@ H100 = {
 LOG = (HARDWARE_TEXTS / "nccl_2.21_shm.txt").read_text()
 BUS = tuple(f"0000:{number:02x}:00.0" for number in range(8))
 EIGHT = tuple(RankGpu(0, index, BUS[index], capability=90) for index in range(8))
+FOUR_EACH = (0, 0, 0, 0, 1, 1, 1, 1)
 ON_EIGHT = TransportEvidence(gpus=EIGHT, topologies={0: table("topo_h100x8.txt")})
 PAIR = planned_of("p2p_latency", "1x8", "pairs=[[0,1]]")
 LINE = "h:1:2 [0] NCCL INFO Channel 00/0 : {}[0] -> {}[1] via {}\n"
@@ -180,13 +183,59 @@ def test_multicast_maps_memory_of_other_processes(
     )
 
 
-def test_sockets_beside_an_active_port_are_told() -> None:
+def test_sockets_beside_another_network_are_told() -> None:
     on_sockets = {(0, 1): ("NET/Socket",), (2, 3): ("NET/IB/GDRDMA",)}
-    gpus = tuple(replace(gpu, node=rank // 4) for rank, gpu in enumerate(EIGHT))
-    first = TransportEvidence(gpus=gpus, kinds=on_sockets, rdma_nodes=frozenset({0}))
-    assert first.rdma_unused(planned_of("all_reduce", "1x2")) and first.rdma_unused(PAIR)
-    assert not replace(first, rdma_nodes=frozenset({1})).rdma_unused(PAIR)
-    assert not replace(first, kinds={(0, 1): ("NET/IB/GDRDMA",)}).rdma_unused(PAIR)
+    first = TransportEvidence(nodes=FOUR_EACH, kinds=on_sockets, expected={0: EFA})
+    assert first.unused_network(planned_of("all_reduce", "1x2")) == EFA
+    assert first.unused_network(PAIR) == EFA
+    assert replace(first, expected={1: EFA}).unused_network(PAIR) is None
+    for kind in ("NET/IB/GDRDMA", "NET/AWS Libfabric (efa)", "NET/FasTrak", "NET/gIB/GDRDMA"):
+        assert replace(first, kinds={(0, 1): (kind,)}).unused_network(PAIR) is None
+    on_tcp = {(0, 1): ("NET/AWS Libfabric (tcp;ofi_rxm)",)}
+    assert replace(first, kinds=on_tcp).unused_network(PAIR) == EFA
+
+
+@for_each(
+    ("transport", "between", "layout", "unused"),
+    [
+        ("ob1/sm", "ob1/tcp", "2x4", True),
+        ("ob1/sm", "ob1/tcp", "1x4", False),  # within a node
+        ("ob1/sm", "ob1/openib", "2x4", False),
+        ("ucx/sysv", "ucx/tcp:eth0", "2x4", True),
+        ("ucx/sysv", "ucx/rc_mlx5:mlx5_0:1", "2x4", False),
+        (None, "ch4:ofi", "2x4", False),  # not known
+        ("tcp", "tcp:eth0", "2x4", False),  # a backend that knows nothing else
+    ],
+)
+def test_mpi_on_tcp_beside_another_network_is_told(
+    transport: str | None, between: str, layout: str, unused: bool
+) -> None:
+    evidence = TransportEvidence(
+        nodes=FOUR_EACH, transport=transport, between=between, expected={0: INFINIBAND}
+    )
+    found = evidence.unused_network(planned_of("all_reduce", layout))
+    assert found == (INFINIBAND if unused else None)
+
+
+def test_the_transport_of_a_case_is_that_between_its_ranks() -> None:
+    evidence = TransportEvidence(nodes=FOUR_EACH, transport="ob1/sm", between="ob1/tcp")
+
+    def transport(benchmark: str, layout: str, *words: str) -> str | None:
+        return evidence.of(planned_of(benchmark, layout, *words, device="cpu"))["transport"]
+
+    assert transport("all_reduce", "1x4") == "ob1/sm"
+    assert transport("all_reduce", "2x4") == "ob1/sm, ob1/tcp"
+    assert transport("p2p_latency", "1x4") == "ob1/sm"
+    assert transport("p2p_latency", "2x4", "pairs=[[0,4]]") == "ob1/tcp"
+    assert replace(evidence, between=None).of(planned_of("barrier", "2x4"))["transport"] == "ob1/sm"
+
+
+def test_a_plugin_over_libfabric_is_named_with_its_provider() -> None:
+    log = (
+        "n:1:1 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)\n"
+        "n:1:1 [0] NCCL INFO Channel 07/0 : 1[1] -> 0[0] [send] via NET/AWS Libfabric/1/GDRDMA\n"
+    )
+    assert read((log, (0, 1))).kinds == {(1, 0): ("NET/AWS Libfabric/GDRDMA (efa)",)}
 
 
 def test_an_algorithm_is_that_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +308,8 @@ def test_nodes_with_an_active_port_are_known(state: str, nodes: set[int]) -> Non
     world = World(0, 2, ((0,), (1,)), (0,))
     run = {"provenance": {"nodes": provenance}}
     evidence = gather_evidence(world, Control(2), {}, run, LogReader())  # type: ignore[arg-type]
-    assert evidence.rdma_nodes == nodes
+    assert evidence.rdma_nodes == nodes == set(evidence.expected)
+    assert evidence.nodes == (0, 1)
 
 
 @pytest.mark.parametrize(
