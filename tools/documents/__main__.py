@@ -66,7 +66,7 @@ def measured(scene: Scene, folder: Path) -> str:
         if scene.links is not None:
             links = scene.links
             place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            link = Link(links.rate_mbit, links.delay_ms)
+            link = Link(links.rate_mbit)
             hosts = stack.enter_context(virtual_hosts(links.hosts, place / "hosts", link))
             for host, rate_mbit in links.slow:
                 set_rate(hosts.hosts[host], rate_mbit)
