@@ -209,7 +209,9 @@ class StreamLine:
         )
         if each > 1:
             step_s = single.begin_s[1]
-            total += f"; a line for {each} intervals of {step_s:g} s (show --intervals: for each)"
+            total += (
+                f"; a line for {each} intervals of {step_s:g} s (show RUN --intervals: for each)"
+            )
         return f"{terminal.paragraph(total)}\n{table_text(columns, cells, terminal)}"
 
     def _lines(self) -> _Lines:
