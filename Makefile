@@ -15,7 +15,7 @@ FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests --include='test_*.py')
 BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 layout=1x2 sizes=[8,512,32KiB,512KiB,8MiB]
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check coverage certainty decisions locate jobs perf side-by-side faults mutations gpu-check gpu-wheels image-test clean
+.PHONY: help bench test test-long check coverage certainty decisions locate jobs perf side-by-side faults mutations gpu-check gpu-wheels wheel pyz image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the reposito
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations coverage certainty decisions locate jobs; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations coverage certainty decisions locate jobs pyz; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/mypy notebooks/notebook_figures.py
 	$(BIN)/lint-imports
 	$(INSTALL) kubernetes-validate
@@ -77,6 +77,13 @@ gpu-check: ## what needs a GPU: CALL=1, 2 or several, six minutes each, evidence
 
 gpu-wheels: ## wheels in gpu-wheels/ for a GPU machine without a network: WHEELS_PYTHON=3.12, WHEELS_MACHINE=aarch64 there (docs/gpu.md)
 	tools/gpu/wheels.sh gpu-wheels $(or $(call given,WHEELS_PYTHON),3.12) $(PYTHON) $(or $(call given,WHEELS_MACHINE),x86_64)
+
+wheel: $(VENV)/bin/python ## dist/: commbench, and the one package it needs that PyPI has as source only
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . 'antlr4-python3-runtime==4.9.*'
+	@echo "pip install --only-binary=:all: --find-links dist 'commbench[all]'"
+
+pyz: $(VENV)/bin/python ## commbench.pyz: one file with all that a run needs beside torch and numpy
+	$(BIN)/python tools/pyz commbench.pyz
 
 image-test: ## build the image with docker, podman or buildah, run the main job in it, end one with SIGTERM
 	tools/image/image_test.sh

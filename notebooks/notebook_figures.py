@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commbench.analysis.fit import families
+from commbench.analysis.case_names import telling, without_shared
+from commbench.analysis.fit import Family, families
+from commbench.core.texts import setting_texts
+from commbench.core.variables import MAPS
 from commbench.report.figures import (
     BAND_OPACITY,
     GRID,
@@ -24,6 +27,7 @@ from commbench.report.figures import (
     set_ticks,
     with_gaps,
 )
+from commbench.results.load import row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,10 +39,10 @@ SIZE_INCHES = (7.2, 3.8)
 
 @contextmanager
 def figure(
-    title: str, columns: int = 1, height: float = SIZE_INCHES[1]
+    title: str, columns: int = 1, height: float = SIZE_INCHES[1], panels: int | None = None
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure of a notebook with one or several axes side by side, shown at the end of the `with`
-    block."""
+    """A figure of a notebook with axes side by side, shown at the end of the `with` block; of more
+    `panels` than columns each further row has `height`."""
     import matplotlib.pyplot as plt
 
     plt.rc("axes", grid=True, axisbelow=True)
@@ -47,11 +51,14 @@ def figure(
     plt.rc("font", size=9)
     plt.rc("legend", frameon=False)
     plt.rc("figure", dpi=80)
-    made, axes = plt.subplots(
-        1, columns, figsize=(SIZE_INCHES[0], height), layout="constrained", squeeze=False
-    )
+    count = columns if panels is None else panels
+    rows = -(-count // columns)
+    size = SIZE_INCHES[0], height * rows
+    made, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     made.suptitle(title, fontsize=11)
-    yield made, list(axes[0])
+    for unused in axes.flat[count:]:
+        unused.axis("off")
+    yield made, list(axes.flat[:count])
     plt.show()
 
 
@@ -85,46 +92,60 @@ def _log_axis(axes: Axes, label: str, text: Callable[[float], str]) -> None:
 def curves(
     axes: Axes,
     cases: pd.DataFrame,
-    by: Sequence[str],
+    by: Sequence[str] = (),
     rate: bool = False,
     colours: Colours | None = None,
 ) -> None:
-    """Seconds (GB/s with `rate`) over the message size: a line with its interval per value of the
-    columns `by`.
+    """Seconds (GB/s with `rate`) over the message size, and their intervals: a line per value of
+    the columns `by`, and of whatever else differs.
 
     Pass the same `colours` to give names the same colours in several figures.
     """
     chosen = Colours() if colours is None else colours
-    groups = list(cases.groupby(list(by), dropna=False))
+    lines = named_lines(cases, by)
     sizes: list[int] = []
-    for values, part in groups:
-        name = ", ".join(str(value) for value in values)
-        for family in families(part):
-            colour, dashes = chosen.of(name)
-            middle = family.median_s
-            low = family.low_s
-            high = family.high_s
-            if rate:
-                middle, low, high = (
-                    family.sizes / seconds * 1e-9 for seconds in (middle, high, low)
-                )
-            axes.plot(
-                family.sizes,
-                middle,
-                color=colour,
-                linestyle=line_style(dashes),
-                marker="o",
-                markersize=4,
-                label=name,
-            )
-            axes.fill_between(
-                family.sizes, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0
-            )
-            sizes += family.sizes.tolist()
-    byte_axis(axes, sizes)
+    for name, family in lines:
+        colour, dashes = chosen.of(name)
+        middle = family.median_s
+        low = family.low_s
+        high = family.high_s
+        if rate:
+            middle, low, high = (family.sizes / seconds * 1e-9 for seconds in (middle, high, low))
+        axes.plot(
+            family.sizes,
+            middle,
+            color=colour,
+            linestyle=line_style(dashes),
+            marker="o",
+            markersize=4,
+            label=name,
+        )
+        axes.fill_between(family.sizes, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0)
+        sizes += family.sizes.tolist()
+    byte_axis(axes, sizes or [1])
     (rate_axis(axes) if rate else _log_axis(axes, "median time", seconds_text))
-    if len(groups) > 1:
+    if len(lines) > 1:
         axes.legend()
+
+
+def named_lines(cases: pd.DataFrame, by: Sequence[str] = ()) -> list[tuple[str, Family]]:
+    """The lines over the message size, each with a name: its values of the columns `by`, then what
+    else tells it from the others."""
+    reduced = without_shared(row_dicts(cases))
+    frame = cases.assign(**{name: [row[name] for row in reduced] for name in MAPS})
+    groups = frame.groupby(list(by), dropna=False) if by else [((), frame)]
+    by_values = {values: families(part) for values, part in groups}
+    told = dict.fromkeys(
+        name
+        for own in by_values.values()
+        for name in telling([family.variables for family in own])
+        if name not in by
+    )
+    return [
+        (", ".join([*map(str, values), *setting_texts(family.variables, list(told))]), family)
+        for values, own in by_values.items()
+        for family in own
+    ]
 
 
 def published_curve(axes: Axes, values: pd.DataFrame, name: str, colour: str) -> None:
@@ -149,7 +170,7 @@ def rate_over_time(axes: Axes, soak: pd.DataFrame) -> None:
     axes.axhline(
         float(soak["rate_gb_per_s"].median()), color="black", linestyle="--", linewidth=0.8
     )
-    axes.set_ylim(0)
+    axes.set_ylim(0, 1.1 * float(np.nanmax(rate)))
     axes.set_xlabel("since the start, s")
     axes.set_ylabel("bandwidth, GB/s")
 

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from hypothesis import settings
 from processes import AS_ROOT
+from schemas import check_record
 from warm_python import warm_python
 
 import commbench
@@ -95,7 +96,9 @@ class World:
     def record(self) -> dict[str, Any]:
         """run.json of the only run: only rank 0 may make a folder."""
         (folder,) = self.output.iterdir()
-        return load_run(folder)
+        record = load_run(folder)
+        check_record(record)
+        return record
 
     def explain(self) -> str:
         return f"exit {self.status}\n{self.stdout[-3000:]}\n{self.stderr[-6000:]}"

@@ -8,7 +8,7 @@ to do than 1x4.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,25 +16,27 @@ import numpy as np
 
 from commbench.core.errors import ConfigError
 from commbench.core.texts import (
-    NO_VALUE,
     microseconds_text,
     setting_text,
     setting_texts,
     size_text,
 )
-from commbench.core.units import format_factor, format_seconds, plural, value_text
+from commbench.core.units import format_factor, format_seconds, plural
 from commbench.core.variables import brought_along
 from commbench.results.columns import grouped
 from commbench.stats.difference import Measured, differ
 from commbench.stats.interval import Interval
 from commbench.stats.launches import FEW_LAUNCHES
 
-from .fit import FAMILY_VARIABLES, Family, answerable, distinguishing, families, key, varying
+from .case_names import FAMILY_VARIABLES, OF_BACKEND, OF_LABEL, telling
+from .fit import Family, answerable, families, key
 
 if TYPE_CHECKING:
     import pandas as pd
 
 UNDECIDED = "not distinguishable"
+# chosen as a backend is, in the same run or another
+SETTINGS = ("label", *(name for name in OF_LABEL if name not in OF_BACKEND))
 THIS_RUN = "in this run"
 BEST_COLUMNS = (  # of the table that fastest_by_size returns: attributes of Best
     "message_bytes",
@@ -166,10 +168,13 @@ def fastest_by_size(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*shared, *BEST_COLUMNS])
 
 
-def best_of_each_size(cases: pd.DataFrame, *variables: str) -> list[Best]:
-    """The comparison at each size that at least two values of the variables have."""
+def best_of_each_size(
+    cases: pd.DataFrame, *variables: str, beside: Sequence[str] = ()
+) -> list[Best]:
+    """The comparison at each size that at least two values of the variables have; see
+    comparable_families."""
     compared: list[Best] = []
-    for shared, named in comparable_families(cases, *variables):
+    for shared, named in comparable_families(cases, *variables, beside=beside):
         for size in np.unique(np.concatenate([family.sizes for _, family in named])).tolist():
             rivals = [
                 Rival(name, family.at(size)) for name, family in named if size in family.sizes
@@ -179,44 +184,44 @@ def best_of_each_size(cases: pd.DataFrame, *variables: str) -> list[Best]:
     return compared
 
 
-def best_backends_and_layouts(cases: pd.DataFrame) -> list[Best]:
-    """The best backend and layout by number of ranks (`world_size` in `shared`) and size."""
+def best_backends_and_layouts(cases: pd.DataFrame, beside: Sequence[str] = SETTINGS) -> list[Best]:
+    """The best backend and layout, with its setting, by number of ranks (`world_size` in `shared`)
+    and size."""
     compared = [
         replace(best, shared={**best.shared, "world_size": world})
         for world, of_world in answerable(cases).groupby("world_size", sort=True)
-        for best in best_of_each_size(of_world, "backend", "layout")
+        for best in best_of_each_size(of_world, "backend", "layout", beside=beside)
     ]
     by_benchmark = grouped(compared, lambda best: best.shared["benchmark"])
-    differing = {
-        benchmark: distinguishing(best.shared for best in alike)
+    named = {
+        benchmark: telling([best.shared for best in alike])
         for benchmark, alike in by_benchmark.items()
     }
     return [
-        replace(best, more=_more_text(best.shared, differing[best.shared["benchmark"]]))
+        replace(best, more=", ".join(setting_texts(best.shared, named[best.shared["benchmark"]])))
         for best in compared
     ]
 
 
-def _more_text(variables: Mapping[str, Any], names: Iterable[str]) -> str:
-    return ", ".join(
-        f"{name} {value_text(variables[name])}" for name in names if variables[name] not in NO_VALUE
-    )
-
-
-def comparable_families(cases: pd.DataFrame, *variables: str) -> Iterator[ComparableFamilies]:
-    """Groups of families that differ only in the variables and in what these bring along."""
-    shared = shared_variables(*variables)
+def comparable_families(
+    cases: pd.DataFrame, *variables: str, beside: Sequence[str] = ()
+) -> Iterator[ComparableFamilies]:
+    """Groups of families that differ only in the variables, in what these bring along, and in those
+    `beside`, which are named where they differ."""
+    shared = shared_variables(*variables, *beside)
     implied = set(FAMILY_VARIABLES) - set(shared)
     groups = grouped(
         families(answerable(cases)), lambda family: key(family.variables, without=implied)
     )
     for group in groups.values():
-        differing = [
-            name for name in varying(family.variables for family in group) if name not in variables
+        told = [
+            name
+            for name in telling([family.variables for family in group])
+            if name not in variables
         ]
         named = []
         for family in group:
-            more = setting_texts(family.variables, differing)
+            more = setting_texts(family.variables, told)
             name = " ".join(setting_text(name, family.variables[name]) for name in variables)
             named.append((f"{name} ({', '.join(more)})" if more else name, family))
         yield ComparableFamilies({name: group[0].variables[name] for name in shared}, tuple(named))

@@ -2,51 +2,139 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from operator import itemgetter
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from commbench.core.states import Row
-from commbench.core.texts import BARE, NO_VALUE
+from commbench.core.texts import setting_texts
 from commbench.core.units import value_text
-from commbench.core.variables import SHOWN, is_usual
+from commbench.core.variables import MAPS, NAMES, SHOWN, SIZES, brought_along, is_usual
 from commbench.results.columns import case_text, grouped, hashable
 
+# what the cases of a family share (fit.py): all variables but the size, and whose numbers they are
+FAMILY_VARIABLES = (*(name for name in NAMES if name not in SIZES), "label", "hosts")
+# what a backend or a layout brings along: it differs where one of them has several
+BROUGHT_BY: Mapping[str, str] = {
+    name: chosen
+    for chosen in ("backend", "layout")
+    for name in brought_along(chosen)
+    if name not in SHOWN
+}
+OF_BACKEND = tuple(name for name, chosen in BROUGHT_BY.items() if chosen == "backend")
+# what a label may stand for, as the name of a setting
+OF_LABEL = (*OF_BACKEND, "env", "cuda_ipc", "interface", "bind")
 IN_CASE_TEXT = ("benchmark", "layout", "pair", "node", "overlap", "timed", "gaps", "late")
 
 
-def differing(rows: Sequence[Row], names: Iterable[str] = SHOWN) -> list[str]:
+def differing(
+    rows: Sequence[Mapping[str, Any]], names: Iterable[str] = FAMILY_VARIABLES
+) -> list[str]:
     """Those of the variables in which rows differ.
 
-    Between benchmarks a variable may apply to one only; the values that titles and tables leave out
+    Between benchmarks a variable may apply to one only. The values that titles and tables leave out
     count within a benchmark, as `late=1:400us` beside none.
     """
-    by_benchmark = grouped(rows, itemgetter("benchmark")).values()
-    found = []
-    for name in names:
-        values = [_shown_values(alike, name) for alike in by_benchmark]
-        if any(len(own) > 1 for own in values) or len(set().union(*values) - {None}) > 1:
-            found.append(name)
-    return found
+    return [
+        name
+        for name in names
+        if any(_differ(own, name) for own in grouped(rows, _chosen(name)).values())
+    ]
 
 
-def _shown_values(rows: Iterable[Row], name: str) -> set[object]:
-    """Each once, and None for those that are left out, or that rows of few columns lack."""
-    distinct = {hashable(row.get(name)) for row in rows}
-    return {None if is_usual(name, value) else value for value in distinct}
+def _chosen(name: str) -> Any:
+    return lambda row: row.get(BROUGHT_BY.get(name))
+
+
+def _differ(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    values: dict[Any, set[object]] = {}
+    for row in rows:
+        value = hashable(row.get(name))
+        shown = None if is_usual(name, value) else value
+        values.setdefault(row.get("benchmark"), set()).add(shown)
+    of_each = values.values()
+    return any(len(own) > 1 for own in of_each) or len(set().union(*of_each) - {None}) > 1
+
+
+def telling(
+    rows: Sequence[Mapping[str, Any]], names: Iterable[str] = FAMILY_VARIABLES
+) -> list[str]:
+    """Those of differing() that names need: labels stand for the settings that they bring along
+    (label_notes)."""
+    by_label = grouped(rows, lambda row: row.get("label") or None)
+    found = differing(rows, names)
+    if "label" not in found or None in by_label:
+        return found
+    within = {name for own in by_label.values() for name in differing(own, found)}
+    return [name for name in found if name not in OF_LABEL or name in within]
+
+
+def label_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """`label tcp: OMPI_MCA_btl=self,tcp`: the settings that labels stand for."""
+    implied = [name for name in differing(rows) if name not in telling(rows)]
+    by_label = grouped(rows, lambda row: row.get("label")) if implied else {}
+    texts = {label: setting_texts(own[0], implied) for label, own in by_label.items()}
+    return [f"label {label}: {', '.join(parts)}" for label, parts in texts.items() if parts]
 
 
 def case_names(rows: Sequence[Row]) -> list[str]:
     """`all_reduce 1x2 8 B, float32 root 3`: each case with what tells it from the others of its
     benchmark."""
     names = {
-        benchmark: [name for name in differing(alike) if name not in IN_CASE_TEXT]
-        for benchmark, alike in grouped(rows, itemgetter("benchmark")).items()
+        benchmark: [name for name in telling(alike) if name not in IN_CASE_TEXT]
+        for benchmark, alike in grouped(rows, lambda row: row["benchmark"]).items()
     }
-    return [", ".join([case_text(row), *_settings(row, names[row["benchmark"]])]) for row in rows]
+    texts = ((case_text(row), *_settings(row, names[row["benchmark"]])) for row in rows)
+    return [", ".join(parts) for parts in texts]
 
 
 def _settings(row: Row, names: Iterable[str]) -> list[str]:
-    """One text, or none: those that have a value, a bare one without the variable's name."""
-    values = {name: value_text(row[name]) for name in names if row.get(name) not in NO_VALUE}
-    texts = (text if name in BARE else f"{name} {text}" for name, text in values.items())
-    return [" ".join(texts)] if values else []
+    """One text, or none."""
+    shown = [name for name in names if not is_usual(name, row.get(name))]
+    return [" ".join(setting_texts(row, shown))] if shown else []
+
+
+@dataclass(frozen=True)
+class SharedItems:
+    """What all rows of a backend have of a map, as of their environment: it tells nothing apart."""
+
+    by_place: Mapping[tuple[str, str], set[tuple[str, str]]]  # of a variable and a backend
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> SharedItems:
+        shared: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        for row, name in itertools.product(rows, MAPS):
+            items = set(as_map(row.get(name)).items())
+            place = name, str(row["backend"])
+            shared[place] = shared.get(place, items) & items
+        return cls(shared)
+
+    def taken_from(self, row: Row) -> Row:
+        """The row with the rest of its maps, as OMPI_MCA_btl_tcp_links=1."""
+        backend = str(row["backend"])
+        maps = {
+            name: dict(as_map(row.get(name)).items() - self.by_place.get((name, backend), set()))
+            for name in MAPS
+        }
+        return {**row, **maps}
+
+    @property
+    def notes(self) -> list[str]:
+        """`mpi, all cases: env OMPI_MCA_pml=ob1`."""
+        return [
+            f"{backend}, all cases: env {value_text(dict(items))}"
+            for (name, backend), items in sorted(self.by_place.items(), key=lambda each: each[0])
+            if name == "env" and items
+        ]
+
+
+def without_shared(rows: Sequence[Row]) -> list[Row]:
+    """The rows without what all of a backend have of their maps."""
+    return list(map(SharedItems.of(rows).taken_from, rows))
+
+
+def as_map(value: Any) -> dict[str, str]:
+    """The value of a map in a row, also as pairs, or as JSON (commbench.load)."""
+    return json.loads(value) if isinstance(value, str) else dict(value or {})

@@ -16,17 +16,10 @@ from commbench.results.columns import GOOD_LEVEL, grouped
 from commbench.results.load import row_dicts
 from commbench.stats.launches import launch_medians
 
-from .best import UNDECIDED, Best, best_backends_and_layouts
+from .best import SETTINGS, UNDECIDED, Best, best_backends_and_layouts
+from .case_names import FAMILY_VARIABLES, SharedItems, label_notes, telling
 from .crossover import sentences
-from .fit import (
-    FAMILY_COLUMNS,
-    FAMILY_VARIABLES,
-    GOOD_FIT,
-    answerable,
-    distinguishing,
-    families,
-    pieces,
-)
+from .fit import FAMILY_COLUMNS, GOOD_FIT, answerable, families, pieces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +53,11 @@ COMBINED: Mapping[str, Literal["first", "median", "min", "max"] | Callable[[Any]
     "p99_s": "median",
     "algbw_gb_per_s": "median",
     "busbw_gb_per_s": "median",
+    "message_rate_per_s": "median",
+    **dict.fromkeys(
+        ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits"),
+        "median",
+    ),
     "limit_gb_per_s": "median",
     "limit_name": "first",
     "efficiency": "median",
@@ -86,10 +84,18 @@ class Fit(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class CombinedCases:
     """`cases`: one row per distinct case that is ok, one pair of each matrix; `left`: how many
-    exceeded MOST_CASES."""
+    exceeded MOST_CASES; `shared`: what was taken from their maps; `settings`: the variables that
+    are chosen as backends are."""
 
     cases: pd.DataFrame
     left: int
+    shared: SharedItems
+    settings: Sequence[str]
+
+    @property
+    def notes(self) -> list[str]:
+        """What names leave out."""
+        return [*self.shared.notes, *label_notes(self.rows)]
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -108,15 +114,12 @@ class CombinedCases:
         name everywhere."""
         variables_of = (family.variables for family in families(self.cases))
         by_benchmark = grouped(variables_of, lambda variables: variables["benchmark"])
-        return list(
-            dict.fromkeys(
-                name for variables in by_benchmark.values() for name in distinguishing(variables)
-            )
-        )
+        return list(dict.fromkeys(name for own in by_benchmark.values() for name in telling(own)))
 
     def name(self, variables: Mapping[str, Any], without: Sequence[str] = ()) -> str:
         """The name of a line: backend and engine, then what distinguishes it from the others."""
-        return name_of(variables, [name for name in self.distinguishing if name not in without])
+        told = [name for name in self.distinguishing if name not in without]
+        return name_of(self.shared.taken_from(variables), told)
 
     def lines(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
         """Benchmark -> name without its window -> rows by size; latency first, then other pairs,
@@ -152,8 +155,8 @@ class CombinedCases:
 
     @functools.cached_property
     def best(self) -> list[Best]:
-        """The best backend and layout at each size that at least two have."""
-        return best_backends_and_layouts(self.cases)
+        """The best backend, layout and setting at each size that at least two have."""
+        return best_backends_and_layouts(self.cases, self.settings)
 
     @functools.cached_property
     def crossings(self) -> list[str]:
@@ -194,13 +197,18 @@ class CombinedCases:
         return fits[:MOST_FITS]
 
 
-def combine_runs(cases: pd.DataFrame) -> CombinedCases:
-    """Combine the cases of all runs; raises CommbenchError for a missing column."""
+def combine_runs(cases: pd.DataFrame, settings: Sequence[str] = SETTINGS) -> CombinedCases:
+    """Combine the cases of all runs; raises CommbenchError for a missing column. `settings`: see
+    CombinedCases."""
     wanted = (*cases.columns, *COMBINED, *VISIT_COLUMNS)
     cases = cases.reindex(columns=list(dict.fromkeys(wanted)))
     distinct = _over_runs(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
     # of cases with many pairs the first pair of two ranks; maps are not compared: they can't be
     # hashed
+    maps = row_dicts(distinct[["backend", *MAPS]])
+    shared = SharedItems.of(maps)
+    reduced = list(map(shared.taken_from, maps))
+    distinct = distinct.assign(**{name: [row[name] for row in reduced] for name in MAPS})
     many = (
         distinct.groupby(PAIRLESS, dropna=False, sort=False)["pair"].transform("nunique")
         >= MATRIX_PAIRS
@@ -210,7 +218,8 @@ def combine_runs(cases: pd.DataFrame) -> CombinedCases:
     apart = pairs.where(ends.str[0] != ends.str[1])
     first = apart.groupby([distinct[name] for name in PAIRLESS], dropna=False).transform("min")
     single = distinct[~many | (pairs == first).fillna(False)].reset_index(drop=True)
-    return CombinedCases(single.head(MOST_CASES), max(len(single) - MOST_CASES, 0))
+    kept = single.head(MOST_CASES)
+    return CombinedCases(kept, len(single) - len(kept), shared, settings)
 
 
 def _over_runs(ok: pd.DataFrame) -> pd.DataFrame:

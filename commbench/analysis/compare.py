@@ -17,8 +17,8 @@ import numpy as np
 from commbench.core.errors import ConfigError
 from commbench.core.states import Row, case_status
 from commbench.core.terminal import first_line
-from commbench.core.units import value_text
-from commbench.core.variables import BY_NAME, NAMES, SIZES, brought_along
+from commbench.core.units import natural_key, value_text
+from commbench.core.variables import BY_NAME, MAPS, NAMES, SIZES, brought_along
 from commbench.results.columns import SCHEMA_VERSION, VARIABLES, arrow_schema, case_text, grouped
 from commbench.results.load import (
     RUNS,
@@ -38,7 +38,7 @@ from commbench.stats.series import Series
 from commbench.stats.thresholds import SMALLEST_CHANGE
 from commbench.stats.verdict import Comparison, adjusted_p, compare_launches, verdict
 
-from .fit import OF_BACKEND
+from .case_names import OF_BACKEND, OF_LABEL, without_shared
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,8 +47,10 @@ if TYPE_CHECKING:
 
 # what was moved: must be equal on both sides
 PAYLOAD = ("benchmark", "dtype", *SIZES)
+COMPARABLE = (*(name for name in NAMES if name not in PAYLOAD), "label")
 TAILS = ("p95_s", "p99_s")
 OTHERS = (  # columns that a comparison reads besides the variables
+    "label",
     "run_id",
     "trial",
     "status",
@@ -71,6 +73,8 @@ COMPARISON_COLUMNS = (
     "new_unmeasured",
     "base_median_s",
     "new_median_s",
+    "base_gb_per_s",
+    "new_gb_per_s",
     "ratio",
     "ratio_low",
     "ratio_high",
@@ -120,12 +124,12 @@ def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
     variables = []
     for word in filter(None, map(str.strip, words)):
         name, given, values = word.partition("=")
-        allowed = ", ".join(name for name in NAMES if name not in PAYLOAD)
+        allowed = ", ".join(COMPARABLE)
         if name in PAYLOAD:
             raise ConfigError(
                 f"--by {name}: different payloads can't be compared; allowed: {allowed}"
             )
-        if name not in NAMES:
+        if name not in COMPARABLE:
             raise ConfigError(f"--by {name} is not a variable; allowed: {allowed}")
         base, colon, new = values.partition(":")
         if given and not (base and colon and new):
@@ -185,9 +189,9 @@ def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
         wanted = getattr(variable, side.name.lower())
         if wanted is None:
             continue
-        values = cases[variable.name].map(variable_text)
+        values = _values(cases, variable.name)
         if wanted not in set(values):
-            listed = ", ".join(sorted(set(values)))
+            listed = ", ".join(sorted(set(values), key=natural_key))
             raise ConfigError(
                 f"{side.name} has no case with {variable.name}={wanted}; it has {listed}"
             )
@@ -196,7 +200,33 @@ def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
         return side
     own = set(cases["run_id"])
     runs = tuple(run for run in side.runs if run.get("run_id") in own)
-    return replace(side, cases=cases, runs=runs)
+    chosen = [f"{each.name} {getattr(each, side.name.lower())}" for each in by if each.base]
+    label = ", ".join([side.label, *chosen])
+    return replace(side, cases=cases, runs=runs, label=label)
+
+
+def _values(cases: pd.DataFrame, name: str) -> pd.Series[str]:
+    """The values of a variable as texts, those of a map without what all rows of a backend have."""
+    if name not in MAPS:
+        return cases[name].map(variable_text)
+    import pandas as pd
+
+    reduced = without_shared(row_dicts(cases[["backend", *MAPS]]))
+    return pd.Series([variable_text(row[name]) for row in reduced], index=cases.index)
+
+
+def by_two_values(source: Side, by: Sequence[ComparedVariable]) -> tuple[ComparedVariable, ...]:
+    """`by` with the two values that its first variable has in one source: BASE is the first of
+    them. Raises ConfigError where it has not two."""
+    first, *others = by
+    values = sorted(set(_values(source.cases, first.name)), key=natural_key)
+    if len(values) != 2:
+        listed = ", ".join(values)
+        raise ConfigError(
+            f"--by {first.name} takes two values in {source.label}; it has {listed}; select with"
+            f" --by {first.name}=BASE:NEW"
+        )
+    return (replace(first, base=values[0], new=values[1]), *others)
 
 
 def save(side: Side, target: str | Path) -> None:
@@ -333,7 +363,12 @@ def _joined(base: Side, new: Side, by: Sequence[ComparedVariable]) -> Joined:
     names = tuple(variable.name for variable in by)
     # gloo has no native engine, mpi has: where nothing is in common without it, a backend brings
     # its engine
-    brought = dict.fromkeys(more for name in names for more in brought_along(name))
+    brought = dict.fromkeys(
+        more
+        for name in names
+        for more in (OF_LABEL if name == "label" else brought_along(name))
+        if more in NAMES
+    )
     for compared in (names, tuple(dict.fromkeys((*names, *brought)))):
         base_rows = rows_by_key(base, compared, changed)
         new_rows = rows_by_key(new, compared, changed)
@@ -434,6 +469,8 @@ def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules
     numbers: dict[str, Any] = {
         "base_median_s": comparison.base_s,
         "new_median_s": comparison.new_s,
+        "base_gb_per_s": _rate_of(case.base, comparison.base_s),
+        "new_gb_per_s": _rate_of(case.new, comparison.new_s),
         "ratio": interval.value,
         "delta": delta,
         "verdict": verdict(comparison, p_holm, delta),
@@ -446,6 +483,12 @@ def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules
         if base.size and new.size and np.median(base) > 0:
             numbers[name.replace("_s", "_ratio")] = float(np.median(new) / np.median(base))
     return numbers
+
+
+def _rate_of(rows: Sequence[Row], median_s: float) -> float | None:
+    """The bandwidth at that time; None where the rows have none."""
+    sizes = _finite(_values_of(rows, "algbw_gb_per_s") * _values_of(rows, "median_s"))
+    return float(sizes[0]) / median_s if sizes.size else None
 
 
 def _finite(values: Series) -> Series:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from commbench.core.texts import setting_texts
 from commbench.core.units import about_bytes, format_bytes
+from commbench.results.columns import grouped
 from commbench.stats.launches import FEW_LAUNCHES
 
 from .best import (
@@ -29,7 +30,7 @@ from .best import (
     comparable_families,
     shared_variables,
 )
-from .fit import varying
+from .case_names import telling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,10 +125,9 @@ def sentences(cases: pd.DataFrame, variable: str = "backend") -> list[str]:
     """One line per two families: "all_reduce: mpi below 24 KiB (between 16 KiB and 32 KiB), gloo
     above (...)"."""
     pairs = comparisons(cases, variable)
-    named = [
-        "benchmark",
-        *(name for name in varying(pair.shared for pair in pairs) if name != "benchmark"),
-    ]
+    by_benchmark = grouped((pair.shared for pair in pairs), lambda own: own.get("benchmark"))
+    told = itertools.chain.from_iterable(map(telling, by_benchmark.values()))
+    named = list(dict.fromkeys(("benchmark", *told)))
     lines = []
     for pair in pairs:
         ends = " .. ".join(format_bytes(int(size)) for size in pair.sizes[[0, -1]])

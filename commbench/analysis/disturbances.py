@@ -18,9 +18,10 @@ from commbench.results.run_folder import mapping_or_empty
 from .machines import nodes_of
 
 # the columns of a row that causes reads
-JUDGED = (*NAMES, "status", "warnings", "unmeasured_s", "visits_s")
+JUDGED = (*NAMES, "label", "status", "warnings", "unmeasured_s", "visits_s")
 READING = "p2p_latency_s"  # of the reference case
 MOST_NODES = 3
+MOST_SOAKS = 3  # that are named
 GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
 
 
@@ -120,8 +121,13 @@ def _gaps(rows: Iterable[Row]) -> Iterator[str]:
         for row in rows
         if (row.get("unmeasured_s") or 0.0) > GAPS_SHARE * (row.get("visits_s") or 0.0)
     ]
-    for row, name in zip(soaks, case_names(soaks), strict=True):
-        yield f"{name}: {format_seconds(row['unmeasured_s'])} passed between its repetitions"
+    gaps_s = [float(row["unmeasured_s"]) for row in soaks]
+    if len(soaks) > MOST_SOAKS:
+        ends = " to ".join(map(format_seconds, (min(gaps_s), max(gaps_s))))
+        yield f"{len(soaks)} soaks: {ends} passed between the repetitions of each"
+        return
+    for gap_s, name in zip(gaps_s, case_names(soaks), strict=True):
+        yield f"{name}: {format_seconds(gap_s)} passed between its repetitions"
 
 
 def _bindings(runs: Iterable[Mapping[str, Any]], crowded: Container[str]) -> Iterator[str]:

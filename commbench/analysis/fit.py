@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
 import statistics
 from collections import Counter
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from commbench.core.errors import CommbenchError
 from commbench.core.states import Row, case_status
 from commbench.core.units import natural_key
-from commbench.core.variables import MAPS, MODEL_ENGINE, NAMES, SHOWN, SIZES, brought_along
+from commbench.core.variables import MAPS, MODEL_ENGINE
 from commbench.results.columns import grouped, hashable
 from commbench.results.intervals import interval_of
 from commbench.results.load import row_dicts
@@ -32,17 +31,15 @@ from commbench.stats.difference import Measured
 from commbench.stats.interval import widest
 from commbench.stats.launches import launch_medians
 
+from .case_names import FAMILY_VARIABLES, as_map
+
 if TYPE_CHECKING:
     import pandas as pd
 
 Sizes = NDArray[np.int64]
 Times = NDArray[np.float64]
 
-# What the cases of a family share: all variables but the size, and whose numbers they are
-FAMILY_VARIABLES = (*(name for name in NAMES if name not in SIZES), "label", "hosts")
 WHOSE = ("library", "label", "hosts")  # part of a case's name only where they differ
-# of one backend, not chosen beside it
-OF_BACKEND = tuple(name for name in brought_along("backend") if name not in SHOWN)
 FAMILY_COLUMNS = ("benchmark", "status", "message_bytes", "median_s", "ci_low_s", "ci_high_s")
 OPTIONAL_COLUMNS = (
     "run_id",
@@ -159,8 +156,7 @@ def _case_rows(cases: pd.DataFrame) -> list[Row]:
     return [
         row
         | {"label": row.get("label") or None}
-        # of commbench.load
-        | {name: json.loads(row[name]) for name in MAPS if isinstance(row.get(name), str)}
+        | {name: as_map(row[name]) for name in MAPS if name in row}
         for row in row_dicts(cases[list(dict.fromkeys(read))])
     ]
 
@@ -212,28 +208,6 @@ def _combined(rows: Sequence[Row]) -> Measured:
         in_visits = intervals[0].of in ("visits", "launches")
         return Measured(intervals[0], medians, rows[0].get("run_id") if in_visits else None)
     return Measured(widest(statistics.median(medians), intervals), medians)
-
-
-def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names of the variables that differ between these, in the order of the columns.
-
-    A backend implies its library and options: they differ where one backend has several.
-    """
-    differing: dict[str, dict[Any, set[Any]]] = {name: {} for name in FAMILY_VARIABLES}
-    for values in variables:
-        for name, seen in differing.items():
-            backend = values.get("backend") if name in OF_BACKEND else None
-            seen.setdefault(backend, set()).add(hashable(values.get(name)))
-    return [
-        name
-        for name, seen in differing.items()
-        if any(len(distinct) > 1 for distinct in seen.values())
-    ]
-
-
-def distinguishing(variables: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Those of varying() that are part of a name; the benchmark precedes it."""
-    return [name for name in varying(variables) if name != "benchmark"]
 
 
 def key(variables: Mapping[str, Any], without: Iterable[str] = ()) -> tuple[Any, ...]:

@@ -31,8 +31,9 @@ from commbench.results.load import row_dicts
 from commbench.stats.difference import ALPHA, holm, launches_needed, mann_whitney
 from commbench.stats.thresholds import GUIDELINE_MARGIN
 
+from .case_names import FAMILY_VARIABLES
 from .combined import MATRIX_PAIRS, ONE_CASE
-from .fit import FAMILY_VARIABLES, OPTIONAL_COLUMNS, answerable
+from .fit import OPTIONAL_COLUMNS, answerable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -30,11 +30,11 @@ UNFINISHED_WORDS: Mapping[RunStatus | None, str] = {
 }
 
 
-def headline(combined: CombinedCases, soaks: Sequence[str]) -> str:
-    """What was measured, in one sentence."""
+def headline(combined: CombinedCases, others: Sequence[str]) -> str:
+    """What was measured, in one sentence; `others`: on soaks and pairs, where there is no more."""
     measured = combined.shown
     if not len(measured):
-        return soaks[0] if soaks else "No case has a number; what was tried is below."
+        return others[0] if others else "No case has a number; what was tried is below."
     sizes = [int(size) for size in measured["message_bytes"] if size > 0]
     ends = [size_text(size) for size in (min(sizes), max(sizes))] if sizes else []
     benchmarks = ", ".join(combined.lines())

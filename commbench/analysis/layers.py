@@ -12,7 +12,8 @@ from commbench.core.units import value_text
 from commbench.core.variables import SHOWN, brought_along
 from commbench.results.columns import grouped
 
-from .fit import OF_BACKEND, key, varying
+from .case_names import OF_BACKEND, differing
+from .fit import key
 
 STACKS = (  # backend and engine, each on top of the one before it
     {("mpi", "native"): "MPI from C (native)", ("mpi", "python"): "MPI from Python (mpi4py)"},
@@ -63,7 +64,7 @@ def layers_of(rows: Iterable[Row]) -> list[Layers]:
             if times == sorted(times, key=lambda layer: layer[1]):
                 shown.append((shared[size][0][1], times))
     by_benchmark = grouped((row for row, _ in shown), lambda row: row["benchmark"])
-    more = {benchmark: varying(rows) for benchmark, rows in by_benchmark.items()}
+    more = {benchmark: differing(rows) for benchmark, rows in by_benchmark.items()}
     return [Layers(_title(row, more[row["benchmark"]]), times) for row, times in shown]
 
 

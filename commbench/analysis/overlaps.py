@@ -9,13 +9,14 @@ from operator import truediv
 
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+from commbench.core.texts import setting_texts
 from commbench.core.units import format_number
 from commbench.core.variables import is_usual
 from commbench.results.columns import case_text, grouped, of_same_run
 from commbench.results.intervals import known_interval
 from commbench.stats.interval import Interval, of_formula
 
-from .case_names import differing
+from .case_names import telling
 
 OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in
 IN_OVERLAP_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERLAP)
@@ -46,7 +47,7 @@ def overlap_cells(results: Sequence[OverlapResult]) -> list[tuple[str, ...]]:
     its results differ."""
     rows = [result.row for result in results]
     of_benchmark = {
-        benchmark: [name for name in differing(alike) if name not in IN_OVERLAP_TEXT]
+        benchmark: [name for name in telling(alike) if name not in IN_OVERLAP_TEXT]
         for benchmark, alike in grouped(rows, lambda row: str(row["benchmark"])).items()
     }
     return [_overlap_row(result, of_benchmark[result.row["benchmark"]]) for result in results]
@@ -54,7 +55,7 @@ def overlap_cells(results: Sequence[OverlapResult]) -> list[tuple[str, ...]]:
 
 def _overlap_row(result: OverlapResult, names: Sequence[str]) -> tuple[str, ...]:
     row = result.row
-    more = (f"{name} {row[name]}" for name in names if not is_usual(name, row[name]))
+    more = setting_texts(row, [name for name in names if not is_usual(name, row[name])])
     slowdown = result.compute_slowdown
     at_most = "" if result.is_end_seen else "<= "
     return (

@@ -28,13 +28,16 @@ import numpy as np
 
 from commbench.core.layout import Layout, Pair, pairs_text
 from commbench.core.states import Row, case_status
-from commbench.core.units import format_bytes, format_factor, format_seconds, value_text
+from commbench.core.texts import setting_texts
+from commbench.core.units import format_bytes, format_factor, format_seconds
 from commbench.core.variables import MAPS, SIZES
 from commbench.results.columns import VARIABLES, hashable
 from commbench.results.flags import warnings_of
 from commbench.results.intervals import interval_of
 from commbench.results.load import Paths, read_rows, row_dicts
 from commbench.stats.thresholds import SLOW_FACTOR, SLOW_SPREADS, UNCERTAIN_SLOW_FACTOR
+
+from .case_names import differing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +49,7 @@ SELF = "self"
 SAME_NODE = "same node"
 ACROSS_NODES = "other node"
 CLASSES = {SELF: "of a rank with itself", SAME_NODE: "on one node", ACROSS_NODES: "between nodes"}
-MATRIX_VARIABLES = tuple(column.name for column in VARIABLES if column.name != "pair")
+MATRIX_VARIABLES = (*(column.name for column in VARIABLES if column.name != "pair"), "label")
 NO_MAPS = tuple(name for name in MATRIX_VARIABLES if name not in MAPS)
 _others = itemgetter(*NO_MAPS)
 FindingKind = Literal["rank", "slow", "asymmetric"]
@@ -278,12 +281,7 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
         for other in compared
         if all(other.shared[name] == shared[name] for name in ("benchmark", "message_bytes"))
     ]
-    varying = [
-        name for name in MATRIX_VARIABLES if len({variables[name] for variables in alike}) > 1
-    ]
-    distinction = [
-        f"{name} {value_text(shared[name])}" for name in varying if shared[name] not in (None, ())
-    ]
+    distinction = setting_texts(shared, differing(alike, MATRIX_VARIABLES))
     heading = ", ".join([f"{shared['benchmark']} {format_bytes(message_bytes)}", *distinction])
     blank = Finding(
         "slow",

@@ -7,6 +7,7 @@ import argparse
 import os
 import random
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -21,11 +22,13 @@ from commbench.core.secrets import recorded_override
 from commbench.core.terminal import print_error
 from commbench.core.units import format_seconds, plural
 from commbench.core.variables import Case
+from commbench.hardware.sources import fact_text, run_command
 from commbench.measure.plan import duration_s
 from commbench.report.compare_text import AB_FILE, AB_SIDES, launches_text
 from commbench.results.run_folder import new_folder, write_json
 from commbench.runtime.launchers.registry import detect
 from commbench.runtime.launchers.requirements import check_experiment, check_startable
+from commbench.runtime.signals import SIGNAL_STATUS
 from commbench.stats.difference import launches_needed
 from commbench.stats.launches import FEW_LAUNCHES
 
@@ -36,12 +39,16 @@ from .options import CommandParser, add_delta, whole_number
 
 AB_USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python
-commbench ab layout=1x4 --vs env.GLOO_SOCKET_IFNAME=eth1 --launches 20 --fail-on slower"""
+commbench ab layout=1x4 --vs env.GLOO_SOCKET_IFNAME=eth1 --launches 20 --fail-on slower
+commbench ab backend=nccl --vs python=/opt/new/bin/python    # another torch and NCCL"""
 AB_EPILOGUE = """\
 The overrides before --vs are BASE; NEW is the same with the overrides after --vs applied on top.
 Each launch of each side is a fresh world; which side begins is drawn for every two launches, then
-reversed (ABBA).
+reversed (ABBA). python=FILE runs the launches of a side by that Python, which needs commbench, or
+this command is that of commbench.pyz.
 Exit status: that of `commbench compare`; also 1, 3 or more where a run ended with it."""
+PYTHON_KEY = "python="  # of a side, and no key of the configuration
+ASK_S = 60.0
 OWN_KEYS = ("trial", "label")  # this command sets them
 MAX_LAUNCHES = 1000
 
@@ -55,6 +62,7 @@ def ab(words: Sequence[str]) -> int:
             "commbench ab starts its worlds itself; call it outside of torchrun, mpirun and srun"
         )
     failures = failures_of(options.fail_on)
+    pythons = _take_pythons(options)
     overrides, jobs = _sides(options)
     planned = {side: planned_here(job.settings) for side, job in jobs.items()}
     by, cases = differing(planned["base"], planned["new"])
@@ -65,17 +73,22 @@ def ab(words: Sequence[str]) -> int:
         duration_s(jobs[side].settings, entry) for side in AB_SIDES for entry in planned[side]
     )
     _print_estimate(options.launches, cases, measuring_s)
-    return _run_and_compare(Path(new_folder(jobs["base"].settings.output)), overrides, by, options)
+    folder = Path(new_folder(jobs["base"].settings.output))
+    return _run_and_compare(folder, overrides, pythons, by, options)
 
 
 def _run_and_compare(
-    folder: Path, overrides: Mapping[str, list[str]], by: Sequence[str], options: argparse.Namespace
+    folder: Path,
+    overrides: Mapping[str, list[str]],
+    pythons: Mapping[str, str | None],
+    by: Sequence[str],
+    options: argparse.Namespace,
 ) -> int:
     """Run all launches of both sides and print their comparison; returns the worst exit status."""
     order = turns(options.launches, options.seed)
     rules = {"by": by, "delta": options.delta / 100, "seed": options.seed}
     sides = {side: [recorded_override(word) for word in overrides[side]] for side in AB_SIDES}
-    write_json(folder / AB_FILE, {**sides, **rules, "order": order})
+    write_json(folder / AB_FILE, {**sides, **rules, "order": order, "pythons": pythons})
     compare_words = [*(str(folder / side) for side in AB_SIDES), "--paired"]
     compare_words += [f"--by={','.join(by)}"] if by else []
     compare_words += [f"--delta={options.delta:g}", f"--seed={options.seed}"]
@@ -90,7 +103,7 @@ def _run_and_compare(
             )
             given = [word for word in overrides[side] if not word.startswith("output=")]
             own = [f"trial={launch}", f"label={side}", f"output={quoted_path(folder / side)}"]
-            statuses.append(run_launch([*given, *own], options.config_dir))
+            statuses.append(run_launch([*given, *own], options.config_dir, pythons[side]))
     except (KeyboardInterrupt, SystemExit):
         print(
             f"\ninterrupted; what was finished: commbench compare {shlex.join(compare_words)}",
@@ -187,6 +200,35 @@ def _ab_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _take_pythons(options: argparse.Namespace) -> dict[str, str | None]:
+    """The Python of each side, whose words are taken from the options; None for this one. Raises
+    ConfigError where it can't run commbench."""
+    found: dict[str, str | None] = {}
+    for side, name in (("base", "base"), ("new", "vs")):
+        words = getattr(options, name)
+        given = [word.removeprefix(PYTHON_KEY) for word in words if word.startswith(PYTHON_KEY)]
+        setattr(options, name, [word for word in words if not word.startswith(PYTHON_KEY)])
+        found[side] = given[-1] if given else found.get("base")
+    for python in filter(None, {*found.values()}):
+        problem = _python_problem(python)
+        if problem is not None:
+            raise ConfigError(
+                f"{PYTHON_KEY}{python} can't run commbench: {problem}; install it there, or use"
+                " commbench.pyz"
+            )
+    return found
+
+
+def _python_problem(python: str) -> str | None:
+    try:
+        asked = run_command([python, "-m", "commbench", "--version"], ASK_S)
+    except OSError as error:
+        return str(error.strerror)
+    if asked is None:
+        return f"no answer within {ASK_S:g} s"
+    return fact_text(asked.stderr.strip().rpartition("\n")[2]) if asked.returncode else None
+
+
 def _sides(options: argparse.Namespace) -> tuple[dict[str, list[str]], dict[str, Job]]:
     """The overrides and the job of each side. Raises ConfigError for what can't be run or
     compared."""
@@ -251,14 +293,29 @@ def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[st
     return by, len(points[0] & points[1])
 
 
-def run_launch(overrides: Sequence[str], config_dir: str | None) -> int:
-    """Run one launch; returns its exit status. A broken world loses only its launch, an
-    interruption ends all."""
+def run_launch(overrides: Sequence[str], config_dir: str | None, python: str | None = None) -> int:
+    """Run one launch, by another Python where one is given; returns its exit status. A broken world
+    loses only its launch, an interruption ends all."""
     try:
-        status = run.run(overrides, config_dir=config_dir)
+        if python is not None:
+            status = _run_by(python, overrides, config_dir)
+        else:
+            status = run.run(overrides, config_dir=config_dir)
     except CommbenchError as error:
         print_error(str(error))
         return error.exit_status
     if status > 128:  # the run was ended by a signal
         raise SystemExit(status)
     return status
+
+
+def _run_by(python: str, overrides: Sequence[str], config_dir: str | None) -> int:
+    """The exit status; 128 and the number of the signal that ended it."""
+    words = [*overrides, *(["--config-dir", config_dir] if config_dir is not None else [])]
+    with subprocess.Popen([python, "-m", "commbench", "run", *words]) as process:
+        try:
+            status = process.wait()
+        except SystemExit:  # of SIGTERM; Ctrl-C reaches both
+            process.terminate()
+            raise
+    return SIGNAL_STATUS - status if status < 0 else status

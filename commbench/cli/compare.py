@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from commbench.analysis.compare import (
     Rules,
     Side,
+    by_two_values,
     compare_sides,
     noise_by_key,
     parse_by,
@@ -25,6 +26,7 @@ from commbench.report.compare_text import (
     comparison_table,
     could_be,
     provenance_lines,
+    quoted_changes,
     side_lines,
     undecidable_text,
     unjoined,
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPARE_USAGE = """commbench compare BASE NEW      folders with runs, or parquet files of cases
-commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in one folder"""
+commbench compare RESULTS --by label                both from one folder, as A and B
+commbench compare RESULTS --by backend=gloo:mpi     of more values these two"""
 COMPARE_EPILOGUE = f"""\
 A launch is a run (one of timing=rigorous is three): repeat both sides with trial=0,1,2,... in
 turn.
@@ -67,17 +70,21 @@ def compare_command(words: list[str]) -> int:
     base_source, new_source = _base_and_new(options)
     if options.save is not None:
         check_file("--save", options.save)
-    if base_source is None:
+    if not base_source:
         return _saved(read_side("NEW", new_source), options.save, first=True)
-    base = select_rows(read_side("BASE", base_source), differences)
+    read_base = read_side("BASE", base_source)
     read_new = read_side("NEW", new_source)
+    if base_source is new_source and not any(variable.base for variable in differences):
+        differences = by_two_values(read_new, differences)
+    base = select_rows(read_base, differences)
     new = select_rows(read_new, differences)
     equal = [read_side("A/A", options.aa)] if options.aa else []
     known = noise_by_key(equal[0], differences, options.seed) if equal else None
     rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
     frame = compare_sides(base, new, rules)
     terminal = Terminal.of(sys.stdout)
-    print(f"{terminal.paragraph(comparison_summary(frame))}\n")
+    answers = [comparison_summary(frame), *quoted_changes(frame, rules.by)]
+    print(f"{paragraphs(answers, terminal)}\n")
     print(comparison_table(frame))
     lines = [*caption(frame, rules), *unjoined(frame), ""]
     lines += [*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by)]
@@ -112,7 +119,7 @@ def _compare_parser() -> argparse.ArgumentParser:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="BASE and NEW; one where --by NAME=BASE:NEW selects both",
+        help="BASE and NEW; one, or more than two, where --by selects both from them",
     )
     by = "NAME[=BASE:NEW],..."
     add(
@@ -148,18 +155,20 @@ def failures_of(words: str) -> set[str]:
     return failures
 
 
-def _base_and_new(options: argparse.Namespace) -> tuple[str | None, str]:
-    """BASE and NEW; BASE is None where NEW is only saved."""
+def _base_and_new(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The folders of BASE and NEW, the same where --by selects both; no BASE where NEW is only
+    saved."""
     paths = options.paths
     seen = " ".join(options.paths)
     if len(paths) == 1 and options.save is not None and not options.by:
         if options.fail_on:
             raise ConfigError(f"--fail-on needs a BASE; seen: {seen}")
-        return None, paths[0]
-    selects = any("=" in word for word in options.by)
-    if len(paths) != 2 and not (len(paths) == 1 and selects):
+        return [], paths
+    if len(paths) != 2 and options.by:
+        return paths, paths
+    if len(paths) != 2:
         raise ConfigError(f"compare takes BASE and NEW; seen: {seen}; see commbench compare --help")
-    return paths[0], paths[-1]
+    return paths[:1], paths[1:]
 
 
 # ---------------------------------------------------------------- exit status

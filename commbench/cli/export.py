@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -10,10 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
-from commbench.core.terminal import printable
+from commbench.core.terminal import first_line, printable
 from commbench.core.variables import NAMES
-from commbench.results.columns import TABLES, grouped, hashable
-from commbench.results.load import in_table_order, read_rows, row_dicts
+from commbench.results.columns import TABLES, arrow_schema, grouped, hashable
+from commbench.results.jsonl import json_file
+from commbench.results.load import (
+    find_sources,
+    in_table_order,
+    json_table,
+    load_run,
+    read_rows,
+    row_dicts,
+)
+from commbench.results.parquet import parquet_metadata
+from commbench.results.recorded import is_json
+from commbench.results.run_folder import replace_file
 
 from .options import CommandParser, check_file, with_last_runs, write_file
 
@@ -70,8 +82,16 @@ def export(words: list[str]) -> int:
         " variables that tell the other rows apart)",
     )
     add("--force", action="store_true", help="replace FILE where it exists")
+    add(
+        "--parquet",
+        action="store_true",
+        help="instead: write parquet files into the folders of runs that were measured without"
+        " pyarrow, and stored JSON lines",
+    )
     options = parser.parse_args(words)
     options.paths = with_last_runs(options.paths)
+    if options.parquet:
+        return _export_parquet(options.paths)
     allowed = [column.name for column in TABLES[options.table]]
     columns = None
     if options.columns is not None:
@@ -95,6 +115,35 @@ def export(words: list[str]) -> int:
     write_file("--csv", options.csv, text, replace=options.force)
     print(f"{len(frame)} rows of {options.table}: {options.csv}")
     return 0
+
+
+def _export_parquet(paths: Sequence[Path | str]) -> int:
+    for run in find_sources(paths):
+        if not is_json(run):
+            print(f"{run}: nothing to do, it has no JSON lines, or parquet files beside them")
+            continue
+        print(f"{run}: {_write_parquet(run)} cases in parquet files")
+    return 0
+
+
+def _write_parquet(run: Path) -> int:
+    """Parquet files beside the JSON lines of a run; returns the number of cases. Raises ConfigError
+    where they can't be written."""
+    import pyarrow.parquet as pq
+
+    metadata = parquet_metadata(load_run(run))
+    rows = {table: json_table(run, table) for table in TABLES if json_file(run, table).exists()}
+    try:
+        for table in sorted(rows, reverse=True):  # the cases come last, as in a run
+            schema = arrow_schema(table).with_metadata(metadata)
+            content = io.BytesIO()
+            pq.write_table(
+                rows[table].cast(schema), content, compression="zstd", write_page_checksum=True
+            )
+            replace_file(run / f"{table}.parquet", content.getbuffer())
+    except OSError as error:
+        raise ConfigError(f"{run} can't be written: {first_line(error)}") from error
+    return len(rows["cases"])
 
 
 def _shown_frame(

@@ -19,6 +19,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
+from commbench.analysis.exchange_quiz import quiz_answer
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job, Settings, on_nodes, too_many_pairs
 from commbench.core.case import Planned, World
@@ -35,7 +36,7 @@ from commbench.core.terminal import (
     table_text,
 )
 from commbench.core.units import about_bytes, about_duration, format_bytes, short_pairs
-from commbench.core.variables import AXES, Case, is_usual
+from commbench.core.variables import AXES, TABLE, Case, is_usual
 from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline
 from commbench.results.columns import grouped, row_order
 from commbench.results.load import load_run, run_tables
@@ -50,7 +51,9 @@ from .doctor import facts_here
 from .options import show_command
 
 # runs the jobs one after the other in this process
-GUIDELINES = "guidelines"  # the experiment
+MOST_ANSWER_ROWS = 1000  # of a table, or violations
+GUIDELINES = "guidelines"  # experiments
+QUIZ = "exchange_quiz"
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
@@ -131,7 +134,7 @@ class Sweep:
         return status
 
     def print_side_by_side(self) -> None:
-        """The backends side by side, and the table of jobs only where one did not end well."""
+        """Their results side by side, and the table of jobs only where one did not end well."""
         # they take as long to import as all else here
         from commbench.report.side_by_side import side_by_side
 
@@ -272,8 +275,8 @@ def swept(
     experiment: str | None = None,
 ) -> int:
     """Run all jobs with the Hydra launcher of `config`, and print a table where they ran in this
-    process: of several backends one of all their results; of the experiment `guidelines` its
-    answer.
+    process: one of all their results where they are side by side; of the experiment `guidelines`
+    its answer.
 
     Returns the worst exit status. Raises ConfigError where there is no Slurm, WorldBroken where a
     job was refused or lost.
@@ -284,7 +287,7 @@ def swept(
     if config.hydra.launcher.get("_target_") != HERE:
         return max(_launch_jobs(config, lines, 0, task))
     sweep = Sweep(jobs, task)
-    side_by_side = len({job.settings.backend.name for job in jobs}) > 1
+    side_by_side = _are_side_by_side(jobs)
     show = sweep.print_side_by_side if side_by_side else sweep.print_table
     with exported({SIDE_BY_SIDE: "1"} if side_by_side else {}):
         try:
@@ -297,16 +300,40 @@ def swept(
     return status
 
 
+def _are_side_by_side(jobs: Sequence[Job]) -> bool:
+    """Whether they differ in what is compared: backend, label, environment, ..."""
+    if any(job.settings.stage != NO_STAGE for job in jobs):
+        return len({job.settings.backend.name for job in jobs}) > 1
+    words = chain.from_iterable(differing_words(jobs))
+    changed = {word.partition("=")[0].partition(".")[0] for word in words}
+    return not changed.isdisjoint(("label", *(each.name for each in TABLE if each.beside)))
+
+
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
-    """Which performance guidelines the runs of the experiment `guidelines` violate."""
-    if experiment != GUIDELINES or not folders:
+    """What the runs of an experiment say: the violations of `guidelines`, the answer of the MPI
+    quiz, and their values beside those of its document, if it has one."""
+    from commbench.analysis.reference import of_experiment
+
+    if not folders or experiment is None:
         return
-    from commbench.report.section import Section
+    if experiment not in (GUIDELINES, QUIZ) and not of_experiment(experiment):
+        return
+    from commbench.report.documents import document_sections
+    from commbench.report.section import Section, report_text
     from commbench.report.summary import read_results, summarise_results
 
-    summary = summarise_results(read_results([str(folder) for folder in folders]))
-    section = Section("Performance guidelines", summary.guideline_lines)
-    print(f"\n{section.text(len(section.sentences), Terminal.of(sys.stdout))}", flush=True)
+    from .show import rows_of
+
+    with suppress(CommbenchError):  # runs without results have said why
+        summary = summarise_results(read_results([str(folder) for folder in folders]))
+        sections = list(document_sections(summary.documents, summary.hardware))
+        if experiment == GUIDELINES:
+            sections = [Section("Performance guidelines", summary.guideline_lines)]
+        if experiment == QUIZ:
+            rows = [row for folder in folders for row in rows_of(folder)]
+            sections.insert(0, Section("The quiz", tuple(quiz_answer(rows))))
+        text = report_text(sections, MOST_ANSWER_ROWS, Terminal.of(sys.stdout))
+        print(f"\n{text}", end="", flush=True)
 
 
 def _queued(

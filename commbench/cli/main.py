@@ -22,6 +22,7 @@ from commbench.core.errors import (
     no_permission,
     process_limit,
 )
+from commbench.core.extras import missing_extra
 from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import is_utf8
@@ -64,6 +65,7 @@ A run for each value:               commbench -m backend=gloo,mpi trial=0,1,2
 What would run, without running:    plan=true
 In zsh, quote brackets and stars:   'sizes=[8,1KiB]' 'sizes=8..1MiB*4'
 With ranks of another launcher:     torchrun|mpirun|srun ... commbench KEY=VALUE...
+On hosts that ssh can log in to:    launcher=ssh launcher.hosts=[a,b]
 
 Exit status: 0 every case is ok, or skipped for a reason; 1 a case failed, was wrong or missed a
 bound of expect; 2 the configuration is impossible; 3 ranks, results or text were lost; 130, 143
@@ -116,6 +118,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             if error.filename is None:
                 raise
             return end_with_error(Unreadable(no_permission(error.filename)), _identity())
+        except ModuleNotFoundError as error:
+            sentence = missing_extra(error)
+            if sentence is None:
+                raise
+            return end_with_error(ConfigError(sentence), _identity())
         except (RuntimeError, BlockingIOError) as error:
             limit = process_limit(error)
             if limit is None:

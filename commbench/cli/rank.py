@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.states import CaseStatus, Phase, case_status
 from commbench.measure.expectations import Verdict
 from commbench.results.columns import UNFINISHED
-from commbench.results.load import counting_ranks, frame_of, load_run, read_rows, run_tables
-from commbench.results.parquet import recorded_rows
+from commbench.results.load import counting_ranks, load_run, read_rows
+from commbench.results.recorded import Columns, recorded_rows, recorded_samples
 from commbench.runtime.exit_protocol import FOLDER, JOB, RESUME, leave_status
 from commbench.runtime.folder_lock import lock_folder, unlock_all
 from commbench.runtime.launch import CONFIG_DIR, SWEEP
@@ -27,22 +27,8 @@ from commbench.runtime.recovery import FINISHED, EarlierStarts, EarlierVisits, R
 from commbench.runtime.rendezvous import allow_open_files
 from commbench.stats.series import Series
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 FAILED_CASE: CaseStatus = "failed"
 MEASURE: Phase = "measure"
-SAMPLE_COLUMNS = (
-    "run_id",
-    "case_id",
-    "phase",
-    "block",
-    "repetition",
-    "rank",
-    "elapsed_ns",
-    "visit",
-)
 
 
 def run_started() -> int:
@@ -172,21 +158,21 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
 
 
 def verdict_on_normal(folder: str) -> Verdict:
-    """Compare a run with the known values of its hardware: missed by a case that is more than 1.5
-    times slower."""
-    from commbench.analysis.reference import SLOW
+    """Compare a run with the known values of its machine: missed by a case that is more than 1.5
+    times slower, or beyond the threshold of a check. Guesses do not count."""
+    from commbench.analysis.normal import NO_VALUE, SLOW
     from commbench.report.summary import read_results, summarise_results
 
-    judged = summarise_results(read_results([folder])).judged
+    every = summarise_results(read_results([folder])).judged
+    judged = [each for each in every if not each.reference.guess]
     missed = [
-        f"expect=normal: {verdict.case} has {verdict.measured}, not {verdict.expected} "
-        f"({verdict.reference['hardware']}); {verdict.causes}"
-        for verdict in judged
-        if verdict.verdict == SLOW
+        f"expect=normal: {each.case} has {each.measured}, not {each.expected}"
+        f" ({each.reference.title}; {each.reference.origin}); {each.causes}"
+        for each in judged
+        if each.verdict == SLOW
     ]
     nothing = (
-        "expect=normal: no value is known for this hardware and these cases; label=HARDWARE names"
-        " hardware that was not detected"
+        f"expect=normal: {NO_VALUE} and these cases; label=MACHINE names one that was not detected"
     )
     return Verdict(
         len(judged) - len(missed), len(missed), tuple(missed), () if judged else (nothing,)
@@ -199,29 +185,21 @@ def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, E
     rows = {
         row["case_id"]: row for row in recorded_rows(Path(folder)) if row["case_id"] in case_ids
     }
-    if not rows:
-        return {}
-    samples = frame_of(
-        run_tables(Path(folder), "samples", SAMPLE_COLUMNS, [("case_id", "in", list(rows))]),
-        "samples",
-    )
     by_case = {}
-    for case_id, part in samples.groupby("case_id"):
-        row = rows[str(case_id)]
-        visits = part["visit"].dropna()
+    for case_id, samples in recorded_samples(Path(folder), rows).items() if rows else ():
+        row = rows[case_id]
+        visits = samples["visit"][~np.isnan(samples["visit"])]
         repetitions = {
-            str(phase): int(last) + 1
-            for phase, last in part.groupby("phase").repetition.max().items()
+            str(phase): int(samples["repetition"][samples["phase"] == phase].max()) + 1
+            for phase in {*samples["phase"]}
         }
-        last = int(visits.max()) if len(visits) else 0
-        blocks = int(part["block"].max()) + 1
-        by_case[str(case_id)] = EarlierVisits(
-            row, _visit_times(row, part), last, blocks, repetitions
-        )
+        last = int(visits.max(initial=0))
+        blocks = int(samples["block"].max()) + 1
+        by_case[case_id] = EarlierVisits(row, _visit_times(row, samples), last, blocks, repetitions)
     return by_case
 
 
-def _visit_times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series, ...]:
+def _visit_times(row: Mapping[str, Any], samples: Columns) -> tuple[Series, ...]:
     """Seconds per operation of each visit that the row counts; empty where it has no numbers or
     samples are missing.
 
@@ -232,14 +210,15 @@ def _visit_times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series,
     recorded_s = row["visit_medians_s"]
     if case_status(row) != "ok" or recorded_s is None:
         return ()
-    measured = samples[samples["phase"] == MEASURE]
-    deciding = measured[counting_ranks(row, measured["rank"].to_numpy())]
-    slowest_ns = (
-        deciding.groupby(["visit", "repetition"])["elapsed_ns"].max().groupby(level="visit")
+    counts = samples["phase"] == MEASURE
+    counts &= counting_ranks(row, samples["rank"])
+    visit, repetition, elapsed_ns = (
+        samples[name][counts] for name in ("visit", "repetition", "elapsed_ns")
     )
     times = [
-        part.to_numpy(dtype=np.float64) * 1e-9 / row["operations_per_sample"]
-        for _, part in slowest_ns
+        _slowest(repetition[visit == number], elapsed_ns[visit == number])
+        * (1e-9 / row["operations_per_sample"])
+        for number in np.unique(visit[~np.isnan(visit)])
     ]
     medians_s = np.array([np.median(series) for series in times])
     wanted_s = np.asarray(recorded_s, dtype=np.float64)
@@ -261,3 +240,10 @@ def _visit_times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series,
     return tuple(
         series * factor for series, factor in zip(times[first : first + n], factors, strict=True)
     )
+
+
+def _slowest(repetition: Series, elapsed_ns: Series) -> Series:
+    """The largest of each repetition, in their order."""
+    order = np.argsort(repetition, kind="stable")
+    _, begins = np.unique(repetition[order], return_index=True)
+    return np.maximum.reduceat(elapsed_ns[order], begins)

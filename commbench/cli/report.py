@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+from commbench.analysis.case_names import differing
 from commbench.core.terminal import Terminal, printable
 from commbench.report.distributions import RawData, read_raw_data
 from commbench.report.section import report_text
 from commbench.report.sections import sections
+from commbench.report.side_by_side import BESIDE, side_by_side
 from commbench.report.summary import read_results, summarise_results
-from commbench.results.load import find_runs
+from commbench.results.load import find_runs, load_run
 from commbench.runtime.folder_lock import is_measured_into
 
 from . import annexes
@@ -67,14 +70,27 @@ def report(words: list[str]) -> int:
     folders = [Path(path) for path in options.paths if Path(path).is_dir()]
     readable = (run for path in folders for run in find_runs(path, left_out=lambda error: None))
     runs = [run for run in readable if run.resolve() in read]
-    # a few runs of one backend: there is nothing to choose between, and their own tables are the
-    # result
-    alone = results.cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES
-    for folder in runs if alone else ():
-        rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
-        if rows or options.benchmark is None:
-            sys.stdout.write(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
-    sys.stdout.write(report_text(listed, options.top, Terminal.of(sys.stdout)))
+    terminal = Terminal.of(sys.stdout)
+    if results.cases["backend"].nunique() == 1:
+        sys.stdout.write(_own_tables(runs, options.benchmark, terminal))
+    sys.stdout.write(report_text(listed, options.top, terminal))
     if options.html is not None:
         sys.stdout.write(f"\npage: {options.html}\n")
     return 0
+
+
+def _own_tables(runs: Sequence[Path], benchmark: str | None, terminal: Terminal) -> str:
+    """Runs of one backend side by side where they differ in a setting, else the tables of a few."""
+    rows = {
+        run: [row for row in rows_of(run) if benchmark in (None, row["benchmark"])] for run in runs
+    }
+    every = list(chain.from_iterable(rows.values()))
+    if len(runs) > 1 and differing(every, BESIDE):
+        return f"{side_by_side(every, terminal, [*map(load_run, runs)])}\n\n"
+    few = rows if len(runs) <= MOST_TABLES else {}
+    texts = [
+        shown_text(run, own, CONSOLE, terminal)
+        for run, own in few.items()
+        if own or benchmark is None
+    ]
+    return "".join(f"{text}\n" for text in texts)

@@ -1,4 +1,4 @@
-"""`commbench show RUN...`: the table of a run again, or several backends side by side."""
+"""`commbench show RUN...`: the table of a run again, or several runs side by side."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from commbench.analysis.case_names import differing
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import Row, status_of_run
 from commbench.core.terminal import Terminal, printable
 from commbench.report.console import run_text, time_line
 from commbench.report.nccl_tests import NcclTests
 from commbench.report.osu import Osu
-from commbench.report.side_by_side import side_by_side
+from commbench.report.side_by_side import BESIDE, side_by_side
+from commbench.results.jsonl import json_rows
 from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.parquet import plain_rows
+from commbench.results.recorded import is_json, recorded_counters
 from commbench.results.run_folder import resume_command
 
 from .options import CommandParser, show_command, with_last_runs
@@ -60,7 +63,7 @@ def show(words: list[str]) -> int:
     terminal = Terminal.of(sys.stdout)
     rows = {run: rows_of(run) for run in runs}
     every = [row for run_rows in rows.values() for row in run_rows]
-    several = len({row["backend"] for row in every}) > 1
+    several = len(runs) > 1 and differing(every, BESIDE)
     if options.form == CONSOLE and several and not (options.flags or options.intervals):
         sys.stdout.write(
             f"{side_by_side(every, terminal, [*map(load_run, runs)], show_command(runs))}\n"
@@ -77,7 +80,10 @@ def show(words: list[str]) -> int:
 def rows_of(run: Path) -> list[dict[str, Any]]:
     """The newest row of each case of a run, as its writers got it. Raises Unreadable where a run
     that was finished has none."""
-    rows = [row for table in run_tables(run, "cases") for row in plain_rows(table)]
+    if is_json(run):
+        rows = json_rows(run)
+    else:
+        rows = [row for table in run_tables(run, "cases") for row in plain_rows(table)]
     record = load_run(run)
     if not rows and status_of_run(record) == "done" and record.get("cases"):
         raise Unreadable(
@@ -109,6 +115,6 @@ def shown_text(
         return printable(LISTINGS[form].text(record, rows))
     soaks = {row["case_id"]: time_line(row) for row in rows if row["timing"] == "soak"}
     for case_id, line in soaks.items():
-        for table in run_tables(run, "counters", where=[("case_id", "=", case_id)]):
-            line.add(table.to_pydict())
+        for columns in recorded_counters(run, case_id):
+            line.add(columns)
     return run_text(record, list(rows), terminal, soaks, flags=flags, intervals=intervals)

@@ -65,7 +65,7 @@ COMPUTED_HYDRA_KEYS = ("runtime", "searchpath", "overrides.task", "job.override_
 OTHER_WRITERS = {
     "csv": "commbench export RUN prints it; ",
     "json": "jsonl is a row a line, run.json has the record of the run; ",
-    "junit": "commbench accept RUN --junit FILE writes it; ",
+    "xml": "writer=junit writes junit.xml; ",
     "html": "commbench report RUN --html FILE writes it; ",
 }
 STAGE_ORDER = (NO_STAGE, *STAGES)

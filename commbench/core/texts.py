@@ -15,11 +15,9 @@ from commbench.core.units import (
 from commbench.core.variables import TABLE
 
 MOST_LIMITS = 3  # that a text names
-NO_VALUE: tuple[Any, ...] = (None, "", {})
+NO_VALUE: tuple[Any, ...] = (None, "", {}, ())
 FIRST = ("backend", "engine")  # of each name
 BARE = tuple(each.name for each in TABLE if each.bare)
-# their values do not say what they are of
-NAMED = ("pair", "interface", "hosts", "label", "bind")
 SHORT = 8  # characters of an exact size
 
 
@@ -46,24 +44,18 @@ def name_of(
     order = sorted(
         (name for name in distinguishing if name not in FIRST), key=lambda name: name not in BARE
     )
-    texts = {
-        name: value_text(variables[name]) for name in order if variables.get(name) not in NO_VALUE
-    }
-    more = [text if name in BARE else f"{name} {text}" for name, text in texts.items()]
-    return " ".join([*(str(variables[name]) for name in first), *more])
+    return " ".join([*(str(variables[name]) for name in first), *setting_texts(variables, order)])
 
 
 def setting_text(name: str, value: Any) -> str:
     """A value, with the variable's name where the value alone is not clear."""
-    if isinstance(value, str) and name not in NAMED:
-        return value
-    return f"{name} {value_text(value)}"
+    return value_text(value) if name in BARE else f"{name} {value_text(value)}"
 
 
 def setting_texts(variables: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """The settings that have a value."""
     return [
-        setting_text(name, variables[name]) for name in names if variables[name] not in NO_VALUE
+        setting_text(name, variables[name]) for name in names if variables.get(name) not in NO_VALUE
     ]
 
 

@@ -90,13 +90,14 @@ class Case:
     """One point of the independent variables, in the order in which tables are sorted; a variable
     that does not apply is None."""
 
-    benchmark: str = variable("operation that was measured")
-    backend: str = variable("library that moved the bytes", shown=False, beside=True)
+    benchmark: str = variable("operation that was measured", bare=True)
+    backend: str = variable("library that moved the bytes", shown=False, bare=True, beside=True)
     layout: str = variable("nodes x ranks per node", bare=True)
     engine: Engine = variable(
         "python: what a training script sees; native: what C sees; virtual: simulated",
         choices=("auto", "python", "native"),
         axis=True,
+        bare=True,
         implied_by="backend",
         beside=True,
     )
@@ -256,6 +257,7 @@ class Case:
         "where the buffers are: cpu, cuda",
         default="cpu",
         choices=("auto", *get_args(Device)),
+        bare=True,
         beside=True,
     )
     timer: TimerName = variable(
@@ -275,7 +277,9 @@ class Case:
     interface: str | None = variable(
         "network interface as requested", default=None, choices=(), shown=False, beside=True
     )
-    env: Options = variable("environment exported for this run", default=(), shown=False)
+    env: Options = variable(
+        "environment exported for this run", default=(), shown=False, bare=True, beside=True
+    )
     library: str | None = variable(
         "library and version, as reported by the library once it was open",
         default=None,
@@ -289,6 +293,7 @@ class Case:
         default="auto",
         choices=get_args(Binding),
         shown=False,
+        beside=True,
     )
     backend_options: Options = variable(
         "parameters of the backend",

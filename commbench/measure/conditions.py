@@ -13,6 +13,7 @@ from commbench.backends.buffers.memory import buffer_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import CaseGroup, Planned, World
 from commbench.core.errors import ConfigError
+from commbench.core.extras import how_to_install, is_installed
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control
 from commbench.core.terminal import first_line, print_error
 from commbench.hardware import resource_limits
@@ -157,7 +158,8 @@ class ConditionsReader:
         try:
             cache_problem = import_module("commbench.engines.native").cache_problem
         except ImportError as error:  # this numba and this numpy may not fit
-            missing = f"engine=native needs numba: {first_line(error)}; use engine=python"
+            why = first_line(error) if is_installed("numba") else how_to_install("numba")
+            missing = f"engine=native needs numba: {why}; or use engine=python"
         missing = self._control.agree(missing, MEETING_S, "loading the engine")
         if missing is not None:
             raise ConfigError(missing, shared=True)

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from commbench.analysis.case_names import FAMILY_VARIABLES, differing
 from commbench.analysis.fit import (
-    FAMILY_VARIABLES,
     Family,
     answerable,
     families,
     ignored,
     key,
-    varying,
 )
 from commbench.core.errors import CommbenchError
 from commbench.core.layout import Layout
@@ -215,7 +214,8 @@ def _best_family(
 def prediction_text(cases: pd.DataFrame, found: Sequence[Prediction]) -> str:
     """A table and sentences for each prediction, then what holds of all."""
     terminal = Terminal.of(sys.stdout)
-    shown = [name for name in varying(each.variables for each in found) if name not in OF_TITLE]
+    variables = [each.variables for each in found]
+    shown = [name for name in differing(variables) if name not in OF_TITLE]
     several = len({each.workload for each in found}) > 1
     parts = []
     for each in found:

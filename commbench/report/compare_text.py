@@ -29,13 +29,13 @@ from commbench.core.errors import CommbenchError
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.texts import microseconds_text
-from commbench.core.units import format_factor, plural
+from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import case_text, grouped
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 from commbench.results.load import Paths, flat_paths, row_dicts
 from commbench.stats.difference import ALPHA, launches_needed, outcomes
-from commbench.stats.interval import Interval
+from commbench.stats.interval import Interval, of_formula
 from commbench.stats.launches import FEW_LAUNCHES, launch_medians
 from commbench.stats.thresholds import SMALLEST_CHANGE, SUSPECT_SPREADS
 from commbench.stats.verdict import Verdict
@@ -231,6 +231,28 @@ def comparison_summary(frame: pd.DataFrame) -> str:
     return "; ".join([f"{count} of {plural(len(both), 'case', 'cases')} {rest}", *parts[1:]])
 
 
+def quoted_changes(frame: pd.DataFrame, by: Sequence[ComparedVariable]) -> list[str]:
+    """What people quote of messages between pairs: the round trip of the smallest, the bandwidth of
+    the largest, `A -> B: p2p_bandwidth 2x1 16 KiB: bandwidth 3.08 -> 4.43 GB/s, 1.44 x ±2%`."""
+    usable = frame[(frame["sides"] == "both") & frame["ratio"].notna() & frame["pair"].notna()]
+    sides = ", ".join(f"{each.base} -> {each.new}" for each in by if each.base)
+    lines = []
+    for benchmark, rows in grouped(row_dicts(usable), lambda row: str(row["benchmark"])).items():
+        if benchmark == "p2p_latency":
+            row = min(rows, key=lambda row: int(row["message_bytes"]))
+            base, new = (format_seconds(2 * row[f"{side}_median_s"]) for side in AB_SIDES)
+            what, ratio = f"round trip {base} -> {new}", _ratio_or_value(row)
+        elif rows[0]["window"] is not None or rows[0]["stream_threads"] is not None:
+            row = max(rows, key=lambda row: int(row["message_bytes"]))
+            base, new = (format_number(row[f"{side}_gb_per_s"]) for side in AB_SIDES)
+            gain = of_formula(lambda ratio: 1 / ratio, _ratio_or_value(row))
+            what, ratio = f"bandwidth {base} -> {new} GB/s", gain
+        else:
+            continue
+        lines.append(f"{case_text(row)}: {what}, {ratio.text(_ratio_text)}")
+    return [f"{sides}: {line}" if sides else line for line in lines]
+
+
 def _farthest_text(word: Verdict, rows: Sequence[Row]) -> str:
     """The case that differs most, for the verdicts that say that cases differ."""
     if word in ("SAME", "UNDECIDED"):
@@ -254,6 +276,12 @@ def _ratio(row: Row) -> Interval | None:
     return Interval(
         row["ratio"], row["ratio_low"], row["ratio_high"], 1 - ALPHA, launches, "launches"
     )
+
+
+def _ratio_or_value(row: Row) -> Interval:
+    """The ratio with its interval, or without one."""
+    launches = min(row["base_launches"], row["new_launches"])
+    return _ratio(row) or Interval(row["ratio"], n=launches, of="launches")
 
 
 def _factor_text(value: float) -> str:

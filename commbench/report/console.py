@@ -23,10 +23,11 @@ from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
+from commbench.hardware.library_settings import problem_texts
 from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
 from commbench.results.intervals import interval_note
-from commbench.results.parquet import recorded_rows
+from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.runtime.launch import SIDE_BY_SIDE
 from commbench.runtime.output import print_draft
@@ -46,6 +47,7 @@ from .quantities import (
     MEDIAN,
     NO_NUMBER,
     has_bandwidth,
+    has_several_pairs,
     is_collective,
     is_measured,
     value_cell,
@@ -54,9 +56,10 @@ from .quantities import (
 from .streams import StreamLine, is_stream_soak, repetition_bytes, streams_text
 from .table import TimeLine, is_matrix, matrix_text
 
-CONSTANT = (*(name for name in SHOWN if name != "benchmark"), "link")
+PATHS = ("link", "transport")
+CONSTANT = (*(name for name in SHOWN if name != "benchmark"), *PATHS)
 # columns: a run has one device, and a table one timer
-SHOWN_VARIABLES = tuple(name for name in (*SHOWN, "link") if name not in ("device", "timer"))
+SHOWN_VARIABLES = tuple(name for name in (*SHOWN, *PATHS) if name not in ("device", "timer"))
 LEAST_PERCENT = 1.0  # of a limit: below, latency decides and the share says nothing
 CLOCKS = {
     "host": "the host's clock around the calls",
@@ -80,8 +83,8 @@ def _share_text(row: Row) -> str:
 
 
 def _message_rate_text(row: Row) -> str:
-    in_flight = row["messages_per_call"]
-    return format_number(row["message_rate_per_s"]) if in_flight and in_flight > 1 else NO_NUMBER
+    is_shown = has_several_pairs(row) or (row["messages_per_call"] or 1) > 1
+    return format_number(row["message_rate_per_s"]) if is_shown else NO_NUMBER
 
 
 @dataclass
@@ -270,7 +273,7 @@ def _number_columns(rows: Sequence[Row]) -> list[tuple[TableColumn, list[str]]]:
     time_unit = MEDIAN.unit(rows)
     algbw_unit = ALGBW.unit(filter(has_bandwidth, rows))
     busbw_unit = BUSBW.unit(rows)
-    collectives = [row for row in rows if is_collective(row)]
+    are_collectives = all(map(is_collective, rows))
     shared = shared_flags(filter(is_measured, rows))
     repetitions = [
         NO_NUMBER if row["repetitions"] is None else str(row["repetitions"]) for row in rows
@@ -291,9 +294,9 @@ def _number_columns(rows: Sequence[Row]) -> list[tuple[TableColumn, list[str]]]:
         ),
         (
             TableColumn(
-                f"bandwidth\n{algbw_unit.name}",
+                f"{'algbw' if are_collectives else 'bandwidth'}\n{algbw_unit.name}",
                 right=True,
-                priority=5 if len(collectives) == len(rows) else 1,
+                priority=5 if are_collectives else 1,
             ),
             [value_cell(row, ALGBW, algbw_unit) if has_bandwidth(row) else "-" for row in rows],
         ),
@@ -310,7 +313,12 @@ def _number_columns(rows: Sequence[Row]) -> list[tuple[TableColumn, list[str]]]:
             TableColumn("n", right=True, priority=6),
             repetitions if len({*repetitions}) > 1 or len(rows) == 1 else [],
         ),
-        (TableColumn("messages\n1/s", right=True, priority=7), [*map(_message_rate_text, rows)]),
+        (
+            TableColumn(
+                "messages\n1/s", right=True, priority=1 if any(map(has_several_pairs, rows)) else 7
+            ),
+            [*map(_message_rate_text, rows)],
+        ),
     ]
 
 
@@ -343,10 +351,22 @@ def _finding_lines(
 def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """Above the table: what stands behind ±, what made the numbers uncertain, the flags of all."""
     measured = [row for row in rows if is_measured(row)]
-    shared = sorted(shared_flags(measured) - {"oversubscribed"})
+    networks = dict.fromkeys(
+        row["reason"] for row in measured if "fallback" in warnings_of(row) and row["reason"]
+    )
+    shared = sorted(
+        shared_flags(measured) - {"oversubscribed", *(["fallback"] if networks else [])}
+    )
     flags = [f"all cases: {flag_named(name).meaning} ({name})" for name in shared]
     note = interval_note(filter(None, map(MEDIAN.of, measured)))
-    return [*filter(None, (note, disturbances_text([run], measured))), *flags]
+    idle = problem_texts(run.get("settings", ()))
+    settings = [f"without effect: {'; '.join(idle)}"] if idle else []
+    return [
+        *filter(None, (note, disturbances_text([run], measured))),
+        *networks,
+        *flags,
+        *settings,
+    ]
 
 
 def _run_title(run: Mapping[str, Any], rows: Sequence[Row], varying: Sequence[str]) -> str:

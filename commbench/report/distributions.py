@@ -31,20 +31,20 @@ LARGEST_FILE = 64 * 2**20
 
 
 Launches = list[tuple[str, Series]]  # run_id and the seconds of its repetitions
+RowId = tuple[str, str]  # run_id and case_id
 
 
 @dataclass(frozen=True)
 class RawData:
     """What was read.
 
-    `distributions`: case_id -> its launches; `time_lines`: case_id of a soak, and a row per
-    interval with at_s (since its start), min_s, median_s and max_s, of a stream repetitions and
-    busy_s; `ramps`: backend -> seconds to 95 % of the steady rate per case; `notes`: what was left
-    out.
+    `distributions`: case_id and label -> its launches; `time_lines`: a soak, and a row per interval
+    with at_s (since its start), min_s, median_s and max_s, of a stream repetitions and busy_s;
+    `ramps`: backend -> seconds to 95 % of the steady rate per case; `notes`: what was left out.
     """
 
-    distributions: dict[str, Launches]
-    time_lines: list[tuple[str, pd.DataFrame]]
+    distributions: dict[tuple[str, str], Launches]
+    time_lines: list[tuple[RowId, pd.DataFrame]]
     ramps: dict[str, tuple[float, ...]]
     notes: tuple[str, ...]
 
@@ -61,12 +61,13 @@ def read_raw_data(results: Results) -> RawData:
     chosen, left = _chosen_runs(results, ok)
     drawn = f"distributions are drawn for {MOST_DISTRIBUTIONS} of {MOST_DISTRIBUTIONS + left} cases"
     notes = [f"{drawn}, those of the newest runs"] if left else []
-    distributions: dict[str, Launches] = {}
+    distributions: dict[tuple[str, str], Launches] = {}
     for run_id, cases in chosen:
         folder = results.folders[run_id]
+        label = str(cases["label"].iloc[0] or "")
         try:
             for case_id, times in times_by_case(folder, cases).items():
-                distributions.setdefault(case_id, []).append((run_id, times))
+                distributions.setdefault((case_id, label), []).append((run_id, times))
         except CommbenchError as error:
             notes.append(f"{folder}: samples left out: {error}")
     time_lines = _soak_lines(results, ok, notes)
@@ -131,7 +132,7 @@ def _shown_columns(timed: pd.DataFrame) -> dict[str, str]:
 
 def _soak_lines(
     results: Results, ok: pd.DataFrame, notes: list[str]
-) -> list[tuple[str, pd.DataFrame]]:
+) -> list[tuple[RowId, pd.DataFrame]]:
     """The time line of each soak whose counters can be read, with at most MOST_POINTS rows."""
     soaks = ok[(ok["timing"] == "soak") & ok["run_id"].isin(list(results.folders))]
     if len(soaks) > MOST_SOAKS:
@@ -148,5 +149,5 @@ def _soak_lines(
             if len(table):
                 timed = table.assign(at_s=(table["t_ns"] - table["t_ns"].iloc[0]) * 1e-9)
                 bins = timed.groupby(np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS)))
-                lines.append((case_id, bins.agg(_shown_columns(timed))))
+                lines.append(((run_id, case_id), bins.agg(_shown_columns(timed))))
     return lines

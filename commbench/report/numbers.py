@@ -11,7 +11,7 @@ from commbench.core.states import Row
 from commbench.core.texts import limit_text, message_text, size_text
 from commbench.core.units import natural_key
 
-from .quantities import MEDIAN, NO_NUMBER, Quantity, Unit, quoted, text_with_unit
+from .quantities import MEDIAN, NO_NUMBER, Quantity, Unit, in_full, quoted, text_with_unit
 from .section import Section, Table
 
 MOST_SIZES = 20
@@ -94,7 +94,7 @@ def number_sections(combined: CombinedCases) -> Iterator[Section]:
         sizes = sorted(set(map(_bytes, lines.every)))
         heads = [lines.short[name] for name in names]
         tables = []
-        for quantity in quoted(lines.every):
+        for quantity in in_full(lines.every):
             unit = quantity.unit(lines.every)
             rows = [
                 (

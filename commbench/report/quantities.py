@@ -60,6 +60,9 @@ class Quantity:
 MEDIAN = Quantity("median_s", "time", SECONDS, "us")
 ALGBW = Quantity("algbw_gb_per_s", "bandwidth", RATES, "GB/s")
 BUSBW = Quantity("busbw_gb_per_s", "busbw", RATES, "GB/s")
+# of a collective: its size over time
+COLLECTIVE_ALGBW = Quantity("algbw_gb_per_s", "algbw", RATES, "GB/s")
+MESSAGE_RATE = Quantity("message_rate_per_s", "message rate", {"messages/s": 1.0}, "messages/s")
 
 
 def is_measured(row: Row) -> bool:
@@ -70,19 +73,34 @@ def is_collective(row: Row) -> bool:
     return not row["pair"] and row["busbw_gb_per_s"] is not None
 
 
+def has_several_pairs(row: Row) -> bool:
+    """Whether several pairs send windows of messages at once, whose rate is quoted."""
+    return " " in (row["pair"] or "") and row["window"] is not None
+
+
 def has_bandwidth(row: Row) -> bool:
     """Whether its bandwidth says more than its time: not of a single message at a time."""
     return quoted([row])[-1] is not MEDIAN
 
 
 def quoted(rows: Sequence[Row]) -> tuple[Quantity, ...]:
-    """What people quote of a benchmark: of windows and streams of messages the bandwidth, of single
-    messages the time, of a collective time and bus bandwidth."""
+    """What people quote of a benchmark: of windows and streams the bandwidth, of several pairs also
+    the messages per second, of single messages the time, of a collective time and bus
+    bandwidth."""
     if any(map(is_collective, rows)):
         return MEDIAN, BUSBW
     rates = ("copy", "stream")
     is_rate = any(row["window"] is not None or row["benchmark"].startswith(rates) for row in rows)
+    if any(has_several_pairs(row) for row in rows):
+        return MESSAGE_RATE, ALGBW
     return (ALGBW,) if is_rate else (MEDIAN,)
+
+
+def in_full(rows: Sequence[Row]) -> tuple[Quantity, ...]:
+    """What is quoted where there is room: of a collective also algbw, if it is not the busbw."""
+    collectives = filter(is_collective, rows)
+    apart = any(row["algbw_gb_per_s"] != row["busbw_gb_per_s"] for row in collectives)
+    return (MEDIAN, COLLECTIVE_ALGBW, BUSBW) if apart else quoted(rows)
 
 
 def value_cell(row: Row, quantity: Quantity, unit: Unit) -> str:

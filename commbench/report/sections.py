@@ -3,6 +3,7 @@ on."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -10,31 +11,30 @@ from itertools import chain
 import numpy as np
 
 from commbench.analysis.best import BEST_CELLS, best_rows
+from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import LAUNCH_HEADS
 from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING
-from commbench.analysis.headline import headline
 from commbench.analysis.layers import layers_of
 from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
-from commbench.analysis.reference import NORMAL
-from commbench.analysis.slow_pairs import CLASSES, Matrix, matrices
+from commbench.analysis.slow_pairs import CLASSES, Matrix
 from commbench.core.states import Row
-from commbench.core.texts import message_text, size_text
+from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
 from commbench.results.load import row_dicts
 
 from . import plots
 from .compare_text import AbResult, comparison_cells
-from .distributions import RawData
+from .distributions import RawData, RowId
+from .documents import document_sections, known_curves, soak_curves, times_of
 from .numbers import benchmark_lines, lines_by_window, number_sections
-from .quantities import MEDIAN, has_bandwidth, quoted, text_with_unit
+from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, Table, no_figures
 from .streams import is_stream_soak, repetition_bytes
-from .summary import FLAG_HEADS, GROUP_HEADS, LOST_HEADS, Summary, reference_note, several_pairs
+from .summary import FLAG_HEADS, GROUP_HEADS, LOST_HEADS, Summary, reference_note
 
 MOST_MACHINES = 8
 MOST_MATRICES = 12
 MOST_LAYERS = 6
-LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 LARGEST_MATRIX = 64  # ranks; of a larger matrix only the classes are named
 PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
     "takes": 2,
@@ -60,6 +60,8 @@ def sections(summary: Summary, raw: RawData, more: Iterable[Section] = ()) -> li
         [_answers(summary)],
         more,
         map(_comparison, summary.results.comparisons),
+        document_sections(summary.documents, summary.hardware),
+        _pairs(summary),
         _figures(summary, raw),
         _choices(summary),
         number_sections(summary.combined),
@@ -86,11 +88,13 @@ def _answers(summary: Summary) -> Section:
     sentences = [
         *summary.unfinished,
         *summary.verdicts(),
+        *summary.symmetry(),
         *summary.sentences(),
         *benchmark_lines(summary.combined),
     ]
     why = summary.disturbances()
-    notes = [headline(summary.combined, summary.soaks), summary.certainty(), why]
+    named = dict.fromkeys((*summary.combined.notes, *summary.soaks.notes))
+    notes = [*named, summary.headline(), summary.certainty(), why]
     return Section("Answers", sentences, notes=[*filter(None, [*notes, summary.interval_note()])])
 
 
@@ -113,21 +117,14 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
     for number, benchmark in enumerate(curves.rows):
         yield Section(
             benchmark,
-            figures=partial(_of_benchmark, curves, benchmark),
+            figures=partial(_of_benchmark, summary, curves, benchmark),
             notes=_left_lines(len(curves.rows[benchmark])),
             is_folded=number >= 3,
             is_on_terminal=False,
         )
-    titles = _case_titles(summary, [case_id for case_id, _ in raw.time_lines])
-    rows = {row["case_id"]: row for row in row_dicts(summary.results.cases)}
-    for case_id, line in raw.time_lines:
-        if is_stream_soak(rows[case_id]):
-            draw = partial(plots.stream, titles[case_id], line, repetition_bytes(rows[case_id]))
-        else:
-            title = f"{titles[case_id]}: median and range of each interval"
-            draw = partial(plots.soak, title, line)
-        yield _drawn("Over time", draw)
-    reached_s = [row["full_speed_s"] for row in rows.values() if row["full_speed_s"] is not None]
+    if raw.time_lines:
+        yield _drawn("Over time", partial(_over_time, summary, raw))
+    reached_s = summary.results.cases["full_speed_s"].dropna().tolist()
     if len(reached_s) > 1:
         yield _drawn(
             "Time to full speed of fresh connections", partial(plots.full_speed, reached_s)
@@ -137,17 +134,33 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
     every = (row for benchmark in curves.rows for row in curves.of_benchmark(benchmark))
     for layers in layers_of(every)[:MOST_LAYERS]:
         yield _drawn("What a layer adds", partial(plots.waterfall, layers.title, layers.times))
-    yield from _pairs(summary)
 
 
 def _drawn(title: str, figures: partial[list[Figure]]) -> Section:
     return Section(title, figures=figures, is_on_terminal=False)
 
 
-def _of_benchmark(curves: plots.Curves, benchmark: str) -> Sequence[Figure]:
-    """Time and rate over size, and the share of the limit."""
-    shown = dict.fromkeys((MEDIAN, *quoted(curves.of_benchmark(benchmark))))
-    over_size = (plots.over_size(curves, benchmark, quantity) for quantity in shown)
+def _over_time(summary: Summary, raw: RawData) -> list[Figure]:
+    titles = _row_titles(summary, [each for each, _ in raw.time_lines])
+    figures = []
+    rows = {_row_id(row): row for row in row_dicts(summary.results.cases)}
+    for each, line in raw.time_lines:
+        row = rows[each]
+        known = soak_curves(summary.documents, row)
+        if is_stream_soak(row):
+            figures += plots.stream(titles[each], line, repetition_bytes(row), known)
+        else:
+            title = f"{titles[each]}: median and range of each interval"
+            figures += plots.soak(title, line, times_of(known, row["message_bytes"]))
+    return figures
+
+
+def _of_benchmark(summary: Summary, curves: plots.Curves, benchmark: str) -> Sequence[Figure]:
+    """Time and rate over size with what was published, and the share of the limit."""
+    rows = curves.of_benchmark(benchmark)
+    shown = dict.fromkeys((MEDIAN, *in_full(rows)))
+    known = known_curves(summary.documents, rows)
+    over_size = (plots.over_size(curves, benchmark, quantity, known) for quantity in shown)
     return [*chain.from_iterable(over_size), *plots.share_of_limit(curves, benchmark)]
 
 
@@ -165,35 +178,26 @@ def _left_lines(lines: int) -> list[str]:
 
 
 def _pairs(summary: Summary) -> Iterator[Section]:
-    """The matrices of the newest runs, of cases with more than LEAST_MATRIX_PAIRS pairs."""
-    many = several_pairs(summary.results.cases, LEAST_MATRIX_PAIRS)
-    runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRICES:]
-    newest = matrices(row_dicts(many[many["run_id"].isin(runs)]))
-    newest.sort(
-        key=lambda matrix: (
-            str(matrix.run_id),
-            matrix.shared["benchmark"],
-            matrix.shared["message_bytes"],
-        )
-    )
-    shown = newest[:MOST_MATRICES]
+    """The matrices of the newest runs."""
+    shown = summary.matrices[:MOST_MATRICES]
+    names = summary.matrix_names
     drawn = [matrix for matrix in shown if len(matrix.ranks) <= LARGEST_MATRIX and matrix.classes]
-    left = len(newest) - len(shown)
+    left = len(summary.matrices) - len(shown)
     if shown:
         yield Section(
             "All pairs",
-            [text for matrix in shown for text in _class_sentences(matrix)],
-            figures=lambda: [*chain.from_iterable(map(plots.pair_matrix, drawn))],
+            [text for matrix in shown for text in _class_sentences(matrix, names[matrix])],
+            figures=lambda: [
+                figure for matrix in drawn for figure in plots.pair_matrix(matrix, names[matrix])
+            ],
             notes=["Dark is slow for its class of links; a frame marks a slow pair."]
             + [f"{left} more matrices are not drawn."] * (left > 0),
             is_on_terminal=False,
         )
 
 
-def _class_sentences(matrix: Matrix) -> Iterator[str]:
+def _class_sentences(matrix: Matrix, head: str) -> Iterator[str]:
     """`p2p_latency 8 B: 12 pairs between nodes: 74.1 us, 70.2 us (0-1) to 80.3 us (2-3)`."""
-    shared = matrix.shared
-    head = f"{shared['benchmark']} {size_text(shared['message_bytes'])} {shared['backend']}"
     for name, times in matrix.classes.items():
         fastest, middle, slowest = matrix.extremes(name)
         ends = [
@@ -223,32 +227,29 @@ def _checks(summary: Summary) -> Iterator[Section]:
     yield Section("Communication beside computation", tables=overlaps, notes=[OVERLAP_MEANING])
     gains = table(GAIN_HEADS, summary.gains)
     yield Section("Groups at once", tables=gains, notes=[GAIN_MEANING])
+    normal = [reference_note(summary.judged)]
     yield Section(
         "Is this number normal?",
+        sentences=[] if summary.judged else normal,
         tables=_references(summary),
-        notes=[reference_note(summary.judged)],
+        notes=normal if summary.judged else [],
     )
 
 
 def _references(summary: Summary) -> list[Table]:
-    heads = ("measured case", "measured", "known value", "verdict", "hardware", "source", "note")
-    rows = []
-    for judged in summary.judged:
-        known = judged.reference
-        causes = f"usual causes: {judged.causes}"
-        note = known["note"] if judged.verdict == NORMAL else causes
-        source = f"{known['source']}, {known['date']}"
-        rows.append(
-            (
-                judged.case,
-                judged.measured,
-                judged.expected,
-                judged.verdict,
-                known["hardware"],
-                source,
-                note,
-            )
+    heads = ("measured case", "measured", "known value", "verdict", "which value", "source", "note")
+    rows = [
+        (
+            judged.case,
+            judged.measured,
+            judged.expected,
+            judged.verdict,
+            judged.reference.title,
+            judged.reference.origin,
+            f"usual causes: {judged.causes}" if judged.causes else judged.reference.note,
         )
+        for judged in summary.judged
+    ]
     return table(heads, rows)
 
 
@@ -321,20 +322,36 @@ def _details(summary: Summary, raw: RawData) -> Iterator[Section]:
 
 
 def _distributions(summary: Summary, raw: RawData) -> list[Figure]:
-    titles = _case_titles(summary, raw.distributions)
+    firsts = [(launches[0][0], case_id) for (case_id, _), launches in raw.distributions.items()]
+    titles = _row_titles(summary, firsts)
     figures = []
-    for case_id, launches in raw.distributions.items():
+    for first, launches in zip(firsts, raw.distributions.values(), strict=True):
         ends = " .. ".join(map(format_seconds, np.quantile(launches[0][1], (0, 0.5, 1)).tolist()))
         repetitions = sum(times.size for _, times in launches)
-        title = f"{titles[case_id]}: {ends} (minimum, median, maximum; n = {repetitions})"
+        title = f"{titles[first]}: {ends} (minimum, median, maximum; n = {repetitions})"
         figures += plots.distribution(title, launches)
     return figures
 
 
-def _case_titles(summary: Summary, case_ids: Iterable[str]) -> Mapping[str, str]:
+def _row_id(row: Row) -> RowId:
+    return str(row["run_id"]), str(row["case_id"])
+
+
+def _row_titles(summary: Summary, wanted: Sequence[RowId]) -> Mapping[RowId, str]:
+    """The names of these rows; of several launches of a case with trial and run."""
     cases = summary.results.cases
-    own = cases[cases["case_id"].isin(list(case_ids))].drop_duplicates("case_id")
-    return {str(row["case_id"]): _case_title(summary, row) for row in row_dicts(own)}
+    every = row_dicts(cases[cases["case_id"].isin([case_id for _, case_id in wanted])])
+    by_id = {_row_id(row): row for row in every}
+    rows = without_shared([by_id[each] for each in wanted])
+    names = case_names(rows)
+    counts = Counter(names)
+    backends = {str(row["backend"]) for row in rows}
+    only = f"{backends.pop()}, " if len(backends) == 1 else ""
+    titles = {}
+    for each, name, row in zip(wanted, names, rows, strict=True):
+        launch = f", trial {row['trial']} of run {row['run_id']}" if counts[name] > 1 else ""
+        titles[each] = f"{only}{name}{launch}"
+    return titles
 
 
 def _case_title(summary: Summary, row: Row) -> str:

@@ -1,5 +1,5 @@
-"""Several backends side by side: a table for each benchmark, a sentence for each backend, and what
-made the numbers uncertain."""
+"""Backends, labels, environments, ... side by side: a table for each benchmark, a sentence for each
+column, and what made the numbers uncertain."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from itertools import accumulate
 from statistics import median
 from typing import Any
 
+from commbench.analysis.case_names import (
+    FAMILY_VARIABLES,
+    SharedItems,
+    differing,
+    label_notes,
+    telling,
+)
 from commbench.analysis.disturbances import disturbances_text
-from commbench.analysis.fit import FAMILY_VARIABLES, by_window, varying
+from commbench.analysis.fit import by_window
 from commbench.core.states import Row, case_status
 from commbench.core.terminal import (
     GAP,
@@ -20,8 +27,8 @@ from commbench.core.terminal import (
     paragraphs,
     table_text,
 )
-from commbench.core.texts import message_text, size_text
-from commbench.core.units import natural_key, plural, value_text
+from commbench.core.texts import NO_VALUE, message_text, setting_text, setting_texts, size_text
+from commbench.core.units import natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
 from commbench.results.columns import grouped, hashable, row_order
 from commbench.results.flags import warnings_of
@@ -29,7 +36,18 @@ from commbench.results.intervals import interval_note
 from commbench.stats.interval import Interval, widest
 
 from .footnotes import is_unfinished
-from .quantities import ALGBW, BUSBW, MEDIAN, NO_NUMBER, Quantity, Unit, is_collective, quoted
+from .quantities import (
+    ALGBW,
+    BUSBW,
+    MEDIAN,
+    NO_NUMBER,
+    Quantity,
+    Unit,
+    has_bandwidth,
+    in_full,
+    is_collective,
+    quoted,
+)
 
 # columns of a table
 BESIDE = (*(each.name for each in TABLE if each.beside), "label")
@@ -52,7 +70,10 @@ def side_by_side(
 ) -> str:
     """The whole text; launches are merged to their median. `records` are those of the runs, `again`
     the command that shows each of them."""
-    measured, notes = _without_shared_env([row for row in rows if case_status(row) == "ok"])
+    ok = [row for row in rows if case_status(row) == "ok"]
+    shared = SharedItems.of(ok)
+    measured = list(map(shared.taken_from, ok))
+    notes = [*shared.notes, *label_notes(measured)]
     tables = _tables(measured)
     points = {key: dict(zip((*APART, "window"), key, strict=True)) for key in tables}
     headings = _headings(measured)
@@ -72,7 +93,7 @@ def side_by_side(
     notes += [f"not finished: {plural(unfinished, 'case', 'cases')}: commbench resume RUN"] * (
         unfinished > 0
     )
-    notes += _sentences(measured)
+    notes += _sentences(measured, headings)
     notes += _flags(measured)
     notes += [disturbances_text(records, measured)]
     text = paragraphs(filter(None, notes), terminal)
@@ -80,13 +101,15 @@ def side_by_side(
 
 
 def _title(rows: Sequence[Row]) -> str:
-    """How many ranks were where, and what stands behind ±."""
+    """The only backend, how many ranks were where, and what stands behind ±."""
+    backends = {str(row["backend"]) for row in rows}
     sizes = sorted({int(row["world_size"]) for row in rows if row["world_size"]})
     ranks = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "no"
     nodes = max((int(row["nodes"] or 1) for row in rows), default=1)
     where = "on this machine, no network" if nodes == 1 else f"on up to {nodes} nodes"
     note = interval_note(filter(None, map(MEDIAN.of, rows))).partition(" over ")[0]
-    return "; ".join(filter(None, [f"{ranks} ranks {where}", note]))
+    only = f"{backends.pop()}, " if len(backends) == 1 else ""
+    return "; ".join(filter(None, [f"{only}{ranks} ranks {where}", note]))
 
 
 def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
@@ -105,30 +128,29 @@ def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
 def _table_title(point: Point, others: Sequence[Point]) -> str:
     """The variables in which the tables of a benchmark differ; empty for its only one."""
     names = [name for name in point if any(other[name] != point[name] for other in others)]
-    values = [
-        f"{name} {value_text(point[name])}" for name in names if point[name] not in (None, ())
-    ]
+    values = setting_texts(point, names)
     return ", ".join([str(point["benchmark"]), *values]) if values else ""
 
 
 def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
-    """Values of BESIDE -> the name of their columns: the backend, and what else differs."""
-    names = [name for name in BESIDE if name == "backend" or name in varying(rows)]
+    """Values of BESIDE -> the name of their columns: what differs."""
+    names = telling(rows, BESIDE)
     headings = {}
     for own in grouped(rows, lambda row: str(row["backend"])).values():
-        shown = [name for name in names if name not in IMPLIED or name in varying(own)]
+        within = differing(own, names)
+        shown = [name for name in names if name not in IMPLIED or name in within]
         for row in own:
-            headings[_column_of(row)] = " ".join(
-                _heading_word(name, row[name]) for name in shown if row[name] not in (None, "", {})
-            )
+            words = [_heading_word(name, row[name]) for name in shown if row[name] not in NO_VALUE]
+            alone = f"no {shown[0]}" if shown else str(row["backend"])
+            headings[_column_of(row)] = " ".join(words) or alone
     return headings
 
 
 def _heading_word(name: str, value: Any) -> str:
-    """A value; a number with its name, as in `16 streams`."""
+    """A number with its name, as in `16 streams`; a label alone."""
     if is_number(name):
         return plural(value, name.removesuffix("s"), name)
-    return value_text(value)
+    return str(value) if name == "label" else setting_text(name, value)
 
 
 def _column_of(row: Row) -> tuple[Any, ...]:
@@ -149,13 +171,16 @@ def _table(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], termina
         leading.append(TableColumn("pair"))
         names = [(size, pair) for size, (pair, _) in zip(sizes, lines, strict=True)]
     every = dict.fromkeys(heading for line in lines.values() for heading in line)
-    # one unit for all backends, so that numbers in a line can be compared
-    shown = [(quantity, quantity.unit(rows)) for quantity in quoted(rows)]
-    groups = [
-        _columns(heading, [line.get(heading, []) for line in lines.values()], shown)
-        for heading in sorted(every, key=natural_key)
-    ]
     room = (terminal.width or UNLIMITED_WIDTH) - sum(map(_width, leading, zip(*names, strict=True)))
+    for quantities in (in_full(rows), quoted(rows)):
+        # one unit for all backends, so that numbers in a line can be compared
+        shown = [(quantity, quantity.unit(rows)) for quantity in quantities]
+        groups = [
+            _columns(heading, [line.get(heading, []) for line in lines.values()], shown)
+            for heading in sorted(every, key=natural_key)
+        ]
+        if sum(_width(*column) for group in groups for column in group) <= room:
+            break
     parts = []
     while groups:
         widths = accumulate(sum(_width(*column) for column in group) for group in groups)
@@ -196,12 +221,13 @@ def _over_launches(rows: Sequence[Row], quantity: Quantity) -> Interval | None:
     return widest(median(each.value for each in intervals), intervals)
 
 
-def _sentences(rows: Sequence[Row]) -> Iterator[str]:
+def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> Iterator[str]:
     """`gloo: 8 B latency 46.1 us, 8 MiB bandwidth 4.94 GB/s, 8 MiB busbw 1.65 GB/s`, each
-    backend."""
-    for backend, own in grouped(rows, lambda row: str(row["backend"])).items():
-        times = [row for row in own if row["pair"] and row["window"] is None]
-        rates = [row for row in own if row["pair"] and row["window"] is not None]
+    heading."""
+    by_heading = grouped(rows, lambda row: headings[_column_of(row)])
+    for heading, own in sorted(by_heading.items(), key=lambda named: natural_key(named[0])):
+        times = [row for row in own if row["pair"] and not has_bandwidth(row)]
+        rates = [row for row in own if row["pair"] and has_bandwidth(row)]
         sums = [row for row in own if is_collective(row)]
         several = len({row["benchmark"] for row in sums}) > 1
         parts = []
@@ -214,13 +240,18 @@ def _sentences(rows: Sequence[Row]) -> Iterator[str]:
             if not sized:
                 continue
             row = pick(sized, key=lambda row: int(row["message_bytes"]))
-            interval = quantity.of(row)
+            launches = [other for other in sized if _line_of(other) == _line_of(row)]
+            interval = _over_launches(launches, quantity)
             unit = quantity.unit([row])
             number = "-" if interval is None else interval.value_text(unit.text)
             name = word.format(row["benchmark"])
             parts.append(f"{size_text(row['message_bytes'])} {name} {number} {unit.name}")
         if parts:
-            yield f"{backend}: {', '.join(parts)}"
+            yield f"{heading}: {', '.join(parts)}"
+
+
+def _line_of(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("benchmark", "layout", "pair", "message_bytes"))
 
 
 def _flags(rows: Sequence[Row]) -> list[str]:
@@ -235,22 +266,3 @@ def _place(row: Row) -> tuple[Any, ...]:
     """Latency first, then other messages between pairs, then collectives."""
     name = str(row["benchmark"])
     return name != "p2p_latency", not row["pair"], name, row_order(row)
-
-
-def _without_shared_env(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
-    """The rows without the variables of `env` that all rows of their backend have, and a note on
-    those of each backend."""
-    shared: dict[str, set[tuple[str, str]]] = {}
-    for row in rows:
-        items = set(dict(row["env"] or {}).items())
-        shared[row["backend"]] = shared.get(row["backend"], items) & items
-    stripped: list[Row] = [
-        {**row, "env": dict(dict(row["env"] or {}).items() - shared[row["backend"]])}
-        for row in rows
-    ]
-    notes = [
-        f"{backend}, all cases: env {value_text(dict(items))}"
-        for backend, items in sorted(shared.items())
-        if items
-    ]
-    return stripped, notes

@@ -9,19 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.analysis.best import best_text
+from commbench.analysis.best import SETTINGS, best_text
+from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from commbench.analysis.disturbances import JUDGED, disturbances_text
+from commbench.analysis.documents import Document, documents
 from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
-from commbench.analysis.headline import certainty_text, unfinished_sentences
+from commbench.analysis.headline import certainty_text, headline, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
+from commbench.analysis.normal import FAST, NO_VALUE, SLOW, Judged, judge
 from commbench.analysis.overlaps import overlap_cells, overlap_results
-from commbench.analysis.reference import NORMAL, Judged, is_own, judge, references
-from commbench.analysis.slow_pairs import UNUSABLE, Finding, findings
+from commbench.analysis.reference import references
+from commbench.analysis.slow_pairs import UNUSABLE, Finding, Matrix, findings, matrices
+from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.errors import ConfigError
-from commbench.core.states import case_status
+from commbench.core.states import Row, case_status
 from commbench.core.texts import size_text
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
@@ -32,7 +36,8 @@ from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dict
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
 from .compare_text import AbResult, read_ab_results
-from .streams import RAMP, is_stream_soak, stream_sentences
+from .quantities import has_bandwidth
+from .streams import RAMP, bit_unit, is_stream_soak, slow_start_text, stream_sentences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,6 +53,7 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             *OF_SAMPLES,
             *JUDGED,
             *RAMP,
+            "message_rate_per_s",
             "trial",
             "reason",
             "stop_reason",
@@ -56,6 +62,8 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
 )
 MOST_SENTENCES = 6
 MOST_PAIR_ROWS = 40_000
+MOST_MATRIX_RUNS = 12
+LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", *(name for name in NAMES if name not in ("pair", "elements", *MAPS))]
 FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
@@ -148,10 +156,13 @@ class Summary:
     overheads: list[tuple[str, ...]]
     slow: list[Finding]
     unjudged_pairs: str  # why links can't be judged, or empty
-    soaks: list[str]
+    soaks: CombinedCases  # but of many pairs, which are matrices
+    matrices: list[Matrix]  # of the newest runs, of cases with many pairs
     lost: list[Lost]
     flags: list[tuple[str, int, str, str]]  # cells below FLAG_HEADS
+    hardware: list[str]  # texts that describe the machines, and the labels of the runs
     judged: list[Judged]
+    documents: list[Document]  # of the experiments among the runs
     machines: list[Machine]
     groups: list[tuple[str, ...]]  # cells below GROUP_HEADS
     differences: list[tuple[str, str, str]]
@@ -162,12 +173,30 @@ class Summary:
         """What each comparison of `commbench ab` says."""
         return [f"{result.sentence()} {result.summary()}" for result in self.results.comparisons]
 
+    @functools.cached_property
+    def matrix_names(self) -> Mapping[Matrix, str]:
+        """`tcp p2p_bandwidth 1x4 256 KiB`: each with what tells it from the others."""
+        one_row = [{**next(iter(each.rows.values())), "pair": None} for each in self.matrices]
+        rows = without_shared(one_row)
+        names = zip(self.matrices, rows, case_names(rows), strict=True)
+        return {matrix: f"{row['backend']} {name}" for matrix, row, name in names}
+
+    def symmetry(self) -> list[str]:
+        """Whether the two directions of the pairs are equally fast, and their first seconds."""
+        lines = []
+        for matrix, name in self.matrix_names.items():
+            both = symmetry_text(matrix)
+            lines += [f"{name}: {both}."] if both else []
+            lines += filter(None, [first_second_text(matrix)])
+        return lines[:MOST_SENTENCES]
+
     def sentences(self) -> list[str]:
         """The answers, beginning with what to choose; the doubts come last."""
         crossed = [f"{text}." for text in self.combined.crossings if " above " in text]
         is_compared = self.results.are_all_compared
         choices = self._choices(is_compared) if self._most_runs else ()
-        lines = [*choices, *self.soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
+        soaks = soak_sentences(self.soaks.rows)
+        lines = [*choices, *soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
         last_pieces = {
             (fit.benchmark, fit.name): fit for fit in self.combined.fits if fit.half != "-"
         }
@@ -186,6 +215,10 @@ class Summary:
                 f" the widest of their intervals, which says nothing about the next run{advice}."
             )
         return lines
+
+    def headline(self) -> str:
+        """What was measured, in one sentence."""
+        return headline(self.combined, [*soak_sentences(self.soaks.rows), *self.symmetry()])
 
     def interval_note(self) -> str:
         """What stands behind ±; empty where no case has an interval."""
@@ -233,16 +266,16 @@ class Summary:
             lines.append(f"{cases} {status}: {group[0].reason} ({group[0].names}).")
         lines += [
             f"{judged.case}: {judged.measured} is {judged.verdict} than the known value "
-            f"({judged.expected} on {judged.reference['hardware']})."
+            f"({judged.expected} on {judged.reference.title})."
             for judged in self.judged
-            if judged.verdict != NORMAL
+            if judged.verdict in (SLOW, FAST)
         ]
         if self.differences:
             names = list(dict.fromkeys(name for name, _, _ in self.differences))
             lines.append(
                 f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
             )
-        if self._most_runs == 0 and not self.soaks and not self.overlaps:
+        if self._most_runs == 0 and not (self.soaks.rows or self.matrices or self.overlaps):
             lines.append("Nothing was measured.")
         elif self._most_runs and self.combined.cases["launches"].max() == 1:
             lines.append(
@@ -308,7 +341,9 @@ def summarise_results(
     the folder of a run."""
     cases = results.cases
     operations = results.of_operations
-    combined = combine_runs(operations[operations["timing"] != "soak"])
+    # of a comparison the verdicts are the answer, not a choice between its sides
+    settings = () if results.are_all_compared else SETTINGS
+    combined = combine_runs(operations[operations["timing"] != "soak"], settings)
     machines = machines_of(results.records)
     labels = map(str, cases["label"].dropna().unique().tolist())
     pairs = row_dicts(several_pairs(cases, 1).head(MOST_PAIR_ROWS))
@@ -323,6 +358,9 @@ def summarise_results(
             f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
         )
     hardware = [*(machine.text for machine in machines), *labels]
+    soaks = operations[operations["timing"] == "soak"]
+    judged = judge(combined.cases, hardware, bound_runs)
+    judged += judge(combine_runs(soaks).cases, hardware, bound_runs) if len(soaks) else []
     return Summary(
         results,
         unfinished_sentences(cases, results.records, results.folders, is_measured_into),
@@ -330,10 +368,13 @@ def summarise_results(
         overhead_cells(launch_overheads(operations)),
         findings(pairs),
         unjudged,
-        soak_sentences(cases),
+        few_soaks(cases),
+        newest_matrices(cases),
         lost_cases(cases),
         count_flags(cases),
-        judge(combined.cases, hardware, bound_runs),
+        hardware,
+        judged,
+        documents(cases, results.records, results.folders),
         machines,
         run_groups(results.records),
         rank_differences(results.records),
@@ -348,21 +389,48 @@ def several_pairs(cases: pd.DataFrame, least: int) -> pd.DataFrame:
     return single[single.groupby(MATRIX_KEY, dropna=False)["pair"].transform("nunique") > least]
 
 
-def soak_sentences(cases: pd.DataFrame) -> list[str]:
-    """A sentence for each soak that has a number."""
-    soaks = cases[(cases["timing"] == "soak") & (cases["status"] == "ok") & (cases["median_s"] > 0)]
-    every = row_dicts(soaks)
-    lines = stream_sentences([row for row in every if is_stream_soak(row)])
-    for row in every:
+def newest_matrices(cases: pd.DataFrame) -> list[Matrix]:
+    """The matrices of the newest runs with more than LEAST_MATRIX_PAIRS pairs of a case."""
+    many = several_pairs(cases, LEAST_MATRIX_PAIRS)
+    runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRIX_RUNS:]
+    return sorted(
+        matrices(row_dicts(many[many["run_id"].isin(runs)])),
+        key=lambda matrix: (
+            str(matrix.run_id),
+            matrix.shared["benchmark"],
+            matrix.shared["message_bytes"],
+        ),
+    )
+
+
+def few_soaks(cases: pd.DataFrame) -> CombinedCases:
+    """The soaks but those of many pairs, each over all of its launches."""
+    soaks = cases[cases["timing"] == "soak"]
+    return combine_runs(soaks.drop(several_pairs(soaks, LEAST_MATRIX_PAIRS).index))
+
+
+def first_second_text(matrix: Matrix) -> str:
+    """Which of its streams began slowly; empty where it has none."""
+    streams = list(filter(is_stream_soak, matrix.rows.values()))
+    return slow_start_text(streams, bit_unit([row["end_gb_per_s"] for row in streams]))
+
+
+def soak_sentences(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each soak; of a latency with the round trip, as other tools count it."""
+    lines = stream_sentences(list(filter(is_stream_soak, rows)))
+    for row, name in zip(rows, case_names(rows), strict=True):
         if is_stream_soak(row):
             continue
-        size = size_text(row["message_bytes"] or 0)
-        where = f"{row['backend']} {row['engine']} {row['layout']}"
-        rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if row["algbw_gb_per_s"] else ""
+        where = f"{row['backend']} {row['engine']}"
+        rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if has_bandwidth(row) else ""
         slow = f"; 99 % take at most {format_seconds(row['p99_s'])}" if row["p99_s"] else ""
         interval = interval_of(row)
         median = "-" if interval is None else interval.text(format_seconds)
-        lines.append(f"Soak of {row['benchmark']} {size}, {where}: median {median}{rate}{slow}.")
+        trip = ""
+        if row["benchmark"] == "p2p_latency":
+            trip = f" (round trip {format_seconds(2 * row['median_s'])})"
+        runs = f"; median of {row['runs']} launches" if row["runs"] > 1 else ""
+        lines.append(f"Soak of {name}, {where}: median {median}{trip}{rate}{slow}{runs}.")
     return lines
 
 
@@ -395,11 +463,18 @@ def count_flags(cases: pd.DataFrame) -> list[tuple[str, int, str, str]]:
 def reference_note(judged: Sequence[Judged]) -> str:
     """How many known values apply."""
     if judged:
-        own = sum(is_own(case.reference) for case in judged)
-        counts = [f"{len(judged) - own} published"] if own < len(judged) else []
+        own = sum(case.reference.is_own for case in judged)
+        guesses = sum(case.reference.guess for case in judged)
+        others = len(judged) - own - guesses
+        counts = [f"{others} published"] if others else []
         counts += [f"{own} measured by commbench itself"] if own else []
+        counts += [plural(guesses, "guess", "guesses")] if guesses else []
         return (
-            f"Known values of similar hardware: {', '.join(counts)}; far is beyond a factor of"
-            f" {FAR_FROM_NORMAL}."
+            f"Known values of this kind of machine: {', '.join(counts)}; far is beyond a factor of"
+            f" {FAR_FROM_NORMAL}, or beyond the threshold of a check."
         )
-    return f"None of the {len(references())} known values is for this hardware and these cases."
+    machines = {each.machine for each in references()}
+    return (
+        f"There is {NO_VALUE} and these cases; {len(references())} values of {len(machines)} kinds"
+        " are known."
+    )

@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from statistics import median
+from textwrap import wrap
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from commbench.analysis.slow_pairs import MATRIX_VARIABLES, Matrix
+from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.layout import Pair, pairs_text
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
@@ -240,7 +242,11 @@ def matrix_text(matrix: Matrix, named: Sequence[str], width: int) -> str:
     else:
         mark = ", ! slow" if matrix.slow else ""
         head = f"{head}: median in {unit}, senders down, receivers across{mark}"
-    return "\n".join([head, *cells, *_class_lines(matrix, unit), *_note_lines(matrix)])
+    symmetry = symmetry_text(matrix)
+    lines = _class_lines(matrix, unit) + wrap(
+        symmetry, width, initial_indent="  ", subsequent_indent="    "
+    )
+    return "\n".join([head, *cells, *lines, *_note_lines(matrix)])
 
 
 def _matrix_lines(matrix: Matrix, unit: str) -> list[str]:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from commbench.core.errors import Unsaved
+from commbench.core.extras import is_installed
 from commbench.core.protocols import Entry, TogetherWriter, Writer
 from commbench.core.states import status_of_run
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import write_json
 
+from .jsonl import Jsonl, JsonStore
 from .parquet import Parquet
 
 
@@ -35,11 +37,17 @@ class FanOut:
     @classmethod
     def storing(cls, writers: Sequence[Writer]) -> FanOut:
         """Adds parquet and run.json to formats for other programs (osu, jsonl), so that such a run
-        can be shown, reported and resumed; with the console alone nothing is stored."""
+        can be shown, reported and resumed; with the console alone nothing is stored. Without
+        pyarrow all is stored as JSON lines."""
         prints = [getattr(writer, "is_console", False) for writer in writers]
-        if all(prints) or any(isinstance(writer, Parquet) for writer in writers):
+        if all(prints):
             return cls(writers)
-        return cls([Parquet(), *writers], names_folder=not any(prints))
+        names_folder = not any(prints) and not any(isinstance(each, Parquet) for each in writers)
+        if is_installed("pyarrow"):
+            others = [writer for writer in writers if not isinstance(writer, Parquet)]
+            return cls([Parquet(), *others], names_folder)
+        others = [writer for writer in writers if not isinstance(writer, Parquet | Jsonl)]
+        return cls([JsonStore(), *others], names_folder)
 
     def begin(self, run: Mapping[str, Any]) -> None:
         """Raises WorldBroken or OSError."""

@@ -1,27 +1,32 @@
-"""One JSON object per row in cases.jsonl, for programs that read line by line, also while the run
-goes on."""
+"""JSON lines: cases.jsonl for programs that read line by line, and all tables where pyarrow is not
+installed."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.errors import Unsaved
+from commbench.core.errors import Unreadable, Unsaved
+from commbench.core.extras import how_to_install
+from commbench.core.foreign import plain_file
 from commbench.core.states import status_of_run
+from commbench.core.terminal import first_line, print_error
 from commbench.core.variables import MAPS
-from commbench.results.columns import SCHEMA_VERSION
+from commbench.results.columns import SCHEMA_VERSION, TABLES, check_version
+from commbench.results.run_folder import RECORD, json_text, write_json
 
 from .durable_files import DurableFiles, opening, retry_s
 
 CASES_JSONL = "cases.jsonl"
+TIMES = tuple(column.name for column in TABLES["cases"] if column.kind == "time")
 
 
 @dataclass
@@ -34,12 +39,15 @@ class Jsonl:
     becomes a number.
     """
 
+    tables: ClassVar[Collection[str]] = ("cases",)
+
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        path = Path(folder) / CASES_JSONL
-        with opening(path), path.open("a+b") as file:
-            # a full disk or a power failure may have cut off the last line of an earlier start
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
+        for table in self.tables:
+            path = json_file(folder, table)
+            with opening(path), path.open("a+b") as file:
+                # a full disk or a power failure may have cut off the last line of an earlier start
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
         self._files = DurableFiles(Path(folder))
 
     def case(
@@ -49,9 +57,7 @@ class Jsonl:
         counters: Mapping[str, NDArray[Any]],
     ) -> None:
         maps = {name: dict(row.get(name) or {}) for name in MAPS}
-        self._files.append(
-            CASES_JSONL, line({"schema_version": SCHEMA_VERSION, **row, **maps}).encode()
-        )
+        self._append("cases", {"schema_version": SCHEMA_VERSION, **row, **maps})
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Raises Unsaved where lines are missing from the file."""
@@ -67,6 +73,39 @@ class Jsonl:
         rest = f"; {count} lines of it are in {refuge / CASES_JSONL}" if refuge is not None else ""
         why = files.error or "it was there, and has been removed"
         raise Unsaved(f"{files.folder / CASES_JSONL} is not complete ({why}){rest}")
+
+    def _append(self, table: str, values: Mapping[str, Any]) -> None:
+        self._files.append(f"{table}.jsonl", line(values).encode())
+
+
+@dataclass
+class JsonStore(Jsonl):
+    """A Writer of all that a run keeps, where pyarrow is not installed: run.json, cases.jsonl, and
+    a line of columns for the samples and counters of each visit."""
+
+    tables: ClassVar[Collection[str]] = tuple(TABLES)
+
+    def begin(self, run: Mapping[str, Any], folder: str) -> None:
+        super().begin(run, folder)
+        print_error(f"{how_to_install('pyarrow')}; results are stored as JSON lines")
+        with opening(Path(folder)):
+            write_json(Path(folder) / RECORD, run)
+
+    def case(
+        self,
+        row: Mapping[str, Any],
+        samples: Mapping[str, NDArray[Any]],
+        counters: Mapping[str, NDArray[Any]],
+    ) -> None:
+        for table, columns in (("samples", samples), ("counters", counters)):
+            if columns:
+                self._append(table, {"schema_version": SCHEMA_VERSION, **columns})
+        # the cases come last: a reader that finds them finds their samples and counters too
+        super().case(row, samples, counters)
+
+    def end(self, run: Mapping[str, Any]) -> None:
+        self._files.put(RECORD, json_text(run).encode())
+        super().end(run)
 
 
 def line(values: Mapping[str, Any]) -> str:
@@ -85,3 +124,37 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+# ---------------------------------------------------------------- read back
+
+
+def json_file(folder: str | Path, table: str) -> Path:
+    return Path(folder) / f"{table}.jsonl"
+
+
+def json_rows(folder: str | Path) -> list[dict[str, Any]]:
+    """The newest row of each case, with times as datetime. Raises OSError and Unreadable."""
+    rows = {row["case_id"]: row for row in _lines(json_file(folder, "cases"))}
+    for row in rows.values():
+        row |= {name: datetime.fromisoformat(row[name]) for name in TIMES if row.get(name)}
+    return list(rows.values())
+
+
+def json_columns(folder: str | Path, table: str) -> Iterator[dict[str, list[Any]]]:
+    """The samples or counters of one visit after another. Raises OSError and Unreadable."""
+    return _lines(json_file(folder, table))
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Without the last one where it was cut off."""
+    with plain_file(file) as opened:
+        for number, text in enumerate(opened, 1):
+            if not text.endswith(b"\n"):
+                return
+            try:
+                values = json.loads(text)
+                check_version(values.pop("schema_version", None), str(file))
+            except (ValueError, AttributeError, RecursionError) as error:
+                raise Unreadable(f"{file} line {number}: {first_line(error)}") from error
+            yield values

@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable, no_permission
 from commbench.core.states import Phase, headline_of
 from commbench.core.terminal import first_line, one_line
-from commbench.core.variables import NAMES, TABLE, is_required
+from commbench.core.variables import MAPS, NAMES, TABLE, is_required
 
 from .columns import TABLES, arrow_schema, check_version, default_values, row_order
+from .jsonl import json_columns, json_file, json_rows
 from .run_folder import PARTS, RECORD, file_bytes
 
 if TYPE_CHECKING:
@@ -344,9 +345,37 @@ def run_tables(
             if damaged is None:
                 raise
             damaged(error)
-    return [rows[file] for file in (merged, *parts) if file in rows] or [
-        _schema(table, columns).empty_table()
-    ]
+    tables = [rows[file] for file in (merged, *parts) if file in rows]
+    if not tables and json_file(run, table).exists():  # measured where pyarrow is not installed
+        tables = [json_table(run, table, columns, where)]
+    return tables or [_schema(table, columns).empty_table()]
+
+
+def json_table(run: Path, table: str, columns: Columns = None, where: Any = None) -> Any:
+    """A table of a run in JSON lines, as read_table returns that of a parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = json_file(run, table)
+    whole = arrow_schema(table)
+    try:
+        if table == "cases":
+            rows = pa.Table.from_pylist(
+                [
+                    {**row, **{name: list((row.get(name) or {}).items()) for name in MAPS}}
+                    for row in json_rows(run)
+                ],
+                whole,
+            )
+        else:
+            parts = [
+                pa.table(part).select(whole.names).cast(whole) for part in json_columns(run, table)
+            ]
+            rows = pa.concat_tables(parts) if parts else whole.empty_table()
+        rows = _with_schema(str(file), rows, _schema(table, columns))
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Damaged(_why_unread(file, error)) from error
+    return rows if where is None else rows.filter(pq.filters_to_expression(where))
 
 
 def read_table(file: Path, table: str, columns: Columns = None, where: Any = None) -> Any:

@@ -45,7 +45,7 @@ class Parquet:
         """Raises WorldBroken where nothing can be written."""
         self._files = DurableFiles(Path(folder))
         parts = self._files.folder / PARTS
-        self._metadata = {"schema_version": str(SCHEMA_VERSION), "commbench_run": json.dumps(run)}
+        self._metadata = parquet_metadata(run)
         with opening(self._files.folder):
             parts.mkdir(parents=True, exist_ok=True)
             clear_torn(parts)
@@ -100,7 +100,7 @@ class Parquet:
         files = self._files
         status = status_of_run(run)
         patience = retry_s(status)
-        self._metadata["commbench_run"] = json.dumps(run)
+        self._metadata = parquet_metadata(run)
         removed = files.gone()
         for part in removed & {name for name, _ in self._rows.values()}:
             self._put_rows(part, [row for name, row in self._rows.values() if name == part])
@@ -226,6 +226,11 @@ class Parquet:
             part.unlink()
 
 
+def parquet_metadata(run: Mapping[str, Any]) -> dict[str, str]:
+    """What each parquet file of a run says about it."""
+    return {"schema_version": str(SCHEMA_VERSION), "commbench_run": json.dumps(run)}
+
+
 def _arrow(columns: Sequence[NDArray[Any]], kind: Any) -> Any:
     """The columns one after another, as a pyarrow array. One repeated object (stride 0) is not
     converted: that would hold the GIL."""
@@ -267,8 +272,8 @@ def _read_part(file: Path, table: str) -> Any:
         return None
 
 
-def recorded_rows(folder: Path) -> list[dict[str, Any]]:
-    """The newest row of each case that earlier starts of a run have left in its folder."""
+def parquet_rows(folder: Path) -> list[dict[str, Any]]:
+    """See recorded_rows."""
     rows = dict[str, dict[str, Any]]()
     for file in (folder / "cases.parquet", *sorted((folder / "parts").glob("*.cases.parquet"))):
         table = _read_part(file, "cases") if file.exists() else None

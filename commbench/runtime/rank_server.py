@@ -27,6 +27,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 
+from commbench.core.extras import is_installed
 from commbench.core.protocols import Launcher
 from commbench.hardware.network import LOOPBACK
 
@@ -234,7 +235,8 @@ class ForkedWorld(RunningWorld):
 def main() -> int:
     """Serve worlds until the socket closes."""
     for module in PRELOADED:
-        import_module(module)
+        if is_installed(module.partition(".")[0]):
+            import_module(module)
     gc.collect()
     gc.freeze()  # a collection in a rank would otherwise copy every page that the ranks share
     with Connection(os.dup(0)) as parent:

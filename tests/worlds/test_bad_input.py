@@ -87,7 +87,7 @@ ONE_LINE = {
     "writer=foo": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[parquet,foo]": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[]": "writer=[] leaves nothing to do",
-    "launcher=foo": "launcher=foo is unknown; allowed: auto, local, mpirun, srun, torchrun",
+    "launcher=foo": "launcher=foo is unknown; allowed: auto, local, mpirun, srun, ssh, torchrun",
     "backend=mpi launcher=torchrun": "launcher=torchrun can't start mpi; allowed: mpirun",
     "experiment=foo": "experiment=foo is unknown",
     "hydra/launcher=foo": "hydra/launcher=foo is unknown; allowed: basic",
@@ -249,6 +249,8 @@ ONE_LINE = {
     "device=[cpu,cuda]": "commbench -m device=cpu,cuda",
     "launcher=[mpirun,torchrun]": "commbench -m launcher=mpirun,torchrun",
     "interface=[a,b]": "commbench -m interface=a,b",
+    "limit=100": "limit=100: '100' is not a rate above 0; allowed units are",
+    "limit=[eth0:1Gb/s,2Gb/s]": "limit takes one rate of a node, or those of its interfaces",
     "env.X=[a,b]": ("env.X takes one value per run; for a run of each: commbench -m env.X=a,b"),
     "backend=gloo,mpi": (
         "backend=gloo,mpi has commas: a run for each: commbench -m backend=gloo,mpi"
@@ -346,11 +348,12 @@ def test_without_a_driver_one_line_says_so(refused: Refused, line: str, instead:
     assert message.endswith(instead)
 
 
-def test_several_nodes_outside_a_world_come_with_three_launch_lines(refused: Refused) -> None:
+def test_several_nodes_outside_a_world_come_with_launch_lines(refused: Refused) -> None:
     first, *launches = refused("layout=2x4 sizes=[8,1KiB]")
     assert "layout=2x4 needs 2 nodes, this is one machine" in first
-    assert [line.split()[0] for line in launches] == ["torchrun", "mpirun", "srun"]
+    assert [line.split()[0] for line in launches] == ["torchrun", "mpirun", "srun", "commbench"]
     assert all("commbench layout=2x4 'sizes=[8,1KiB]'" in line for line in launches)
+    assert "launcher=ssh 'launcher.hosts=[A,B]'" in launches[3]
     assert (
         "--nnodes 2 --nproc-per-node 4" in launches[0]
         and "-n 8" in launches[1]
@@ -598,7 +601,7 @@ def test_rank_0_tells_the_parent_that_started_it(
 @pytest.mark.parametrize(
     ("line", "lines"),
     [
-        ("layout=2x4", 4),
+        ("layout=2x4", 5),
         ("-m backend=gloo,mpi layout=1x2,0x2", 1),
         ("backend=mpi backend.library=/nonexistent", 1),
     ],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from xml.etree import ElementTree
 
 from commbench.cluster.gate.decision import ORDER, CaseAnswer, GateResult, loss_text
 from commbench.core.texts import microseconds_text
-from commbench.report.section import Section, Table, clean
+from commbench.report.junit import JunitCase, junit_xml
+from commbench.report.section import Section, Table
 from commbench.stats.verdict import Comparison
 
 SUITE = "commbench accept"
@@ -62,42 +62,21 @@ def junit_text(result: GateResult, allow_suspect: bool = False) -> str:
     """A test case for each answer. FAIL is a failure, SUSPECT too unless it is allowed; UNDECIDED
     is skipped, because nothing is known to be wrong, with the reason as its message."""
     failing = {"FAIL", *(() if allow_suspect else ("SUSPECT",))}
-    suite = ElementTree.Element(
-        "testsuite",
-        name=SUITE,
-        tests=str(len(result.answers)),
-        failures=str(sum(each.answer in failing for each in result.answers)),
-        errors="0",
-        skipped=str(len(result.of("UNDECIDED"))),
-    )
-    properties = ElementTree.SubElement(suite, "properties")
-    for name, texts in (("basis", result.basis), ("note", result.notes)):
-        for text in texts:
-            ElementTree.SubElement(properties, "property", name=name, value=clean(text))
-    for each in result.answers:
-        _add_test_case(suite, each, each.answer in failing)
-    ElementTree.SubElement(suite, "system-out").text = clean("\n".join(result.findings))
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    properties = [("basis", text) for text in result.basis]
+    properties += [("note", text) for text in result.notes]
+    cases = [_test_case(each, each.answer in failing) for each in result.answers]
+    return junit_xml(SUITE, cases, properties, result.findings)
 
 
-def _add_test_case(suite: ElementTree.Element, answer: CaseAnswer, fails: bool) -> None:
-    measured_s = 0.0 if answer.comparison is None else answer.comparison.new_s
-    case = ElementTree.SubElement(
-        suite,
-        "testcase",
-        classname=f"commbench.{answer.kind}",
-        name=clean(answer.name),
-        time=f"{measured_s:.9f}",
+def _test_case(answer: CaseAnswer, fails: bool) -> JunitCase:
+    is_skipped = answer.answer == "UNDECIDED" and not fails
+    suspect = f"SUSPECT: {answer.reason}" if answer.answer == "SUSPECT" else ""
+    return JunitCase(
+        answer.kind,
+        answer.name,
+        None if answer.comparison is None else answer.comparison.new_s,
+        failure=answer.answer if fails else "",
+        is_skipped=is_skipped,
+        reason=f"UNDECIDED: {answer.reason}" if is_skipped else answer.reason,
+        output=(answer.finding, suspect),
     )
-    reason = clean(answer.reason)
-    if fails:
-        failure = ElementTree.SubElement(case, "failure", message=reason, type=answer.answer)
-        failure.text = reason
-    elif answer.answer == "UNDECIDED":
-        ElementTree.SubElement(case, "skipped", message=f"UNDECIDED: {reason}")
-    findings = [answer.finding, f"SUSPECT: {reason}" if answer.answer == "SUSPECT" else ""]
-    if any(findings):
-        ElementTree.SubElement(case, "system-out").text = clean("\n".join(filter(None, findings)))

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
 from commbench.core.errors import ConfigError
 
@@ -18,6 +20,29 @@ HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 SLOTS = re.compile(r"(?:\w+=)?\d+")  # 4, ppn=4
 RANGES = re.compile(r"\[(\d[\d,-]*)\]")
 MAX_HOSTS = 2**17
+
+
+def chosen_hosts(words: Sequence[str], hostfile: str | None) -> tuple[str, ...]:
+    """Those of launcher.hosts or launcher.hostfile. Raises ConfigError."""
+    if hostfile is None:
+        return _named("launcher.hosts", partial(hosts_of_words, words))
+    if words:
+        raise ConfigError("launcher.hosts and launcher.hostfile say the same; give one of them")
+    where = f"launcher.hostfile={hostfile}"
+    if not Path(hostfile).is_file():
+        raise ConfigError(f"{where} is not a file; give a file with one host per line")
+    text = Path(hostfile).read_text(errors="replace")
+    hosts = _named(where, partial(hosts_of_file, text))
+    if not hosts:
+        raise ConfigError(f"{where} names no host; give a file with one host per line")
+    return hosts
+
+
+def _named(where: str, read: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+    try:
+        return read()
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def hosts_of_file(text: str) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from commbench.hardware.mpi_library import (
 from commbench.runtime.rendezvous import exported_identity, store_at, store_over_mpi
 
 from .given_world import FLUX_RANK
-from .host_list import hosts_of_file, hosts_of_words
+from .host_list import chosen_hosts
 from .srun import is_step
 
 # With more ranks than cores a spinning rank keeps its peer off the core for a time slice of the
@@ -60,20 +60,7 @@ class Mpirun(Launcher):
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.hosts and self.hostfile is not None:
-            raise ConfigError("launcher.hosts and launcher.hostfile say the same; give one of them")
-        if self.hostfile is not None and not Path(self.hostfile).is_file():
-            raise ConfigError(
-                f"launcher.hostfile={self.hostfile} is not a file; give a file with one host per"
-                " line"
-            )
-        where = "launcher.hosts" if self.hostfile is None else f"launcher.hostfile={self.hostfile}"
-        try:
-            hosts = self._hosts()
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
-        if self.hostfile is not None and not hosts:
-            raise ConfigError(f"{where} names no host; give a file with one host per line")
+        self._hosts()
 
     @property
     def is_local(self) -> bool:
@@ -145,9 +132,7 @@ class Mpirun(Launcher):
         return f"mpirun -n {layout.size} {where} commbench {shlex.join(worker)}"
 
     def _hosts(self) -> tuple[str, ...]:
-        if self.hostfile is None:
-            return hosts_of_words(self.hosts)
-        return hosts_of_file(Path(self.hostfile).read_text(errors="replace"))
+        return chosen_hosts(self.hosts, self.hostfile)
 
 
 def _refuse_alike(hosts: Sequence[str]) -> None:

@@ -288,8 +288,8 @@ def test_what_tells_two_matrices_apart_is_in_the_text() -> None:
     ]
     texts = [finding.text for finding in findings(rows) if finding.kind == "slow"]
     assert [text.partition(": ")[0] for text in texts] == [
-        "p2p_latency 1 KiB, engine native",
-        "p2p_latency 1 KiB, engine python",
+        "p2p_latency 1 KiB, native",
+        "p2p_latency 1 KiB, python",
     ]
 
 

@@ -4,6 +4,7 @@ planted truth."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 import commbench
 from commbench.__main__ import main
 from commbench.cli import run
-from commbench.cli.ab import turns
-from commbench.core.errors import WorldBroken
+from commbench.cli.ab import ab, turns
+from commbench.core.errors import ConfigError, WorldBroken
 from commbench.report.compare_text import read_ab_results
+from commbench.results.load import load_run
 
 pytestmark = pytest.mark.usefixtures("outside_any_world")
 SIMULATED = (
@@ -290,4 +292,39 @@ def test_a_plan_of_both_sides_starts_nothing(capsys: pytest.CaptureFixture[str])
         == 0
     )
     assert capsys.readouterr().out.count("nothing was started") == 2
+    assert not Path("results").exists()
+
+
+# ---------------------------------------------------------------- another Python
+
+
+def test_a_side_is_measured_by_its_own_python(tmp_path: Path) -> None:
+    """A wrapper stands for it, which sets a variable that Open MPI would read."""
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nexport OMPI_MCA_planted=1\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    words = ("ab", *SIMULATED, "--launches", "1", "--vs", f"python={other}")
+    assert main(words) == 0
+    assert json.loads((folder() / "ab.json").read_text())["pythons"] == {
+        "base": None,
+        "new": str(other),
+    }
+    facts = {side: side_facts(folder() / side) for side in ("base", "new")}
+    assert "environment.OMPI_MCA_planted" in facts["new"]
+    assert "environment.OMPI_MCA_planted" not in facts["base"]
+
+
+def side_facts(side: Path) -> dict[str, Any]:
+    (run,) = side.iterdir()
+    (node,) = load_run(run)["provenance"]["nodes"]
+    return dict(node)
+
+
+@pytest.mark.parametrize(
+    ("python", "problem"),
+    [("/nonexistent", "No such file"), ("/bin/false", "can't run commbench"), ("/tmp", "denied")],
+)
+def test_a_python_without_commbench_is_refused(python: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        ab([*SIMULATED, "--vs", f"python={python}"])
     assert not Path("results").exists()

@@ -283,6 +283,43 @@ def test_variables_are_compared_in_one_folder(
         compare_command([str(tmp_path), str(tmp_path), "--ignore", "in_place"])
 
 
+def test_two_labels_in_one_folder_are_compared_with_their_gain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """B has twice the latency and half the bandwidth of A, with noise of 2 %."""
+    slow = ("backend.model.latency_s=4e-6", "backend.model.bandwidth_gb_per_s=5")
+    for launch in range(LAUNCHES):
+        for label, words in (("A", ()), ("B", slow)):
+            measured(
+                tmp_path,
+                launch,
+                launch,
+                f"label={label}",
+                "benchmark=[p2p_bandwidth,p2p_latency]",
+                "sizes=[8,16MiB]",
+                *words,
+            )
+    status, text = run_compare(capsys, str(tmp_path), "--by", "label")
+    assert status == 0
+    gain = re.search(
+        r"^A -> B: p2p_bandwidth 1x2 0-1 16 MiB: bandwidth ([\d.]+) -> ([\d.]+) GB/s,"
+        r" (0\.[45]\d\d) x ±",
+        text,
+        re.MULTILINE,
+    )
+    assert gain and float(gain[3]) == pytest.approx(float(gain[2]) / float(gain[1]), rel=0.02)
+    trip = re.search(
+        r"^A -> B: p2p_latency 1x2 0-1 8 B: round trip ([\d.]+) us -> ([\d.]+) us, [\d.]+ x ±",
+        text,
+        re.MULTILINE,
+    )
+    assert trip and 1.9 < float(trip[2]) / float(trip[1]) < 2.1
+    assert float(trip[1]) == pytest.approx(4.0, rel=0.1), "twice the latency of 2 us"
+    assert re.search(r"^BASE .*, label A: 5 launches", text, re.MULTILINE)
+    with pytest.raises(ConfigError, match="--by layout takes two values"):
+        compare_command([str(tmp_path), "--by", "layout"])
+
+
 @pytest.mark.long
 def test_options_of_the_statistic(
     sides: dict[str, str], capsys: pytest.CaptureFixture[str]

@@ -29,10 +29,11 @@ FAST = (
 
 @pytest.fixture
 def swept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[int, str, str]]:
     """swept(words): exit status, stdout and stderr of `commbench -m`, in this process: no job of it
-    starts."""
+    starts processes."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # main sets it, for this test alone
 
     def sweep(*words: str) -> tuple[int, str, str]:
         status = main(["-m", *words, *FAST, f"output={tmp_path / 'results'}"])
@@ -117,3 +118,23 @@ def test_a_launcher_of_processes_runs_all_jobs_and_the_worst_is_the_status(
     runs = [json.loads(file.read_text()) for file in run.output.glob("*/run.json")]
     assert {record["world"]["nodes"]: record["exit_status"] for record in runs} == {1: 0, 2: 1}
     assert len({record["sweep_id"] for record in runs}) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "headings"),
+    [
+        ("label=one,two", {"one", "two"}),
+        ("cuda_ipc=on,off", {"cuda_ipc"}),
+        ("env.COLOUR=red,blue", {"COLOUR=red", "COLOUR=blue"}),
+        ("trial=0,1", set()),
+    ],
+)
+def test_a_sweep_of_one_backend_ends_with_one_table_of_what_differs(
+    swept: Callable[..., tuple[int, str, str]], word: str, headings: set[str]
+) -> None:
+    status, out, _ = swept("backend=simulated", "layout=1x2", word)
+    assert status == 0
+    tables = [line for line in out.splitlines() if line.split()[:1] == ["p2p_latency"]]
+    heads = set(" ".join(line for line in tables if "±" in line).split())
+    assert headings <= heads
+    assert len(tables) == (1 if headings else 2), "launches have a table each"

@@ -94,7 +94,7 @@ def test_one_benchmark_is_asked_for_and_shown(
     assert "\nall_reduce" in out and "\np2p_latency" not in out
 
 
-def test_labels_that_keep_rivals_apart_are_named(
+def test_labels_are_compared_and_stand_side_by_side(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for label, words in (("tuned", ()), ("", ("backend.model.latency_s=4e-6",))):
@@ -107,10 +107,9 @@ def test_labels_that_keep_rivals_apart_are_named(
             *words,
         )
     out, _ = output_of(capsys, str(tmp_path))
-    assert (
-        "no two were measured at the same size under one label (labels: none, tuned)."
-        in " ".join(out.split())
-    )
+    words = " ".join(out.split())
+    assert "simulated 1x2 (label tuned) (4.00 us ±0%) and simulated 1x2 (8.00 us ±0%)" in words
+    assert "all_reduce no label us ± busbw MB/s tuned us ±" in words
     assert "2 ranks on 1 node," in out
 
 

@@ -190,10 +190,18 @@ def test_a_narrow_terminal_lacks_what_is_read_least() -> None:
 def test_columns_that_say_nothing_are_left_out() -> None:
     rates = {"algbw_gb_per_s": 2.0, "busbw_gb_per_s": 2.0, "message_rate_per_s": 5.0}
     same = [row(message_bytes=size, efficiency=0.003, **rates) for size in (8, 16)]
-    assert heads(lines(*same, width=None)) >= {"busbw", "bandwidth"}
+    assert heads(lines(*same, width=None)) >= {"busbw", "algbw"}
     assert not {"flags", "limit", "p99", "messages", "n"} & heads(lines(*same, width=None))
     single = [row(pair="0-1", **rates), row(pair="0-1", message_bytes=8, **rates)]
     assert "bandwidth" not in heads(lines(*single, width=None)), "their time says the same"
+
+
+def test_several_pairs_at_once_have_their_message_rate_on_a_narrow_terminal() -> None:
+    rates = {"algbw_gb_per_s": 2.0, "message_rate_per_s": 287000.0, "messages_per_call": 1}
+    both = [row(pair="0-2 1-3", window=64, message_bytes=size, **rates) for size in (8, 16)]
+    assert cells(lines(*both, width=80), "messages") == ["287000", "287000"]
+    one = [row(pair="0-2", window=64, message_bytes=size, **rates) for size in (8, 16)]
+    assert "messages" not in heads(lines(*one, width=None))
 
 
 def test_a_file_has_all_columns_and_the_whole_reason() -> None:
@@ -258,6 +266,23 @@ def test_flags_stand_in_their_row_and_one_of_all_rows_above_the_table() -> None:
     assert "throttled" in "".join(lines(*flagged({8: ["throttled"]}))), "one row is all rows, too"
     unknown = lines(*flagged({8: ["of_another_version"], 16: []}))
     assert table(unknown)[1].endswith("of_another_version")
+
+
+def test_a_fallback_is_told_once_above_the_table_with_its_reason() -> None:
+    reason = "messages take NET/Socket, but this machine has EFA"
+    rows = flagged({8: ["fallback"], 16: ["fallback"]}, reason=reason, transport="NET/Socket")
+    text = joined(lines(*rows))
+    assert text.count(reason) == 1 and "all cases" not in text
+    assert "transport NET/Socket" in text
+    small_shm = joined(lines(*flagged({8: ["fallback"]})))
+    assert "all cases" in small_shm and "(fallback)" in small_shm
+
+
+def test_settings_without_effect_are_told_above_the_table() -> None:
+    idle = {"name": "btl_tcp_link", "value": "4", "source": "environment", "problem": "unknown"}
+    set_ones = [idle, {"name": "pml", "value": "ob1", "source": "environment"}]
+    text = run_text({**RUN, "settings": set_ones}, [row()], Terminal(width=WIDTH))
+    assert "without effect: btl_tcp_link=4 (environment): unknown\n" in text and "pml" not in text
 
 
 def test_each_flag_is_explained_where_that_is_wanted() -> None:

@@ -107,7 +107,7 @@ def test_a_soak_alone_is_a_result(page: Path, capsys: pytest.CaptureFixture[str]
     capsys.readouterr()
     assert command([str(newest)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "Soak of p2p_latency 8 B, simulated virtual 1x2: median " in text
+    assert "Soak of p2p_latency 1x2 0-1 8 B, simulated virtual: median " in text
     assert "Nothing was measured" not in text and "no choice" not in text
 
 

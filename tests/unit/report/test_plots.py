@@ -18,6 +18,7 @@ from sample_cases import case_row
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.slow_pairs import matrices
 from commbench.report import plots
+from commbench.report.documents import KnownCurve
 from commbench.report.figures import Colours, with_gaps
 from commbench.report.numbers import lines_by_window
 from commbench.report.quantities import MEDIAN
@@ -46,9 +47,9 @@ def curves(name: str = "gloo", **values: Any) -> plots.Curves:
 
 
 def pairs(name: str = "gloo") -> list[Figure]:
-    rows = [row(backend=name, pair=f"{i}-{j}") for i in range(3) for j in range(3)]
+    rows = [row(pair=f"{i}-{j}") for i in range(3) for j in range(3)]
     (matrix,) = matrices(rows)
-    return plots.pair_matrix(matrix)
+    return plots.pair_matrix(matrix, name)
 
 
 FIGURES: dict[str, Callable[[str], Sequence[Figure]]] = {
@@ -100,6 +101,19 @@ def test_values_without_an_interval_are_drawn() -> None:
         assert "gloo" in texts(figure)
 
 
+def test_published_curves_are_drawn_in_the_figure_of_their_column() -> None:
+    known = [
+        KnownCurve("published there", "median_s", (1.0, 2.0**30), (1e-6, 1e3)),
+        KnownCurve("of another column", "algbw_gb_per_s", (8.0,), (1.0,)),
+    ]
+    (figure,) = plots.over_size(curves(), "all_reduce", MEDIAN, known)
+    shown = texts(figure)
+    assert "published there" in shown and "of another column" not in shown
+    assert "32 MiB" in shown, "the axis has room for it"
+    (line,) = plots.soak("t", LINE, known[:1])
+    assert "published there" in texts(line)
+
+
 def test_cases_without_a_message_have_no_curve() -> None:
     assert plots.curves_of([("barrier", {"gloo": [row(message_bytes=0)]})]).rows == {}
     assert plots.share_of_limit(curves(), "all_reduce") == [], "no limit is known"
@@ -132,5 +146,5 @@ def test_a_line_is_broken_where_nothing_was_measured() -> None:
 def test_of_a_large_matrix_only_colours_are_drawn() -> None:
     (small,) = pairs()
     rows = [row(pair=f"{i}-{j}") for i in range(17) for j in range(17)]
-    (large,) = plots.pair_matrix(matrices(rows)[0])
+    (large,) = plots.pair_matrix(matrices(rows)[0], "gloo")
     assert texts(small).count("2.00") == 9 and "2.00" not in texts(large)

@@ -10,8 +10,11 @@ from sample_cases import case_row
 from commbench.report.quantities import (
     ALGBW,
     BUSBW,
+    COLLECTIVE_ALGBW,
     MEDIAN,
+    MESSAGE_RATE,
     has_bandwidth,
+    in_full,
     quoted,
     text_with_unit,
     value_cell,
@@ -53,6 +56,7 @@ def test_small_rates_are_in_smaller_units() -> None:
     [
         ({}, (MEDIAN,)),
         ({"window": 64}, (ALGBW,)),
+        ({"window": 64, "pair": "0-2 1-3"}, (MESSAGE_RATE, ALGBW)),
         ({"benchmark": "copy_to_host"}, (ALGBW,)),
         ({"pair": None, "busbw_gb_per_s": 1.0}, (MEDIAN, BUSBW)),
         ({"pair": None}, (MEDIAN,)),
@@ -61,6 +65,13 @@ def test_small_rates_are_in_smaller_units() -> None:
 def test_what_is_quoted_depends_on_what_is_sent(values: dict[str, Any], expected: Any) -> None:
     assert quoted([row(**values)]) == expected
     assert has_bandwidth(row(**values)) is (expected != (MEDIAN,))
+
+
+def test_algbw_stands_beside_busbw_where_they_differ() -> None:
+    factors = [row(pair=None, algbw_gb_per_s=1.0, busbw_gb_per_s=busbw) for busbw in (1.0, 1.75)]
+    assert in_full(factors[:1]) == (MEDIAN, BUSBW)
+    assert in_full(factors) == (MEDIAN, COLLECTIVE_ALGBW, BUSBW)
+    assert in_full([row(window=64)]) == (ALGBW,)
 
 
 def test_a_number_is_written_with_its_certainty_and_width() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from generated_results import run_of
 
+import commbench
 from commbench.core.terminal import Terminal
-from commbench.report.distributions import RawData
+from commbench.core.units import format_seconds
+from commbench.report.distributions import RawData, read_raw_data
 from commbench.report.section import Section, report_text
 from commbench.report.sections import sections
 from commbench.report.summary import Summary, read_results, summarise_results
@@ -42,6 +45,21 @@ def test_what_has_nothing_to_show_is_left_out(three_ways: Path) -> None:
     titles = by_title(summary_of(three_ways))
     assert {"What a layer adds", "Best backend and layout for each size", "Machines"} <= set(titles)
     assert not {"All pairs", "Over time", "Groups at once", "Not measured"} & set(titles)
+
+
+def test_whether_numbers_are_normal_is_said_in_these_words_or_with_the_value(
+    tmp_path: Path,
+) -> None:
+    run_of(tmp_path, 1, label="somewhere")
+    (sentence,) = by_title(summary_of(tmp_path))["Is this number normal?"].sentences
+    assert "no value for this kind of machine" in sentence
+    vm = {"host.hostname": "a", "host.cpu_model": "AMD EPYC", "host.cpu_logical_cores": 2}
+    run_of(tmp_path / "vm", 1, provenance={"nodes": [vm]})
+    section = by_title(summary_of(tmp_path / "vm", "p2p_latency"))["Is this number normal?"]
+    ((case, _, known, _, which, source, _),) = section.tables[0].rows
+    assert case.startswith("p2p_latency 32 B") and known.endswith("218 ns .. 2.17 us")
+    assert which.endswith("2 cores of an AMD EPYC: MPI over shared memory")
+    assert source.startswith("commbench docs/perf.md, 2026-11-21")
 
 
 def test_the_answers_say_how_well_the_numbers_are_known_and_why(tmp_path: Path) -> None:
@@ -95,3 +113,58 @@ def test_flags_and_lost_cases_have_their_reason(three_ways: Path) -> None:
     titles = by_title(summarise_results(results))
     assert list(titles["Flags"].tables[0].rows[0])[:2] == ["skewed", str(len(cases) - 1)]
     assert list(titles["Not measured"].tables[0].rows[0])[:3] == ["failed", "1", "a call failed"]
+
+
+SOAK = (
+    "backend=simulated",
+    "layout=1x2",
+    "timing=soak",
+    "timing.duration_s=0.02",
+    "timing.interval_s=0.005",
+    "timing.warmup_s=0",
+    "benchmark=p2p_latency",
+    "sizes=[8]",
+    "writer=parquet",
+)
+
+
+@pytest.fixture(scope="module")
+def soaks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Soaks with two labels, which alone tell them apart; one of them twice."""
+    folder = tmp_path_factory.mktemp("soaks")
+    for words in (("label=A",), ("label=B", "trial=0"), ("label=B", "trial=1")):
+        commbench.run(*SOAK, *words, f"output={folder}")
+    return folder
+
+
+def test_soaks_that_differ_in_their_label_have_sentences_and_figures_of_their_own(
+    soaks: Path,
+) -> None:
+    results = read_results([soaks])
+    summary = summarise_results(results, is_measured_into)
+    told = [text for text in summary.sentences() if text.startswith("Soak")]
+    assert [re.findall(r"label \w|of 2 launches", text) for text in told] == [
+        ["label A"],
+        ["label B", "of 2 launches"],
+    ]
+    drawn = {each.title: each for each in sections(summary, read_raw_data(results))}
+    titles = [figure.title for figure in drawn["Over time"].figures()]
+    assert len(set(titles)) == len(titles) == 3
+    assert all("p2p_latency 1x2 0-1 8 B, label" in title for title in titles)
+
+
+def test_the_round_trip_is_twice_what_a_latency_is(soaks: Path) -> None:
+    summary = summarise_results(read_results([soaks]), is_measured_into)
+    median_s = summary.soaks.rows[0]["median_s"]
+    assert f"(round trip {format_seconds(2 * median_s)})" in summary.sentences()[0]
+
+
+def test_many_pairs_come_first_and_are_called_symmetric(tmp_path: Path) -> None:
+    words = [word for word in SOAK if not word.startswith(("layout", "benchmark"))]
+    commbench.run(
+        *words, "layout=2x2", "pairs=all", "benchmark=p2p_bandwidth", f"output={tmp_path}"
+    )
+    listed = sections(summarise_results(read_results([tmp_path])), RawData.none())
+    assert [section.title for section in listed[:2]] == ["Answers", "All pairs"]
+    assert re.search(r"6 of 6 pairs symmetric within \d+ %", listed[0].sentences[0])
+    assert not any(text.startswith("Soak") for text in listed[0].sentences)

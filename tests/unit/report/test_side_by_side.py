@@ -80,7 +80,7 @@ def test_rows_that_differ_in_a_variable_are_never_merged(
     text = side_by_side([*rows, *({**row, "backend": "mpi"} for row in rows)], FILE)
     numbers = ("0.250", "1.00") if name == "window" else ("1.00", "4.00")
     assert [text.count(f" {number}  ±2%") for number in numbers] == [2, 2]
-    assert name in text or str(values[1]) in text
+    assert name in text or str(values[1]) in text or "NCCL_ALGO=Ring" in text
 
 
 def test_launches_are_merged_to_their_median_between_all_of_them() -> None:
@@ -144,7 +144,7 @@ def test_a_window_that_shrinks_at_large_messages_stays_in_its_table() -> None:
 def test_streams_are_sorted_and_named_as_numbers() -> None:
     rows = [measured("tcp", 8, 1e-6 * count, streams=count) for count in (16, 1, 2)]
     text = side_by_side(rows, FILE)
-    assert re.findall(r"\d+ streams?", text) == ["1 stream", "2 streams", "16 streams"]
+    assert re.findall(r"\d+ streams? us", text) == ["1 stream us", "2 streams us", "16 streams us"]
 
 
 def test_variables_of_env_that_a_backend_has_everywhere_are_named_once() -> None:
@@ -154,7 +154,28 @@ def test_variables_of_env_that_a_backend_has_everywhere_are_named_once() -> None
         rows.append(measured("mpi", 8, 1e-6, env={"PML": "ob1", "LINKS": links}))
     text = side_by_side(rows, FILE)
     assert text.count("PML") == 1 and "mpi, all cases: env PML=ob1" in text
-    assert "LINKS=1\n" in text and "LINKS=36\n" in text
+    assert [text.count(f" mpi LINKS={links} us") for links in (1, 36)] == [1, 1]
+
+
+def test_one_backend_is_named_once_and_its_columns_by_what_differs() -> None:
+    rows = [measured("mpi", 8, 1e-6, cuda_ipc=used) for used in ("on", "off")]
+    title, heads, *_ = side_by_side(rows, FILE).splitlines()
+    assert title.startswith("mpi, ")
+    assert heads.split()[1:] == ["cuda_ipc", "off", "us", "±", "cuda_ipc", "on", "us", "±"]
+    with_and_without = [measured("mpi", 8, 1e-6, env=env) for env in ({}, {"LINKS": "36"})]
+    assert {"LINKS=36 us", "no env us"} <= {
+        head.strip() for head in re.split(r"  +|±", side_by_side(with_and_without, FILE))
+    }
+
+
+def test_a_label_stands_for_the_settings_that_it_brings_along() -> None:
+    rows = [
+        measured("mpi", 8, 1e-6, label=label, env=env)
+        for label, env in (("tcp", {"BTL": "tcp"}), ("memory", {"BTL": "sm"}))
+    ]
+    text = side_by_side(rows, FILE)
+    assert text.splitlines()[1].split()[1:] == ["memory", "us", "±", "tcp", "us", "±"]
+    assert "label tcp: BTL=tcp" in text and "label memory: BTL=sm" in text
 
 
 def test_below_stand_what_is_missing_flags_and_a_sentence_for_each_backend() -> None:

@@ -30,7 +30,7 @@ from commbench.runtime.exit_protocol import (
 )
 from commbench.runtime.launch import WorldSpec, _exports
 from commbench.runtime.launchers.registry import launcher_of, likely_launcher
-from commbench.runtime.output import LOG
+from commbench.runtime.output import BUSY, LOG
 from commbench.runtime.rank_server import (
     ForkedWorld,
     RankServer,
@@ -152,10 +152,12 @@ def test_what_the_user_asks_for_with_env_wins_over_what_the_command_inherits(
     rank server."""
     monkeypatch.setenv("LD_LIBRARY_PATH", "/inherited")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv(BUSY, "load 7")  # recorded, so it must be the same on all hosts
     with ConfigComposer() as composer:
         (job,) = composer.jobs(["layout=1x2", "+env.LD_LIBRARY_PATH=/asked"], multirun=False)
     exports = _exports(WorldSpec(job, launcher_of(job.settings), None, Layout(1, 2), "/nowhere"))
     assert (exports["LD_LIBRARY_PATH"], exports["NCCL_DEBUG"]) == ("/asked", "WARN")
+    assert exports[BUSY] == "load 7"
 
 
 def test_a_rank_of_an_earlier_world_does_not_break_the_next_one(

@@ -44,11 +44,12 @@ def test_every_file_is_a_launcher_by_precedence() -> None:
         "torchrun",
         "mpirun",
         "srun",
+        "ssh",
     ]
 
 
 def test_backends_name_no_launcher_but_what_they_need() -> None:
-    assert registry.allowed(Gloo()) == ["local", "torchrun", "mpirun", "srun"]
+    assert registry.allowed(Gloo()) == ["local", "torchrun", "mpirun", "srun", "ssh"]
     assert registry.allowed(Mpi()) == ["mpirun", "srun"]
     assert registry.allowed(Simulated()) == []
 

@@ -1,0 +1,91 @@
+"""Whether the two directions of each pair are equally fast."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from commbench.core.layout import Pair
+from commbench.core.states import Row
+from commbench.core.units import format_factor, format_number, format_seconds, plural
+from commbench.results.intervals import interval_of
+from commbench.stats.interval import Interval
+
+from .slow_pairs import Matrix
+
+SYMMETRIC = 0.01  # a smaller difference of two directions is none
+MOST_NAMED = 3
+
+
+class Directions(NamedTuple):
+    """The slower direction of a pair, both times, and by how much it takes longer: 0.01 is 1 %."""
+
+    slower: Pair
+    slower_s: Interval
+    faster_s: Interval
+
+    @property
+    def difference(self) -> float:
+        return self.slower_s.value / self.faster_s.value - 1
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the difference is small, or within the confidence intervals."""
+        return self.difference <= SYMMETRIC or self.slower_s.low <= self.faster_s.high
+
+
+def directions(matrix: Matrix) -> list[Directions]:
+    """The pairs of two ranks whose directions were both measured, the most different first."""
+    times = {
+        pair: time
+        for own in matrix.classes.values()
+        for pair in own
+        if (time := interval_of(matrix.rows[pair])) is not None and time.value
+    }
+    both = []
+    for (first, second), time in times.items():
+        back = times.get((second, first))
+        if first < second and back is not None:
+            slower_first = time.value >= back.value
+            pair = (first, second) if slower_first else (second, first)
+            ends = (time, back) if slower_first else (back, time)
+            both.append(Directions(pair, *ends))
+    return sorted(both, key=lambda each: -each.difference)
+
+
+def symmetry_text(matrix: Matrix) -> str:
+    """`6 of 6 pairs symmetric within 1 %`, or which are not and by how much; empty where no pair
+    has both directions."""
+    both = directions(matrix)
+    if not both:
+        return ""
+    apart = [each for each in both if not each.is_symmetric]
+    alike = [each for each in both if each.is_symmetric]
+    within = f"within {_percent(max([SYMMETRIC, *(each.difference for each in alike)]))}"
+    count = plural(len(both), "pair", "pairs")
+    if not apart:
+        return f"{len(both)} of {count} symmetric {within}"
+    named = "; ".join(_apart_text(matrix, each) for each in apart[:MOST_NAMED])
+    named += f"; and {len(apart) - MOST_NAMED} more" if len(apart) > MOST_NAMED else ""
+    rest = f"; the others {within}" if alike else ""
+    return f"{len(apart)} of {count} not symmetric: {named}{rest}"
+
+
+def _apart_text(matrix: Matrix, each: Directions) -> str:
+    """`2-0 0.402 GB/s, 0-2 0.940 GB/s (2.34 x)`."""
+    first, second = each.slower
+    texts = [
+        f"{'-'.join(map(str, pair))} {_number(matrix.rows[pair], matrix)}"
+        for pair in (each.slower, (second, first))
+    ]
+    return f"{', '.join(texts)} ({format_factor(1 + each.difference)})"
+
+
+def _number(row: Row, matrix: Matrix) -> str:
+    """The rate of messages in one direction, of others the time."""
+    if not matrix.is_one_way:
+        return format_seconds(row["median_s"])
+    return f"{format_number(row['algbw_gb_per_s'])} GB/s"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"

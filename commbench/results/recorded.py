@@ -1,0 +1,79 @@
+"""What earlier starts of a run have left in its folder, read back by rank 0: parquet, or JSON lines
+where pyarrow is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .jsonl import json_columns, json_file, json_rows
+from .load import run_tables
+from .parquet import parquet_rows
+
+Columns = Mapping[str, NDArray[Any]]
+REPETITION = ("block", "repetition", "rank")  # with the phase, what identifies a sample of a case
+SAMPLE_COLUMNS = ("phase", *REPETITION, "elapsed_ns", "visit")
+
+
+def recorded_rows(folder: Path) -> list[dict[str, Any]]:
+    """The newest row of each case."""
+    return json_rows(folder) if is_json(folder) else parquet_rows(folder)
+
+
+def is_json(folder: Path) -> bool:
+    """Whether all of a run is in JSON lines: beside parquet, they are cases for other programs."""
+    return json_file(folder, "cases").exists() and not (
+        (folder / "cases.parquet").exists() or any(folder.glob("parts/*.cases.parquet"))
+    )
+
+
+def recorded_counters(folder: Path, case_id: str) -> Iterator[Mapping[str, Sequence[Any]]]:
+    """The counters of a case, one part after another."""
+    if is_json(folder):
+        yield from (part for part in json_columns(folder, "counters") if case_id in part["case_id"])
+        return
+    for table in run_tables(folder, "counters", where=[("case_id", "=", case_id)]):
+        yield table.to_pydict()
+
+
+def recorded_samples(folder: Path, case_ids: Collection[str]) -> dict[str, Columns]:
+    """The samples of these cases: texts, and floats with NaN for null. Of two attempts at a
+    repetition the newer one counts."""
+    parts = dict[str, list[Columns]]()
+    for columns in _json_samples(folder) if is_json(folder) else _parquet_samples(folder, case_ids):
+        ids = columns["case_id"]
+        for case_id in {*ids} & {*case_ids}:
+            own = {name: columns[name][ids == case_id] for name in SAMPLE_COLUMNS}
+            parts.setdefault(case_id, []).append(own)
+    return {case_id: _newest(own) for case_id, own in parts.items()}
+
+
+def _json_samples(folder: Path) -> Iterator[Columns]:
+    for columns in json_columns(folder, "samples"):
+        yield {name: _plain_array(columns[name]) for name in ("case_id", *SAMPLE_COLUMNS)}
+
+
+def _parquet_samples(folder: Path, case_ids: Collection[str]) -> Iterator[Columns]:
+    names = ("run_id", "case_id", *SAMPLE_COLUMNS)
+    where = [("case_id", "in", list(case_ids))]
+    for table in run_tables(folder, "samples", names, where):
+        yield {name: _plain_array(table[name].to_numpy()) for name in names}
+
+
+def _plain_array(values: Any) -> NDArray[Any]:
+    array = np.asarray(values, dtype=object if isinstance(values, list) else None)
+    is_text = bool(array.size) and isinstance(array[0], str)
+    return array if is_text else array.astype(np.float64)
+
+
+def _newest(parts: Sequence[Columns]) -> Columns:
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in SAMPLE_COLUMNS}
+    phases = np.unique(columns["phase"], return_inverse=True)[1]
+    keys = np.stack([phases, *(columns[name] for name in REPETITION)], axis=1)
+    last_first = np.unique(keys[::-1], axis=0, return_index=True)[1]
+    newest = np.sort(len(keys) - 1 - last_first)
+    return {name: column[newest] for name, column in columns.items()}

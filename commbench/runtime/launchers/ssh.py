@@ -1,0 +1,61 @@
+"""Ranks on hosts that this one can log in to: torchrun on each of them, over ssh."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+from commbench.core.protocols import Launcher
+
+from .host_list import chosen_hosts
+
+# below those that Linux gives to clients (ip_local_port_range)
+PORTS = range(20_000, 32_000)
+
+
+@dataclass(frozen=True)
+class Ssh(Launcher):
+    """See Launcher. Its ranks are torchrun's. The first host is that of rank 0, and its name is the
+    address at which the others meet."""
+
+    name: ClassVar[str] = "ssh"
+    precedence: ClassVar[int] = 40
+    hosts: tuple[str, ...] = ()
+    hostfile: str | None = None
+    agent: str | None = None
+
+    def __post_init__(self) -> None:
+        chosen_hosts(self.hosts, self.hostfile)
+
+    @property
+    def is_local(self) -> bool:
+        return False
+
+    @property
+    def reach(self) -> int:
+        return len(chosen_hosts(self.hosts, self.hostfile))
+
+    def command(
+        self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
+    ) -> list[str]:
+        hosts = chosen_hosts(self.hosts, self.hostfile)[: layout.nodes]
+        if not hosts:
+            raise ConfigError(
+                "launcher=ssh needs hosts: launcher.hosts=[a,b], or launcher.hostfile"
+            )
+        port = PORTS[secrets.randbelow(len(PORTS))]
+        return [
+            *(sys.executable, "-m", "commbench.runtime.launchers.ssh_hosts"),
+            *("--agent", self.agent or "ssh", "--hosts", ",".join(hosts)),
+            *("--each", str(layout.ranks_per_node), "--port", str(port)),
+            *("--exports", ",".join(exports), "--", *worker),
+        ]
+
+    def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
+        return f"commbench {shlex.join(worker)} launcher=ssh 'launcher.hosts=[A,B]'"
