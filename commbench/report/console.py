@@ -219,7 +219,7 @@ def _time_line_texts(
         elif one_stream:
             texts.append(line.text(name, terminal, every))
     if not one_stream and any(map(is_stream_soak, rows)):
-        texts.append("the intervals of each stream: commbench show --intervals")
+        texts.append("the intervals of each stream: commbench show RUN --intervals")
     return texts
 
 

@@ -90,7 +90,7 @@ def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
     slow = [row for row in known if _is_slow_at_first(row)]
     counted = plural(len(known), "stream", "streams")
     if not slow:
-        return f"The first second is as fast as the end in {counted}." if known else ""
+        return f"The first second is no slower than the end in {counted}." if known else ""
     firsts = [row["first_second_gb_per_s"] for row in slow]
     span = " to ".join(dict.fromkeys(map(unit.text, (min(firsts), max(firsts)))))
     end = unit.text(median(row["end_gb_per_s"] for row in slow))
@@ -209,7 +209,9 @@ class StreamLine:
         )
         if each > 1:
             step_s = single.begin_s[1]
-            total += f"; a line for {each} intervals of {step_s:g} s (show --intervals: for each)"
+            total += (
+                f"; a line for {each} intervals of {step_s:g} s (show RUN --intervals: for each)"
+            )
         return f"{terminal.paragraph(total)}\n{table_text(columns, cells, terminal)}"
 
     def _lines(self) -> _Lines:

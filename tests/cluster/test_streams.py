@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from planted_rates import set_rate, staircase
 from torchrun_agents import torchrun_agents
-from virtual_hosts import Host, VirtualHosts
+from virtual_hosts import MTU, Host, VirtualHosts
 
 import commbench
 
@@ -22,6 +23,8 @@ ALIKE = 0.03
 IN_TIME = 0.10
 ATTEMPTS = 3  # the two cores carry both ends of the link, and whatever else disturbs them
 STEPS_MBIT = (160, 360, 470)  # the note's 320, 720, 940 halved: as much as two cores carry
+# of a planted rate: without the headers of Ethernet, IP and TCP with timestamps
+PAYLOAD_SHARE = (int(MTU) - 20 - 32) / (int(MTU) + 14)
 STREAM = ("backend=tcp", "benchmark=stream", "dtype=int8", "bind=none", "timing=soak")
 
 
@@ -35,31 +38,27 @@ def streamed(world: Callable[..., Any], hosts: VirtualHosts, *words: str) -> Any
 def test_the_steps_of_a_staircase_and_the_time_to_full_speed(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
-    """Each step as iperf3 sees a link of that rate: what headers take is the same."""
     low, middle, high = STEPS_MBIT
+    truths = [PAYLOAD_SHARE * rate_mbit for rate_mbit in STEPS_MBIT]
     hosts = cluster(2, rate_mbit=high)
-    sender, receiver = hosts.hosts
-    truths = []
-    for rate_mbit in STEPS_MBIT:
-        set_rate(sender, rate_mbit)
-        truths.append(iperf3_mbit(receiver, sender, 2))
-    for attempt in range(ATTEMPTS):
+    sender = hosts.hosts[0]
+    for _ in range(ATTEMPTS):
         set_rate(sender, low)
         with staircase(sender, [(1.0, middle), (2.0, high)]):
             run = streamed(world, hosts, "sizes=[16KiB]", "timing.duration_s=6")
-        (case,) = run.cases.to_dict("records")[-1:]
-        rates = commbench.soak_intervals(run.output).groupby("run_id").get_group(case["run_id"])
+        case = run.cases.iloc[-1]
+        rates = commbench.soak_intervals(run.output).groupby("run_id").get_group(case.run_id)
         at_s, mbit = rates.at_s.to_numpy(), rates.rate_gb_per_s.to_numpy() * 8e3
         seen = [
-            float(mbit[(at_s >= begin) & (at_s < begin + 0.5)].mean()) for begin in (0.3, 1.3, 4.0)
+            float(np.median(mbit[(at_s >= begin_s) & (at_s < begin_s + 0.5)]))
+            for begin_s in (0.3, 1.3, 4.0)
         ]
-        print(attempt, seen, truths, case["full_speed_s"], case["end_gb_per_s"] * 8e3)
-        alike = [abs(rate / truth - 1) < ALIKE for rate, truth in zip(seen, truths, strict=True)]
-        if all(alike) and abs(case["full_speed_s"] / 2.0 - 1) < IN_TIME:
+        is_alike = np.allclose(seen, truths, rtol=ALIKE)
+        if is_alike and abs(case.full_speed_s / 2.0 - 1) < IN_TIME:
             break
     assert seen == [pytest.approx(truth, rel=ALIKE) for truth in truths]
-    assert case["end_gb_per_s"] * 8e3 == pytest.approx(truths[-1], rel=ALIKE)
-    assert case["full_speed_s"] == pytest.approx(2.0, rel=IN_TIME)
+    assert case.end_gb_per_s * 8e3 == pytest.approx(truths[-1], rel=ALIKE)
+    assert case.full_speed_s == pytest.approx(2.0, rel=IN_TIME)
 
 
 def iperf3_mbit(server: Host, client: Host, seconds: int, *more: str) -> float:
@@ -81,16 +80,18 @@ def iperf3_mbit(server: Host, client: Host, seconds: int, *more: str) -> float:
     return sum(rates) / len(rates) / 1e6
 
 
-@pytest.mark.parametrize("threads", ["one", "each"])
-def test_four_streams_have_the_rate_that_iperf3_sees(
-    threads: str, cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
+@pytest.mark.parametrize(("streams", "threads"), [(1, "one"), (4, "one"), (4, "each")])
+def test_streams_have_the_rate_that_iperf3_sees(
+    streams: int, threads: str, cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
     hosts = cluster(2, rate_mbit=STEPS_MBIT[-1])
+    truth = mbit = 0.0  # what disturbs the cores makes both slow, never fast
     for _ in range(ATTEMPTS):
-        truth = iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 3, "--parallel", "4")
-        words = ("streams=4", f"stream_threads={threads}", "timing.duration_s=3")
+        told = iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 3, "--parallel", str(streams))
+        truth = max(truth, told)
+        words = (f"streams={streams}", f"stream_threads={threads}", "timing.duration_s=3")
         run = streamed(world, hosts, "sizes=[16KiB]", *words)
-        mbit = 8e3 * run.cases.end_gb_per_s.iloc[-1]
+        mbit = max(mbit, 8e3 * run.cases.end_gb_per_s.iloc[-1])
         if abs(mbit / truth - 1) < ALIKE:
             break
     assert mbit == pytest.approx(truth, rel=ALIKE)
@@ -113,9 +114,9 @@ def test_a_ramp_that_takes_most_of_a_soak_is_not_taken_for_its_rate(
 ) -> None:
     """1.5 s of 2 s: the median of all intervals is that of the ramp."""
     low, _, high = STEPS_MBIT
+    truth = PAYLOAD_SHARE * high
     hosts = cluster(2, rate_mbit=high)
-    sender, receiver = hosts.hosts
-    truth = iperf3_mbit(receiver, sender, 2)
+    sender = hosts.hosts[0]
     for _ in range(ATTEMPTS):
         set_rate(sender, low)
         with staircase(sender, [(1.5, high)]):

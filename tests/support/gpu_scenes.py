@@ -14,8 +14,9 @@ from sample_cases import GPU_CASE
 from commbench.core.case import Benchmark
 from commbench.core.variables import Case
 
-# the others copy within a rank
-SENDING = [each for each in every_benchmark().values() if "staging" not in each.axes]
+# the others copy within a rank, or write to sockets
+OTHERS = {"staging", "stream_threads"}
+SENDING = [each for each in every_benchmark().values() if OTHERS.isdisjoint(each.axes)]
 
 
 @st.composite

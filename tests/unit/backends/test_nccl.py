@@ -471,7 +471,7 @@ def test_every_operation_is_exact_on_all_ranks_and_on_some(
         "cache=warm",
         env=env,
     )
-    cases = run.cases[~run.cases.benchmark.str.startswith("copy_")]
+    cases = run.cases[~run.cases.benchmark.str.startswith(("copy_", "stream"))]
     assert set(cases.status) == {"ok"}, run.cases[["benchmark", "reason"]]
     assert (cases.wrong_elements == 0).all() and (cases.median_s > 0).all()
     assert cases.groupby("layout").benchmark.nunique().to_dict() == {"1x2": 17, "1x3": 17}
