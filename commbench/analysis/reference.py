@@ -1,9 +1,7 @@
-"""Known values to compare with: ranges per kind of hardware for the report, published values for
-the experiments.
+"""Known values to compare with: one file per kind of machine in data/reference.
 
-data/reference.csv: hardware with a pattern for run.json, backend, benchmark, sizes, range, source.
-data/published.csv: the values in the documents that the experiments reproduce, each with its
-source.
+A file says how its machine is recognised, and has documents with values. A key of the file holds
+for its documents, one of a document for its values. docs/reference.md has all keys.
 """
 
 from __future__ import annotations
@@ -11,174 +9,322 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from commbench.analysis.slow_pairs import UNUSABLE
+import yaml  # type: ignore[import-untyped]
+
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.states import Row
-from commbench.core.units import format_bytes, format_number, format_seconds
-from commbench.results.flags import warnings_of
-from commbench.results.load import row_dicts
-from commbench.stats.thresholds import FAR_FROM_NORMAL
-
-from .fit import WHOSE
+from commbench.core.units import RATES, parse_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NORMAL = "normal"
-FAST = "faster"
-SLOW = "slower"
-UNPINNED = "ranks that are not pinned, "  # no cause where ranks are bound
-CAUSES = {
-    ("median_s", SLOW): (
-        f"another interface or transport than expected, a loaded or throttled machine, {UNPINNED}"
-        "several threads on one core, a virtual network"
-    ),
-    ("median_s", FAST): "both ranks on one node (shared memory), or a newer library or machine",
-    ("rate", SLOW): (
-        "one connection where several are needed, a link that is negotiated down (PCIe width,"
-        " Ethernet), the wrong interface, small MTU, a message below the steady size, other traffic"
-    ),
-    ("rate", FAST): (
-        "data that stays in a cache, both ranks on one node, NVLink SHARP (bus bandwidth above the"
-        " link), or a newer machine"
-    ),
+FOLDER = "data/reference"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of C: ten times as fast
+UNITS = {  # of a document -> its size in the unit of the column
+    **RATES,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "us round trip": 0.5e-6,  # of a latency, which is half of it
+    "1/s": 1.0,
+    "%": 0.01,
+    "x": 1.0,
+    "B": 1.0,
+    "ranks": 1.0,
 }
+BOUNDS = ("value", "range", "at_least", "at_most", "floor", "ceiling", "by_size", "by_time_s")
 POINT = ("setting", "message_bytes", "column")  # identifies a published value of an experiment
 PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
+ITSELF = "itself"
+ANOTHER = "another rank"
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A measured case with a known value, a row of references(). `expected`: "published 60 us ..
-    160 us"."""
+class Point:
+    """`low` to `high` in the document's unit, one of them infinite where it has one bound.
 
-    reference: Row
-    case: str
-    measured: str
-    expected: str
-    verdict: str
-    causes: str
-
-
-@functools.cache
-def references() -> tuple[Row, ...]:
-    """The rows of data/reference.csv.
-
-    Each is the range `low` to `high` of `column` for messages of `least_bytes` to `most_bytes`
-    (null: no limit) on `ranks` (null: any number of) ranks, where the message moves `between` nodes
-    or `within` one.
+    For messages of `least_bytes` to `most_bytes`; `at_s`: seconds since the start of a soak.
+    `is_threshold`: a check fails beyond it, however little.
     """
-    import pandas as pd
 
-    file = files("commbench.analysis") / "data/reference.csv"
-    return tuple(row_dicts(pd.read_csv(str(file)).fillna({"note": ""})))
+    low: float
+    high: float
+    least_bytes: int = 0
+    most_bytes: float = math.inf
+    at_s: float | None = None
+    is_threshold: bool = False
+
+    @property
+    def value(self) -> float:
+        """The value, or the bound that there is."""
+        return self.low if math.isfinite(self.low) else self.high
+
+    @property
+    def message_bytes(self) -> int | None:
+        """None for a range of sizes."""
+        return self.least_bytes if self.least_bytes == self.most_bytes else None
+
+    def text(self, write: Callable[[float], str]) -> str:
+        """`1.18 GB/s .. 1.19 GB/s`, `at least 460 GB/s`; `write` makes the text of a number."""
+        if not math.isfinite(self.high):
+            return f"at least {write(self.low)}"
+        if not math.isfinite(self.low):
+            return f"at most {write(self.high)}"
+        return " .. ".join(dict.fromkeys((write(self.low), write(self.high))))
 
 
-def is_own(reference: Row) -> bool:
-    """Whether commbench's own documents are the source."""
-    return str(reference["source"]).startswith("commbench ")
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A value of a document, or its values by size or time; `setting` is the document's name for
+    it.
 
-
-def judge(
-    cases: pd.DataFrame, hardware: Iterable[str], bound_runs: Collection[str] = ()
-) -> list[Judged]:
-    """Compare the largest size of each backend, layout and WHOSE with all published values of this
-    hardware.
-
-    `hardware`: texts that describe the machines, and the labels of the runs; `bound_runs`: the
-    run_id of those whose ranks have cores of their own. Values far from the published range come
-    first.
+    `where`: variables and other columns with the values that a row must have, in one of these maps.
+    `span` and `ranks`, null for any, are of the machine that the document had.
     """
-    texts = list(hardware)
-    judged = []
-    whose = [name for name in WHOSE if name in cases]
-    for reference in references():
-        if not any(re.search(reference["pattern"], text, re.IGNORECASE) for text in texts):
-            continue
-        alike = cases[
-            (cases["benchmark"] == reference["benchmark"])
-            & cases["backend"].str.fullmatch(reference["backend"])
-            & cases["message_bytes"].between(
-                reference["least_bytes"], reference["most_bytes"] or math.inf
-            )
-            & cases[reference["column"]].notna()
-            & (
-                cases["world_size"] == reference["ranks"]
-                if reference["ranks"]
-                else cases["world_size"] > 1
-            )
-        ].sort_values("message_bytes", kind="stable")
-        last = alike.drop_duplicates(["backend", "engine", "layout", *whose], keep="last")
-        differing = [name for name in whose if last[name].nunique(dropna=False) > 1]
-        for row in row_dicts(last):
-            if _span(row) == reference["where"] and not warnings_of(row) & UNUSABLE:
-                case = _judged_case(reference, row, differing)
-                if row.get("run_id") in bound_runs:
-                    case = replace(case, causes=case.causes.replace(UNPINNED, ""))
-                judged.append(case)
-    return sorted(judged, key=lambda case: case.verdict == NORMAL)
+
+    machine: str
+    recognised_by: tuple[str, ...]
+    source: str
+    date: str
+    setting: str
+    where: tuple[Mapping[str, Any], ...]
+    column: str
+    unit: str
+    points: tuple[Point, ...]
+    label: str | None = None
+    experiment: str | None = None
+    span: str | None = None
+    ranks: int | None = None
+    library: str = ""
+    of: str = ""  # the column of which a ratio is
+    over: Mapping[str, Any] | None = None  # a ratio: of rows with the first value over the second
+    statistic: str = "median"
+    place: str = ""
+    note: str = ""
+    guess: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"{self.machine}: {self.setting}"
+
+    @property
+    def origin(self) -> str:
+        """The document, and where in it."""
+        return ", ".join(filter(None, (self.source, self.date, self.place)))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether commbench's own documents are the source."""
+        return self.source.startswith("commbench ")
+
+    @property
+    def is_of_a_machine(self) -> bool:
+        return bool(self.recognised_by or self.label)
+
+    def is_of(self, hardware: Iterable[str]) -> bool:
+        """Whether one of these texts describes the machine: its facts, or the label of a run."""
+        return any(
+            all(_is_in(pattern, text) for pattern in patterns)
+            for text in hardware
+            for patterns in (self.recognised_by, [self.label] if self.label else ())
+            if patterns
+        )
+
+    def fits(self, row: Row) -> bool:
+        """Whether a row has what the document measured, wherever that was."""
+        return any(
+            all(_is_one_of(fact(row, name), allowed) for name, allowed in values.items())
+            for values in self.where
+        )
+
+    def is_comparable(self, row: Row) -> bool:
+        """Whether a row of this machine can be expected to have the value."""
+        ranks = row["world_size"] or 0
+        of_ranks = ranks == self.ranks if self.ranks else ranks > 1
+        in_place = self.span in (None, fact(row, "span"))
+        return self.fits(row) and of_ranks and in_place and row[self.column] is not None
+
+    def point_of(self, message_bytes: int | None) -> Point | None:
+        size = message_bytes or 0
+        within = (each for each in self.points if each.least_bytes <= size <= each.most_bytes)
+        return next(within, None)
+
+
+def _is_in(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.IGNORECASE) is not None
+
+
+def _is_one_of(value: Any, allowed: Any) -> bool:
+    """Whether a value is that, or one of a list; as text, in which a file has numbers and names."""
+    choices = allowed if isinstance(allowed, list) else [allowed]
+    return value in choices if value is None else str(value) in map(str, choices)
+
+
+def fact(row: Row, name: str) -> Any:
+    """A column of a row, an entry of a map (`env.NAME`), or what follows from its pair.
+
+    span: itself, within a node, between nodes. peer: itself, another rank. direction: there, back.
+    """
+    if name in PAIR_FACTS:
+        return PAIR_FACTS[name](row)
+    column, _, key = name.partition(".")
+    return (row.get(column) or {}).get(key) if key else row.get(column)
+
+
+def _ends(row: Row) -> tuple[int, int] | None:
+    """The ranks of the first pair."""
+    pair = row.get("pair")
+    if not isinstance(pair, str):
+        return None
+    first, _, second = pair.split(" ")[0].partition("-")
+    return int(first), int(second)
 
 
 def _span(row: Row) -> str:
-    """`between` where the message leaves the node, else `within`."""
     layout = Layout.parse(row["layout"])
-    per_node = layout.ranks_per_node
-    pair = row["pair"]
-    if not isinstance(pair, str):
+    ends = _ends(row)
+    if ends is None:
         return "between" if layout.nodes > 1 else "within"
-    nodes = {int(rank) // per_node for rank in pair.split(" ")[0].split("-")}
+    if ends[0] == ends[1]:
+        return ITSELF
+    nodes = {rank // layout.ranks_per_node for rank in ends}
     return "between" if len(nodes) > 1 else "within"
 
 
-def _judged_case(reference: Row, row: Row, differing: Sequence[str]) -> Judged:
-    """`differing`: further variables that the name of the case needs."""
-    value = float(row[reference["column"]])
-    seconds = reference["column"] == "median_s"
-    above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
-    verdict = NORMAL
-    if value > reference["high"] * FAR_FROM_NORMAL:
-        verdict = above
-    elif value < reference["low"] / FAR_FROM_NORMAL:
-        verdict = below
-    write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
-    where = " ".join(
-        str(row[name]) for name in ("backend", "engine", "layout", *differing) if row[name]
+def _peer(row: Row) -> str | None:
+    ends = _ends(row)
+    if ends is None:
+        return None
+    return ITSELF if ends[0] == ends[1] else ANOTHER
+
+
+def _direction(row: Row) -> str | None:
+    ends = _ends(row)
+    if ends is None or ends[0] == ends[1]:
+        return None
+    return "there" if ends[0] < ends[1] else "back"
+
+
+PAIR_FACTS = {"span": _span, "peer": _peer, "direction": _direction}
+
+
+# ---------------------------------------------------------------- files
+
+
+@functools.cache
+def references() -> tuple[Reference, ...]:
+    """All values of all files."""
+    folder = files("commbench.analysis") / FOLDER
+    paths = sorted(folder.iterdir(), key=lambda path: path.name)
+    return tuple(each for path in paths for each in read_file(path.read_text(encoding="utf-8")))
+
+
+def read_file(text: str) -> Iterator[Reference]:
+    """The values of a file. Raises TypeError for a key that there is not, ValueError for a value
+    that does not have one of BOUNDS."""
+    kind = yaml.load(text, Loader=LOADER)
+    documents = kind.pop("documents")
+    for document in documents:
+        values = document.pop("values")
+        for value in values:
+            yield _reference({**kind, **document, **value})
+
+
+def _reference(keys: dict[str, Any]) -> Reference:
+    sizes = keys.pop("sizes", None)
+    (bound,) = (name for name in BOUNDS if name in keys)
+    points = tuple(_points(bound, keys.pop(bound), sizes))
+    where = keys.pop("where")
+    patterns = keys.pop("recognised_by") or ()
+    return Reference(
+        **keys | {"date": str(keys["date"])},
+        points=points,
+        where=tuple(where) if isinstance(where, list) else (where,),
+        recognised_by=tuple(patterns) if isinstance(patterns, list | tuple) else (patterns,),
     )
-    case = f"{row['benchmark']} {format_bytes(int(row['message_bytes']))}, {where}"
-    causes = "" if verdict == NORMAL else CAUSES["median_s" if seconds else "rate", verdict]
-    origin = f"measured by commbench on {reference['date']}:" if is_own(reference) else "published"
-    expected = f"{origin} {write(reference['low'])} .. {write(reference['high'])}"
-    return Judged(reference, case, write(value), expected, verdict, causes)
+
+
+def _points(bound: str, value: Any, sizes: Any) -> Iterator[Point]:
+    """`sizes`: 1MiB, `16KiB .. 4MiB`, or `16KiB ..`."""
+    if bound == "by_size":
+        for text, number in value.items():
+            size = parse_bytes(text)
+            yield Point(number, number, size, size)
+        return
+    if bound == "by_time_s":
+        for at_s, number in value.items():
+            yield Point(number, number, at_s=at_s)
+        return
+    least, dots, most = map(str.strip, str(0 if sizes is None else sizes).partition(".."))
+    first = parse_bytes(least)
+    last = parse_bytes(most) if most else math.inf if dots or sizes is None else first
+    low, high = value if bound == "range" else (value, value)
+    if bound in ("at_least", "floor"):
+        high = math.inf
+    elif bound in ("at_most", "ceiling"):
+        low = -math.inf
+    yield Point(low, high, first, last, is_threshold=bound in ("floor", "ceiling"))
 
 
 # ---------------------------------------------------------------- experiments
 
 
-def published(experiment: str) -> pd.DataFrame:
-    """One row per value that the document behind an experiment published.
+def of_experiment(name: str) -> list[Reference]:
+    """The values of the document behind an experiment; none for other experiments."""
+    return [each for each in references() if each.experiment == name]
 
-    setting (the document's words), message_bytes (null: not given), column (ours), value in the
-    unit of that column, source with its date, place in it. Raises ConfigError for an experiment
-    without published values.
+
+def published(experiment: str) -> pd.DataFrame:
+    """One row per value that the document behind an experiment published; a range has two.
+
+    setting (the document's words), message_bytes (null: not given), column (ours), value and unit
+    of that column, source with its date, place in it. Raises ConfigError for an experiment without
+    published values.
     """
     import pandas as pd
 
-    frame = pd.read_csv(str(files("commbench.analysis") / "data/published.csv")).astype(
-        {"message_bytes": "Int64"}
-    )
-    chosen = frame[frame["experiment"] == experiment]
-    if chosen.empty:
-        raise ConfigError(
-            f"{experiment} has no published values; it has:"
-            f" {', '.join(sorted(set(frame.experiment)))}"
+    chosen = of_experiment(experiment)
+    if not chosen:
+        known = sorted({each.experiment for each in references() if each.experiment})
+        raise ConfigError(f"{experiment} has no published values; it has: {', '.join(known)}")
+    rows = [
+        (
+            experiment,
+            setting,
+            point.message_bytes,
+            reference.column,
+            value * UNITS[reference.unit],
+            unit_of_column(reference.column),
+            f"{reference.source}, {reference.date}, {reference.machine}",
+            reference.place,
         )
-    return chosen[list(PUBLISHED_COLUMNS)].reset_index(drop=True)
+        for reference in chosen
+        for point in reference.points
+        for setting, value in named_values(reference, point)
+    ]
+    return pd.DataFrame(rows, columns=list(PUBLISHED_COLUMNS)).astype({"message_bytes": "Int64"})
+
+
+def named_values(reference: Reference, point: Point) -> list[tuple[str, float]]:
+    """Its setting, `at 100 ms` where it has a time, and its value; both ends of a range."""
+    setting = reference.setting
+    if point.at_s is not None:
+        return [(f"{setting} {1e3 * point.at_s:.0f} ms", point.value)]
+    if point.low < point.high and math.isfinite(point.high - point.low):
+        return [(f"{setting}, low", point.low), (f"{setting}, high", point.high)]
+    return [(setting, point.value)]
+
+
+def unit_of_column(column: str) -> str:
+    """GB/s, s, 1/s, or nothing for a ratio."""
+    units = {"gb_per_s": "GB/s", "per_s": "1/s", "s": "s", "bytes": "B"}
+    return next((unit for end, unit in units.items() if column.endswith(f"_{end}")), "")
 
 
 def beside(values: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:

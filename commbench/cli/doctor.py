@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
@@ -20,11 +21,13 @@ from commbench.core.errors import ConfigError
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.protocols import Backend
 from commbench.core.terminal import TableColumn, Terminal, first_line, paragraphs, table_text
-from commbench.core.units import format_bytes, natural_key
+from commbench.core.units import format_bytes, natural_key, plural
 from commbench.hardware import host, machine_facts, mpi_library, resource_limits
+from commbench.hardware.library_settings import problem_texts, settings_of
 from commbench.hardware.sources import ROOT, fact_text, run_command
 from commbench.measure.plan import plan
 from commbench.measure.plan_facts import PlanFacts
+from commbench.results.columns import grouped
 from commbench.runtime.control import hosted_world
 
 from .options import CommandParser
@@ -33,6 +36,8 @@ ENGINE_CODE = "from commbench.engines import native; print(native.cache_problem 
 ENGINE_TIMEOUT_S = 60.0
 WIDTH = 100  # of the text of --keys
 HYDRA_LINES = ("  - _self_", "  # Hydra", "  - override hydra")  # of config.yaml
+PEER_FACTS = ("can_access", "native_atomics", "performance_rank")
+MOST_PAIRS = 8  # that a line names
 KEYED_GROUPS = ("backend", "timing", "launcher")  # whose files have keys that people set
 # by the values of in_place that an operation supports: in place, out of place; None: no matter
 FORM_NAMES = {
@@ -68,6 +73,7 @@ def doctor(words: list[str]) -> int:
         facts = machine_facts.collect()
     notes = [*folder_problems(), engine_problem.result()]
     notes += [str(facts[key]) for key in sorted(facts) if key.endswith(".error")]
+    notes += _settings_without_effect()
     with ConfigComposer(options.config_dir) as composer:
         built = backends(composer)
     problems = {name: _problem_of(backend) for name, backend in built.items()}
@@ -199,6 +205,14 @@ def _mpi_lines() -> list[tuple[str, str]]:
     return lines
 
 
+def _settings_without_effect() -> list[str]:
+    """The variables here that the MPI library does not know."""
+    with suppress(ConfigError):  # _mpi_lines names it
+        if (library := mpi_library.find("auto")) is not None:
+            return problem_texts(each.record() for each in settings_of(library, os.environ))
+    return []
+
+
 def _launcher_note(library: mpi_library.MpiLibrary, on_path: str) -> str:
     """Whether an mpirun belongs to the library; by what it says of itself."""
     done = run_command([on_path, "--version"], ENGINE_TIMEOUT_S)
@@ -218,6 +232,21 @@ def _gpu_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{facts['gpu.driver_version']}, CUDA {newest} at most, {facts['gpu.count']} GPU(s)"
         )
         lines.append(("driver", driver))
+    return [*lines, *_peer_lines(facts)]
+
+
+def _peer_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What CUDA's sample topologyQuery prints, a line for the pairs that are alike."""
+    pairs = _by_device(facts, "peer.")
+    alike = grouped(
+        (pair for pair in pairs if "-" in pair),
+        lambda pair: tuple(pairs[pair].get(name) for name in PEER_FACTS),
+    )
+    lines = []
+    for (access, atomics, rank), own in alike.items():
+        names = ", ".join(own[:MOST_PAIRS]) + (", ..." if len(own) > MOST_PAIRS else "")
+        text = f"access {access}, native atomics {atomics}, performance rank {rank}: {names}"
+        lines.append((plural(len(own), "pair of GPUs", "pairs of GPUs"), text))
     return lines
 
 

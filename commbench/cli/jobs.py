@@ -19,6 +19,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
+from commbench.analysis.exchange_quiz import quiz_answer
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job, Settings, on_nodes, too_many_pairs
 from commbench.core.case import Planned, World
@@ -50,7 +51,9 @@ from .doctor import facts_here
 from .options import show_command
 
 # runs the jobs one after the other in this process
-GUIDELINES = "guidelines"  # the experiment
+MOST_ANSWER_ROWS = 1000  # of a table, or violations
+GUIDELINES = "guidelines"  # experiments
+QUIZ = "exchange_quiz"
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
@@ -307,15 +310,30 @@ def _are_side_by_side(jobs: Sequence[Job]) -> bool:
 
 
 def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
-    """Which performance guidelines the runs of the experiment `guidelines` violate."""
-    if experiment != GUIDELINES or not folders:
+    """What the runs of an experiment say: the violations of `guidelines`, the answer of the MPI
+    quiz, and their values beside those of its document, if it has one."""
+    from commbench.analysis.reference import of_experiment
+
+    if not folders or experiment is None:
         return
-    from commbench.report.section import Section
+    if experiment not in (GUIDELINES, QUIZ) and not of_experiment(experiment):
+        return
+    from commbench.report.documents import document_sections
+    from commbench.report.section import Section, report_text
     from commbench.report.summary import read_results, summarise_results
 
-    summary = summarise_results(read_results([str(folder) for folder in folders]))
-    section = Section("Performance guidelines", summary.guideline_lines)
-    print(f"\n{section.text(len(section.sentences), Terminal.of(sys.stdout))}", flush=True)
+    from .show import rows_of
+
+    with suppress(CommbenchError):  # runs without results have said why
+        summary = summarise_results(read_results([str(folder) for folder in folders]))
+        sections = list(document_sections(summary.documents, summary.hardware))
+        if experiment == GUIDELINES:
+            sections = [Section("Performance guidelines", summary.guideline_lines)]
+        if experiment == QUIZ:
+            rows = [row for folder in folders for row in rows_of(folder)]
+            sections.insert(0, Section("The quiz", tuple(quiz_answer(rows))))
+        text = report_text(sections, MOST_ANSWER_ROWS, Terminal.of(sys.stdout))
+        print(f"\n{text}", end="", flush=True)
 
 
 def _queued(

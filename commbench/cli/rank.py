@@ -158,21 +158,21 @@ def _earlier_starts(job: Job, folder: str, resume: Resume) -> EarlierStarts:
 
 
 def verdict_on_normal(folder: str) -> Verdict:
-    """Compare a run with the known values of its hardware: missed by a case that is more than 1.5
-    times slower."""
-    from commbench.analysis.reference import SLOW
+    """Compare a run with the known values of its machine: missed by a case that is more than 1.5
+    times slower, or beyond the threshold of a check. Guesses do not count."""
+    from commbench.analysis.normal import NO_VALUE, SLOW
     from commbench.report.summary import read_results, summarise_results
 
-    judged = summarise_results(read_results([folder])).judged
+    every = summarise_results(read_results([folder])).judged
+    judged = [each for each in every if not each.reference.guess]
     missed = [
-        f"expect=normal: {verdict.case} has {verdict.measured}, not {verdict.expected} "
-        f"({verdict.reference['hardware']}); {verdict.causes}"
-        for verdict in judged
-        if verdict.verdict == SLOW
+        f"expect=normal: {each.case} has {each.measured}, not {each.expected}"
+        f" ({each.reference.title}; {each.reference.origin}); {each.causes}"
+        for each in judged
+        if each.verdict == SLOW
     ]
     nothing = (
-        "expect=normal: no value is known for this hardware and these cases; label=HARDWARE names"
-        " hardware that was not detected"
+        f"expect=normal: {NO_VALUE} and these cases; label=MACHINE names one that was not detected"
     )
     return Verdict(
         len(judged) - len(missed), len(missed), tuple(missed), () if judged else (nothing,)

@@ -143,6 +143,7 @@ KEY_TABLE = (
     Key("nodes", Kind.CHOICE, ("all", "each", "doubling")),
     *(_of_variable(each) for each in TABLE if each.choices is not None),
     Key("env", Kind.MAPPING),
+    Key("limit", Kind.OTHER, axis=True),
     Key("trial", Kind.INTEGER),
     Key("expect", Kind.OTHER, axis=True),
     Key("expect_by", Kind.CHOICE, ("median", "interval")),

@@ -39,7 +39,7 @@ from commbench.core.variables import (
     Staging,
     Sync,
 )
-from commbench.hardware.network import check_interface
+from commbench.hardware.network import check_interface, told_rates
 from commbench.results.columns import CASES
 
 from .bounds_file import with_bounds
@@ -227,6 +227,8 @@ class Settings:
     staging: Staging | Literal["auto"]
     cuda_ipc: Ipc
     interface: str | None
+    # line rates in GB/s by the user's word, see network.told_rates
+    limit: Mapping[str, float]
     env: Options
     trial: int
     bind: Binding
@@ -315,6 +317,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         axes={name: _axis_values(read, name, device) for name in AXIS_KEYS},
         device=device,
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
+        limit=told_rates(word for word in read("limit") if word is not None),
         env=_checked_env(read("env")),
         expect=_expectations(
             read("expect"), [benchmark.name for benchmark in benchmarks], read("expect_by")

@@ -4,7 +4,7 @@ share."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -163,6 +163,14 @@ class Communicator(Protocol):
     def facts(self) -> dict[str, Any]:
         """Library, version, thread level and transport in use; GROUP_ORDER if the library numbers
         ranks differently."""
+
+    def settings(
+        self, nodes: Sequence[Sequence[int]], exported: Container[str]
+    ) -> list[dict[str, str]]:
+        """What somebody has set in the library: name, value, source, and the `problem` of one
+        without effect in a world with these ranks on its nodes. commbench has `exported` some
+        itself. May take 0.1 s."""
+        return []
 
     def close(self, abort: bool = False) -> None: ...
 

@@ -12,6 +12,13 @@ from .errors import ConfigError
 
 _BINARY = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024}
 _DECIMAL = {"TB": 1000**4, "GB": 1000**3, "MB": 1000**2, "kB": 1000}
+RATES = {  # GB/s in one of each; bits and bytes are decimal
+    "Tb/s": 125.0,
+    "Gb/s": 0.125,
+    "Mb/s": 0.125e-3,
+    "GB/s": 1.0,
+    "MB/s": 1e-3,
+}
 _BYTES = {"": 1, "B": 1, "KB": 1000, **_BINARY, **_DECIMAL}
 INT_MAX = 2**31 - 1  # of a C int
 MOST_NAMED_PAIRS = 3  # of several that run at once
@@ -52,6 +59,14 @@ def parse_bytes(text: object) -> int:
     if remainder:
         raise ConfigError(f"{text!r} is not a whole number of bytes; round it to one")
     return value
+
+
+def parse_rate(text: str) -> float:
+    """GB/s in 100Gb/s or 12.5GB/s; raises ConfigError."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([A-Za-z]+/s)", text.strip())
+    if not match or match[2] not in RATES or not float(match[1]):
+        raise ConfigError(f"{text!r} is not a rate above 0; allowed units are {', '.join(RATES)}")
+    return float(match[1]) * RATES[match[2]]
 
 
 def format_bytes(value: int) -> str:

@@ -50,6 +50,7 @@ PCIE_X16 = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}
 PCIE_LINE_X16 = {3: 15.75, 4: 31.5, 5: 63.0, 6: 118.0}
 PCIE_LINKS = {"PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB"}
 NVLINK_LINK = re.compile(r"NV([1-9][0-9]{0,2})")
+TOLD = " by limit="  # the end of such a limit's name
 COPY = "measured device copy"
 HOST_COPY = "measured copy by a core"
 
@@ -57,10 +58,15 @@ HOST_COPY = "measured copy by a core"
 def interface_limit(name: str, mbit_per_s: float, count: int = 1) -> Limit:
     """The line rate of a node's interface in one direction, or of `count` equal ones that are used
     together."""
-    return _together(count, (mbit_per_s / MBIT_PER_GB, f"{name} {mbit_per_s / 1e3:g} Gb/s"))
+    return together(count, (mbit_per_s / MBIT_PER_GB, f"{name} {mbit_per_s / 1e3:g} Gb/s"))
 
 
-def _together(count: int, limit: Limit) -> Limit:
+def told_limit(name: str, gb_per_s: float) -> Limit:
+    """A line rate in one direction by the user's word; without a name that of a node."""
+    return gb_per_s, f"{name or 'node'} {8 * gb_per_s:g} Gb/s{TOLD}"
+
+
+def together(count: int, limit: Limit) -> Limit:
     """The limit of several equal links together."""
     return count * limit[0], f"{count} x {limit[1]}" if count > 1 else limit[1]
 
@@ -126,7 +132,7 @@ def network_limit(
         connections = [wires[node]]
         to_host = _least([host_link(gpus[rank]) for rank in ranks]) if gpus else None
         if to_host is not None:
-            connections.append(_together(len(ranks), to_host))
+            connections.append(together(len(ranks), to_host))
         slowest = _least(connections)
         share = _traffic_share(planned, [rank in ranks for rank in planned.members], shared)
         if slowest is None or share is None:
@@ -362,7 +368,7 @@ def _pcie_limit(planned: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit
     ):
         return None
     share = crossing_share(planned, Layout(planned.size // size, size))
-    rate, name = _together(size, slowest)
+    rate, name = together(size, slowest)
     return (factor * rate / share, name) if share else None
 
 

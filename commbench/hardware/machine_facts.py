@@ -56,6 +56,11 @@ DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     "nccl_wheel": ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"),
 }
 
+LIBRARY_FOLDERS = (
+    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
+    *("/usr/local/lib", "/usr/local/cuda/lib64"),
+)
+
 RECORDED_PREFIXES = (
     *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "COMMBENCH_"),
     *("OMPI_", "PMIX_MCA_", "PRTE_MCA_", "MPICH_", "MPIR_", "MV2_", "MPI4PY_", "UCX_", "FI_"),
@@ -239,6 +244,15 @@ def torch_facts(_: Path) -> Facts:
     }
 
 
+def nccl_facts(_: Path) -> Facts:
+    """The NCCL beside torch's wheel that the dynamic loader finds, by the name of its file
+    (libnccl.so.2.27.7): it is not loaded."""
+    folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *LIBRARY_FOLDERS]
+    files = (Path(folder, "libnccl.so.2").resolve().name for folder in folders if folder)
+    matches = (re.fullmatch(r"libnccl\.so\.(\d{1,4}(?:\.\d{1,6}){1,3})", name) for name in files)
+    return {"versions.nccl_system": next((match[1] for match in matches if match), None)}
+
+
 def git_commit_facts(tree: Path) -> Facts:
     """The commit of commbench's checkout; empty if it is not a checkout."""
     if not (tree / ".git").exists():
@@ -276,7 +290,7 @@ def _git_output(tree: Path, *arguments: str) -> str:
     return fact_text(finished.stdout)
 
 
-VERSION_SOURCES = (package_facts, torch_facts, git_commit_facts, git_change_facts)
+VERSION_SOURCES = (package_facts, torch_facts, nccl_facts, git_commit_facts, git_change_facts)
 COLLECTORS: dict[str, Callable[[], Facts]] = {
     "host": host.collect,
     "limits": resource_limits.collect,

@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ from commbench.core.errors import CommbenchError, ConfigError
 
 from .cuda import NO, includes_any
 from .sources import fact_text, read_text, run_command
+from .ucx_log import ucx_log
 
 MpiKind = Literal["openmpi", "mpich"]
 SONAMES: Mapping[MpiKind, tuple[str, ...]] = {
@@ -148,10 +149,14 @@ def load_mpi(library: str, threads: str) -> Any:
         os.environ["MPI4PY_LIBMPI"] = chosen.path
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = True
-    from mpi4py import MPI
+    # mpi4py loads the library, and UCX with it; rank 0 records
+    is_first = "0" in (os.environ.get(OPEN_MPI_RANK), os.environ.get(PMI_RANK))
+    is_loaded = "mpi4py.MPI" in sys.modules
+    with ucx_log().begun(os.environ) if is_first and not is_loaded else nullcontext():
+        from mpi4py import MPI
 
-    if not MPI.Is_initialized():
-        _initialise(MPI, getattr(MPI, f"THREAD_{threads.upper()}"))
+        if not MPI.Is_initialized():
+            _initialise(MPI, getattr(MPI, f"THREAD_{threads.upper()}"))
     return MPI
 
 

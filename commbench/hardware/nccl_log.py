@@ -53,6 +53,8 @@ _TREES = re.compile(r"Trees((?: \[\d+\] \S+)+)")
 _CHANNELS = re.compile(r"\d+ coll channels,(?: \d+ collnet channels,)? (\d{1,9}) nvls channels")
 _MULTICAST = re.compile(r"NVLS multicast support is (not )?available")
 _NETWORK = re.compile(r"Using network (\S.{0,60})")
+# of libfabric, below the plugins of AWS and HPE; `tcp;ofi_rxm` is TCP
+_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w;.-]{1,40})")
 _PLUGIN = re.compile(r"NET/Plugin ?: Loaded net plugin (.{1,60}?) \(v\d+\)|P2P plugin (\S.{0,60})")
 # Using [0]mlx5_0:1/IB [1]={[1] mlx5_1:1/IB, [2] mlx5_2:1/IB} [RO]; OOB eth0:192.0.2.1<0>
 _DEVICES = re.compile(r"NET/(IB|Socket)\w* : Using(.+)")
@@ -94,6 +96,7 @@ class Transport:
     version: str | None = None
     network: str | None = None
     plugin: str | None = None
+    provider: str | None = None
     devices: Mapping[str, Mapping[int, Ports]] = field(default_factory=dict)
     net_devices: Mapping[Pair, frozenset[NetDevice]] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=dict)
@@ -169,6 +172,7 @@ def parse_log(text: str) -> Transport:
         version=version[1] if version else None,
         network=next((fact_text(match[1]).strip() for match in matches(_NETWORK)), None),
         plugin=fact_text(plugin[1] or plugin[2]).strip() if plugin else None,
+        provider=next((match[1] for match in matches(_PROVIDER)), None),
         devices=_listed_devices(messages),
         net_devices={ends: frozenset(devices) for ends, devices in net_devices.items()},
         kinds={pair: tuple(sorted(kinds)) for pair, kinds in pairs.items()},

@@ -6,14 +6,15 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
 
 from commbench.core.errors import ConfigError
-from commbench.core.units import natural_key
+from commbench.core.units import natural_key, parse_rate
 
 from .sources import (
     MASKED,
@@ -35,6 +36,10 @@ ANY_PORT = 9  # connecting a UDP socket sends nothing: the kernel only looks up 
 UNKNOWN_SPEEDS = (0, -1, 2**32 - 1, 65535)  # as drivers report them
 _RATE_FACT = re.compile(
     r"network\.interface\.(.+)\.speed_mbit_per_s|network\.rdma\.(.+:\d+)\.rate_gbit_per_s"
+)
+CLOUD_ADAPTER = re.compile("1d0f:efa.|1ae0:0042|17db:0501")  # EFA, gVNIC, Slingshot
+_OF_INTERFACE = re.compile(
+    r"network\.(?:interface|rdma)\.(.+)\.(?:state|speed_mbit_per_s|rate_gbit_per_s)"
 )
 WORD_BYTES = 4  # InfiniBand counts payload in words of four bytes (port_xmit_data, port_rcv_data)
 # below /proc/sys/net; rmem and wmem of TCP are three numbers: minimum, default, maximum
@@ -71,6 +76,38 @@ def check_interface(interface: str) -> str:
             " (10.0.0.0/24)"
         )
     return interface
+
+
+def told_rates(words: Iterable[object]) -> dict[str, float]:
+    """The line rates of the key `limit` in GB/s, by interface or RDMA port: `eth0:100Gb/s`,
+    `mlx5_0:1:400Gb/s`; by an empty name that of each node: `100Gb/s`. Raises ConfigError."""
+    rates: dict[str, float] = {}
+    for word in words:
+        name, _, rate = str(word).rpartition(":")
+        try:
+            gb_per_s = parse_rate(rate)
+        except ConfigError as error:
+            raise ConfigError(f"limit={word}: {error}; write 100Gb/s or eth0:100Gb/s") from error
+        if name in rates or (name and not INTERFACE_NAME.fullmatch(name)):
+            why = "is given twice" if name in rates else f"{name} is not the name of an interface"
+            raise ConfigError(f"limit={word}: {why}; write 100Gb/s or [eth0:10Gb/s,eth1:100Gb/s]")
+        rates[name] = gb_per_s
+    if "" in rates and len(rates) > 1:
+        raise ConfigError("limit takes one rate of a node, or those of its interfaces, not both")
+    return rates
+
+
+def told_problem(rates: Mapping[str, float], nodes: Sequence[Facts]) -> str | None:
+    """That no node has an interface of told_rates; None also where those of a node can't be
+    seen."""
+    seen = [
+        {match[1]: None for key in node if (match := _OF_INTERFACE.match(key)) is not None}
+        for node in nodes
+    ]
+    unknown = [name for name in rates if name and not any(name in node for node in seen)]
+    if not unknown or not all(seen):
+        return None
+    return f"limit={unknown[0]}:RATE: no host has that interface; they have: {', '.join(seen[0])}"
 
 
 def interface_name(interface: str) -> str:
@@ -366,6 +403,15 @@ def rdma_facts(root: Path) -> Facts:
     return facts
 
 
+def pci_facts(root: Path) -> Facts:
+    """How many PCI devices of each kind there are that tell the network of a cloud."""
+    ids = (
+        f"{read_line(device / 'vendor')}:{read_line(device / 'device')}".replace("0x", "")
+        for device in children(root / "sys/bus/pci/devices")
+    )
+    return {f"network.pci.{key}": n for key, n in Counter(filter(CLOUD_ADAPTER.match, ids)).items()}
+
+
 def line_rates(facts: Mapping[str, object]) -> dict[str, float]:
     """The rates of a node's interfaces (eth0) and RDMA ports (mlx5_0:1) in Mbit/s.
 
@@ -419,4 +465,4 @@ def byte_counters(root: Path = ROOT) -> dict[str, float]:
     return counters
 
 
-SOURCES = (interface_facts, sysctl_facts, rdma_facts)
+SOURCES = (interface_facts, sysctl_facts, rdma_facts, pci_facts)

@@ -193,6 +193,8 @@ def _axes(
     usual = {
         "engine": ("auto", usual_engine),
         "in_place": (None, benchmark.blocks(2) == 1),
+        # of an operation without windows this is no choice that its case names
+        **({} if "window" in benchmark.axes else {"buffers": ("own", None)}),
     }
     values: dict[str, Sequence[Any]] = {"pair": pair_texts}
     for name, chosen in settings.axes.items():

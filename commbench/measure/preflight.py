@@ -171,6 +171,7 @@ def _compare_ranks(
     for line in [] if settings.preflight == "off" else notes:
         print_error(line)
     problem = problem or _difference_problem(differing, facts, settings)
+    problem = problem or network.told_problem(settings.limit, facts)
     # a process that hosts all ranks answers for them
     nodes = world.nodes if not world.is_hosted else ((0,),)
     cores = [len({core for rank in node for core in cores_of_rank[rank]}) for node in nodes]
@@ -377,6 +378,7 @@ def _run_record(
             "launcher": world.launcher,
         },
         "cuda_ipc": {"asked": settings.cuda_ipc, "effective": facts[0].get("ipc.effective")},
+        "told_rates_gb_per_s": dict(settings.limit),
         "gpus": gpus if _ranks_have_gpus(settings, world) else [],
         "wiring": [topology.node_record(node) for node in nodes],
         "topology": facts[0].get(topology.TOPOLOGY_FACT),

@@ -17,7 +17,7 @@ from commbench.core.case import Planned, version_of
 from commbench.core.layout import Layout, ends_of_pair
 from commbench.core.program import AllReduce
 from commbench.core.variables import MODEL_ENGINE, Case
-from commbench.hardware.link_limits import COPY, HOST_COPY, Limit, bandwidth_limit
+from commbench.hardware.link_limits import COPY, HOST_COPY, TOLD, Limit, bandwidth_limit
 from commbench.results.columns import CASES, VARIABLES
 from commbench.results.flags import FLAGS
 from commbench.stats.interval import Interval
@@ -139,6 +139,14 @@ class RowFacts:
         return planned.case.has_model_clock or (len(nodes) == 1 and not by_events)
 
     @cached_property
+    def network_problem(self) -> str | None:
+        """That the library took TCP instead of the network that the machine has, with the cure."""
+        expected = self.conditions.evidence.unused_network(self.planned)
+        if expected is None:
+            return None
+        return f"messages take {self.base['transport']}, but {expected}"
+
+    @cached_property
     def operation(self) -> dict[str, Any]:
         """The columns of what a sample of the operation is, and what it costs to time and to call
         it."""
@@ -173,14 +181,16 @@ class RowFacts:
         members = (self.planned.members[rank] for rank in self.planned.active)
         on_nodes = Counter(conditions.world.node_of(member) for member in members)
         is_shm_small = any(on_nodes[node] > 1 for node in conditions.small_shm_nodes)
-        has_one_buffer = case.buffers == "shared" and (case.window or 1) > 1
+        is_shared = case.buffers == "shared"
+        has_one_buffer = is_shared and (case.window or 1) > 1
         return {
             "oversubscribed": (
                 threads > conditions.cores or conditions.evidence.shares_gpu(self.planned)
             ),
             "in_cache": case.cache == "rotate" and self.is_in_cache,
-            "fallback": conditions.evidence.rdma_unused(self.planned) or is_shm_small,
-            "unchecked": has_one_buffer or self.rewrites,
+            "fallback": self.network_problem is not None or is_shm_small,
+            # an exchange shares the buffer that it sends, and receives into its own
+            "unchecked": has_one_buffer or (self.rewrites and not is_shared),
         }
 
 
@@ -227,7 +237,7 @@ def _numbers(facts: RowFacts, record: CaseRecord) -> dict[str, Any]:
     impossible = impossible_reason(
         facts.planned, rates["efficiency"], rates["limit_name"], facts.algorithm
     )
-    reasons = (impossible, *changes(visits), record.broken)
+    reasons = (impossible, facts.network_problem, *changes(visits), record.broken)
     raised = {
         "impossible": impossible is not None,
         **_machine_flags(facts, visits, numbers),
@@ -455,6 +465,7 @@ def impossible_reason(
             planned_rate and efficiency <= LINE_RATE_RATIO
         ),
         "the limit was measured, and that varies": name in (COPY, HOST_COPY),
+        "limit= tells less than the line carries": name.endswith(TOLD),
         "the bus factor, the limit or a clock is wrong": True,
     }
     causes = ", or ".join(cause for cause, applies in possible.items() if applies)

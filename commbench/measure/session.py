@@ -31,6 +31,7 @@ from commbench.results.run_folder import read_record
 from commbench.runtime.exit_protocol import process_text
 from commbench.runtime.heartbeat import Heartbeat, Progress
 from commbench.runtime.launchers.join import join_world
+from commbench.runtime.launchers.mpirun import YIELDING
 from commbench.runtime.recovery import EarlierStarts, clear_in_flight, mark_in_flight
 from commbench.runtime.rendezvous import bind_rank, check_layouts
 from commbench.runtime.signals import SIGNAL_STATUS, RunEnder
@@ -440,6 +441,10 @@ class _Session:
         run = setup.run
         kinds = sorted(self._conditions.evidence.kinds.items())
         run["transports"] = {f"{first}-{second}": texts for (first, second), texts in kinds}
+        own = setup.settings.backend.environment(setup.settings.cuda_ipc, setup.settings.interface)
+        run["settings"] = self._library.communicator.settings(
+            setup.world.nodes, {**YIELDING, **own}
+        )
         if self._recorder.stopped or self._budget.end_reason():
             for planned in self._cases:
                 self._recorder.end_visits(planned, self._conditions)

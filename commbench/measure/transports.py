@@ -4,9 +4,11 @@ library reports."""
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from commbench.core.case import Planned, World
@@ -15,7 +17,8 @@ from commbench.core.program import operation_name
 from commbench.core.protocols import Control
 from commbench.hardware import nvml
 from commbench.hardware.cuda import CUDA_IPC_VALUES, NCCL, cuda_ipc_without_effect
-from commbench.hardware.link_limits import Limit, interface_limit
+from commbench.hardware.expected_network import ON_TCP, ExpectedNetwork, expected_network
+from commbench.hardware.link_limits import Limit, interface_limit, together, told_limit
 from commbench.hardware.nccl_log import (
     Chosen,
     Kinds,
@@ -28,6 +31,7 @@ from commbench.hardware.nccl_log import (
 )
 from commbench.hardware.network import has_active_rdma, line_rates
 from commbench.hardware.topology import RankGpu, Topology, shared_link
+from commbench.hardware.ucx_log import BETWEEN, WITHIN
 
 from .preflight import MEETING_S
 
@@ -41,7 +45,7 @@ NVLINK_BETWEEN_NODES = "P2P/MNNVL"
 # fields of nvml.Gpu that the rank itself reads: no other rank need see its GPU, and PCIe links that
 # were in a low-power state during preflight are active once the library has opened the GPU
 OWN_READINGS = ("pcie_generation", "pcie_width", "nvlink_links", "c2c_gb_per_s")
-SOCKETS = "NET/Socket"
+TCP = "tcp"
 TCP_NAMES = ("tcp", "socket")  # in the name of a transport
 UNKNOWN_PORT = ("unknown",)  # of no rate
 SLOW_START_BYTES = 2**20  # messages from which on TCP's slow start matters
@@ -55,7 +59,8 @@ class LogReader:
 
     def __init__(self) -> None:
         self._length = 0  # of the part that has been read
-        self._devices: dict[str, Mapping[int, Ports]] = {}  # listed once in a process
+        self._provider: str | None = None  # listed once in a process, as devices are
+        self._devices: dict[str, Mapping[int, Ports]] = {}
         self._complete = True
         self.kinds: dict[Pair, Ports] = {}
         # by (this rank, other rank): the ports by which this rank reaches it
@@ -74,6 +79,7 @@ class LogReader:
         end = text.rfind("\n") + 1  # NCCL may still be writing the last line
         log = parse_log(text[self._length : end])
         self._length = end
+        self._provider = self._provider or log.provider
         self._devices |= log.devices
         self.algorithms += log.algorithms
         self.multicast += (tuple(members),) if log.nvls_channels else ()
@@ -82,8 +88,13 @@ class LogReader:
             ends: tuple(port for device in sorted(used) for port in ports_of(self._devices, device))
             for ends, used in log.net_devices.items()
         }
-        _add(self.kinds, log.kinds, members)
+        kinds = {pair: tuple(map(self._with_provider, own)) for pair, own in log.kinds.items()}
+        _add(self.kinds, kinds, members)
         _add(self.ports, ports, members)
+
+    def _with_provider(self, kind: str) -> str:
+        """`NET/AWS Libfabric/GDRDMA (efa)`: the plugin has the same name over TCP."""
+        return f"{kind} ({self._provider})" if self._provider and "Libfabric" in kind else kind
 
     def record(self) -> LogRecord:
         """What is known of pairs, as JSON, to be gathered."""
@@ -108,8 +119,12 @@ class TransportEvidence:
     pairs of world ranks), `ports`, `algorithms`, `multicast` and `collnet` come from NCCL's log,
     see LogReader; `logged`: the library has one, `complete`: it was read to its end. `rdma_nodes`
     have an active InfiniBand or RoCE port. By node: `rates` of interfaces and ports in Mbit/s, and
-    `interfaces`, what a library without a log uses."""
+    `interfaces`, what a library without a log uses, and the network that is `expected`. `told`:
+    line rates in GB/s by the user's word, see network.told_rates. `nodes` has the node of each
+    rank. Without a log, `transport` is that of all pairs within a node, and `between` that of the
+    others."""
 
+    nodes: tuple[int, ...] = ()
     gpus: tuple[RankGpu, ...] = ()
     topologies: Mapping[int, Topology] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=dict)
@@ -118,11 +133,14 @@ class TransportEvidence:
     complete: bool = True
     rates: tuple[Mapping[str, float], ...] = ()
     interfaces: tuple[Limit | None, ...] = ()
+    told: Mapping[str, float] = field(default_factory=dict)
     algorithms: tuple[Chosen, ...] = ()
     multicast: tuple[tuple[int, ...], ...] = ()
     collnet: tuple[tuple[int, ...], ...] = ()
     rdma_nodes: frozenset[int] = frozenset()
-    transport: str | None = None  # of all pairs, as the backend reports it
+    expected: Mapping[int, ExpectedNetwork] = field(default_factory=dict)
+    transport: str | None = None  # as the backend reports it
+    between: str | None = None
     ipc: str | None = None  # as the backend reports it
     copy_gb_per_s: float | None = None  # within one GPU
     ignored: str | None = None  # why the setting cuda_ipc had no effect
@@ -135,7 +153,7 @@ class TransportEvidence:
         if planned.case.device == "cpu" or planned.case.staging in THROUGH_HOST:
             ipc = None if planned.case.device == "cpu" else "off"
         return {
-            "transport": ", ".join(by_frequency(self._kinds_between(planned))) or self.transport,
+            "transport": ", ".join(self._transports(planned)) or None,
             "link": shared_link(planned, self.gpus, self.topologies) if self.gpus else None,
             IPC: ipc,
         }
@@ -161,7 +179,11 @@ class TransportEvidence:
         if Layout.parse(planned.case.layout).nodes < 2 or not (large or is_stream):
             return False
         transport = (self.of(planned)["transport"] or "").lower()
-        return any(name in transport for name in TCP_NAMES) if transport else not self.rdma_nodes
+        if any(name in transport for name in TCP_NAMES):
+            return True
+        # UCX or libfabric without a device may be on TCP
+        is_open = not transport or transport.endswith(("ucx", "ofi"))
+        return is_open and not self.rdma_nodes
 
     def algorithm(self, planned: Planned) -> str | None:
         """The algorithm in NCCL's log (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
@@ -191,7 +213,8 @@ class TransportEvidence:
             for rank, peer in ((first, second), (second, first)):
                 used[self._node_of(rank)].update(self.ports.get((rank, peer), UNKNOWN_PORT))
         return tuple(
-            _wire(sorted(names), rates) for names, rates in zip(used, self.rates, strict=True)
+            _wire(sorted(names), rates, self.told)
+            for names, rates in zip(used, self.rates, strict=True)
         )
 
     def nvlink_joins_nodes(self, planned: Planned) -> bool:
@@ -205,16 +228,38 @@ class TransportEvidence:
         effective = self.ipc or effective_ipc(self.kinds, self._node_of, bool(self.multicast))
         return {"effective": effective, "ignored": self.ignored}
 
-    def rdma_unused(self, planned: Planned) -> bool:
-        """Whether NCCL used sockets between ranks of the case on a node with an active InfiniBand
-        or RoCE port."""
-        on_sockets = {
-            rank
+    def unused_network(self, planned: Planned) -> ExpectedNetwork | None:
+        """The network that a node of the case has, where the library took TCP instead; None where
+        it took another one or a backend knows only TCP."""
+        on_tcp = {
+            self._node_of(rank)
             for pair, kinds in self._kinds_between(planned).items()
-            if SOCKETS in kinds
+            if any(map(ON_TCP.match, kinds))
             for rank in pair
         }
-        return any(self._node_of(rank) in self.rdma_nodes for rank in on_sockets)
+        if self.between is not None and ON_TCP.match(self.between):
+            nodes = {self._node_of(planned.members[rank]) for rank in planned.active}
+            on_tcp |= nodes if len(nodes) > 1 else set()
+        return next((self.expected[node] for node in sorted(on_tcp) if node in self.expected), None)
+
+    def _transports(self, planned: Planned) -> list[str]:
+        """The transports of the case's pairs: as NCCL's log names them, the most frequent first, or
+        as the backend reports them."""
+        if kinds := by_frequency(self._kinds_between(planned)):
+            return kinds
+        on_nodes = Counter(map(self._node_of, planned.members))
+        within = max(on_nodes.values()) > 1
+        across = len(on_nodes) > 1
+        if planned.case.pairs:
+            members = planned.members
+            same = {
+                self._node_of(members[first]) == self._node_of(members[second])
+                for first, second in planned.case.pairs
+            }
+            within, across = True in same, False in same
+        names = [self.transport] if within else []
+        names += [self.between or self.transport] if across else []
+        return [name for name in dict.fromkeys(names) if name is not None]
 
     def extended(self, records: Iterable[LogRecord], reader: LogReader) -> TransportEvidence:
         """Adds the `record()` of all ranks' log readers, and the other values of this rank's
@@ -258,6 +303,8 @@ class TransportEvidence:
         }
 
     def _node_of(self, rank: int) -> int:
+        if rank < len(self.nodes):
+            return self.nodes[rank]
         return self.gpus[rank].node if rank < len(self.gpus) else 0
 
 
@@ -284,6 +331,7 @@ def gather_evidence(
         reading = dict(gathered[rank][1]).get(own.get("gpu.own.pci_bus_id"))
         node = world.node_of(rank)
         gpus.append(RankGpu.from_facts(node, own, nodes[node], reading))
+    told = run.get("told_rates_gb_per_s", {})
     setting = run.get("cuda_ipc", {}).get("asked", "auto")
     libraries = facts.get(LIBRARIES, ())
     ignored = [
@@ -291,18 +339,28 @@ def gather_evidence(
         or _same_gpu_without_effect(setting, library, gpus)
         for library in libraries
     ]
+    reported = facts.get("transport")
+    by_mpi = facts.get("transports", {})
     evidence = TransportEvidence(
+        nodes=tuple(map(world.node_of, range(world.size))),
         gpus=tuple(gpus),
         topologies={
             node: record["links"]
             for node, record in enumerate(run.get("wiring", []))
             if record is not None
         },
-        transport=facts.get("transport"),
+        expected={
+            number: expected
+            for number, node in enumerate(nodes)
+            if (expected := expected_network(node)) is not None
+        },
+        transport=reported or by_mpi.get(WITHIN),
+        between=by_mpi.get(BETWEEN) or _with_interfaces(reported, nodes),
         ipc=facts[IPC] if facts.get(IPC) in CUDA_IPC_VALUES else None,
         logged=reader.available,
         rates=tuple(line_rates(node) for node in nodes),
-        interfaces=route_interfaces(nodes, facts),
+        interfaces=route_interfaces(nodes, facts, told),
+        told=told,
         rdma_nodes=frozenset(number for number, node in enumerate(nodes) if has_active_rdma(node)),
         # it had none only if it had none on every library that may carry the data
         ignored="; ".join(map(str, ignored)) if ignored and all(ignored) else None,
@@ -328,6 +386,7 @@ def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
         "version": log.version,
         "network": log.network,
         "plugin": log.plugin,
+        "provider": log.provider,
         "interfaces": list(log.interfaces),
         "transport": log.summary,
         "rings": log.rings,
@@ -340,9 +399,12 @@ def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def route_interfaces(
-    nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+    nodes: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    told: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[Limit | None, ...]:
-    """The interface of each node on the route to the others; None if its rate is unknown.
+    """The interface of each node on the route to the others; None if its rate is unknown. The
+    user's word (`told`) comes before that of the driver.
 
     A backend that reports its transport uses it. Another one may use InfiniBand ports if there are
     any.
@@ -352,15 +414,32 @@ def route_interfaces(
         name = node.get("network.used.interface")
         speed = node.get("network.used.speed_mbit_per_s")
         is_used = facts.get("transport") is not None or not has_active_rdma(node)
-        if name is None or speed is None or not is_used:
+        if "" in told:
+            interfaces.append(told_limit("", told[""]))
+        elif name is None or not is_used:
             interfaces.append(None)
+        elif name in told:
+            interfaces.append(told_limit(name, told[name]))
         else:
-            interfaces.append(interface_limit(name, speed))
+            interfaces.append(None if speed is None else interface_limit(name, speed))
     return tuple(interfaces)
 
 
-def _wire(names: Sequence[str], rates: Mapping[str, float]) -> Limit | None:
+def _with_interfaces(transport: str | None, nodes: Sequence[Mapping[str, Any]]) -> str | None:
+    """`tcp:eth0`: a backend that reports TCP takes the interface on the route to the others."""
+    names = sorted({str(node.get("network.used.interface", "")) for node in nodes} - {""})
+    return f"{transport}:{'+'.join(names)}" if transport == TCP and names else transport
+
+
+def _wire(
+    names: Sequence[str], rates: Mapping[str, float], told: Mapping[str, float]
+) -> Limit | None:
     """The ports of a node that are used together; None if they have no rate or different ones."""
-    of_names = {rates.get(name) for name in names}
-    rate = of_names.pop() if len(of_names) == 1 else None
-    return None if rate is None else interface_limit(names[0], rate, len(names))
+    if "" in told:
+        return told_limit("", told[""])
+    by_driver = {name: interface_limit(name, rate) for name, rate in rates.items()}
+    limits = by_driver | {name: told_limit(name, rate) for name, rate in told.items()}
+    of_names = {limits[name][0] if name in limits else None for name in names}
+    if len(of_names) > 1 or None in of_names or not names:
+        return None
+    return together(len(names), limits[names[0]])

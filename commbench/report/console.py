@@ -23,6 +23,7 @@ from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
+from commbench.hardware.library_settings import problem_texts
 from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
 from commbench.results.intervals import interval_note
@@ -55,9 +56,10 @@ from .quantities import (
 from .streams import StreamLine, is_stream_soak, repetition_bytes, streams_text
 from .table import TimeLine, is_matrix, matrix_text
 
-CONSTANT = (*(name for name in SHOWN if name != "benchmark"), "link")
+PATHS = ("link", "transport")
+CONSTANT = (*(name for name in SHOWN if name != "benchmark"), *PATHS)
 # columns: a run has one device, and a table one timer
-SHOWN_VARIABLES = tuple(name for name in (*SHOWN, "link") if name not in ("device", "timer"))
+SHOWN_VARIABLES = tuple(name for name in (*SHOWN, *PATHS) if name not in ("device", "timer"))
 LEAST_PERCENT = 1.0  # of a limit: below, latency decides and the share says nothing
 CLOCKS = {
     "host": "the host's clock around the calls",
@@ -349,10 +351,22 @@ def _finding_lines(
 def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     """Above the table: what stands behind ±, what made the numbers uncertain, the flags of all."""
     measured = [row for row in rows if is_measured(row)]
-    shared = sorted(shared_flags(measured) - {"oversubscribed"})
+    networks = dict.fromkeys(
+        row["reason"] for row in measured if "fallback" in warnings_of(row) and row["reason"]
+    )
+    shared = sorted(
+        shared_flags(measured) - {"oversubscribed", *(["fallback"] if networks else [])}
+    )
     flags = [f"all cases: {flag_named(name).meaning} ({name})" for name in shared]
     note = interval_note(filter(None, map(MEDIAN.of, measured)))
-    return [*filter(None, (note, disturbances_text([run], measured))), *flags]
+    idle = problem_texts(run.get("settings", ()))
+    settings = [f"without effect: {'; '.join(idle)}"] if idle else []
+    return [
+        *filter(None, (note, disturbances_text([run], measured))),
+        *networks,
+        *flags,
+        *settings,
+    ]
 
 
 def _run_title(run: Mapping[str, Any], rows: Sequence[Row], varying: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from commbench.results.columns import grouped
 from commbench.stats.interval import Interval
 
 from .distributions import Launches
+from .documents import KnownCurve
 from .figures import (
     BAD_COLOUR,
     BAND_OPACITY,
@@ -65,6 +67,9 @@ SETTINGS: dict[Any, Any] = {
 MOST_LINES = 12
 MOST_LAYOUT_POINTS = 200
 ROOM = 1.15  # of an axis, beyond the data, as a factor
+MOST_LEGEND_COLUMNS = 3
+LETTERS_PER_INCH = 14.0  # of a legend, with room for its lines
+KNOWN_MARKERS = "os^D"  # of published curves
 TIME = "time of one operation"
 SHARES = np.linspace(0, 1, 61).tolist()  # of the repetitions, whose quantiles are drawn
 FULL_SPEED_BIN_S = 0.1
@@ -89,7 +94,9 @@ def _drawn(title: str, made: list[Figure], size: tuple[float, float] = INCHES) -
         yield axes
         handles, labels = axes.get_legend_handles_labels()
         if handles:
-            drawing.legend(handles, labels, loc="outside lower center", ncols=3)
+            fitting = int(size[0] * LETTERS_PER_INCH / max(map(len, labels)))
+            columns = max(1, min(MOST_LEGEND_COLUMNS, fitting))
+            drawing.legend(handles, labels, loc="outside lower center", ncols=columns)
         file = io.BytesIO()
         drawing.savefig(
             file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -154,9 +161,11 @@ def curves_of(lines: Iterable[tuple[str, Mapping[str, Sequence[Row]]]]) -> Curve
     return Curves(rows, Colours(sorted(names, key=natural_key)))
 
 
-def over_size(curves: Curves, benchmark: str, quantity: Quantity) -> list[Figure]:
+def over_size(
+    curves: Curves, benchmark: str, quantity: Quantity, known: Sequence[KnownCurve] = ()
+) -> list[Figure]:
     """A line per backend, engine, layout, ... with its interval; values that are known to no better
-    than 30 % are hollow."""
+    than 30 % are hollow. `known`: published curves, those of this quantity are drawn dotted."""
     made: list[Figure] = []
     names = sorted(curves.rows[benchmark], key=natural_key)[:MOST_LINES]
     lines = {name: curves.rows[benchmark][name] for name in names}
@@ -180,9 +189,28 @@ def over_size(curves: Curves, benchmark: str, quantity: Quantity) -> list[Figure
                 )
             every += middle.tolist()
             sizes += at.tolist()
+        own = [curve for curve in known if curve.column == quantity.column]
+        every += _draw_known(axes, own)
+        sizes += [at for curve in own for at in curve.at]
         _log_axis(axes.xaxis, sizes, bytes_text, "message")
         _log_axis(axes.yaxis, every, seconds_text if is_time else rate_text, label)
     return made
+
+
+def _draw_known(axes: Axes, known: Sequence[KnownCurve]) -> list[float]:
+    """Published curves, dotted and grey; returns their values."""
+    for curve, marker in zip(known, itertools.cycle(KNOWN_MARKERS)):
+        axes.plot(
+            curve.at,
+            curve.values,
+            marker=marker,
+            linestyle=":",
+            markersize=4,
+            color=QUIET_COLOUR,
+            markerfacecolor="white",
+            label=clean(curve.name),
+        )
+    return [value for curve in known for value in curve.values]
 
 
 def share_of_limit(curves: Curves, benchmark: str) -> list[Figure]:
@@ -349,28 +377,34 @@ def distribution(title: str, launches: Launches) -> list[Figure]:
     return made
 
 
-def soak(title: str, line: pd.DataFrame) -> list[Figure]:
+def soak(title: str, line: pd.DataFrame, known: Sequence[KnownCurve] = ()) -> list[Figure]:
     """The median of each interval over time, with a band from minimum to maximum; a gap where
-    nothing was measured."""
+    nothing was measured. `known`: published curves."""
     made: list[Figure] = []
     columns = line[["at_s", "min_s", "median_s", "max_s"]].to_numpy().T
     with _drawn(title, made, WIDE_INCHES) as axes:
         at, low, median, high = with_gaps(columns, LARGEST_STEP)
         axes.fill_between(at, low, high, color=PALETTE[0], alpha=BAND_OPACITY, linewidth=0)
         axes.plot(at, median, color=PALETTE[0], marker=".", markersize=4)
-        _log_axis(axes.yaxis, [*columns[1], *columns[3]], seconds_text, TIME)
+        every = [*columns[1], *columns[3]]
+        every += _draw_known(axes, known)
+        _log_axis(axes.yaxis, every, seconds_text, TIME)
         axes.set_xlabel("time since the start (s)")
     return made
 
 
-def stream(title: str, line: pd.DataFrame, repetition_bytes: int) -> list[Figure]:
-    """The rate of each interval over time."""
+def stream(
+    title: str, line: pd.DataFrame, repetition_bytes: int, known: Sequence[KnownCurve] = ()
+) -> list[Figure]:
+    """The rate of each interval over time, beside published curves in GB/s."""
     made: list[Figure] = []
     rates = line["repetitions"] * repetition_bytes / line["busy_s"] * 8e-9
     with _drawn(title, made, WIDE_INCHES) as axes:
         at_s, gbit = with_gaps(np.array([line["at_s"], rates]), LARGEST_STEP)
         axes.plot(at_s, gbit, color=PALETTE[0], marker=".", markersize=4)
-        _linear_axis(axes.yaxis, float(rates.max()), lambda rate: f"{rate:g}", "rate (Gb/s)")
+        in_bits = [each._replace(values=tuple(8 * rate for rate in each.values)) for each in known]
+        most = max([float(rates.max()), *_draw_known(axes, in_bits)])
+        _linear_axis(axes.yaxis, most, lambda rate: f"{rate:g}", "rate (Gb/s)")
         axes.set_xlabel("time since the start (s)")
     return made
 

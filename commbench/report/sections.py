@@ -16,7 +16,6 @@ from commbench.analysis.cold_start import LAUNCH_HEADS
 from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING
 from commbench.analysis.layers import layers_of
 from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
-from commbench.analysis.reference import NORMAL
 from commbench.analysis.slow_pairs import CLASSES, Matrix
 from commbench.core.states import Row
 from commbench.core.texts import message_text
@@ -26,6 +25,7 @@ from commbench.results.load import row_dicts
 from . import plots
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData, RowId
+from .documents import document_sections, known_curves, soak_curves, times_of
 from .numbers import benchmark_lines, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, Table, no_figures
@@ -60,6 +60,7 @@ def sections(summary: Summary, raw: RawData, more: Iterable[Section] = ()) -> li
         [_answers(summary)],
         more,
         map(_comparison, summary.results.comparisons),
+        document_sections(summary.documents, summary.hardware),
         _pairs(summary),
         _figures(summary, raw),
         _choices(summary),
@@ -116,7 +117,7 @@ def _figures(summary: Summary, raw: RawData) -> Iterator[Section]:
     for number, benchmark in enumerate(curves.rows):
         yield Section(
             benchmark,
-            figures=partial(_of_benchmark, curves, benchmark),
+            figures=partial(_of_benchmark, summary, curves, benchmark),
             notes=_left_lines(len(curves.rows[benchmark])),
             is_folded=number >= 3,
             is_on_terminal=False,
@@ -144,17 +145,22 @@ def _over_time(summary: Summary, raw: RawData) -> list[Figure]:
     figures = []
     rows = {_row_id(row): row for row in row_dicts(summary.results.cases)}
     for each, line in raw.time_lines:
-        if is_stream_soak(rows[each]):
-            figures += plots.stream(titles[each], line, repetition_bytes(rows[each]))
+        row = rows[each]
+        known = soak_curves(summary.documents, row)
+        if is_stream_soak(row):
+            figures += plots.stream(titles[each], line, repetition_bytes(row), known)
         else:
-            figures += plots.soak(f"{titles[each]}: median and range of each interval", line)
+            title = f"{titles[each]}: median and range of each interval"
+            figures += plots.soak(title, line, times_of(known, row["message_bytes"]))
     return figures
 
 
-def _of_benchmark(curves: plots.Curves, benchmark: str) -> Sequence[Figure]:
-    """Time and rate over size, and the share of the limit."""
-    shown = dict.fromkeys((MEDIAN, *in_full(curves.of_benchmark(benchmark))))
-    over_size = (plots.over_size(curves, benchmark, quantity) for quantity in shown)
+def _of_benchmark(summary: Summary, curves: plots.Curves, benchmark: str) -> Sequence[Figure]:
+    """Time and rate over size with what was published, and the share of the limit."""
+    rows = curves.of_benchmark(benchmark)
+    shown = dict.fromkeys((MEDIAN, *in_full(rows)))
+    known = known_curves(summary.documents, rows)
+    over_size = (plots.over_size(curves, benchmark, quantity, known) for quantity in shown)
     return [*chain.from_iterable(over_size), *plots.share_of_limit(curves, benchmark)]
 
 
@@ -221,32 +227,29 @@ def _checks(summary: Summary) -> Iterator[Section]:
     yield Section("Communication beside computation", tables=overlaps, notes=[OVERLAP_MEANING])
     gains = table(GAIN_HEADS, summary.gains)
     yield Section("Groups at once", tables=gains, notes=[GAIN_MEANING])
+    normal = [reference_note(summary.judged)]
     yield Section(
         "Is this number normal?",
+        sentences=[] if summary.judged else normal,
         tables=_references(summary),
-        notes=[reference_note(summary.judged)],
+        notes=normal if summary.judged else [],
     )
 
 
 def _references(summary: Summary) -> list[Table]:
-    heads = ("measured case", "measured", "known value", "verdict", "hardware", "source", "note")
-    rows = []
-    for judged in summary.judged:
-        known = judged.reference
-        causes = f"usual causes: {judged.causes}"
-        note = known["note"] if judged.verdict == NORMAL else causes
-        source = f"{known['source']}, {known['date']}"
-        rows.append(
-            (
-                judged.case,
-                judged.measured,
-                judged.expected,
-                judged.verdict,
-                known["hardware"],
-                source,
-                note,
-            )
+    heads = ("measured case", "measured", "known value", "verdict", "which value", "source", "note")
+    rows = [
+        (
+            judged.case,
+            judged.measured,
+            judged.expected,
+            judged.verdict,
+            judged.reference.title,
+            judged.reference.origin,
+            f"usual causes: {judged.causes}" if judged.causes else judged.reference.note,
         )
+        for judged in summary.judged
+    ]
     return table(heads, rows)
 
 

@@ -31,16 +31,9 @@ MEANINGS = (
 )
 INTERVALS = ("interval.repetitions", "interval.busy_s")
 SENDER = ("sender.retransmits", "sender.cwnd_bytes", "sender.rtt_s")
-INTERVAL_HEADS = (
-    "from\ns",
-    "to\ns",
-    "transfer\nMB",
-    "rate",
-    "Retr",
-    "Cwnd\nKiB",
-    "RTT\nms",
-    "",
-)
+INTERVAL_HEADS = ("from\ns", "to\ns", "transfer\nMB", "rate", "Retr", "Cwnd\nKiB", "RTT\nms", "")
+FORMS = ("{:.2f}", "{:.2f}", "", "", "{:.0f}", "{:.0f}", "{:.3g}")  # empty: format_number
+Column = NDArray[np.float64]
 
 
 def is_stream_soak(row: Row) -> bool:
@@ -54,7 +47,7 @@ def repetition_bytes(row: Row) -> int:
 
 def bit_unit(rates_gb_per_s: Sequence[float]) -> Unit:
     """Mb/s up to 10 Gb/s, so that a link of 1 Gb/s has its digits."""
-    return GIGABITS if max(rates_gb_per_s, default=0.0) >= 10 * GIGABITS.size else MEGABITS
+    return GIGABITS if np.nanmax([0.0, *rates_gb_per_s]) >= 10 * GIGABITS.size else MEGABITS
 
 
 def streams_text(rows: Sequence[Row], terminal: Terminal) -> str:
@@ -85,46 +78,47 @@ def _cells(row: Row, unit: Unit) -> tuple[str, ...]:
     )
 
 
+def _is_slow_at_first(row: Row) -> bool:
+    first = row["first_second_gb_per_s"]
+    return first is not None and first < FULL_SPEED_SHARE * row["end_gb_per_s"]
+
+
 def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
-    """How many fresh connections were slower in their first second; empty where none lasted for
-    two seconds."""
+    """How many fresh connections were slower in their first second; empty where none lasted long
+    enough."""
     known = [row for row in soaks if row["first_second_gb_per_s"] is not None]
-    slow = [
-        row
-        for row in known
-        if row["first_second_gb_per_s"] < FULL_SPEED_SHARE * row["end_gb_per_s"]
-    ]
-    if not known:
-        return ""
+    slow = [row for row in known if _is_slow_at_first(row)]
     counted = plural(len(known), "stream", "streams")
     if not slow:
-        return f"The first second is as fast as the end in {counted}."
-    firsts, ends = (
-        [row[name] for row in slow] for name in ("first_second_gb_per_s", "end_gb_per_s")
-    )
-    low, high = (unit.text(value) for value in (min(firsts), max(firsts)))
-    span = low if low == high else f"{low} to {high}"
+        return f"The first second is as fast as the end in {counted}." if known else ""
+    firsts = [row["first_second_gb_per_s"] for row in slow]
+    span = " to ".join(dict.fromkeys(map(unit.text, (min(firsts), max(firsts)))))
+    end = unit.text(median(row["end_gb_per_s"] for row in slow))
     return (
         f"The first second is slower than the end in {len(slow)} of {counted}: {span} {unit.name},"
-        f" then {unit.text(median(ends))}."
+        f" then {end}."
     )
 
 
 def stream_sentences(soaks: Sequence[Row]) -> list[str]:
-    """One for each stream, and one for their first seconds."""
+    """One for their first seconds, and one for each stream."""
     if not soaks:
         return []
     unit = bit_unit([row["end_gb_per_s"] for row in soaks])
     lines = [
-        f"{name}: {unit.text(row['end_gb_per_s'])} {unit.name} at the end{_speed_text(row)}."
+        f"{name}: {unit.text(row['end_gb_per_s'])} {unit.name} at the end{_ramp_text(row, unit)}."
         for name, row in zip(case_names(soaks), soaks, strict=True)
     ]
     return [*filter(None, [slow_start_text(soaks, unit)]), *lines]
 
 
-def _speed_text(row: Row) -> str:
+def _ramp_text(row: Row, unit: Unit) -> str:
+    first = f", {unit.text(row['first_second_gb_per_s'])} in the first second"
     after_s = row["full_speed_s"]
-    return ", where it may still rise" if after_s is None else f", full speed after {after_s:.1f} s"
+    full_speed = (
+        ", where it may still rise" if after_s is None else f", full speed after {after_s:.1f} s"
+    )
+    return f"{first if _is_slow_at_first(row) else ''}{full_speed}"
 
 
 # ---------------------------------------------------------------- intervals
@@ -132,13 +126,35 @@ def _speed_text(row: Row) -> str:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Columns [n]: when each interval begins and what was in it; counters of the sender are NaN
-    where there are none."""
+    """Columns [n]: of each interval its ends, what arrived, and what the sender's connections did;
+    NaN where that is not known."""
 
-    begin_s: NDArray[np.float64]
-    repetitions: NDArray[np.float64]
-    busy_s: NDArray[np.float64]
-    sender: NDArray[np.float64]  # [n, 3]: see SENDER; retransmits since the one before
+    begin_s: Column
+    end_s: Column
+    moved_bytes: Column
+    busy_s: Column
+    resent: Column
+    cwnd_bytes: Column  # at its end, as the round trip
+    rtt_s: Column
+
+    @property
+    def rates_gb_per_s(self) -> Column:
+        """NaN where nothing was measured."""
+        return self.moved_bytes * 1e-9 / np.where(self.busy_s > 0, self.busy_s, np.nan)
+
+    def merged(self, each: int) -> _Lines:
+        """With so many neighbours as one."""
+        firsts = np.arange(0, len(self.begin_s), each)
+        lasts = np.append(firsts[1:], len(self.begin_s)) - 1
+        return _Lines(
+            begin_s=self.begin_s[firsts],
+            end_s=self.end_s[lasts],
+            moved_bytes=np.add.reduceat(self.moved_bytes, firsts),
+            busy_s=np.add.reduceat(self.busy_s, firsts),
+            resent=np.add.reduceat(self.resent, firsts),
+            cwnd_bytes=self.cwnd_bytes[lasts],
+            rtt_s=self.rtt_s[lasts],
+        )
 
 
 class StreamLine:
@@ -159,67 +175,61 @@ class StreamLine:
 
     def text(self, title: str, terminal: Terminal, every: bool = False) -> str:
         """A line for each interval, or at most INTERVAL_LINES, of several; empty without any."""
-        lines = self._lines()
-        if len(lines.begin_s) < 2:
+        intervals = len(self._values[INTERVALS[0]])
+        if intervals < 2:
             return ""
-        each = 1 if every else -(-len(lines.begin_s) // INTERVAL_LINES)
-        firsts = np.arange(0, len(lines.begin_s), each)
-        transfer_bytes, busy_s = (
-            np.add.reduceat(values, firsts)
-            for values in (lines.repetitions * self._repetition_bytes, lines.busy_s)
-        )
-        rates = transfer_bytes / busy_s * 1e-9
+        each = 1 if every else -(-intervals // INTERVAL_LINES)
+        single = self._lines()
+        lines = single.merged(each)
+        rates = lines.rates_gb_per_s
         unit = bit_unit(rates.tolist())
-        step_s = float(lines.begin_s[1])
-        ends_s = [*lines.begin_s[firsts[1:]], lines.begin_s[-1] + min(step_s, lines.busy_s[-1])]
-        resent = np.add.reduceat(lines.sender[:, 0], firsts)
-        lasts = np.append(firsts[1:], len(lines.begin_s)) - 1
+        columns = [
+            TableColumn(f"{head}\n{unit.name}" if head == "rate" else head, right=bool(head))
+            for head in INTERVAL_HEADS
+        ]
+        numbers = (
+            lines.begin_s,
+            lines.end_s,
+            lines.moved_bytes / 1e6,
+            rates / unit.size,
+            lines.resent,
+            lines.cwnd_bytes / 1024,
+            lines.rtt_s * 1e3,
+        )
+        lengths = np.nan_to_num(LONGEST_BAR * rates / np.nanmax(rates)).round().astype(int)
         cells = [
-            (
-                f"{lines.begin_s[first]:.2f}",
-                f"{end_s:.2f}",
-                format_number(moved / 1e6),
-                unit.text(rate),
-                _number(segments, "{:.0f}"),
-                _number(lines.sender[last, 1] / 1024, "{:.0f}"),
-                _number(lines.sender[last, 2] * 1e3, "{:.3g}"),
-                "#" * max(1, round(LONGEST_BAR * rate / rates.max())),
-            )
-            for first, last, end_s, moved, rate, segments in zip(
-                firsts, lasts, ends_s, transfer_bytes.tolist(), rates.tolist(), resent, strict=True
-            )
+            (*map(_number, FORMS, values), "#" * length)
+            for *values, length in zip(*numbers, lengths, strict=True)
         ]
-        heads = [
-            f"{head}\n{unit.name}" if number == 3 else head
-            for number, head in enumerate(INTERVAL_HEADS)
-        ]
-        columns = [TableColumn(head, right=True) for head in heads[:-1]] + [TableColumn(heads[-1])]
-        whole = transfer_bytes.sum() / busy_s.sum() * 1e-9
+        moved_bytes = single.moved_bytes.sum()
+        whole = unit.text(moved_bytes * 1e-9 / single.busy_s.sum())
         total = (
-            f"{title}: {format_number(transfer_bytes.sum() / 1e6)} MB in {ends_s[-1]:.2f} s,"
-            f" {unit.text(whole)} {unit.name}"
+            f"{title}: {format_number(moved_bytes / 1e6)} MB in {single.end_s[-1]:.2f} s,"
+            f" {whole} {unit.name}"
         )
         if each > 1:
+            step_s = single.begin_s[1]
             total += f"; a line for {each} intervals of {step_s:g} s (show --intervals: for each)"
         return f"{terminal.paragraph(total)}\n{table_text(columns, cells, terminal)}"
 
     def _lines(self) -> _Lines:
         """The sender's clock may be another one than the receiver's: both count from the start."""
-        repetitions, busy_s = (_columns(self._values[name]) for name in INTERVALS)
-        begin_s = repetitions[0]
-        sender = np.full((len(begin_s), len(SENDER)), np.nan)
-        if self._values[SENDER[0]] and len(begin_s) > 1:
-            at_s = _columns(self._values[SENDER[0]])[0]
-            readings = np.column_stack([_columns(self._values[name])[1] for name in SENDER])
-            half_s = begin_s[1] / 2
-            edges_s = np.append(begin_s, begin_s[-1] + begin_s[1])
-            newest = np.clip(np.searchsorted(at_s, edges_s + half_s) - 1, 0, None)
-            sender = readings[newest[1:]]
-            sender[:, 0] -= readings[newest[:-1], 0]
-        return _Lines(begin_s, repetitions[1], busy_s[1], sender)
+        begin_s, repetitions = _columns(self._values[INTERVALS[0]])
+        _, busy_s = _columns(self._values[INTERVALS[1]])
+        step_s = begin_s[1]
+        edges_s = np.append(begin_s, begin_s[-1] + step_s)
+        end_s = np.append(begin_s[1:], begin_s[-1] + min(step_s, busy_s[-1]))
+        resent, cwnd_bytes, rtt_s = np.full((3, len(begin_s)), np.nan)
+        at_s, segments = _columns(self._values[SENDER[0]])
+        if len(at_s):
+            newest = np.clip(np.searchsorted(at_s, edges_s + step_s / 2) - 1, 0, None)
+            resent = np.diff(segments[newest])
+            cwnd_bytes, rtt_s = (_columns(self._values[name])[1][newest[1:]] for name in SENDER[1:])
+        moved_bytes = repetitions * self._repetition_bytes
+        return _Lines(begin_s, end_s, moved_bytes, busy_s, resent, cwnd_bytes, rtt_s)
 
 
-def _columns(values: Mapping[int, float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _columns(values: Mapping[int, float]) -> tuple[Column, Column]:
     """Seconds since the first reading, and the values."""
     ordered = sorted(values)
     instants = np.array(ordered, dtype=np.int64)
@@ -228,5 +238,7 @@ def _columns(values: Mapping[int, float]) -> tuple[NDArray[np.float64], NDArray[
     return (instants - begin).astype(np.float64) * 1e-9, numbers
 
 
-def _number(value: float, form: str) -> str:
-    return NO_NUMBER if np.isnan(value) else form.format(value)
+def _number(form: str, value: float) -> str:
+    if np.isnan(value):
+        return NO_NUMBER
+    return form.format(value) if form else format_number(value)

@@ -14,12 +14,14 @@ from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from commbench.analysis.disturbances import JUDGED, disturbances_text
+from commbench.analysis.documents import Document, documents
 from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, headline, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
+from commbench.analysis.normal import FAST, NO_VALUE, SLOW, Judged, judge
 from commbench.analysis.overlaps import overlap_cells, overlap_results
-from commbench.analysis.reference import NORMAL, Judged, is_own, judge, references
+from commbench.analysis.reference import references
 from commbench.analysis.slow_pairs import UNUSABLE, Finding, Matrix, findings, matrices
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.errors import ConfigError
@@ -51,6 +53,7 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             *OF_SAMPLES,
             *JUDGED,
             *RAMP,
+            "message_rate_per_s",
             "trial",
             "reason",
             "stop_reason",
@@ -157,7 +160,9 @@ class Summary:
     matrices: list[Matrix]  # of the newest runs, of cases with many pairs
     lost: list[Lost]
     flags: list[tuple[str, int, str, str]]  # cells below FLAG_HEADS
+    hardware: list[str]  # texts that describe the machines, and the labels of the runs
     judged: list[Judged]
+    documents: list[Document]  # of the experiments among the runs
     machines: list[Machine]
     groups: list[tuple[str, ...]]  # cells below GROUP_HEADS
     differences: list[tuple[str, str, str]]
@@ -261,9 +266,9 @@ class Summary:
             lines.append(f"{cases} {status}: {group[0].reason} ({group[0].names}).")
         lines += [
             f"{judged.case}: {judged.measured} is {judged.verdict} than the known value "
-            f"({judged.expected} on {judged.reference['hardware']})."
+            f"({judged.expected} on {judged.reference.title})."
             for judged in self.judged
-            if judged.verdict != NORMAL
+            if judged.verdict in (SLOW, FAST)
         ]
         if self.differences:
             names = list(dict.fromkeys(name for name, _, _ in self.differences))
@@ -353,6 +358,9 @@ def summarise_results(
             f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
         )
     hardware = [*(machine.text for machine in machines), *labels]
+    soaks = operations[operations["timing"] == "soak"]
+    judged = judge(combined.cases, hardware, bound_runs)
+    judged += judge(combine_runs(soaks).cases, hardware, bound_runs) if len(soaks) else []
     return Summary(
         results,
         unfinished_sentences(cases, results.records, results.folders, is_measured_into),
@@ -364,7 +372,9 @@ def summarise_results(
         newest_matrices(cases),
         lost_cases(cases),
         count_flags(cases),
-        judge(combined.cases, hardware, bound_runs),
+        hardware,
+        judged,
+        documents(cases, results.records, results.folders),
         machines,
         run_groups(results.records),
         rank_differences(results.records),
@@ -453,11 +463,18 @@ def count_flags(cases: pd.DataFrame) -> list[tuple[str, int, str, str]]:
 def reference_note(judged: Sequence[Judged]) -> str:
     """How many known values apply."""
     if judged:
-        own = sum(is_own(case.reference) for case in judged)
-        counts = [f"{len(judged) - own} published"] if own < len(judged) else []
+        own = sum(case.reference.is_own for case in judged)
+        guesses = sum(case.reference.guess for case in judged)
+        others = len(judged) - own - guesses
+        counts = [f"{others} published"] if others else []
         counts += [f"{own} measured by commbench itself"] if own else []
+        counts += [plural(guesses, "guess", "guesses")] if guesses else []
         return (
-            f"Known values of similar hardware: {', '.join(counts)}; far is beyond a factor of"
-            f" {FAR_FROM_NORMAL}."
+            f"Known values of this kind of machine: {', '.join(counts)}; far is beyond a factor of"
+            f" {FAR_FROM_NORMAL}, or beyond the threshold of a check."
         )
-    return f"None of the {len(references())} known values is for this hardware and these cases."
+    machines = {each.machine for each in references()}
+    return (
+        f"There is {NO_VALUE} and these cases; {len(references())} values of {len(machines)} kinds"
+        " are known."
+    )

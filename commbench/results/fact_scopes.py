@@ -60,6 +60,8 @@ _TABLE = """
     environment.OMPI_ALLOW_RUN_AS*        | error   | any      | show   | yes
     environment.PRTE_ALLOW_RUN_AS*        | error   | any      | show   | yes
     environment.*                         | error   | equal    | show   | yes
+    # one that torch's own may hide
+    versions.nccl_system                  | record  | any      | show   | yes
     versions.*                            | error   | equal    | show   | yes
     run.bind*                             | record  | any      | show   | yes
     # a digest of the whole configuration, with its credentials

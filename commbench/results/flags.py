@@ -30,11 +30,11 @@ FLAGS = {
         " limit or lock the clocks",
     ),
     "fallback": Flag(
-        "the library used a slower transport than the machine has: NCCL TCP sockets beside an"
-        " active InfiniBand or RoCE port, or MPI without room in /dev/shm (64 MiB or less)",
-        "NCCL: install libibverbs and ibverbs-providers, give the container /dev/infiniband, look"
-        " at NCCL_IB_DISABLE and NCCL_IB_HCA. MPI: start the container with --shm-size=8g or"
-        " --ipc=host",
+        "the library used a slower transport than the machine has: TCP beside EFA, InfiniBand,"
+        " RoCE, Slingshot or a network of Google Cloud, or MPI without room in /dev/shm (64 MiB or"
+        " less)",
+        "the column reason has the network that is expected, and what to look at. MPI: start the"
+        " container with --shm-size=8g or --ipc=host",
     ),
     "skewed": Flag(
         "ranks began a repetition more than 5 % of its time apart (column skew_s), or sync=clock"

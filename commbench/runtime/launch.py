@@ -17,6 +17,7 @@ from commbench.core.secrets import MASK, recorded_override
 from commbench.core.terminal import print_error
 from commbench.hardware.machine_facts import is_recorded
 
+from .closing import record_closing
 from .exit_protocol import ENDS, FOLDER, JOB, RESUME, reopen, run_status
 from .output import BUSY, LOG, Output
 from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, rest_rank_server
@@ -74,8 +75,9 @@ def start(spec: WorldSpec) -> int:
     stopped_s = STOPPED_SHARE * settings.budget.silence_s
     try:
         end = supervise(launch, output, folder, ends_file, stopped_s, settings.budget.late_s)
-        if end.unclosed is not None:
-            print_error(end.unclosed)
+        text = record_closing(folder, output.last_lines)
+        if end.unclosed is not None or text is not None:
+            print_error(end.unclosed or str(text))
         return run_status(folder, ends_file, end, settings.verbose)
     finally:  # also after a signal
         with suppress(OSError):

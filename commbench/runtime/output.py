@@ -16,7 +16,7 @@ import select
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -35,6 +35,7 @@ RELAYED = "COMMBENCH_RELAYED"  # exported by a parent that reads the output of i
 PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itself
 BUSY = "COMMBENCH_BUSY"  # what the command has seen of other load on this machine
 LOG = "launcher.log"
+MOST_LAST_LINES = 40  # of those that are kept for run.json
 MARK = b"\x1e"  # record separator: no text holds it (core.terminal.printable)
 # what follows MARK
 LINE_KINDS = {"stdout": b"o", "stderr": b"e", "progress": b"p", "draft": b"d"}
@@ -318,6 +319,8 @@ class Output:
         self._ended = threading.Event()
         self._state: State | None = State(current=starting)  # None while rank 0 prints results
         self._draft_lines = 0  # of a draft that nothing has been printed below
+        # lines without a mark since the last one with a mark: what libraries print at their end
+        self.last_lines = deque[str](maxlen=MOST_LAST_LINES)
         self._read_end, self.write_end = os.pipe()
         self._thread = threading.Thread(target=self._copy, name="commbench-output", daemon=True)
 
@@ -380,6 +383,7 @@ class Output:
             with suppress(ValueError, TypeError):
                 self._show_draft(json.loads(text))
         elif mark:
+            self.last_lines.clear()
             self._print(sys.stdout if kind == LINE_KINDS["stdout"] else sys.stderr, text)
 
     def _show_draft(self, lines: Sequence[str]) -> None:
@@ -397,6 +401,8 @@ class Output:
         self._draft_lines = 0
 
     def _keep(self, line: bytes) -> None:
+        if text := line.decode(errors="replace").strip():
+            self.last_lines.append(printable(text))
         if self._log is None:
             self._print(sys.stderr, line)
             return

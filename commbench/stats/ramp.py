@@ -13,14 +13,14 @@ from .thresholds import FULL_SPEED_SHARE
 END_SHARE = 0.2  # of the intervals
 LEAST_END = 2  # of them
 FIRST_S = 1.0
-SHORTEST_S = 2 * FIRST_S  # of what has a first second and later ones
+SHORTEST_S = 1.5 * FIRST_S  # of what has a first second and an end
 
 
 @dataclass(frozen=True)
 class Ramp:
     """Rates in the unit that they were given in, per second.
 
-    end: the median of the last fifth of the intervals. first_second: None below two seconds.
+    end: the median of the last fifth of the intervals. first_second: None below 1.5 s.
     full_speed_s: the start of the first interval that, like the one after it, has 95 % of the end;
     None where that is within the last fifth: the rate may still be rising. least: the slowest
     interval from then on.
@@ -50,7 +50,7 @@ def ramp_of(
     last = max(0, len(rates) - max(LEAST_END, round(END_SHARE * len(rates))))
     end = float(np.median(rates[last:]))
     in_first = begins_s < FIRST_S
-    is_long = begins_s[-1] + busy_s[-1] >= SHORTEST_S * 0.99
+    is_long = begins_s[-1] + busy_s[-1] >= SHORTEST_S
     first = float(moved[in_first].sum() / busy_s[in_first].sum()) if is_long else None
     fast = rates >= FULL_SPEED_SHARE * end
     reached = np.flatnonzero((fast[:-1] & fast[1:])[: last + 1])

@@ -6,15 +6,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from planted_rates import set_rate, staircase
 from torchrun_agents import torchrun_agents
-from virtual_hosts import BURST, QUEUE, Host, VirtualHosts
+from virtual_hosts import Host, VirtualHosts
 
 import commbench
 
@@ -22,7 +21,6 @@ pytestmark = [pytest.mark.long, pytest.mark.serial]
 ALIKE = 0.03
 IN_TIME = 0.10
 ATTEMPTS = 3  # the two cores carry both ends of the link, and whatever else disturbs them
-BEGUN_BYTES = 400_000  # of the interface: more than what goes before the stream
 STEPS_MBIT = (160, 360, 470)  # the note's 320, 720, 940 halved: as much as two cores carry
 STREAM = ("backend=tcp", "benchmark=stream", "dtype=int8", "bind=none", "timing=soak")
 
@@ -34,55 +32,6 @@ def streamed(world: Callable[..., Any], hosts: VirtualHosts, *words: str) -> Any
     return torchrun_agents(world, nodes, 1, *given, address=address)[0]
 
 
-@contextmanager
-def staircase(sender: Host, steps: Sequence[tuple[float, float]]) -> Iterator[None]:
-    """Change the rate of a host, in Mb/s, so many seconds after it has begun to send."""
-    ended = threading.Event()
-
-    def climb() -> None:
-        begin_s = _begun(sender, ended)
-        for at_s, rate_mbit in steps:
-            if ended.wait(max(0.0, begin_s + at_s - time.monotonic())):
-                return
-            _set_rate(sender, rate_mbit)
-
-    thread = threading.Thread(target=climb)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _begun(sender: Host, ended: threading.Event) -> float:
-    """When the interface has sent far more within 50 ms than what goes before a stream."""
-    before = _sent_bytes(sender)
-    while not ended.wait(0.05):
-        sent = _sent_bytes(sender)
-        if sent - before > BEGUN_BYTES:
-            return time.monotonic() - 0.05
-        before = sent
-    return time.monotonic()
-
-
-def _sent_bytes(host: Host) -> int:
-    shown = subprocess.run(
-        ["ip", "-n", host.name, "-s", "-j", "link", "show", "eth0"],
-        capture_output=True,
-        check=True,
-        timeout=10,
-    )
-    return int(json.loads(shown.stdout)[0]["stats64"]["tx"]["bytes"])
-
-
-def _set_rate(host: Host, rate_mbit: float) -> None:
-    rate = f"{rate_mbit * 1e6:.0f}bit"
-    discipline = ["tbf", "rate", rate, "burst", BURST, "latency", QUEUE]
-    change = ["tc", "-n", host.name, "qdisc", "replace", "dev", "eth0", "root", *discipline]
-    subprocess.run(change, check=True, timeout=10)
-
-
 def test_the_steps_of_a_staircase_and_the_time_to_full_speed(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
@@ -92,10 +41,10 @@ def test_the_steps_of_a_staircase_and_the_time_to_full_speed(
     sender, receiver = hosts.hosts
     truths = []
     for rate_mbit in STEPS_MBIT:
-        _set_rate(sender, rate_mbit)
+        set_rate(sender, rate_mbit)
         truths.append(iperf3_mbit(receiver, sender, 2))
     for attempt in range(ATTEMPTS):
-        _set_rate(sender, low)
+        set_rate(sender, low)
         with staircase(sender, [(1.0, middle), (2.0, high)]):
             run = streamed(world, hosts, "sizes=[16KiB]", "timing.duration_s=6")
         (case,) = run.cases.to_dict("records")[-1:]
@@ -151,9 +100,31 @@ def test_the_slow_direction_is_named(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
     hosts = cluster(2, rate_mbit=400)
-    _set_rate(hosts.hosts[1], 200)
+    set_rate(hosts.hosts[1], 200)
     run = streamed(world, hosts, "sizes=[16KiB]", "pairs=all", "timing.duration_s=2")
     mbit = dict(zip(run.cases.pair, 8e3 * run.cases.end_gb_per_s, strict=True))
     assert set(mbit) == {"0-0", "0-1", "1-0", "1-1"}
     assert mbit["0-1"] == pytest.approx(2 * mbit["1-0"], rel=0.1)
     assert "1-0 takes" in run.stdout
+
+
+def test_a_ramp_that_takes_most_of_a_soak_is_not_taken_for_its_rate(
+    cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
+) -> None:
+    """1.5 s of 2 s: the median of all intervals is that of the ramp."""
+    low, _, high = STEPS_MBIT
+    hosts = cluster(2, rate_mbit=high)
+    sender, receiver = hosts.hosts
+    truth = iperf3_mbit(receiver, sender, 2)
+    for _ in range(ATTEMPTS):
+        set_rate(sender, low)
+        with staircase(sender, [(1.5, high)]):
+            run = streamed(world, hosts, "sizes=[16KiB]", "timing.duration_s=2")
+        case = run.cases.iloc[-1]
+        is_alike = abs(8e3 * case.end_gb_per_s / truth - 1) < ALIKE
+        if is_alike and abs(case.full_speed_s / 1.5 - 1) < IN_TIME:
+            break
+    assert 8e3 * case.end_gb_per_s == pytest.approx(truth, rel=ALIKE)
+    assert case.full_speed_s == pytest.approx(1.5, rel=IN_TIME)
+    assert 8e3 * case.first_second_gb_per_s == pytest.approx(low, rel=0.1)
+    assert "first second is slower than the end" in run.stdout

@@ -117,6 +117,31 @@ def test_every_backend_says_how_fast_the_link_is(
 
 
 @pytest.mark.serial
+def test_a_rate_that_the_user_tells_gives_the_share_of_the_line(
+    cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
+) -> None:
+    """A veth says 10 Gb/s, whatever it carries. What disturbs makes a share smaller, so the largest
+    of several is compared, and is below 1."""
+    hosts = cluster(2, rate_mbit=RATE_MBIT)
+    amount = (
+        "benchmark=p2p_bandwidth",
+        f"sizes=[{RATE_MBIT * 5000}]",
+        "window=4",
+        "timing.repetitions=12",
+    )
+    told = {"gloo": f"{RATE_MBIT}Mb/s", "tcp": f"eth0:{RATE_MBIT}Mb/s", "openmpi": "0.5Gb/s"}
+    shares = dict.fromkeys(told, 0.0)
+    for _ in range(ATTEMPTS):
+        for backend in [name for name, share in shares.items() if share < 1 - ALIKE]:
+            run = started(world, hosts, backend, *amount, f"limit={told[backend]}")
+            case = run.cases.sort_values("started_at").iloc[-1]
+            assert case.limit_gb_per_s == pytest.approx(RATE_MBIT / 8e3)
+            assert case.limit_name.endswith("0.5 Gb/s by limit=")
+            shares[backend] = max(shares[backend], case.efficiency)
+    assert all(1 - ALIKE <= share <= 1 for share in shares.values()), shares
+
+
+@pytest.mark.serial
 def test_the_one_slow_host_is_named(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:

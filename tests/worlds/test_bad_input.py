@@ -249,6 +249,8 @@ ONE_LINE = {
     "device=[cpu,cuda]": "commbench -m device=cpu,cuda",
     "launcher=[mpirun,torchrun]": "commbench -m launcher=mpirun,torchrun",
     "interface=[a,b]": "commbench -m interface=a,b",
+    "limit=100": "limit=100: '100' is not a rate above 0; allowed units are",
+    "limit=[eth0:1Gb/s,2Gb/s]": "limit takes one rate of a node, or those of its interfaces",
     "env.X=[a,b]": ("env.X takes one value per run; for a run of each: commbench -m env.X=a,b"),
     "backend=gloo,mpi": (
         "backend=gloo,mpi has commas: a run for each: commbench -m backend=gloo,mpi"

@@ -743,3 +743,8 @@ def test_a_world_of_unequal_nodes_says_once_which_ranks_are_idle(
         runs = list(pool.map(lambda number: rank(number, "layout=2x2", status=2), range(4)))
     refusals = [run.stderr.count("does not fit into this world") for run in runs]
     assert refusals == [1, 0, 0, 0]
+
+
+def test_a_line_rate_of_an_interface_that_no_host_has_is_refused(world: Callable[..., Any]) -> None:
+    run = world("commbench", "backend=simulated", "limit=nosuch0:1Gb/s", status=2)
+    assert "limit=nosuch0:RATE: no host has that interface; they have: " in run.stderr

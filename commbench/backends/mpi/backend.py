@@ -3,7 +3,9 @@ tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -11,7 +13,7 @@ from typing import Any, ClassVar
 from commbench.backends.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.backends.torch.cuda import CudaDevice, CudaMemory, cuda_missing, gpu_runner
 from commbench.core.case import World
-from commbench.core.errors import ConfigError, Unsupported
+from commbench.core.errors import CommbenchError, ConfigError, Unsupported
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, Launchers, RankCommunicator, Runner
@@ -19,8 +21,11 @@ from commbench.core.variables import Case, Device, Engine, Ipc, Mode, Staging
 from commbench.engines.lowered import Lowered, PythonRunner, form_missing, in_groups, reductions
 from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
+from commbench.hardware.library_settings import judged, settings_of
 from commbench.hardware.mpi_library import CHOICES, THREADS, CudaAware
+from commbench.hardware.mpi_transports import transports, used_transports
 from commbench.hardware.network import interface_name
+from commbench.hardware.ucx_log import ucx_log, unknown_variables
 from commbench.results.network_cards import interface_rails
 
 from .lowering import (
@@ -146,7 +151,9 @@ class Mpi(Backend):
         if world.size != mpi.COMM_WORLD.size:
             raise ConfigError(mpi_library.launcher_mismatch(world.size, mpi))
         aware = NOT_QUERIED if gpu is None else mpi_library.cuda_aware_by_query()
-        return MpiCommunicator(mpi, mpi.COMM_WORLD.Dup(), gpu, aware)
+        communicator = mpi.COMM_WORLD.Dup()  # also connects, so that UCX names its transports
+        ucx_log().end()
+        return MpiCommunicator(mpi, communicator, gpu, aware)
 
     def gpu(self, world: World) -> CudaDevice:
         return CudaDevice.of(world)
@@ -218,6 +225,7 @@ class MpiCommunicator(RankCommunicator):
         library = mpi_library.library_name(self._mpi)
         facts = {
             "library": library,
+            "transports": self._transports(),
             "standard": ".".join(str(part) for part in self._mpi.Get_version()),
             "thread_level": level[self._mpi.Query_thread()],
         }
@@ -226,6 +234,23 @@ class MpiCommunicator(RankCommunicator):
         kind = OPEN_MPI if library.startswith("Open MPI") else MPICH
         aware = {"cuda_aware": self._aware.answer, "cuda_aware_by": self._aware.source}
         return {**facts, **aware, "ipc_libraries": [kind, UCX]}
+
+    def settings(
+        self, nodes: Sequence[Sequence[int]], exported: Container[str]
+    ) -> list[dict[str, str]]:
+        library = mpi_library.find(os.environ.get("MPI4PY_LIBMPI", "auto"))
+        if library is None:
+            return []
+        used = used_transports(self._transports(), nodes)
+        unknown = unknown_variables(ucx_log().text)
+        told = judged(settings_of(library, os.environ), used, unknown, exported)
+        return [setting.record() for setting in told]
+
+    def _transports(self) -> dict[str, str]:
+        with suppress(CommbenchError):  # a library whose file is not found
+            library = mpi_library.loaded_library()
+            return transports(library, self._mpi.Get_library_version(), ucx_log().text)
+        return {}
 
     def close(self, abort: bool = False) -> None:
         if abort:

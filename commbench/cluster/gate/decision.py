@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from commbench.analysis.case_names import case_names
-from commbench.analysis.reference import NORMAL, Judged
+from commbench.analysis.normal import NORMAL, Judged
 from commbench.cluster.baseline.healthy_launches import (
     GROUP_OF,
     Grouping,
@@ -411,7 +411,7 @@ def known_value_text(judged: Judged) -> str:
     """What a case has beside a published value."""
     return (
         f"{judged.case}: {judged.measured} is {judged.verdict} ({judged.expected} on"
-        f" {judged.reference['hardware']})."
+        f" {judged.reference.title})."
     )
 
 

@@ -48,6 +48,7 @@ def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
     reasons = list(requested.refused)
     for job in requested.jobs:
         reasons += _refusals(job.settings, elsewhere)
+        reasons += [] if elsewhere else _without_device_memory(job.settings)
     if reasons:
         listed = "; ".join(
             f"({number}) {reason}" for number, reason in enumerate(dict.fromkeys(reasons), start=1)
@@ -58,6 +59,17 @@ def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
             else ""
         )
         raise ConfigError(f"experiment={requested.experiment} can't run here: {listed}{hint}")
+
+
+def _without_device_memory(settings: Settings) -> Iterator[str]:
+    """That the library would not measure what an experiment on GPUs asks for, unless the user has
+    chosen who copies."""
+    if settings.device == "cuda" and settings.staging == "auto" and not settings.plan:
+        with exported(dict(settings.env)):
+            remark = settings.backend.remark(settings.device)
+        if remark is not None:
+            through_host = "device=cuda staging=pinned measures the way through host memory"
+            yield f"backend={settings.backend.name}: {remark}; {through_host}"
 
 
 def _refusals(settings: Settings, elsewhere: bool) -> Iterator[str]:

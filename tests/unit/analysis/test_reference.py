@@ -1,142 +1,82 @@
-"""Published values: well formed, matched by hardware and place, and beside measured ones."""
+"""Reference values: files are well formed, and published values stand beside measured ones."""
 
 from __future__ import annotations
 
+import math
 import re
-from pathlib import Path
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from generated_results import row, run_of
 
+from commbench.analysis.documents import TIMED
+from commbench.analysis.normal import JUDGED_COLUMNS
 from commbench.analysis.reference import (
-    FAST,
-    NORMAL,
     PUBLISHED_COLUMNS,
-    SLOW,
+    UNITS,
+    Point,
     beside,
-    judge,
     published,
+    read_file,
     references,
 )
-from commbench.cli.rank import verdict_on_normal
 from commbench.core.errors import ConfigError
-from commbench.results.columns import CASES, arrow_schema
+from commbench.results.columns import CASES
 
 COLUMNS = {column.name: column for column in CASES}
 
 
-def cases(**more: object) -> pd.DataFrame:
-    row = {
-        "benchmark": "p2p_bandwidth",
-        "backend": "tcp",
-        "engine": "python",
-        "layout": "2x1",
-        "pair": "0-1",
-        "message_bytes": 2**22,
-        "world_size": 2,
-        "ranks_per_node": 1,
-        "algbw_gb_per_s": 1.18,
-        "busbw_gb_per_s": None,
-        "median_s": 3.5e-3,
-    }
-    return pd.DataFrame([row | more])
-
-
 def test_every_value_has_a_source_a_date_and_a_range_in_a_known_column() -> None:
-    assert len(references()) > 10
-    for reference in references():
-        assert reference["source"] and re.fullmatch(r"20\d\d-\d\d(-\d\d)?", reference["date"]), (
-            reference
-        )
-        assert (
-            COLUMNS[reference["column"]].unit in ("s", "GB/s")
-            and 0 < reference["low"] <= reference["high"]
-        ), reference
-        assert (
-            reference["where"] in ("between", "within")
-            and (reference["most_bytes"] or 2**60) >= reference["least_bytes"]
-        ), reference
-        assert re.compile(reference["pattern"]) and re.compile(reference["backend"])
+    assert len(references()) > 60
+    units = {name: column.unit for name, column in COLUMNS.items()}
+    for each in references():
+        assert each.source and each.machine, each
+        assert re.fullmatch(r"20\d\d(-\d\d(-\d\d)?)?", each.date), each
+        assert each.unit in UNITS, each
+        assert each.column in COLUMNS or each.column in TIMED or each.over, each
+        if each.column in JUDGED_COLUMNS:
+            of_unit = {"GB/s": "GB/s MB/s Gb/s Mb/s", "s": "s ms us us round trip"}
+            assert each.unit in of_unit[units[each.column]], each
+        assert each.span in (None, "itself", "within", "between"), each
+        assert not each.is_of([]) and all(map(re.compile, each.recognised_by)), each
+        for point in each.points:
+            assert point.low <= point.high and 0 < point.value < math.inf, each
+            assert point.least_bytes <= point.most_bytes, each
 
 
-@pytest.mark.parametrize(
-    ("rate", "verdict"), [(1.18, NORMAL), (1.7, NORMAL), (1.8, FAST), (0.8, NORMAL), (0.7, SLOW)]
-)
-def test_far_is_beyond_a_factor(rate: float, verdict: str) -> None:
-    (judged,) = judge(cases(algbw_gb_per_s=rate), ["host.product=c5n.18xlarge"])
-    assert judged.verdict == verdict and bool(judged.causes) == (verdict != NORMAL)
+def test_selectors_name_columns_of_a_row() -> None:
+    columns = {*COLUMNS, "span", "peer", "direction"}
+    for each in references():
+        names = {name for values in each.where for name in values} | {*(each.over or {})}
+        assert {name.partition(".")[0] for name in names} <= columns, each
 
 
-def test_a_long_time_is_slow_and_a_short_one_fast() -> None:
-    latency = {"benchmark": "p2p_latency", "message_bytes": 8}
-    for seconds, verdict in ((25e-6, NORMAL), (50e-6, SLOW), (1e-6, FAST)):
-        (judged,) = judge(cases(**latency, median_s=seconds), ["C5N.18XLARGE"])
-        assert judged.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"ranks_per_node": 2, "layout": "1x2"},
-        {"message_bytes": 8},
-        {"backend": "mpi2"},
-        {"pair": "0-0"},
-    ],
-)
-def test_another_place_size_or_backend_is_not_compared(more: dict[str, object]) -> None:
-    assert judge(cases(**more), ["c5n.18xlarge"]) == []
-    assert judge(cases(), ["other hardware"]) == []
-    assert judge(cases(warnings=["oversubscribed"]), ["c5n.18xlarge"]) == []
-
-
-def test_two_labels_are_two_cases() -> None:
-    both = pd.concat([cases(label="tuned"), cases(label="plain", algbw_gb_per_s=0.7)])
-    slow, normal = judge(both, ["c5n.18xlarge"])
-    assert (slow.verdict, slow.case) == (SLOW, "p2p_bandwidth 4 MiB, tcp python 2x1 plain")
-    assert (normal.verdict, normal.case) == (NORMAL, "p2p_bandwidth 4 MiB, tcp python 2x1 tuned")
-
-
-def test_only_what_others_published_is_called_published() -> None:
-    (judged,) = judge(cases(), ["c5n.18xlarge"])
-    assert judged.expected == "published 1.18 GB/s .. 1.19 GB/s"
-    own = {
-        "benchmark": "p2p_latency",
-        "backend": "mpi",
-        "layout": "1x2",
-        "ranks_per_node": 2,
-        "message_bytes": 8,
-    }
-    (judged,) = judge(
-        cases(**own, median_s=1e-6), ["host.cpu_model=AMD EPYC; host.cpu_logical_cores=2"]
+def test_a_file_is_inherited_from_the_top_down_and_says_which_keys_it_may_have() -> None:
+    text = """
+    machine: a machine
+    recognised_by: [one, two]
+    documents:
+      - source: a document
+        date: 2026-01-02
+        column: algbw_gb_per_s
+        unit: MB/s
+        values:
+          - {setting: a curve, where: {backend: tcp}, by_size: {1KiB: 10, 1MiB: 20}}
+          - {setting: a floor, where: {backend: tcp}, sizes: 1KiB .., floor: 5, machine: another}
+    """
+    curve, floor = read_file(text)
+    assert (curve.machine, curve.date, curve.unit) == ("a machine", "2026-01-02", "MB/s")
+    assert [(point.message_bytes, point.value) for point in curve.points] == [
+        (1024, 10),
+        (2**20, 20),
+    ]
+    assert floor.machine == "another" and floor.points == (
+        Point(5, math.inf, 1024, math.inf, is_threshold=True),
     )
-    assert judged.expected == "measured by commbench on 2026-11-21: 218 ns .. 2.17 us"
-
-
-def test_expect_normal_is_judged_by_these_values(
-    tmp_path: Path,
-) -> None:
-    """A run that a published value knows: the label names the hardware."""
-    way = ("tcp", "python", 2e-6, 0.4e9)
-    folder = run_of(tmp_path, 0)
-    rng = np.random.default_rng(0)
-    rows = [row(folder.name, "p2p_bandwidth", way, "2x1", 2**22, rng) | {"label": "c5n.18xlarge"}]
-    pq.write_table(pa.Table.from_pylist(rows, arrow_schema("cases")), folder / "cases.parquet")
-    (message,) = verdict_on_normal(str(folder)).missed
-    assert message.startswith("expect=normal: p2p_bandwidth 4 MiB, tcp python 2x1 has ")
-    assert "c5n.18xlarge" in message and "connection" in message
-    fast = [rows[0] | {"algbw_gb_per_s": 1.18}]
-    pq.write_table(pa.Table.from_pylist(fast, arrow_schema("cases")), folder / "cases.parquet")
-    assert verdict_on_normal(str(folder)).summary() == "expect: 1 of 1 met"
-    unknown = [rows[0] | {"label": "a machine that nobody described"}]
-    pq.write_table(pa.Table.from_pylist(unknown, arrow_schema("cases")), folder / "cases.parquet")
-    verdict = verdict_on_normal(str(folder))
-    assert verdict.summary() == "expect: 0 of 1 met, 1 not measured" and not verdict.passes("fail")
-    nothing = "expect=normal: no value is known for this hardware"
-    assert verdict.not_measured[0].startswith(nothing)
+    assert curve.is_of(["two and ONE"]) and not curve.is_of(["one", "two"])
+    with pytest.raises(TypeError, match="colour"):
+        list(read_file(text.replace("{backend: tcp}, by", "{backend: tcp}, colour: red, by")))
+    with pytest.raises(ValueError, match="unpack"):
+        list(read_file(text.replace("floor: 5", "floor: 5, value: 6")))
 
 
 def ours(*rows: tuple[str, int | None, str, float]) -> pd.DataFrame:
@@ -178,9 +118,10 @@ def test_line_rates_are_in_our_units(name: str, setting: str, value: float) -> N
 
 def test_every_value_has_a_source_and_a_unit_that_fits_its_column() -> None:
     units = {column.name: column.unit for column in CASES} | {
-        "seconds": "s",
         "ratio": "",
-        "count": "",
+        "full_speed_s": "s",
+        "rate_gb_per_s": "GB/s",
+        "first_second_gb_per_s": "GB/s",
     }
     for name in (
         "mlbench_p2p",
@@ -194,7 +135,7 @@ def test_every_value_has_a_source_and_a_unit_that_fits_its_column() -> None:
         assert tuple(values.columns) == PUBLISHED_COLUMNS
         assert values[["source", "place", "value"]].notna().all(axis=None)
         assert (values.value > 0).all()
-        for value in values.fillna({"unit": ""}).itertuples():
+        for value in values.itertuples():
             assert value.unit == units[str(value.column)], value
 
 

@@ -103,3 +103,33 @@ def test_a_rate_is_that_of_one_rank() -> None:
     assert Exchange().shape(case_of(Exchange(), 5, 100), 5) == Shape(
         4, 1600, "max_over_ranks", "exchange / messages that a rank sends", single=False
     )
+
+
+# ---------------------------------------------------------------- the quiz as posted
+
+
+def late_reader(rank: int, program: Program) -> Program:
+    """As in a library that reads the one buffer only after the last message was written."""
+    copies = [step for step in program.steps if isinstance(step, Copy)]
+    others = [step for step in program.steps if not isinstance(step, Copy)]
+    return replace(program, steps=(*copies, *others))
+
+
+@SIZES
+def test_one_buffer_for_all_is_right_where_each_message_is_read_at_once(size: int) -> None:
+    case = case_of(Exchange(), size, COUNT, buffers="shared")
+    at_once, late = (
+        BenchmarkTrial(Exchange(), case, size, change=change) for change in (same, late_reader)
+    )
+    for candidate in (at_once, late):
+        candidate.run(1)
+    assert set(at_once.wrong().values()) == {0}
+    assert sum(late.wrong().values()) > 0.85 * size * (size - 2) * COUNT
+
+
+def test_one_buffer_for_all_is_written_for_each_peer_in_the_order_of_ranks() -> None:
+    program = Exchange().program(case_of(Exchange(), 3, 5, buffers="shared"), 1, 3)
+    kinds = [type(operation_of(step)).__name__ for step in program.steps]
+    assert kinds == ["Copy", "Send", "Recv"] * 2 + ["WaitAll"]
+    assert [step.step.peer for step in program.steps if is_send(step)] == [0, 2]
+    assert program.unfinished == set()

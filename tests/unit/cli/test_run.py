@@ -73,3 +73,14 @@ def test_the_guidelines_experiment_ends_with_its_answer(
     assert run(words) == 0
     *_, answer = capsys.readouterr().out.split("Performance guidelines\n")
     assert answer.startswith("  * ") and "all_reduce <= reduce + broadcast" in answer
+
+
+def test_an_experiment_with_a_document_ends_beside_its_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["experiment=exchange_quiz", "backend=simulated", "scale=cpu", f"output={tmp_path}"]
+    assert run(words) == 0
+    answer = " ".join(
+        capsys.readouterr().out.split("exchange_quiz: ours and published")[-1].split()
+    )
+    assert "4 ranks" in answer and "20 ranks" in answer and "the same on any machine" in answer

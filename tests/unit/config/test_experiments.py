@@ -17,10 +17,12 @@ from commbench.config.compose import ConfigComposer, RequestedJobs, experiment_p
 from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
+from commbench.hardware import mpi_library
 from commbench.measure.plan import plan
 from commbench.measure.plan_facts import PlanFacts
 from commbench.runtime import launch
 from commbench.runtime.control import hosted_world
+from commbench.runtime.launchers.requirements import check_experiment
 
 CONF = ROOT / "conf" / "experiment"
 NAMES = sorted(file.stem for file in CONF.glob("*.yaml"))
@@ -82,6 +84,31 @@ def test_it_plans_or_says_in_one_line_what_is_missing(
         assert (status, out, len(err.splitlines())) == (2, "", 1)
         assert err.startswith(f"commbench: experiment={name} can't run here: (1) ")
         assert err.endswith(f"commbench experiment={name} scale=cpu\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "refused"),
+    [
+        (False, (), True),
+        (True, (), False),
+        (None, (), False),
+        (False, ("device=cuda", "staging=pinned"), False),
+    ],
+)
+def test_an_mpi_without_cuda_is_told_before_an_experiment_on_gpus_begins(
+    monkeypatch: pytest.MonkeyPatch,
+    composer: ConfigComposer,
+    answer: bool | None,
+    words: tuple[str, ...],
+    refused: bool,
+) -> None:
+    monkeypatch.setattr(
+        mpi_library, "cuda_aware_by_files", lambda library: mpi_library.CudaAware(answer, "planted")
+    )
+    requested = ask(composer, "mlbench_p2p", "part=2", *words)
+    with pytest.raises(ConfigError) as error:  # at least for the GPUs that are not here
+        check_experiment(requested)
+    assert ("takes no device memory (planted)" in str(error.value)) is refused
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -182,6 +209,7 @@ def test_the_quiz_has_20_ranks_and_5_ints(composer: ConfigComposer) -> None:
     (job,) = ask(composer, "exchange_quiz").jobs
     assert job.settings.layouts == (Layout(1, 20),)
     assert (job.settings.dtypes, job.settings.sizes) == (("int32",), ((20,),))
+    assert job.settings.axes["buffers"] == ("own", "shared")
 
 
 # ---------------------------------------------------------------- the user's own words

@@ -15,6 +15,7 @@ from commbench.core.units import (
     format_number,
     format_seconds,
     parse_bytes,
+    parse_rate,
 )
 
 UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -195,3 +196,25 @@ def test_rounded_bytes_have_no_exponent(size: float, text: str) -> None:
 )
 def test_a_long_time_is_named_in_the_unit_that_fits(seconds: float, text: str) -> None:
     assert about_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "gb_per_s"),
+    [
+        ("100Gb/s", 12.5),
+        ("936 Mb/s", 0.117),
+        ("12.5GB/s", 12.5),
+        ("3.2Tb/s", 400),
+        (" 1MB/s ", 1e-3),
+    ],
+)
+def test_rates_are_read_in_bits_and_bytes(text: str, gb_per_s: float) -> None:
+    assert parse_rate(text) == pytest.approx(gb_per_s)
+
+
+@pytest.mark.parametrize(
+    "text", ["100", "100Gbps", "Gb/s", "-1Gb/s", "0Gb/s", "1 GiB/s", "1e3Mb/s", ""]
+)
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a rate above 0; allowed units are"):
+        parse_rate(text)

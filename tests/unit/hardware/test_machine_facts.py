@@ -240,6 +240,15 @@ def git_facts(tree: Path) -> dict[str, object]:
     return gather("versions", sources, tree)
 
 
+def test_nccl_of_the_system_is_known_by_the_name_of_its_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path}/none:{tmp_path}")
+    monkeypatch.setattr(machine_facts, "LIBRARY_FOLDERS", ())
+    assert machine_facts.nccl_facts(tmp_path) == {"versions.nccl_system": None}
+    (tmp_path / "libnccl.so.2.27.7").touch()
+    (tmp_path / "libnccl.so.2").symlink_to("libnccl.so.2.27.7")
+    assert machine_facts.nccl_facts(tmp_path) == {"versions.nccl_system": "2.27.7"}
+
+
 def test_a_clean_and_a_changed_checkout(checkout):
     clean = git_facts(checkout)
     assert len(clean["versions.git_commit"]) == 40

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
+from commbench.hardware.expected_network import ON_TCP
 from commbench.hardware.nccl_log import (
     ALGORITHMS,
     MAPPED_TRANSPORTS,
@@ -547,3 +548,37 @@ def test_ipc_is_on_where_every_pair_maps_and_off_where_none_does(mapped, copied)
 def test_a_very_long_line_is_quick(piece):
     parse_log("NCCL INFO Channel 00/2 :" + piece * 20_000)
     parse_log("NCCL INFO NET/IB : Using" + piece * 20_000)
+
+
+# lines as these plugins write them: aws-ofi-nccl 1.5 and 1.14, TCPX, FasTrak (TCPXO), gIB
+@pytest.mark.parametrize(
+    ("network", "via", "kind"),
+    [
+        ("AWS Libfabric", "NET/AWS Libfabric/1/GDRDMA", "NET/AWS Libfabric/GDRDMA"),
+        ("Libfabric", "NET/Libfabric/0/GDRDMA/Shared", "NET/Libfabric/GDRDMA"),
+        ("FasTrak", "NET/FasTrak/5(1)/GDRDMA", "NET/FasTrak/GDRDMA"),
+        ("GPUDirectTCPX_v7", "NET/GPUDirectTCPX_v7/0", "NET/GPUDirectTCPX_v7"),
+        ("gIB", "NET/gIB/3/GDRDMA", "NET/gIB/GDRDMA"),
+        ("IBext_v8", "NET/IBext_v8/0(3)/GDRDMA", "NET/IBext_v8/GDRDMA"),
+    ],
+)
+def test_networks_of_clouds_are_named_as_their_plugins_do(network, via, kind):
+    log = parse_log(
+        f"a:1:2 [0] NCCL INFO Using network {network}\n"
+        f"a:1:2 [0] NCCL INFO Channel 00/0 : 1[1] -> 8[0] [send] via {via}\n"
+    )
+    assert (log.network, log.kinds) == (network, {(1, 8): (kind,)})
+    assert not ON_TCP.match(kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "provider"),
+    [
+        ("NET/OFI Selected Provider is efa (found 4 nics)", "efa"),
+        ("NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)", "cxi"),
+        ("NET/OFI Selected Provider is tcp;ofi_rxm", "tcp;ofi_rxm"),
+        ("NET/OFI Initializing aws-ofi-nccl 1.14.0", None),
+    ],
+)
+def test_the_provider_below_libfabric_is_read(text, provider):
+    assert parse_log(f"a:1:2 [0] NCCL INFO {text}\n").provider == provider

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,3 +191,42 @@ def test_a_sandbox_that_lists_no_interfaces_leaves_the_route_unknown(
     monkeypatch.setattr(psutil, "net_if_addrs", refuse)
     assert network.outgoing_facts("eth0", ()) == {}
     assert "PermissionError" in network.collect()["network.error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "rates"),
+    [
+        (["100Gb/s"], {"": 12.5}),
+        (["eth0:10Gb/s", "eth1:25Gb/s"], {"eth0": 1.25, "eth1": 3.125}),
+        (["mlx5_0:1:400Gb/s"], {"mlx5_0:1": 50.0}),
+        ([], {}),
+    ],
+)
+def test_a_line_rate_is_told_for_a_node_or_for_its_interfaces(words, rates) -> None:
+    assert network.told_rates(words) == rates
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["100"], "limit=100: '100' is not a rate"),
+        (["eth0:fast"], "limit=eth0:fast: 'fast' is not a rate"),
+        (["eth0:1Gb/s", "eth0:2Gb/s"], "limit=eth0:2Gb/s: is given twice"),
+        (["1Gb/s", "2Gb/s"], "given twice"),
+        (["eth 0:1Gb/s"], "eth 0 is not the name of an interface"),
+        (["1Gb/s", "eth0:1Gb/s"], "limit takes one rate of a node, or those of its interfaces"),
+    ],
+)
+def test_what_tells_no_line_rate_is_refused(words, why) -> None:
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        network.told_rates(words)
+
+
+def test_an_interface_that_no_host_has_is_named_with_those_that_there_are() -> None:
+    node = {"network.interface.eth0.state": "up", "network.rdma.mlx5_0:1.state": "ACTIVE"}
+    other = {"network.interface.ens5.speed_mbit_per_s": None, "network.tcp_rmem_bytes": "4096"}
+    assert network.told_problem({"eth0": 1.0, "ens5": 1.0, "mlx5_0:1": 1.0}, [node, other]) is None
+    assert network.told_problem({"": 1.0}, [node]) is None
+    problem = network.told_problem({"eth7": 1.0}, [node, other])
+    assert problem == "limit=eth7:RATE: no host has that interface; they have: eth0, mlx5_0:1"
+    assert network.told_problem({"eth7": 1.0}, [node, {}]) is None  # a sandbox that hides them

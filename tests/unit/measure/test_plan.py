@@ -761,3 +761,11 @@ def test_an_outline_has_the_cases_times_and_memory_of_the_plan(
         )
     assert outlined == counts
     assert outlined_bytes == node_bytes
+
+
+def test_an_exchange_with_its_own_buffers_keeps_its_identity() -> None:
+    settings = settings_of("backend=simulated", "benchmark=exchange", "layout=1x4", "sizes=[20B]")
+    axes = {**settings.axes, "buffers": ("own", "shared")}
+    own, shared = plan(replace(settings, axes=axes), hosted_world(1, 4)[0], FACTS)
+    assert (own.case.buffers, shared.case.buffers) == (None, "shared")
+    assert own.case.case_id != shared.case.case_id

@@ -22,6 +22,7 @@ from commbench.core.case import Planned, World
 from commbench.core.layout import Layout
 from commbench.core.program import Copy, Step, View
 from commbench.engines.device import HOST_BOUND
+from commbench.hardware.expected_network import EFA
 from commbench.hardware.link_limits import interface_limit, network_limit
 from commbench.hardware.nccl_log import Chosen
 from commbench.hardware.topology import RankGpu
@@ -591,10 +592,12 @@ def test_events_that_began_before_the_host_was_done_are_told(bound: int, flagged
 
 
 @pytest.mark.parametrize(("kind", "flagged"), [("NET/Socket", True), ("NET/IB/GDRDMA", False)])
-def test_sockets_beside_an_active_port_are_told(kind: str, flagged: bool) -> None:
-    evidence = TransportEvidence(kinds={(0, 1): (kind,)}, rdma_nodes=frozenset({0}))
+def test_sockets_beside_another_network_are_told_with_the_cure(kind: str, flagged: bool) -> None:
+    evidence = TransportEvidence(kinds={(0, 1): (kind,)}, expected={0: EFA})
     seen = row_of(planned_of("p2p_latency"), samples(CALM), evidence=evidence)
     assert ("fallback" in seen["warnings"]) == flagged
+    told = "messages take NET/Socket, but this machine has EFA" in (seen["reason"] or "")
+    assert told == flagged and (EFA.cure in (seen["reason"] or "")) == flagged
 
 
 def test_the_cache_is_judged_by_all_copies_of_the_largest_buffer() -> None:
@@ -777,7 +780,8 @@ def test_below_the_limit_there_is_nothing_to_say(efficiency: float | None) -> No
             {"SHARP: the network"},
         ),
         ("all_reduce", "2x4", "eth0 1 Gb/s", "COLLNET_CHAIN", {"SHARP: the network"}, {"NVLS"}),
-        ("all_reduce", "2x4", "eth0 1 Gb/s", "TREE", {"is wrong"}, {"SHARP", "NVLS"}),
+        ("all_reduce", "2x4", "eth0 1 Gb/s", "TREE", {"is wrong"}, {"SHARP", "NVLS", "limit="}),
+        ("all_reduce", "2x4", "eth0 1 Gb/s by limit=", "TREE", {"limit= tells less"}, {"NVLS"}),
         ("all_gather", "1x8", NVLINK, "NVLS", {"is wrong"}, {"switch sums"}),
         (
             "p2p_bandwidth",

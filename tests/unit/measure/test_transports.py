@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from gpu_cases import planned as planned_of
 from gpu_cases import table
+from loops import for_each
 from places import HARDWARE_TEXTS
 
 from commbench.core.case import Planned, World
 from commbench.hardware import nvml
+from commbench.hardware.expected_network import EFA, INFINIBAND
 from commbench.hardware.link_limits import Limit, interface_limit, network_limit
 from commbench.hardware.topology import TOPOLOGY_FACT, RankGpu, node_record
 from commbench.measure.transports import (
@@ -33,6 +35,7 @@ H100 = {
 LOG = (HARDWARE_TEXTS / "nccl_2.21_shm.txt").read_text()
 BUS = tuple(f"0000:{number:02x}:00.0" for number in range(8))
 EIGHT = tuple(RankGpu(0, index, BUS[index], capability=90) for index in range(8))
+FOUR_EACH = (0, 0, 0, 0, 1, 1, 1, 1)
 ON_EIGHT = TransportEvidence(gpus=EIGHT, topologies={0: table("topo_h100x8.txt")})
 PAIR = planned_of("p2p_latency", "1x8", "pairs=[[0,1]]")
 LINE = "h:1:2 [0] NCCL INFO Channel 00/0 : {}[0] -> {}[1] via {}\n"
@@ -180,13 +183,59 @@ def test_multicast_maps_memory_of_other_processes(
     )
 
 
-def test_sockets_beside_an_active_port_are_told() -> None:
+def test_sockets_beside_another_network_are_told() -> None:
     on_sockets = {(0, 1): ("NET/Socket",), (2, 3): ("NET/IB/GDRDMA",)}
-    gpus = tuple(replace(gpu, node=rank // 4) for rank, gpu in enumerate(EIGHT))
-    first = TransportEvidence(gpus=gpus, kinds=on_sockets, rdma_nodes=frozenset({0}))
-    assert first.rdma_unused(planned_of("all_reduce", "1x2")) and first.rdma_unused(PAIR)
-    assert not replace(first, rdma_nodes=frozenset({1})).rdma_unused(PAIR)
-    assert not replace(first, kinds={(0, 1): ("NET/IB/GDRDMA",)}).rdma_unused(PAIR)
+    first = TransportEvidence(nodes=FOUR_EACH, kinds=on_sockets, expected={0: EFA})
+    assert first.unused_network(planned_of("all_reduce", "1x2")) == EFA
+    assert first.unused_network(PAIR) == EFA
+    assert replace(first, expected={1: EFA}).unused_network(PAIR) is None
+    for kind in ("NET/IB/GDRDMA", "NET/AWS Libfabric (efa)", "NET/FasTrak", "NET/gIB/GDRDMA"):
+        assert replace(first, kinds={(0, 1): (kind,)}).unused_network(PAIR) is None
+    on_tcp = {(0, 1): ("NET/AWS Libfabric (tcp;ofi_rxm)",)}
+    assert replace(first, kinds=on_tcp).unused_network(PAIR) == EFA
+
+
+@for_each(
+    ("transport", "between", "layout", "unused"),
+    [
+        ("ob1/sm", "ob1/tcp", "2x4", True),
+        ("ob1/sm", "ob1/tcp", "1x4", False),  # within a node
+        ("ob1/sm", "ob1/openib", "2x4", False),
+        ("ucx/sysv", "ucx/tcp:eth0", "2x4", True),
+        ("ucx/sysv", "ucx/rc_mlx5:mlx5_0:1", "2x4", False),
+        (None, "ch4:ofi", "2x4", False),  # not known
+        ("tcp", "tcp:eth0", "2x4", False),  # a backend that knows nothing else
+    ],
+)
+def test_mpi_on_tcp_beside_another_network_is_told(
+    transport: str | None, between: str, layout: str, unused: bool
+) -> None:
+    evidence = TransportEvidence(
+        nodes=FOUR_EACH, transport=transport, between=between, expected={0: INFINIBAND}
+    )
+    found = evidence.unused_network(planned_of("all_reduce", layout))
+    assert found == (INFINIBAND if unused else None)
+
+
+def test_the_transport_of_a_case_is_that_between_its_ranks() -> None:
+    evidence = TransportEvidence(nodes=FOUR_EACH, transport="ob1/sm", between="ob1/tcp")
+
+    def transport(benchmark: str, layout: str, *words: str) -> str | None:
+        return evidence.of(planned_of(benchmark, layout, *words, device="cpu"))["transport"]
+
+    assert transport("all_reduce", "1x4") == "ob1/sm"
+    assert transport("all_reduce", "2x4") == "ob1/sm, ob1/tcp"
+    assert transport("p2p_latency", "1x4") == "ob1/sm"
+    assert transport("p2p_latency", "2x4", "pairs=[[0,4]]") == "ob1/tcp"
+    assert replace(evidence, between=None).of(planned_of("barrier", "2x4"))["transport"] == "ob1/sm"
+
+
+def test_a_plugin_over_libfabric_is_named_with_its_provider() -> None:
+    log = (
+        "n:1:1 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)\n"
+        "n:1:1 [0] NCCL INFO Channel 07/0 : 1[1] -> 0[0] [send] via NET/AWS Libfabric/1/GDRDMA\n"
+    )
+    assert read((log, (0, 1))).kinds == {(1, 0): ("NET/AWS Libfabric/GDRDMA (efa)",)}
 
 
 def test_an_algorithm_is_that_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +308,8 @@ def test_nodes_with_an_active_port_are_known(state: str, nodes: set[int]) -> Non
     world = World(0, 2, ((0,), (1,)), (0,))
     run = {"provenance": {"nodes": provenance}}
     evidence = gather_evidence(world, Control(2), {}, run, LogReader())  # type: ignore[arg-type]
-    assert evidence.rdma_nodes == nodes
+    assert evidence.rdma_nodes == nodes == set(evidence.expected)
+    assert evidence.nodes == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -307,6 +357,34 @@ def test_a_library_without_a_log_uses_the_interface_on_the_route(
 ) -> None:
     node = node | {"network.used.interface": "eth0", "network.used.speed_mbit_per_s": 25_000.0}
     assert route_interfaces([node, node, {}], facts) == (wire, wire, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "node", "wire"),
+    [
+        ({"": 12.5}, {}, (12.5, "node 100 Gb/s by limit=")),
+        ({"": 12.5}, TWO, (12.5, "node 100 Gb/s by limit=")),  # MPI may take either
+        ({"eth0": 1.25}, {}, (1.25, "eth0 10 Gb/s by limit=")),
+        ({"eth0": 1.25}, TWO, None),
+        ({"eth1": 1.25}, {}, ETHERNET),
+    ],
+)
+def test_the_users_word_comes_before_the_drivers(
+    told: dict[str, float], node: dict[str, Any], wire: Limit | None
+) -> None:
+    used = {"network.used.interface": "eth0", "network.used.speed_mbit_per_s": 25_000.0}
+    assert route_interfaces([node | used], {}, told) == (wire,)
+    silent = {"network.used.interface": "eth0"} | node
+    unknown = None if wire == ETHERNET else wire
+    assert route_interfaces([silent], {}, told) == (unknown,)
+
+
+def test_the_users_word_is_in_the_record_of_the_run() -> None:
+    nodes = [{"network.used.interface": "eth0"}, {"network.used.interface": "ens5"}]
+    run = {"provenance": {"nodes": nodes}, "told_rates_gb_per_s": {"ens5": 12.5}}
+    world = World(0, 2, ((0,), (1,)), (0,))
+    evidence = gather_evidence(world, Control(2), {"transport": "tcp"}, run, LogReader())  # type: ignore[arg-type]
+    assert evidence.interfaces == (None, (12.5, "ens5 100 Gb/s by limit="))
 
 
 # a node with eight ports for its GPUs, and two for its storage, of which NCCL lists all
@@ -421,6 +499,20 @@ def test_the_rate_of_different_ports_together_is_unknown() -> None:
     evidence = evidence_of(both_ends(0, 8, "NET/IB/0"))
     mixed = replace(evidence, ports={(0, 8): ("mlx5_0:1", "eth0"), (8, 0): ("mlx5_0:1",)})
     assert limit_of(mixed, PAIR_0_8) is None
+
+
+def test_the_users_word_counts_for_ports_that_no_driver_knows() -> None:
+    """As EFA's, which NCCL's log names by number only."""
+    efa = evidence_of(both_ends(0, 8, "NET/AWS Libfabric/0/GDRDMA"))
+    assert limit_of(replace(efa, told={"": 400.0}), PAIR_0_8) == (
+        400.0,
+        "node 3200 Gb/s by limit=",
+    )
+    port = evidence_of(both_ends(0, 8, "NET/IB/0"))
+    told = replace(port, told={"mlx5_0:1": 25.0})
+    assert limit_of(told, PAIR_0_8) == (25.0, "mlx5_0:1 200 Gb/s by limit=")
+    shared_memory = evidence_of(both_ends(0, 8, "SHM/direct"))
+    assert limit_of(replace(shared_memory, told={"": 400.0}), PAIR_0_8) is None
 
 
 def test_without_a_log_the_wire_is_the_interface() -> None:

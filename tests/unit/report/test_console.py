@@ -267,6 +267,23 @@ def test_flags_stand_in_their_row_and_one_of_all_rows_above_the_table() -> None:
     assert table(unknown)[1].endswith("of_another_version")
 
 
+def test_a_fallback_is_told_once_above_the_table_with_its_reason() -> None:
+    reason = "messages take NET/Socket, but this machine has EFA"
+    rows = flagged({8: ["fallback"], 16: ["fallback"]}, reason=reason, transport="NET/Socket")
+    text = joined(lines(*rows))
+    assert text.count(reason) == 1 and "all cases" not in text
+    assert "transport NET/Socket" in text
+    small_shm = joined(lines(*flagged({8: ["fallback"]})))
+    assert "all cases" in small_shm and "(fallback)" in small_shm
+
+
+def test_settings_without_effect_are_told_above_the_table() -> None:
+    idle = {"name": "btl_tcp_link", "value": "4", "source": "environment", "problem": "unknown"}
+    set_ones = [idle, {"name": "pml", "value": "ob1", "source": "environment"}]
+    text = run_text({**RUN, "settings": set_ones}, [row()], Terminal(width=WIDTH))
+    assert "without effect: btl_tcp_link=4 (environment): unknown\n" in text and "pml" not in text
+
+
 def test_each_flag_is_explained_where_that_is_wanted() -> None:
     rows = flagged({8: ["in_cache"], 16: [], 32: [], 4096: ["skewed"], 8192: ["skewed"]})
     text = lines(*rows, flags=True)

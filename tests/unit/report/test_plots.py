@@ -18,6 +18,7 @@ from sample_cases import case_row
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.slow_pairs import matrices
 from commbench.report import plots
+from commbench.report.documents import KnownCurve
 from commbench.report.figures import Colours, with_gaps
 from commbench.report.numbers import lines_by_window
 from commbench.report.quantities import MEDIAN
@@ -98,6 +99,19 @@ def test_values_without_an_interval_are_drawn() -> None:
     for values in ({"ci_low_s": None}, {"median_s": None}):
         (figure,) = plots.over_size(curves(**values), "all_reduce", MEDIAN)
         assert "gloo" in texts(figure)
+
+
+def test_published_curves_are_drawn_in_the_figure_of_their_column() -> None:
+    known = [
+        KnownCurve("published there", "median_s", (1.0, 2.0**30), (1e-6, 1e3)),
+        KnownCurve("of another column", "algbw_gb_per_s", (8.0,), (1.0,)),
+    ]
+    (figure,) = plots.over_size(curves(), "all_reduce", MEDIAN, known)
+    shown = texts(figure)
+    assert "published there" in shown and "of another column" not in shown
+    assert "32 MiB" in shown, "the axis has room for it"
+    (line,) = plots.soak("t", LINE, known[:1])
+    assert "published there" in texts(line)
 
 
 def test_cases_without_a_message_have_no_curve() -> None:

@@ -47,6 +47,21 @@ def test_what_has_nothing_to_show_is_left_out(three_ways: Path) -> None:
     assert not {"All pairs", "Over time", "Groups at once", "Not measured"} & set(titles)
 
 
+def test_whether_numbers_are_normal_is_said_in_these_words_or_with_the_value(
+    tmp_path: Path,
+) -> None:
+    run_of(tmp_path, 1, label="somewhere")
+    (sentence,) = by_title(summary_of(tmp_path))["Is this number normal?"].sentences
+    assert "no value for this kind of machine" in sentence
+    vm = {"host.hostname": "a", "host.cpu_model": "AMD EPYC", "host.cpu_logical_cores": 2}
+    run_of(tmp_path / "vm", 1, provenance={"nodes": [vm]})
+    section = by_title(summary_of(tmp_path / "vm", "p2p_latency"))["Is this number normal?"]
+    ((case, _, known, _, which, source, _),) = section.tables[0].rows
+    assert case.startswith("p2p_latency 32 B") and known.endswith("218 ns .. 2.17 us")
+    assert which.endswith("2 cores of an AMD EPYC: MPI over shared memory")
+    assert source.startswith("commbench docs/perf.md, 2026-11-21")
+
+
 def test_the_answers_say_how_well_the_numbers_are_known_and_why(tmp_path: Path) -> None:
     node = {"host.hostname": "a", "host.load_1min": 9.0, "host.cpu_logical_cores": 2}
     run_of(tmp_path, 0, provenance={"nodes": [node]})

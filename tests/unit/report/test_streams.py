@@ -57,6 +57,10 @@ def test_the_slow_first_seconds_are_a_sentence() -> None:
     assert stream_sentences(NOTE)[0] == (
         "The first second is slower than the end in 2 of 3 streams: 500 to 612 Mb/s, then 937."
     )
+    assert stream_sentences(NOTE)[1] == (
+        "stream 1x2 0-1 16 KiB: 937 Mb/s at the end, 612 in the first second, full speed after"
+        " 1.1 s."
+    )
     assert "as fast as" in stream_sentences(NOTE[2:])[0]
     short = soak("0-1", 0, 937, first_second_gb_per_s=None)
     assert len(stream_sentences([short])) == 1, "one that lasted a second says nothing of it"
@@ -129,3 +133,12 @@ def test_without_the_senders_counters_a_line_has_its_rate() -> None:
 
 def test_one_interval_is_no_line() -> None:
     assert line([323], resent=[]).text("0-1", WIDE) == ""
+
+
+def test_an_interval_in_which_nothing_was_measured_has_no_rate() -> None:
+    """A check of the payload may take longer than a short interval."""
+    found = StreamLine(repetition_bytes=1000)
+    received = {"interval.repetitions": [10.0, 0.0, 10.0], "interval.busy_s": [0.1, 0.0, 0.1]}
+    found.add(counters(received, begin_ns=5))
+    text = found.text("0-1", WIDE).splitlines()
+    assert [row.split()[3] for row in text[-3:]] == ["0.800", "-", "0.800"]

@@ -48,9 +48,9 @@ def test_a_last_interval_that_was_cut_off_is_not_judged() -> None:
     assert ramp([1.0] * 10 + [0.1], last_s=0.01).least == pytest.approx(1.0)
 
 
-def test_below_two_seconds_there_is_no_first_one() -> None:
-    assert ramp([1.0] * 15).first_second is None
-    assert ramp([1.0] * 20).first_second == pytest.approx(1.0)
+def test_what_is_hardly_longer_than_a_second_has_no_first_one() -> None:
+    assert ramp([1.0] * 14).first_second is None
+    assert ramp([1.0] * 16).first_second == pytest.approx(1.0)
 
 
 def test_few_intervals() -> None:

@@ -1,0 +1,242 @@
+"""Runs of an experiment beside what its document published, value by value.
+
+The values are in reference.py. Which rows have a value's setting is said there, too; no code knows
+an experiment by its name.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commbench.core.errors import CommbenchError
+from commbench.core.states import Row
+from commbench.core.texts import name_of
+from commbench.results.columns import grouped, hashable
+from commbench.results.load import read_rows, row_dicts
+
+from .case_names import differing
+from .cold_start import CASE_KEY, full_speed, intervals_of_soaks
+from .fit import key
+from .reference import UNITS, Point, Reference, fact, of_experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXPERIMENT = "experiment="  # among the overrides in run.json
+REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size
+RATIO_SHARED = ("benchmark", "backend", "layout", "device", "dtype", "message_bytes")
+STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "min": min,
+    "median": statistics.median,
+    "max": max,
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A published value and ours, in the document's unit: `values` has one of each alike case.
+
+    `message_bytes` is ours; `name` tells ours from others beside the same value.
+    """
+
+    reference: Reference
+    point: Point
+    message_bytes: int | None
+    name: str
+    values: tuple[float, ...]
+
+    @property
+    def ours(self) -> float:
+        return STATISTICS[self.reference.statistic](self.values)
+
+    @property
+    def ratio(self) -> float:
+        """Ours over the published value; over the nearer end of a range, 1 within it."""
+        nearest = min(max(self.ours, self.point.low), self.point.high)
+        bound = nearest if math.isfinite(self.point.high - self.point.low) else self.point.value
+        return self.ours / bound if bound else math.nan
+
+
+@dataclass(frozen=True)
+class Document:
+    """The values of one experiment: those with a measured case, and the settings without one."""
+
+    experiment: str
+    compared: tuple[Compared, ...]
+    missing: tuple[str, ...]
+
+
+def experiment_of(record: Mapping[str, Any]) -> str | None:
+    """The experiment that a run belongs to, from its run.json."""
+    given = record.get("overrides")
+    words = [str(word).lstrip("+") for word in given] if isinstance(given, list) else []
+    names = [word.removeprefix(EXPERIMENT) for word in words if word.startswith(EXPERIMENT)]
+    return names[-1] if names else None
+
+
+def documents(
+    cases: pd.DataFrame, records: Iterable[Mapping[str, Any]], folders: Mapping[str, Path]
+) -> list[Document]:
+    """Each document whose experiment is among the runs; `folders`: run_id -> where the intervals of
+    soaks are read."""
+    runs = grouped(records, experiment_of)
+    found = []
+    for name, own in runs.items():
+        values = of_experiment(name) if name is not None else []
+        ids = [str(record.get("run_id")) for record in own]
+        measured = cases[cases["run_id"].isin(ids) & (cases["status"] == "ok")]
+        if values and len(measured):
+            where = [folders[run] for run in ids if run in folders]
+            found.append(_document(str(name), values, measured, where))
+    return found
+
+
+def _document(
+    name: str, values: Sequence[Reference], cases: pd.DataFrame, folders: Sequence[Path]
+) -> Document:
+    rows = row_dicts(cases)
+    is_timed = any(each.column in TIMED for each in values)
+    intervals = _read_intervals(cases, folders) if is_timed else None
+    compared: list[Compared] = []
+    for each in values:
+        fitting = [row for row in rows if each.fits(row)]
+        if each.column in TIMED:
+            compared += _over_time(each, fitting, intervals)
+        elif each.over is not None:
+            compared += _ratios(each, fitting)
+        else:
+            compared += _direct(each, fitting)
+    met = {id(each.reference) for each in compared}
+    missing = dict.fromkeys(each.setting for each in values if id(each) not in met)
+    return Document(name, tuple(compared), tuple(missing))
+
+
+def _read_intervals(cases: pd.DataFrame, folders: Sequence[Path]) -> pd.DataFrame | None:
+    """The intervals of the soaks among the cases; None where they can't be read."""
+    soaks = cases[cases["timing"] == "soak"]
+    if not len(soaks) or not folders:
+        return None
+    with suppress(CommbenchError):
+        return intervals_of_soaks(soaks, read_rows(list(folders), "counters"))
+    return None
+
+
+def _direct(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
+    """A column of the rows: at the size of the point, or of each case the largest size in its
+    range."""
+    known = [row for row in rows if row.get(reference.column) is not None]
+    scale = UNITS[reference.unit]
+    for point in reference.points:
+        inside = [
+            row
+            for row in known
+            if point.least_bytes <= (row["message_bytes"] or 0) <= point.most_bytes
+        ]
+        cases = grouped(inside, lambda row: key(row, without=REPEATED))
+        names = _names([alike[0] for alike in cases.values()])
+        for name, alike in zip(names, cases.values(), strict=True):
+            largest = max(row["message_bytes"] or 0 for row in alike)
+            values = [
+                row[reference.column] / scale
+                for row in alike
+                if (row["message_bytes"] or 0) == largest
+            ]
+            yield Compared(reference, point, largest or None, name, tuple(values))
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """What tells these cases apart; empty for a single one."""
+    names = [name for name in differing(rows) if name != "benchmark"]
+    return [name_of(row, names, ()) for row in rows]
+
+
+def _ratios(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
+    """Rows with the first value of a variable over rows with the second: the largest ratio where
+    the document has an upper bound, else that of the largest size."""
+    assert reference.over is not None
+    ((variable, (first, second)),) = reference.over.items()
+    (point,) = reference.points
+    known = [row for row in rows if row.get(reference.of) is not None]
+    ratios: dict[tuple[str, int], list[float]] = {}
+    for alike in grouped(known, _link).values():
+        sides = grouped(alike, lambda row: fact(row, variable))
+        if first in sides and second in sides:
+            above, below = (
+                statistics.median(row[reference.of] for row in sides[side])
+                for side in (first, second)
+            )
+            place = str(alike[0]["layout"]), alike[0]["message_bytes"] or 0
+            if below:
+                ratios.setdefault(place, []).append(above / below / UNITS[reference.unit])
+    by_layout = grouped(ratios, lambda place: place[0])
+    for layout, places in by_layout.items():
+        name = layout if len(by_layout) > 1 else ""
+        if math.isfinite(point.low):
+            chosen = max(places)
+        else:
+            chosen = max(places, key=lambda place: max(ratios[place]))
+        yield Compared(reference, point, chosen[1] or None, name, tuple(ratios[chosen]))
+
+
+def _link(row: Row) -> tuple[Any, ...]:
+    """What both sides of a ratio share: both directions are one link."""
+    ranks = str(row.get("pair") or "").split("-")
+    return (*(hashable(row.get(name)) for name in RATIO_SHARED), *sorted(ranks))
+
+
+# ---------------------------------------------------------------- over time
+
+
+def _over_time(
+    reference: Reference, rows: Sequence[Row], intervals: pd.DataFrame | None
+) -> Iterator[Compared]:
+    """Of the intervals of each of these soaks."""
+    cases = {tuple(str(row[name]) for name in CASE_KEY) for row in rows}
+    if intervals is None or not cases:
+        return
+    known = intervals[intervals["rate_gb_per_s"].notna()]
+    soaks = [
+        soak.sort_values("at_s")
+        for ids, soak in known.groupby(list(CASE_KEY), sort=False)
+        if tuple(map(str, ids)) in cases
+    ]
+    for point in reference.points:
+        found = (TIMED[reference.column](soak, point) for soak in soaks)
+        values = [each / UNITS[reference.unit] for each in found if each is not None]
+        if values:
+            yield Compared(reference, point, None, "", tuple(values))
+
+
+def _rate_at(soak: pd.DataFrame, point: Point) -> float | None:
+    """The rate of the interval that ends at about that time; None where the soak was shorter."""
+    assert point.at_s is not None
+    at_s = soak["at_s"].to_numpy()
+    steps = at_s[1:] - at_s[:-1]
+    step = float(sorted(steps)[len(steps) // 2]) if len(steps) else math.inf
+    if not len(at_s) or at_s[-1] + 1.5 * step < point.at_s:
+        return None
+    before = soak[at_s <= point.at_s - step / 2]
+    return float(before["rate_gb_per_s"].iloc[-1]) if len(before) else None
+
+
+def _first_second(soak: pd.DataFrame, point: Point) -> float | None:
+    early = soak.loc[soak["at_s"] < 1.0, "rate_gb_per_s"]
+    return float(early.mean()) if len(early) else None
+
+
+def _full_speed(soak: pd.DataFrame, point: Point) -> float | None:
+    (row,) = row_dicts(full_speed(soak))
+    return float(row["full_speed_s"])
+
+
+TIMED: Mapping[str, Callable[[pd.DataFrame, Point], float | None]] = {
+    "rate_gb_per_s": _rate_at,
+    "first_second_gb_per_s": _first_second,
+    "full_speed_s": _full_speed,
+}

@@ -1,0 +1,117 @@
+"""Whether a number is normal for its machine, by the values of reference.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from commbench.core.states import Row
+from commbench.core.units import format_bytes, format_number, format_seconds
+from commbench.results.flags import warnings_of
+from commbench.results.load import row_dicts
+from commbench.stats.thresholds import FAR_FROM_NORMAL
+
+from .fit import WHOSE
+from .reference import UNITS, Reference, references
+from .slow_pairs import UNUSABLE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NORMAL = "normal"
+FAST = "faster"
+SLOW = "slower"
+NO_VALUE = "no value for this kind of machine"
+OF_A_GUESS = "{} than a guess"  # the verdict on a value that nobody measured
+UNPINNED = "ranks that are not pinned, "  # no cause where ranks are bound
+CAUSES = {
+    ("median_s", SLOW): (
+        f"another interface or transport than expected, a loaded or throttled machine, {UNPINNED}"
+        "several threads on one core, a virtual network"
+    ),
+    ("median_s", FAST): "both ranks on one node (shared memory), or a newer library or machine",
+    ("rate", SLOW): (
+        "one connection where several are needed, a link that is negotiated down (PCIe width,"
+        " Ethernet), the wrong interface, small MTU, a message below the steady size, other traffic"
+    ),
+    ("rate", FAST): (
+        "data that stays in a cache, both ranks on one node, NVLink SHARP (bus bandwidth above the"
+        " link), or a newer machine"
+    ),
+}
+JUDGED_COLUMNS = ("median_s", "algbw_gb_per_s", "busbw_gb_per_s")
+PLACE = ("backend", "engine", "layout")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A measured case with a value of its machine. `expected`: "published 60 us .. 160 us"."""
+
+    reference: Reference
+    case: str
+    measured: str
+    expected: str
+    verdict: str
+    causes: str
+
+
+def judge(
+    cases: pd.DataFrame, hardware: Iterable[str], bound_runs: Collection[str] = ()
+) -> list[Judged]:
+    """Compare the largest size of each backend, layout and WHOSE with all values of this hardware.
+
+    `hardware`: texts that describe the machines, and the labels of the runs; `bound_runs`: the
+    run_id of those whose ranks have cores of their own. Values far from the published range come
+    first.
+    """
+    texts = list(hardware)
+    whose = [name for name in WHOSE if name in cases]
+    judged: dict[tuple[str, ...], Judged] = {}
+    known = [each for each in references() if each.column in JUDGED_COLUMNS and each.is_of(texts)]
+    rows = row_dicts(cases.sort_values("message_bytes", kind="stable")) if known else []
+    for reference in known:
+        alike = [
+            row
+            for row in rows
+            if reference.is_comparable(row) and reference.point_of(row["message_bytes"])
+        ]
+        last = {tuple(row[name] for name in (*PLACE, *whose)): row for row in alike}
+        differing = [name for name in whose if len({row[name] for row in last.values()}) > 1]
+        for row in last.values():
+            if not warnings_of(row) & UNUSABLE:
+                case = _judged_case(reference, row, differing)
+                if row.get("run_id") in bound_runs:
+                    case = replace(case, causes=case.causes.replace(UNPINNED, ""))
+                # two experiments of one document may have the same value
+                judged.setdefault((case.case, case.expected, reference.source), case)
+    return sorted(judged.values(), key=lambda case: case.verdict == NORMAL)
+
+
+def _judged_case(reference: Reference, row: Row, differing: Sequence[str]) -> Judged:
+    """`differing`: further variables that the name of the case needs."""
+    point = reference.point_of(row["message_bytes"])
+    assert point is not None
+    value = float(row[reference.column])
+    scale = UNITS[reference.unit]
+    seconds = reference.column == "median_s"
+    above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
+    far = 1.0 if point.is_threshold else FAR_FROM_NORMAL
+    verdict = NORMAL
+    if value > point.high * scale * far:
+        verdict = above
+    elif value < point.low * scale / far:
+        verdict = below
+    write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
+    where = " ".join(str(row[name]) for name in (*PLACE, *differing) if row[name])
+    case = f"{row['benchmark']} {format_bytes(int(row['message_bytes']))}, {where}"
+    causes = "" if verdict == NORMAL else CAUSES["median_s" if seconds else "rate", verdict]
+    if reference.guess and verdict != NORMAL:
+        verdict = OF_A_GUESS.format(verdict)
+    origin = "published"
+    if reference.is_own:
+        origin = f"measured by commbench on {reference.date}:"
+    elif reference.guess:
+        origin = "a guess:"
+    ends = point.text(lambda number: write(number * scale))
+    return Judged(reference, case, write(value), f"{origin} {ends}", verdict, causes)

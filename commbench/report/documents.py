@@ -1,0 +1,154 @@
+"""An experiment's numbers beside those of its document: tables, and curves for the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from commbench.analysis.documents import Compared, Document
+from commbench.analysis.reference import UNITS, Point, Reference
+from commbench.core.states import Row
+from commbench.core.texts import size_text
+from commbench.core.units import format_factor, format_number, format_seconds, plural
+from commbench.results.columns import grouped
+
+from .quantities import ALGBW, BUSBW, MEDIAN
+from .section import Section, Table
+
+HEADS = ("ours", "published", "ours / published")
+QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
+    "message_rate_per_s": "messages",
+    "rate_gb_per_s": ALGBW.name,
+}
+ANOTHER_MACHINE = "another machine"
+WHOLE = ("B", "ranks")  # units of numbers without fractions
+
+
+class KnownCurve(NamedTuple):
+    """A published curve: sizes in bytes or times in seconds, and values in the column's unit."""
+
+    name: str
+    column: str
+    at: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+def document_sections(documents: Iterable[Document], hardware: Sequence[str]) -> Iterator[Section]:
+    """A section for each; `hardware`: texts that describe our machines, and the labels of runs."""
+    for document in documents:
+        curves = grouped(
+            (each for each in document.compared if len(each.reference.points) > 1),
+            lambda each: id(each.reference),
+        )
+        single = [each for each in document.compared if len(each.reference.points) == 1]
+        tables = [_single_table(single)] if single else []
+        tables += [_curve_table(values) for values in curves.values()]
+        yield Section(
+            f"{document.experiment}: ours and published",
+            tables=tables,
+            notes=[*_origins(document, hardware), *_missing(document)],
+        )
+
+
+def _single_table(values: Sequence[Compared]) -> Table:
+    rows = [(_setting(each), *_cells(each, with_unit=True)) for each in values]
+    return Table(("published as", *HEADS), rows)
+
+
+def _setting(each: Compared) -> str:
+    size = f" ({size_text(each.message_bytes)})" if each.message_bytes else ""
+    return f"{each.reference.setting}{size}{f', {each.name}' if each.name else ''}"
+
+
+def _curve_table(values: Sequence[Compared]) -> Table:
+    reference = values[0].reference
+    is_timed = values[0].point.at_s is not None
+    several = any(each.name for each in values)
+    rows = [
+        (
+            format_seconds(each.point.at_s) if is_timed else size_text(each.message_bytes or 0),
+            *([each.name] if several else []),
+            *_cells(each, with_unit=False),
+        )
+        for each in values
+    ]
+    heads = ("after" if is_timed else "size", *(["case"] if several else []), *HEADS)
+    title = reference.place if is_timed else f"{reference.setting} ({reference.place})"
+    return Table(heads, rows, f"{title}, {QUANTITIES[reference.column]} in {reference.unit}")
+
+
+def _cells(each: Compared, with_unit: bool) -> tuple[str, str, str]:
+    """Ours, with the range of several alike cases, the published value and the factor."""
+    unit = f" {each.reference.unit}" if with_unit else ""
+    write = whole_text if each.reference.unit in WHOLE else format_number
+    ours = f"{write(each.ours)}{unit}"
+    if len(each.values) > 1:
+        ends = " to ".join(map(write, (min(each.values), max(each.values))))
+        ours += f" ({ends}, {plural(len(each.values), 'case', 'cases')})"
+    known = each.point.text(lambda value: f"{write(value)}{unit}")
+    return ours, known, format_factor(each.ratio)
+
+
+def whole_text(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
+    """Who published the values, and whether on our kind of machine."""
+
+    def origin(each: Reference) -> str:
+        here = "this kind of machine" if each.is_of(hardware) else ANOTHER_MACHINE
+        place = f", on {here}" if each.is_of_a_machine else ""
+        return f"Published by {each.source}, {each.date}{place}"
+
+    own = {each.reference.title: each.reference for each in document.compared}
+    for text, alike in grouped(own.values(), origin).items():
+        about = [each.machine for each in alike]
+        about += [each.library for each in alike if each.library]
+        yield f"{text}: {'; '.join(dict.fromkeys(about))}."
+
+
+def _missing(document: Document) -> list[str]:
+    if not document.missing:
+        return []
+    return [f"Published values without a measured case: {'; '.join(document.missing)}."]
+
+
+# ---------------------------------------------------------------- curves
+
+
+def known_curves(documents: Iterable[Document], rows: Sequence[Row]) -> list[KnownCurve]:
+    """The curves over size of the documents that fit some of these rows."""
+    references = {id(each.reference): each.reference for one in documents for each in one.compared}
+    return [
+        _curve(each, [point for point in each.points if point.message_bytes])
+        for each in references.values()
+        if len(each.points) > 1 and each.points[0].message_bytes and any(map(each.fits, rows))
+    ]
+
+
+def soak_curves(documents: Iterable[Document], row: Row) -> list[KnownCurve]:
+    """The published rates of a soak like this row over time, in GB/s."""
+    references = {
+        id(each.reference): each.reference
+        for one in documents
+        for each in one.compared
+        if each.point.at_s is not None and each.reference.fits(row)
+    }
+    return [_curve(each, each.points) for each in references.values()]
+
+
+def times_of(rates: Iterable[KnownCurve], message_bytes: int) -> list[KnownCurve]:
+    """The same curves as seconds of one message."""
+    return [
+        each._replace(values=tuple(message_bytes * 1e-9 / rate for rate in each.values))
+        for each in rates
+    ]
+
+
+def _curve(reference: Reference, points: Sequence[Point]) -> KnownCurve:
+    what = reference.setting if points[0].at_s is None else reference.place
+    name = f"published, {ANOTHER_MACHINE}: {what}"
+    at = tuple(float(point.message_bytes or point.at_s or 0) for point in points)
+    scale = UNITS[reference.unit]
+    return KnownCurve(name, reference.column, at, tuple(point.value * scale for point in points))

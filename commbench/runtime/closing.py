@@ -1,0 +1,42 @@
+"""How long the ranks of a finished run took to close their libraries and end, and what was printed
+meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from commbench.core.states import status_of_run
+from commbench.core.units import plural
+from commbench.results.run_folder import RECORD, read_record, write_json
+
+LONG_S = 3.0  # MPI, NCCL and gloo take less than 1 s
+
+
+def record_closing(folder: Path, printed: Iterable[str]) -> str | None:
+    """Add to run.json the seconds since the end of its run, and the lines that were `printed`.
+    Returns a line to print if that is noteworthy."""
+    run = read_record(folder)
+    if status_of_run(run) not in ("done", "running") or run.get("finished_at") is None:
+        return None
+    finished = datetime.fromisoformat(run["finished_at"])
+    seconds = max(0.0, (datetime.now(timezone.utc) - finished).total_seconds())
+    closing = {"seconds": round(seconds, 3), "printed": list(printed)}
+    with suppress(OSError):  # the disk is full
+        write_json(folder / RECORD, {**run, "closing": closing})
+    return closing_text(closing)
+
+
+def closing_text(closing: Mapping[str, Any]) -> str | None:
+    """`after the last result the ranks took 20.1 s to end, and printed 2 lines: ...`; None for a
+    short and silent end."""
+    printed = closing["printed"]
+    if not printed and closing["seconds"] < LONG_S:
+        return None
+    lines = (
+        f", and printed {plural(len(printed), 'line', 'lines')}: {printed[0]}" if printed else ""
+    )
+    return f"after the last result the ranks took {closing['seconds']:.1f} s to end{lines}"

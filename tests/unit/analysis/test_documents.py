@@ -1,0 +1,203 @@
+"""Runs of an experiment beside what its document published, in the document's units."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from generated_results import row
+
+from commbench.analysis.documents import Compared, Document, documents, experiment_of
+from commbench.core.terminal import Terminal
+from commbench.report.documents import document_sections, known_curves, soak_curves, times_of
+from commbench.results.columns import SCHEMA_VERSION, arrow_schema
+from commbench.results.load import row_dicts
+
+RUN = "20260101T000000.000000-0000"
+TCP = ("tcp", "python", 1e-6, 1e9)
+MPI = ("mpi", "native", 1e-6, 1e9)
+C5N = "host.machine_product=c5n.18xlarge"
+
+
+def case(benchmark: str, way: Any, size: int, layout: str = "2x1", **more: Any) -> dict[str, Any]:
+    """A row of the run; its case_id is its own."""
+    made = row(RUN, benchmark, way, layout, size, np.random.default_rng(0)) | more
+    return made | {"case_id": str((benchmark, size, *more.items()))}
+
+
+def measured(experiment: str, *rows: dict[str, Any], **folders: Path) -> list[Document]:
+    record = {"run_id": RUN, "overrides": ["part=1", f"experiment={experiment}", "scale=cpu"]}
+    return documents(pd.DataFrame(list(rows)), [record], folders)
+
+
+def ours(document: Document) -> dict[tuple[str, int | None], Compared]:
+    return {(each.reference.setting, each.message_bytes): each for each in document.compared}
+
+
+def text_of(document: Document, *hardware: str) -> str:
+    (section,) = document_sections([document], hardware)
+    return section.text(100, Terminal(200))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (["experiment=ec2_streams"], "ec2_streams"),
+        (["+experiment=ec2_streams", "part=2"], "ec2_streams"),
+        (["backend=tcp"], None),
+        ([], None),
+        (None, None),
+        (3, None),
+    ],
+)
+def test_a_run_knows_its_experiment_by_its_overrides(overrides: object, name: str | None) -> None:
+    assert experiment_of({"overrides": overrides}) == name
+
+
+def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_unit() -> None:
+    rows = [
+        case("stream", TCP, 2**17, streams=streams, stream_threads=threads, algbw_gb_per_s=rate)
+        for streams, threads, rate in ((1, "one", 1.25), (4, "one", 2.5), (36, "each", 5.0))
+    ]
+    rows += [
+        case(
+            "p2p_bandwidth",
+            MPI,
+            4096,
+            env={"OMPI_MCA_btl_tcp_links": str(links)},
+            algbw_gb_per_s=links / 10,
+        )
+        for links in (1, 36)
+    ]
+    (document,) = measured("ec2_streams", *rows)
+    values = {key: (each.ours, each.point.value) for key, each in ours(document).items()}
+    assert values == {
+        ("tcp, 1 stream", 2**17): (10.0, 9.46),
+        ("tcp, 4 streams", 2**17): (20.0, 25.4),
+        ("tcp, 36 streams", 2**17): (40.0, 93.0),
+        ("mpi, btl_tcp_links 1", 4096): (pytest.approx(100.0), 904.27),
+        ("mpi, btl_tcp_links 36", 4096): (pytest.approx(3600.0), 963.67),
+    }
+    assert document.missing == ("mpi, 72 pairs",)
+    text = text_of(document, "another cloud")
+    assert "10.0 Gb/s" in text and "9.46 Gb/s" in text and "1.06 x" in text
+    assert "another machine: AWS c5n.18xlarge" in text and "without a measured case" in text
+    assert "this kind of machine: AWS c5n.18xlarge" in text_of(document, C5N)
+
+
+def test_only_runs_of_an_experiment_have_a_document() -> None:
+    row = case("p2p_bandwidth", TCP, 2**17, streams=1)
+    assert measured("null", row) == measured("guidelines", row) == []
+    assert measured("ec2_streams", row | {"status": "failed"}) == []
+
+
+def test_alike_cases_are_one_number_with_their_range_and_others_have_a_name() -> None:
+    pairs = [
+        case("p2p_bandwidth", TCP, 2**18, "4x1", pair=pair, algbw_gb_per_s=rate)
+        for pair, rate in (("0-1", 0.1), ("1-0", 0.12), ("2-3", 0.11), ("0-0", 0.2))
+    ]
+    (document,) = measured("openbsd_pairs", *pairs)
+    another = ours(document)["another node", 2**18]
+    assert sorted(another.values) == pytest.approx([800, 880, 960]) and another.ours == 880.0
+    assert ours(document)["the same node", 2**18].values == (1600.0,)
+    assert "880 Mb/s (800 to 960, 3 cases)" in text_of(document)
+    labels = [
+        case("p2p_bandwidth", TCP, 2**18, pair="0-1", label=label) for label in ("here", "there")
+    ]
+    (document,) = measured("openbsd_pairs", *labels)
+    names = [each.name for each in document.compared if each.reference.setting == "another node"]
+    assert names == ["label here", "label there"]
+
+
+def test_a_ratio_is_of_two_labels_or_of_both_directions() -> None:
+    rows = [
+        case("p2p_bandwidth", TCP, 2**14, label=label, algbw_gb_per_s=rate, efficiency=rate / 2)
+        for label, rate in (("A", 1.9), ("B", 1.0))
+    ]
+    rows += [
+        case("p2p_latency", TCP, 1, label=label, median_s=seconds)
+        for label, seconds in (("A", 45e-6), ("B", 90e-6))
+    ]
+    values = {key[0]: each.ours for key, each in ours(*measured("ec2_enhanced", *rows)).items()}
+    assert values == {
+        "bandwidth, A over B": pytest.approx(1.9),
+        "bandwidth, A over B, smaller instances": pytest.approx(1.9),
+        "latency, B over A": pytest.approx(2.0),
+        "round trip with A": pytest.approx(90.0),
+        "share of the line rate with A": pytest.approx(95.0),
+        "share of the line rate with B": pytest.approx(50.0),
+    }
+    pairs = [
+        case("p2p_bandwidth", TCP, 2**18, pair=pair, algbw_gb_per_s=rate)
+        for pair, rate in (("0-1", 0.3), ("1-0", 0.2))
+    ]
+    found = ours(*measured("openbsd_pairs", *pairs))["asymmetry, A to B over B to A", 2**18]
+    assert found.ours == pytest.approx(1.5)
+
+
+def test_an_upper_bound_has_the_largest_ratio_of_all_sizes() -> None:
+    rows = [
+        case("all_reduce", MPI, size, "32x36", label=label, library=label, median_s=seconds)
+        for size, open_s, other_s in ((4, 30e-6, 2e-6), (2**20, 4e-3, 2e-3))
+        for label, seconds in (("openmpi", open_s), ("mpich", other_s))
+    ]
+    (document,) = measured("mvapich_cloud", *rows)
+    (found,) = document.compared
+    assert (found.message_bytes, found.ours) == (4, pytest.approx(15.0))
+    assert "at most 25.0 x" in text_of(document)
+
+
+def soak_run(folder: Path, rates: list[float], message_bytes: int = 2**18) -> dict[str, Any]:
+    """A soak with an interval of 0.1 s for each rate in GB/s; its counters are stored."""
+    soak = case("p2p_bandwidth", TCP, message_bytes, timing="soak", algbw_gb_per_s=rates[-1])
+    names = {"repetitions": 10.0, "busy_s": 0.0}
+    counters = [
+        {"run_id": RUN, "case_id": soak["case_id"], "rank": 0, "t_ns": int(at * 1e8)}
+        | {"name": f"interval.{name}", "value": value}
+        for at, rate in enumerate(rates)
+        for name, value in (names | {"busy_s": 10 * message_bytes / rate * 1e-9}).items()
+    ]
+    table = pa.Table.from_pylist(counters, arrow_schema("counters"))
+    pq.write_table(table, folder / "counters.parquet")
+    pq.write_table(pa.Table.from_pylist([soak], arrow_schema("cases")), folder / "cases.parquet")
+    (folder / "run.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, "run_id": RUN}))
+    return soak
+
+
+def test_a_planted_staircase_stands_beside_the_published_one(tmp_path: Path) -> None:
+    rates = [0.04] * 4 + [0.09] * 5 + [0.118] * 20
+    soak = soak_run(tmp_path, rates)
+    (document,) = measured("openbsd_soak", soak, **{RUN: tmp_path})
+    at = {each.point.at_s: each.ours for each in document.compared if each.point.at_s}
+    assert len(at) == 12
+    assert [at[0.4], at[0.5], at[0.901], at[1.001]] == pytest.approx([320, 720, 720, 944])
+    times = {key[0]: each.ours for key, each in ours(document).items() if "speed" in key[0]}
+    assert list(times.values()) == pytest.approx([900.0] * 3)
+    assert ours(document)["steady", 2**18].ours == pytest.approx(944)
+    text = text_of(document)
+    assert "1.10 s" in text and "table of throughputs, bandwidth in Mb/s" in text
+    (curve,) = soak_curves([document], soak)
+    assert curve.at[0] == 0.1 and curve.values[0] == pytest.approx(323.078e-3 / 8)
+    (times,) = times_of([curve], 2**18)
+    assert times.values[0] == pytest.approx(2**18 / (323.078e6 / 8))
+
+
+def test_a_soak_without_counters_has_no_values_over_time(tmp_path: Path) -> None:
+    soak = case("p2p_bandwidth", TCP, 2**18, timing="soak")
+    (document,) = measured("openbsd_soak", soak)
+    assert [each.reference.setting for each in document.compared] == ["steady"]
+
+
+def test_a_figure_gets_the_curves_of_its_own_rows() -> None:
+    rows = [case("p2p_bandwidth", MPI, size, env={}) for size in (64, 4096)]
+    found = measured("ec2_streams", *rows, case("p2p_multi_pair", MPI, 64))
+    (curve,) = known_curves(found, row_dicts(pd.DataFrame(rows)))
+    assert curve.name == "published, another machine: mpi, btl_tcp_links 1"
+    assert curve.column == "algbw_gb_per_s" and len(curve.at) == 23
+    assert dict(zip(curve.at, curve.values, strict=True))[64] == pytest.approx(0.02994)

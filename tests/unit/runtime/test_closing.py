@@ -1,0 +1,73 @@
+"""The end of a library after the last result: planted in a rank of MPI, and in records."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commbench.runtime.closing import closing_text, record_closing
+
+WARNING = "WARNING: IPC handles are still open"
+AFTER = "after the last result the ranks took"
+SLOW_END = f"""
+import atexit, os, sys, time
+def end():
+    print({WARNING!r}, file=sys.stderr, flush=True)
+    time.sleep(3.5)
+if os.environ.get("OMPI_COMM_WORLD_RANK") == "1":
+    atexit.register(end)
+"""
+
+
+def recorded(folder: Path, **values: Any) -> Path:
+    ago = datetime.now(timezone.utc) - timedelta(seconds=5)
+    run = {"status": "done", "exit_status": 0, "finished_at": ago.isoformat(), **values}
+    (folder / "run.json").write_text(json.dumps(run))
+    return folder
+
+
+def test_a_rank_that_warns_and_sleeps_in_its_end_is_told(world: Any, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW_END)
+    run = world(
+        *("commbench", "backend=mpi", "layout=1x2", "benchmark=p2p_latency", "sizes=[8]"),
+        *("timing=fixed", "timing.repetitions=5"),
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    assert run.record["closing"]["printed"] == [WARNING]
+    assert 3.5 <= run.record["closing"]["seconds"] < 30
+    assert "s to end, and printed 1 line" in run.stderr and WARNING in run.stderr
+    assert WARNING in (Path(run.record["folder"]) / "launcher.log").read_text()
+
+
+def test_a_short_and_silent_end_is_recorded_only(world: Any) -> None:
+    run = world("commbench", "backend=gloo", "layout=1x2", "benchmark=barrier", "timing=quick")
+    assert run.record["closing"]["printed"] == []
+    assert "to end" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("seconds", "printed", "text"),
+    [
+        (0.3, [], None),
+        (20.14, [], f"{AFTER} 20.1 s to end"),
+        (1.0, ["a", "b"], f"{AFTER} 1.0 s to end, and printed 2 lines: a"),
+    ],
+)
+def test_what_is_noteworthy(seconds: float, printed: list[str], text: str | None) -> None:
+    assert closing_text({"seconds": seconds, "printed": printed}) == text
+
+
+def test_the_time_counts_from_the_end_of_the_run(tmp_path: Path) -> None:
+    assert record_closing(recorded(tmp_path), ["x"]) is not None
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert 5 <= run["closing"]["seconds"] < 6 and run["exit_status"] == 0
+
+
+@pytest.mark.parametrize("values", [{"status": "broken"}, {"finished_at": None}])
+def test_a_run_without_an_end_has_none(tmp_path: Path, values: dict[str, Any]) -> None:
+    assert record_closing(recorded(tmp_path, **values), ["x"]) is None
+    assert "closing" not in json.loads((tmp_path / "run.json").read_text())
