@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from commbench.core.errors import CommbenchError
 from commbench.core.states import Row
 from commbench.core.texts import name_of
@@ -21,13 +23,14 @@ from commbench.results.columns import grouped, hashable
 from commbench.results.load import read_rows, row_dicts
 
 from .case_names import differing
-from .cold_start import CASE_KEY, full_speed, intervals_of_soaks
+from .cold_start import CASE_KEY, intervals_of_soaks
 from .fit import key
 from .reference import UNITS, Point, Reference, fact, of_experiment
 
 if TYPE_CHECKING:
     import pandas as pd
 
+OVER_TIME = "rate_gb_per_s"  # of intervals, not a column of the rows
 EXPERIMENT = "experiment="  # among the overrides in run.json
 REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size
 RATIO_SHARED = ("benchmark", "backend", "layout", "device", "dtype", "message_bytes")
@@ -53,7 +56,7 @@ class Compared:
 
     @property
     def ours(self) -> float:
-        return STATISTICS[self.reference.statistic](self.values)
+        return STATISTICS[self.reference.statistic or "median"](self.values)
 
     @property
     def ratio(self) -> float:
@@ -101,12 +104,12 @@ def _document(
     name: str, values: Sequence[Reference], cases: pd.DataFrame, folders: Sequence[Path]
 ) -> Document:
     rows = row_dicts(cases)
-    is_timed = any(each.column in TIMED for each in values)
+    is_timed = any(each.column == OVER_TIME for each in values)
     intervals = _read_intervals(cases, folders) if is_timed else None
     compared: list[Compared] = []
     for each in values:
         fitting = [row for row in rows if each.fits(row)]
-        if each.column in TIMED:
+        if each.column == OVER_TIME:
             compared += _over_time(each, fitting, intervals)
         elif each.over is not None:
             compared += _ratios(each, fitting)
@@ -129,25 +132,32 @@ def _read_intervals(cases: pd.DataFrame, folders: Sequence[Path]) -> pd.DataFram
 
 def _direct(reference: Reference, rows: Sequence[Row]) -> Iterator[Compared]:
     """A column of the rows: at the size of the point, or of each case the largest size in its
-    range."""
+    range. A statistic is over all cases and sizes."""
     known = [row for row in rows if row.get(reference.column) is not None]
-    scale = UNITS[reference.unit]
     for point in reference.points:
         inside = [
             row
             for row in known
             if point.least_bytes <= (row["message_bytes"] or 0) <= point.most_bytes
         ]
+        if reference.statistic and inside:
+            yield _compared(reference, point, inside, None, "")
+            continue
         cases = grouped(inside, lambda row: key(row, without=REPEATED))
         names = _names([alike[0] for alike in cases.values()])
         for name, alike in zip(names, cases.values(), strict=True):
             largest = max(row["message_bytes"] or 0 for row in alike)
-            values = [
-                row[reference.column] / scale
-                for row in alike
-                if (row["message_bytes"] or 0) == largest
-            ]
-            yield Compared(reference, point, largest or None, name, tuple(values))
+            at_largest = [row for row in alike if (row["message_bytes"] or 0) == largest]
+            yield _compared(reference, point, at_largest, largest or None, name)
+
+
+def _compared(
+    reference: Reference, point: Point, rows: Sequence[Row], size: int | None, name: str
+) -> Compared:
+    scale = UNITS[reference.unit]
+    return Compared(
+        reference, point, size, name, tuple(row[reference.column] / scale for row in rows)
+    )
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
@@ -200,44 +210,26 @@ def _over_time(
     cases = {tuple(str(row[name]) for name in CASE_KEY) for row in rows}
     if intervals is None or not cases:
         return
-    known = intervals[intervals["rate_gb_per_s"].notna()]
+    known = intervals[intervals[OVER_TIME].notna()]
     soaks = [
         soak.sort_values("at_s")
         for ids, soak in known.groupby(list(CASE_KEY), sort=False)
         if tuple(map(str, ids)) in cases
     ]
     for point in reference.points:
-        found = (TIMED[reference.column](soak, point) for soak in soaks)
-        values = [each / UNITS[reference.unit] for each in found if each is not None]
+        rates = (_rate_at(soak, point.at_s or 0.0) for soak in soaks)
+        values = [rate / UNITS[reference.unit] for rate in rates if rate is not None]
         if values:
             yield Compared(reference, point, None, "", tuple(values))
 
 
-def _rate_at(soak: pd.DataFrame, point: Point) -> float | None:
+def _rate_at(soak: pd.DataFrame, at_s: float) -> float | None:
     """The rate of the interval that ends at about that time; None where the soak was shorter."""
-    assert point.at_s is not None
-    at_s = soak["at_s"].to_numpy()
-    steps = at_s[1:] - at_s[:-1]
-    step = float(sorted(steps)[len(steps) // 2]) if len(steps) else math.inf
-    if not len(at_s) or at_s[-1] + 1.5 * step < point.at_s:
+    starts_s = soak["at_s"].to_numpy()
+    if len(starts_s) < 2:
         return None
-    before = soak[at_s <= point.at_s - step / 2]
-    return float(before["rate_gb_per_s"].iloc[-1]) if len(before) else None
-
-
-def _first_second(soak: pd.DataFrame, point: Point) -> float | None:
-    early = soak.loc[soak["at_s"] < 1.0, "rate_gb_per_s"]
-    return float(early.mean()) if len(early) else None
-
-
-def _full_speed(soak: pd.DataFrame, point: Point) -> float | None:
-    (row,) = row_dicts(full_speed(soak))
-    reached_s = row["full_speed_s"]
-    return None if reached_s is None else float(reached_s)
-
-
-TIMED: Mapping[str, Callable[[pd.DataFrame, Point], float | None]] = {
-    "rate_gb_per_s": _rate_at,
-    "first_second_gb_per_s": _first_second,
-    "full_speed_s": _full_speed,
-}
+    step_s = float(np.median(np.diff(starts_s)))
+    begun = soak[starts_s <= at_s - step_s / 2]
+    if not len(begun) or starts_s[-1] + 1.5 * step_s < at_s:
+        return None
+    return float(begun[OVER_TIME].iloc[-1])

@@ -104,7 +104,7 @@ class Reference:
     library: str = ""
     of: str = ""  # the column of which a ratio is
     over: Mapping[str, Any] | None = None  # a ratio: of rows with the first value over the second
-    statistic: str = "median"
+    statistic: str = ""  # over all cases that fit; else each case stands for itself
     place: str = ""
     note: str = ""
     guess: bool = False

@@ -24,6 +24,7 @@ from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job, Settings, on_nodes, too_many_pairs
 from commbench.core.case import Planned, World
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
+from commbench.core.extras import how_to_install, is_installed
 from commbench.core.layout import Layout
 from commbench.core.secrets import recorded_override
 from commbench.core.states import case_status
@@ -32,6 +33,7 @@ from commbench.core.terminal import (
     Terminal,
     first_line,
     paragraphs,
+    print_error,
     printable,
     table_text,
 )
@@ -317,6 +319,10 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
     if not folders or experiment is None:
         return
     if experiment not in (GUIDELINES, QUIZ) and not of_experiment(experiment):
+        return
+    absent = [module for module in ("pandas", "pyarrow") if not is_installed(module)]
+    if absent:
+        print_error(f"the answer of experiment={experiment}: {how_to_install(absent[0])}")
         return
     from commbench.report.documents import document_sections
     from commbench.report.section import Section, report_text

@@ -155,7 +155,8 @@ def test_an_upper_bound_has_the_largest_ratio_of_all_sizes() -> None:
 
 def soak_run(folder: Path, rates: list[float], message_bytes: int = 2**18) -> dict[str, Any]:
     """A soak with an interval of 0.1 s for each rate in GB/s; its counters are stored."""
-    soak = case("p2p_bandwidth", TCP, message_bytes, timing="soak", algbw_gb_per_s=rates[-1])
+    ramp = {"end_gb_per_s": rates[-1], "full_speed_s": 0.9, "first_second_gb_per_s": 0.08}
+    soak = case("stream", TCP, message_bytes, timing="soak", pair="0-1") | ramp
     names = {"repetitions": 10.0, "busy_s": 0.0}
     counters = [
         {"run_id": RUN, "case_id": soak["case_id"], "rank": 0, "t_ns": int(at * 1e8)}
@@ -177,8 +178,11 @@ def test_a_planted_staircase_stands_beside_the_published_one(tmp_path: Path) -> 
     at = {each.point.at_s: each.ours for each in document.compared if each.point.at_s}
     assert len(at) == 12
     assert [at[0.4], at[0.5], at[0.901], at[1.001]] == pytest.approx([320, 720, 720, 944])
+    slow = soak | {"case_id": "slow", "full_speed_s": 1.3, "message_bytes": 5 * 2**10}
+    slower = slow | {"case_id": "slower", "full_speed_s": 1.5}
+    (document,) = measured("openbsd_soak", soak, slow, slower, **{RUN: tmp_path})
     times = {key[0]: each.ours for key, each in ours(document).items() if "speed" in key[0]}
-    assert list(times.values()) == pytest.approx([900.0] * 3)
+    assert list(times.values()) == pytest.approx([900.0, 1300.0, 1500.0])
     assert ours(document)["steady", 2**18].ours == pytest.approx(944)
     text = text_of(document)
     assert "1.10 s" in text and "table of throughputs, bandwidth in Mb/s" in text
@@ -195,7 +199,7 @@ def test_a_soak_that_is_too_short_has_no_time_to_full_speed(tmp_path: Path) -> N
 
 
 def test_a_soak_without_counters_has_no_values_over_time(tmp_path: Path) -> None:
-    soak = case("p2p_bandwidth", TCP, 2**18, timing="soak")
+    soak = case("stream", TCP, 2**18, timing="soak", pair="0-1", end_gb_per_s=0.1)
     (document,) = measured("openbsd_soak", soak)
     assert [each.reference.setting for each in document.compared] == ["steady"]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from commbench.cli import jobs
 from commbench.cli.run import run
 from commbench.core.errors import WorldBroken
 from commbench.results.run_folder import write_json
@@ -84,3 +85,13 @@ def test_an_experiment_with_a_document_ends_beside_its_values(
         capsys.readouterr().out.split("exchange_quiz: ours and published")[-1].split()
     )
     assert "4 ranks" in answer and "20 ranks" in answer and "the same on any machine" in answer
+
+
+def test_without_the_report_an_experiment_says_how_to_get_its_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "is_installed", lambda module: module != "pandas")
+    words = ["experiment=exchange_quiz", "backend=simulated", "scale=cpu", f"output={tmp_path}"]
+    assert run(words) == 0
+    said = capsys.readouterr()
+    assert "pip install 'commbench[report]'" in said.err and "published" not in said.out
