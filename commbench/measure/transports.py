@@ -248,8 +248,8 @@ class TransportEvidence:
         if kinds := by_frequency(self._kinds_between(planned)):
             return kinds
         on_nodes = Counter(map(self._node_of, planned.members))
-        within = max(on_nodes.values()) > 1
         across = len(on_nodes) > 1
+        within = max(on_nodes.values()) > 1 or not across
         if planned.case.pairs:
             members = planned.members
             same = {
