@@ -33,6 +33,7 @@ from commbench.results.load import (
 from commbench.results.run_folder import publish
 from commbench.stats import difference
 from commbench.stats.difference import NOISE_LAUNCHES
+from commbench.stats.launch_groups import launch_groups
 from commbench.stats.launches import launch_medians
 from commbench.stats.series import Series
 from commbench.stats.thresholds import SMALLEST_CHANGE
@@ -84,12 +85,14 @@ COMPARISON_COLUMNS = (
     "p_holm",
     "p95_ratio",
     "p99_ratio",
+    "base_groups",
+    "new_groups",
     "reason",
 )
 NUMBER_TYPES = {  # of the columns that are numbers
     name: "Int64" if name.endswith(("_launches", "_unmeasured")) else "float64"
     for name in COMPARISON_COLUMNS[len(NAMES) :]
-    if name not in ("sides", "verdict", "reason")
+    if name not in ("sides", "verdict", "base_groups", "new_groups", "reason")
 }
 
 
@@ -478,6 +481,9 @@ def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules
     if comparison.is_decidable:
         numbers |= {"ratio_low": interval.low, "ratio_high": interval.high}
         numbers |= {"p_value": comparison.p_value, "p_holm": p_holm}
+    for name, rows in (("base_groups", case.base), ("new_groups", case.new)):
+        groups = launch_groups(_values_of(rows, "median_s").tolist())
+        numbers[name] = None if groups is None else groups.text
     for name in TAILS:  # of the launches that have this percentile
         base, new = (_finite(_values_of(side, name)) for side in (case.base, case.new))
         if base.size and new.size and np.median(base) > 0:

@@ -232,7 +232,8 @@ def _first_second(soak: pd.DataFrame, point: Point) -> float | None:
 
 def _full_speed(soak: pd.DataFrame, point: Point) -> float | None:
     (row,) = row_dicts(full_speed(soak))
-    return float(row["full_speed_s"])
+    reached_s = row["full_speed_s"]
+    return None if reached_s is None else float(reached_s)
 
 
 TIMED: Mapping[str, Callable[[pd.DataFrame, Point], float | None]] = {

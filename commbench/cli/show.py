@@ -31,7 +31,7 @@ def show(words: list[str]) -> int:
     """Print runs in one of the forms; returns 0. Raises CommbenchError, ConfigError."""
     parser = CommandParser(
         prog="commbench show",
-        description="The table of a run; of several backends side by side.\n\n"
+        description="The table of a run; backends, labels or environments side by side.\n\n"
         "  commbench show last --flags",
     )
     parser.add_argument(

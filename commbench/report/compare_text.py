@@ -183,7 +183,20 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
     given = set(frame["verdict"].dropna())
     lines += [f"{word}: {text}" for word, text in VERDICT_MEANINGS.items() if word in given]
     few = undecidable_text(frame, rules)
-    return [*lines, few] if few else lines
+    return [*lines, *uneven_launches(frame), *([few] if few else [])]
+
+
+def uneven_launches(frame: pd.DataFrame) -> list[str]:
+    """A line for each side of a case whose launches fall into two groups."""
+    lines = [
+        f"  {side.upper()}, {case_text(row)}: {row[f'{side}_groups']} as the others"
+        for row in row_dicts(frame)
+        for side in AB_SIDES
+        if row[f"{side}_groups"] is not None
+    ]
+    more = [f"  ... and {len(lines) - LONGEST_LIST} more"] if len(lines) > LONGEST_LIST else []
+    heads = ["launches in two groups, which no single launch shows:"] if lines else []
+    return [*heads, *lines[:LONGEST_LIST], *more]
 
 
 def unjoined(frame: pd.DataFrame) -> list[str]:

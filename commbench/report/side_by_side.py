@@ -251,7 +251,8 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
 
 
 def _line_of(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("benchmark", "layout", "pair", "message_bytes"))
+    """What launches of a case share."""
+    return tuple(hashable(row[name]) for name in (*FAMILY_VARIABLES, "message_bytes"))
 
 
 def _flags(rows: Sequence[Row]) -> list[str]:

@@ -7,16 +7,15 @@ import json
 import shutil
 import statistics
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from planted_rates import set_rate, staircase
 from torchrun_agents import torchrun_agents
-from virtual_hosts import BURST, MTU, QUEUE, Host, VirtualHosts
+from virtual_hosts import MTU, Host, VirtualHosts
 
 import commbench
 
@@ -24,7 +23,6 @@ pytestmark = [pytest.mark.long, pytest.mark.serial]
 ALIKE = 0.03
 IN_TIME = 0.10
 ATTEMPTS = 5  # the two cores carry both ends of the link, and whatever else disturbs them
-BEGUN_BYTES = 400_000  # of the interface: more than what goes before the stream
 STEPS_MBIT = (160, 360, 470)  # the note's 320, 720, 940 halved: as much as two cores carry
 # of a planted rate: without the headers of Ethernet, IP and TCP with timestamps
 PAYLOAD_SHARE = (int(MTU) - 20 - 32) / (int(MTU) + 14)
@@ -38,55 +36,6 @@ def streamed(world: Callable[..., Any], hosts: VirtualHosts, *words: str) -> Any
     return torchrun_agents(world, nodes, 1, *given, address=address)[0]
 
 
-@contextmanager
-def staircase(sender: Host, steps: Sequence[tuple[float, float]]) -> Iterator[None]:
-    """Change the rate of a host, in Mb/s, so many seconds after it has begun to send."""
-    ended = threading.Event()
-
-    def climb() -> None:
-        begin_s = _begun(sender, ended)
-        for at_s, rate_mbit in steps:
-            if ended.wait(max(0.0, begin_s + at_s - time.monotonic())):
-                return
-            _set_rate(sender, rate_mbit)
-
-    thread = threading.Thread(target=climb)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _begun(sender: Host, ended: threading.Event) -> float:
-    """When the interface has sent far more within 50 ms than what goes before a stream."""
-    before = _sent_bytes(sender)
-    while not ended.wait(0.05):
-        sent = _sent_bytes(sender)
-        if sent - before > BEGUN_BYTES:
-            return time.monotonic() - 0.05
-        before = sent
-    return time.monotonic()
-
-
-def _sent_bytes(host: Host) -> int:
-    shown = subprocess.run(
-        ["ip", "-n", host.name, "-s", "-j", "link", "show", "eth0"],
-        capture_output=True,
-        check=True,
-        timeout=10,
-    )
-    return int(json.loads(shown.stdout)[0]["stats64"]["tx"]["bytes"])
-
-
-def _set_rate(host: Host, rate_mbit: float) -> None:
-    rate = f"{rate_mbit * 1e6:.0f}bit"
-    discipline = ["tbf", "rate", rate, "burst", BURST, "latency", QUEUE]
-    change = ["tc", "-n", host.name, "qdisc", "replace", "dev", "eth0", "root", *discipline]
-    subprocess.run(change, check=True, timeout=10)
-
-
 def test_the_steps_of_a_staircase_and_the_time_to_full_speed(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
@@ -95,7 +44,7 @@ def test_the_steps_of_a_staircase_and_the_time_to_full_speed(
     hosts = cluster(2, rate_mbit=high)
     sender = hosts.hosts[0]
     for _ in range(ATTEMPTS):
-        _set_rate(sender, low)
+        set_rate(sender, low)
         with staircase(sender, [(1.0, middle), (2.0, high)]):
             run = streamed(world, hosts, "sizes=[16KiB]", "timing.duration_s=6")
         case = run.cases.iloc[-1]
@@ -151,7 +100,7 @@ def test_the_slow_direction_is_named(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
     hosts = cluster(2, rate_mbit=400)
-    _set_rate(hosts.hosts[1], 200)
+    set_rate(hosts.hosts[1], 200)
     run = streamed(world, hosts, "sizes=[16KiB]", "pairs=all", "timing.duration_s=2")
     mbit = dict(zip(run.cases.pair, 8e3 * run.cases.end_gb_per_s, strict=True))
     assert set(mbit) == {"0-0", "0-1", "1-0", "1-1"}
@@ -168,7 +117,7 @@ def test_a_ramp_that_takes_most_of_a_soak_is_not_taken_for_its_rate(
     hosts = cluster(2, rate_mbit=high)
     sender = hosts.hosts[0]
     for _ in range(ATTEMPTS):
-        _set_rate(sender, low)
+        set_rate(sender, low)
         with staircase(sender, [(1.5, high)]):
             run = streamed(world, hosts, "sizes=[16KiB]", "timing.duration_s=2")
         case = run.cases.iloc[-1]

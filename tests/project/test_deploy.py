@@ -1,5 +1,5 @@
-"""deploy/k8s: manifests against schemas, their values against one another, their command lines
-against real parsers."""
+"""deploy/: manifests against schemas, their values against one another, every command line against
+real parsers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.errors import ConfigError
 
-FOLDER = ROOT / "deploy" / "k8s"
+DEPLOY = ROOT / "deploy"
+FOLDER = DEPLOY / "k8s"
+SLURM = DEPLOY / "slurm"
 # 108 MB, so only `make check` installs it
 KUBERNETES = find_spec("kubernetes_validate")
 needs_schemas = pytest.mark.skipif(KUBERNETES is None, reason="make check installs the schemas")
@@ -38,26 +40,38 @@ KINDS = {
     ("batch/v1", "CronJob"): f"{CORE}.batch.v1.CronJob",
     ("v1", "PersistentVolumeClaim"): f"{CORE}.core.v1.PersistentVolumeClaim",
     ("v1", "Pod"): f"{CORE}.core.v1.Pod",
-    ("kubeflow.org/v1", "PyTorchJob"): "kubeflow.json#/$defs/PyTorchJob",
-    ("kubeflow.org/v2beta1", "MPIJob"): "kubeflow.json#/$defs/MPIJob",
+    ("kubeflow.org/v2beta1", "MPIJob"): "operators.json#/$defs/MPIJob",
+    ("trainer.kubeflow.org/v1alpha1", "TrainJob"): "operators.json#/$defs/TrainJob",
+    ("trainer.kubeflow.org/v1alpha1", "TrainingRuntime"): "operators.json#/$defs/TrainingRuntime",
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"): "operators.json#/$defs/JobSet",
+    ("resource.nvidia.com/v1beta1", "ComputeDomain"): "operators.json#/$defs/ComputeDomain",
 }
-JOBS = {"job": "Job", "pytorchjob": "PyTorchJob", "mpijob": "MPIJob", "watch": "CronJob"}
+JOBS = {
+    "job": "Job",
+    "trainjob": "TrainingRuntime",
+    "jobset": "JobSet",
+    "mpijob": "MPIJob",
+    "watch": "CronJob",
+}
 COMMANDS = [
     ("job", "Job", "nccl"),
-    ("pytorchjob", "Master", "nccl"),
-    ("pytorchjob", "Worker", "nccl"),
+    ("trainjob", "node", "nccl"),
+    ("jobset", "node", "nccl"),
     ("mpijob", "Launcher", "mpi"),
 ]
+TORCHRUN_JOBS = ("trainjob", "jobset")
+NAME = "commbench-nodes"  # of both
+RANK_0 = f"{NAME}-node-0-0.{NAME}"  # the host of rank 0 in both
 GPU = "nvidia.com/gpu"
 PREFIX = "/opt/commbench"  # where the image has its environment
 
 
 @functools.cache
 def registry() -> Registry[Any]:
-    """Kubernetes' own schemas, and ours of Kubeflow's objects."""
+    """Kubernetes' own schemas, and ours of operators' objects."""
     assert KUBERNETES is not None and KUBERNETES.origin is not None
     schemas = Path(KUBERNETES.origin).parent / "kubernetes-json-schema" / "v1.37.0-local-strict"
-    files = (schemas / "_definitions.json", DATA / "k8s" / "kubeflow.json")
+    files = (schemas / "_definitions.json", DATA / "k8s" / "operators.json")
     return Registry().with_resources(
         (file.name, DRAFT202012.create_resource(json.loads(file.read_text()))) for file in files
     )
@@ -68,8 +82,8 @@ def objects(name: str) -> list[dict[str, Any]]:
 
 
 def job(name: str) -> dict[str, Any]:
-    (manifest,) = objects(name)
-    assert manifest["kind"] == JOBS[name]
+    """The object that has the pods of the job."""
+    (manifest,) = (each for each in objects(name) if each["kind"] == JOBS[name])
     return manifest
 
 
@@ -90,9 +104,14 @@ def pods(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return {"Pod": spec}
     if manifest["kind"] == "CronJob":
         return {"CronJob": spec["jobTemplate"]["spec"]["template"]["spec"]}
-    replicas = (
-        spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs") or {manifest["kind"]: spec}
-    )
+    if manifest["kind"] == "TrainingRuntime":
+        spec = spec["template"]["spec"]
+    if "replicatedJobs" in spec:
+        return {
+            each["name"]: each["template"]["spec"]["template"]["spec"]
+            for each in spec["replicatedJobs"]
+        }
+    replicas = spec.get("mpiReplicaSpecs") or {manifest["kind"]: spec}
     return {
         role: replica["template"]["spec"]
         for role, replica in replicas.items()
@@ -111,14 +130,20 @@ def every_pod() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield from ((file.stem, role, pod) for role, pod in pods(manifest).items())
 
 
-def words(name: str, role: str) -> list[str]:
-    """What follows `commbench` in a container's command line."""
+def command_line(name: str, role: str) -> list[str]:
+    """What a container runs; a TrainJob gives the container of its runtime the arguments."""
     spec = container(job(name), role)
-    command: list[str] = spec.get("command", ["commbench", *spec.get("args", ())])
+    arguments = objects("trainjob")[1]["spec"]["trainer"] if name == "trainjob" else spec
+    command: list[str] = spec.get("command", ["commbench"])
+    return [*command, *arguments.get("args", ())]
+
+
+def words(command: list[str]) -> list[str]:
+    """What follows `commbench` or `commbench.pyz`."""
     (place,) = (
         index
         for index, word in enumerate(command)
-        if Path(word).name == "commbench" and word != PREFIX
+        if Path(word).name in ("commbench", "commbench.pyz") and word != PREFIX
     )
     return command[place + 1 :]
 
@@ -127,6 +152,12 @@ def settings(overrides: list[str]) -> Settings:
     with ConfigComposer() as composer:
         (composed,) = composer.jobs([*overrides, "plan=true"], multirun=False)
     return composed.settings
+
+
+def test_every_recipe_is_in_the_docs() -> None:
+    pages = "".join((ROOT / "docs" / page).read_text() for page in ("clusters.md", "watch.md"))
+    recipes = [file for folder in (DEPLOY, FOLDER, SLURM) for file in folder.iterdir()]
+    assert [file.name for file in recipes if file.is_file() and file.name not in pages] == []
 
 
 # ---------------------------------------------------------------- schemas
@@ -169,11 +200,13 @@ def at(parent: Any, path: str) -> tuple[Any, Any]:
         ("watch", drop("spec.schedule")),
         ("watch", put("spec.concurrencyPolice", "Forbid")),
         ("watch", put("spec.jobTemplate.spec.template.spec.containers.0.arg", [])),
-        ("pytorchjob", put("spec.nprocPerNode", 8)),
-        ("pytorchjob", drop("spec.pytorchReplicaSpecs.Master")),
-        ("pytorchjob", put("spec.pytorchReplicaSpecs.Worker.template.spec.containers.0.cmd", [])),
-        ("pytorchjob", put("spec.pytorchReplicaSpecs.Worker.restartPolicy", "Sometimes")),
-        ("pytorchjob", put("spec.runPolicy.cleanPodPolicy", None)),
+        ("trainjob", put("spec.mlPolicy.torchrun", {})),
+        ("trainjob", drop("spec.template")),
+        ("trainjob", put("spec.template.spec.replicatedJobs.0.template.spec.template.specs", {})),
+        ("jobset", drop("spec.replicatedJobs.0.name")),
+        ("jobset", put("spec.replicatedJobs.0.template.spec.completion", 2)),
+        ("jobset", put("spec.networks", {})),
+        ("computedomain", drop("spec.channel.resourceClaimTemplate.name")),
         ("mpijob", put("spec.slotsPerWorkers", 2)),
         ("mpijob", put("spec.mpiReplicaSpecs.Launcher.template.spec.containers.0.command", [1])),
         ("mpijob", put("spec.mpiImplementation", "MVAPICH")),
@@ -183,6 +216,34 @@ def test_planted_mistakes_are_found(name: str, spoil: Callable[[Any], None]) -> 
     spoiled = copy.deepcopy(objects(name)[0])
     spoil(spoiled)
     assert problems(spoiled)
+
+
+@needs_schemas
+@pytest.mark.parametrize("path", ["spec.trainer.numProcPerNode", "spec.runtimeRef.kind"])
+def test_planted_mistakes_in_a_train_job_are_found(path: str) -> None:
+    spoiled = copy.deepcopy(objects("trainjob")[1])
+    put(path, "gpu")(spoiled)
+    assert problems(spoiled)
+
+
+@needs_schemas
+@pytest.mark.parametrize("name", TORCHRUN_JOBS)
+def test_the_lines_for_other_networks_fit_where_they_stand(name: str) -> None:
+    text = (FOLDER / f"{name}.yaml").read_text()
+    every_line = re.sub(r"^( +)# (?=[\w./-]+: )", r"\1", text, flags=re.MULTILINE)
+    manifest = next(iter(yaml.safe_load_all(every_line)))
+    assert problems(manifest) == []
+    (pod,) = pods(manifest).values()
+    (only,) = pod["containers"]
+    assert {"rdma/ib", "vpc.amazonaws.com/efa"} < set(only["resources"]["limits"])
+    assert only["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    (claim,) = pod["resourceClaims"]
+    (domain,) = objects("computedomain")
+    assert only["resources"]["claims"] == [{"name": claim["name"]}]
+    assert (
+        claim["resourceClaimTemplateName"]
+        == (domain["spec"]["channel"]["resourceClaimTemplate"]["name"])
+    )
 
 
 # ---------------------------------------------------------------- what no schema knows
@@ -224,50 +285,76 @@ def test_every_pod_is_nobody_special_and_mounts_what_it_has(
 @pytest.mark.parametrize("name", JOBS)
 def test_what_is_to_be_edited_is_named_at_the_top(name: str) -> None:
     text = (FOLDER / f"{name}.yaml").read_text()
-    head = text[: text.index("apiVersion")]
-    for value in ("image", "replicas" if "replicas:" in text else "layout", GPU):
+    head, _, body = text.partition("apiVersion")
+    numbers = ("numNodes", "completions", "replicas", "layout")
+    for value in ("image", next(word for word in numbers if word in body), GPU):
         assert value in head
     assert all(line.startswith("#") for line in head.splitlines())
 
 
 def test_numbers_of_gpus_agree() -> None:
-    manifest = job("job")
-    (layout,) = settings(words("job", "Job")).layouts
-    assert (layout.nodes, layout.ranks_per_node) == (
-        1,
-        container(manifest, "Job")["resources"]["limits"][GPU],
-    )
-    manifest = job("pytorchjob")
-    limits = {
-        container(manifest, role)["resources"]["limits"][GPU] for role in ("Master", "Worker")
-    }
-    assert limits == {int(manifest["spec"]["nprocPerNode"])}
+    (layout,) = settings(words(command_line("job", "Job"))).layouts
+    assert (layout.nodes, layout.ranks_per_node) == (1, gpus("job", "Job"))
+    assert gpus("trainjob", "node") == objects("trainjob")[1]["spec"]["trainer"]["numProcPerNode"]
+    assert f"--nproc-per-node={gpus('jobset', 'node')}" in command_line("jobset", "node")
 
 
-# ---------------------------------------------------------------- command lines, through their own
-# parsers
+def gpus(name: str, role: str) -> int:
+    return int(container(job(name), role)["resources"]["limits"][GPU])
+
+
+def test_a_train_job_finds_its_runtime_and_the_operator_its_container() -> None:
+    runtime, train_job = objects("trainjob")
+    reference = train_job["spec"]["runtimeRef"]
+    assert (reference["kind"], reference["name"]) == (runtime["kind"], runtime["metadata"]["name"])
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    labels = replicated["template"]["metadata"]["labels"]
+    assert labels == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    assert replicated["name"] == container(runtime, "node")["name"] == "node"
+
+
+def test_the_numbers_and_names_of_a_job_set_agree() -> None:
+    manifest = job("jobset")
+    (replicated,) = manifest["spec"]["replicatedJobs"]
+    spec = replicated["template"]["spec"]
+    assert spec["parallelism"] == spec["completions"]
+    command = command_line("jobset", "node")
+    assert f"--nnodes={spec['completions']}" in command
+    assert f"--master-addr={RANK_0}" in command
+    assert (manifest["metadata"]["name"], replicated["name"]) == (NAME, "node")
+
+
+@pytest.mark.parametrize("name", TORCHRUN_JOBS)
+def test_pods_of_a_job_stay_apart(name: str) -> None:
+    (pod,) = pods(job(name)).values()
+    (rule,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["labelSelector"]["matchLabels"] == {"jobset.sigs.k8s.io/jobset-name": NAME}
+    assert objects(name)[-1]["metadata"]["name"] == NAME
+
+
+# ---------------------------------------------------------------- command lines of pods
 
 
 @pytest.mark.parametrize(("name", "role", "backend"), COMMANDS)
 def test_commbench_accepts_its_words(name: str, role: str, backend: str) -> None:
-    assert settings(words(name, role)).backend.name == backend
+    assert settings(words(command_line(name, role))).backend.name == backend
     with pytest.raises(ConfigError, match="layuot"):
-        settings([*words(name, role), "layuot=1x8"])
+        settings([*words(command_line(name, role)), "layuot=1x8"])
 
 
-def operator_environment(name: str, rank: int, port: int) -> dict[str, str]:
-    """What training-operator exports to pod `rank` of a PyTorchJob."""
-    spec = job(name)["spec"]
-    nodes = sum(replica["replicas"] for replica in spec["pytorchReplicaSpecs"].values())
-    ranks = int(spec["nprocPerNode"])
-    own = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "WORLD_SIZE": nodes * ranks,
-        "RANK": rank,
+def operator_environment(name: str, rank: int) -> dict[str, str]:
+    """What Trainer exports to node `rank` of a TrainJob, and Kubernetes to that of an indexed
+    Job."""
+    if name == "jobset":
+        return {"JOB_COMPLETION_INDEX": str(rank)}
+    trainer = objects("trainjob")[1]["spec"]["trainer"]
+    return {
+        "PET_NNODES": str(trainer["numNodes"]),
+        "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
+        "PET_NODE_RANK": str(rank),
+        "PET_MASTER_ADDR": RANK_0,
+        "PET_MASTER_PORT": "29500",
     }
-    torchrun = {"PET_NNODES": nodes, "PET_NODE_RANK": rank, "PET_NPROC_PER_NODE": ranks}
-    return {key: str(value) for key, value in (own | torchrun).items()}
 
 
 def expanded(command: list[str], environment: dict[str, str]) -> list[str]:
@@ -275,20 +362,19 @@ def expanded(command: list[str], environment: dict[str, str]) -> list[str]:
     return [re.sub(r"\$\((\w+)\)", lambda match: environment[match[1]], word) for word in command]
 
 
-@pytest.mark.parametrize(("role", "rank"), [("Master", 0), ("Worker", 1)])
-def test_torchrun_reads_the_operators_world(
-    role: str, rank: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", TORCHRUN_JOBS)
+def test_torchrun_reads_the_world_of_a_pod(
+    name: str, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torch.distributed.run import get_args_parser
-
-    environment = operator_environment("pytorchjob", rank, 23456)
+    environment = operator_environment(name, rank)
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
-    command = expanded(container(job("pytorchjob"), role)["command"], environment)
+    command = expanded(command_line(name, "node"), environment)
     assert command[:3] == ["tini", "--", "torchrun"]
-    read = get_args_parser().parse_args(command[3:])
+    read = read_by_torchrun(command[3:])
     assert (read.nnodes, read.node_rank, read.nproc_per_node) == ("2", rank, "8")
-    assert (read.master_addr, read.master_port, read.rdzv_backend) == ("127.0.0.1", 23456, "static")
+    assert (read.master_addr, read.master_port, read.rdzv_backend) == (RANK_0, 29500, "static")
     assert (read.module, read.training_script, read.training_script_args) == (
         True,
         "commbench",
@@ -296,33 +382,29 @@ def test_torchrun_reads_the_operators_world(
     )
 
 
+def read_by_torchrun(arguments: list[str]) -> Any:
+    from torch.distributed.run import get_args_parser
+
+    return get_args_parser().parse_args(arguments)
+
+
 @pytest.mark.long
-def test_two_pods_of_a_pytorchjob_are_a_world(tmp_path: Path) -> None:
-    """The manifest's own command twice, as the operator would start it, with one rank a node and
-    gloo."""
-    port = free_port()
+@pytest.mark.parametrize("name", TORCHRUN_JOBS)
+def test_two_pods_are_a_world(name: str, tmp_path: Path) -> None:
+    """The manifest's own command twice, as the operator would start it, with one rank a node, gloo,
+    and this machine as both nodes."""
+    here = ["--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    short = ["timing=quick", "benchmark=all_reduce", "sizes=[8]", f"output={tmp_path}"]
+    torchrun = ["timeout", "-k", "5", "90", sys.executable, "-m", "torch.distributed.run"]
     agents = []
-    for rank, role in enumerate(("Master", "Worker")):
-        environment = operator_environment("pytorchjob", rank, port) | {
-            "PET_NPROC_PER_NODE": "1",
-            "WORLD_SIZE": "2",
-        }
-        command = expanded(container(job("pytorchjob"), role)["command"], environment)[3:]
-        command[command.index("backend=nccl")] = "backend=gloo"
-        short = ["timing=quick", "benchmark=all_reduce", "sizes=[8]", f"output={tmp_path}"]
-        agent = [
-            "timeout",
-            "-k",
-            "5",
-            "90",
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            *command,
-            *short,
-        ]
+    for rank in (0, 1):
+        environment = operator_environment(name, rank)
+        given = expanded(command_line(name, "node"), environment)[3:]
+        module = given.index("-m")
+        given[given.index("backend=nccl")] = "backend=gloo"
+        command = [*torchrun, *given[:module], *here, *given[module:], *short]
         agents.append(
-            subprocess.Popen(agent, stdout=-1, stderr=-1, text=True, env=os.environ | environment)
+            subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=os.environ | environment)
         )
     outputs = [agent.communicate() for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
@@ -333,7 +415,7 @@ def test_two_pods_of_a_pytorchjob_are_a_world(tmp_path: Path) -> None:
         1,
         "2x1",
     )
-    assert "results:" in outputs[0][0] and "results:" not in outputs[1][0]  # rank 0 is the master's
+    assert "results:" in outputs[0][0] and "results:" not in outputs[1][0]  # rank 0 is in pod 0
 
 
 def test_the_numbers_of_an_mpijob_agree() -> None:
@@ -382,3 +464,99 @@ def test_mpirun_accepts_the_words_of_an_mpijob(tmp_path: Path, world: Callable[.
         env={"MPI4PY_LIBMPI": str(library)},
     )
     assert set(done.cases.engine) == {"native", "python"} and set(done.cases.status) == {"ok"}
+
+
+# ---------------------------------------------------------------- Slurm, SkyPilot, Ray
+
+REPEAT = '#!/bin/sh\nfor word; do printf "%s\\0" "$word"; done; printf "\\n"; exit "${STATUS:-0}"\n'
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Callable[..., list[list[str]]]:
+    """Runs a command in which srun and torchrun print what they were told to start."""
+    for program in ("srun", "torchrun"):
+        (tmp_path / program).write_text(REPEAT)
+        (tmp_path / program).chmod(0o755)
+
+    def run(*command: str, status: int = 0, **variables: str) -> list[list[str]]:
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        environment = os.environ | variables | {"PATH": path, "STATUS": str(status)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        return [line.split("\0")[:-1] for line in done.stdout.splitlines()]
+
+    return run
+
+
+@pytest.mark.parametrize("script", sorted(SLURM.iterdir()), ids=lambda script: script.stem)
+def test_what_srun_starts_is_read_by_commbench(
+    script: Path, started: Callable[..., list[list[str]]]
+) -> None:
+    (command,) = started("bash", str(script), "sizes=octaves", SLURM_SUBMIT_DIR="/shared/a b")
+    backend = settings([*words(command), "layout=1x2"]).backend.name
+    assert backend == ("gloo" if script.stem == "commbench" else "nccl")
+    assert "--kill-on-bad-exit=1" in command and command[-1] == "sizes=octaves"
+    assert "set -euo pipefail" in script.read_text()
+
+
+def test_containers_under_slurm_see_the_folder_of_the_submission(
+    started: Callable[..., list[list[str]]],
+) -> None:
+    shared = "/shared/a b"
+    pyxis, apptainer = (
+        started("bash", str(SLURM / f"commbench-{name}.sbatch"), SLURM_SUBMIT_DIR=shared)[0]
+        for name in ("pyxis", "apptainer")
+    )
+    assert {f"--container-mounts={shared}:{shared}", f"--container-workdir={shared}"} < set(pyxis)
+    assert apptainer[apptainer.index("--bind") + 1] == shared
+    assert apptainer[apptainer.index("--pwd") + 1] == shared
+
+
+def test_skypilot_starts_torchrun_on_each_node(started: Callable[..., list[list[str]]]) -> None:
+    task = yaml.safe_load((DEPLOY / "sky.yaml").read_text())
+    (arguments,) = started(
+        "bash",
+        "-euc",
+        task["run"],
+        SKYPILOT_NUM_NODES=str(task["num_nodes"]),
+        SKYPILOT_NUM_GPUS_PER_NODE=task["resources"]["accelerators"].partition(":")[2],
+        SKYPILOT_NODE_RANK="1",
+        SKYPILOT_NODE_IPS="10.0.0.1\n10.0.0.2",
+    )
+    read = read_by_torchrun(arguments)
+    assert (read.nnodes, read.node_rank, read.nproc_per_node) == ("2", 1, "8")
+    assert (read.master_addr, read.training_script) == ("10.0.0.1", "commbench.pyz")
+    assert settings(words(arguments)).backend.name == "nccl"
+    assert task["file_mounts"] == {"~/commbench.pyz": "commbench.pyz"}
+
+
+RAY = """
+from types import SimpleNamespace
+
+def node(number, **resources):
+    address = f"10.0.0.{number}"
+    return dict(NodeID=address, NodeManagerAddress=address, Alive=number < 4, Resources=resources)
+
+def nodes():
+    return [node(1, CPU=4.0), node(2, GPU=8.0), node(3, GPU=8.0), node(4, GPU=8.0)]
+
+def remote(**_):
+    return lambda function: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=function))
+
+init, get = dict, list
+"""
+
+
+def test_a_ray_cluster_starts_torchrun_on_each_node_with_gpus(
+    tmp_path: Path, started: Callable[..., list[list[str]]]
+) -> None:
+    (tmp_path / "ray" / "util").mkdir(parents=True)
+    (tmp_path / "ray" / "__init__.py").write_text(RAY)
+    strategies = "NodeAffinitySchedulingStrategy = lambda node, soft: None\n"
+    (tmp_path / "ray" / "util" / "scheduling_strategies.py").write_text(strategies)
+    script = str(DEPLOY / "ray_torchrun.py")
+    agents = started(sys.executable, script, "backend=nccl", status=3, PYTHONPATH=str(tmp_path))
+    read = [read_by_torchrun(arguments) for arguments in agents]
+    assert [(each.nnodes, each.node_rank) for each in read] == [("2", 0), ("2", 1)]
+    assert {(each.master_addr, each.nproc_per_node) for each in read} == {("10.0.0.2", "auto")}
+    assert [settings(words(arguments)).backend.name for arguments in agents] == ["nccl", "nccl"]

@@ -188,6 +188,12 @@ def test_a_planted_staircase_stands_beside_the_published_one(tmp_path: Path) -> 
     assert times.values[0] == pytest.approx(2**18 / (323.078e6 / 8))
 
 
+def test_a_soak_that_is_too_short_has_no_time_to_full_speed(tmp_path: Path) -> None:
+    soak = soak_run(tmp_path, [0.1])
+    (document,) = measured("openbsd_soak", soak, **{RUN: tmp_path})
+    assert not [key for key in ours(document) if "full speed" in key[0]]
+
+
 def test_a_soak_without_counters_has_no_values_over_time(tmp_path: Path) -> None:
     soak = case("p2p_bandwidth", TCP, 2**18, timing="soak")
     (document,) = measured("openbsd_soak", soak)

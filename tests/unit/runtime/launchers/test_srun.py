@@ -11,7 +11,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from places import ROOT
 
 from commbench.core.errors import ConfigError
 from commbench.runtime.launchers.srun import PORTS, first_host, step_address
@@ -113,11 +112,3 @@ def test_an_exported_address_goes_before_the_computed_one() -> None:
 def test_without_a_list_of_nodes_the_error_names_the_variable_to_export() -> None:
     with pytest.raises(ConfigError, match="export MASTER_ADDR"):
         step_address({"SLURM_JOB_ID": "7"})
-
-
-def test_the_shipped_scripts_are_valid_bash() -> None:
-    scripts = sorted((ROOT / "deploy" / "slurm").glob("*.sbatch"))
-    assert [script.name for script in scripts] == ["commbench-container.sbatch", "commbench.sbatch"]
-    for script in scripts:
-        assert "set -euo pipefail" in script.read_text()
-        subprocess.run(["bash", "-n", str(script)], check=True, timeout=10)

@@ -1,0 +1,140 @@
+"""`make documents`: the experiments of five published documents, as far as one machine goes, beside
+the documents' values; rewrites docs/experiments.md and its figures.
+
+`python tools/documents NAME ...` measures some of the chapters (tools/documents/chapters.py); the
+others stay. Virtual hosts need root.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
+
+from chapters import CHAPTERS, Chapter, Scene
+from planted_rates import set_rate, staircase
+from virtual_hosts import Link, VirtualHosts, virtual_hosts
+
+from commbench.report.distributions import read_raw_data
+from commbench.report.sections import sections
+from commbench.report.summary import read_results, summarise_results
+from commbench.results.load import load_run
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "experiments.md"
+FIGURES = ROOT / "docs" / "figures"
+COMMBENCH = str(Path(sys.executable).parent / "commbench")
+LIMIT_S = 400
+
+
+def main(names: list[str]) -> None:
+    for chapter in CHAPTERS:
+        if not names or chapter.name in names:
+            print(f"documents: {chapter.name}", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory() as folder:
+                replace(chapter.name, "".join(written(chapter, Path(folder))))
+
+
+def written(chapter: Chapter, folder: Path) -> Iterator[str]:
+    """The text of a chapter, measured now."""
+    yield f"### {chapter.title}\n\n{chapter.published}\n\n"
+    for scene in chapter.scenes:
+        output = measured(scene, folder)
+        yield f"{scene.says}\n\n" if scene.says else ""
+        hosts = " launcher=ssh launcher.hosts=[...]" if scene.links else ""
+        shown = "\n".join(blocks(output, scene))
+        yield f"```\n$ commbench {scene.words}{hosts}\n{shown}\n```\n\n"
+        if scene.figure:
+            yield drawn(chapter, scene, newest(folder))
+    yield f"Not here: {chapter.not_here}\n\n"
+
+
+def measured(scene: Scene, folder: Path) -> str:
+    """What the command prints."""
+    words = scene.words.replace("RESULTS", "results").split()
+    is_run = "=" in words[0]
+    command = [COMMBENCH, *words, *(["output=results"] if is_run else [])]
+    with ExitStack() as stack:
+        climbing: AbstractContextManager[None] = nullcontext()
+        if scene.links is not None:
+            links = scene.links
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            link = Link(links.rate_mbit)
+            hosts = stack.enter_context(virtual_hosts(links.hosts, place / "hosts", link))
+            for host, rate_mbit in links.slow:
+                set_rate(hosts.hosts[host], rate_mbit)
+            if links.steps:
+                set_rate(hosts.hosts[0], links.steps[0][1])
+                climbing = staircase(hosts.hosts[0], links.steps[1:])
+            command = hosts.hosts[0].command(*command, *started_on(hosts))
+        with climbing:
+            done = subprocess.run(
+                command, capture_output=True, text=True, cwd=folder, timeout=LIMIT_S, check=False
+            )
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{shlex.join(command)}: exit {done.returncode}\n{done.stderr}")
+    return done.stdout.replace(f"{folder}/", "")
+
+
+def started_on(hosts: VirtualHosts) -> list[str]:
+    names = ",".join(host.name for host in hosts.hosts)
+    launcher = ["launcher=ssh", f"launcher.hosts=[{names}]", f"launcher.agent={hosts.agent}"]
+    return [*launcher, f"interface={hosts.network}", "bind=none"]
+
+
+def blocks(output: str, scene: Scene) -> Iterator[str]:
+    """The blocks of the output that a scene shows."""
+    chosen = [
+        block
+        for block in re.split(r"\n\n+", output.strip())
+        if any(text in block for text in scene.blocks)
+    ]
+    # names of virtual hosts are made up
+    lines = re.sub(r"node(\d)-\d+-\d+", r"node\1", "\n\n".join(chosen)).splitlines()
+    yield from (line.rstrip() for line in lines[: scene.most_lines])
+    if len(lines) > scene.most_lines:
+        yield "..."
+
+
+def newest(folder: Path) -> list[Path]:
+    """The runs of the last command."""
+    runs = sorted(path.parent for path in folder.glob("results/*/run.json"))
+    sweeps = {run: load_run(run)["sweep_id"] or run for run in runs}
+    return [run for run in runs if sweeps[run] == sweeps[runs[-1]]]
+
+
+def drawn(chapter: Chapter, scene: Scene, runs: list[Path]) -> str:
+    """The Markdown of the first figure of a report with this title."""
+    results = read_results([str(run) for run in runs])
+    summary = summarise_results(results)
+    every = (
+        figure
+        for section in sections(summary, read_raw_data(results))
+        for figure in section.figures()
+        if scene.figure in figure.title
+    )
+    figure = next(every)
+    FIGURES.mkdir(exist_ok=True)
+    file = FIGURES / f"{chapter.name}_{scene.figure}.svg"
+    file.write_bytes(figure.svg)
+    return f"![{figure.title}](figures/{file.name})\n\n"
+
+
+def replace(name: str, text: str) -> None:
+    """Rewrite a chapter of the document."""
+    begin = f"<!-- {name}: written by tools/documents -->\n"
+    end = f"<!-- end of {name} -->\n"
+    before, _, rest = DOCUMENT.read_text().partition(begin)
+    assert rest, f"{DOCUMENT} has no place for {name}"
+    DOCUMENT.write_text(f"{before}{begin}{text}{end}{rest.partition(end)[2]}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
