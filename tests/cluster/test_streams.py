@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 import subprocess
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ import commbench
 pytestmark = [pytest.mark.long, pytest.mark.serial]
 ALIKE = 0.03
 IN_TIME = 0.10
-ATTEMPTS = 3  # the two cores carry both ends of the link, and whatever else disturbs them
+ATTEMPTS = 5  # the two cores carry both ends of the link, and whatever else disturbs them
 STEPS_MBIT = (160, 360, 470)  # the note's 320, 720, 940 halved: as much as two cores carry
 # of a planted rate: without the headers of Ethernet, IP and TCP with timestamps
 PAYLOAD_SHARE = (int(MTU) - 20 - 32) / (int(MTU) + 14)
@@ -39,7 +40,7 @@ def test_the_steps_of_a_staircase_and_the_time_to_full_speed(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
     low, middle, high = STEPS_MBIT
-    truths = [PAYLOAD_SHARE * rate_mbit for rate_mbit in STEPS_MBIT]
+    truths = [PAYLOAD_SHARE * rate_mbit for rate_mbit in (*STEPS_MBIT, high)]
     hosts = cluster(2, rate_mbit=high)
     sender = hosts.hosts[0]
     for _ in range(ATTEMPTS):
@@ -53,19 +54,19 @@ def test_the_steps_of_a_staircase_and_the_time_to_full_speed(
             float(np.median(mbit[(at_s >= begin_s) & (at_s < begin_s + 0.5)]))
             for begin_s in (0.3, 1.3, 4.0)
         ]
+        seen.append(case.end_gb_per_s * 8e3)
         is_alike = np.allclose(seen, truths, rtol=ALIKE)
         if is_alike and abs(case.full_speed_s / 2.0 - 1) < IN_TIME:
             break
     assert seen == [pytest.approx(truth, rel=ALIKE) for truth in truths]
-    assert case.end_gb_per_s * 8e3 == pytest.approx(truths[-1], rel=ALIKE)
     assert case.full_speed_s == pytest.approx(2.0, rel=IN_TIME)
 
 
 def iperf3_mbit(server: Host, client: Host, seconds: int, *more: str) -> float:
-    """What iperf3's receiver says of writes of 16 KiB, without the first half second."""
+    """The median of the intervals that iperf3's receiver saw, of writes of 16 KiB."""
     if shutil.which("iperf3") is None:
         pytest.skip("iperf3 is not installed (apt-get install iperf3)")
-    listen = server.command("iperf3", "--server", "--one-off", "--json", "--interval", "0.5")
+    listen = server.command("iperf3", "--server", "--one-off", "--json", "--interval", "0.25")
     with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as serving:
         try:
             time.sleep(0.5)
@@ -77,7 +78,7 @@ def iperf3_mbit(server: Host, client: Host, seconds: int, *more: str) -> float:
         finally:
             serving.terminate()
     rates = [float(each["sum"]["bits_per_second"]) for each in seen["intervals"][1:-1]]
-    return sum(rates) / len(rates) / 1e6
+    return statistics.median(rates) / 1e6
 
 
 @pytest.mark.parametrize(("streams", "threads"), [(1, "one"), (4, "one"), (4, "each")])
@@ -85,13 +86,11 @@ def test_streams_have_the_rate_that_iperf3_sees(
     streams: int, threads: str, cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
     hosts = cluster(2, rate_mbit=STEPS_MBIT[-1])
-    truth = mbit = 0.0  # what disturbs the cores makes both slow, never fast
     for _ in range(ATTEMPTS):
-        told = iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 3, "--parallel", str(streams))
-        truth = max(truth, told)
+        truth = iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 3, "--parallel", str(streams))
         words = (f"streams={streams}", f"stream_threads={threads}", "timing.duration_s=3")
         run = streamed(world, hosts, "sizes=[16KiB]", *words)
-        mbit = max(mbit, 8e3 * run.cases.end_gb_per_s.iloc[-1])
+        mbit = 8e3 * run.cases.end_gb_per_s.iloc[-1]
         if abs(mbit / truth - 1) < ALIKE:
             break
     assert mbit == pytest.approx(truth, rel=ALIKE)
