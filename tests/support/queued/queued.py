@@ -139,6 +139,7 @@ class QueuedCommunicator:
         self.hosted = inner.hosted
         self.counters = inner.counters
         self.facts = inner.facts
+        self.settings = inner.settings
         self.close = inner.close
 
     def subset(self, ranks: Sequence[int]) -> QueuedCommunicator | None:
