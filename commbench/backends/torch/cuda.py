@@ -26,8 +26,9 @@ from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
 from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
-from commbench.hardware.machine_facts import installed_version, torch_build
+from commbench.hardware.machine_facts import installed_version
 from commbench.hardware.nvml import Monitor
+from commbench.hardware.torch_install import torch_build
 
 NO_MORE_GRAPHS = (
     "torch captures nothing after that in this process, so other cases with timer=graph need"
