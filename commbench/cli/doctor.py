@@ -228,7 +228,10 @@ def _launcher_note(library: mpi_library.MpiLibrary, on_path: str) -> str:
 
 
 def _gpu_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    lines = [("topology", str(facts.get("topology.reason") or "nvidia-smi topo -m answers"))]
+    topology = facts.get("topology.reason") or "nvidia-smi topo -m answers"
+    if "topology.rocm_smi_showtopo" in facts:
+        topology = "rocm-smi --showtopo answers"
+    lines = [("topology", str(topology))]
     if "gpu.driver_version" in facts:
         newest = facts.get("gpu.cuda_driver_version")
         cuda = "" if newest is None else f", CUDA {newest} at most"

@@ -88,15 +88,18 @@ def missing(
     machine: str | None,
     *cuda: str,
     visible: Sequence[str | None] = (None,),
+    amd: Path = Path("/dev/kfd"),
 ) -> list[str | None]:
     """With each torch whose version.py says this of CUDA, and each CUDA_VISIBLE_DEVICES; nobody
-    imports torch."""
+    imports torch. `amd` is the file of AMD's driver."""
     planted = folder / "planted" / "torch"
     planted.mkdir(parents=True)
     (planted / "__init__.py").write_text("raise SystemExit('torch was imported')")
     imports = f"""
 from pathlib import Path
 from commbench.backends.torch.nccl import Nccl
+from commbench.hardware import amd
+amd.DRIVER = Path({str(amd)!r})
 
 def missing(cuda, visible):
     text = f"from typing import Optional\\n{{cuda}}\\ngit_version = 'None'\\n"
@@ -285,6 +288,20 @@ def test_the_facts_name_the_library_its_version_and_both_places(
     assert facts["library"] == f"torch {torch.__version__} {library}"
     folder = Path(torch.__file__).parent
     assert facts["loaded"] == f"torch {torch.__version__} of {place_of(folder)}, {end}"
+
+
+def test_a_torch_for_rocm_needs_amds_driver_and_not_nvidias(tmp_path: Path) -> None:
+    """A stand-in for torch's version.py; no AMD GPU was at hand."""
+    rocm = "cuda, hip = None, '6.4.43484'"
+    (tmp_path / "kfd").touch()
+    absent, present = (
+        missing(tmp_path / name, None, rocm, visible=(None, "0", "-1"), amd=driver)
+        for name, driver in (("absent", tmp_path / "none"), ("present", tmp_path / "kfd"))
+    )
+    assert str(absent[0]).startswith(f"no AMD driver: {tmp_path / 'none'} was not found; use a")
+    assert "an AMD GPU, or take backend=gloo" in str(absent[0])
+    assert present[:2] == [None, None]
+    assert "CUDA_VISIBLE_DEVICES='-1' hides every GPU" in str(present[2])
 
 
 @pytest.fixture
