@@ -29,7 +29,7 @@ SHOWN_FACTS = (  # of each machine where they are known
     ("python", "versions.python"),
     ("GPUs", "gpu.count"),
     ("GPU", "gpu.0.name"),
-    ("NVIDIA driver", "gpu.driver_version"),
+    ("GPU driver", "gpu.driver_version"),
     ("CUDA of the driver", "gpu.cuda_driver_version"),
     ("mpi4py", "versions.mpi4py"),
     ("NCCL", "versions.nccl_wheel"),

@@ -20,6 +20,7 @@ from commbench.core.variables import Case, Device, Ipc
 from commbench.engines.lowered import UnsupportedForms, form_missing, reduction_missing
 from commbench.hardware.cuda import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
+from commbench.hardware.torch_install import torch_folder
 from commbench.results.network_cards import interface_rails, port_rails
 
 LEVEL = "NCCL_DEBUG"
@@ -30,6 +31,7 @@ OWN_LOG = "COMMBENCH_NCCL_LOG"  # set where commbench, not the user, asks for a 
 LOGGED_SUBSYSTEMS = "INIT,ENV,GRAPH,P2P,SHM,NET,NVLS"
 MAX_LOG_BYTES = 1 << 24
 OWN_MAPS = Path("/proc/self/maps")
+LIBRARIES = ("libnccl.so", "librccl.so")
 # experimental: several ranks on one GPU
 MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"
 SHARED_SINCE = 23000
@@ -46,11 +48,25 @@ class LoadedNccl:
     def version(self) -> str:
         return version_text(self.number)
 
+    @property
+    def origin(self) -> str:
+        """Where the library is, as the end of a sentence about it."""
+        folder = Path(self.path).resolve().parent
+        own = torch_folder()
+        if own is not None and folder.is_relative_to(own.resolve()):
+            return "loaded from torch's folder"
+        if own is not None and folder.is_relative_to(own.resolve().parent):
+            return "loaded from the packages beside torch"
+        return f"loaded from {folder}"
+
     @classmethod
     def find(cls) -> LoadedNccl | None:
         """The one that a call finds first: a preloaded library comes before that of torch's wheel,
-        which is mapped all the same. None where NCCL is linked into torch."""
-        mapped = mapped_libraries(OWN_MAPS.read_text(errors="replace"), "libnccl.so")
+        which is mapped all the same. None where NCCL is linked into torch.
+
+        RCCL, AMD's twin, has the functions of NCCL.
+        """
+        mapped = mapped_libraries(OWN_MAPS.read_text(errors="replace"), LIBRARIES)
         for name in (None, *mapped):  # None: whatever this process finds by itself
             try:
                 function = ctypes.CDLL(name).ncclGetVersion
@@ -81,10 +97,10 @@ def file_of(function: Any) -> str:
     return os.fsdecode(info.file) if status and info.file else ""
 
 
-def mapped_libraries(maps: str, prefix: str) -> list[str]:
-    """The files of that name in the text of /proc/PID/maps."""
+def mapped_libraries(maps: str, names: tuple[str, ...]) -> list[str]:
+    """The files whose names begin so in the text of /proc/PID/maps."""
     paths = (f"/{path}" for line in maps.splitlines() if (path := line.partition("/")[2]))
-    return list(dict.fromkeys(path for path in paths if Path(path).name.startswith(prefix)))
+    return list(dict.fromkeys(path for path in paths if Path(path).name.startswith(names)))
 
 
 def version_text(number: int) -> str:

@@ -25,6 +25,7 @@ from commbench.core.units import format_bytes, natural_key, plural
 from commbench.hardware import host, machine_facts, mpi_library, resource_limits
 from commbench.hardware.library_settings import problem_texts, settings_of
 from commbench.hardware.sources import ROOT, fact_text, run_command
+from commbench.hardware.torch_install import other_torch_text
 from commbench.measure.plan import plan
 from commbench.measure.plan_facts import PlanFacts
 from commbench.results.columns import grouped
@@ -74,6 +75,8 @@ def doctor(words: list[str]) -> int:
     notes = [*folder_problems(), engine_problem.result()]
     notes += [str(facts[key]) for key in sorted(facts) if key.endswith(".error")]
     notes += _settings_without_effect()
+    other = facts.get("versions.torch_of_system")
+    notes += [] if other is None else [other_torch_text(other)]
     with ConfigComposer(options.config_dir) as composer:
         built = backends(composer)
     problems = {name: _problem_of(backend) for name, backend in built.items()}
@@ -225,12 +228,14 @@ def _launcher_note(library: mpi_library.MpiLibrary, on_path: str) -> str:
 
 
 def _gpu_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    lines = [("topology", str(facts.get("topology.reason") or "nvidia-smi topo -m answers"))]
+    topology = facts.get("topology.reason") or "nvidia-smi topo -m answers"
+    if "topology.rocm_smi_showtopo" in facts:
+        topology = "rocm-smi --showtopo answers"
+    lines = [("topology", str(topology))]
     if "gpu.driver_version" in facts:
-        newest = facts.get("gpu.cuda_driver_version", "unknown")
-        driver = (
-            f"{facts['gpu.driver_version']}, CUDA {newest} at most, {facts['gpu.count']} GPU(s)"
-        )
+        newest = facts.get("gpu.cuda_driver_version")
+        cuda = "" if newest is None else f", CUDA {newest} at most"
+        driver = f"{facts['gpu.driver_version']}{cuda}, {facts['gpu.count']} GPU(s)"
         lines.append(("driver", driver))
     return [*lines, *_peer_lines(facts)]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from commbench.core.units import about_bytes
 
-from . import nvml
-from .cuda import CudaDriver, CudaError
+from . import amd, nvml
+from .cuda import CudaDriver, CudaError, driver_missing
 from .nvml import Gpu
 from .sources import Facts, fact_text, parse_fields, read_text, run_command
 
@@ -41,11 +41,11 @@ PEER_CODE = "import json; from commbench.hardware import gpu; print(json.dumps(g
 
 def collect(environ: Mapping[str, str] = os.environ) -> Facts:
     """The driver and all GPUs as `gpu.driver_version`, `gpu.0.name`, ... by NVML's indices, and as
-    `gpu.visible` those that CUDA_VISIBLE_DEVICES leaves. Only `gpu.reason` if there is no driver or
-    it fails."""
+    `gpu.visible` those that CUDA_VISIBLE_DEVICES leaves. Without NVML AMD's GPUs; only `gpu.reason`
+    if there is no driver or it fails."""
     refusal = nvml.reason()
     if refusal is not None:
-        return {"gpu.reason": fact_text(refusal)}
+        return amd.collect() or {"gpu.reason": fact_text(refusal)}
     gpus = nvml.gpus()
     facts: Facts = {
         "gpu.count": len(gpus),
@@ -135,6 +135,8 @@ def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
     `gpu.own.reason`. `gpu.own.users` names other processes that hold its memory: `1234 (1000000000
     B), 77 (? B)`.
     """
+    if driver_missing() is not None and amd.driver_missing() is None:
+        return amd.own_facts(environ)
     try:
         cuda = CudaDriver()
         visible = cuda.count()

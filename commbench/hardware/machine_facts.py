@@ -16,12 +16,9 @@ import platform
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 from commbench.core.secrets import MASK, is_secret, mask
@@ -30,6 +27,7 @@ from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 
 from . import cuda, gpu, host, network, resource_limits, topology
 from .sources import Facts, NoReading, fact_text, gather, key_part, run_command
+from .torch_install import torch_facts
 
 NODE = "host.boot_id"  # the same in all containers of a machine
 SOURCE_TREE = Path(__file__).resolve().parents[2]
@@ -220,27 +218,6 @@ def package_facts(_: Path) -> Facts:
         "versions.python_implementation": platform.python_implementation(),
         "versions.glibc": glibc or None,
         **{f"versions.{fact}": installed_version(names) for fact, names in DISTRIBUTIONS.items()},
-    }
-
-
-def torch_build() -> Mapping[str, object]:
-    """The values in torch's version.py, without importing torch; empty if that file can't be
-    read."""
-    with suppress(ImportError, OSError, ValueError, SyntaxError):
-        package = find_spec("torch")
-        if package is not None and package.origin is not None:
-            return run_path(str(Path(package.origin).with_name("version.py")))
-    return {}
-
-
-def torch_facts(_: Path) -> Facts:
-    """The commit that torch was built from, and the CUDA or HIP version that it was built for."""
-    version = torch_build()
-    names = {"torch_git_commit": "git_version", "torch_cuda": "cuda", "torch_hip": "hip"}
-    return {
-        f"versions.{fact}": fact_text(str(version[name]))
-        for fact, name in names.items()
-        if version.get(name)
     }
 
 

@@ -33,7 +33,8 @@ SHM = "SHM/direct"
 MAPPED_TRANSPORTS = ("P2P/IPC", "P2P/CUMEM", "P2P/MNNVL", "P2P/indirect")
 
 _N = r"(\d{1,9})"
-_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+){1,3})")
+# RCCL version 2.18.6+hip6.2, from ROCm 6.3 on `RCCL version : 2.21.5-...`
+_VERSION = re.compile(r"[NR]CCL version (?:: )?(\d+(?:\.\d+){1,3})")
 _CHANNEL = re.compile(
     rf"(?:Channel|Ring) \d+(?:/\d+)? : {_N}\[\w+\] -> {_N}\[\w+\]"
     r" (?:\[(send|receive)\] )?via (\S.*)"

@@ -176,15 +176,14 @@ def _compare_ranks(
     nodes = world.nodes if not world.is_hosted else ((0,),)
     cores = [len({core for rank in node for core in cores_of_rank[rank]}) for node in nodes]
     agreed = [min(memory_bytes), max(cache_bytes), min(cores)]
-    # the least free memory of a GPU, and the smallest number that a rank sees
+    # the least free memory of a GPU, and the smallest number that a rank sees, where all know them
     if problem is None and on_gpus:
-        agreed.append(
-            min(
-                own.get("gpu.own.memory_free_bytes", own["gpu.own.memory_total_bytes"])
-                for own in facts
-            )
-        )
-        agreed.append(min(own["gpu.own.visible"] for own in facts))
+        free = [
+            own.get("gpu.own.memory_free_bytes", own.get("gpu.own.memory_total_bytes"))
+            for own in facts
+        ]
+        visible = [own.get("gpu.own.visible") for own in facts]
+        agreed += [] if None in (*free, *visible) else [min(free), min(visible)]
     run = _run_record(settings, request, world, facts, differing)
     if request.earlier is not None:
         problem = problem or _change_problem(request.earlier, run)

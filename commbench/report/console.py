@@ -24,6 +24,7 @@ from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable
 from commbench.core.units import format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
 from commbench.hardware.library_settings import problem_texts
+from commbench.hardware.torch_install import other_torch_text
 from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
 from commbench.results.intervals import interval_note
@@ -54,7 +55,7 @@ from .quantities import (
     width_cell,
 )
 from .streams import StreamLine, is_stream_soak, repetition_bytes, streams_text
-from .table import TimeLine, is_matrix, matrix_text
+from .table import TimeLine, backend_text, is_matrix, matrix_text
 
 PATHS = ("link", "transport")
 CONSTANT = (*(name for name in SHOWN if name != "benchmark"), *PATHS)
@@ -361,6 +362,8 @@ def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     note = interval_note(filter(None, map(MEDIAN.of, measured)))
     idle = problem_texts(run.get("settings", ()))
     settings = [f"without effect: {'; '.join(idle)}"] if idle else []
+    other = run["backend"].get("torch_of_system")
+    settings += [] if other is None else [other_torch_text(other)]
     return [
         *filter(None, (note, disturbances_text([run], measured))),
         *networks,
@@ -371,10 +374,7 @@ def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
 
 def _run_title(run: Mapping[str, Any], rows: Sequence[Row], varying: Sequence[str]) -> str:
     world = run["world"]
-    parts = [
-        f"{run['backend']['name']} ({run['backend'].get('library', '')})",
-        plural(world["size"], "rank", "ranks"),
-    ]
+    parts = [backend_text(run), plural(world["size"], "rank", "ranks")]
     parts += [plural(world["nodes"], "node", "nodes"), f"timing {run['timing']}"]
     for name in CONSTANT:
         values = [row[name] for row in rows if not is_usual(name, row[name])]

@@ -116,18 +116,23 @@ def number(value: float | None) -> str:
     return f"{value:.{decimals}f}"
 
 
+def backend_text(run: Mapping[str, Any]) -> str:
+    """`nccl (torch 2.9.0 of the venv /opt/venv, NCCL 2.27.5 loaded from torch's folder)`."""
+    backend = run["backend"]
+    return f"{backend['name']} ({backend.get('loaded') or backend.get('library', '')})"
+
+
 def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]:
     """What was measured and with which library, and the variables that are the same in all rows."""
-    backend = run["backend"]
     world = run["world"]
-    library = f"{backend['name']} ({backend.get('library', '')})"
     label = f", label {run['label']}" if run["label"] else ""
     lines = [
         comment(
             f"measured by commbench, printed in the columns of {tool}: run {run['run_id']}{label}"
         ),
         comment(
-            f"{library}, {world['size']} ranks, {world['nodes']} node(s), timing {run['timing']}"
+            f"{backend_text(run)}, {world['size']} ranks, {world['nodes']} node(s),"
+            f" timing {run['timing']}"
         ),
     ]
     shared = [

@@ -62,6 +62,9 @@ _TABLE = """
     environment.*                         | error   | equal    | show   | yes
     # one that torch's own may hide
     versions.nccl_system                  | record  | any      | show   | yes
+    # nodes may have the same torch in different folders
+    versions.torch_from                   | record  | any      | show   | yes
+    versions.torch_of_system              | record  | any      | ignore | yes
     versions.*                            | error   | equal    | show   | yes
     run.bind*                             | record  | any      | show   | yes
     # a digest of the whole configuration, with its credentials

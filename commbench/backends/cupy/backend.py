@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.backends.buffers.memory import DeviceBuffer, rotation_pool
-from commbench.backends.nccl_library import NcclBackend, NcclLog, version_text
+from commbench.backends.nccl_library import LoadedNccl, NcclBackend, NcclLog, version_text
 from commbench.backends.torch.cuda import DEFAULT_SM_HZ, NS_PER_MS, gpu_ordinal
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import World
@@ -141,8 +141,15 @@ class CupyCommunicator(RankCommunicator):
     def facts(self) -> dict[str, Any]:
         import cupy
 
-        library = f"cupy {cupy.__version__} nccl {version_text(self._nccl.get_version())}"
-        return {"library": library, **self._log.facts()}
+        own = f"cupy {cupy.__version__}"
+        version = version_text(self._nccl.get_version())
+        loaded = LoadedNccl.find()
+        place = f" {loaded.origin}" if loaded else ""
+        return {
+            "library": f"{own} nccl {version}",
+            "loaded": f"{own}, NCCL {version}{place}",
+            **self._log.facts(),
+        }
 
     def close(self, abort: bool = False) -> None:
         """Does nothing to NCCL in a broken world: destroying it waits for work that never ends."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -24,10 +24,12 @@ from commbench.core.units import about_bytes
 from commbench.core.variables import Case, Mode
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
+from commbench.hardware import amd
 from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
-from commbench.hardware.machine_facts import installed_version, torch_build
+from commbench.hardware.machine_facts import installed_version
 from commbench.hardware.nvml import Monitor
+from commbench.hardware.torch_install import torch_build
 
 NO_MORE_GRAPHS = (
     "torch captures nothing after that in this process, so other cases with timer=graph need"
@@ -44,26 +46,38 @@ def cuda_missing(instead: str) -> str | None:
     """Why torch can't use a GPU here, determined without importing it and without a context; None
     if it can.
 
-    `instead` ends the sentence: what to do without a GPU.
+    `instead` ends the sentence: what to do without a GPU. ROCm's torch has torch.cuda, too, which
+    is HIP there.
     """
-    driver = driver_missing()
+    build = torch_build()
+    is_rocm = bool(build.get("hip"))
+    driver = amd.driver_missing() if is_rocm else driver_missing()
     if driver is not None:
-        return f"{driver}; use a machine or container with an NVIDIA GPU, or {instead}"
-    built_for = torch_build().get("cuda")
+        maker = "AMD" if is_rocm else "NVIDIA"
+        return f"{driver}; use a machine or container with an {maker} GPU, or {instead}"
+    names = amd.VISIBLE_DEVICES if is_rocm else (VISIBLE_DEVICES,)
+    build_problem = None if is_rocm else _unfit_build(build.get("cuda"), instead)
+    return build_problem or _hidden(names, instead)
+
+
+def _unfit_build(built_for: object, instead: str) -> str | None:
+    """Why a torch that was built for this CUDA version can't use the NVIDIA driver here."""
     if built_for is None:
         return (
             "torch is built without CUDA; install a CUDA build (pytorch.org/get-started/locally),"
             f" or {instead}"
         )
-    if re.match(r"[0-9]+(\.|$)", str(built_for)):
-        too_old = driver_too_old(
-            "torch", str(built_for), f"a torch for an older CUDA, or {instead}"
-        )
-        if too_old is not None:
-            return too_old
-    visible = os.environ.get(VISIBLE_DEVICES)
-    if visible is not None and (not visible.strip() or visible.lstrip().startswith("-")):
-        return f"{VISIBLE_DEVICES}={visible!r} hides every GPU; unset it or name some, or {instead}"
+    if not re.match(r"[0-9]+(\.|$)", str(built_for)):
+        return None
+    return driver_too_old("torch", str(built_for), f"a torch for an older CUDA, or {instead}")
+
+
+def _hidden(names: Iterable[str], instead: str) -> str | None:
+    """The first of these variables that hides every GPU, as a reason."""
+    for name in names:
+        visible = os.environ.get(name)
+        if visible is not None and (not visible.strip() or visible.lstrip().startswith("-")):
+            return f"{name}={visible!r} hides every GPU; unset it or name some, or {instead}"
     return None
 
 
@@ -113,8 +127,9 @@ class CudaDevice:
         self.synchronise: Callable[[], None] = self._stream.synchronize
         self._failed_graphs: list[Any] = []
         self.host_bound = 0
-        # a MIG part's UUID is unknown to it, the bus id is not
-        self._monitor = Monitor(CudaDriver().pci_bus_id(index))
+        is_rocm = torch.version.hip is not None  # NVML does not know its GPUs
+        # a MIG part's UUID is unknown to NVML, the bus id is not
+        self._monitor = Monitor("" if is_rocm else CudaDriver().pci_bus_id(index))
 
     @classmethod
     def of(cls, world: World) -> CudaDevice:

@@ -31,6 +31,7 @@ from commbench.engines.lowered import (
     check_form,
     in_groups,
 )
+from commbench.hardware.torch_install import other_torch
 
 from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
 
@@ -146,6 +147,8 @@ class TorchCommunicator(RankCommunicator):
         import torch
 
         own = {"library": f"torch {torch.__version__} {self._name}", "transport": "tcp"}
+        other = other_torch()
+        own |= {} if other is None else {"torch_of_system": other}
         if keeps_order() or list(self._ranks) == sorted(self._ranks):
             return own
         return {**own, GROUP_ORDER: sorted(range(self.size), key=self._ranks.__getitem__)}

@@ -31,6 +31,7 @@ from commbench.core.program import (
 from commbench.core.protocols import Buffer, Control
 from commbench.core.variables import Case, Device, Ipc
 from commbench.engines.lowered import NO_CALL, Call, GroupLowering, Rotating, UnsupportedForms
+from commbench.hardware.torch_install import place_of, torch_folder
 from commbench.runtime.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing, graph_refusal
@@ -127,8 +128,17 @@ class NcclCommunicator(CudaCommunicator):
         import torch
 
         loaded = LoadedNccl.find()
-        library = f"torch {torch.__version__} nccl {loaded.version if loaded else built_for()}"
-        return {**super().facts(), "library": library, **self._log.facts()}
+        version = loaded.version if loaded else built_for()
+        name = "RCCL" if torch.version.hip else "NCCL"
+        own = f"torch {torch.__version__}"
+        folder = torch_folder()
+        place = "" if folder is None else f" of {place_of(folder)}"
+        return {
+            **super().facts(),
+            "library": f"{own} {name.lower()} {version}",
+            "loaded": f"{own}{place}, {name} {version} {loaded.origin if loaded else 'in torch'}",
+            **self._log.facts(),
+        }
 
 
 def built_for() -> str:

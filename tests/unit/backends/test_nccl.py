@@ -13,19 +13,28 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+import torch
 from places import HOST_GPU
 from refusals import program_of, refusal
 from sample_cases import GPU_CASE
 from shown_gpus import ask, hgx, shown
 
+from commbench.backends import nccl_library
 from commbench.backends.buffers.memory import HostBuffer
 from commbench.backends.nccl_library import (
+    LIBRARIES,
     LoadedNccl,
     NcclLog,
     mapped_libraries,
     version_text,
 )
-from commbench.backends.torch.nccl import ERROR_HANDLING, NON_BLOCKING_MODE, Nccl, NcclLowering
+from commbench.backends.torch.nccl import (
+    ERROR_HANDLING,
+    NON_BLOCKING_MODE,
+    Nccl,
+    NcclCommunicator,
+    NcclLowering,
+)
 from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES
 from commbench.core.program import (
@@ -43,6 +52,7 @@ from commbench.core.program import (
 from commbench.core.protocols import Backend
 from commbench.core.variables import Case
 from commbench.engines.lowered import Lowered
+from commbench.hardware.torch_install import place_of
 from commbench.runtime.exit_protocol import FOLDER
 
 PLUGIN = ["--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]"]
@@ -74,16 +84,22 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def missing(
-    folder: Path, machine: str | None, *cuda: str, visible: Sequence[str | None] = (None,)
+    folder: Path,
+    machine: str | None,
+    *cuda: str,
+    visible: Sequence[str | None] = (None,),
+    amd: Path = Path("/dev/kfd"),
 ) -> list[str | None]:
     """With each torch whose version.py says this of CUDA, and each CUDA_VISIBLE_DEVICES; nobody
-    imports torch."""
+    imports torch. `amd` is the file of AMD's driver."""
     planted = folder / "planted" / "torch"
     planted.mkdir(parents=True)
     (planted / "__init__.py").write_text("raise SystemExit('torch was imported')")
     imports = f"""
 from pathlib import Path
 from commbench.backends.torch.nccl import Nccl
+from commbench.hardware import amd
+amd.DRIVER = Path({str(amd)!r})
 
 def missing(cuda, visible):
     text = f"from typing import Optional\\n{{cuda}}\\ngit_version = 'None'\\n"
@@ -196,9 +212,10 @@ def test_versions_are_as_nccl_writes_them(number: int, text: str) -> None:
     assert version_text(number) == text
 
 
-def test_the_version_is_that_of_the_library_that_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["libnccl.so.2.30.7", "librccl.so.1"])
+def test_the_version_is_that_of_the_library_that_is_loaded(tmp_path: Path, name: str) -> None:
     """Not of the one that torch was built with."""
-    library = tmp_path / "libnccl.so.2.30.7"
+    library = tmp_path / name
     source = "int ncclGetVersion(int *version) { *version = 23007; return 0; }"
     subprocess.run(
         ["cc", "-shared", "-fPIC", "-o", library, "-x", "c", "-"],
@@ -219,7 +236,72 @@ def test_the_version_is_that_of_the_library_that_is_loaded(tmp_path: Path) -> No
 
 def test_a_torch_that_is_linked_with_nccl_has_no_library_of_it() -> None:
     maps = "7f00-7f01 r-xp 0 0:0 0 /usr/lib/libtorch_cuda.so\n"
-    assert mapped_libraries(maps, "libnccl.so") == []
+    assert mapped_libraries(maps, LIBRARIES) == []
+
+
+def test_the_place_of_the_loaded_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl_library, "torch_folder", lambda: tmp_path / "torch")
+    places = {"torch/lib": "torch's folder", "nvidia/nccl/lib": "the packages beside torch"}
+    for folder, place in places.items():
+        loaded = LoadedNccl(22809, str(tmp_path / folder / "libnccl.so.2"))
+        assert loaded.origin == f"loaded from {place}"
+    assert LoadedNccl(22809, "/opt/fast/libnccl.so.2").origin == "loaded from /opt/fast"
+
+
+@pytest.mark.parametrize(
+    ("hip", "loaded", "library", "end"),
+    [
+        (
+            None,
+            LoadedNccl(22903, "/opt/libnccl.so.2"),
+            "nccl 2.29.3",
+            "NCCL 2.29.3 loaded from /opt",
+        ),
+        (
+            "6.4",
+            LoadedNccl(22203, "/opt/librccl.so.1"),
+            "rccl 2.22.3",
+            "RCCL 2.22.3 loaded from /opt",
+        ),
+        ("6.4", None, "rccl 2.21.5", "RCCL 2.21.5 in torch"),
+    ],
+)
+def test_the_facts_name_the_library_its_version_and_both_places(
+    monkeypatch: pytest.MonkeyPatch,
+    hip: str | None,
+    loaded: LoadedNccl | None,
+    library: str,
+    end: str,
+) -> None:
+    """On a communicator that is none: torch knows RCCL as nccl."""
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 21, 5))
+    monkeypatch.setattr(LoadedNccl, "find", lambda: loaded)
+    communicator: Any = NcclCommunicator.__new__(NcclCommunicator)
+    communicator._name = "nccl"
+    communicator._ranks = (0, 1)
+    communicator._gpu = SimpleNamespace(name="A")
+    communicator._log = NcclLog({})
+    facts = communicator.facts()
+    assert facts["library"] == f"torch {torch.__version__} {library}"
+    folder = Path(torch.__file__).parent
+    assert facts["loaded"] == f"torch {torch.__version__} of {place_of(folder)}, {end}"
+
+
+def test_a_torch_for_rocm_needs_amds_driver_and_not_nvidias(tmp_path: Path) -> None:
+    """A stand-in for torch's version.py; no AMD GPU was at hand."""
+    rocm = "cuda, hip = None, '6.4.43484'"
+    (tmp_path / "kfd").touch()
+    absent, present = (
+        missing(tmp_path / name, None, rocm, visible=(None, "0", "-1"), amd=driver)
+        for name, driver in (("absent", tmp_path / "none"), ("present", tmp_path / "kfd"))
+    )
+    assert str(absent[0]).startswith(f"no AMD driver: {tmp_path / 'none'} was not found; use a")
+    assert "an AMD GPU, or take backend=gloo" in str(absent[0])
+    assert present[:2] == [None, None]
+    assert "CUDA_VISIBLE_DEVICES='-1' hides every GPU" in str(present[2])
 
 
 @pytest.fixture

@@ -127,6 +127,26 @@ def test_a_stream_is_held_by_the_gpus_clock_and_its_counters_are_those_of_the_pc
     assert held == [cycles] and device.readings() == {"0000:1b:01.0": 1.0, HOST_BOUND: 0.0}
 
 
+def test_a_gpu_of_rocm_needs_neither_cudas_driver_nor_nvml(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stand-in for ROCm's torch, in which torch.cuda is HIP."""
+
+    def refuse() -> None:
+        raise AssertionError("CUDA's driver was opened")
+
+    monkeypatch.setattr(torch.version, "hip", "6.4.43484")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda index: SimpleNamespace(name="MI300X")
+    )
+    stream = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: stream)
+    monkeypatch.setattr(cuda, "CudaDriver", refuse)
+    device = CudaDevice(0)
+    assert (device.name, device.readings()) == ("MI300X", {HOST_BOUND: 0.0})
+
+
 def test_events_are_torchs_and_recorded_in_the_stream_of_the_device() -> None:
     class Event:
         def __init__(self, enable_timing: bool) -> None:

@@ -167,6 +167,18 @@ def test_an_old_word_for_a_channel():
     assert parse_log(line).kinds == {(12, 11): ("NET/IB/GDRDMA",)}
 
 
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NCCL version 2.28.9+cuda13.0", "2.28.9"),
+        ("RCCL version 2.18.6+hip6.2", "2.18.6"),
+        ("RCCL version : 2.21.5-HEAD:9a0e6a1", "2.21.5"),
+    ],
+)
+def test_rccl_says_its_version_as_nccl_does(line: str, version: str) -> None:
+    assert parse_log(f"{line}\nHIP version  : 6.3.42134\n").version == version
+
+
 # ---------------------------------------------------------------- the formats of every version
 
 # the values of the formats' arguments

@@ -3,6 +3,7 @@ are apart."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -256,13 +257,14 @@ settings = replace(job.settings, backend=Wire(False))
 """  # noqa: E501
 
 
-def preflighted(folder: Path, machine: str, code: str, **more: Any) -> Any:
+def preflighted(folder: Path, machine: str | None, code: str, *imports: str, **more: Any) -> Any:
     return ask(
         folder,
         machine,
         code,
         f"sys.path.insert(0, {str(SUPPORT)!r}); OUTPUT = {str(folder)!r}",
         PREFLIGHT,
+        *imports,
         **more,
     )
 
@@ -332,3 +334,32 @@ def test_preflight_names_a_rank_without_gpu(tmp_path: Path) -> None:
         "(CUDA_VISIBLE_DEVICES='' hides every GPU); make one visible, or take device=cpu"
     ]
     assert preflighted(tmp_path, hgx(1), code, CUDA_VISIBLE_DEVICES="") == [errors, errors]
+
+
+def test_preflight_with_amds_gpus_knows_what_their_programs_say(tmp_path: Path) -> None:
+    """Neither driver nor program is real: no AMD GPU was at hand."""
+    listed = [
+        {
+            "asic": {"market_name": "AMD Instinct MI300X"},
+            "vram": {"size": {"value": 196592, "unit": "MB"}},
+        }
+    ]
+    program = tmp_path / "bin" / "amd-smi"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(listed)}'\n")
+    program.chmod(0o755)
+    (tmp_path / "kfd").touch()
+    imports = "from commbench.hardware import amd; amd.DRIVER = amd.Path(OUTPUT, 'kfd')"
+    known, unknown = (
+        preflighted(tmp_path, None, "checked(1)", imports, PATH=path)
+        for path in (f"{program.parent}:/usr/bin:/bin", "/usr/bin:/bin")
+    )
+    assert known["errors"] == unknown["errors"] == []
+    assert known["run"]["gpus"] == [
+        {
+            "gpu.own.memory_total_bytes": 196592 * 2**20,
+            "gpu.own.name": "AMD Instinct MI300X",
+            "gpu.own.visible": 1,
+        }
+    ]
+    assert unknown["run"]["gpus"] == [{}]

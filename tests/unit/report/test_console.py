@@ -241,6 +241,21 @@ def test_above_the_table_stand_the_level_and_the_causes_of_uncertainty() -> None
     assert "oversubscribed" not in text, "the cause says it in words"
 
 
+def test_the_title_says_which_library_was_loaded_and_from_where() -> None:
+    loaded = "torch 2.9.0 of the Python in /usr, NCCL 2.27.5 loaded from torch's folder"
+    backend = {"name": "nccl", "library": "torch 2.9.0 nccl 2.27.5", "loaded": loaded}
+    text = run_text(RUN | {"backend": backend}, [row()], Terminal())
+    assert text.startswith(f"nccl ({loaded}), 8 ranks")
+
+
+def test_another_torch_of_the_systems_python_is_said_above_the_table() -> None:
+    other = "torch 2.11.0a0 in /usr/lib/python3/dist-packages"
+    run = RUN | {"backend": {"name": "gloo", "library": "x", "torch_of_system": other}}
+    text = run_text(run, [row()], Terminal())
+    above = joined(text[: text.index("p2p_latency")].splitlines())
+    assert other in above and "may have another communication library" in above
+
+
 # ---------------------------------------------------------------- flags
 
 
