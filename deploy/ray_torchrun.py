@@ -32,4 +32,4 @@ agents = [
     ).remote(*world, f"--node-rank={rank}", "commbench.pyz", *sys.argv[1:], folder=str(Path.cwd()))
     for rank, node in enumerate(nodes)
 ]
-sys.exit(max(ray.get(agents)))
+sys.exit(max(map(abs, ray.get(agents))))  # negative: ended by a signal

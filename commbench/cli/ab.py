@@ -44,8 +44,9 @@ commbench ab backend=nccl --vs python=/opt/new/bin/python    # another torch and
 AB_EPILOGUE = """\
 The overrides before --vs are BASE; NEW is the same with the overrides after --vs applied on top.
 Each launch of each side is a fresh world; which side begins is drawn for every two launches, then
-reversed (ABBA). python=FILE runs the launches of a side by that Python, which needs commbench, or
-this command is that of commbench.pyz.
+reversed (ABBA).
+python=FILE: that Python runs the launches of the side. It must have commbench, unless this command
+is commbench.pyz.
 Exit status: that of `commbench compare`; also 1, 3 or more where a run ended with it."""
 PYTHON_KEY = "python="  # of a side, and no key of the configuration
 ASK_S = 60.0

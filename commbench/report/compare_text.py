@@ -313,6 +313,7 @@ IGNORED = {
     "folder",
     "started_at",
     "finished_at",
+    "closing",
     "overrides",
     "sweep_id",
     "trial",

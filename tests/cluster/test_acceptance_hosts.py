@@ -1,4 +1,7 @@
-"""The walk-through of docs/acceptance.md on six virtual hosts, one of which has a slow link."""
+"""The walk-through of docs/acceptance.md on four virtual hosts, one of which has a slow link.
+
+One rank each: more of them share two cores, and a round of the search takes ten times as long.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,19 @@ from pathlib import Path
 import pytest
 from virtual_hosts import SEARCH_WORDS, VirtualHosts
 
-HOSTS = 6
-PLANTED = 4
+HOSTS = 4
+PLANTED = 2
 RATE_MBIT = 100.0
 SLOW_MBIT = 25.0
-FOUR_WORLDS_S = 600
-pytestmark = [pytest.mark.long, pytest.mark.serial, pytest.mark.timeout(FOUR_WORLDS_S + 20)]
+FOUR_WORLDS_S = 280
+pytestmark = [pytest.mark.long, pytest.mark.serial, pytest.mark.timeout(FOUR_WORLDS_S + 10)]
+VERDICT = "(?:PASS|FAIL|NOT MEASURED)"
+ALONE = "NOT MEASURED"  # a rank without another one on its node
 STAGES = ("machine", "alone", "pairs", "rails", "scaling", "soak")
 WORDS = (
     "backend=gloo",
-    f"layout={HOSTS}x2",
-    "sizes=[64KiB]",
+    f"layout={HOSTS}x1",
+    "sizes=[32KiB]",
     "timing.duration_s=5",  # of the soak
     "timing.interval_s=1",
     *SEARCH_WORDS,
@@ -45,10 +50,11 @@ def test_only_the_host_with_a_slow_link_fails_and_only_in_pairs(
         check=False,
     )
     assert run.returncode == 1, run.stdout + run.stderr
-    assert f"Acceptance of {HOSTS} nodes: {HOSTS - 1} PASS, 1 FAIL, 0 NOT MEASURED" in run.stdout
+    assert f"Acceptance of {HOSTS} nodes: 0 PASS, 1 FAIL, {HOSTS - 1} NOT MEASURED" in run.stdout
     for number, host in enumerate(hosts.hosts):
-        (line,) = re.findall(rf"^{host.name} +((?:PASS|FAIL) .*)$", run.stdout, re.MULTILINE)
-        pairs = "FAIL" if number == PLANTED else "PASS"
-        assert line.split() == [pairs, "PASS", "PASS", pairs, "-", "PASS", "PASS"], run.stdout
+        (line,) = re.findall(rf"^{host.name}  +({VERDICT}  .*)$", run.stdout, re.MULTILINE)
+        verdict, pairs = ("FAIL", "FAIL") if number == PLANTED else (ALONE, "PASS")
+        cells = [verdict, "PASS", ALONE, pairs, "-", "PASS", "PASS"]
+        assert re.split(" {2,}", line) == cells, run.stdout
     folder = Path(re.findall(r"^results: (\S+)$", run.stdout, re.MULTILINE)[-1])
     assert len(list(folder.glob("*/run.json"))) == len(STAGES) - 2

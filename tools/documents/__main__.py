@@ -44,13 +44,13 @@ def main(names: list[str]) -> None:
 
 def written(chapter: Chapter, folder: Path) -> Iterator[str]:
     """The text of a chapter, measured now."""
-    yield f"### {chapter.title}\n\n{chapter.published}\n\n"
+    yield f"### {chapter.title}\n\n{chapter.published} {chapter.finding}\n\n"
     for scene in chapter.scenes:
         output = measured(scene, folder)
         yield f"{scene.says}\n\n" if scene.says else ""
         hosts = " launcher=ssh launcher.hosts=[...]" if scene.links else ""
-        shown = "\n".join(blocks(output, scene))
-        yield f"```\n$ commbench {scene.words}{hosts}\n{shown}\n```\n\n"
+        shown = "".join(f"{block}\n" for block in blocks(output, scene))
+        yield f"```\n$ commbench {scene.words}{hosts}\n{shown}```\n\n"
         if scene.figure:
             yield drawn(chapter, scene, newest(folder))
     yield f"Not here: {chapter.not_here}\n\n"
@@ -59,7 +59,7 @@ def written(chapter: Chapter, folder: Path) -> Iterator[str]:
 def measured(scene: Scene, folder: Path) -> str:
     """What the command prints."""
     words = scene.words.replace("RESULTS", "results").split()
-    is_run = "=" in words[0]
+    is_run = any(word.startswith("experiment=") for word in words)
     command = [COMMBENCH, *words, *(["output=results"] if is_run else [])]
     with ExitStack() as stack:
         climbing: AbstractContextManager[None] = nullcontext()
@@ -90,17 +90,12 @@ def started_on(hosts: VirtualHosts) -> list[str]:
 
 
 def blocks(output: str, scene: Scene) -> Iterator[str]:
-    """The blocks of the output that a scene shows."""
-    chosen = [
-        block
-        for block in re.split(r"\n\n+", output.strip())
-        if any(text in block for text in scene.blocks)
-    ]
+    """The blocks of the output that a scene shows, each with an empty line before it."""
     # names of virtual hosts are made up
-    lines = re.sub(r"node(\d)-\d+-\d+", r"node\1", "\n\n".join(chosen)).splitlines()
-    yield from (line.rstrip() for line in lines[: scene.most_lines])
-    if len(lines) > scene.most_lines:
-        yield "..."
+    text = re.sub(r"node(\d)-\d+-\d+", r"node\1", output.strip())
+    for block in re.split(r"\n\n+", text):
+        if any(shown in block for shown in scene.blocks):
+            yield "\n" + "\n".join(line.rstrip() for line in block.splitlines())
 
 
 def newest(folder: Path) -> list[Path]:
@@ -118,13 +113,13 @@ def drawn(chapter: Chapter, scene: Scene, runs: list[Path]) -> str:
         figure
         for section in sections(summary, read_raw_data(results))
         for figure in section.figures()
-        if scene.figure in figure.title
+        if figure.title.startswith(scene.figure)
     )
     figure = next(every)
     FIGURES.mkdir(exist_ok=True)
-    file = FIGURES / f"{chapter.name}_{scene.figure}.svg"
+    file = FIGURES / f"{chapter.name}_{re.sub('[^a-z0-9]+', '_', scene.figure)}.svg"
     file.write_bytes(figure.svg)
-    return f"![{figure.title}](figures/{file.name})\n\n"
+    return f"![{figure.title}](figures/{file.name})\n\n*{scene.caption}*\n\n"
 
 
 def replace(name: str, text: str) -> None:

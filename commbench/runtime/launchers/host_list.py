@@ -96,8 +96,8 @@ def _refuse_address(text: str) -> None:
     except ValueError:
         return
     raise ConfigError(
-        f"{address} is an IPv6 address, which mpirun does not take in a list of hosts; give the"
-        " name that DNS or /etc/hosts has for it"
+        f"{address} is an IPv6 address, which lists of hosts can't have; give the name that DNS or"
+        " /etc/hosts has for it"
     )
 
 

@@ -31,7 +31,7 @@ class Ssh(Launcher):
     agent: str | None = None
 
     def __post_init__(self) -> None:
-        chosen_hosts(self.hosts, self.hostfile)
+        self._hosts()
 
     @property
     def is_local(self) -> bool:
@@ -39,12 +39,12 @@ class Ssh(Launcher):
 
     @property
     def reach(self) -> int:
-        return len(chosen_hosts(self.hosts, self.hostfile))
+        return len(self._hosts()) or 1
 
     def command(
         self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
     ) -> list[str]:
-        hosts = chosen_hosts(self.hosts, self.hostfile)[: layout.nodes]
+        hosts = self._hosts()[: layout.nodes]
         if not hosts:
             raise ConfigError(
                 "launcher=ssh needs hosts: launcher.hosts=[a,b], or launcher.hostfile"
@@ -58,4 +58,8 @@ class Ssh(Launcher):
         ]
 
     def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
-        return f"commbench {shlex.join(worker)} launcher=ssh 'launcher.hosts=[A,B]'"
+        words = [word for word in worker if not word.startswith("launcher=")]
+        return f"commbench {shlex.join(words)} launcher=ssh 'launcher.hosts=[A,B]'"
+
+    def _hosts(self) -> tuple[str, ...]:
+        return chosen_hosts(self.hosts, self.hostfile)

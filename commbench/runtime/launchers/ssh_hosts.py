@@ -1,7 +1,7 @@
 """The program of `launcher=ssh`: logs in to each host, and starts torchrun there.
 
-A host gets its command and its variables as a line on standard input. So neither is read by a
-shell, nor seen by others in a list of processes. The first host whose ranks fail ends the others.
+A host gets its command and its variables on standard input: no shell reads them, and no list of
+processes shows the variables. The first host whose ranks fail ends the others.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pathlib import Path
 from commbench.hardware.network import own_address
 
 NODE_PROGRAM = Path(__file__).with_name("ssh_node.py")
+# one line, which every login shell takes: the program itself comes as the first line of input
+READ_PROGRAM = "import json, sys; exec(json.loads(sys.stdin.readline()))"
 POLL_S = 0.05
 END_S = 10.0  # for the ranks of a host to end, and for its login
 
@@ -55,7 +57,7 @@ def log_in(
     agent: str, host: str, command: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Its standard input stays open: when it closes, the host ends what it runs."""
-    program = [sys.executable, "-c", NODE_PROGRAM.read_text()]
+    program = [sys.executable, "-c", READ_PROGRAM]
     is_here = own_address(host) is not None
     # of another host, a shell there reads these words
     words = program if is_here else [agent, host, shlex.join(program)]
@@ -63,7 +65,8 @@ def log_in(
     job = {"command": command, "environment": environment, "folder": str(Path.cwd())}
     assert login.stdin is not None
     with suppress(BrokenPipeError):  # it has ended, and its status says so
-        login.stdin.write(f"{json.dumps(job)}\n".encode())
+        for line in (NODE_PROGRAM.read_text(), job):
+            login.stdin.write(f"{json.dumps(line)}\n".encode())
         login.stdin.flush()
     return login
 

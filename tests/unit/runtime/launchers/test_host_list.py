@@ -48,7 +48,7 @@ def test_slurms_ranges_keep_their_zeros_and_their_order(text: str, hosts: str) -
 
 @pytest.mark.parametrize("text", ["fd00:1::1 slots=8", "fd00:1::1", "[fd00:1::1]:8", "[fd00:1::1]"])
 def test_an_ipv6_address_is_refused_as_a_whole(text: str) -> None:
-    message = "^fd00:1::1 is an IPv6 address, which mpirun does not take in a list of hosts; give"
+    message = "^fd00:1::1 is an IPv6 address, which lists of hosts can.t have; give"
     with pytest.raises(ConfigError, match=message):
         hosts_of_file(text)
 
