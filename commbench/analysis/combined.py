@@ -101,6 +101,12 @@ class CombinedCases:
     def rows(self) -> list[dict[str, Any]]:
         return row_dicts(self.cases)
 
+    @property
+    def whole(self) -> pd.DataFrame:
+        """The cases with the whole of their maps, by which published values find theirs."""
+        rows = list(map(self.shared.given_back, self.rows))
+        return self.cases.assign(**{name: [row[name] for row in rows] for name in MAPS})
+
     @functools.cached_property
     def shown(self) -> pd.DataFrame:
         """The cases of the figures; simulated ones and those of one rank only if there are no

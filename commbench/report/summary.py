@@ -359,8 +359,8 @@ def summarise_results(
         )
     hardware = [*(machine.text for machine in machines), *labels]
     soaks = operations[operations["timing"] == "soak"]
-    judged = judge(combined.cases, hardware, bound_runs)
-    judged += judge(combine_runs(soaks).cases, hardware, bound_runs) if len(soaks) else []
+    judged = judge(combined.whole, hardware, bound_runs)
+    judged += judge(combine_runs(soaks).whole, hardware, bound_runs) if len(soaks) else []
     return Summary(
         results,
         unfinished_sentences(cases, results.records, results.folders, is_measured_into),

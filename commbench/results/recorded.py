@@ -26,7 +26,7 @@ def recorded_rows(folder: Path) -> list[dict[str, Any]]:
 
 def is_json(folder: Path) -> bool:
     """Whether all of a run is in JSON lines: beside parquet, they are cases for other programs."""
-    return json_file(folder, "cases").exists() and not (
+    return json_file(folder, "samples").exists() and not (
         (folder / "cases.parquet").exists() or any(folder.glob("parts/*.cases.parquet"))
     )
 
