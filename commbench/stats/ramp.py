@@ -22,9 +22,9 @@ class Ramp:
     """Rates in the unit that they were given in, per second.
 
     end: the median of the last fifth of the intervals. first_second: of those that end within it;
-    None where there are none, and below 1.5 s. full_speed_s: the start of the first interval that, like the one after it, has 95 % of the end;
-    None where that is within the last fifth: the rate may still be rising. least: the slowest
-    interval from then on.
+    None where there are none, and below 1.5 s. full_speed_s: the start of the first interval that,
+    like the one after it, has 95 % of the end; None where that is within the last fifth: the rate
+    may still be rising. least: the slowest interval from then on.
     """
 
     end: float
