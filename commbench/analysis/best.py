@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 UNDECIDED = "not distinguishable"
 # chosen as a backend is, in the same run or another
-SETTINGS = ("label", *(name for name in OF_LABEL if name not in OF_BACKEND))
+CHOSEN_SETTINGS = ("label", *(name for name in OF_LABEL if name not in OF_BACKEND))
 THIS_RUN = "in this run"
 BEST_COLUMNS = (  # of the table that fastest_by_size returns: attributes of Best
     "message_bytes",
@@ -184,7 +184,9 @@ def best_of_each_size(
     return compared
 
 
-def best_backends_and_layouts(cases: pd.DataFrame, beside: Sequence[str] = SETTINGS) -> list[Best]:
+def best_backends_and_layouts(
+    cases: pd.DataFrame, beside: Sequence[str] = CHOSEN_SETTINGS
+) -> list[Best]:
     """The best backend and layout, with its setting, by number of ranks (`world_size` in `shared`)
     and size."""
     compared = [

@@ -16,7 +16,7 @@ from commbench.results.columns import GOOD_LEVEL, grouped
 from commbench.results.load import row_dicts
 from commbench.stats.launches import launch_medians
 
-from .best import SETTINGS, UNDECIDED, Best, best_backends_and_layouts
+from .best import CHOSEN_SETTINGS, UNDECIDED, Best, best_backends_and_layouts
 from .case_names import FAMILY_VARIABLES, SharedItems, label_notes, telling
 from .crossover import sentences
 from .fit import FAMILY_COLUMNS, GOOD_FIT, answerable, families, pieces
@@ -100,6 +100,12 @@ class CombinedCases:
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
         return row_dicts(self.cases)
+
+    @property
+    def whole(self) -> pd.DataFrame:
+        """The cases with the whole of their maps, by which published values find theirs."""
+        rows = list(map(self.shared.given_back, self.rows))
+        return self.cases.assign(**{name: [row[name] for row in rows] for name in MAPS})
 
     @functools.cached_property
     def shown(self) -> pd.DataFrame:
@@ -197,7 +203,7 @@ class CombinedCases:
         return fits[:MOST_FITS]
 
 
-def combine_runs(cases: pd.DataFrame, settings: Sequence[str] = SETTINGS) -> CombinedCases:
+def combine_runs(cases: pd.DataFrame, settings: Sequence[str] = CHOSEN_SETTINGS) -> CombinedCases:
     """Combine the cases of all runs; raises CommbenchError for a missing column. `settings`: see
     CombinedCases."""
     wanted = (*cases.columns, *COMBINED, *VISIT_COLUMNS)

@@ -120,6 +120,17 @@ class ComparedVariable:
     base: str | None = None
     new: str | None = None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the values are: that of a missing label is empty."""
+        return self.base is not None
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Both values, `no label` for an empty one."""
+        alone = f"no {self.name}"
+        return self.base or alone, self.new or alone
+
 
 def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
     """`backend` or `backend=gloo:mpi`; raises ConfigError for unknown variables and for the
@@ -203,7 +214,8 @@ def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
         return side
     own = set(cases["run_id"])
     runs = tuple(run for run in side.runs if run.get("run_id") in own)
-    chosen = [f"{each.name} {getattr(each, side.name.lower())}" for each in by if each.base]
+    given = [(each.name, getattr(each, side.name.lower())) for each in by if each.is_given]
+    chosen = [f"{name} {value}" if value else f"no {name}" for name, value in given]
     label = ", ".join([side.label, *chosen])
     return replace(side, cases=cases, runs=runs, label=label)
 

@@ -29,8 +29,12 @@ class Directions(NamedTuple):
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether the difference is small, or within the confidence intervals."""
-        return self.difference <= SYMMETRIC or self.slower_s.low <= self.faster_s.high
+        return self.difference <= SYMMETRIC
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the difference is neither small nor within the confidence intervals."""
+        return not (self.is_symmetric or self.slower_s.low <= self.faster_s.high)
 
 
 def directions(matrix: Matrix) -> list[Directions]:
@@ -53,21 +57,26 @@ def directions(matrix: Matrix) -> list[Directions]:
 
 
 def symmetry_text(matrix: Matrix) -> str:
-    """`6 of 6 pairs symmetric within 1 %`, or which are not and by how much; empty where no pair
-    has both directions."""
+    """`6 of 6 pairs symmetric within 1 %`, or which are not and by how much, and how many are
+    undecided; empty where no pair has both directions."""
     both = directions(matrix)
     if not both:
         return ""
-    apart = [each for each in both if not each.is_symmetric]
-    alike = [each for each in both if each.is_symmetric]
-    within = f"within {_percent(max([SYMMETRIC, *(each.difference for each in alike)]))}"
     count = plural(len(both), "pair", "pairs")
-    if not apart:
-        return f"{len(both)} of {count} symmetric {within}"
-    named = "; ".join(_apart_text(matrix, each) for each in apart[:MOST_NAMED])
-    named += f"; and {len(apart) - MOST_NAMED} more" if len(apart) > MOST_NAMED else ""
-    rest = f"; the others {within}" if alike else ""
-    return f"{len(apart)} of {count} not symmetric: {named}{rest}"
+    alike = sum(each.is_symmetric for each in both)
+    apart = [each for each in both if each.is_apart]
+    undecided = [each for each in both if not (each.is_symmetric or each.is_apart)]
+    parts = []
+    if apart:
+        named = "; ".join(_apart_text(matrix, each) for each in apart[:MOST_NAMED])
+        named += f"; and {len(apart) - MOST_NAMED} more" if len(apart) > MOST_NAMED else ""
+        parts.append(f"{len(apart)} of {count} not symmetric: {named}")
+    if alike:
+        parts.append(f"{alike} of {count} symmetric within {_percent(SYMMETRIC)}")
+    if undecided:
+        most = _percent(undecided[0].difference)
+        parts.append(f"{len(undecided)} of {count} undecided (differences up to {most})")
+    return "; ".join(parts)
 
 
 def _apart_text(matrix: Matrix, each: Directions) -> str:

@@ -210,7 +210,7 @@ def _take_pythons(options: argparse.Namespace) -> dict[str, str | None]:
         given = [word.removeprefix(PYTHON_KEY) for word in words if word.startswith(PYTHON_KEY)]
         setattr(options, name, [word for word in words if not word.startswith(PYTHON_KEY)])
         found[side] = given[-1] if given else found.get("base")
-    for python in filter(None, {*found.values()}):
+    for python in {each for each in found.values() if each is not None}:
         problem = _python_problem(python)
         if problem is not None:
             raise ConfigError(
@@ -221,6 +221,8 @@ def _take_pythons(options: argparse.Namespace) -> dict[str, str | None]:
 
 
 def _python_problem(python: str) -> str | None:
+    if not python:
+        return "it names no file"
     try:
         asked = run_command([python, "-m", "commbench", "--version"], ASK_S)
     except OSError as error:

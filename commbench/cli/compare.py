@@ -74,7 +74,7 @@ def compare_command(words: list[str]) -> int:
         return _saved(read_side("NEW", new_source), options.save, first=True)
     read_base = read_side("BASE", base_source)
     read_new = read_side("NEW", new_source)
-    if base_source is new_source and not any(variable.base for variable in differences):
+    if base_source is new_source and not any(variable.is_given for variable in differences):
         differences = by_two_values(read_new, differences)
     base = select_rows(read_base, differences)
     new = select_rows(read_new, differences)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
+from commbench.core.states import status_of_run
 from commbench.core.terminal import first_line, printable
 from commbench.core.variables import NAMES
 from commbench.results.columns import TABLES, arrow_schema, grouped, hashable
@@ -25,7 +26,8 @@ from commbench.results.load import (
 )
 from commbench.results.parquet import parquet_metadata
 from commbench.results.recorded import is_json
-from commbench.results.run_folder import replace_file
+from commbench.results.run_folder import replace_file, resume_command
+from commbench.runtime.folder_lock import is_measured_into
 
 from .options import CommandParser, check_file, with_last_runs, write_file
 
@@ -122,6 +124,10 @@ def _export_parquet(paths: Sequence[Path | str]) -> int:
         if not is_json(run):
             print(f"{run}: nothing to do, it has no JSON lines, or parquet files beside them")
             continue
+        if is_measured_into(run) or status_of_run(load_run(run)) == "running":
+            raise ConfigError(
+                f"{run} has not ended; wait for its end, or finish it with: {resume_command(run)}"
+            )
         print(f"{run}: {_write_parquet(run)} cases in parquet files")
     return 0
 

@@ -52,10 +52,10 @@ from commbench.runtime.launchers.srun import Srun, pmi
 from .doctor import facts_here
 from .options import show_command
 
-# runs the jobs one after the other in this process
 MOST_ANSWER_ROWS = 1000  # of a table, or violations
 GUIDELINES = "guidelines"  # experiments
 QUIZ = "exchange_quiz"
+# runs the jobs one after the other in this process
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
@@ -330,16 +330,21 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
 
     from .show import rows_of
 
-    with suppress(CommbenchError):  # runs without results have said why
-        summary = summarise_results(read_results([str(folder) for folder in folders]))
+    try:
+        recorded = [folder for folder in folders if _with_record(str(folder)) is not None]
+        rows = [row for folder in recorded for row in rows_of(folder)]
+        if not rows:  # the runs have said why
+            return
+        summary = summarise_results(read_results([str(folder) for folder in recorded]))
         sections = list(document_sections(summary.documents, summary.hardware))
         if experiment == GUIDELINES:
             sections = [Section("Performance guidelines", summary.guideline_lines)]
         if experiment == QUIZ:
-            rows = [row for folder in folders for row in rows_of(folder)]
             sections.insert(0, Section("The quiz", tuple(quiz_answer(rows))))
         text = report_text(sections, MOST_ANSWER_ROWS, Terminal.of(sys.stdout))
         print(f"\n{text}", end="", flush=True)
+    except CommbenchError as error:  # which does not change the exit status of the runs
+        print_error(f"the answer of experiment={experiment}: {error}")
 
 
 def _queued(

@@ -182,9 +182,8 @@ def verdict_on_normal(folder: str) -> Verdict:
 def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, EarlierVisits]:
     """The earlier visits of those cases that have samples, by case_id. Raises CommbenchError for
     unreadable files."""
-    rows = {
-        row["case_id"]: row for row in recorded_rows(Path(folder)) if row["case_id"] in case_ids
-    }
+    recorded = recorded_rows(Path(folder))
+    rows = {case_id: row for case_id, row in recorded.items() if case_id in case_ids}
     by_case = {}
     for case_id, samples in recorded_samples(Path(folder), rows).items() if rows else ():
         row = rows[case_id]

@@ -296,6 +296,8 @@ class Launcher(Protocol):
     # prefixes of the variables that this launcher exports to its ranks; no launcher forwards them
     # to its own ranks
     own_variables: ClassVar[tuple[str, ...]] = ()
+    # settings of libraries that `environment` may have, whichever library the ranks load
+    library_settings: ClassVar[tuple[str, ...]] = ()
 
     @property
     def has_allocation(self) -> bool:

@@ -15,7 +15,7 @@ from commbench.core.units import (
 from commbench.core.variables import TABLE
 
 MOST_LIMITS = 3  # that a text names
-NO_VALUE: tuple[Any, ...] = (None, "", {}, ())
+EMPTY: tuple[Any, ...] = (None, "", {}, ())
 FIRST = ("backend", "engine")  # of each name
 BARE = tuple(each.name for each in TABLE if each.bare)
 SHORT = 8  # characters of an exact size
@@ -55,7 +55,7 @@ def setting_text(name: str, value: Any) -> str:
 def setting_texts(variables: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """The settings that have a value."""
     return [
-        setting_text(name, variables[name]) for name in names if variables.get(name) not in NO_VALUE
+        setting_text(name, variables[name]) for name in names if variables.get(name) not in EMPTY
     ]
 
 

@@ -43,6 +43,8 @@ LAUNCHERS: Mapping[MpiKind, tuple[str, ...]] = {
 # libraries
 OPEN_MPI_RANK = "OMPI_COMM_WORLD_RANK"
 PMI_RANK = "PMI_RANK"
+PMIX_RANK = "PMIX_RANK"
+RANKS = (OPEN_MPI_RANK, PMI_RANK, PMIX_RANK, "SLURM_PROCID")
 HYDRA_LOCAL_RANK = "MPI_LOCALRANKID"
 THREADS = ("single", "funneled", "serialized", "multiple")
 CHOICES = "auto, openmpi, mpich or the full path of a libmpi.so"
@@ -150,9 +152,9 @@ def load_mpi(library: str, threads: str) -> Any:
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = True
     # mpi4py loads the library, and UCX with it; rank 0 records
-    is_first = "0" in (os.environ.get(OPEN_MPI_RANK), os.environ.get(PMI_RANK))
     is_loaded = "mpi4py.MPI" in sys.modules
-    with ucx_log().begun(os.environ) if is_first and not is_loaded else nullcontext():
+    is_recording = is_rank_0(os.environ) and not is_loaded
+    with ucx_log().begun(os.environ) if is_recording else nullcontext():
         from mpi4py import MPI
 
         if not MPI.Is_initialized():
@@ -202,6 +204,12 @@ def launcher_mismatch(expected: int, mpi: Any) -> str:
         " this MPI library does not belong to the launcher; start with its own launcher (with"
         f" srun: --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI) or set backend.library ({CHOICES})"
     )
+
+
+def is_rank_0(environ: Mapping[str, str]) -> bool:
+    """Whether this is rank 0, by the first of RANKS that is there: mpirun's ranks inherit the
+    SLURM_PROCID of a batch script."""
+    return next((environ[name] for name in RANKS if name in environ), None) == "0"
 
 
 def launcher_kind(environ: Mapping[str, str]) -> MpiKind | None:
@@ -283,7 +291,7 @@ def system_problem(library: MpiLibrary, environ: Mapping[str, str] = os.environ)
 
 
 def _temporary_folder_problem(environ: Mapping[str, str]) -> str | None:
-    started = launcher_kind(environ) is not None or "PMIX_RANK" in environ
+    started = launcher_kind(environ) is not None or PMIX_RANK in environ
     if started or any("MCA" in name and "tmpdir" in name for name in environ):
         return None
     folder = next((environ[name] for name in TEMPORARY_FOLDERS if environ.get(name)), "/tmp")

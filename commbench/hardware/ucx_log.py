@@ -39,9 +39,11 @@ class UcxLog:
             if LEVEL not in environ and FILE not in environ:
                 self._descriptor = os.memfd_create(NAME)
                 environ.update({LEVEL: "info", FILE: f"/proc/self/fd/{self._descriptor}"})
-        yield
-        if self._descriptor is not None:
-            del environ[LEVEL], environ[FILE]
+        try:
+            yield
+        finally:
+            if self._descriptor is not None:
+                del environ[LEVEL], environ[FILE]
 
     def end(self) -> None:
         """Read it. What UCX writes from now on goes to stderr: its errors must be seen."""

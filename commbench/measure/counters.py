@@ -60,10 +60,11 @@ class CounterReader:
 
     def begin_intervals(self, interval_s: float) -> None:
         """A soak begins, over connections that count from 0: from now on also read, at each of its
-        intervals, what TCP does where this rank sends."""
+        intervals, what TCP does where this rank sends a stream."""
         self._read("warmup")
         ranks = [self._planned.active[place] for place in self._planned.senders]
-        if self._rank in ranks and sender_values(self._communicator.counters()):
+        is_stream = self._planned.shape.headline == "receiver"
+        if is_stream and self._rank in ranks and sender_values(self._communicator.counters()):
             self._sender = SenderReader(self._communicator, interval_s)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from commbench.results.run_folder import read_record
 from commbench.runtime.exit_protocol import process_text
 from commbench.runtime.heartbeat import Heartbeat, Progress
 from commbench.runtime.launchers.join import join_world
-from commbench.runtime.launchers.mpirun import YIELDING
+from commbench.runtime.launchers.registry import library_settings
 from commbench.runtime.recovery import EarlierStarts, clear_in_flight, mark_in_flight
 from commbench.runtime.rendezvous import bind_rank, check_layouts
 from commbench.runtime.signals import SIGNAL_STATUS, RunEnder
@@ -442,9 +442,8 @@ class _Session:
         kinds = sorted(self._conditions.evidence.kinds.items())
         run["transports"] = {f"{first}-{second}": texts for (first, second), texts in kinds}
         own = setup.settings.backend.environment(setup.settings.cuda_ipc, setup.settings.interface)
-        run["settings"] = self._library.communicator.settings(
-            setup.world.nodes, {**YIELDING, **own}
-        )
+        exported = {*library_settings(setup.world.launcher), *own}
+        run["settings"] = self._library.communicator.settings(setup.world.nodes, exported)
         if self._recorder.stopped or self._budget.end_reason():
             for planned in self._cases:
                 self._recorder.end_visits(planned, self._conditions)
@@ -484,11 +483,10 @@ class _Session:
         return {**self._earlier_rows, **self._recorder.rows}
 
     @cached_property
-    def _earlier_rows(self) -> dict[str, Row]:
+    def _earlier_rows(self) -> Mapping[str, Row]:
         """The rows of earlier starts, as they were when this one began."""
         setup = self._setup
-        earlier = recorded_rows(Path(setup.run["folder"])) if setup.earlier.recorded else []
-        return {row["case_id"]: row for row in earlier}
+        return recorded_rows(Path(setup.run["folder"])) if setup.earlier.recorded else {}
 
     def _verdict(self) -> Verdict | None:
         """Compare all cases of the run with the user's expectations, also those of earlier starts;

@@ -248,7 +248,7 @@ def quoted_changes(frame: pd.DataFrame, by: Sequence[ComparedVariable]) -> list[
     """What people quote of messages between pairs: the round trip of the smallest, the bandwidth of
     the largest, `A -> B: p2p_bandwidth 2x1 16 KiB: bandwidth 3.08 -> 4.43 GB/s, 1.44 x ±2%`."""
     usable = frame[(frame["sides"] == "both") & frame["ratio"].notna() & frame["pair"].notna()]
-    sides = ", ".join(f"{each.base} -> {each.new}" for each in by if each.base)
+    sides = ", ".join(" -> ".join(each.texts) for each in by if each.is_given)
     lines = []
     for benchmark, rows in grouped(row_dicts(usable), lambda row: str(row["benchmark"])).items():
         if benchmark == "p2p_latency":
@@ -369,7 +369,7 @@ def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> l
     """What else differs between the sides, and what weakens the comparison."""
     common = set(base.cases["run_id"]) & set(new.cases["run_id"])
     lines = []
-    if common and not any(variable.base for variable in by):
+    if common and not any(variable.is_given for variable in by):
         lines.append(f"{plural(len(common), 'launch is', 'launches are')} on both sides")
     without_records = [side.name for side in (base, new) if not side.runs]
     if without_records:

@@ -98,10 +98,8 @@ class Console:
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         self._run = run
         self._begun_s = time.monotonic()
-        # of earlier starts of the run
-        earlier = recorded_rows(Path(folder)) if run.get("starts") else []
-        # the newest of each case
-        self._rows: dict[str, Row] = {row["case_id"]: row for row in earlier}
+        # also of earlier starts of the run
+        self._rows: dict[str, Row] = recorded_rows(Path(folder)) if run.get("starts") else {}
         self._time_lines: dict[str, TimeLine | StreamLine] = {}
 
     def case(

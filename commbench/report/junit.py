@@ -88,8 +88,7 @@ class Junit:
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         self._files = DurableFiles(Path(folder))
-        earlier = recorded_rows(Path(folder)) if run.get("starts") else []
-        self._rows: dict[str, Row] = {row["case_id"]: row for row in earlier}
+        self._rows: dict[str, Row] = recorded_rows(Path(folder)) if run.get("starts") else {}
 
     def case(
         self, row: Row, samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]

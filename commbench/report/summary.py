@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.analysis.best import SETTINGS, best_text
+from commbench.analysis.best import CHOSEN_SETTINGS, best_text
 from commbench.analysis.case_names import case_names, without_shared
 from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
@@ -342,7 +342,7 @@ def summarise_results(
     cases = results.cases
     operations = results.of_operations
     # of a comparison the verdicts are the answer, not a choice between its sides
-    settings = () if results.are_all_compared else SETTINGS
+    settings = () if results.are_all_compared else CHOSEN_SETTINGS
     combined = combine_runs(operations[operations["timing"] != "soak"], settings)
     machines = machines_of(results.records)
     labels = map(str, cases["label"].dropna().unique().tolist())
@@ -359,8 +359,8 @@ def summarise_results(
         )
     hardware = [*(machine.text for machine in machines), *labels]
     soaks = operations[operations["timing"] == "soak"]
-    judged = judge(combined.cases, hardware, bound_runs)
-    judged += judge(combine_runs(soaks).cases, hardware, bound_runs) if len(soaks) else []
+    judged = judge(combined.whole, hardware, bound_runs)
+    judged += judge(combine_runs(soaks).whole, hardware, bound_runs) if len(soaks) else []
     return Summary(
         results,
         unfinished_sentences(cases, results.records, results.folders, is_measured_into),

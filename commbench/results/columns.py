@@ -104,7 +104,7 @@ RESULTS = _columns(
     stop_reason            | text    |      | why it ended: STOP_REASONS; otherwise running, interrupted
     unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions; a stall of over 1 s in one counts as outside
     end_gb_per_s           | number  | GB/s | soak of a stream: rate at its end, the median of the last fifth of its intervals
-    first_second_gb_per_s  | number  | GB/s | the same: rate in its first second; null below 1.5 s
+    first_second_gb_per_s  | number  | GB/s | the same: rate in its first second; null below 1.5 s, and where intervals are longer
     full_speed_s           | number  | s    | the same: from its start to 95 % of end_gb_per_s; null where it may still be rising
     least_gb_per_s         | number  | GB/s | the same: its slowest interval after that
     warmup_s               | number  | s    | warm-up time of all visits

@@ -18,6 +18,7 @@ from commbench.results.run_folder import write_json
 
 from .jsonl import Jsonl, JsonStore
 from .parquet import Parquet
+from .recorded import is_json
 
 
 class FanOut:
@@ -43,14 +44,15 @@ class FanOut:
         if all(prints):
             return cls(writers)
         names_folder = not any(prints) and not any(isinstance(each, Parquet) for each in writers)
-        if is_installed("pyarrow"):
-            others = [writer for writer in writers if not isinstance(writer, Parquet)]
-            return cls([Parquet(), *others], names_folder)
-        others = [writer for writer in writers if not isinstance(writer, Parquet | Jsonl)]
-        return cls([JsonStore(), *others], names_folder)
+        others = [writer for writer in writers if not isinstance(writer, Parquet)]
+        stored = [Parquet(), *others] if is_installed("pyarrow") else _in_json(writers)
+        return cls(stored, names_folder)
 
     def begin(self, run: Mapping[str, Any]) -> None:
         """Raises WorldBroken or OSError."""
+        is_parquet = any(isinstance(writer, Parquet) for writer in self._writers)
+        if is_parquet and is_json(Path(run["folder"])):  # an earlier start had no pyarrow
+            self._writers = _in_json(self._writers)
         for writer in self._writers:
             writer.begin(run, run["folder"])
             self.begun.append(writer)
@@ -88,3 +90,8 @@ class FanOut:
             write()
         except (Unsaved, OSError) as error:
             self._unsaved[str(error)] = None
+
+
+def _in_json(writers: Sequence[Writer]) -> list[Writer]:
+    """The writers with JsonStore in place of those whose files it writes or replaces."""
+    return [JsonStore(), *(each for each in writers if not isinstance(each, Parquet | Jsonl))]

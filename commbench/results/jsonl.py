@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import Unreadable, Unsaved
-from commbench.core.extras import how_to_install
+from commbench.core.extras import how_to_install, is_installed
 from commbench.core.foreign import plain_file
 from commbench.core.states import status_of_run
 from commbench.core.terminal import first_line, print_error
@@ -87,7 +87,8 @@ class JsonStore(Jsonl):
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         super().begin(run, folder)
-        print_error(f"{how_to_install('pyarrow')}; results are stored as JSON lines")
+        if not is_installed("pyarrow"):
+            print_error(f"{how_to_install('pyarrow')}; results are stored as JSON lines")
         with opening(Path(folder)):
             write_json(Path(folder) / RECORD, run)
 
@@ -155,6 +156,6 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
             try:
                 values = json.loads(text)
                 check_version(values.pop("schema_version", None), str(file))
-            except (ValueError, AttributeError, RecursionError) as error:
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise Unreadable(f"{file} line {number}: {first_line(error)}") from error
             yield values

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.states import Row
+
 from .jsonl import json_columns, json_file, json_rows
 from .load import run_tables
 from .parquet import parquet_rows
@@ -19,14 +21,15 @@ REPETITION = ("block", "repetition", "rank")  # with the phase, what identifies 
 SAMPLE_COLUMNS = ("phase", *REPETITION, "elapsed_ns", "visit")
 
 
-def recorded_rows(folder: Path) -> list[dict[str, Any]]:
-    """The newest row of each case."""
-    return json_rows(folder) if is_json(folder) else parquet_rows(folder)
+def recorded_rows(folder: Path) -> dict[str, Row]:
+    """The newest row of each case, by case_id."""
+    rows = json_rows(folder) if is_json(folder) else parquet_rows(folder)
+    return {row["case_id"]: row for row in rows}
 
 
 def is_json(folder: Path) -> bool:
     """Whether all of a run is in JSON lines: beside parquet, they are cases for other programs."""
-    return json_file(folder, "cases").exists() and not (
+    return json_file(folder, "samples").exists() and not (
         (folder / "cases.parquet").exists() or any(folder.glob("parts/*.cases.parquet"))
     )
 

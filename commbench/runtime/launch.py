@@ -75,7 +75,7 @@ def start(spec: WorldSpec) -> int:
     stopped_s = STOPPED_SHARE * settings.budget.silence_s
     try:
         end = supervise(launch, output, folder, ends_file, stopped_s, settings.budget.late_s)
-        text = record_closing(folder, output.last_lines)
+        text = record_closing(folder, output.last_lines, spec.launcher.is_local)
         if end.unclosed is not None or text is not None:
             print_error(end.unclosed or str(text))
         return run_status(folder, ends_file, end, settings.verbose)

@@ -13,6 +13,7 @@ from .thresholds import FULL_SPEED_SHARE
 END_SHARE = 0.2  # of the intervals
 LEAST_END = 2  # of them
 FIRST_S = 1.0
+ROUNDED_S = 1e-6  # more than the error of sums of steps
 SHORTEST_S = 1.5 * FIRST_S  # of what has a first second and an end
 
 
@@ -20,10 +21,10 @@ SHORTEST_S = 1.5 * FIRST_S  # of what has a first second and an end
 class Ramp:
     """Rates in the unit that they were given in, per second.
 
-    end: the median of the last fifth of the intervals. first_second: None below 1.5 s.
-    full_speed_s: the start of the first interval that, like the one after it, has 95 % of the end;
-    None where that is within the last fifth: the rate may still be rising. least: the slowest
-    interval from then on.
+    end: the median of the last fifth of the intervals. first_second: of those that end within it;
+    None where there are none, and below 1.5 s. full_speed_s: the start of the first interval that,
+    like the one after it, has 95 % of the end; None where that is within the last fifth: the rate
+    may still be rising. least: the slowest interval from then on.
     """
 
     end: float
@@ -49,9 +50,10 @@ def ramp_of(
     rates = moved / busy_s
     last = max(0, len(rates) - max(LEAST_END, round(END_SHARE * len(rates))))
     end = float(np.median(rates[last:]))
-    in_first = begins_s < FIRST_S
-    is_long = begins_s[-1] + busy_s[-1] >= SHORTEST_S
-    first = float(moved[in_first].sum() / busy_s[in_first].sum()) if is_long else None
+    step_s = np.diff(begins_s).min(initial=busy_s[0] if len(busy_s) == 1 else np.inf)
+    in_first = begins_s + step_s <= FIRST_S + ROUNDED_S
+    has_first = in_first.any() and begins_s[-1] + busy_s[-1] >= SHORTEST_S
+    first = float(moved[in_first].sum() / busy_s[in_first].sum()) if has_first else None
     fast = rates >= FULL_SPEED_SHARE * end
     reached = np.flatnonzero((fast[:-1] & fast[1:])[: last + 1])
     if not reached.size:

@@ -54,6 +54,7 @@ class Mpirun(Launcher):
     starts_mpi: ClassVar[bool] = True
     meets_over_mpi: ClassVar[bool] = True
     own_variables: ClassVar[tuple[str, ...]] = ("OMPI_", "PRTE_", "PMIX_")
+    library_settings: ClassVar[tuple[str, ...]] = tuple(YIELDING)
     hosts: tuple[str, ...] = ()
     hostfile: str | None = None
     agent: str | None = None

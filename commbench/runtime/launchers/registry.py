@@ -45,6 +45,11 @@ def is_called_per_node(name: str) -> bool:
     return any(each.name == name and each.is_called_per_node for each in launchers())
 
 
+def library_settings(name: str) -> tuple[str, ...]:
+    """Those that the launcher of this name may export, see Launcher."""
+    return next((each.library_settings for each in launchers() if each.name == name), ())
+
+
 def detect(environ: Mapping[str, str]) -> RankIdentity | None:
     """Which rank of which world this process is; None outside of a world. Raises ConfigError."""
     identity = _exported(environ)

@@ -10,10 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from generated_results import row, run_of
+from sample_cases import case_row
 
+from commbench.analysis.combined import combine_runs
 from commbench.analysis.normal import FAST, NORMAL, SLOW, judge
 from commbench.cli.rank import verdict_on_normal
 from commbench.results.columns import arrow_schema
+from commbench.results.load import row_dicts
 
 
 def cases(**more: object) -> pd.DataFrame:
@@ -81,6 +84,17 @@ def test_the_setting_decides_which_value_a_case_has() -> None:
     for links, setting in (({}, 1), ({"OMPI_MCA_btl_tcp_links": "36"}, 36)):
         (judged_case,) = judge(cases(backend="mpi", env=links), ["c5n.18xlarge"])
         assert judged_case.reference.setting == f"mpi, btl_tcp_links {setting}"
+
+
+def test_a_setting_that_all_cases_share_still_decides() -> None:
+    rows = [
+        case_row(**row, status="ok", ci_low_s=3e-3, ci_high_s=4e-3, visit_medians_s=[3.5e-3])
+        for row in row_dicts(cases(backend="mpi", env={"OMPI_MCA_btl_tcp_links": "36"}))
+    ]
+    combined = combine_runs(pd.DataFrame(rows))
+    assert combined.rows[0]["env"] == {}, "names leave it out"
+    (judged_case,) = judge(combined.whole, ["c5n.18xlarge"])
+    assert judged_case.reference.setting == "mpi, btl_tcp_links 36"
 
 
 def test_writes_of_16_kib_and_soaks_have_values() -> None:

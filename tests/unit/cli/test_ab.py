@@ -322,7 +322,12 @@ def side_facts(side: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("python", "problem"),
-    [("/nonexistent", "No such file"), ("/bin/false", "can't run commbench"), ("/tmp", "denied")],
+    [
+        ("", "names no file"),
+        ("/nonexistent", "No such file"),
+        ("/bin/false", "can't run commbench"),
+        ("/tmp", "denied"),
+    ],
 )
 def test_a_python_without_commbench_is_refused(python: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):

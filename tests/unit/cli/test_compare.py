@@ -320,6 +320,16 @@ def test_two_labels_in_one_folder_are_compared_with_their_gain(
         compare_command([str(tmp_path), "--by", "layout"])
 
 
+def test_a_side_without_a_label_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ((), ("label=A",)):
+        measured(tmp_path, 0, 0, *words, "benchmark=p2p_latency", "sizes=[8]")
+    text = run_compare(capsys, str(tmp_path), "--by", "label")[1]
+    assert re.search(r"^no label -> A: p2p_latency", text, re.MULTILINE)
+    assert re.search(r"^BASE .*, no label: 1 launch", text, re.MULTILINE)
+
+
 @pytest.mark.long
 def test_options_of_the_statistic(
     sides: dict[str, str], capsys: pytest.CaptureFixture[str]

@@ -87,6 +87,20 @@ def test_an_experiment_with_a_document_ends_beside_its_values(
     assert "4 ranks" in answer and "20 ranks" in answer and "the same on any machine" in answer
 
 
+def test_what_keeps_an_experiment_from_its_answer_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["experiment=exchange_quiz", "backend=simulated", "scale=cpu", f"output={tmp_path}"]
+    assert run(words) == 0
+    (folder,) = tmp_path.iterdir()
+    (folder / "cases.parquet").unlink()
+    capsys.readouterr()
+    jobs.print_answer("exchange_quiz", [folder])
+    assert "its cases.parquet is gone" in capsys.readouterr().err
+    jobs.print_answer("exchange_quiz", [tmp_path])  # a world that did not start
+    assert "".join(capsys.readouterr()) == ""
+
+
 def test_without_the_report_an_experiment_says_how_to_get_its_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

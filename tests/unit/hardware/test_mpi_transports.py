@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+import pytest
+
 from commbench.hardware.mpi_transports import transports, used_transports
 from commbench.hardware.ucx_log import UcxLog, ucx_transports, unknown_variables
 
@@ -65,3 +67,10 @@ def test_the_variables_of_the_log_are_gone_afterwards() -> None:
         Path(environ["UCX_LOG_FILE"]).write_text(LOG)
     log.end()
     assert (log.text, environ) == (LOG, {})
+
+
+def test_the_variables_of_the_log_are_gone_where_mpi_does_not_start() -> None:
+    environ: dict[str, str] = {}
+    with pytest.raises(RuntimeError), UcxLog().begun(environ):
+        raise RuntimeError("MPI_Init_thread returned 1")
+    assert environ == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import cast
 
@@ -55,8 +56,8 @@ class Sender(SimulatedCommunicator):
         return {f"tcp.peer1.stream0.{name}": value for name, value in values.items()}
 
 
-def test_what_the_sender_does_is_read_at_each_interval_of_a_soak() -> None:
-    reader = CounterReader(setup_of(Sender, "timing=soak"))
+def test_what_the_sender_of_a_stream_does_is_read_at_each_interval_of_a_soak() -> None:
+    reader = CounterReader(setup_of(Sender, "timing=soak", "benchmark=stream"))
     reader.begin_intervals(0.01)
     time.sleep(0.1)
     reader.close()
@@ -66,6 +67,13 @@ def test_what_the_sender_does_is_read_at_each_interval_of_a_soak() -> None:
     resent = [values["sender.retransmits"] for values in seen]
     assert resent == [resent[0] + number for number in range(len(seen))]
     assert reader.take() == [], "no reading follows"
+
+
+def test_a_soak_of_other_operations_has_no_thread_beside_it() -> None:
+    reader = CounterReader(setup_of(Sender, "timing=soak"))
+    reader.begin_intervals(0.001)
+    assert "commbench-sender" not in {thread.name for thread in threading.enumerate()}
+    reader.close()
 
 
 def test_the_counts_of_a_soak_begin_with_its_connections() -> None:

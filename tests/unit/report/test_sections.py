@@ -159,12 +159,12 @@ def test_the_round_trip_is_twice_what_a_latency_is(soaks: Path) -> None:
     assert f"(round trip {format_seconds(2 * median_s)})" in summary.sentences()[0]
 
 
-def test_many_pairs_come_first_and_are_called_symmetric(tmp_path: Path) -> None:
+def test_many_pairs_come_first_with_their_symmetry(tmp_path: Path) -> None:
     words = [word for word in SOAK if not word.startswith(("layout", "benchmark"))]
     commbench.run(
         *words, "layout=2x2", "pairs=all", "benchmark=p2p_bandwidth", f"output={tmp_path}"
     )
     listed = sections(summarise_results(read_results([tmp_path])), RawData.none())
     assert [section.title for section in listed[:2]] == ["Answers", "All pairs"]
-    assert re.search(r"6 of 6 pairs symmetric within \d+ %", listed[0].sentences[0])
+    assert re.search(r"\d of 6 pairs (not )?(symmetric|undecided)", listed[0].sentences[0])
     assert not any(text.startswith("Soak") for text in listed[0].sentences)

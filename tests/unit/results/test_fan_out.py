@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 
 import commbench
+from commbench.cli.export import export
+from commbench.cli.run import resume
 from commbench.cli.show import show
-from commbench.core.errors import Unsaved, WorldBroken
+from commbench.core.errors import ConfigError, Unsaved, WorldBroken
 from commbench.report.summary import read_results
 from commbench.results.fan_out import FanOut
 from commbench.results.load import load_run
+from commbench.results.recorded import recorded_rows
+from commbench.results.run_folder import write_json
 
 
 class Notes:
@@ -154,3 +158,23 @@ def test_a_format_alone_names_the_folder_and_can_be_reported(
         commbench.load(folder)["message_bytes"]
     ) == {8}
     assert len(read_results([folder]).cases) == len(commbench.load(folder)) > 0
+
+
+def test_the_rest_of_a_run_that_began_without_pyarrow_joins_its_json_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("benchmark=all_reduce", "sizes=[8,64]", "timing=fixed", "timing.repetitions=5")
+    with monkeypatch.context() as patched:
+        patched.setattr("commbench.results.fan_out.is_installed", lambda module: False)
+        folder = commbench.run("backend=simulated", *words, f"output={tmp_path}")
+    lines = (folder / "cases.jsonl").read_text().splitlines(keepends=True)
+    (folder / "cases.jsonl").write_text(lines[0])  # as if it had been killed after its first case
+    record = load_run(folder)
+    write_json(folder / "run.json", {**record, "status": "running"})
+    with pytest.raises(ConfigError, match="has not ended"):
+        export([str(folder), "--parquet"])
+    assert resume([str(folder)]) == 0
+    assert not (folder / "cases.parquet").exists()
+    assert {row["message_bytes"] for row in recorded_rows(folder).values()} == {8, 64}
+    assert export([str(folder), "--parquet"]) == 0
+    assert set(commbench.load(folder)["message_bytes"]) == {8, 64}

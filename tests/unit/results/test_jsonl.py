@@ -21,9 +21,9 @@ from sample_cases import case_row
 from small_disk import Disk
 
 import commbench
-from commbench.core.errors import Unsaved
+from commbench.core.errors import Unreadable, Unsaved
 from commbench.results.columns import CASES, SCHEMA_VERSION
-from commbench.results.jsonl import CASES_JSONL, Jsonl, line
+from commbench.results.jsonl import CASES_JSONL, Jsonl, json_rows, line
 
 RUN = {"run_id": "r", "backend": {"name": "gloo", "library": "x 1.2"}}
 
@@ -103,6 +103,13 @@ def test_lines_that_a_full_disk_refuses_are_rescued(
     assert [case["case_id"] for case in objects(disk.path)] == ["a"]
     refuge = Path(str(seen.value).rpartition(" are in ")[2]).parent
     assert [case["case_id"] for case in objects(refuge)] == ["b", "c", "d"]
+
+
+@pytest.mark.parametrize("damaged", ["[1]", "null", "7", "{"])
+def test_a_line_that_is_no_row_is_named(tmp_path: Path, damaged: str) -> None:
+    (tmp_path / CASES_JSONL).write_text(damaged + "\n")
+    with pytest.raises(Unreadable, match=r"cases\.jsonl line 1"):
+        json_rows(tmp_path)
 
 
 # ---------------------------------------------------------------- values

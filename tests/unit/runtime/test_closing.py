@@ -12,7 +12,7 @@ import pytest
 from commbench.runtime.closing import closing_text, record_closing
 
 WARNING = "WARNING: IPC handles are still open"
-AFTER = "after the last result the ranks took"
+AFTER = "after the last result the ranks"
 SLOW_END = f"""
 import atexit, os, sys, time
 def end():
@@ -53,21 +53,28 @@ def test_a_short_and_silent_end_is_recorded_only(world: Any) -> None:
     ("seconds", "printed", "text"),
     [
         (0.3, [], None),
-        (20.14, [], f"{AFTER} 20.1 s to end"),
-        (1.0, ["a", "b"], f"{AFTER} 1.0 s to end, and printed 2 lines: a"),
+        (20.14, [], f"{AFTER} took 20.1 s to end"),
+        (1.0, ["a", "b"], f"{AFTER} took 1.0 s to end, and printed 2 lines: a"),
+        (None, [], None),
+        (None, ["a"], f"{AFTER} printed 1 line: a"),
     ],
 )
-def test_what_is_noteworthy(seconds: float, printed: list[str], text: str | None) -> None:
+def test_what_is_noteworthy(seconds: float | None, printed: list[str], text: str | None) -> None:
     assert closing_text({"seconds": seconds, "printed": printed}) == text
 
 
 def test_the_time_counts_from_the_end_of_the_run(tmp_path: Path) -> None:
-    assert record_closing(recorded(tmp_path), ["x"]) is not None
+    assert record_closing(recorded(tmp_path), ["x"], is_local=True) is not None
     run = json.loads((tmp_path / "run.json").read_text())
     assert 5 <= run["closing"]["seconds"] < 6 and run["exit_status"] == 0
 
 
+def test_the_clocks_of_two_hosts_give_no_time(tmp_path: Path) -> None:
+    assert record_closing(recorded(tmp_path), [], is_local=False) is None
+    assert json.loads((tmp_path / "run.json").read_text())["closing"]["seconds"] is None
+
+
 @pytest.mark.parametrize("values", [{"status": "broken"}, {"finished_at": None}])
 def test_a_run_without_an_end_has_none(tmp_path: Path, values: dict[str, Any]) -> None:
-    assert record_closing(recorded(tmp_path, **values), ["x"]) is None
+    assert record_closing(recorded(tmp_path, **values), ["x"], is_local=True) is None
     assert "closing" not in json.loads((tmp_path / "run.json").read_text())

@@ -53,6 +53,17 @@ def test_what_is_hardly_longer_than_a_second_has_no_first_one() -> None:
     assert ramp([1.0] * 16).first_second == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("step_s", "first"), [(0.45, 1.5), (1.0, 4.0), (1.2, None), (2.0, None)])
+def test_the_first_second_has_the_intervals_that_end_within_it(
+    step_s: float, first: float | None
+) -> None:
+    begins_s = np.arange(5) * step_s
+    rates = np.array([1.0, 2.0, 4.0, 4.0, 4.0] if step_s < 1 else [4.0, 8.0, 8.0, 8.0, 8.0])
+    found = ramp_of(begins_s, rates * step_s, np.full(5, step_s))
+    assert found is not None
+    assert found.first_second == (first if first is None else pytest.approx(first))
+
+
 def test_few_intervals() -> None:
     assert ramp_of(*np.zeros((3, 0))) is None
     assert (ramp([2.0]).end, ramp([2.0]).full_speed_s) == (2.0, None)

@@ -11,6 +11,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.hardware.mpi_library import find
 from commbench.runtime.launchers.mpirun import YIELDING, Mpirun
+from commbench.runtime.launchers.registry import library_settings
 
 DEBIAN = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
 HOSTS = ("node1", "10.0.0.2", "node3")
@@ -111,3 +112,5 @@ def test_ranks_yield_only_where_there_are_more_than_cores() -> None:
         Mpirun().environment(ranks).items() >= YIELDING.items() for ranks in (1, cores, cores + 1)
     ]
     assert yielding == [False, False, True]
+    assert library_settings("mpirun") == tuple(YIELDING)
+    assert library_settings("srun") == library_settings("none") == ()
