@@ -10,6 +10,7 @@ from commbench.core.states import Row
 from commbench.results.columns import grouped
 
 INT_BYTES = 4
+QUIZ = "exchange_quiz"  # the experiment
 
 
 def quiz_answer(rows: Sequence[Row]) -> list[str]:

@@ -19,7 +19,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
-from commbench.analysis.exchange_quiz import quiz_answer
+from commbench.analysis.exchange_quiz import QUIZ
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job, Settings, on_nodes, too_many_pairs
 from commbench.core.case import Planned, World
@@ -55,7 +55,6 @@ from .options import show_command
 # runs the jobs one after the other in this process
 MOST_ANSWER_ROWS = 1000  # of a table, or violations
 GUIDELINES = "guidelines"  # experiments
-QUIZ = "exchange_quiz"
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
@@ -324,20 +323,18 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
     if absent:
         print_error(f"the answer of experiment={experiment}: {how_to_install(absent[0])}")
         return
-    from commbench.report.documents import document_sections
+    from commbench.report.documents import document_sections, quiz_sections
     from commbench.report.section import Section, report_text
     from commbench.report.summary import read_results, summarise_results
 
-    from .show import rows_of
-
     with suppress(CommbenchError):  # runs without results have said why
         summary = summarise_results(read_results([str(folder) for folder in folders]))
-        sections = list(document_sections(summary.documents, summary.hardware))
+        sections = [
+            *quiz_sections(summary.results.cases, summary.results.records),
+            *document_sections(summary.documents, summary.hardware),
+        ]
         if experiment == GUIDELINES:
             sections = [Section("Performance guidelines", summary.guideline_lines)]
-        if experiment == QUIZ:
-            rows = [row for folder in folders for row in rows_of(folder)]
-            sections.insert(0, Section("The quiz", tuple(quiz_answer(rows))))
         text = report_text(sections, MOST_ANSWER_ROWS, Terminal.of(sys.stdout))
         print(f"\n{text}", end="", flush=True)
 
