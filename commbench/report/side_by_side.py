@@ -223,36 +223,40 @@ def _over_launches(rows: Sequence[Row], quantity: Quantity) -> Interval | None:
 
 def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> Iterator[str]:
     """`gloo: 8 B latency 46.1 us, 8 MiB bandwidth 4.94 GB/s, 8 MiB busbw 1.65 GB/s`, each
-    heading."""
-    by_heading = grouped(rows, lambda row: headings[_column_of(row)])
-    for heading, own in sorted(by_heading.items(), key=lambda named: natural_key(named[0])):
-        times = [row for row in own if row["pair"] and not has_bandwidth(row)]
-        rates = [row for row in own if row["pair"] and has_bandwidth(row)]
-        sums = [row for row in own if is_collective(row)]
-        several = len({row["benchmark"] for row in sums}) > 1
-        parts = []
-        for alike, quantity, pick, word in (
-            (times, MEDIAN, min, "latency"),
-            (rates, ALGBW, max, "bandwidth"),
-            (sums, BUSBW, max, "{} busbw" if several else "busbw"),
-        ):
-            sized = [row for row in alike if row["message_bytes"]]
-            if not sized:
-                continue
-            row = pick(sized, key=lambda row: int(row["message_bytes"]))
-            launches = [other for other in sized if _line_of(other) == _line_of(row)]
-            interval = _over_launches(launches, quantity)
-            unit = quantity.unit([row])
-            number = "-" if interval is None else interval.value_text(unit.text)
-            name = word.format(row["benchmark"])
-            parts.append(f"{size_text(row['message_bytes'])} {name} {number} {unit.name}")
-        if parts:
-            yield f"{heading}: {', '.join(parts)}"
+    heading: only what is one case in all of them."""
+    sized = [row for row in rows if row["message_bytes"]]
+    kinds = (
+        ([row for row in sized if row["pair"] and not has_bandwidth(row)], MEDIAN, min, "latency"),
+        ([row for row in sized if row["pair"] and has_bandwidth(row)], ALGBW, max, "bandwidth"),
+        ([row for row in sized if is_collective(row)], BUSBW, max, "busbw"),
+    )
+    parts: dict[str, list[str]] = {}
+    for alike, quantity, pick, word in kinds:
+        by_heading = grouped(alike, lambda row: headings[_column_of(row)])
+        sizes = [{row["message_bytes"] for row in own} for own in by_heading.values()]
+        shared = set.intersection(*sizes) if sizes else set()
+        if not shared or len(set(map(_line_of, alike))) > 1:
+            continue
+        size = pick(shared)
+        at_size = {
+            heading: [row for row in own if row["message_bytes"] == size]
+            for heading, own in by_heading.items()
+        }
+        if len({row.get("window") for own in at_size.values() for row in own}) > 1:
+            continue
+        for heading, own in at_size.items():
+            interval = _over_launches(own, quantity)
+            unit = quantity.unit(own)
+            number = NO_NUMBER if interval is None else interval.value_text(unit.text)
+            text = f"{size_text(size)} {word} {number} {unit.name}"
+            parts.setdefault(heading, []).append(text)
+    for heading, texts in sorted(parts.items(), key=lambda named: natural_key(named[0])):
+        yield f"{heading}: {', '.join(texts)}"
 
 
 def _line_of(row: Row) -> tuple[Any, ...]:
-    """What launches of a case share."""
-    return tuple(hashable(row[name]) for name in (*FAMILY_VARIABLES, "message_bytes"))
+    """What cases share that differ in the heading, the size and the window at most."""
+    return tuple(hashable(row[name]) for name in (*APART, "pair"))
 
 
 def _flags(rows: Sequence[Row]) -> list[str]:
