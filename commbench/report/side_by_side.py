@@ -27,7 +27,14 @@ from commbench.core.terminal import (
     paragraphs,
     table_text,
 )
-from commbench.core.texts import NO_VALUE, message_text, setting_text, setting_texts, size_text
+from commbench.core.texts import (
+    NO_VALUE,
+    message_text,
+    setting_text,
+    setting_texts,
+    shown_value,
+    size_text,
+)
 from commbench.core.units import natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
 from commbench.results.columns import grouped, hashable, row_order
@@ -140,7 +147,8 @@ def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
         within = differing(own, names)
         shown = [name for name in names if name not in IMPLIED or name in within]
         for row in own:
-            words = [_heading_word(name, row[name]) for name in shown if row[name] not in NO_VALUE]
+            values = {name: shown_value(row, name) for name in shown}
+            words = [_heading_word(*each) for each in values.items() if each[1] not in NO_VALUE]
             alone = f"no {shown[0]}" if shown else str(row["backend"])
             headings[_column_of(row)] = " ".join(words) or alone
     return headings
