@@ -63,6 +63,8 @@ IMPLIED = ("engine", *brought_along("backend"))
 # tables of their own
 APART = tuple(name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window", "pair"))
 
+KIB = 1024
+
 Point = Mapping[str, Any]
 Column = tuple[
     tuple[TableColumn, Sequence[str]], ...
@@ -91,7 +93,8 @@ def side_by_side(
         ]
         head = _table_title(points[key], others)
         parts += [terminal.styled(terminal.paragraph(head), "bold")] if head else []
-        parts.append(_table(listed, headings, terminal))
+        alike = [row for row in measured if row["benchmark"] == points[key]["benchmark"]]
+        parts.append(_table(listed, _in_full(alike), headings, terminal))
     lost = len(rows) - len(measured)
     unfinished = sum(map(is_unfinished, measured))
     notes += [f"{plural(lost, 'case has', 'cases have')} no number: commbench report says why"] * (
@@ -165,8 +168,21 @@ def _column_of(row: Row) -> tuple[Any, ...]:
     return tuple(hashable(row[name]) for name in BESIDE)
 
 
-def _table(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], terminal: Terminal) -> str:
-    """Sizes down, backends across; several tables where the terminal is too narrow for one."""
+def _in_full(rows: Sequence[Row]) -> tuple[Quantity, ...]:
+    """What all tables of a benchmark show where there is room: of messages from 1 KiB on, one at a
+    time, also the bandwidth."""
+    large = any(row["pair"] and row["message_bytes"] > KIB for row in rows if row["message_bytes"])
+    return (MEDIAN, ALGBW) if large and quoted(rows) == (MEDIAN,) else in_full(rows)
+
+
+def _table(
+    rows: Sequence[Row],
+    full: Sequence[Quantity],
+    headings: Mapping[tuple[Any, ...], str],
+    terminal: Terminal,
+) -> str:
+    """Sizes down, backends across; several tables where the terminal is too narrow for one. `full`
+    is shown where there is room."""
     lines: dict[tuple[str, int], dict[str, list[Row]]] = {}
     for row in sorted(rows, key=lambda row: (natural_key(row["pair"]), row["message_bytes"])):
         line = lines.setdefault((row["pair"] or "-", row["message_bytes"]), {})
@@ -180,7 +196,7 @@ def _table(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], termina
         names = [(size, pair) for size, (pair, _) in zip(sizes, lines, strict=True)]
     every = dict.fromkeys(heading for line in lines.values() for heading in line)
     room = (terminal.width or UNLIMITED_WIDTH) - sum(map(_width, leading, zip(*names, strict=True)))
-    for quantities in (in_full(rows), quoted(rows)):
+    for quantities in (full, quoted(rows)):
         # one unit for all backends, so that numbers in a line can be compared
         shown = [(quantity, quantity.unit(rows)) for quantity in quantities]
         groups = [
