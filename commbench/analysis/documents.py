@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OVER_TIME = "rate_gb_per_s"  # of intervals, not a column of the rows
+FULL_SPEED = "full_speed_s"
+GIVEN = ("world_size", "message_bytes")  # what a program was given: no result to compare
 EXPERIMENT = "experiment="  # among the overrides in run.json
 REPEATED = ("pair", "window")  # alike cases differ in these; a window may shrink with the size
 RATIO_SHARED = ("benchmark", "backend", "layout", "device", "dtype", "message_bytes")
@@ -45,7 +47,8 @@ STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {
 class Compared:
     """A published value and ours, in the document's unit: `values` has one of each alike case.
 
-    `message_bytes` is ours; `name` tells ours from others beside the same value.
+    `message_bytes` is ours; `name` tells ours from others beside the same value, and `stand_in`
+    says what ours is where it is not what the document's name says.
     """
 
     reference: Reference
@@ -53,6 +56,7 @@ class Compared:
     message_bytes: int | None
     name: str
     values: tuple[float, ...]
+    stand_in: str = ""
 
     @property
     def ours(self) -> float:
@@ -64,6 +68,15 @@ class Compared:
         nearest = min(max(self.ours, self.point.low), self.point.high)
         bound = nearest if math.isfinite(self.point.high - self.point.low) else self.point.value
         return self.ours / bound if bound else math.nan
+
+    @property
+    def beyond(self) -> str | None:
+        """`within` a published bound, `above` or `below` it; None for other values."""
+        point = self.point
+        if math.isfinite(point.high - point.low):
+            return None
+        outside = "above" if self.ours > point.high else "below"
+        return "within" if point.low <= self.ours <= point.high else outside
 
 
 @dataclass(frozen=True)
@@ -91,19 +104,31 @@ def documents(
     runs = grouped(records, experiment_of)
     found = []
     for name, own in runs.items():
-        values = of_experiment(name) if name is not None else []
+        every = of_experiment(name) if name is not None else []
+        values = [each for each in every if each.column not in GIVEN]
         ids = [str(record.get("run_id")) for record in own]
         measured = cases[cases["run_id"].isin(ids) & (cases["status"] == "ok")]
         if values and len(measured):
             where = [folders[run] for run in ids if run in folders]
-            found.append(_document(str(name), values, measured, where))
+            steps_s = {str(record.get("run_id")): _interval_s(record) for record in own}
+            found.append(_document(str(name), values, measured, where, steps_s))
     return found
 
 
+def _interval_s(record: Mapping[str, Any]) -> float:
+    """Of the soaks of a run; 0 where its run.json does not say it."""
+    config: Any = record.get("config") or {}
+    return float((config.get("timing") or {}).get("interval_s") or 0.0)
+
+
 def _document(
-    name: str, values: Sequence[Reference], cases: pd.DataFrame, folders: Sequence[Path]
+    name: str,
+    values: Sequence[Reference],
+    cases: pd.DataFrame,
+    folders: Sequence[Path],
+    steps_s: Mapping[str, float],
 ) -> Document:
-    rows = row_dicts(cases)
+    rows = [_at_its_end(row, steps_s) for row in row_dicts(cases)]
     is_timed = any(each.column == OVER_TIME for each in values)
     intervals = _read_intervals(cases, folders) if is_timed else None
     compared: list[Compared] = []
@@ -116,8 +141,26 @@ def _document(
         else:
             compared += _direct(each, fitting)
     met = {id(each.reference) for each in compared}
-    missing = dict.fromkeys(each.setting for each in values if id(each) not in met)
+    missing = dict.fromkeys(each.title_of_table for each in values if id(each) not in met)
     return Document(name, tuple(compared), tuple(missing))
+
+
+def _at_its_end(row: Row, steps_s: Mapping[str, float]) -> Row:
+    """The row with the end of its first interval at full speed in place of the start: tools print
+    the time at which an interval ends."""
+    if row.get(FULL_SPEED) is None:
+        return row
+    return {**row, FULL_SPEED: row[FULL_SPEED] + steps_s.get(str(row["run_id"]), 0.0)}
+
+
+def _stand_in(reference: Reference, row: Row) -> str:
+    """`shared memory`, `2 pairs`; empty for what the document had. `where` begins with that."""
+    if not reference.fits_first(row):
+        return str(row.get("label") or row.get("transport") or "").replace("_", " ")
+    if reference.ranks in (None, row["world_size"]):
+        return ""
+    pairs = str(row.get("pair") or "").split()
+    return f"{len(pairs)} pairs" if len(pairs) > 1 else f"{row['world_size']} ranks"
 
 
 def _read_intervals(cases: pd.DataFrame, folders: Sequence[Path]) -> pd.DataFrame | None:
@@ -155,9 +198,8 @@ def _compared(
     reference: Reference, point: Point, rows: Sequence[Row], size: int | None, name: str
 ) -> Compared:
     scale = UNITS[reference.unit]
-    return Compared(
-        reference, point, size, name, tuple(row[reference.column] / scale for row in rows)
-    )
+    values = tuple(row[reference.column] / scale for row in rows)
+    return Compared(reference, point, size, name, values, _stand_in(reference, rows[0]))
 
 
 def _names(rows: Sequence[Row]) -> list[str]:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from commbench.core.layout import Layout
 from commbench.core.states import Row
+from commbench.core.texts import shown_value
 from commbench.results.columns import grouped
 
 INT_BYTES = 4
+QUIZ = "exchange_quiz"  # the experiment
 
 
 def quiz_answer(rows: Sequence[Row]) -> list[str]:
@@ -28,7 +30,7 @@ def quiz_answer(rows: Sequence[Row]) -> list[str]:
     if came < ranks:
         answer += f". For i from {came} to {ranks - 1} it is 0: a message has {ints} ints"
     seen = [answer]
-    for buffers, own in grouped(of_quiz, lambda row: row["buffers"] or "own").items():
+    for buffers, own in grouped(of_quiz, lambda row: shown_value(row, "buffers")).items():
         statuses = {row["status"] for row in own}
         wrong = sum(row["wrong_elements"] or 0 for row in own)
         if statuses <= {"ok", "invalid"}:

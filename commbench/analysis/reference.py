@@ -114,6 +114,11 @@ class Reference:
         return f"{self.machine}: {self.setting}"
 
     @property
+    def title_of_table(self) -> str:
+        """Its setting; of a curve over time its place in the document."""
+        return self.setting if self.points[0].at_s is None else self.place
+
+    @property
     def origin(self) -> str:
         """The document, and where in it."""
         return ", ".join(filter(None, (self.source, self.date, self.place)))
@@ -138,10 +143,11 @@ class Reference:
 
     def fits(self, row: Row) -> bool:
         """Whether a row has what the document measured, wherever that was."""
-        return any(
-            all(_is_one_of(fact(row, name), allowed) for name, allowed in values.items())
-            for values in self.where
-        )
+        return any(_has(row, values) for values in self.where)
+
+    def fits_first(self, row: Row) -> bool:
+        """Whether it has what the first map says, which is the document's; others stand in."""
+        return _has(row, self.where[0])
 
     def is_comparable(self, row: Row) -> bool:
         """Whether a row of this machine can be expected to have the value."""
@@ -158,6 +164,10 @@ class Reference:
 
 def _is_in(pattern: str, text: str) -> bool:
     return re.search(pattern, text, re.IGNORECASE) is not None
+
+
+def _has(row: Row, values: Mapping[str, Any]) -> bool:
+    return all(_is_one_of(fact(row, name), allowed) for name, allowed in values.items())
 
 
 def _is_one_of(value: Any, allowed: Any) -> bool:

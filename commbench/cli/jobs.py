@@ -19,7 +19,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
-from commbench.analysis.exchange_quiz import quiz_answer
+from commbench.analysis.exchange_quiz import QUIZ
 from commbench.config.keys import NO_STAGE
 from commbench.config.settings import Job, Settings, on_nodes, too_many_pairs
 from commbench.core.case import Planned, World
@@ -54,7 +54,6 @@ from .options import show_command
 
 MOST_ANSWER_ROWS = 1000  # of a table, or violations
 GUIDELINES = "guidelines"  # experiments
-QUIZ = "exchange_quiz"
 # runs the jobs one after the other in this process
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 STATUSES = ("ok", "failed", "invalid", "skipped")
@@ -324,7 +323,7 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
     if absent:
         print_error(f"the answer of experiment={experiment}: {how_to_install(absent[0])}")
         return
-    from commbench.report.documents import document_sections
+    from commbench.report.documents import document_sections, quiz_sections
     from commbench.report.section import Section, report_text
     from commbench.report.summary import read_results, summarise_results
 
@@ -332,15 +331,15 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
 
     try:
         recorded = [folder for folder in folders if _with_record(str(folder)) is not None]
-        rows = [row for folder in recorded for row in rows_of(folder)]
-        if not rows:  # the runs have said why
+        if not any(rows_of(folder) for folder in recorded):  # the runs have said why
             return
         summary = summarise_results(read_results([str(folder) for folder in recorded]))
-        sections = list(document_sections(summary.documents, summary.hardware))
+        sections = [
+            *quiz_sections(summary.results.cases, summary.results.records),
+            *document_sections(summary.documents, summary.hardware),
+        ]
         if experiment == GUIDELINES:
             sections = [Section("Performance guidelines", summary.guideline_lines)]
-        if experiment == QUIZ:
-            sections.insert(0, Section("The quiz", tuple(quiz_answer(rows))))
         text = report_text(sections, MOST_ANSWER_ROWS, Terminal.of(sys.stdout))
         print(f"\n{text}", end="", flush=True)
     except CommbenchError as error:  # which does not change the exit status of the runs

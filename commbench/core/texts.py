@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ EMPTY: tuple[Any, ...] = (None, "", {}, ())
 FIRST = ("backend", "engine")  # of each name
 BARE = tuple(each.name for each in TABLE if each.bare)
 SHORT = 8  # characters of an exact size
+OF_LIBRARY = re.compile(r"=null\b")  # an option that is left to the library or the kernel
 
 
 def size_text(size: float) -> str:
@@ -49,7 +51,16 @@ def name_of(
 
 def setting_text(name: str, value: Any) -> str:
     """A value, with the variable's name where the value alone is not clear."""
-    return value_text(value) if name in BARE else f"{name} {value_text(value)}"
+    text = OF_LIBRARY.sub("=default", value_text(value))
+    return text if name in BARE else f"{name} {text}"
+
+
+def shown_value(row: Row, name: str) -> Any:
+    """The value where others of its column have one: the case of an exchange does not name its own
+    buffers."""
+    value = row[name]
+    is_own = name == "buffers" and value is None and row["benchmark"] == "exchange"
+    return "own" if is_own else value
 
 
 def setting_texts(variables: Mapping[str, Any], names: Sequence[str]) -> list[str]:

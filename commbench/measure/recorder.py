@@ -260,8 +260,9 @@ class Recorder:
         start began."""
         record = self._records.setdefault(part.case_id, CaseRecord())
         before_s = [each.end_s or 0.0 for each in record.visits if each.launch < self._launch]
-        visit = Visit.of(part.times, self._launch, self._settings.timing.z, self._kept_times)
-        record.add(visit.measured(part, samples, started, sum(before_s[-1:]) + elapsed_s))
+        z = self._settings.timing.z
+        visit = Visit.of(part.times, self._launch, z, self._kept_times)
+        record.add(visit.measured(part, samples, started, sum(before_s[-1:]) + elapsed_s, z))
         record.stop_reason = rule.stop_reason(record, self._since, samples.stop_reason)
         return record
 

@@ -60,7 +60,8 @@ class Visit:
     """All that rank 0 keeps of one visit of a row, with times in seconds per operation.
 
     `interval_s` is the interval of its own repetitions at the wanted level, `widest_s` that for
-    comparing all pairs of 6 visits; both are None below 6 repetitions. `launch` is the start of
+    comparing all pairs of 6 visits; both are None below 6 repetitions. Of a soak of a stream,
+    `median_s` is the mean. `launch` is the start of
     the run that it belongs to. `times` are evenly spaced if there were too many of them.
     """
 
@@ -110,12 +111,18 @@ class Visit:
         )
 
     def measured(
-        self, row: RowSamples, samples: Samples, started_at: datetime, end_s: float
+        self,
+        row: RowSamples,
+        samples: Samples,
+        started_at: datetime,
+        end_s: float,
+        z: float = Z95,
     ) -> Visit:
         """The same with what is known besides the times; `samples` are those of all rows."""
         repetitions = samples.repetitions or self.repetitions
+        ramp = _ramp(row, samples)
         return replace(
-            self,
+            self if ramp is None else self._of_stream(_write_bytes(row) / ramp.mean, z),
             repetitions=repetitions,
             block_k=samples.block_k,
             compute_amount=row.planned.compute_amount,
@@ -130,10 +137,26 @@ class Visit:
             clock_error_s=samples.clock_error_s,
             late_repetitions=samples.late_repetitions,
             unmeasured_s=samples.unmeasured_s,
-            ramp=_ramp(row, samples),
+            ramp=ramp,
             retransmits=dict(readings(row.counts, RETRANSMITS)),
             is_throttled=is_throttled(row.counts),
             is_host_bound=host_bound_share(row.counts, repetitions) > HOST_BOUND_SHARE,
+        )
+
+    def _of_stream(self, write_s: float, z: float) -> Visit:
+        """The same with the mean write in place of the median one: people quote a stream's bytes
+        over its time. The interval is that of a mean of so many independent repetitions."""
+        spread = float(np.std(self.times) / np.mean(self.times))
+        share = spread / math.sqrt(self.effective_repetitions)
+        interval_s, widest_s = (
+            (write_s / (1 + each * share), write_s * (1 + each * share)) for each in (z, Z_OF_PAIRS)
+        )
+        is_known = self.interval_s is not None
+        return replace(
+            self,
+            median_s=write_s,
+            interval_s=interval_s if is_known else None,
+            widest_s=widest_s if is_known else None,
         )
 
     def after(self, running: Visit) -> Visit:
@@ -152,6 +175,11 @@ def _ramp(row: RowSamples, samples: Samples) -> Ramp | None:
     begins_s, repetitions, busy_s = samples.intervals.T
     repetition_bytes = row.planned.shape.bytes_per_sample * samples.block_k
     return ramp_of(begins_s, repetitions * repetition_bytes, busy_s)
+
+
+def _write_bytes(row: RowSamples) -> float:
+    shape = row.planned.shape
+    return shape.bytes_per_sample / shape.operations_per_sample
 
 
 def earlier_visits(earlier: EarlierVisits, z: float = Z95, kept: int = KEPT_TIMES) -> list[Visit]:

@@ -173,6 +173,8 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
             " slower"
         )
     ]
+    if (frame["benchmark"] == "p2p_latency").any():
+        lines.append("the time of p2p_latency is half a round trip")
     if frame["ratio_low"].notna().any():
         pairs = " in pairs" if rules.paired else ""
         lines.append(f"±: 95 % confidence interval over launches{pairs}, for any distribution")

@@ -21,6 +21,7 @@ from commbench.analysis.slow_pairs import Matrix, findings_in, matrices
 from commbench.core.layout import Layout
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
+from commbench.core.texts import shown_value
 from commbench.core.units import format_bytes, format_number, plural, short_pairs
 from commbench.core.variables import MODEL_ENGINE, SHOWN, is_number, is_usual
 from commbench.hardware.library_settings import problem_texts
@@ -385,7 +386,7 @@ def _run_title(run: Mapping[str, Any], rows: Sequence[Row], varying: Sequence[st
 
 def _variable_text(row: Row, name: str) -> str:
     """The value in a cell; empty for one that is not shown."""
-    value = row[name]
+    value = shown_value(row, name)
     return "" if is_usual(name, value) else _short_text(name, value)
 
 

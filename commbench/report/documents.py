@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.analysis.documents import Compared, Document
+from commbench.analysis.documents import Compared, Document, experiment_of
+from commbench.analysis.exchange_quiz import QUIZ, quiz_answer
 from commbench.analysis.reference import UNITS, Point, Reference
 from commbench.core.states import Row
 from commbench.core.texts import size_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.results.columns import grouped
+from commbench.results.load import row_dicts
 
 from .quantities import ALGBW, BUSBW, MEDIAN
 from .section import Section, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HEADS = ("ours", "published", "ours / published")
 QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
@@ -21,7 +26,6 @@ QUANTITIES = {each.column: each.name for each in (MEDIAN, ALGBW, BUSBW)} | {
     "rate_gb_per_s": ALGBW.name,
 }
 ANOTHER_MACHINE = "another machine"
-WHOLE = ("B", "ranks")  # units of numbers without fractions
 
 
 class KnownCurve(NamedTuple):
@@ -50,6 +54,14 @@ def document_sections(documents: Iterable[Document], hardware: Sequence[str]) ->
         )
 
 
+def quiz_sections(cases: pd.DataFrame, records: Iterable[Mapping[str, Any]]) -> Iterator[Section]:
+    """The answer of the MPI quiz, where runs of it are among these."""
+    runs = [str(record.get("run_id")) for record in records if experiment_of(record) == QUIZ]
+    answer = quiz_answer(row_dicts(cases[cases["run_id"].isin(runs)]))
+    if answer:
+        yield Section("The quiz", answer)
+
+
 def _single_table(values: Sequence[Compared]) -> Table:
     rows = [(_setting(each), *_cells(each, with_unit=True)) for each in values]
     return Table(("published as", *HEADS), rows)
@@ -57,7 +69,12 @@ def _single_table(values: Sequence[Compared]) -> Table:
 
 def _setting(each: Compared) -> str:
     size = f" ({size_text(each.message_bytes)})" if each.message_bytes else ""
-    return f"{each.reference.setting}{size}{f', {each.name}' if each.name else ''}"
+    name = f", {each.name}" if each.name else ""
+    return f"{each.reference.setting}{size}{name}{_here(each)}"
+
+
+def _here(each: Compared) -> str:
+    return f"; here: {each.stand_in}" if each.stand_in else ""
 
 
 def _curve_table(values: Sequence[Compared]) -> Table:
@@ -73,24 +90,21 @@ def _curve_table(values: Sequence[Compared]) -> Table:
         for each in values
     ]
     heads = ("after" if is_timed else "size", *(["case"] if several else []), *HEADS)
-    title = reference.place if is_timed else f"{reference.setting} ({reference.place})"
+    place = "" if is_timed else f" ({reference.place})"
+    title = f"{reference.title_of_table}{place}{_here(values[0])}"
     return Table(heads, rows, f"{title}, {QUANTITIES[reference.column]} in {reference.unit}")
 
 
 def _cells(each: Compared, with_unit: bool) -> tuple[str, str, str]:
-    """Ours, with the range of several alike cases, the published value and the factor."""
+    """Ours, with the range of several alike cases, the published value, and the factor; of a bound,
+    whether ours is within."""
     unit = f" {each.reference.unit}" if with_unit else ""
-    write = whole_text if each.reference.unit in WHOLE else format_number
-    ours = f"{write(each.ours)}{unit}"
+    ours = f"{format_number(each.ours)}{unit}"
     if len(each.values) > 1:
-        ends = " to ".join(map(write, (min(each.values), max(each.values))))
+        ends = " to ".join(map(format_number, (min(each.values), max(each.values))))
         ours += f" ({ends}, {plural(len(each.values), 'case', 'cases')})"
-    known = each.point.text(lambda value: f"{write(value)}{unit}")
-    return ours, known, format_factor(each.ratio)
-
-
-def whole_text(value: float) -> str:
-    return f"{value:.0f}"
+    known = each.point.text(lambda value: f"{format_number(value)}{unit}")
+    return ours, known, each.beyond or format_factor(each.ratio)
 
 
 def _origins(document: Document, hardware: Sequence[str]) -> Iterator[str]:
@@ -147,8 +161,7 @@ def times_of(rates: Iterable[KnownCurve], message_bytes: int) -> list[KnownCurve
 
 
 def _curve(reference: Reference, points: Sequence[Point]) -> KnownCurve:
-    what = reference.setting if points[0].at_s is None else reference.place
-    name = f"published, {ANOTHER_MACHINE}: {what}"
+    name = f"published, {ANOTHER_MACHINE}: {reference.title_of_table}"
     at = tuple(float(point.message_bytes or point.at_s or 0) for point in points)
     scale = UNITS[reference.unit]
     return KnownCurve(name, reference.column, at, tuple(point.value * scale for point in points))

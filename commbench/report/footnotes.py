@@ -13,6 +13,7 @@ from commbench.results.columns import UNFINISHED
 from commbench.results.flags import FLAGS, UNKNOWN_FLAG, Flag
 from commbench.results.run_folder import resume_command
 
+from .streams import is_stream_soak
 from .table import OWN_BUFFERS, has_own_buffers
 
 NOT_FINISHED = "not finished"  # cases of an interrupted run
@@ -32,7 +33,7 @@ def number_texts(rows: Sequence[Row]) -> list[str]:
     each: `collective (all_reduce)`."""
     operations: dict[str, set[str]] = {}
     for row in rows:
-        if row.get("median_of") is not None:
+        if row.get("median_of") is not None and not is_stream_soak(row):
             operations.setdefault(row["median_of"], set()).add(row["benchmark"])
     kinds = list(operations)
     if len(kinds) > 1:
@@ -43,6 +44,7 @@ def number_texts(rows: Sequence[Row]) -> list[str]:
             )
             kinds.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
     texts = [f"time: median of {', '.join(kinds)}"] if kinds else []
+    texts += ["time of a stream: mean of its writes"] if any(map(is_stream_soak, rows)) else []
     limits = limit_text(rows)
     return [*texts, limits] if limits else texts
 

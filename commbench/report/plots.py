@@ -48,6 +48,7 @@ from .section import Figure, clean
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
 INCHES = (6.4, 3.5)
 WIDE_INCHES = (12.0, 3.2)
@@ -396,17 +397,26 @@ def soak(title: str, line: pd.DataFrame, known: Sequence[KnownCurve] = ()) -> li
 def stream(
     title: str, line: pd.DataFrame, repetition_bytes: int, known: Sequence[KnownCurve] = ()
 ) -> list[Figure]:
-    """The rate of each interval over time, beside published curves in GB/s."""
+    """The rate of each interval at its end, beside published curves in GB/s."""
     made: list[Figure] = []
     rates = line["repetitions"] * repetition_bytes / line["busy_s"] * 8e-9
     with _drawn(title, made, WIDE_INCHES) as axes:
-        at_s, gbit = with_gaps(np.array([line["at_s"], rates]), LARGEST_STEP)
+        at_s, gbit = with_gaps(np.array([_interval_ends_s(line), rates]), LARGEST_STEP)
         axes.plot(at_s, gbit, color=PALETTE[0], marker=".", markersize=4)
         in_bits = [each._replace(values=tuple(8 * rate for rate in each.values)) for each in known]
         most = max([float(rates.max()), *_draw_known(axes, in_bits)])
         _linear_axis(axes.yaxis, most, lambda rate: f"{rate:g}", "rate (Gb/s)")
         axes.set_xlabel("time since the start (s)")
     return made
+
+
+def _interval_ends_s(line: pd.DataFrame) -> NDArray[np.float64]:
+    """As tools print them; the last interval ends with its last repetition."""
+    begins_s, busy_s = line[["at_s", "busy_s"]].to_numpy(dtype=float).T
+    step_s = np.median(np.diff(begins_s)) if len(begins_s) > 1 else busy_s[0]
+    ends_s: NDArray[np.float64] = begins_s + step_s
+    ends_s[-1] = begins_s[-1] + min(step_s, busy_s[-1])
+    return ends_s
 
 
 def full_speed(seconds: Sequence[float]) -> list[Figure]:

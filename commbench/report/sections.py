@@ -25,7 +25,7 @@ from commbench.results.load import row_dicts
 from . import plots
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData, RowId
-from .documents import document_sections, known_curves, soak_curves, times_of
+from .documents import document_sections, known_curves, quiz_sections, soak_curves, times_of
 from .numbers import benchmark_lines, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, Table, no_figures
@@ -60,6 +60,7 @@ def sections(summary: Summary, raw: RawData, more: Iterable[Section] = ()) -> li
         [_answers(summary)],
         more,
         map(_comparison, summary.results.comparisons),
+        quiz_sections(summary.results.cases, summary.results.records),
         document_sections(summary.documents, summary.hardware),
         _pairs(summary),
         _figures(summary, raw),

@@ -27,7 +27,14 @@ from commbench.core.terminal import (
     paragraphs,
     table_text,
 )
-from commbench.core.texts import EMPTY, message_text, setting_text, setting_texts, size_text
+from commbench.core.texts import (
+    EMPTY,
+    message_text,
+    setting_text,
+    setting_texts,
+    shown_value,
+    size_text,
+)
 from commbench.core.units import natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
 from commbench.results.columns import grouped, hashable, row_order
@@ -55,6 +62,8 @@ BESIDE = (*(each.name for each in TABLE if each.beside), "label")
 IMPLIED = ("engine", *brought_along("backend"))
 # tables of their own
 APART = tuple(name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window", "pair"))
+
+KIB = 1024
 
 Point = Mapping[str, Any]
 Column = tuple[
@@ -84,7 +93,8 @@ def side_by_side(
         ]
         head = _table_title(points[key], others)
         parts += [terminal.styled(terminal.paragraph(head), "bold")] if head else []
-        parts.append(_table(listed, headings, terminal))
+        alike = [row for row in measured if row["benchmark"] == points[key]["benchmark"]]
+        parts.append(_table(listed, _in_full(alike), headings, terminal))
     lost = len(rows) - len(measured)
     unfinished = sum(map(is_unfinished, measured))
     notes += [f"{plural(lost, 'case has', 'cases have')} no number: commbench report says why"] * (
@@ -140,7 +150,8 @@ def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
         within = differing(own, names)
         shown = [name for name in names if name not in IMPLIED or name in within]
         for row in own:
-            words = [_heading_word(name, row[name]) for name in shown if row[name] not in EMPTY]
+            values = {name: shown_value(row, name) for name in shown}
+            words = [_heading_word(*each) for each in values.items() if each[1] not in EMPTY]
             alone = f"no {shown[0]}" if shown else str(row["backend"])
             headings[_column_of(row)] = " ".join(words) or alone
     return headings
@@ -157,8 +168,21 @@ def _column_of(row: Row) -> tuple[Any, ...]:
     return tuple(hashable(row[name]) for name in BESIDE)
 
 
-def _table(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], terminal: Terminal) -> str:
-    """Sizes down, backends across; several tables where the terminal is too narrow for one."""
+def _in_full(rows: Sequence[Row]) -> tuple[Quantity, ...]:
+    """What all tables of a benchmark show where there is room: of messages from 1 KiB on, one at a
+    time, also the bandwidth."""
+    large = any(row["pair"] and row["message_bytes"] > KIB for row in rows if row["message_bytes"])
+    return (MEDIAN, ALGBW) if large and quoted(rows) == (MEDIAN,) else in_full(rows)
+
+
+def _table(
+    rows: Sequence[Row],
+    full: Sequence[Quantity],
+    headings: Mapping[tuple[Any, ...], str],
+    terminal: Terminal,
+) -> str:
+    """Sizes down, backends across; several tables where the terminal is too narrow for one. `full`
+    is shown where there is room."""
     lines: dict[tuple[str, int], dict[str, list[Row]]] = {}
     for row in sorted(rows, key=lambda row: (natural_key(row["pair"]), row["message_bytes"])):
         line = lines.setdefault((row["pair"] or "-", row["message_bytes"]), {})
@@ -172,7 +196,7 @@ def _table(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], termina
         names = [(size, pair) for size, (pair, _) in zip(sizes, lines, strict=True)]
     every = dict.fromkeys(heading for line in lines.values() for heading in line)
     room = (terminal.width or UNLIMITED_WIDTH) - sum(map(_width, leading, zip(*names, strict=True)))
-    for quantities in (in_full(rows), quoted(rows)):
+    for quantities in (full, quoted(rows)):
         # one unit for all backends, so that numbers in a line can be compared
         shown = [(quantity, quantity.unit(rows)) for quantity in quantities]
         groups = [
@@ -223,36 +247,40 @@ def _over_launches(rows: Sequence[Row], quantity: Quantity) -> Interval | None:
 
 def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> Iterator[str]:
     """`gloo: 8 B latency 46.1 us, 8 MiB bandwidth 4.94 GB/s, 8 MiB busbw 1.65 GB/s`, each
-    heading."""
-    by_heading = grouped(rows, lambda row: headings[_column_of(row)])
-    for heading, own in sorted(by_heading.items(), key=lambda named: natural_key(named[0])):
-        times = [row for row in own if row["pair"] and not has_bandwidth(row)]
-        rates = [row for row in own if row["pair"] and has_bandwidth(row)]
-        sums = [row for row in own if is_collective(row)]
-        several = len({row["benchmark"] for row in sums}) > 1
-        parts = []
-        for alike, quantity, pick, word in (
-            (times, MEDIAN, min, "latency"),
-            (rates, ALGBW, max, "bandwidth"),
-            (sums, BUSBW, max, "{} busbw" if several else "busbw"),
-        ):
-            sized = [row for row in alike if row["message_bytes"]]
-            if not sized:
-                continue
-            row = pick(sized, key=lambda row: int(row["message_bytes"]))
-            launches = [other for other in sized if _line_of(other) == _line_of(row)]
-            interval = _over_launches(launches, quantity)
-            unit = quantity.unit([row])
-            number = "-" if interval is None else interval.value_text(unit.text)
-            name = word.format(row["benchmark"])
-            parts.append(f"{size_text(row['message_bytes'])} {name} {number} {unit.name}")
-        if parts:
-            yield f"{heading}: {', '.join(parts)}"
+    heading: only what is one case in all of them."""
+    sized = [row for row in rows if row["message_bytes"]]
+    kinds = (
+        ([row for row in sized if row["pair"] and not has_bandwidth(row)], MEDIAN, min, "latency"),
+        ([row for row in sized if row["pair"] and has_bandwidth(row)], ALGBW, max, "bandwidth"),
+        ([row for row in sized if is_collective(row)], BUSBW, max, "busbw"),
+    )
+    parts: dict[str, list[str]] = {}
+    for alike, quantity, pick, word in kinds:
+        by_heading = grouped(alike, lambda row: headings[_column_of(row)])
+        sizes = [{row["message_bytes"] for row in own} for own in by_heading.values()]
+        shared = set.intersection(*sizes) if sizes else set()
+        if not shared or len(set(map(_line_of, alike))) > 1:
+            continue
+        size = pick(shared)
+        at_size = {
+            heading: [row for row in own if row["message_bytes"] == size]
+            for heading, own in by_heading.items()
+        }
+        if len({row.get("window") for own in at_size.values() for row in own}) > 1:
+            continue
+        for heading, own in at_size.items():
+            interval = _over_launches(own, quantity)
+            unit = quantity.unit(own)
+            number = NO_NUMBER if interval is None else interval.value_text(unit.text)
+            text = f"{size_text(size)} {word} {number} {unit.name}"
+            parts.setdefault(heading, []).append(text)
+    for heading, texts in sorted(parts.items(), key=lambda named: natural_key(named[0])):
+        yield f"{heading}: {', '.join(texts)}"
 
 
 def _line_of(row: Row) -> tuple[Any, ...]:
-    """What launches of a case share."""
-    return tuple(hashable(row[name]) for name in (*FAMILY_VARIABLES, "message_bytes"))
+    """What cases share that differ in the heading, the size and the window at most."""
+    return tuple(hashable(row[name]) for name in (*APART, "pair"))
 
 
 def _flags(rows: Sequence[Row]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,12 @@ GIGABITS = Unit("Gb/s", 1 / 8)
 INTERVAL_LINES = 20  # of one stream, unless all are asked for
 LONGEST_BAR = 24  # characters
 RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
-HEADS = ("at the end", "first second", "full speed\nafter s", "least\nthen", "resent\nsegments")
+RATE_HEADS = ("rate", "at the end", "first second")
+HEADS = ("full speed\nafter s", "least\nafter", "resent\nsegments")
 MEANINGS = (
-    "at the end: median of the last fifth of the intervals; full speed:"
-    f" {100 * FULL_SPEED_SHARE:.0f} % of that, in two intervals; least: the slowest interval then"
+    "rate: all bytes over the whole time; at the end: median of the last fifth of the intervals;"
+    f" full speed: {100 * FULL_SPEED_SHARE:.0f} % of that, in two intervals; least: the slowest"
+    " interval after full speed"
 )
 INTERVALS = ("interval.repetitions", "interval.busy_s")
 SENDER = ("sender.retransmits", "sender.cwnd_bytes", "sender.rtt_s")
@@ -56,9 +57,7 @@ def streams_text(rows: Sequence[Row], terminal: Terminal) -> str:
     if not soaks:
         return ""
     unit = bit_unit([row["end_gb_per_s"] for row in soaks])
-    heads = [
-        f"{head}\n{unit.name}" if number in (0, 1) else head for number, head in enumerate(HEADS)
-    ]
+    heads = [*(f"{head}\n{unit.name}" for head in RATE_HEADS), *HEADS]
     columns = [TableColumn("stream"), *(TableColumn(head, right=True) for head in heads)]
     cells = [(name, *_cells(row, unit)) for name, row in zip(case_names(soaks), soaks, strict=True)]
     sentences = [slow_start_text(soaks, unit), MEANINGS]
@@ -70,6 +69,7 @@ def _cells(row: Row, unit: Unit) -> tuple[str, ...]:
     after_s = row["full_speed_s"]
     resent = row["retransmits"]
     return (
+        unit.text(row["algbw_gb_per_s"]),
         unit.text(row["end_gb_per_s"]),
         unit.text(row["first_second_gb_per_s"]),
         NO_NUMBER if after_s is None else f"{after_s:.1f}",
@@ -92,12 +92,18 @@ def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
     if not slow:
         return f"The first second is no slower than the end in {counted}." if known else ""
     firsts = [row["first_second_gb_per_s"] for row in slow]
-    span = " to ".join(dict.fromkeys(map(unit.text, (min(firsts), max(firsts)))))
-    end = unit.text(median(row["end_gb_per_s"] for row in slow))
+    ends = [row["end_gb_per_s"] for row in slow]
+    many = len(slow) > 1
     return (
-        f"The first second is slower than the end in {len(slow)} of {counted}: {span} {unit.name},"
-        f" then {end}."
+        f"The first second is slower than the end in {len(slow)} of {counted}:"
+        f" {'their first seconds' if many else 'its first second'}: {_span(firsts, unit)};"
+        f" {'their ends' if many else 'its end'}: {_span(ends, unit)}."
     )
+
+
+def _span(rates: Sequence[float], unit: Unit) -> str:
+    ends = dict.fromkeys(map(unit.text, (min(rates), max(rates))))
+    return f"{' to '.join(ends)} {unit.name}"
 
 
 def stream_sentences(soaks: Sequence[Row]) -> list[str]:
@@ -116,7 +122,7 @@ def _ramp_text(row: Row, unit: Unit) -> str:
     first = f", {unit.text(row['first_second_gb_per_s'])} in the first second"
     after_s = row["full_speed_s"]
     full_speed = (
-        ", where it may still rise" if after_s is None else f", full speed after {after_s:.1f} s"
+        "; the rate may still rise" if after_s is None else f", full speed after {after_s:.1f} s"
     )
     return f"{first if _is_slow_at_first(row) else ''}{full_speed}"
 
@@ -139,8 +145,9 @@ class _Lines:
 
     @property
     def rates_gb_per_s(self) -> Column:
-        """NaN where nothing was measured."""
-        return self.moved_bytes * 1e-9 / np.where(self.busy_s > 0, self.busy_s, np.nan)
+        """By the whole interval; NaN where nothing was measured."""
+        spent_s = np.where(self.busy_s > 0, self.end_s - self.begin_s, np.nan)
+        return self.moved_bytes * 1e-9 / spent_s
 
     def merged(self, each: int) -> _Lines:
         """With so many neighbours as one."""
@@ -202,7 +209,7 @@ class StreamLine:
             for *values, length in zip(*numbers, lengths, strict=True)
         ]
         moved_bytes = single.moved_bytes.sum()
-        whole = unit.text(moved_bytes * 1e-9 / single.busy_s.sum())
+        whole = unit.text(moved_bytes * 1e-9 / single.end_s[-1])
         total = (
             f"{title}: {format_number(moved_bytes / 1e6)} MB in {single.end_s[-1]:.2f} s,"
             f" {whole} {unit.name}"

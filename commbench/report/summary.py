@@ -57,6 +57,8 @@ REPORT_COLUMNS = tuple(  # those of cases.parquet that a report reads
             "trial",
             "reason",
             "stop_reason",
+            "transport",
+            "wrong_elements",
         )
     )
 )

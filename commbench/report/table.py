@@ -31,6 +31,8 @@ from commbench.core.units import (
 from commbench.core.variables import SIZES
 from commbench.results.columns import VARIABLES, grouped
 
+from .streams import is_stream_soak
+
 # so that a table is complete when it is cut out
 IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")
 # in the name of the program and in the lines
@@ -240,13 +242,14 @@ def matrix_text(matrix: Matrix, named: Sequence[str], width: int) -> str:
         if name in named and shared[name] is not None
     ]
     head = f"{shared['benchmark']}, {', '.join([format_bytes(shared['message_bytes']), *more])}"
+    what = "rate" if any(map(is_stream_soak, matrix.rows.values())) else "median"
     cells = _matrix_lines(matrix, unit) if len(matrix.ranks) <= MAX_MATRIX_RANKS else []
     if not cells or max(map(len, cells)) > width:
         cells = []
-        head = f"{head}: median in {unit}"
+        head = f"{head}: {what} in {unit}"
     else:
         mark = ", ! slow" if matrix.slow else ""
-        head = f"{head}: median in {unit}, senders down, receivers across{mark}"
+        head = f"{head}: {what} in {unit}, senders down, receivers across{mark}"
     symmetry = symmetry_text(matrix)
     lines = _class_lines(matrix, unit) + wrap(
         symmetry, width, initial_indent="  ", subsequent_indent="    "

@@ -117,7 +117,7 @@ RESULTS = _columns(
     empty_sample_s         | number  | s    | time between two stamps without a step; contained in every sample
     skew_s                 | number  | s    | from the first to the last rank's start; null without a common clock
     min_s                  | number  | s    | fastest operation
-    median_s               | number  | s    | median operation: half a round trip, one message, or one collective
+    median_s               | number  | s    | median operation: half a round trip, one message, or one collective; of a soak of a stream the mean write, all its time / all writes
     ci_low_s               | number  | s    | lower end of the interval of the median
     ci_high_s              | number  | s    | upper end of the interval
     interval_of            | text    |      | what the interval is over: visits, launches, repetitions of one visit

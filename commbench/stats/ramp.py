@@ -21,12 +21,14 @@ SHORTEST_S = 1.5 * FIRST_S  # of what has a first second and an end
 class Ramp:
     """Rates in the unit that they were given in, per second.
 
-    end: the median of the last fifth of the intervals. first_second: of those that end within it;
-    None where there are none, and below 1.5 s. full_speed_s: the start of the first interval that,
-    like the one after it, has 95 % of the end; None where that is within the last fifth: the rate
-    may still be rising. least: the slowest interval from then on.
+    mean: all that moved over the whole time, as iperf and tcpbench count. end: the median of the
+    last fifth of the intervals. first_second: of those that end within it; None where there are
+    none, and below 1.5 s. full_speed_s: the start of the first interval that, like the one after
+    it, has 95 % of the end; None where that is within the last fifth: the rate may still be rising.
+    least: the slowest interval from then on.
     """
 
+    mean: float
     end: float
     first_second: float | None
     full_speed_s: float | None
@@ -42,11 +44,12 @@ def ramp_of(
     begins_s: NDArray[np.float64], moved: NDArray[np.float64], busy_s: NDArray[np.float64]
 ) -> Ramp | None:
     """Of intervals [n] in which so much moved; None without any."""
-    # the last one, cut off by the end, is too short to be judged
-    whole = busy_s >= np.median(busy_s) / 2 if busy_s.size else np.zeros(0, dtype=bool)
-    begins_s, moved, busy_s = begins_s[whole], moved[whole], busy_s[whole]
     if not moved.size:
         return None
+    mean = float(moved.sum() / (begins_s[-1] + busy_s[-1] - begins_s[0]))
+    # the last one, cut off by the end, is too short to be judged
+    whole = busy_s >= np.median(busy_s) / 2
+    begins_s, moved, busy_s = begins_s[whole], moved[whole], busy_s[whole]
     rates = moved / busy_s
     last = max(0, len(rates) - max(LEAST_END, round(END_SHARE * len(rates))))
     end = float(np.median(rates[last:]))
@@ -57,6 +60,7 @@ def ramp_of(
     fast = rates >= FULL_SPEED_SHARE * end
     reached = np.flatnonzero((fast[:-1] & fast[1:])[: last + 1])
     if not reached.size:
-        return Ramp(end, first, None, None)
+        return Ramp(mean, end, first, None, None)
     at = int(reached[0])
-    return Ramp(end, first, float(begins_s[at] - begins_s[0]), float(rates[at:].min()))
+    full_speed_s = float(begins_s[at] - begins_s[0])
+    return Ramp(mean, end, first, full_speed_s, float(rates[at:].min()))

@@ -32,7 +32,11 @@ def case(benchmark: str, way: Any, size: int, layout: str = "2x1", **more: Any) 
 
 
 def measured(experiment: str, *rows: dict[str, Any], **folders: Path) -> list[Document]:
-    record = {"run_id": RUN, "overrides": ["part=1", f"experiment={experiment}", "scale=cpu"]}
+    record = {
+        "run_id": RUN,
+        "overrides": ["part=1", f"experiment={experiment}", "scale=cpu"],
+        "config": {"timing": {"interval_s": 0.1}},
+    }
     return documents(pd.DataFrame(list(rows)), [record], folders)
 
 
@@ -85,6 +89,9 @@ def test_streams_and_connections_stand_beside_their_own_values_in_the_documents_
         ("mpi, btl_tcp_links 36", 4096): (pytest.approx(3600.0), 963.67),
     }
     assert document.missing == ("mpi, 72 pairs",)
+    pairs = case("p2p_multi_pair", MPI, 64, "1x4", pair="0-2 1-3")
+    (some,) = measured("ec2_streams", pairs)
+    assert "mpi, 72 pairs (osu_mbw_mr); here: 2 pairs" in text_of(some)
     text = text_of(document, "another cloud")
     assert "10.0 Gb/s" in text and "9.46 Gb/s" in text and "1.06 x" in text
     assert "another machine: AWS c5n.18xlarge" in text and "without a measured case" in text
@@ -150,7 +157,19 @@ def test_an_upper_bound_has_the_largest_ratio_of_all_sizes() -> None:
     (document,) = measured("mvapich_cloud", *rows)
     (found,) = document.compared
     assert (found.message_bytes, found.ours) == (4, pytest.approx(15.0))
-    assert "at most 25.0 x" in text_of(document)
+    (line,) = (line for line in text_of(document).splitlines() if "at most 25.0 x" in line)
+    assert line.endswith("  within")
+
+
+@pytest.mark.parametrize(("rate", "said"), [(2.0, "within"), (9.0, "above")])
+def test_a_stand_in_is_named_and_a_bound_is_met_or_not(rate: float, said: str) -> None:
+    label = "shared_memory"
+    found = case("p2p_latency", MPI, 10**6, "1x2", label=label, pair="0-1", algbw_gb_per_s=rate)
+    (document,) = measured("mlbench_p2p", found)
+    (line,) = (line for line in text_of(document).splitlines() if "two GPUs" in line)
+    assert "limit of PCIe (1 MB); here: shared memory" in line and line.endswith(said)
+    on_gpus = found | {"device": "cuda", "label": ""}
+    assert "here" not in text_of(*measured("mlbench_p2p", on_gpus))
 
 
 def soak_run(folder: Path, rates: list[float], message_bytes: int = 2**18) -> dict[str, Any]:
@@ -182,7 +201,7 @@ def test_a_planted_staircase_stands_beside_the_published_one(tmp_path: Path) -> 
     slower = slow | {"case_id": "slower", "full_speed_s": 1.5}
     (document,) = measured("openbsd_soak", soak, slow, slower, **{RUN: tmp_path})
     times = {key[0]: each.ours for key, each in ours(document).items() if "speed" in key[0]}
-    assert list(times.values()) == pytest.approx([900.0, 1300.0, 1500.0])
+    assert list(times.values()) == pytest.approx([1000.0, 1400.0, 1600.0]), "ends of intervals"
     assert ours(document)["steady", 2**18].ours == pytest.approx(944)
     text = text_of(document)
     assert "1.10 s" in text and "table of throughputs, bandwidth in Mb/s" in text

@@ -11,6 +11,7 @@ import pytest
 
 from commbench.backends.tcp.backend import Tcp
 from commbench.core.errors import ConfigError
+from commbench.core.units import format_number
 
 FIXED = (
     "timing=fixed",
@@ -70,6 +71,9 @@ def test_a_soak_of_a_stream_tells_bytes_by_time(
     assert intervals.repetitions.sum() == pytest.approx(case["repetitions"])
     moved = intervals.repetitions.sum() * repetition_bytes
     assert moved / intervals.busy_s.sum() * 1e-9 == pytest.approx(case["end_gb_per_s"], rel=0.5)
+    whole_s = intervals.at_s.iloc[-1] + intervals.busy_s.iloc[-1]
+    assert case["algbw_gb_per_s"] == pytest.approx(moved / whole_s * 1e-9)
+    assert case["algbw_ci_low_gb_per_s"] < case["algbw_gb_per_s"] < case["algbw_ci_high_gb_per_s"]
     assert intervals.at_s.tolist() == pytest.approx([0.1 * n for n in range(len(intervals))])
     counters = commbench.load(run.output, table="counters")
     for name in ("retransmits", "cwnd_bytes", "rtt_s"):
@@ -80,6 +84,7 @@ def test_a_soak_of_a_stream_tells_bytes_by_time(
     capsys.readouterr()
     assert main(["show", "--intervals", str(run.output)]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert sum(format_number(8e3 * case["algbw_gb_per_s"]) in line for line in lines) >= 2, "one"
     (at,) = [number for number, line in enumerate(lines) if "Cwnd" in line]
     assert len([line for line in lines[at + 2 :] if line.endswith("#")]) == len(intervals)
 

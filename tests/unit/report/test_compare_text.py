@@ -162,6 +162,12 @@ def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
     )
 
 
+def test_the_caption_says_that_a_latency_is_half_a_round_trip() -> None:
+    latency = caption(frame({"benchmark": "p2p_latency"}), Rules())
+    assert any("half a round trip" in line for line in latency)
+    assert not any("half a round trip" in line for line in caption(frame({}), Rules()))
+
+
 def test_the_caption_explains_the_verdicts_that_occur() -> None:
     lines = caption(frame({}, {"verdict": "SUSPECT"}), Rules())
     assert [line.partition(":")[0] for line in lines if line.isupper() or line[:2].isupper()] == [

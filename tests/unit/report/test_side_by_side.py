@@ -190,6 +190,45 @@ def test_below_stand_what_is_missing_flags_and_a_sentence_for_each_backend() -> 
     assert "gloo: 8 B latency 1.00 us" in text and "mpi: 8 B latency 2.00 us" in text
 
 
+def test_where_there_is_room_large_messages_have_their_bandwidth() -> None:
+    rows = [
+        measured("gloo", size, 1e-6, benchmark="p2p_latency", algbw_gb_per_s=size / 1e3)
+        for size in (8, 4096)
+    ]
+    both = [*rows, *({**row, "backend": "mpi"} for row in rows)]
+    assert side_by_side(both, FILE).count("bandwidth MB/s") == 2
+    assert "bandwidth" not in side_by_side(both, Terminal(40))
+    assert "bandwidth" not in side_by_side([row for row in both if row["message_bytes"] == 8], FILE)
+
+
+def test_all_layouts_of_a_collective_have_the_same_columns() -> None:
+    rows = [
+        measured("gloo", 8, 1e-6, benchmark="all_reduce", pair=None, layout=layout)
+        | {"algbw_gb_per_s": 0.008, "busbw_gb_per_s": 0.008 * factor}
+        for layout, factor in (("1x2", 1.0), ("1x4", 1.5))
+    ]
+    text = side_by_side([*rows, *({**row, "backend": "mpi"} for row in rows)], FILE)
+    assert text.count("algbw") == 4
+
+
+def sentences(*rows: dict[str, Any]) -> list[str]:
+    """Of the rows of gloo and the same ones of mpi."""
+    both = [*rows, *({**row, "backend": "mpi"} for row in rows)]
+    lines = side_by_side(both, FILE).splitlines()
+    return [line for line in lines if line.startswith(("gloo: ", "mpi: "))]
+
+
+def test_the_sentences_of_all_headings_are_about_one_case_that_all_have() -> None:
+    more = measured("tcp", 64, 4e-6)
+    text = side_by_side([measured(name, 8, 1e-6) for name in ("gloo", "mpi", "tcp")] + [more], FILE)
+    assert text.count(": 8 B latency 1.00 us") == 3
+    large = measured("gloo", 2**20, 1e-3, window=64, algbw_gb_per_s=1.0)
+    assert len(sentences(large)) == 2
+    several = large | {"benchmark": "p2p_multi_pair", "pair": "0-2 1-3", "layout": "1x4"}
+    for other in (several, large | {"layout": "2x1"}, large | {"stream_threads": "each"}):
+        assert sentences(large, other) == [], "which of the two?"
+
+
 README_SIZES = (8, 512, 32 * 1024, 512 * 1024, 8 * 1024**2)
 
 

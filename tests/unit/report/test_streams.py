@@ -30,6 +30,7 @@ def soak(pair: str, first: float, end: float, **more: Any) -> dict[str, Any]:
         "backend": "tcp",
         "pair": pair,
         "message_bytes": 16384,
+        "algbw_gb_per_s": (first + end) / 2 * GB,
         "end_gb_per_s": end * GB,
         "first_second_gb_per_s": first * GB,
         "full_speed_s": 1.1,
@@ -45,7 +46,7 @@ NOTE = (soak("0-1", 612, 937), soak("1-0", 500, 937), soak("0-0", 1050, 1050, fu
 def test_each_stream_has_a_line() -> None:
     text = streams_text(NOTE, WIDE).splitlines()
     (line,) = [line for line in text if "0-1" in line]
-    assert line.split()[-5:] == ["937", "612", "1.1", "930", "3"]
+    assert line.split()[-6:] == ["774", "937", "612", "1.1", "930", "3"]
     assert len([line for line in text if line.startswith("stream ")]) == 4, "with the heading"
 
 
@@ -55,7 +56,8 @@ def test_what_is_no_soak_of_a_stream_has_none() -> None:
 
 def test_the_slow_first_seconds_are_a_sentence() -> None:
     assert stream_sentences(NOTE)[0] == (
-        "The first second is slower than the end in 2 of 3 streams: 500 to 612 Mb/s, then 937."
+        "The first second is slower than the end in 2 of 3 streams: their first seconds: 500 to"
+        " 612 Mb/s; their ends: 937 Mb/s."
     )
     assert stream_sentences(NOTE)[1] == (
         "stream 1x2 0-1 16 KiB: 937 Mb/s at the end, 612 in the first second, full speed after"
@@ -129,6 +131,16 @@ def test_many_intervals_share_a_line_unless_each_is_asked_for(every: bool, lines
 def test_without_the_senders_counters_a_line_has_its_rate() -> None:
     rows = cells(line([323, 720], resent=[]).text("0-1", WIDE))
     assert [row[3:7] for row in rows] == [["323", "-", "-", "-"], ["720", "-", "-", "-"]]
+
+
+def test_the_rate_of_a_line_is_its_transfer_over_its_time() -> None:
+    """Also where nothing was measured for a part of it, as between two blocks."""
+    found = StreamLine(repetition_bytes=1000)
+    received = {"interval.repetitions": [1000.0] * 3, "interval.busy_s": [0.1, 0.08, 0.05]}
+    found.add(counters(received, begin_ns=5))
+    text = found.text("0-1", WIDE)
+    assert [row[3] for row in cells(text)] == ["80.0", "80.0", "160"]
+    assert text.startswith("0-1: 3.00 MB in 0.25 s, 96.0 Mb/s")
 
 
 def test_one_interval_is_no_line() -> None:

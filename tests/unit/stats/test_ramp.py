@@ -27,6 +27,13 @@ def test_a_staircase_has_the_rate_of_its_last_step() -> None:
     assert stairs.least == pytest.approx(937)
 
 
+def test_the_mean_is_all_that_moved_over_the_whole_time() -> None:
+    """With the time in which nothing was measured, and with the last interval."""
+    moved, busy_s = np.array([[60.0, 60.0, 30.0], [0.1, 0.05, 0.02]])
+    found = ramp_of(np.arange(3) * STEP_S, moved, busy_s)
+    assert found is not None and found.mean == pytest.approx(150 / 0.22)
+
+
 @pytest.mark.parametrize("ramp_s", [0.0, 0.4, 1.5, 1.6])
 def test_the_end_is_not_the_median_of_all(ramp_s: float) -> None:
     slow = round(ramp_s / STEP_S)
