@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -32,6 +33,7 @@ DOCUMENT = ROOT / "docs" / "experiments.md"
 FIGURES = ROOT / "docs" / "figures"
 COMMBENCH = str(Path(sys.executable).parent / "commbench")
 LIMIT_S = 400
+WIDTH = 150  # of the lines of the documents
 
 
 def main(names: list[str]) -> None:
@@ -44,16 +46,20 @@ def main(names: list[str]) -> None:
 
 def written(chapter: Chapter, folder: Path) -> Iterator[str]:
     """The text of a chapter, measured now."""
-    yield f"### {chapter.title}\n\n{chapter.published} {chapter.finding}\n\n"
+    yield f"### {chapter.title}\n\n{paragraph(f'{chapter.published} {chapter.finding}')}"
     for scene in chapter.scenes:
         output = measured(scene, folder)
-        yield f"{scene.says}\n\n" if scene.says else ""
+        yield paragraph(scene.says) if scene.says else ""
         hosts = " launcher=ssh launcher.hosts=[...]" if scene.links else ""
         shown = "".join(f"{block}\n" for block in blocks(output, scene))
         yield f"```\n$ commbench {scene.words}{hosts}\n{shown}```\n\n"
         if scene.figure:
             yield drawn(chapter, scene, newest(folder))
-    yield f"Not here: {chapter.not_here}\n\n"
+    yield paragraph(f"Not here: {chapter.not_here}")
+
+
+def paragraph(text: str) -> str:
+    return f"{textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)}\n\n"
 
 
 def measured(scene: Scene, folder: Path) -> str:

@@ -60,12 +60,12 @@ CHAPTERS = (
                 "experiment=ec2_streams scale=cpu part=1",
                 ("at the end", PUBLISHED),
                 "iperf3 has one thread for all streams (`one`), iperf2 a thread for each (`each`)."
-                " Over loopback, more streams than cores gain nothing.",
+                " Over loopback the two cores are the bound, not a connection.",
             ),
             Scene(
                 "experiment=ec2_streams scale=cpu part=2",
                 ("±: ", PUBLISHED),
-                "osu_bw with one connection and with 36. Over loopback 36 gain nothing.",
+                "osu_bw with one connection and with 36. Over loopback 36 gain little.",
                 figure="p2p_bandwidth: bandwidth",
                 caption="Bandwidth over size with 1 and with 36 connections; dotted: the post's.",
             ),
