@@ -94,7 +94,8 @@ def side_by_side(
         head = _table_title(points[key], others)
         parts += [terminal.styled(terminal.paragraph(head), "bold")] if head else []
         alike = [row for row in measured if row["benchmark"] == points[key]["benchmark"]]
-        parts.append(_table(listed, _in_full(alike), headings, terminal))
+        full = _in_full(alike, beside_bandwidth=any(map(has_bandwidth, measured)))
+        parts.append(_table(listed, full, headings, terminal))
     lost = len(rows) - len(measured)
     unfinished = sum(map(is_unfinished, measured))
     notes += [f"{plural(lost, 'case has', 'cases have')} no number: commbench report says why"] * (
@@ -168,11 +169,12 @@ def _column_of(row: Row) -> tuple[Any, ...]:
     return tuple(hashable(row[name]) for name in BESIDE)
 
 
-def _in_full(rows: Sequence[Row]) -> tuple[Quantity, ...]:
+def _in_full(rows: Sequence[Row], beside_bandwidth: bool) -> tuple[Quantity, ...]:
     """What all tables of a benchmark show where there is room: of messages from 1 KiB on, one at a
-    time, also the bandwidth."""
+    time, also the bandwidth, unless another benchmark tells it."""
     large = any(row["pair"] and row["message_bytes"] > KIB for row in rows if row["message_bytes"])
-    return (MEDIAN, ALGBW) if large and quoted(rows) == (MEDIAN,) else in_full(rows)
+    of_times = large and not beside_bandwidth and quoted(rows) == (MEDIAN,)
+    return (MEDIAN, ALGBW) if of_times else in_full(rows)
 
 
 def _table(

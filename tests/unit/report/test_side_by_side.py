@@ -199,6 +199,8 @@ def test_where_there_is_room_large_messages_have_their_bandwidth() -> None:
     assert side_by_side(both, FILE).count("bandwidth MB/s") == 2
     assert "bandwidth" not in side_by_side(both, Terminal(40))
     assert "bandwidth" not in side_by_side([row for row in both if row["message_bytes"] == 8], FILE)
+    windows = [{**row, "benchmark": "p2p_bandwidth", "window": 4} for row in both]
+    assert side_by_side([*both, *windows], FILE).count("bandwidth MB/s") == 0, "it is told already"
 
 
 def test_all_layouts_of_a_collective_have_the_same_columns() -> None:
