@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,6 +138,7 @@ def test_drains_end_together_though_one_connection_brought_nothing() -> None:
 @pytest.mark.parametrize("threads", BOTH)
 @pytest.mark.parametrize("streams", [1, 3])
 def test_a_peer_that_dies_is_named_at_once(streams: int, threads: StreamThreads) -> None:
+    received = threading.Event()
     with opened(2) as communicators:
 
         def work(rank: int) -> Any:
@@ -144,8 +146,10 @@ def test_a_peer_that_dies_is_named_at_once(streams: int, threads: StreamThreads)
             runner = Rank(communicators[rank], program, streams, stream_threads=threads)
             runner.run(1)
             if rank == 0:
+                assert received.wait(5)  # what is still on its way would be lost with it
                 communicators[rank].close(abort=True)
                 return 0.0
+            received.set()
             begin_s = time.monotonic()
             with pytest.raises(CommunicationError, match="rank 0, connection"):
                 runner.run(5)
