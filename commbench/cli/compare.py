@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from commbench.analysis.case_names import case_names
 from commbench.analysis.compare import (
     Rules,
     Side,
@@ -31,11 +32,13 @@ from commbench.report.compare_text import (
     undecidable_text,
     unjoined,
 )
+from commbench.report.junit import JunitCase, junit_xml
+from commbench.results.load import row_dicts
 from commbench.stats.difference import ALPHA, launches_needed
 from commbench.stats.launches import FEW_LAUNCHES
 from commbench.stats.verdict import Verdict
 
-from .options import CommandParser, add_delta, check_file, whole_number
+from .options import CommandParser, add_delta, check_file, whole_number, write_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,8 +71,9 @@ def compare_command(words: list[str]) -> int:
     failures = failures_of(options.fail_on)
     differences = parse_by(word for words in options.by for word in words.split(","))
     base_source, new_source = _base_and_new(options)
-    if options.save is not None:
-        check_file("--save", options.save)
+    for option, name in (("--save", options.save), ("--junit", options.junit)):
+        if name is not None:
+            check_file(option, name)
     if not base_source:
         return _saved(read_side("NEW", new_source), options.save, first=True)
     read_base = read_side("BASE", base_source)
@@ -91,6 +95,9 @@ def compare_command(words: list[str]) -> int:
     print(paragraphs(lines, terminal))
     if options.save is not None:
         _saved(read_new, options.save)
+    if options.junit is not None:
+        text = junit_xml("commbench compare", _junit_cases(frame, failures or {"slower"}))
+        write_file("--junit", options.junit, text)
     status = _status(frame, failures, rules)
     if failures:
         print(terminal.paragraph(_gate_text(frame, failures, status)))
@@ -144,6 +151,11 @@ def _compare_parser() -> argparse.ArgumentParser:
         help=f"{', '.join(FAILURES)}: exit 1 where a case is one of those given",
     )
     add("--save", metavar="FILE", help="keep NEW as a parquet file, a later BASE")
+    add(
+        "--junit",
+        metavar="FILE",
+        help="write the verdicts as JUnit XML; failures are those of --fail-on, else SLOWER",
+    )
     return parser
 
 
@@ -169,6 +181,32 @@ def _base_and_new(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     if len(paths) != 2:
         raise ConfigError(f"compare takes BASE and NEW; seen: {seen}; see commbench compare --help")
     return paths[:1], paths[1:]
+
+
+# ---------------------------------------------------------------- JUnit
+
+
+def _junit_cases(frame: pd.DataFrame, failures: set[str]) -> list[JunitCase]:
+    """A case for each; skipped are those without a verdict, or UNDECIDED, that do not fail."""
+    rows = row_dicts(frame)
+    failing = {VERDICTS_OF[word] for word in failures & VERDICTS_OF.keys()}
+    lost = "missing" if MISSING_CASE in failures else ""
+    cases = []
+    for row, name in zip(rows, case_names(rows), strict=True):
+        word = row["verdict"] or VERDICTS_OF["undecided"]
+        if row["sides"] != "both":
+            failure = lost if row["sides"] == "base" else ""
+            reason = f"only in {row['sides'].upper()}"
+        else:
+            failure = word if word in failing else ""
+            reason = f"{word}: {row['ratio']:.3g} x" if row["ratio"] is not None else word
+        is_skipped = not failure and (row["sides"] != "both" or word == VERDICTS_OF["undecided"])
+        cases.append(
+            JunitCase(
+                row["benchmark"], name, row["new_median_s"], failure, is_skipped, reason, (reason,)
+            )
+        )
+    return cases
 
 
 # ---------------------------------------------------------------- exit status

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -399,3 +400,20 @@ def test_the_frame_has_what_was_printed(sides: dict[str, str]) -> None:
         "SLOWER",
         "SLOWER",
     ]
+
+
+@pytest.mark.parametrize(("options", "failures"), [((), 2), (("--fail-on=missing",), 0)])
+def test_junit_has_the_verdicts(
+    sides: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    failures: int,
+) -> None:
+    file = tmp_path / "compare.xml"
+    run_compare(capsys, sides["base"], sides["slow"], "--junit", str(file), *options)
+    (suite,) = ElementTree.parse(file).getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("4", str(failures))
+    kinds = {each.get("type") for each in suite.findall("testcase/failure")}
+    assert kinds == ({"SLOWER"} if failures else set())
+    assert len({case.get("name") for case in suite.findall("testcase")}) == 4
