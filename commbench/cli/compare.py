@@ -190,7 +190,7 @@ def _junit_cases(frame: pd.DataFrame, failures: set[str]) -> list[JunitCase]:
     """A case for each; skipped are those without a verdict, or UNDECIDED, that do not fail."""
     rows = row_dicts(frame)
     failing = {VERDICTS_OF[word] for word in failures & VERDICTS_OF.keys()}
-    lost = "missing" if MISSING_CASE in failures else ""
+    lost = MISSING_CASE if MISSING_CASE in failures else ""
     cases = []
     for row, name in zip(rows, case_names(rows), strict=True):
         word = row["verdict"] or VERDICTS_OF["undecided"]

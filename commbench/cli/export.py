@@ -15,7 +15,7 @@ from commbench.core.states import status_of_run
 from commbench.core.terminal import first_line, printable
 from commbench.core.variables import NAMES
 from commbench.results.columns import TABLES, arrow_schema, grouped, hashable
-from commbench.results.jsonl import json_file
+from commbench.results.jsonl import is_json, json_file
 from commbench.results.load import (
     find_sources,
     in_table_order,
@@ -25,7 +25,6 @@ from commbench.results.load import (
     row_dicts,
 )
 from commbench.results.parquet import parquet_metadata
-from commbench.results.recorded import is_json
 from commbench.results.run_folder import replace_file, resume_command
 from commbench.runtime.folder_lock import is_measured_into
 

@@ -15,10 +15,10 @@ from commbench.report.console import run_text, time_line
 from commbench.report.nccl_tests import NcclTests
 from commbench.report.osu import Osu
 from commbench.report.side_by_side import BESIDE, side_by_side
-from commbench.results.jsonl import json_rows
+from commbench.results.jsonl import is_json, json_rows
 from commbench.results.load import find_runs, load_run, run_tables
 from commbench.results.parquet import plain_rows
-from commbench.results.recorded import is_json, recorded_counters
+from commbench.results.recorded import recorded_counters
 from commbench.results.run_folder import resume_command
 
 from .options import CommandParser, show_command, with_last_runs

@@ -16,9 +16,8 @@ from commbench.core.states import status_of_run
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import write_json
 
-from .jsonl import Jsonl, JsonStore
+from .jsonl import Jsonl, JsonStore, is_json
 from .parquet import Parquet
-from .recorded import is_json
 
 
 class FanOut:

@@ -134,6 +134,13 @@ def json_file(folder: str | Path, table: str) -> Path:
     return Path(folder) / f"{table}.jsonl"
 
 
+def is_json(folder: Path) -> bool:
+    """Whether all of a run is in JSON lines: beside parquet, they are cases for other programs."""
+    return json_file(folder, "samples").exists() and not (
+        (folder / "cases.parquet").exists() or any(folder.glob("parts/*.cases.parquet"))
+    )
+
+
 def json_rows(folder: str | Path) -> list[dict[str, Any]]:
     """The newest row of each case, with times as datetime. Raises OSError and Unreadable."""
     rows = {row["case_id"]: row for row in _lines(json_file(folder, "cases"))}

@@ -28,7 +28,7 @@ from commbench.core.terminal import first_line, one_line
 from commbench.core.variables import MAPS, NAMES, TABLE, is_required
 
 from .columns import TABLES, arrow_schema, check_version, default_values, row_order
-from .jsonl import json_columns, json_file, json_rows
+from .jsonl import is_json, json_columns, json_file, json_rows
 from .run_folder import PARTS, RECORD, file_bytes
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ def run_tables(
                 raise
             damaged(error)
     tables = [rows[file] for file in (merged, *parts) if file in rows]
-    if not tables and json_file(run, table).exists():  # measured where pyarrow is not installed
+    if not tables and is_json(run):  # measured where pyarrow is not installed
         tables = [json_table(run, table, columns, where)]
     return tables or [_schema(table, columns).empty_table()]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from commbench.core.states import Row
 
-from .jsonl import json_columns, json_file, json_rows
+from .jsonl import is_json, json_columns, json_rows
 from .load import run_tables
 from .parquet import parquet_rows
 
@@ -25,13 +25,6 @@ def recorded_rows(folder: Path) -> dict[str, Row]:
     """The newest row of each case, by case_id."""
     rows = json_rows(folder) if is_json(folder) else parquet_rows(folder)
     return {row["case_id"]: row for row in rows}
-
-
-def is_json(folder: Path) -> bool:
-    """Whether all of a run is in JSON lines: beside parquet, they are cases for other programs."""
-    return json_file(folder, "samples").exists() and not (
-        (folder / "cases.parquet").exists() or any(folder.glob("parts/*.cases.parquet"))
-    )
 
 
 def recorded_counters(folder: Path, case_id: str) -> Iterator[Mapping[str, Sequence[Any]]]:
