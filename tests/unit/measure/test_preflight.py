@@ -225,7 +225,10 @@ from commbench.runtime.control import hosted_world
 from commbench.runtime.store import hosted_store
 from commbench.config.compose import ConfigComposer
 from commbench.measure.preflight import Request, preflight
+from commbench.hardware.gpu import own_gpu
 from rank_threads import together
+
+own_gpu(0)  # opens CUDA and NVML: a rank is a process, and these threads would do it at once
 
 class Wire:
     name, launchers = "wire", "any"
