@@ -55,7 +55,7 @@ from .quantities import (
     value_cell,
     width_cell,
 )
-from .streams import StreamLine, is_stream_soak, repetition_bytes, streams_text
+from .streams import StreamLine, bit_unit, is_stream_soak, repetition_bytes, streams_text
 from .table import TimeLine, backend_text, is_matrix, matrix_text
 
 PATHS = ("link", "transport")
@@ -208,7 +208,8 @@ def _time_line_texts(
 ) -> list[str]:
     """Those of all soaks, but of several streams only where every interval is asked for: each has
     its line in a table."""
-    one_stream = every or sum(map(is_stream_soak, rows)) == 1
+    streams = [row for row in rows if is_stream_soak(row)]
+    shows_intervals = every or len(streams) == 1
     ids = [row["case_id"] for row in rows]
     name_of = dict(zip(ids, case_names(rows), strict=True)) if time_lines else {}
     texts = []
@@ -216,9 +217,9 @@ def _time_line_texts(
         name = name_of.get(case_id, case_id)
         if isinstance(line, TimeLine):
             texts.append(line.text(name, terminal))
-        elif one_stream:
-            texts.append(line.text(name, terminal, every))
-    if not one_stream and any(map(is_stream_soak, rows)):
+        elif streams and shows_intervals:
+            texts.append(line.text(name, bit_unit(streams), terminal, every))
+    if streams and not shows_intervals:
         texts.append("the intervals of each stream: commbench show RUN --intervals")
     return texts
 

@@ -46,9 +46,10 @@ def repetition_bytes(row: Row) -> int:
     return int(row["operations_per_sample"]) * int(row["message_bytes"])
 
 
-def bit_unit(rates_gb_per_s: Sequence[float]) -> Unit:
-    """Mb/s up to 10 Gb/s, so that a link of 1 Gb/s has its digits."""
-    return GIGABITS if np.nanmax([0.0, *rates_gb_per_s]) >= 10 * GIGABITS.size else MEGABITS
+def bit_unit(soaks: Sequence[Row]) -> Unit:
+    """One for all: Mb/s up to 10 Gb/s at their ends, so that a link of 1 Gb/s has its digits."""
+    ends = [row["end_gb_per_s"] for row in soaks]
+    return GIGABITS if max(ends, default=0.0) >= 10 * GIGABITS.size else MEGABITS
 
 
 def streams_text(rows: Sequence[Row], terminal: Terminal) -> str:
@@ -56,7 +57,7 @@ def streams_text(rows: Sequence[Row], terminal: Terminal) -> str:
     soaks = [row for row in rows if is_stream_soak(row)]
     if not soaks:
         return ""
-    unit = bit_unit([row["end_gb_per_s"] for row in soaks])
+    unit = bit_unit(soaks)
     heads = [*(f"{head}\n{unit.name}" for head in RATE_HEADS), *HEADS]
     columns = [TableColumn("stream"), *(TableColumn(head, right=True) for head in heads)]
     cells = [(name, *_cells(row, unit)) for name, row in zip(case_names(soaks), soaks, strict=True)]
@@ -110,7 +111,7 @@ def stream_sentences(soaks: Sequence[Row]) -> list[str]:
     """One for their first seconds, and one for each stream."""
     if not soaks:
         return []
-    unit = bit_unit([row["end_gb_per_s"] for row in soaks])
+    unit = bit_unit(soaks)
     lines = [
         f"{name}: {unit.text(row['end_gb_per_s'])} {unit.name} at the end{_ramp_text(row, unit)}."
         for name, row in zip(case_names(soaks), soaks, strict=True)
@@ -180,7 +181,7 @@ class StreamLine:
             if name in self._values:
                 self._values[name][int(t_ns)] = float(value)
 
-    def text(self, title: str, terminal: Terminal, every: bool = False) -> str:
+    def text(self, title: str, unit: Unit, terminal: Terminal, every: bool = False) -> str:
         """A line for each interval, or at most INTERVAL_LINES, of several; empty without any."""
         intervals = len(self._values[INTERVALS[0]])
         if intervals < 2:
@@ -189,7 +190,6 @@ class StreamLine:
         single = self._lines()
         lines = single.merged(each)
         rates = lines.rates_gb_per_s
-        unit = bit_unit(rates.tolist())
         columns = [
             TableColumn(f"{head}\n{unit.name}" if head == "rate" else head, right=bool(head))
             for head in INTERVAL_HEADS

@@ -414,7 +414,7 @@ def few_soaks(cases: pd.DataFrame) -> CombinedCases:
 def first_second_text(matrix: Matrix) -> str:
     """Which of its streams began slowly; empty where it has none."""
     streams = list(filter(is_stream_soak, matrix.rows.values()))
-    return slow_start_text(streams, bit_unit([row["end_gb_per_s"] for row in streams]))
+    return slow_start_text(streams, bit_unit(streams))
 
 
 def soak_sentences(rows: Sequence[Row]) -> list[str]:

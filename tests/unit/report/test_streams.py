@@ -75,8 +75,8 @@ def test_a_rate_that_still_rises_has_no_time_to_full_speed() -> None:
 
 
 def test_networks_count_bits() -> None:
-    assert bit_unit([937 * GB]) is MEGABITS
-    assert bit_unit([25_400 * GB, 1 * GB]) is GIGABITS
+    assert bit_unit([soak("0-1", 612, 937)]) is MEGABITS
+    assert bit_unit([soak("0-1", 612, 937), soak("1-0", 612, 25_400)]) is GIGABITS
     assert MEGABITS.text(937 * GB) == "937" and GIGABITS.text(25_400 * GB) == "25.4"
 
 
@@ -110,7 +110,7 @@ def cells(text: str) -> list[list[str]]:
 
 def test_an_interval_is_a_line_as_iperf3_prints_it() -> None:
     """Whatever the clocks of the two hosts say."""
-    text = line([323, 720, 937], resent=[4, 4, 9, 10]).text("0-1", WIDE)
+    text = line([323, 720, 937], resent=[4, 4, 9, 10]).text("0-1", MEGABITS, WIDE)
     assert text.startswith("0-1: 24.8 MB in 0.30 s, 660 Mb/s")
     assert [row[:7] for row in cells(text)] == [
         ["0.00", "0.10", "4.04", "323", "0", "10", "2"],
@@ -121,7 +121,9 @@ def test_an_interval_is_a_line_as_iperf3_prints_it() -> None:
 
 @pytest.mark.parametrize(("every", "lines"), [(False, 20), (True, 100)])
 def test_many_intervals_share_a_line_unless_each_is_asked_for(every: bool, lines: int) -> None:
-    text = line([100.0] * 100, resent=[float(n) for n in range(101)]).text("0-1", WIDE, every)
+    text = line([100.0] * 100, resent=[float(n) for n in range(101)]).text(
+        "0-1", MEGABITS, WIDE, every
+    )
     rows = cells(text)
     assert len(rows) == lines
     assert {row[3] for row in rows} == {"100"}
@@ -129,7 +131,7 @@ def test_many_intervals_share_a_line_unless_each_is_asked_for(every: bool, lines
 
 
 def test_without_the_senders_counters_a_line_has_its_rate() -> None:
-    rows = cells(line([323, 720], resent=[]).text("0-1", WIDE))
+    rows = cells(line([323, 720], resent=[]).text("0-1", MEGABITS, WIDE))
     assert [row[3:7] for row in rows] == [["323", "-", "-", "-"], ["720", "-", "-", "-"]]
 
 
@@ -138,13 +140,13 @@ def test_the_rate_of_a_line_is_its_transfer_over_its_time() -> None:
     found = StreamLine(repetition_bytes=1000)
     received = {"interval.repetitions": [1000.0] * 3, "interval.busy_s": [0.1, 0.08, 0.05]}
     found.add(counters(received, begin_ns=5))
-    text = found.text("0-1", WIDE)
+    text = found.text("0-1", MEGABITS, WIDE)
     assert [row[3] for row in cells(text)] == ["80.0", "80.0", "160"]
     assert text.startswith("0-1: 3.00 MB in 0.25 s, 96.0 Mb/s")
 
 
 def test_one_interval_is_no_line() -> None:
-    assert line([323], resent=[]).text("0-1", WIDE) == ""
+    assert line([323], resent=[]).text("0-1", MEGABITS, WIDE) == ""
 
 
 def test_an_interval_in_which_nothing_was_measured_has_no_rate() -> None:
@@ -152,5 +154,5 @@ def test_an_interval_in_which_nothing_was_measured_has_no_rate() -> None:
     found = StreamLine(repetition_bytes=1000)
     received = {"interval.repetitions": [10.0, 0.0, 10.0], "interval.busy_s": [0.1, 0.0, 0.1]}
     found.add(counters(received, begin_ns=5))
-    text = found.text("0-1", WIDE).splitlines()
+    text = found.text("0-1", MEGABITS, WIDE).splitlines()
     assert [row.split()[3] for row in text[-3:]] == ["0.800", "-", "0.800"]
