@@ -342,8 +342,8 @@ def _finding_lines(
             f"  ... and {len(shown) - MOST_FINDINGS} more: commbench.slow_pairs('{run['folder']}')"
         )
     rule = (
-        f"slow: more than {SLOW_FACTOR} x the median of the other pairs of the class (self, same"
-        " node, other node), and outside of their spread"
+        f"slow: takes more than {SLOW_FACTOR} x the median time of the other pairs of its class"
+        " (self, same node, other node), and is outside of their spread"
     )
     return ["", paragraphs([rule, *lines], terminal)] if lines else []
 

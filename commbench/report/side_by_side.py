@@ -289,8 +289,8 @@ def _flags(rows: Sequence[Row]) -> list[str]:
     """How many cases have each flag: the tables of single runs say which."""
     flags = (name for row in rows for name in warnings_of(row) - {"oversubscribed"})
     counted = sorted(Counter(flags).items(), key=lambda item: (-item[1], item[0]))
-    counts = ", ".join(f"{count} {name}" for name, count in counted)
-    return [f"numbers with flags: {counts}"] if counts else []
+    counts = (f"{name} on {plural(count, 'number', 'numbers')}" for name, count in counted)
+    return [f"flags: {', '.join(counts)}"] if counted else []
 
 
 def _place(row: Row) -> tuple[Any, ...]:

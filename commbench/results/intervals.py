@@ -55,7 +55,6 @@ def interval_note(intervals: Iterable[Interval]) -> str:
     if not known:
         return ""
     levels = [each.level or 0.0 for each in known]
-    least = "at least " if max(levels) > min(levels) else ""
     kinds = sorted({each.of for each in known})
     counts = [sorted({each.n for each in known if each.of == kind}) for kind in kinds]
     over = [
@@ -63,4 +62,4 @@ def interval_note(intervals: Iterable[Interval]) -> str:
         f" {kind if count[-1] > 1 else kind[:-1]}"
         for count, kind in zip(counts, kinds, strict=True)
     ]
-    return f"±: {least}{100 * min(levels):.3g} % confidence interval over {' or '.join(over)}"
+    return f"±: {100 * min(levels):.3g} % confidence interval over {' or '.join(over)}"
