@@ -28,7 +28,7 @@ from commbench.hardware.library_settings import problem_texts
 from commbench.hardware.torch_install import other_torch_text
 from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
-from commbench.results.intervals import interval_note
+from commbench.results.intervals import interval_note, marks_note
 from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.runtime.launch import SIDE_BY_SIDE
@@ -361,13 +361,14 @@ def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         shared_flags(measured) - {"oversubscribed", *(["fallback"] if networks else [])}
     )
     flags = [f"all cases: {flag_named(name).meaning} ({name})" for name in shared]
-    note = interval_note(filter(None, map(MEDIAN.of, measured)))
+    medians = [*filter(None, map(MEDIAN.of, measured))]
+    meaning = "; ".join(filter(None, [interval_note(medians), marks_note(medians)]))
     idle = problem_texts(run.get("settings", ()))
     settings = [f"without effect: {'; '.join(idle)}"] if idle else []
     other = run["backend"].get("torch_of_system")
     settings += [] if other is None else [other_torch_text(other)]
     return [
-        *filter(None, (note, disturbances_text([run], measured))),
+        *filter(None, (meaning, disturbances_text([run], measured))),
         *networks,
         *flags,
         *settings,

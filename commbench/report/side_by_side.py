@@ -39,7 +39,7 @@ from commbench.core.units import natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
 from commbench.results.columns import grouped, hashable, row_order
 from commbench.results.flags import warnings_of
-from commbench.results.intervals import interval_note
+from commbench.results.intervals import interval_note, marks_note
 from commbench.stats.interval import Interval, widest
 
 from .footnotes import is_unfinished
@@ -112,15 +112,17 @@ def side_by_side(
 
 
 def _title(rows: Sequence[Row]) -> str:
-    """The only backend, how many ranks were where, and what stands behind ±."""
+    """The only backend, and how many ranks were where; then what ± and the marks mean."""
     backends = {str(row["backend"]) for row in rows}
     sizes = sorted({int(row["world_size"]) for row in rows if row["world_size"]})
     ranks = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "no"
     nodes = max((int(row["nodes"] or 1) for row in rows), default=1)
-    where = "on this machine, no network" if nodes == 1 else f"on up to {nodes} nodes"
-    note = interval_note(filter(None, map(MEDIAN.of, rows))).partition(" over ")[0]
+    where = ", no network" if nodes == 1 else f" on up to {nodes} nodes"
     only = f"{backends.pop()}, " if len(backends) == 1 else ""
-    return "; ".join(filter(None, [f"{only}{ranks} ranks {where}", note]))
+    medians = [*filter(None, map(MEDIAN.of, rows))]
+    level, _, _ = interval_note(medians).partition(" over ")
+    parts = (f"{only}{ranks} ranks{where}", level, marks_note(medians))
+    return "; ".join(filter(None, parts))
 
 
 def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:

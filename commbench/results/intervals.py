@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from commbench.core.states import Row, case_status
 from commbench.results.columns import GOOD_LEVEL
-from commbench.stats.interval import Interval
+from commbench.stats.interval import CERTAIN, ORDER_OF_MAGNITUDE, Certainty, Interval
 
 
 def interval_of(row: Row, column: str = "median_s") -> Interval | None:
@@ -63,3 +63,12 @@ def interval_note(intervals: Iterable[Interval]) -> str:
         for count, kind in zip(counts, kinds, strict=True)
     ]
     return f"±: {100 * min(levels):.3g} % confidence interval over {' or '.join(over)}"
+
+
+def marks_note(intervals: Iterable[Interval]) -> str:
+    """`~: beyond 5 %; ?: beyond 30 %`: what the marks of these values say of their intervals."""
+    limits: dict[Certainty, float] = {"~": CERTAIN, "?": ORDER_OF_MAGNITUDE}
+    seen = {each.certainty for each in intervals}
+    return "; ".join(
+        f"{mark}: beyond {100 * limits[mark]:.0f} %" for mark in limits if mark in seen
+    )

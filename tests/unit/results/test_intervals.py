@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sample_cases import case_row
 
-from commbench.results.intervals import interval_note, interval_of, known_interval
+from commbench.results.intervals import interval_note, interval_of, known_interval, marks_note
 from commbench.stats.interval import Interval
 
 VISITS = {"interval_of": "visits", "visits": 3, "interval_level": 0.75}
@@ -49,6 +49,13 @@ def test_without_a_value_there_is_none_and_without_ends_it_is_unknown() -> None:
     unknown = interval_of(row(ci_low_s=None))
     assert unknown is not None and not unknown.is_known
     assert known_interval(row(ci_low_s=None)) is None and known_interval(row(median_s=0.0)) is None
+
+
+def test_marks_are_explained_where_they_stand() -> None:
+    plain, vague = Interval(1.0, 0.98, 1.02), Interval(1.0, 0.9, 1.1)
+    assert marks_note([plain]) == ""
+    assert marks_note([plain, vague]) == "~: beyond 5 %"
+    assert marks_note([vague, Interval(1.0)]) == "~: beyond 5 %; ?: beyond 30 %"
 
 
 def test_the_note_names_the_level_that_all_reach() -> None:
