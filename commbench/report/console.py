@@ -343,7 +343,7 @@ def _finding_lines(
         )
     rule = (
         f"slow: takes more than {SLOW_FACTOR} x the median time of the other pairs of its class"
-        " (self, same node, other node), and is outside of their spread"
+        " (self, same node, other node)"
     )
     return ["", paragraphs([rule, *lines], terminal)] if lines else []
 

@@ -66,9 +66,7 @@ def interval_note(intervals: Iterable[Interval]) -> str:
 
 
 def marks_note(intervals: Iterable[Interval]) -> str:
-    """`~: beyond 5 %; ?: beyond 30 %`: what the marks of these values say of their intervals."""
+    """`~: over ±5 %; ?: over ±30 %`: what the marks of these values say of their intervals."""
     limits: dict[Certainty, float] = {"~": CERTAIN, "?": ORDER_OF_MAGNITUDE}
     seen = {each.certainty for each in intervals}
-    return "; ".join(
-        f"{mark}: beyond {100 * limits[mark]:.0f} %" for mark in limits if mark in seen
-    )
+    return "; ".join(f"{mark}: over ±{100 * limits[mark]:.0f} %" for mark in limits if mark in seen)
