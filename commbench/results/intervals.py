@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from commbench.core.states import Row, case_status
 from commbench.results.columns import GOOD_LEVEL
@@ -65,8 +65,13 @@ def interval_note(intervals: Iterable[Interval]) -> str:
     return f"±: {100 * min(levels):.3g} % confidence interval over {' or '.join(over)}"
 
 
-def marks_note(intervals: Iterable[Interval]) -> str:
+def marks_note(intervals: Collection[Interval]) -> str:
     """`~: over ±5 %; ?: over ±30 %`: what the marks of these values say of their intervals."""
-    limits: dict[Certainty, float] = {"~": CERTAIN, "?": ORDER_OF_MAGNITUDE}
+    limits: dict[Certainty, str] = {
+        "~": f"over ±{100 * CERTAIN:.0f} %",
+        "?": f"over ±{100 * ORDER_OF_MAGNITUDE:.0f} %",
+    }
+    if not all(each.is_known for each in intervals):
+        limits["?"] += " or no interval"
     seen = {each.certainty for each in intervals}
-    return "; ".join(f"{mark}: over ±{100 * limits[mark]:.0f} %" for mark in limits if mark in seen)
+    return "; ".join(f"{mark}: {limit}" for mark, limit in limits.items() if mark in seen)
