@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from commbench.core.states import Row, case_status
 from commbench.results.columns import GOOD_LEVEL
-from commbench.stats.interval import CERTAIN, ORDER_OF_MAGNITUDE, Certainty, Interval
+from commbench.stats.interval import ORDER_OF_MAGNITUDE, Certainty, Interval
 
 
 def interval_of(row: Row, column: str = "median_s") -> Interval | None:
@@ -66,12 +66,9 @@ def interval_note(intervals: Iterable[Interval]) -> str:
 
 
 def marks_note(intervals: Collection[Interval]) -> str:
-    """`~: over ±5 %; ?: over ±30 %`: what the marks of these values say of their intervals."""
-    limits: dict[Certainty, str] = {
-        "~": f"over ±{100 * CERTAIN:.0f} %",
-        "?": f"over ±{100 * ORDER_OF_MAGNITUDE:.0f} %",
-    }
-    if not all(each.is_known for each in intervals):
-        limits["?"] += " or no interval"
+    """`~: up to ±30 %; ?: wider`: what the marks of these values say of their intervals."""
+    limit = f"up to ±{100 * ORDER_OF_MAGNITUDE:.0f} %"
+    wider = "wider" if all(each.is_known for each in intervals) else "wider or no interval"
+    meanings: dict[Certainty, str] = {"~": f"~: {limit}", "?": f"?: {wider}"}
     seen = {each.certainty for each in intervals}
-    return "; ".join(f"{mark}: {limit}" for mark, limit in limits.items() if mark in seen)
+    return "; ".join(text for mark, text in meanings.items() if mark in seen)
