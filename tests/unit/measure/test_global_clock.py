@@ -45,7 +45,7 @@ from commbench.measure.global_clock import (
     fit,
     parent_of,
 )
-from commbench.runtime.control import SingleProcessControl, StoreControl
+from commbench.runtime.control import StoreControl
 from commbench.runtime.peer_listener import PeerListener
 
 BOOT_NS = 2**52  # a clock of a machine that is up for 52 days
@@ -232,8 +232,8 @@ def test_one_who_leaves_in_a_burst_is_an_error_of_the_connection() -> None:
 
 def test_ranks_of_one_node_share_a_clock_and_compare_nothing() -> None:
     clocks = GlobalClocks(World(0, 1, ((0,),), (0,)), None)
-    clock = clocks.of((0,), SingleProcessControl(), 1.0)
-    assert clocks.of((0,), SingleProcessControl(), 1.0) is clock
+    clock = clocks.of((0,), StoreControl(None, 0, 1), 1.0)
+    assert clocks.of((0,), StoreControl(None, 0, 1), 1.0) is clock
     assert not clock.due and clock.lines == [Line()]
     assert clock.lines[0].own(np.array([BOOT_NS]))[0] == BOOT_NS and clock.error_ns(BOOT_NS) == 0.0
 
@@ -285,9 +285,9 @@ def window() -> tuple[AgreedStarts, SampleCollector]:
         active=(0, 1), shape=SimpleNamespace(headline="max_over_ranks", ranks=None)
     )
     collector = SampleCollector(planned)
-    clock = GlobalClocks(World(0, 1, ((0,),), (0,)), None).of((0,), SingleProcessControl(), 1.0)
+    clock = GlobalClocks(World(0, 1, ((0,),), (0,)), None).of((0,), StoreControl(None, 0, 1), 1.0)
     clock.lines = clock.lines * 2
-    return AgreedStarts(clock, SingleProcessControl(), (0, 1), collector), collector
+    return AgreedStarts(clock, StoreControl(None, 0, 1), (0, 1), collector), collector
 
 
 def stamps(starts: Any, delays: Any = 0, took: Any = TOOK_NS) -> Any:
