@@ -21,9 +21,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from commbench.core.case import World
 from commbench.engines.lowered import Call, Lowered, PythonRunner, now_ns
 from commbench.engines.native import NativeRunner
-from commbench.measure.collector import SampleCollector
-from commbench.measure.global_clock import (
-    CLOCK_READING,
+from commbench.measure.agreed_starts import (
     HOPELESS_BLOCKS,
     LATE_NS,
     LEAD_NS,
@@ -31,10 +29,14 @@ from commbench.measure.global_clock import (
     MARGIN_NS,
     MAX_LEAD_NS,
     MAX_LENGTH_NS,
+    AgreedStarts,
+)
+from commbench.measure.collector import SampleCollector
+from commbench.measure.global_clock import (
+    CLOCK_READING,
     PING,
     STAR_NODES,
     UNKNOWN_DRIFT,
-    AgreedStarts,
     GlobalClock,
     GlobalClocks,
     Line,
