@@ -22,17 +22,14 @@ from commbench.core.errors import WorldBroken
 from commbench.hardware import resource_limits
 from commbench.runtime import exit_protocol, supervisor
 from commbench.runtime.exit_protocol import ENDS, RankEnd, WorldEnd, leave_end
-from commbench.runtime.heartbeat import stat_fields
 from commbench.runtime.output import LOG, Output
+from commbench.runtime.processes import mapped_shared_memory, remove_shared_memory, stat_fields
+from commbench.runtime.running_world import LaunchedWorld, RunningWorld
 from commbench.runtime.signals import SAVE_S
 from commbench.runtime.supervisor import (
     BROKEN_TERMINATE_S,
     TERMINATE_S,
-    LaunchedWorld,
-    RunningWorld,
     _Supervisor,
-    mapped_shared_memory,
-    remove_shared_memory,
     supervise,
 )
 
@@ -513,7 +510,7 @@ def test_a_process_is_stopped_after_its_time_and_while_its_parent_runs(
 ) -> None:
     stopped = dict[int, str]()
     now = [100.0]
-    monkeypatch.setattr(supervisor, "_how_stopped", stopped.get)
+    monkeypatch.setattr(supervisor, "how_stopped", stopped.get)
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
     world = Seen({})
     supervising = supervisor_of(world, tmp_path)
