@@ -35,12 +35,13 @@ from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
 from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import read_record
+from commbench.runtime.core_binding import bind_rank
 from commbench.runtime.exit_protocol import process_text
 from commbench.runtime.heartbeat import Heartbeat, Progress
 from commbench.runtime.launchers.join import join_world
 from commbench.runtime.launchers.registry import library_settings
 from commbench.runtime.recovery import EarlierStarts, clear_in_flight, mark_in_flight
-from commbench.runtime.rendezvous import bind_rank, check_layouts
+from commbench.runtime.rendezvous import check_layouts
 from commbench.runtime.signals import SIGNAL_STATUS, RunEnder
 from commbench.runtime.start_limit import meetings_end
 
