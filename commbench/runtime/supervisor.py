@@ -15,21 +15,19 @@ from commbench.core.terminal import print_error
 from commbench.hardware import resource_limits
 from commbench.results.run_folder import exists, read_record
 
-from .exit_protocol import (
-    RankEnd,
+from .exit_protocol import RankEnd, process_text, read_ends
+from .output import LOG, Output
+from .processes import how_stopped, mapped_shared_memory, remove_shared_memory
+from .running_world import AT_ONCE_S, RunningWorld
+from .signals import SAVE_S, SIGNAL_STATUS
+from .world_end import (
     RankFailure,
     WorldEnd,
     exit_text,
     has_ended,
     has_refused,
     is_broken,
-    process_text,
-    read_ends,
 )
-from .output import LOG, Output
-from .processes import how_stopped, mapped_shared_memory, remove_shared_memory
-from .running_world import AT_ONCE_S, RunningWorld
-from .signals import SAVE_S, SIGNAL_STATUS
 
 UNRECORDED_POLL_S = 0.5
 NO_RANK_S = 180.0  # ranks that have started end by limits of their own before

@@ -19,21 +19,23 @@ from commbench.runtime.exit_protocol import (
     ENDS,
     Cause,
     RankEnd,
-    RankFailure,
     Tell,
-    WorldEnd,
     cause_of,
-    end_interrupted,
-    exit_text,
-    has_launches_left,
     leave_end,
     leave_status,
     read_ends,
-    run_status,
     whom_to_tell,
 )
 from commbench.runtime.output import LOG
 from commbench.runtime.recovery import mark_in_flight
+from commbench.runtime.world_end import (
+    RankFailure,
+    WorldEnd,
+    end_interrupted,
+    exit_text,
+    has_launches_left,
+    run_status,
+)
 
 
 def recorded() -> WorldBroken:
