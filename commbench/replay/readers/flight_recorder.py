@@ -23,7 +23,7 @@ from commbench.replay.operations import (
 )
 from commbench.replay.trace_files import TraceFile
 
-from .protocol import lacks_splits, listed, moved_fields, rank_of, recorded_group
+from .protocol import lacks_splits, listed, moved_fields, rank_of, recorded_group, split_counts
 
 PICKLE_MAGIC = b"\x80"
 NO_SPLITS_HERE = "splits of all_to_all_v, which Flight Recorder records from its version 2.11 on"
@@ -137,7 +137,9 @@ def _entry_operation(
         notes[NO_SIZE_HERE] += 1
     if group.ranks is None:
         notes[NO_GROUP_LIST] += 1
-    splits = (_split_counts(entry, "input", sent), _split_counts(entry, "output", received))
+    splits = split_counts(
+        entry.get("input_split_sizes"), entry.get("output_split_sizes"), sent, received
+    )
     fields = moved_fields(operation, kind or output_kind, sent, received, *splits)
     if lacks_splits(fields):
         notes[NO_SPLITS_HERE] += 1
@@ -151,21 +153,6 @@ def _entry_operation(
         start_ns=start_ns,
         end_ns=end_ns,
     )
-
-
-def _split_counts(
-    entry: Mapping[str, Any], side: str, elements: int | None
-) -> tuple[int, ...] | None:
-    """How many of the elements are of each rank, from splits that may count rows; None where there
-    are none, or they do not add up."""
-    given = entry.get(f"{side}_split_sizes")
-    counts = [whole(count) for count in given] if isinstance(given, list | tuple) else []
-    known = [count for count in counts if count is not None]
-    if not known or len(known) != len(counts) or elements is None:
-        return None
-    row_elements = elements // (sum(known) or 1)
-    scaled = tuple(count * row_elements for count in known)
-    return scaled if sum(scaled) == elements else None
 
 
 def _end_batch(calls: list[RecordedCall], entry: Mapping[str, Any], notes: Counter[str]) -> None:
@@ -231,13 +218,8 @@ def _total_elements(
     unknown = "coalesced" in str(entry.get("profiling_name")).lower() and not all(shapes)
     if not shapes or not types or unknown:
         return None, None
-    total = 0
-    for shape in shapes:
-        count = elements(shape)
-        if count is None:
-            return None, None
-        total += count
-    return whole(total), element_type(types[0])
+    total = elements(shapes)
+    return total, None if total is None else element_type(types[0])
 
 
 def _note_lost(calls: list[RecordedCall], notes: Counter[str]) -> None:
