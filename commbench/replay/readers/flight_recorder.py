@@ -118,11 +118,9 @@ def _entry_operation(
     if operation is None:
         notes[UNKNOWN_NAMES] += 1
         return None
-    given = entry.get("process_group")
-    name = str(given[0]) if isinstance(given, list | tuple) and given else ""
+    name = _group_name(entry)
     group = groups.get(name, RankGroup(name))
     pair = operation in POINT_TO_POINT
-    sequence = whole(entry.get("p2p_seq_id" if pair else "collective_seq_id"))
     sent, kind = _total_elements(entry, "input")
     received, output_kind = _total_elements(entry, "output")
     inputs = entry.get("input_sizes")
@@ -147,7 +145,7 @@ def _entry_operation(
     return RecordedCall(
         rank,
         group,
-        sequence or 0,
+        _sequence(entry, pair),
         **fields,
         peer=_peer_of(words) if pair else None,
         start_ns=start_ns,
@@ -155,12 +153,20 @@ def _entry_operation(
     )
 
 
+def _group_name(entry: Mapping[str, Any]) -> str:
+    given = entry.get("process_group")
+    return str(given[0]) if isinstance(given, list | tuple) and given else ""
+
+
+def _sequence(entry: Mapping[str, Any], is_pair: bool) -> int:
+    return whole(entry.get("p2p_seq_id" if is_pair else "collective_seq_id")) or 0
+
+
 def _end_batch(calls: list[RecordedCall], entry: Mapping[str, Any], notes: Counter[str]) -> None:
     """Mark the calls before the end of a batch that have its number and group."""
-    given = entry.get("process_group")
-    name = str(given[0]) if isinstance(given, list | tuple) and given else ""
+    name = _group_name(entry)
     is_pair = entry.get("is_p2p") is True
-    number = whole(entry.get("p2p_seq_id" if is_pair else "collective_seq_id")) or 0
+    number = _sequence(entry, is_pair)
     first = len(calls)
     while first > 0 and (
         calls[first - 1].group.name == name
