@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commbench.cluster.acceptance.node_verdicts import read_acceptance, stage_of
+from commbench.cluster.acceptance.verdict_text import acceptance_section
 from commbench.report.section import Section
 from commbench.report.summary import Results
 
@@ -14,4 +15,4 @@ def sections(paths: Sequence[str], results: Results) -> Sequence[Section]:
     if not any(map(stage_of, results.records)):
         return ()
     acceptance = read_acceptance(paths)
-    return () if acceptance is None else (acceptance.section(),)
+    return () if acceptance is None else (acceptance_section(acceptance),)

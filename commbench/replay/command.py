@@ -104,7 +104,12 @@ def _answered(
     if options.results is not None:
         named = NamedWorkload(" ".join(options.words), workload)
         return _predicted(options.results, [lambda _: named], job)
-    return 0 if overrides is None else _measured_on(workload, job, overrides)
+    if overrides is None:
+        return 0
+    # Hydra and pandas, which reading traces does not need
+    from .measurement import measured_here
+
+    return measured_here(workload, job, overrides)
 
 
 def _next_lines(words: Sequence[str], job: TrainingJob, stored: Workload | None) -> list[str]:
@@ -150,13 +155,6 @@ def workload_here(words: Sequence[str]) -> Workload | None:
     """The workload of the only word, where that is a workload file; None for traces."""
     is_single_file = len(words) == 1 and Path(words[0]).is_file()
     return stored_workload(words[0]) if is_single_file else None
-
-
-def _measured_on(workload: Workload, job: TrainingJob | None, overrides: str) -> int:
-    """See measured_here; imports Hydra and pandas, which reading traces does not need."""
-    from .measurement import measured_here
-
-    return measured_here(workload, job, overrides)
 
 
 def _predicted(

@@ -291,9 +291,15 @@ def whole(value: object, least: int = 0) -> int | None:
 
 
 def elements(shape: object) -> int | None:
-    """Elements of a tensor; None where its shape is none, or they do not fit 64 bits."""
+    """Elements of a tensor, or of all tensors in lists of any depth; None where a shape is none, or
+    they do not fit 64 bits."""
+    lengths = shape if isinstance(shape, list | tuple) else [None]
+    if any(isinstance(length, list | tuple) for length in lengths):
+        counts = [elements(part) for part in lengths]
+        known = [count for count in counts if count is not None]
+        return whole(sum(known)) if len(known) == len(counts) else None
     count = 1
-    for length in map(whole, shape if isinstance(shape, list | tuple) else [None]):
+    for length in map(whole, lengths):
         if length is None or count > LARGEST_INTEGER:
             return None
         count *= length

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from statistics import median
 
 from commbench.core.errors import Unreadable
@@ -22,6 +23,9 @@ UNEVEN_WINDOWS = "operations that only some ranks have: the traces begin or end 
 SCATTERED = "type and bytes of a scatter, which the trace of its root has"
 # they have as many bytes on each rank of the group
 EQUAL_BYTES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+
+
+Calls = Mapping[int, tuple[RecordedCall, ...]]  # by rank
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,10 @@ class TrainingJob:
     world_size: int | None
     forms: tuple[str, ...]
     collectives: tuple[Collective, ...]
-    calls: Mapping[int, tuple[RecordedCall, ...]]
+    calls: Calls
     steps: int
     step_s: float | None
-    others: Mapping[int, tuple[RecordedCall, ...]]
+    others: Calls
     foreign: Mapping[str, int]
     notes: Mapping[str, int]
     computing: Mapping[int, BusyTimes] = field(default_factory=dict)
@@ -103,7 +107,7 @@ class TrainingJob:
     @property
     def unknown(self) -> list[str]:
         """What no call of the job says, as words for the first line."""
-        calls = [call for calls in self.calls.values() for call in calls]
+        calls = list(_all_of(self.calls))
         words = []
         if any(call.operation in REDUCING for call in calls):
             words.append("reduction")  # of no format
@@ -119,7 +123,7 @@ class TrainingJob:
 def training_job(traces: Sequence[RankTrace]) -> TrainingJob:
     """Raises Unreadable for traces of different jobs, and for ranks that disagree."""
     world_size = _world_size(traces)
-    calls = {trace.rank: trace.operations for trace in traces}
+    calls: Calls = {trace.rank: trace.operations for trace in traces}
     notes: Counter[str] = Counter()
     foreign: Counter[str] = Counter()
     for trace in traces:
@@ -169,21 +173,18 @@ def _world_size(traces: Sequence[RankTrace]) -> int | None:
     return size
 
 
-def _with_assumed_groups(
-    calls: Mapping[int, tuple[RecordedCall, ...]], world_size: int | None, notes: Counter[str]
-) -> dict[int, tuple[RecordedCall, ...]]:
+def _with_assumed_groups(calls: Calls, world_size: int | None, notes: Counter[str]) -> Calls:
     """The calls with the ranks of their groups, where traces have none and nothing contradicts the
     ranks that are assumed."""
-    unknown = sum(call.group.ranks is None for rank_calls in calls.values() for call in rank_calls)
+    unknown = sum(call.group.ranks is None for call in _all_of(calls))
     if not unknown or len(calls) == 1:
-        return dict(calls)
+        return calls
     complete = len(calls) == (world_size or max(calls) + 1)
     assumed = _assumed_groups(calls) if complete else {}
     alike: dict[tuple[RankGroup, int], list[RecordedCall]] = defaultdict(list)
-    for rank_calls in calls.values():
-        for call in rank_calls:
-            if call.group.name in assumed and not call.is_point_to_point:
-                alike[assumed[call.group.name], call.sequence].append(call)
+    for call in _all_of(calls):
+        if call.group.name in assumed and not call.is_point_to_point:
+            alike[assumed[call.group.name], call.sequence].append(call)
     sizes_fit = all(
         call.group.size in (None, group.size)
         for (group, _), parts in alike.items()
@@ -191,19 +192,25 @@ def _with_assumed_groups(
     )
     if not assumed or not sizes_fit or not all(map(_are_alike, alike.values())):
         notes[UNMATCHED] += unknown
-        return dict(calls)
+        return calls
     world = len(set(assumed.values())) == 1
     notes[ASSUMED_WORLD if world else ASSUMED_BY_NAME] += unknown
-    return {
-        rank: tuple(
-            call if call.group.ranks else replace(call, group=assumed[call.group.name])
-            for call in rank_calls
-        )
-        for rank, rank_calls in calls.items()
-    }
+
+    def with_ranks(call: RecordedCall) -> RecordedCall:
+        return call if call.group.ranks else replace(call, group=assumed[call.group.name])
+
+    return _with_each(calls, with_ranks)
 
 
-def _assumed_groups(calls: Mapping[int, tuple[RecordedCall, ...]]) -> dict[str, RankGroup]:
+def _all_of(calls: Calls) -> Iterator[RecordedCall]:
+    return chain.from_iterable(calls.values())
+
+
+def _with_each(calls: Calls, change: Callable[[RecordedCall], RecordedCall]) -> Calls:
+    return {rank: tuple(map(change, own)) for rank, own in calls.items()}
+
+
+def _assumed_groups(calls: Calls) -> dict[str, RankGroup]:
     """A group with ranks for each name without: all ranks if each uses one group, whose address or
     name may differ, else those that use the name; empty where a name is of one rank only."""
     users: dict[str, set[int]] = defaultdict(set)
@@ -230,7 +237,7 @@ def _are_alike(parts: Sequence[RecordedCall]) -> bool:
     return len(operations) == 1 and all(len(values - {None}) <= 1 for values in facts)
 
 
-def _check_groups(calls: Mapping[int, tuple[RecordedCall, ...]]) -> None:
+def _check_groups(calls: Calls) -> None:
     """Raises Unreadable where one name means groups that only share some of their ranks."""
     known: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for rank, rank_calls in calls.items():
@@ -253,36 +260,28 @@ def _check_groups(calls: Mapping[int, tuple[RecordedCall, ...]]) -> None:
             )
 
 
-def _one_all_to_all(
-    calls: Mapping[int, tuple[RecordedCall, ...]],
-) -> dict[int, tuple[RecordedCall, ...]]:
+def _one_all_to_all(calls: Calls) -> Calls:
     """An all_to_all is one with splits on all ranks if it is on one: the others may have even
     ones."""
     uneven = {
         (call.group, call.sequence)
-        for rank_calls in calls.values()
-        for call in rank_calls
+        for call in _all_of(calls)
         if call.operation == "all_to_all_v" and call.group.ranks is not None
     }
-    return {
-        rank: tuple(
-            replace(call, operation="all_to_all_v")
-            if call.operation == "all_to_all" and (call.group, call.sequence) in uneven
-            else call
-            for call in rank_calls
-        )
-        for rank, rank_calls in calls.items()
-    }
+
+    def with_splits(call: RecordedCall) -> RecordedCall:
+        if call.operation == "all_to_all" and (call.group, call.sequence) in uneven:
+            return replace(call, operation="all_to_all_v")
+        return call
+
+    return _with_each(calls, with_splits)
 
 
-def _scatters_by_root(
-    calls: Mapping[int, tuple[RecordedCall, ...]], notes: Counter[str]
-) -> dict[int, tuple[RecordedCall, ...]]:
+def _scatters_by_root(calls: Calls, notes: Counter[str]) -> Calls:
     """Each scatter with the type and bytes that one of its ranks, the root, has recorded."""
     known = {
         (call.group, call.sequence): call
-        for rank_calls in calls.values()
-        for call in rank_calls
+        for call in _all_of(calls)
         if call.operation == "scatter" and call.dtype is not None
     }
 
@@ -300,12 +299,10 @@ def _scatters_by_root(
             output_bytes=root.output_bytes,
         )
 
-    return {rank: tuple(map(completed, rank_calls)) for rank, rank_calls in calls.items()}
+    return _with_each(calls, completed)
 
 
-def _collectives(
-    calls: Mapping[int, tuple[RecordedCall, ...]], notes: Counter[str]
-) -> Iterable[Collective]:
+def _collectives(calls: Calls, notes: Counter[str]) -> Iterable[Collective]:
     """The operations of the job; raises Unreadable for ranks that disagree on the order."""
     together: dict[tuple[object, ...], list[RecordedCall]] = defaultdict(list)
     for rank, rank_calls in sorted(calls.items()):

@@ -20,7 +20,7 @@ from suites import (
     gate_answers,
 )
 
-from commbench.cluster.gate.decision import ORDER, Answer
+from commbench.cluster.gate.answers import ORDER, Answer
 
 DOCS = Path(__file__).parents[2] / "docs"
 BEGIN = "<!-- decisions: written by tools/decisions -->\n"

@@ -13,7 +13,8 @@ import numpy as np
 
 from commbench.cluster.baseline.fresh_launches import FreshLaunch
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
-from commbench.cluster.gate.decision import Answer, GateCase, GateRules, suite_answers
+from commbench.cluster.gate.answers import Answer
+from commbench.cluster.gate.decision import GateCase, GateRules, suite_answers
 from commbench.cluster.watch.changes import (
     CaseHistory,
     JudgedCase,

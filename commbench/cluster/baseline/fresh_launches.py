@@ -3,7 +3,7 @@ finds suspect."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,14 @@ def suite_job(job: Job) -> SuiteJob:
     return SuiteJob(job, cases, frozenset(suite_key(vars(case)) for case in skipped))
 
 
+def words_without(
+    composer: ConfigComposer, overrides: Sequence[str], keys: Container[str]
+) -> list[str]:
+    """The overrides of other keys than these."""
+    own = zip(overrides, composer.keys_of(overrides), strict=True)
+    return [word for word, key in own if key not in keys]
+
+
 def narrowed(suite: SuiteJob, keys: Collection[str], config_dir: str | None) -> Job:
     """The job with no more benchmarks and sizes than the cases of these keys need, where its
     settings can say that."""
@@ -51,9 +59,8 @@ def narrowed(suite: SuiteJob, keys: Collection[str], config_dir: str | None) -> 
     fewer_sizes = {**fewer_benchmarks, **({"sizes": f"[{sizes}]"} if sizes else {})}
     with ConfigComposer(config_dir) as composer:
         overrides = suite.job.overrides
-        set_keys = composer.keys_of(overrides)
         for fewer in (fewer_sizes, fewer_benchmarks):
-            kept = [word for word, key in zip(overrides, set_keys, strict=True) if key not in fewer]
+            kept = words_without(composer, overrides, fewer)
             words = [*kept, *(f"{key}={value}" for key, value in fewer.items())]
             with suppress(CommbenchError):
                 (job,) = composer.jobs(words, multirun=False)

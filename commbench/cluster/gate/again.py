@@ -13,9 +13,16 @@ from typing import Any
 
 from commbench.analysis.machines import nodes_of
 from commbench.cli.run import recorded_overrides
-from commbench.cluster.baseline.fresh_launches import launched, narrowed, suite_job
+from commbench.cluster.baseline.fresh_launches import (
+    launched,
+    narrowed,
+    suite_job,
+    words_without,
+)
 from commbench.cluster.baseline.suite_key import suite_key
-from commbench.cluster.gate.decision import GateResult, GateRules, judge_with_baseline
+from commbench.cluster.gate.answers import GateResult
+from commbench.cluster.gate.decision import GateRules
+from commbench.cluster.gate.with_baseline import judge_with_baseline
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Job
 from commbench.core.errors import CommbenchError, ConfigError
@@ -111,14 +118,10 @@ def _check_host(record: Mapping[str, Any]) -> None:
 def _job_of(overrides: Sequence[str], keys: set[str], config_dir: str | None) -> Job:
     """Raises CommbenchError where the overrides of a run do not give these cases here."""
     with ConfigComposer(config_dir) as composer:
-        words = _without(overrides, composer.keys_of(overrides))
+        words = words_without(composer, overrides, OWN_KEYS)
         (job,) = composer.jobs([*words, "writer=[parquet]"], multirun=False)
     check_startable(job)
     suite = suite_job(job)
     if not keys <= suite.cases.keys():
         raise ConfigError(f"{' '.join(words)} has other cases here")
     return narrowed(suite, keys, config_dir)
-
-
-def _without(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:
-    return [word for word, key in zip(overrides, keys, strict=True) if key not in OWN_KEYS]

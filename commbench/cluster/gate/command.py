@@ -8,14 +8,10 @@ from pathlib import Path
 
 from commbench.cli.options import CommandParser, check_file, percent, whole_number, write_file
 from commbench.cluster.gate.again import measured_again
-from commbench.cluster.gate.decision import (
-    ORDER,
-    Answer,
-    GateResult,
-    GateRules,
-    judge_with_baseline,
-)
+from commbench.cluster.gate.answers import ORDER, Answer, GateResult
+from commbench.cluster.gate.decision import GateRules
 from commbench.cluster.gate.text import gate_section, junit_text
+from commbench.cluster.gate.with_baseline import judge_with_baseline
 from commbench.cluster.gate.without_baseline import judge_without_baseline
 from commbench.core.errors import ConfigError
 from commbench.core.states import status_of_run

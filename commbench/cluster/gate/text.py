@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from commbench.cluster.gate.decision import ORDER, CaseAnswer, GateResult, loss_text
+from commbench.cluster.gate.answers import ORDER, CaseAnswer, GateResult, loss_text
 from commbench.core.texts import microseconds_text
 from commbench.report.junit import JunitCase, junit_xml
 from commbench.report.section import Section, Table

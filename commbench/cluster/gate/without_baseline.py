@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench.analysis.normal import FAST, SLOW
-from commbench.cluster.gate.decision import (
+from commbench.cluster.gate.answers import (
     CaseAnswer,
     GateResult,
     above_limit,

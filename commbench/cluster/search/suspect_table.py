@@ -26,11 +26,6 @@ from commbench.core.units import format_seconds, plural
 from commbench.stats.thresholds import FALSE_ALARMS
 
 MOST_SUSPECTS = 32
-BAD_NODE: Decision = "bad"
-UNDECIDED_NODE: Decision = "undecided"
-GOOD_NODE: Decision = "good"
-# of run.json, as SUSPECT_COLUMNS
-SUSPECT_KEYS = ("who", "decision", "what_is_slow", "longer_by", "between", "pairs")
 SUSPECT_COLUMNS = (
     TableColumn("who"),
     TableColumn("decision"),
@@ -39,6 +34,9 @@ SUSPECT_COLUMNS = (
     TableColumn("between", right=True),
     TableColumn("pairs", right=True),
 )
+# of run.json
+SUSPECT_KEYS = tuple(column.heading.replace(" ", "_") for column in SUSPECT_COLUMNS)
+WORST_FIRST: tuple[Decision, ...] = ("bad", "undecided", "good")
 
 
 @dataclass(frozen=True)
@@ -85,9 +83,7 @@ class Search:
     def counts_text(self) -> str:
         """`7 good, 1 bad, 0 undecided`."""
         decisions = self.findings.decisions()
-        return ", ".join(
-            f"{decisions.count(name)} {name}" for name in (GOOD_NODE, BAD_NODE, UNDECIDED_NODE)
-        )
+        return ", ".join(f"{decisions.count(name)} {name}" for name in ("good", "bad", "undecided"))
 
     def record(self) -> dict[str, Any]:
         """For run.json."""
@@ -95,8 +91,8 @@ class Search:
         return {
             "rounds": self.rounds,
             "could_see": self.findings.could_see,
-            "bad": self._names_of(BAD_NODE),
-            "undecided": self._names_of(UNDECIDED_NODE),
+            "bad": self._names_of("bad"),
+            "undecided": self._names_of("undecided"),
             "nodes": self._decisions_by_node(),
             "suspects": [
                 dict(zip(SUSPECT_KEYS, self._row(nodes, who), strict=True))
@@ -120,11 +116,11 @@ class Search:
     # ------------------------------------------------------------ the answer
 
     def _answer(self) -> Iterator[str]:
-        bad = self._names_of(BAD_NODE)
-        undecided = self._names_of(UNDECIDED_NODE)
+        bad = self._names_of("bad")
+        undecided = self._names_of("undecided")
         count = len(self.findings.decisions())
         if bad:
-            options = exclude_lines(self._hosts_of(BAD_NODE), self.places.hosts)
+            options = exclude_lines(self._hosts_of("bad"), self.places.hosts)
             yield "; ".join((f"bad: {_listed(bad)}", *options))
         if len(undecided) == count:
             yield f"not decided: all {count} {self.places.noun}s"
@@ -147,8 +143,7 @@ class Search:
         decisions = self.findings.decisions()
         if self.places.layout.nodes > 1:
             return list(decisions)
-        worst: tuple[Decision, ...] = (BAD_NODE, UNDECIDED_NODE, GOOD_NODE)
-        return [next(decision for decision in worst if decision in decisions)]
+        return [next(decision for decision in WORST_FIRST if decision in decisions)]
 
     # ------------------------------------------------------------ the table
 
@@ -162,7 +157,7 @@ class Search:
         ]
         in_switch = {node for nodes in switches.values() for node in nodes}
         decisions = self.findings.decisions()
-        for decision in (BAD_NODE, UNDECIDED_NODE):
+        for decision in WORST_FIRST[:2]:
             chosen = [
                 node
                 for node, own in enumerate(decisions)
@@ -177,7 +172,7 @@ class Search:
         cluster = self.findings.cluster
         slow = np.flatnonzero(self._marked([node]).any(axis=0))
         name = self.places.names[node]
-        if len(slow) == cluster.ranks or self.findings.decisions()[node] != BAD_NODE:
+        if len(slow) == cluster.ranks or self.findings.decisions()[node] != "bad":
             return name
         word = "rank" if len(slow) == 1 else "ranks"
         return f"{name} ({word} {', '.join(str(rank) for rank in slow)})"
@@ -241,7 +236,7 @@ class Search:
         yield f"could see: {', '.join(seen)}"
         if self.findings.cluster.nodes == 2:
             yield "not decided: a slow one of two nodes is in every pair, and so is the other"
-        elif UNDECIDED_NODE in self.findings.decisions():
+        elif "undecided" in self.findings.decisions():
             yield (
                 "not decided: noise hides it, or it is slower by nearly search.slowdown; run it on"
                 " quiet nodes, or with a larger search.slowdown"

@@ -152,26 +152,17 @@ def _verdict(
 # ---------------------------------------------------------------- since when
 
 
-@dataclass(frozen=True)
-class FirstRun:
-    """The first run that shows a change, and the ratio of the times since to those before; None
-    where the case fails since."""
-
-    run_id: str
-    ratio: float | None
-
-
 def changed_since(
     verdict: WatchVerdict, before: Sequence[HealthyLaunch], new: Sequence[HealthyLaunch], run: str
-) -> FirstRun:
-    """Where a change began: with a run that was taken for healthy, or with `run`, whose launches
-    and the fresh ones of its turn are `new`."""
+) -> KnownChange:
+    """A change began with a run that was taken for healthy, or with `run`, whose launches and the
+    fresh ones of its turn are `new`."""
     if verdict == "failed" or not before or not new:
-        return FirstRun(run, None)
+        return KnownChange(verdict, run)
     new_s = float(np.median(medians_s(new)))
     point = last_change(np.array([*medians_s(before), new_s]), verdict == "slower", new_s)
     run_ids = [*(launch.run_id for launch in before), run]
-    return FirstRun(run_ids[point.first], point.ratio)
+    return KnownChange(verdict, run_ids[point.first], point.ratio)
 
 
 def changed_facts(
@@ -238,8 +229,7 @@ def judged_case(
     if verdict == "unchanged":
         return replace(judged, verdict=verdict, change=None, note=f"no longer {known}")
     new = [*launch.launches(key), *again]
-    point = changed_since(verdict, history.series, new, str(row["run_id"]))
-    change = KnownChange(verdict, point.run_id, point.ratio)
+    change = changed_since(verdict, history.series, new, str(row["run_id"]))
     return replace(judged, verdict=verdict, change=change, is_new=True)
 
 

@@ -7,7 +7,7 @@ the suite alone: at most MOST_SERIES_CASES cases, each with a series for each me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,50 +40,22 @@ class WatchedCase:
     healthy_runs: int = 0
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A metric with a value, or none, for each case."""
-
-    name: str
-    meaning: str
-    value: Callable[[WatchedCase], float | None]
-
-
+# fields of a WatchedCase
 CASE_METRICS = (
-    Metric(
-        "commbench_median_seconds",
-        "Median time of an operation in the last run.",
-        lambda case: case.median_s,
-    ),
-    Metric(
-        "commbench_interval_low_seconds",
-        "Lower end of the interval of that median.",
-        lambda case: case.low_s,
-    ),
-    Metric(
-        "commbench_interval_high_seconds",
-        "Upper end of the interval of that median.",
-        lambda case: case.high_s,
-    ),
-    Metric(
-        "commbench_healthy_low_seconds",
-        "Least median that is expected of a healthy run.",
-        lambda case: case.least_s,
-    ),
-    Metric(
+    ("median_s", "commbench_median_seconds", "Median time of an operation in the last run."),
+    ("low_s", "commbench_interval_low_seconds", "Lower end of the interval of that median."),
+    ("high_s", "commbench_interval_high_seconds", "Upper end of the interval of that median."),
+    ("least_s", "commbench_healthy_low_seconds", "Least median that is expected of a healthy run."),
+    (
+        "most_s",
         "commbench_healthy_high_seconds",
         "Largest median that is expected of a healthy run.",
-        lambda case: case.most_s,
     ),
-    Metric(
-        "commbench_healthy_runs",
-        "Healthy runs of the case in the store.",
-        lambda case: float(case.healthy_runs),
-    ),
+    ("healthy_runs", "commbench_healthy_runs", "Healthy runs of the case in the store."),
 )
 VERDICT_METRIC = "commbench_verdict"
 LAST_RUN_METRIC = "commbench_last_run_timestamp_seconds"
-METRIC_NAMES = (*(metric.name for metric in CASE_METRICS), VERDICT_METRIC, LAST_RUN_METRIC)
+METRIC_NAMES = (*(name for _, name, _ in CASE_METRICS), VERDICT_METRIC, LAST_RUN_METRIC)
 
 
 def case_labels(rows: Sequence[Row]) -> list[dict[str, str]]:
@@ -102,25 +74,24 @@ def _label_text(value: Any) -> str:
     return "" if value is None else value_text(value)
 
 
-def metrics_text(suite: str, last_run_s: float, cases: Iterable[WatchedCase]) -> str:
+def metrics_text(suite: str, last_run_s: float, cases: Sequence[WatchedCase]) -> str:
     """The text of the file; `last_run_s` is seconds since 1970."""
-    watched = list(cases)
     lines: list[str] = []
-    for metric in CASE_METRICS:
-        values = [(case, metric.value(case)) for case in watched]
-        known = [(case, value) for case, value in values if value is not None]
+    for field, name, meaning in CASE_METRICS:
+        values = [(case, getattr(case, field)) for case in cases]
         samples = [
-            _sample(metric.name, {SUITE_LABEL: suite, **case.labels}, value)
-            for case, value in known
+            _sample(name, {SUITE_LABEL: suite, **case.labels}, float(value))
+            for case, value in values
+            if value is not None
         ]
-        lines += _family(metric.name, metric.meaning, samples)
+        lines += _family(name, meaning, samples)
     verdicts = [
         _sample(
             VERDICT_METRIC,
             {SUITE_LABEL: suite, **case.labels, VERDICT_LABEL: verdict},
             float(case.verdict == verdict),
         )
-        for case in watched
+        for case in cases
         for verdict in WATCH_VERDICTS
     ]
     lines += _family(VERDICT_METRIC, "1 for the verdict on the case, 0 for all others.", verdicts)

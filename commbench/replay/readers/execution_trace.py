@@ -177,16 +177,4 @@ def _tensor_elements(
     kinds = {element_type(word) for word in words}
     if len(kinds) != 1:
         return None, None
-    return _nested_elements(shapes[0]), kinds.pop()
-
-
-def _nested_elements(shape: object) -> int | None:
-    """Elements of a shape, or of all shapes in lists of any depth."""
-    if not isinstance(shape, list):
-        return None
-    if any(isinstance(part, list) for part in shape):
-        counts = [_nested_elements(part) for part in shape]
-    else:
-        counts = [elements(shape)]
-    known = [count for count in counts if count is not None]
-    return whole(sum(known)) if len(known) == len(counts) else None
+    return elements(shapes[0]), kinds.pop()

@@ -23,7 +23,7 @@ from commbench.replay.operations import (
 )
 from commbench.replay.trace_files import TraceFile
 
-from .protocol import lacks_splits, listed, moved_fields, rank_of, recorded_group
+from .protocol import lacks_splits, listed, moved_fields, rank_of, recorded_group, split_counts
 
 PICKLE_MAGIC = b"\x80"
 NO_SPLITS_HERE = "splits of all_to_all_v, which Flight Recorder records from its version 2.11 on"
@@ -118,11 +118,9 @@ def _entry_operation(
     if operation is None:
         notes[UNKNOWN_NAMES] += 1
         return None
-    given = entry.get("process_group")
-    name = str(given[0]) if isinstance(given, list | tuple) and given else ""
+    name = _group_name(entry)
     group = groups.get(name, RankGroup(name))
     pair = operation in POINT_TO_POINT
-    sequence = whole(entry.get("p2p_seq_id" if pair else "collective_seq_id"))
     sent, kind = _total_elements(entry, "input")
     received, output_kind = _total_elements(entry, "output")
     inputs = entry.get("input_sizes")
@@ -137,7 +135,9 @@ def _entry_operation(
         notes[NO_SIZE_HERE] += 1
     if group.ranks is None:
         notes[NO_GROUP_LIST] += 1
-    splits = (_split_counts(entry, "input", sent), _split_counts(entry, "output", received))
+    splits = split_counts(
+        entry.get("input_split_sizes"), entry.get("output_split_sizes"), sent, received
+    )
     fields = moved_fields(operation, kind or output_kind, sent, received, *splits)
     if lacks_splits(fields):
         notes[NO_SPLITS_HERE] += 1
@@ -145,7 +145,7 @@ def _entry_operation(
     return RecordedCall(
         rank,
         group,
-        sequence or 0,
+        _sequence(entry, pair),
         **fields,
         peer=_peer_of(words) if pair else None,
         start_ns=start_ns,
@@ -153,27 +153,20 @@ def _entry_operation(
     )
 
 
-def _split_counts(
-    entry: Mapping[str, Any], side: str, elements: int | None
-) -> tuple[int, ...] | None:
-    """How many of the elements are of each rank, from splits that may count rows; None where there
-    are none, or they do not add up."""
-    given = entry.get(f"{side}_split_sizes")
-    counts = [whole(count) for count in given] if isinstance(given, list | tuple) else []
-    known = [count for count in counts if count is not None]
-    if not known or len(known) != len(counts) or elements is None:
-        return None
-    row_elements = elements // (sum(known) or 1)
-    scaled = tuple(count * row_elements for count in known)
-    return scaled if sum(scaled) == elements else None
+def _group_name(entry: Mapping[str, Any]) -> str:
+    given = entry.get("process_group")
+    return str(given[0]) if isinstance(given, list | tuple) and given else ""
+
+
+def _sequence(entry: Mapping[str, Any], is_pair: bool) -> int:
+    return whole(entry.get("p2p_seq_id" if is_pair else "collective_seq_id")) or 0
 
 
 def _end_batch(calls: list[RecordedCall], entry: Mapping[str, Any], notes: Counter[str]) -> None:
     """Mark the calls before the end of a batch that have its number and group."""
-    given = entry.get("process_group")
-    name = str(given[0]) if isinstance(given, list | tuple) and given else ""
+    name = _group_name(entry)
     is_pair = entry.get("is_p2p") is True
-    number = whole(entry.get("p2p_seq_id" if is_pair else "collective_seq_id")) or 0
+    number = _sequence(entry, is_pair)
     first = len(calls)
     while first > 0 and (
         calls[first - 1].group.name == name
@@ -231,13 +224,8 @@ def _total_elements(
     unknown = "coalesced" in str(entry.get("profiling_name")).lower() and not all(shapes)
     if not shapes or not types or unknown:
         return None, None
-    total = 0
-    for shape in shapes:
-        count = elements(shape)
-        if count is None:
-            return None, None
-        total += count
-    return whole(total), element_type(types[0])
+    total = elements(shapes)
+    return total, None if total is None else element_type(types[0])
 
 
 def _note_lost(calls: list[RecordedCall], notes: Counter[str]) -> None:

@@ -42,7 +42,7 @@ def rank_of(file: TraceFile, recorded: int | None, ends_with_rank: bool = False)
 
 def listed(text: object) -> tuple[int, ...] | None:
     """The numbers of a list that a trace holds as text; None where it is cut, or is none."""
-    if isinstance(text, list):
+    if isinstance(text, list | tuple):
         words = [str(word) for word in text]
     elif isinstance(text, str) and text[:1] == "[" and text[-1:] == "]":
         words = text[1:-1].split(",") if text[1:-1].strip() else []
@@ -52,6 +52,24 @@ def listed(text: object) -> tuple[int, ...] | None:
     if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in numbers):
         return None
     return tuple(map(int, numbers))
+
+
+def split_counts(
+    send_rows: object, receive_rows: object, sent: int | None, received: int | None
+) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """Elements of each rank in an all_to_all, from splits that may count rows; None where splits
+    are missing, or do not add up."""
+    send_counts = listed(send_rows)
+    receive_counts = listed(receive_rows)
+    if not send_counts or not receive_counts or sent is None or received is None:
+        return None, None
+    row_elements = (sent + received) // (sum(send_counts) + sum(receive_counts) or 1)
+    if [sum(send_counts) * row_elements, sum(receive_counts) * row_elements] != [sent, received]:
+        return None, None
+    return (
+        tuple(count * row_elements for count in send_counts),
+        tuple(count * row_elements for count in receive_counts),
+    )
 
 
 def strided(start: object, stride: object, size: int | None) -> tuple[int, ...] | None:

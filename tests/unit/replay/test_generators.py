@@ -69,7 +69,6 @@ def test_stages_end_whatever_their_speed() -> None:
 @for_each(
     ("name", "values", "message"),
     [
-        ("x", {}, "x is no generator; allowed: ddp, fsdp"),
         ("fsdp", {"ranks": "4"}, "needs params, layers"),
         ("fsdp", {**VALUES, "hidden": "1"}, "hidden is unknown; allowed: ranks, params, layers"),
         ("ddp", {"ranks": "1", "params": "1"}, "one rank has no communication"),

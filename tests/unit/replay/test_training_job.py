@@ -14,8 +14,8 @@ from trace_writers import Call, Schedule, write_kineto
 from commbench.core.errors import Unreadable
 from commbench.replay.analysis import signatures
 from commbench.replay.operations import RankGroup, RankTrace, RecordedCall
+from commbench.replay.readers.profiled_call import CUT_SPLITS, NO_RANKS
 from commbench.replay.readers.registry import read_traces
-from commbench.replay.readers.torch_profiler import CUT_SPLITS, NO_RANKS
 from commbench.replay.training_job import (
     UNEVEN_WINDOWS,
     UNMATCHED,

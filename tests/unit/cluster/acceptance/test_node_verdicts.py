@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from commbench.cluster.acceptance.node_verdicts import (
-    Acceptance,
-    NodeVerdict,
-    StageName,
-    gpu_problems,
-    stage_of,
-)
+from commbench.cluster.acceptance.machine_facts import gpu_problems
+from commbench.cluster.acceptance.node_verdicts import Acceptance, newest_runs, stage_of
+from commbench.cluster.acceptance.verdict import NodeVerdict, StageName
+from commbench.cluster.acceptance.verdict_text import acceptance_section
 from commbench.core.terminal import Terminal
 from commbench.core.variables import NAMES
 
@@ -104,7 +101,7 @@ def outcomes(acceptance: Acceptance, stage: StageName) -> list[str]:
 
 
 def text_of(acceptance: Acceptance) -> str:
-    return acceptance.section().text(30, Terminal())
+    return acceptance_section(acceptance).text(30, Terminal())
 
 
 def lines(verdict: NodeVerdict, stage: StageName) -> str:
@@ -254,9 +251,8 @@ def test_the_newest_acceptance_counts_and_other_runs_do_not() -> None:
     old = record("alone", sweep_id="old")
     new = record("pairs", sweep_id="new", started_at="2026-02-01")
     other = {"run_id": "x", "config": {"stage": "none"}, "started_at": "2026-03-01"}
-    acceptance = Acceptance.of([], [old, new, other])
-    assert acceptance is not None and list(acceptance.runs) == ["pairs"]
-    assert Acceptance.of([], [other, {"run_id": "y"}]) is None
+    assert newest_runs([old, new, other]) == {"pairs": [new]}
+    assert newest_runs([other, {"run_id": "y"}]) == {}
     assert stage_of(other) is None
 
 

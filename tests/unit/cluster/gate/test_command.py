@@ -13,8 +13,8 @@ from healthy_runs import healthy_run, slower
 
 from commbench.cli.main import main
 from commbench.cluster.baseline.command import baseline
+from commbench.cluster.gate.answers import CaseAnswer, GateResult
 from commbench.cluster.gate.command import accept
-from commbench.cluster.gate.decision import CaseAnswer, GateResult
 from commbench.cluster.gate.text import gate_section, junit_text
 from commbench.core.terminal import Terminal
 from commbench.runtime.folder_lock import locked

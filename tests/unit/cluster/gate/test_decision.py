@@ -15,14 +15,9 @@ from suites import NOISES, GateTrial, gate_answers
 
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.cluster.baseline.writer import add_runs
-from commbench.cluster.gate.decision import (
-    CaseAnswer,
-    GateCase,
-    GateResult,
-    GateRules,
-    judge_with_baseline,
-    suite_answers,
-)
+from commbench.cluster.gate.answers import CaseAnswer, GateResult
+from commbench.cluster.gate.decision import GateCase, GateRules, suite_answers
+from commbench.cluster.gate.with_baseline import judge_with_baseline
 from commbench.core.errors import ConfigError
 from commbench.report.summary import read_results, summarise_results
 

@@ -224,7 +224,7 @@ def test_a_change_begins_with_the_first_run_that_shows_it() -> None:
     healthy = healthy_of(10.0, 10.1, 9.9, 10.0, 10.1, 10.9, 10.9)
     new = healthy_of(11.0, 11.1, 11.0, 10.9)
     first = changed_since("slower", healthy, new, "new")
-    assert first.run_id == "run005"
+    assert first.since_run == "run005"
     assert first.ratio == pytest.approx(1.09, abs=0.01)
 
 
@@ -233,13 +233,13 @@ def test_an_old_small_shift_is_not_the_beginning_of_a_large_change() -> None:
     levels = [1.0] * 60 + [1.015] * 60
     healthy = healthy_of(*(level * rng.lognormal(0, 0.003) for level in levels))
     first = changed_since("slower", healthy, healthy_of(1.1, 1.1, 1.1), "new")
-    assert first.run_id == "new"
+    assert first.since_run == "new"
     assert first.ratio is not None and 1.07 < first.ratio < 1.11
 
 
 def test_a_failure_begins_with_the_run_that_fails() -> None:
     first = changed_since("failed", STEADY.healthy, [], "new")
-    assert (first.run_id, first.ratio) == ("new", None)
+    assert (first.since_run, first.ratio) == ("new", None)
 
 
 def record(driver: str, kernel: str, load: float) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from typing import Any
 
 from commbench.replay.readers.execution_trace import NO_DESCRIPTION
 from commbench.replay.readers.flight_recorder import NO_PARTS_HERE, NO_SIZE_HERE
+from commbench.replay.readers.profiled_call import NO_SIZE, NO_TYPE
+from commbench.replay.readers.profiled_work import UNLINKED_KERNELS
 from commbench.replay.readers.registry import read_traces
-from commbench.replay.readers.torch_profiler import NO_TYPE, UNLINKED_CALLS, UNLINKED_KERNELS
+from commbench.replay.readers.torch_profiler import UNLINKED_CALLS
 from commbench.replay.recorded_workload import workload_of
 from commbench.replay.training_job import TrainingJob, training_job
 
@@ -182,6 +184,13 @@ def test_tensors_of_two_types_in_one_operation_are_noted(tmp_path: Path) -> None
     events = coalesced("allreduce_coalesced_", "all_reduce", [[[5], [7]]], "float", "long int")
     job = written(tmp_path, profile(0, 2, events))
     assert job.notes == {NO_TYPE: 1} and job.calls[0][0].input_bytes is None
+
+
+def test_an_operation_on_several_tensors_without_shapes_has_no_bytes(tmp_path: Path) -> None:
+    name = "reduce_scatter_tensor_coalesced_"
+    events = [{**event, "args": {}} for event in coalesced(name, "all_reduce", [[[4]], [[8]]])]
+    job = written(tmp_path, profile(0, 2, events))
+    assert job.notes[NO_SIZE] == 1 and job.calls[0][0].input_bytes is None
 
 
 def test_an_execution_trace_of_gloo_says_how_many_calls_it_does_not_describe(

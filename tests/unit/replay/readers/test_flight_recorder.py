@@ -110,7 +110,7 @@ def test_uneven_splits_of_as_many_elements_are_seen() -> None:
     assert (call.operation, call.send_counts) == ("all_to_all", None)
 
 
-@pytest.mark.parametrize("splits", [None, [3, 3], [-4, 8], "[3, 1]", [3, 1, None]])
+@pytest.mark.parametrize("splits", [None, [3, 3], [-4, 8], "3, 1", [3, 1, None]])
 def test_splits_that_are_missing_or_do_not_add_up_are_noted(splits: Any) -> None:
     trace = called(input_split_sizes=splits, output_split_sizes=[3, 2])
     assert trace.operations[0].send_counts is None and trace.notes[NO_SPLITS_HERE] == 1

@@ -14,12 +14,10 @@ from trace_writers import Call, write_kineto
 
 from commbench.core.errors import Unreadable
 from commbench.replay.operations import RankTrace, element_type, operation_named
+from commbench.replay.readers.profiled_call import NO_GROUP
+from commbench.replay.readers.profiled_work import UNLINKED_KERNELS
 from commbench.replay.readers.registry import ASSUMED_RANK, read_traces
-from commbench.replay.readers.torch_profiler import (
-    NO_GROUP,
-    UNLINKED_CALLS,
-    UNLINKED_KERNELS,
-)
+from commbench.replay.readers.torch_profiler import UNLINKED_CALLS
 from commbench.replay.training_job import ASSUMED_WORLD, TrainingJob, training_job
 
 pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"needs real traces in {TRACES}")

@@ -1,0 +1,130 @@
+"""The section of an acceptance: the nodes, the worst first, what the operations of all nodes reach,
+and the evidence."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from commbench.cluster.acceptance.machine_facts import other_differences
+from commbench.cluster.acceptance.node_verdicts import Acceptance
+from commbench.cluster.acceptance.verdict import (
+    STAGE_NAMES,
+    STAGE_OUTCOMES,
+    NodeVerdict,
+    StageName,
+    StageOutcome,
+)
+from commbench.cluster.search.suspect_table import exclude_lines
+from commbench.core.layout import Layout
+from commbench.core.states import case_status
+from commbench.core.units import format_number, plural
+from commbench.report.section import Section, Table
+from commbench.results.columns import grouped
+from commbench.stats.thresholds import FALSE_ALARMS
+
+MOST_NODES = 64  # rows of the table; the rest is counted
+MOST_EVIDENCE = 4  # lines of a node and stage
+MOST_NAMED = 8  # facts or nodes in a line
+SCALING_HEADS = ("scaling", "message\nB", "nodes", "time\nus", "busbw\nGB/s")
+
+
+def acceptance_section(acceptance: Acceptance) -> Section:
+    verdicts = sorted(
+        acceptance.verdicts, key=lambda verdict: STAGE_OUTCOMES.index(verdict.outcome)
+    )
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    counted = ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "NOT MEASURED"))
+    return Section(
+        f"Acceptance of {plural(len(verdicts), 'node', 'nodes')}: {counted}",
+        tables=[_nodes_table(verdicts[:MOST_NODES]), *_scaling_tables(acceptance)],
+        notes=[
+            *_hidden_line(verdicts[MOST_NODES:]),
+            *_evidence_lines(verdicts),
+            *_missing_lines(verdicts),
+            *_notes(acceptance),
+        ],
+    )
+
+
+def _nodes_table(verdicts: Sequence[NodeVerdict]) -> Table:
+    cells = [
+        [each.name, each.outcome, *(each.stages[stage].outcome for stage in STAGE_NAMES)]
+        for each in verdicts
+    ]
+    colors = {row: "red" for row, each in enumerate(verdicts) if each.outcome == "FAIL"}
+    return Table(("node", "verdict", *STAGE_NAMES), cells, colors=colors)
+
+
+def _hidden_line(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
+    if verdicts:
+        counts = Counter(verdict.outcome for verdict in verdicts)
+        listed = ", ".join(f"{count} {name}" for name, count in counts.items())
+        yield f"... and {len(verdicts)} more nodes: {listed}"
+
+
+def _scaling_tables(acceptance: Acceptance) -> list[Table]:
+    """What the operations of all nodes reach on 1, 2, 4 ... nodes."""
+    alike = grouped(
+        (row for row in acceptance.rows_of("scaling") if case_status(row) == "ok"),
+        lambda row: (row["benchmark"], Layout.parse(row["layout"]).nodes),
+    )
+    # by the place of a size among those of its layout: a message may be rounded down there
+    places = [
+        (benchmark, place, nodes, row)
+        for (benchmark, nodes), same in alike.items()
+        for place, row in enumerate(sorted(same, key=lambda row: row["message_bytes"]))
+    ]
+    cells = [
+        [
+            benchmark,
+            str(row["message_bytes"]),
+            str(nodes),
+            format_number(row["median_s"] * 1e6),
+            format_number(row["busbw_gb_per_s"]),
+        ]
+        for benchmark, _, nodes, row in sorted(places, key=lambda each: each[:3])
+    ]
+    return [Table(SCALING_HEADS, cells)] if cells else []
+
+
+def _evidence_lines(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
+    """Of each failed stage."""
+    for verdict in verdicts:
+        for stage, result in verdict.stages.items():
+            if result.outcome != "FAIL":
+                continue
+            for line in result.lines[:MOST_EVIDENCE]:
+                yield f"{verdict.name} fails {stage}: {line}"
+            if len(result.lines) > MOST_EVIDENCE:
+                more = len(result.lines) - MOST_EVIDENCE
+                yield f"{verdict.name} fails {stage}: ... and {more} more"
+
+
+def _missing_lines(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
+    """Why a stage says nothing, each reason once with its nodes."""
+    names: dict[tuple[StageOutcome, StageName, str], list[str]] = defaultdict(list)
+    for verdict in verdicts:
+        for stage, result in verdict.stages.items():
+            if result.outcome in ("NOT MEASURED", "-"):
+                names[result.outcome, stage, result.lines[0]].append(verdict.name)
+    for (outcome, stage, line), own in names.items():
+        who = "all nodes" if len(own) == len(verdicts) else ", ".join(own[:MOST_NAMED])
+        word = "does not apply" if outcome == "-" else "not measured"
+        yield f"{stage} {word} on {who}: {line}"
+
+
+def _notes(acceptance: Acceptance) -> Iterator[str]:
+    """How the nodes differ without consequence, and what leaves bad nodes out of a job."""
+    others = other_differences(acceptance.records, acceptance.facts)
+    if acceptance.facts and others:
+        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        yield f"the nodes also differ in: {', '.join(others[:MOST_NAMED])}{more} (run.json)"
+    if any(verdict.stages["alone"].outcome == "FAIL" for verdict in acceptance.verdicts):
+        yield (
+            f"a node fails alone if it takes {100 * acceptance.slowdown:g} % longer than the median"
+            " of all nodes, and by more spreads (1.48 median deviations) than the slowest node"
+            f" has in {100 * (1 - FALSE_ALARMS):g} % of healthy clusters"
+        )
+    failed = [verdict.name for verdict in acceptance.verdicts if verdict.outcome == "FAIL"]
+    yield from exclude_lines(failed, acceptance.names)
