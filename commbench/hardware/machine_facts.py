@@ -25,7 +25,7 @@ from commbench.core.secrets import MASK, is_secret, mask
 from commbench.core.terminal import first_line
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 
-from . import cuda, gpu, host, network, resource_limits, topology
+from . import gpu, host, network, resource_limits, topology
 from .sources import Facts, NoReading, fact_text, gather, key_part, run_command
 from .torch_install import torch_facts
 
@@ -278,5 +278,4 @@ COLLECTORS: dict[str, Callable[[], Facts]] = {
     "gpu": gpu.collect,
     "topology": topology.collect,
     "peer": gpu.collect_peer_access,
-    "ipc": cuda.collect_ipc,
 }
