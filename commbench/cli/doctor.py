@@ -37,7 +37,7 @@ ENGINE_CODE = "from commbench.engines import native; print(native.cache_problem 
 ENGINE_TIMEOUT_S = 60.0
 WIDTH = 100  # of the text of --keys
 HYDRA_LINES = ("  - _self_", "  # Hydra", "  - override hydra")  # of config.yaml
-PEER_FACTS = ("can_access", "native_atomics", "performance_rank")
+PEER_FACTS = ("access", "native_atomics", "performance_rank")
 MOST_PAIRS = 8  # that a line names
 KEYED_GROUPS = ("backend", "timing", "launcher")  # whose files have keys that people set
 # by the values of in_place that an operation supports: in place, out of place; None: no matter

@@ -85,7 +85,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceTotalMem_v2": (c_void_p, c_int),
     "cuDeviceGetAttribute": (c_void_p, c_int, c_int),
     "cuDeviceGetP2PAttribute": (c_void_p, c_int, c_int, c_int),
-    "cuDeviceCanAccessPeer": (c_void_p, c_int, c_int),
     "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
     "cuCtxSetCurrent": (c_void_p,),
     "cuCtxSynchronize": (),

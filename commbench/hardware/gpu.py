@@ -13,7 +13,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
@@ -197,8 +196,8 @@ def users(gpu: Gpu, proc: Path = Path("/proc")) -> str | None:
 
 
 def collect_peer_access() -> Facts:
-    """`peer.I-J.access`, `.native_atomics`, `.performance_rank` (0 is the fastest), `.can_access`:
-    of GPU I to the memory of GPU J. Empty with fewer than two GPUs; `peer.reason` where CUDA does
+    """`peer.I-J.access`, `.native_atomics`, `.performance_rank` (0 is the fastest) of GPU I to the
+    memory of GPU J. Empty with fewer than two GPUs; `peer.reason` where CUDA does
     not answer.
 
     Another process asks: this one must not open CUDA, and CUDA_VISIBLE_DEVICES must not hide a GPU.
@@ -221,7 +220,7 @@ def collect_peer_access() -> Facts:
 
 
 def peer_facts() -> Facts:
-    """These facts as this process sees the GPUs; a value that CUDA refuses is a missing key.
+    """These facts as this process sees the GPUs.
 
     GPUs have NVML's indices; one that NVML does not know has its CUDA ordinal, as `cuda2`.
     """
@@ -236,11 +235,8 @@ def peer_facts() -> Facts:
             pair = f"peer.{names[source]}-{names[target]}"
             ends = (cuda.device(source), cuda.device(target))
             for key, attribute in PEER_ATTRIBUTES.items():
-                with suppress(CudaError):
-                    value = cuda.number("cuDeviceGetP2PAttribute", attribute, *ends)
-                    facts[f"{pair}.{key}"] = value if key == "performance_rank" else bool(value)
-            with suppress(CudaError):
-                facts[f"{pair}.can_access"] = bool(cuda.number("cuDeviceCanAccessPeer", *ends))
+                value = cuda.number("cuDeviceGetP2PAttribute", attribute, *ends)
+                facts[f"{pair}.{key}"] = value if key == "performance_rank" else bool(value)
     except CudaError as error:
         return {"peer.reason": str(error)}
     return facts
