@@ -22,7 +22,7 @@ from commbench.core.units import about_bytes
 from . import amd, nvml
 from .cuda import CudaDriver, CudaError, driver_missing
 from .nvml import Gpu
-from .sources import Facts, fact_text, parse_fields, read_text, run_command
+from .sources import Facts, NoReading, command_output, fact_text, parse_fields, read_text
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 DEVICE_ORDER = "CUDA_DEVICE_ORDER"
@@ -206,16 +206,13 @@ def collect_peer_access() -> Facts:
         return {}
     environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     # the default, fastest first, is an order that NVML does not have
-    finished = run_command(
-        [sys.executable, "-c", PEER_CODE],
-        PEER_TIMEOUT_S,
-        environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-    )
-    if finished is None:
-        return {"peer.reason": f"CUDA did not answer within {PEER_TIMEOUT_S:g} s"}
-    if finished.returncode != 0:
-        return {"peer.reason": f"the query of CUDA failed: {fact_text(finished.stderr)[-200:]}"}
-    facts: Facts = json.loads(finished.stdout)
+    environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    command = [sys.executable, "-c", PEER_CODE]
+    try:
+        answer = command_output(command, PEER_TIMEOUT_S, environ, "the query of CUDA")
+    except NoReading as error:
+        return {"peer.reason": str(error)}
+    facts: Facts = json.loads(answer)
     return facts
 
 

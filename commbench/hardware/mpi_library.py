@@ -10,7 +10,6 @@ src/binding and MPIR_CVAR_ENABLE_GPU of MPICH.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import re
 import shutil
@@ -25,7 +24,7 @@ from typing import Any, Literal
 from commbench.core.errors import CommbenchError, ConfigError
 
 from .cuda import NO, includes_any
-from .sources import fact_text, read_text, run_command
+from .sources import NoReading, command_output, fact_text, read_text
 from .ucx_log import ucx_log
 
 MpiKind = Literal["openmpi", "mpich"]
@@ -56,9 +55,8 @@ SWITCHES = {
 # of Open MPI 5; in version 4 the code is in the library itself
 COMPONENT = "mca_accelerator_cuda.so"
 COMPONENT_FOLDERS = ("openmpi", "openmpi3")  # beside the library; the second is Debian's
-BUILT_WITH_CUDA = re.compile(
-    r"^mca:\w+:base:param:(?:opal|mpi)_built_with_cuda_support:value:(\w+)$", re.MULTILINE
-)
+BUILT_WITH_CUDA = ("opal_built_with_cuda_support", "mpi_built_with_cuda_support")
+_PARAMETER = re.compile(r"mca:[^:]+:[^:]+:param:([^:]+):(value|source):(.*)")
 # an MPICH built for CUDA is linked with one of them
 CUDA_LIBRARIES = (b"libcudart.so", b"libcuda.so")
 UCX_TRANSPORTS = ("all", "cuda", "cuda_copy")  # those that can read device memory
@@ -248,9 +246,8 @@ def _library_folders() -> Iterator[Path]:
         Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder
     )
     listing = ""
-    with suppress(OSError):
-        done = run_command(["/sbin/ldconfig", "-p"], LDCONFIG_TIMEOUT_S)
-        listing = "" if done is None else done.stdout
+    with suppress(NoReading):
+        listing = command_output(["/sbin/ldconfig", "-p"], LDCONFIG_TIMEOUT_S)
     yield from (
         Path(line.split()[-1]).parent
         for line in listing.splitlines()
@@ -308,8 +305,10 @@ def _cma_problem(library: MpiLibrary, environ: Mapping[str, str]) -> str | None:
     if environ.get(CMA_SWITCH, "").lower() in NO or may_read_processes():
         return None
     program = library.program(("mpichversion",))
-    done = None if program is None else run_command([program], OMPI_INFO_TIMEOUT_S)
-    version = re.search(r"MPICH Version:\s*(\d+)", "" if done is None else done.stdout)
+    printed = ""
+    with suppress(NoReading):
+        printed = "" if program is None else command_output([program], OMPI_INFO_TIMEOUT_S)
+    version = re.search(r"MPICH Version:\s*(\d+)", printed)
     if version is None or (int(version[1]) < 5 and CMA_SWITCH not in environ):
         return None
     return (
@@ -375,32 +374,41 @@ def _open_mpi_by_files(library: MpiLibrary) -> CudaAware:
         (folder / name / COMPONENT).exists() for folder in folders for name in COMPONENT_FOLDERS
     ):
         return CudaAware(True, COMPONENT)
+    try:
+        parameters = open_mpi_parameters(library)
+    except NoReading as error:
+        return CudaAware(None, f"no {COMPONENT}, and {error}")
+    values = [parameters[name].get("value") for name in BUILT_WITH_CUDA if name in parameters]
+    answer = values[0] == "true" if values else None
+    return CudaAware(answer, "ompi_info: built_with_cuda_support")
+
+
+def open_mpi_parameters(
+    library: MpiLibrary, environ: Mapping[str, str] | None = None
+) -> dict[str, dict[str, str]]:
+    """The MCA parameters by name: `value` and `source`. Raises NoReading where ompi_info does not
+    answer."""
     program = library.program(("ompi_info", "ompi_info.openmpi"))
     if program is None:
-        return CudaAware(None, f"neither {COMPONENT} nor ompi_info beside {library.path}")
-    command = [program, "--parsable", "--all"]
-    try:
-        done = run_command(command, OMPI_INFO_TIMEOUT_S)
-    except OSError as error:
-        return CudaAware(None, f"{program}: {type(error).__name__}")
-    if done is None:
-        return CudaAware(None, f"{program} did not answer within {OMPI_INFO_TIMEOUT_S:g} s")
-    match = BUILT_WITH_CUDA.search(done.stdout)
-    answer = None if match is None else match[1] == "true"
-    return CudaAware(answer, f"{Path(program).name}: built_with_cuda_support")
+        raise NoReading(f"there is no ompi_info beside {library.path}")
+    printed = command_output([program, "--parsable", "--all"], OMPI_INFO_TIMEOUT_S, environ)
+    parameters: dict[str, dict[str, str]] = {}
+    for line in printed.splitlines():
+        if match := _PARAMETER.fullmatch(line):
+            parameters.setdefault(match[1], {})[match[2]] = match[3]
+    return parameters
 
 
 @cache
 def _mpich_by_file(path: str) -> CudaAware:
     """The names of the libraries that a library is linked with are plain text in its file."""
     try:
-        with (
-            Path(path).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            name = next((name for name in CUDA_LIBRARIES if content.find(name) >= 0), None)
-    except (OSError, ValueError) as error:
+        content = Path(path).read_bytes()
+    except OSError as error:
         return CudaAware(None, f"{path}: {error}")
+    if not content:
+        return CudaAware(None, f"{path} is empty")
+    name = next((name for name in CUDA_LIBRARIES if name in content), None)
     linked = "no CUDA library" if name is None else name.decode()
     return CudaAware(name is not None, f"{Path(path).name} is linked with {linked}")
 

@@ -4,6 +4,7 @@ affect others."""
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from commbench.core.terminal import first_line
 from commbench.core.units import natural_key
 
 Facts = dict[str, Any]
@@ -20,6 +22,7 @@ ROOT = Path("/")
 # raised by psutil where /proc is masked: its files may be missing, empty or have other fields
 MASKED = (psutil.Error, OSError, RuntimeError, ValueError, LookupError)
 LONGEST_OUTPUT = 1 << 24  # characters of a command that are kept
+LONGEST_MESSAGE = 200  # characters of why it failed
 
 
 class NoReading(Exception):
@@ -106,6 +109,30 @@ def key_part(name: str) -> str:
     it is."""
     safe = re.sub(r"[^A-Za-z0-9_\-:@.]", "_", name)
     return ".".join(part or "_" for part in safe.split("."))
+
+
+def command_output(
+    command: Sequence[str],
+    timeout_s: float,
+    environ: Mapping[str, str] | None = None,
+    name: str | None = None,
+) -> str:
+    """What a command prints. Raises NoReading where it is not installed, fails or does not answer
+    in time; `name` stands for it in the reason."""
+    name = name or Path(command[0]).name
+    if shutil.which(command[0]) is None:
+        raise NoReading(f"{name} is not installed")
+    try:
+        finished = run_command(command, timeout_s, environ)
+    except OSError as error:
+        raise NoReading(f"{name} can't be started: {error.strerror}") from error
+    if finished is None:
+        raise NoReading(f"{name} did not answer within {timeout_s:g} s")
+    if finished.returncode != 0:
+        printed = first_line(finished.stderr) or first_line(finished.stdout)
+        message = fact_text(printed)[:LONGEST_MESSAGE] or f"status {finished.returncode}"
+        raise NoReading(f"{name} failed: {message}")
+    return finished.stdout
 
 
 def run_command(

@@ -76,11 +76,9 @@ def test_open_mpi_5_has_a_component(tmp_path: Path, folder: str) -> None:
 
 def test_open_mpi_without_either_is_unknown(tmp_path: Path) -> None:
     cuda_aware = cuda_aware_by_files(open_mpi(tmp_path), {})
-    assert (
-        cuda_aware.answer is None
-        and "neither mca_accelerator_cuda.so nor ompi_info" in cuda_aware.source
-    )
-    assert str(cuda_aware).startswith("may not take device memory (neither")
+    assert cuda_aware.answer is None
+    assert all(name in cuda_aware.source for name in ("mca_accelerator_cuda.so", "ompi_info"))
+    assert str(cuda_aware).startswith("may not take device memory (no ")
 
 
 @pytest.mark.parametrize(

@@ -281,8 +281,7 @@ def test_not_a_checkout_or_no_git(tmp_path, checkout, monkeypatch):
     assert git_facts(tmp_path / "elsewhere") == {}
     monkeypatch.setenv("PATH", "/nowhere")
     assert git_facts(checkout) == {
-        "versions.error": "git rev-parse can't be started: No such file or directory; "
-        "git status can't be started: No such file or directory"
+        "versions.error": "git rev-parse is not installed; git status is not installed"
     }
 
 
