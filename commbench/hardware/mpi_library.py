@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +24,7 @@ from typing import Any, Literal
 from commbench.core.errors import CommbenchError, ConfigError
 
 from .cuda import NO, includes_any
-from .sources import NoReading, command_output, fact_text, read_text
+from .sources import NoReading, command_output, fact_text, mapped_files
 from .ucx_log import ucx_log
 
 MpiKind = Literal["openmpi", "mpich"]
@@ -33,6 +33,7 @@ SONAMES: Mapping[MpiKind, tuple[str, ...]] = {
     "mpich": ("libmpi.so.12", "libmpich.so.12"),
 }
 ALL_SONAMES = (*SONAMES["openmpi"], *SONAMES["mpich"])
+LOADED_NAMES = ("libmpi.so", "libmpich.so", "libmpi_cray.so")
 # the unambiguous names first: `mpirun` is that of the library that was installed last
 LAUNCHERS: Mapping[MpiKind, tuple[str, ...]] = {
     "openmpi": ("prterun", "mpirun.openmpi", "orterun", "mpirun"),
@@ -59,6 +60,8 @@ BUILT_WITH_CUDA = ("opal_built_with_cuda_support", "mpi_built_with_cuda_support"
 _PARAMETER = re.compile(r"mca:[^:]+:[^:]+:param:([^:]+):(value|source):(.*)")
 # an MPICH built for CUDA is linked with one of them
 CUDA_LIBRARIES = (b"libcudart.so", b"libcuda.so")
+UCX_LIBRARY = "libucp"
+UCX_CUDA_LIBRARY = "libuct_cuda"
 UCX_TRANSPORTS = ("all", "cuda", "cuda_copy")  # those that can read device memory
 # the base of Open MPI's own folder: the first of these that is set, else /tmp
 TEMPORARY_FOLDERS = ("TMPDIR", "TEMP", "TMP")
@@ -262,15 +265,7 @@ def loaded_library() -> ctypes.CDLL:
     Raises CommbenchError. Cached, because with torch loaded the memory map takes milliseconds to
     read.
     """
-    # a library's folder may have any name, which CDLL needs byte by byte
-    text = ""
-    with suppress(OSError):
-        text = Path("/proc/self/maps").read_text(errors="surrogateescape")
-    lines = text.splitlines()
-    paths = sorted(
-        {line.split()[-1] for line in lines if re.search(r"/libmpi(ch|_cray)?\.so", line)}
-    )
-    for path in paths:
+    for path in sorted(mapped_files(LOADED_NAMES)):
         library = ctypes.CDLL(path)
         if hasattr(library, "MPI_Send"):
             return library
@@ -429,21 +424,22 @@ def cuda_aware_by_query() -> CudaAware:
         )
     if library.MPIX_Query_cuda_support() != 1:
         return CudaAware(False, "MPIX_Query_cuda_support")
-    problem = ucx_problem(read_text(Path("/proc/self/maps")), os.environ)
+    problem = ucx_problem(mapped_files((UCX_LIBRARY, UCX_CUDA_LIBRARY)), os.environ)
     if problem is not None:
         return CudaAware(False, f"MPIX_Query_cuda_support says yes, but {problem}")
     return CudaAware(True, "MPIX_Query_cuda_support")
 
 
-def ucx_problem(maps: str, environ: Mapping[str, str]) -> str | None:
-    """Why UCX below Open MPI may not take device memory although Open MPI does; `maps` is
-    /proc/self/maps.
+def ucx_problem(mapped: Iterable[str], environ: Mapping[str, str]) -> str | None:
+    """Why UCX below Open MPI may not take device memory although Open MPI does; `mapped` are the
+    files of UCX that this process has loaded.
 
     Open MPI does not say which transport it has chosen. If it may be UCX, UCX must be able to.
     """
-    if "/libucp.so" not in maps or not includes_any(environ.get("OMPI_MCA_pml", ""), ("ucx",)):
+    loaded = {Path(path).name.partition(".so")[0] for path in mapped}
+    if UCX_LIBRARY not in loaded or not includes_any(environ.get("OMPI_MCA_pml", ""), ("ucx",)):
         return None
-    if "/libuct_cuda.so" not in maps:
+    if UCX_CUDA_LIBRARY not in loaded:
         return "UCX is loaded without libuct_cuda.so; set OMPI_MCA_pml=ob1 to run without UCX"
     transports = environ.get("UCX_TLS", "")
     return (

@@ -19,6 +19,7 @@ from commbench.core.units import natural_key
 Facts = dict[str, Any]
 FactSource = Callable[[Path], Mapping[str, Any]]
 ROOT = Path("/")
+OWN_MAPS = Path("/proc/self/maps")
 # raised by psutil where /proc is masked: its files may be missing, empty or have other fields
 MASKED = (psutil.Error, OSError, RuntimeError, ValueError, LookupError)
 LONGEST_OUTPUT = 1 << 24  # characters of a command that are kept
@@ -78,6 +79,16 @@ def children(path: Path, pattern: str = ".*") -> list[Path]:
     except OSError:
         return []
     return sorted(named, key=lambda child: natural_key(child.name))
+
+
+def mapped_files(names: tuple[str, ...], maps: Path = OWN_MAPS) -> list[str]:
+    """The files in the memory of this process whose names begin so. A folder may have any name,
+    which is kept byte by byte."""
+    text = ""
+    with suppress(OSError):
+        text = maps.read_text(errors="surrogateescape")
+    paths = (f"/{path}" for line in text.splitlines() if (path := line.partition("/")[2]))
+    return list(dict.fromkeys(path for path in paths if Path(path).name.startswith(names)))
 
 
 def parse_int(text: str) -> int | None:
