@@ -29,9 +29,10 @@ from commbench.hardware.nccl_log import (
     parse_log,
     ports_of,
 )
-from commbench.hardware.network import has_active_rdma, line_rates
+from commbench.hardware.network import line_rates
 from commbench.hardware.topology import RankGpu, Topology, shared_link
 from commbench.hardware.ucx_log import BETWEEN, WITHIN
+from commbench.results.network_cards import active_ports_of
 
 from .preflight import MEETING_S
 
@@ -361,7 +362,7 @@ def gather_evidence(
         rates=tuple(line_rates(node) for node in nodes),
         interfaces=route_interfaces(nodes, facts, told),
         told=told,
-        rdma_nodes=frozenset(number for number, node in enumerate(nodes) if has_active_rdma(node)),
+        rdma_nodes=frozenset(number for number, node in enumerate(nodes) if active_ports_of(node)),
         # it had none only if it had none on every library that may carry the data
         ignored="; ".join(map(str, ignored)) if ignored and all(ignored) else None,
     )
@@ -413,7 +414,7 @@ def route_interfaces(
     for node in nodes:
         name = node.get("network.used.interface")
         speed = node.get("network.used.speed_mbit_per_s")
-        is_used = facts.get("transport") is not None or not has_active_rdma(node)
+        is_used = facts.get("transport") is not None or not active_ports_of(node)
         if "" in told:
             interfaces.append(told_limit("", told[""]))
         elif name is None or not is_used:
