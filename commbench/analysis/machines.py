@@ -10,6 +10,7 @@ from typing import Any
 from commbench.core.units import about_bytes, natural_key, plural
 from commbench.hardware.topology import TOPOLOGY_FACT
 from commbench.results.columns import grouped
+from commbench.results.network_cards import interfaces_of
 from commbench.results.run_folder import mapping_or_empty
 
 CORES_ALLOWED = "cores allowed"  # of a process: its binding, not its machine, decides
@@ -108,19 +109,13 @@ def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
             facts.append(
                 (title, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
             )
-    states = sorted(
-        key for key in node if key.startswith("network.interface.") and key.endswith(".state")
-    )
-    for start in (key.removesuffix("state") for key in states if node[key] == "up"):
-        rate = node.get(f"{start}speed_mbit_per_s")
-        mtu = node.get(f"{start}mtu_bytes")
+    for name, own in sorted(interfaces_of(node).items()):
+        if own.get("state") != "up":
+            continue
+        rate = own.get("speed_mbit_per_s")
+        mtu = own.get("mtu_bytes")
         speed = f"{rate / 1000:g} Gb/s" if isinstance(rate, (int, float)) else None
-        parts = (
-            start.split(".")[2],
-            node.get(f"{start}driver"),
-            speed,
-            f"MTU {mtu} B" if mtu else None,
-        )
+        parts = (name, own.get("driver"), speed, f"MTU {mtu} B" if mtu else None)
         facts.append(("network", ", ".join(str(part) for part in parts if part)))
     return facts
 

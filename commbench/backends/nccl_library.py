@@ -20,6 +20,7 @@ from commbench.core.variables import Case, Device, Ipc
 from commbench.engines.lowered import UnsupportedForms, form_missing, reduction_missing
 from commbench.hardware.cuda import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
+from commbench.hardware.sources import mapped_files
 from commbench.hardware.torch_install import torch_folder
 from commbench.results.network_cards import interface_rails, port_rails
 
@@ -30,7 +31,6 @@ OWN_LOG = "COMMBENCH_NCCL_LOG"  # set where commbench, not the user, asks for a 
 # COLL, TUNING and CALL write a line per operation: not during a measurement
 LOGGED_SUBSYSTEMS = "INIT,ENV,GRAPH,P2P,SHM,NET,NVLS"
 MAX_LOG_BYTES = 1 << 24
-OWN_MAPS = Path("/proc/self/maps")
 LIBRARIES = ("libnccl.so", "librccl.so")
 # experimental: several ranks on one GPU
 MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"
@@ -66,8 +66,7 @@ class LoadedNccl:
 
         RCCL, AMD's twin, has the functions of NCCL.
         """
-        mapped = mapped_libraries(OWN_MAPS.read_text(errors="replace"), LIBRARIES)
-        for name in (None, *mapped):  # None: whatever this process finds by itself
+        for name in (None, *mapped_files(LIBRARIES)):  # None: whatever this process finds by itself
             try:
                 function = ctypes.CDLL(name).ncclGetVersion
             except (OSError, AttributeError):
@@ -95,12 +94,6 @@ def file_of(function: Any) -> str:
     address = ctypes.cast(function, ctypes.c_void_p)
     status = ctypes.CDLL(None).dladdr(address, ctypes.byref(info))  # 0: unknown
     return os.fsdecode(info.file) if status and info.file else ""
-
-
-def mapped_libraries(maps: str, names: tuple[str, ...]) -> list[str]:
-    """The files whose names begin so in the text of /proc/PID/maps."""
-    paths = (f"/{path}" for line in maps.splitlines() if (path := line.partition("/")[2]))
-    return list(dict.fromkeys(path for path in paths if Path(path).name.startswith(names)))
 
 
 def version_text(number: int) -> str:

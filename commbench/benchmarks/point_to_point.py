@@ -66,12 +66,13 @@ class PointToPoint(Benchmark):
 
     def _sent(self, case: Case, sender: int, salt: int) -> Pattern:
         """The messages of a sample in one direction."""
-        return _messages(sender, salt, case.elements, slots_of(case))
+        return messages(sender, salt, case.elements, slots_of(case))
 
 
 @lru_cache(maxsize=CACHED_STREAMS)
-def _messages(sender: int, salt: int, count: int, slots: int) -> Pattern:
-    """The same object each time: a process that hosts many ranks keeps the words of a pattern."""
+def messages(sender: int, salt: int, count: int, slots: int) -> Pattern:
+    """Slot after slot. The same object each time: a process that hosts many ranks keeps the words
+    of a pattern."""
     return joined_blocks(sender, salt, count, range(slots))
 
 

@@ -3,15 +3,12 @@ TCP_STREAM make them; the receiver tells the rate."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from commbench.core.case import Shape
 from commbench.core.layout import Pair
-from commbench.core.payload import CACHED_STREAMS, joined_blocks
 from commbench.core.program import BufferSpec, Pattern, Program, Read, View, Write
 from commbench.core.variables import Case
 
-from .point_to_point import PointToPoint
+from .point_to_point import PointToPoint, messages
 
 
 class Stream(PointToPoint):
@@ -50,9 +47,4 @@ class Stream(PointToPoint):
         return Shape(writes, writes * case.message_bytes, "receiver", "write", single=False)
 
     def _sent(self, case: Case, sender: int, salt: int) -> Pattern:
-        return _writes(sender, salt, case.elements, case.streams or 1)
-
-
-@lru_cache(maxsize=CACHED_STREAMS)
-def _writes(sender: int, salt: int, count: int, slots: int) -> Pattern:
-    return joined_blocks(sender, salt, count, range(slots))
+        return messages(sender, salt, case.elements, case.streams or 1)

@@ -29,6 +29,7 @@ from commbench.hardware.torch_install import other_torch_text
 from commbench.measure.plan import plan
 from commbench.measure.plan_facts import PlanFacts
 from commbench.results.columns import grouped
+from commbench.results.network_cards import facts_by_device, interfaces_of, ports_of
 from commbench.runtime.control import hosted_world
 
 from .options import CommandParser
@@ -37,7 +38,7 @@ ENGINE_CODE = "from commbench.engines import native; print(native.cache_problem 
 ENGINE_TIMEOUT_S = 60.0
 WIDTH = 100  # of the text of --keys
 HYDRA_LINES = ("  - _self_", "  # Hydra", "  - override hydra")  # of config.yaml
-PEER_FACTS = ("can_access", "native_atomics", "performance_rank")
+PEER_FACTS = ("access", "native_atomics", "performance_rank")
 MOST_PAIRS = 8  # that a line names
 KEYED_GROUPS = ("backend", "timing", "launcher")  # whose files have keys that people set
 # by the values of in_place that an operation supports: in place, out of place; None: no matter
@@ -145,10 +146,8 @@ def _host_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _network_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A line for each interface but loopback, the fastest first, and for each port of an RDMA
     device."""
-    interfaces = _by_device(facts, "network.interface.")
-    devices = _by_device(facts, "network.rdma.")
     lines = []
-    by_name = sorted(interfaces.items(), key=lambda item: natural_key(item[0]))
+    by_name = sorted(interfaces_of(facts).items(), key=lambda item: natural_key(item[0]))
     for name, own in sorted(by_name, key=lambda item: -(item[1].get("speed_mbit_per_s") or 0)):
         if name == "lo":
             continue
@@ -163,7 +162,7 @@ def _network_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ]
         lines.append((name, ", ".join(str(text) for text in texts if text)))
     lines = lines or [("none", "no interface but loopback")]
-    ports = {name: own for name, own in devices.items() if ":" in name}
+    ports = ports_of(facts)
     for name, own in sorted(ports.items(), key=lambda item: natural_key(item[0])):
         rate = own.get("rate_gbit_per_s")
         texts = [
@@ -174,16 +173,6 @@ def _network_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ]
         lines.append((name, f"RDMA, {', '.join(str(text) for text in texts if text)}"))
     return lines if ports else [*lines, ("RDMA devices", "none")]
-
-
-def _by_device(facts: Mapping[str, Any], prefix: str) -> dict[str, dict[str, Any]]:
-    """The facts below a prefix, as name -> {fact: value}; a name may hold dots (eth0.100)."""
-    devices: dict[str, dict[str, Any]] = {}
-    for key, value in facts.items():
-        if key.startswith(prefix):
-            name, _, fact = key.removeprefix(prefix).rpartition(".")
-            devices.setdefault(name, {})[fact] = value
-    return devices
 
 
 def _numa_text(own: Mapping[str, Any]) -> str | None:
@@ -242,7 +231,7 @@ def _gpu_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _peer_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What CUDA's sample topologyQuery prints, a line for the pairs that are alike."""
-    pairs = _by_device(facts, "peer.")
+    pairs = facts_by_device(facts, "peer.")
     alike = grouped(
         (pair for pair in pairs if "-" in pair),
         lambda pair: tuple(pairs[pair].get(name) for name in PEER_FACTS),

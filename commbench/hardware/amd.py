@@ -7,14 +7,14 @@ missing key.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .nvml import bus_id
-from .sources import Facts, fact_text, run_command
+from .sources import Facts, NoReading, command_output, fact_text
 
 DRIVER = Path("/dev/kfd")  # by which ROCm reaches the kernel driver
 AMD_SMI = ("amd-smi", "static", "--asic", "--bus", "--vram", "--driver", "--json")
@@ -46,8 +46,9 @@ def collect() -> Facts:
     facts: Facts = {
         "gpu.count": len(known),
         "gpu.driver_version": known[0]["driver_version"],
-        "topology.rocm_smi_showtopo": _output(TOPOLOGY),
     }
+    with suppress(NoReading):
+        facts["topology.rocm_smi_showtopo"] = command_output(TOPOLOGY, TIMEOUT_S)
     for number, gpu in enumerate(known):
         facts |= {f"gpu.{number}.{key}": gpu[key] for key in DESCRIBED}
     return {key: value for key, value in facts.items() if value is not None}
@@ -76,20 +77,10 @@ def gpus() -> list[Facts]:
 
 def _listed(command: Sequence[str], parse: Callable[[str], list[Facts]]) -> list[Facts]:
     try:
-        return parse(_output(command) or "")
-    except (ValueError, LookupError, TypeError, AttributeError):  # another format
+        return parse(command_output(command, TIMEOUT_S))
+    # also another format
+    except (NoReading, ValueError, LookupError, TypeError, AttributeError):
         return []
-
-
-def _output(command: Sequence[str]) -> str | None:
-    """None if the program is missing, fails or hangs."""
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        finished = run_command(command, TIMEOUT_S)
-    except OSError:
-        return None
-    return None if finished is None or finished.returncode != 0 else finished.stdout
 
 
 def _of_amd_smi(text: str) -> list[Facts]:

@@ -14,19 +14,16 @@ buffers that are sent again (src/mpid/ch4/shm/ipc; pmodels/mpich#7302).
 from __future__ import annotations
 
 import ctypes
-import os
-import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from ctypes import byref, c_char, c_int, c_size_t, c_uint, c_uint64, c_void_p
-from pathlib import Path
 from typing import Any
 
 from commbench.core.units import INT_MAX
 from commbench.core.variables import Ipc
 
 from .nvml import bus_id, cuda_version
-from .sources import ROOT, Facts, children, fact_text, read_int, read_line, read_link
+from .sources import Facts, fact_text
 
 CUDA_LIBRARY = "libcuda.so.1"
 TEXT_BYTES = 256
@@ -62,11 +59,6 @@ EXPORTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
 NOT_SET = "not set"
 NO = ("0", "false", "no", "off", "n")
 YES = ("1", "true", "yes", "on", "y")
-DRIVER_VERSION = "proc/driver/nvidia/version"
-# of the Windows Subsystem for Linux, which lacks the driver's folder in /proc
-WSL_DEVICE = "dev/dxg"
-# a rank can open a handle of another container if they are equal
-NAMESPACES = ("pid", "ipc", "mnt", "net", "user")
 
 
 class CudaError(Exception):
@@ -93,7 +85,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceTotalMem_v2": (c_void_p, c_int),
     "cuDeviceGetAttribute": (c_void_p, c_int, c_int),
     "cuDeviceGetP2PAttribute": (c_void_p, c_int, c_int, c_int),
-    "cuDeviceCanAccessPeer": (c_void_p, c_int, c_int),
     "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
     "cuCtxSetCurrent": (c_void_p,),
     "cuCtxSynchronize": (),
@@ -345,32 +336,3 @@ def includes_any(chosen: str, names: Iterable[str]) -> bool:
 
 def _is_one_of(value: str | None, words: tuple[str, ...]) -> bool:
     return value is not None and value.strip().lower() in words
-
-
-def collect_ipc(root: Path = ROOT) -> Facts:
-    """What files say about CUDA IPC, as `ipc.platform.*`; without a driver also `ipc.effective`
-    (None) and why."""
-    line = (read_line(root / DRIVER_VERSION) or "").partition(" GCC version")[0]
-    # of `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`
-    version = re.search(
-        r"NVRM version:.*?\s([0-9]{2,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)(?:\s|$)", line
-    )
-    platform: Facts = {
-        "nvidia_driver": version[1] if version else None,
-        "nvidia_kernel_module": line or None,
-        "nvidia_device_nodes": len(children(root / "dev", r"nvidia[0-9]+")),
-        "dev_shm_writable": os.access(root / "dev/shm", os.W_OK),
-        "ptrace_scope": read_int(root / "proc/sys/kernel/yama/ptrace_scope"),
-    }
-    for name in NAMESPACES:
-        number = re.fullmatch(
-            r"[a-z_]+:\[([0-9]{1,19})\]", read_link(root / "proc/self/ns" / name) or ""
-        )
-        platform[f"{name}_namespace"] = int(number[1]) if number else None  # of pid:[4026531836]
-    facts = {f"ipc.platform.{key}": value for key, value in platform.items() if value is not None}
-    if os.access(root / DRIVER_VERSION, os.F_OK) or os.access(root / WSL_DEVICE, os.F_OK):
-        return facts
-    return facts | {
-        "ipc.effective": None,
-        "ipc.reason": f"no NVIDIA driver: /{DRIVER_VERSION} is absent",
-    }

@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from commbench.results.network_cards import active_ports_of
+
 GOOGLE = "Google Compute Engine"  # DMI's product name
 GVNIC = "network.pci.1ae0:0042"
 # TCP in place of the network that is expected, as transports are named: NCCL's sockets, its OFI
@@ -72,7 +74,7 @@ ROCE = ExpectedNetwork("RoCE", "IB", f"{RDMA_CURE}, NCCL_IB_GID_INDEX")
 
 def expected_network(facts: Mapping[str, object]) -> ExpectedNetwork | None:
     """That of a node with these facts; None if it has plain Ethernet only, or nothing is known."""
-    layers = _active_layers(facts)
+    layers = {port.get("link_layer") for port in active_ports_of(facts).values()}
     if any(key.startswith("network.pci.1d0f:efa") for key in facts):
         return EFA
     if "network.pci.17db:0501" in facts:
@@ -86,12 +88,3 @@ def expected_network(facts: Mapping[str, object]) -> ExpectedNetwork | None:
     if "InfiniBand" in layers:
         return INFINIBAND
     return ROCE if layers else None
-
-
-def _active_layers(facts: Mapping[str, object]) -> set[object]:
-    """The link layers of the active RDMA ports."""
-    return {
-        facts.get(f"{key.removesuffix('.state')}.link_layer")
-        for key, value in facts.items()
-        if key.startswith("network.rdma.") and key.endswith(".state") and value == "ACTIVE"
-    }

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
@@ -23,7 +22,7 @@ from commbench.core.units import about_bytes
 from . import amd, nvml
 from .cuda import CudaDriver, CudaError, driver_missing
 from .nvml import Gpu
-from .sources import Facts, fact_text, parse_fields, read_text, run_command
+from .sources import Facts, NoReading, command_output, fact_text, parse_fields, read_text
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 DEVICE_ORDER = "CUDA_DEVICE_ORDER"
@@ -197,8 +196,8 @@ def users(gpu: Gpu, proc: Path = Path("/proc")) -> str | None:
 
 
 def collect_peer_access() -> Facts:
-    """`peer.I-J.access`, `.native_atomics`, `.performance_rank` (0 is the fastest), `.can_access`:
-    of GPU I to the memory of GPU J. Empty with fewer than two GPUs; `peer.reason` where CUDA does
+    """`peer.I-J.access`, `.native_atomics`, `.performance_rank` (0 is the fastest) of GPU I to the
+    memory of GPU J. Empty with fewer than two GPUs; `peer.reason` where CUDA does
     not answer.
 
     Another process asks: this one must not open CUDA, and CUDA_VISIBLE_DEVICES must not hide a GPU.
@@ -207,21 +206,18 @@ def collect_peer_access() -> Facts:
         return {}
     environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     # the default, fastest first, is an order that NVML does not have
-    finished = run_command(
-        [sys.executable, "-c", PEER_CODE],
-        PEER_TIMEOUT_S,
-        environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-    )
-    if finished is None:
-        return {"peer.reason": f"CUDA did not answer within {PEER_TIMEOUT_S:g} s"}
-    if finished.returncode != 0:
-        return {"peer.reason": f"the query of CUDA failed: {fact_text(finished.stderr)[-200:]}"}
-    facts: Facts = json.loads(finished.stdout)
+    environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    command = [sys.executable, "-c", PEER_CODE]
+    try:
+        answer = command_output(command, PEER_TIMEOUT_S, environ, "the query of CUDA")
+    except NoReading as error:
+        return {"peer.reason": str(error)}
+    facts: Facts = json.loads(answer)
     return facts
 
 
 def peer_facts() -> Facts:
-    """These facts as this process sees the GPUs; a value that CUDA refuses is a missing key.
+    """These facts as this process sees the GPUs.
 
     GPUs have NVML's indices; one that NVML does not know has its CUDA ordinal, as `cuda2`.
     """
@@ -236,11 +232,8 @@ def peer_facts() -> Facts:
             pair = f"peer.{names[source]}-{names[target]}"
             ends = (cuda.device(source), cuda.device(target))
             for key, attribute in PEER_ATTRIBUTES.items():
-                with suppress(CudaError):
-                    value = cuda.number("cuDeviceGetP2PAttribute", attribute, *ends)
-                    facts[f"{pair}.{key}"] = value if key == "performance_rank" else bool(value)
-            with suppress(CudaError):
-                facts[f"{pair}.can_access"] = bool(cuda.number("cuDeviceCanAccessPeer", *ends))
+                value = cuda.number("cuDeviceGetP2PAttribute", attribute, *ends)
+                facts[f"{pair}.{key}"] = value if key == "performance_rank" else bool(value)
     except CudaError as error:
         return {"peer.reason": str(error)}
     return facts

@@ -13,7 +13,6 @@ from typing import Any
 NvmlCall = Callable[..., Any]  # (name, *arguments) -> the result, or None
 # NVML_FI_DEV_*_ERROR_COUNT_TOTAL: CRC of flits, CRC of data, replays, recoveries
 LINK_ERROR_FIELDS = (38, 45, 52, 59)
-VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vGPU", 3: "host vGPU", 4: "host vSGA"}
 FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
 # where the fabric's health mask has two bits for it, of which 1 is a fault
 FABRIC_FAULTS = {
@@ -48,7 +47,6 @@ class GpuHealth:
     """`remapped_rows` counts rows of memory that were replaced. The limit is the enforced one."""
 
     power_limit_w: float | None = None
-    virtualization: str | None = None
     remapped_rows: int | None = None
     remapping_pending: bool | None = None
     remapping_failed: bool | None = None
@@ -58,12 +56,10 @@ class GpuHealth:
 
 def read_health(call: NvmlCall, handle: Any) -> GpuHealth:
     limit_mw = call("nvmlDeviceGetEnforcedPowerLimit", handle)
-    mode = call("nvmlDeviceGetVirtualizationMode", handle)
     rows = call("nvmlDeviceGetRemappedRows", handle)
     state, health = _fabric(call, handle)
     return GpuHealth(
         power_limit_w=None if limit_mw is None else limit_mw * 1e-3,
-        virtualization=None if mode is None else VIRTUALIZATION.get(mode, f"unknown ({mode})"),
         remapped_rows=None if rows is None else int(rows[0] + rows[1]),
         remapping_pending=None if rows is None else bool(rows[2]),
         remapping_failed=None if rows is None else bool(rows[3]),

@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import resource
-import statistics
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -31,7 +30,7 @@ from .sources import (
 
 FREE_CORES = 0.5  # that may be missing: the load average of an idle machine is not zero
 SLOW_READ_S = 1e-3
-STAT_FIELDS = 8  # user nice system idle iowait irq softirq steal; guest time is part of user
+STEAL_FIELD = 8  # of cpu user nice system idle iowait irq softirq steal
 # the first match counts: a pod may be run by docker, and podman's cgroup looks like docker's
 CONTAINER_FILES = (
     ("kubernetes", "var/run/secrets/kubernetes.io"),
@@ -77,10 +76,6 @@ MODEL_FIELDS = ("Model", "model name", "Model Name", "cpu model", "uarch", "cpu"
 # on Arm, behind the part numbers: one name for many processors (BCM2835 on every Raspberry Pi)
 FAMILY_FIELDS = ("Processor", "Hardware")
 S390 = "IBM/S390"
-# `CPU MHz` on LoongArch, `cpu MHz dynamic` on s390
-_CPU_MHZ = re.compile(
-    r"^cpu MHz(?: dynamic)?\s*: ([0-9]{1,9}\.?[0-9]{0,9})$", re.MULTILINE | re.IGNORECASE
-)
 
 
 def collect(root: Path = ROOT) -> Facts:
@@ -103,13 +98,12 @@ def mounts(root: Path) -> list[tuple[list[str], list[str]]]:
     return [(before, behind) for before, behind in fields if len(before) >= 6 and len(behind) >= 3]
 
 
-def parse_stat(text: str) -> tuple[int, int] | None:
-    """(steal, total) jiffies of all processors since boot from /proc/stat; None if the kernel does
-    not count steal."""
+def steal_jiffies(text: str) -> int | None:
+    """What the hypervisor has stolen from all processors since boot, from /proc/stat; None if the
+    kernel does not count it."""
     line = next((line for line in text.splitlines() if line.startswith("cpu ")), "")
-    numbers = [parse_int(word) for word in line.split()[1 : 1 + STAT_FIELDS]]
-    known = [number for number in numbers if number is not None]
-    return (known[-1], sum(known)) if len(known) == STAT_FIELDS else None
+    words = line.split()
+    return parse_int(words[STEAL_FIELD]) if len(words) > STEAL_FIELD else None
 
 
 def identity_facts(root: Path) -> Facts:
@@ -125,13 +119,11 @@ def identity_facts(root: Path) -> Facts:
 
 
 def memory_facts(root: Path) -> Facts:
-    """Total and available memory, and huge pages: the policy is madvise in `always [madvise]
-    never`."""
+    """Total memory, and huge pages: the policy is madvise in `always [madvise] never`."""
     sizes = parse_meminfo(read_text(root / "proc/meminfo"))
     policy = re.search(r"\[(\w+)\]", read_text(root / "sys/kernel/mm/transparent_hugepage/enabled"))
     return {
         "host.memory_total_bytes": sizes.get("MemTotal"),
-        "host.memory_available_bytes": sizes.get("MemAvailable"),
         "host.transparent_hugepages": policy[1] if policy else None,
         "host.hugepages_total": read_int(root / "proc/sys/vm/nr_hugepages"),
     }
@@ -143,14 +135,9 @@ def is_busy(load: float, ranks: int, cores: float) -> bool:
 
 
 def load_facts(root: Path) -> Facts:
-    """The load average of the last minute, and the jiffies stolen by the hypervisor up to now."""
-    stat = parse_stat(read_text(root / "proc/stat"))
+    """The load average of the last minute."""
     load = re.match(r"[0-9]{1,9}\.[0-9]{1,9}(?= )", read_text(root / "proc/loadavg"))
-    return {
-        "host.load_1min": float(load[0]) if load else None,
-        "host.cpu_steal_jiffies": stat[0] if stat else None,
-        "host.cpu_total_jiffies": stat[1] if stat else None,
-    }
+    return {"host.load_1min": float(load[0]) if load else None}
 
 
 _current_cpu = getattr(ctypes.CDLL(None), "sched_getcpu", lambda: 0)  # glibc and musl on Linux
@@ -166,9 +153,9 @@ def interference_counters(whole_host: bool = True, root: Path = ROOT) -> dict[st
         "os.voluntary_switches": float(usage.ru_nvcsw),
         "os.involuntary_switches": float(usage.ru_nivcsw),
     }
-    stat = parse_stat(read_text(root / "proc/stat")) if whole_host else None
-    if stat is not None:
-        counters["os.steal_s"] = stat[0] / os.sysconf("SC_CLK_TCK")
+    stolen = steal_jiffies(read_text(root / "proc/stat")) if whole_host else None
+    if stolen is not None:
+        counters["os.steal_s"] = stolen / os.sysconf("SC_CLK_TCK")
     if frequency_is_quick(root) and (khz := read_int(_frequency_file(root))):
         counters["os.cpu_frequency_hz"] = 1e3 * khz
     return counters
@@ -283,18 +270,12 @@ def hypervisor_flag(cpuinfo: Mapping[str, str]) -> bool | None:
 
 
 def model_facts(root: Path) -> Facts:
-    """The model and the current clock in /proc/cpuinfo, and the governors and the highest clock of
-    all processors."""
-    text = read_text(root / "proc/cpuinfo")
-    cpuinfo = parse_fields(text)
-    clocks = [float(mhz) for mhz in _CPU_MHZ.findall(text)]
+    """The model in /proc/cpuinfo, and the governors and the highest clock of all processors."""
     policies = children(root / CPUS / "cpufreq", r"policy\d+")
     top_khz = [khz for policy in policies if (khz := read_int(policy / "cpuinfo_max_freq"))]
     governors = {name for policy in policies if (name := read_line(policy / "scaling_governor"))}
     return {
-        "host.cpu_model": cpu_model(cpuinfo),
-        "host.hypervisor_flag": hypervisor_flag(cpuinfo),
-        "host.cpu_current_mhz": statistics.median(clocks) if clocks else None,
+        "host.cpu_model": cpu_model(parse_fields(read_text(root / "proc/cpuinfo"))),
         "host.cpu_max_mhz": max(top_khz) / 1000 if top_khz else None,
         "host.cpu_governor": ",".join(sorted(governors)) or None,
     }

@@ -7,7 +7,6 @@ MVAPICH), its warnings (UCX). A program is started: not to be called before the 
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,8 +16,8 @@ from pathlib import Path
 from commbench.core.secrets import MASK, is_secret, mask
 from commbench.core.suggestions import did_you_mean
 
-from .mpi_library import OMPI_INFO_TIMEOUT_S, MpiLibrary
-from .sources import fact_text, read_text, run_command
+from .mpi_library import MpiLibrary, open_mpi_parameters
+from .sources import NoReading, fact_text, read_text
 
 OPEN_MPI_PREFIX = "OMPI_MCA_"
 MPICH_NAME = re.compile(rb"(?:MPIR_CVAR|MPIR_PARAM|MPICH|MV2|MVP)_[A-Z0-9_]+")
@@ -28,7 +27,6 @@ OF_LAUNCHERS = re.compile(
     "(?:orte|prte|pmix|ess|plm|ras|rmaps|odls|oob|routed|rml|grpcomm|iof|errmgr|state|schizo|filem"
     "|hwloc)(?:_.*)?|cpu_type|initial_wdir|num_procs|shmem_RUNTIME_QUERY_hint"
 )
-_PARAMETER = re.compile(r"mca:[^:]+:[^:]+:param:([^:]+):(value|source):(.*)")
 _COMPONENT = re.compile(r"(btl|mtl)_([a-z0-9]+)_\w+")
 PMLS = {"btl": "ob1", "mtl": "cm"}  # that take them
 PARAMETER_FILES = "mca_base_param_files"
@@ -101,7 +99,9 @@ def _transport_of(name: str) -> re.Pattern[str] | None:
 def _open_mpis(library: MpiLibrary, environ: Mapping[str, str]) -> list[Setting]:
     """MCA parameters that do not have their default, and those of the environment and of parameter
     files that ompi_info does not name as set."""
-    parameters = _all_parameters(library, environ)
+    parameters: dict[str, dict[str, str]] = {}
+    with suppress(NoReading):  # ompi_info may be missing
+        parameters = open_mpi_parameters(library, environ)
     known = [
         Setting(name, own.get("value", ""), re.sub(r"[()]", "", own["source"]))
         for name, own in parameters.items()
@@ -125,34 +125,18 @@ def _open_mpis(library: MpiLibrary, environ: Mapping[str, str]) -> list[Setting]
         for each in asked
         if each.name not in set_names
     ]
-    told = [*known, *others] if parameters else asked  # ompi_info may be missing
+    told = [*known, *others] if parameters else asked
     return [each for each in told if not OF_LAUNCHERS.fullmatch(each.name)]
-
-
-def _all_parameters(library: MpiLibrary, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """By name: value and source; empty without ompi_info."""
-    parameters: dict[str, dict[str, str]] = {}
-    program = library.program(("ompi_info", "ompi_info.openmpi"))
-    done = None
-    if program is not None:
-        with suppress(OSError):
-            done = run_command([program, "--parsable", "--all"], OMPI_INFO_TIMEOUT_S, environ)
-    for line in done.stdout.splitlines() if done is not None else ():
-        if match := _PARAMETER.fullmatch(line):
-            parameters.setdefault(match[1], {})[match[2]] = match[3]
-    return parameters
 
 
 def _mpichs(library: MpiLibrary, environ: Mapping[str, str]) -> list[Setting]:
     """Control variables: the library has the names of all that it reads in its file."""
     asked = [name for name in environ if MPICH_NAME.fullmatch(name.encode(errors="replace"))]
     names = set[str]()
-    with (
-        suppress(OSError, ValueError),
-        Path(library.path).open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        names = {name.decode() for name in MPICH_NAME.findall(content)} if asked else set()
+    if asked:
+        with suppress(OSError):
+            content = Path(library.path).read_bytes()
+            names = {name.decode() for name in MPICH_NAME.findall(content)}
     return [
         Setting(name, environ[name], ENVIRONMENT, _unknown("MPICH", name, names or asked))
         for name in asked

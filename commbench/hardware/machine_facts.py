@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from commbench.core.secrets import MASK, is_secret, mask
-from commbench.core.terminal import first_line
 from commbench.results.fact_scopes import MISSING, is_unknown, scope_of
 
-from . import cuda, gpu, host, network, resource_limits, topology
-from .sources import Facts, NoReading, fact_text, gather, key_part, run_command
+from . import gpu, host, network, resource_limits, topology
+from .sources import Facts, command_output, fact_text, gather, key_part
 from .torch_install import torch_facts
 
 NODE = "host.boot_id"  # the same in all containers of a machine
@@ -254,17 +253,9 @@ def _git_output(tree: Path, *arguments: str) -> str:
     # locks would disturb the user's own git; a monitor of the file system is a program
     settings = ["--no-optional-locks", "-c", "core.fsmonitor=false"]
     command = ["git", *settings, "-C", str(tree), *arguments]
+    own_configuration = environ | NO_GIT_CONFIG
     name = f"git {arguments[0]}"
-    try:
-        finished = run_command(command, GIT_TIMEOUT_S, environ | NO_GIT_CONFIG)
-    except OSError as error:
-        raise NoReading(f"{name} can't be started: {error.strerror}") from error
-    if finished is None:
-        raise NoReading(f"{name} did not answer within {GIT_TIMEOUT_S:g} s")
-    if finished.returncode != 0:
-        message = first_line(finished.stderr) or f"status {finished.returncode}"
-        raise NoReading(f"{name} failed: {message}")
-    return fact_text(finished.stdout)
+    return fact_text(command_output(command, GIT_TIMEOUT_S, own_configuration, name))
 
 
 VERSION_SOURCES = (package_facts, torch_facts, nccl_facts, git_commit_facts, git_change_facts)
@@ -278,5 +269,4 @@ COLLECTORS: dict[str, Callable[[], Facts]] = {
     "gpu": gpu.collect,
     "topology": topology.collect,
     "peer": gpu.collect_peer_access,
-    "ipc": cuda.collect_ipc,
 }

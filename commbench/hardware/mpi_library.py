@@ -10,12 +10,11 @@ src/binding and MPIR_CVAR_ENABLE_GPU of MPICH.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +24,7 @@ from typing import Any, Literal
 from commbench.core.errors import CommbenchError, ConfigError
 
 from .cuda import NO, includes_any
-from .sources import fact_text, read_text, run_command
+from .sources import NoReading, command_output, fact_text, mapped_files
 from .ucx_log import ucx_log
 
 MpiKind = Literal["openmpi", "mpich"]
@@ -34,6 +33,7 @@ SONAMES: Mapping[MpiKind, tuple[str, ...]] = {
     "mpich": ("libmpi.so.12", "libmpich.so.12"),
 }
 ALL_SONAMES = (*SONAMES["openmpi"], *SONAMES["mpich"])
+LOADED_NAMES = ("libmpi.so", "libmpich.so", "libmpi_cray.so")
 # the unambiguous names first: `mpirun` is that of the library that was installed last
 LAUNCHERS: Mapping[MpiKind, tuple[str, ...]] = {
     "openmpi": ("prterun", "mpirun.openmpi", "orterun", "mpirun"),
@@ -56,11 +56,12 @@ SWITCHES = {
 # of Open MPI 5; in version 4 the code is in the library itself
 COMPONENT = "mca_accelerator_cuda.so"
 COMPONENT_FOLDERS = ("openmpi", "openmpi3")  # beside the library; the second is Debian's
-BUILT_WITH_CUDA = re.compile(
-    r"^mca:\w+:base:param:(?:opal|mpi)_built_with_cuda_support:value:(\w+)$", re.MULTILINE
-)
+BUILT_WITH_CUDA = ("opal_built_with_cuda_support", "mpi_built_with_cuda_support")
+_PARAMETER = re.compile(r"mca:[^:]+:[^:]+:param:([^:]+):(value|source):(.*)")
 # an MPICH built for CUDA is linked with one of them
 CUDA_LIBRARIES = (b"libcudart.so", b"libcuda.so")
+UCX_LIBRARY = "libucp"
+UCX_CUDA_LIBRARY = "libuct_cuda"
 UCX_TRANSPORTS = ("all", "cuda", "cuda_copy")  # those that can read device memory
 # the base of Open MPI's own folder: the first of these that is set, else /tmp
 TEMPORARY_FOLDERS = ("TMPDIR", "TEMP", "TMP")
@@ -248,9 +249,8 @@ def _library_folders() -> Iterator[Path]:
         Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder
     )
     listing = ""
-    with suppress(OSError):
-        done = run_command(["/sbin/ldconfig", "-p"], LDCONFIG_TIMEOUT_S)
-        listing = "" if done is None else done.stdout
+    with suppress(NoReading):
+        listing = command_output(["/sbin/ldconfig", "-p"], LDCONFIG_TIMEOUT_S)
     yield from (
         Path(line.split()[-1]).parent
         for line in listing.splitlines()
@@ -265,15 +265,7 @@ def loaded_library() -> ctypes.CDLL:
     Raises CommbenchError. Cached, because with torch loaded the memory map takes milliseconds to
     read.
     """
-    # a library's folder may have any name, which CDLL needs byte by byte
-    text = ""
-    with suppress(OSError):
-        text = Path("/proc/self/maps").read_text(errors="surrogateescape")
-    lines = text.splitlines()
-    paths = sorted(
-        {line.split()[-1] for line in lines if re.search(r"/libmpi(ch|_cray)?\.so", line)}
-    )
-    for path in paths:
+    for path in sorted(mapped_files(LOADED_NAMES)):
         library = ctypes.CDLL(path)
         if hasattr(library, "MPI_Send"):
             return library
@@ -308,8 +300,10 @@ def _cma_problem(library: MpiLibrary, environ: Mapping[str, str]) -> str | None:
     if environ.get(CMA_SWITCH, "").lower() in NO or may_read_processes():
         return None
     program = library.program(("mpichversion",))
-    done = None if program is None else run_command([program], OMPI_INFO_TIMEOUT_S)
-    version = re.search(r"MPICH Version:\s*(\d+)", "" if done is None else done.stdout)
+    printed = ""
+    with suppress(NoReading):
+        printed = "" if program is None else command_output([program], OMPI_INFO_TIMEOUT_S)
+    version = re.search(r"MPICH Version:\s*(\d+)", printed)
     if version is None or (int(version[1]) < 5 and CMA_SWITCH not in environ):
         return None
     return (
@@ -375,32 +369,41 @@ def _open_mpi_by_files(library: MpiLibrary) -> CudaAware:
         (folder / name / COMPONENT).exists() for folder in folders for name in COMPONENT_FOLDERS
     ):
         return CudaAware(True, COMPONENT)
+    try:
+        parameters = open_mpi_parameters(library)
+    except NoReading as error:
+        return CudaAware(None, f"no {COMPONENT}, and {error}")
+    values = [parameters[name].get("value") for name in BUILT_WITH_CUDA if name in parameters]
+    answer = values[0] == "true" if values else None
+    return CudaAware(answer, "ompi_info: built_with_cuda_support")
+
+
+def open_mpi_parameters(
+    library: MpiLibrary, environ: Mapping[str, str] | None = None
+) -> dict[str, dict[str, str]]:
+    """The MCA parameters by name: `value` and `source`. Raises NoReading where ompi_info does not
+    answer."""
     program = library.program(("ompi_info", "ompi_info.openmpi"))
     if program is None:
-        return CudaAware(None, f"neither {COMPONENT} nor ompi_info beside {library.path}")
-    command = [program, "--parsable", "--all"]
-    try:
-        done = run_command(command, OMPI_INFO_TIMEOUT_S)
-    except OSError as error:
-        return CudaAware(None, f"{program}: {type(error).__name__}")
-    if done is None:
-        return CudaAware(None, f"{program} did not answer within {OMPI_INFO_TIMEOUT_S:g} s")
-    match = BUILT_WITH_CUDA.search(done.stdout)
-    answer = None if match is None else match[1] == "true"
-    return CudaAware(answer, f"{Path(program).name}: built_with_cuda_support")
+        raise NoReading(f"there is no ompi_info beside {library.path}")
+    printed = command_output([program, "--parsable", "--all"], OMPI_INFO_TIMEOUT_S, environ)
+    parameters: dict[str, dict[str, str]] = {}
+    for line in printed.splitlines():
+        if match := _PARAMETER.fullmatch(line):
+            parameters.setdefault(match[1], {})[match[2]] = match[3]
+    return parameters
 
 
 @cache
 def _mpich_by_file(path: str) -> CudaAware:
     """The names of the libraries that a library is linked with are plain text in its file."""
     try:
-        with (
-            Path(path).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            name = next((name for name in CUDA_LIBRARIES if content.find(name) >= 0), None)
-    except (OSError, ValueError) as error:
+        content = Path(path).read_bytes()
+    except OSError as error:
         return CudaAware(None, f"{path}: {error}")
+    if not content:
+        return CudaAware(None, f"{path} is empty")
+    name = next((name for name in CUDA_LIBRARIES if name in content), None)
     linked = "no CUDA library" if name is None else name.decode()
     return CudaAware(name is not None, f"{Path(path).name} is linked with {linked}")
 
@@ -421,21 +424,22 @@ def cuda_aware_by_query() -> CudaAware:
         )
     if library.MPIX_Query_cuda_support() != 1:
         return CudaAware(False, "MPIX_Query_cuda_support")
-    problem = ucx_problem(read_text(Path("/proc/self/maps")), os.environ)
+    problem = ucx_problem(mapped_files((UCX_LIBRARY, UCX_CUDA_LIBRARY)), os.environ)
     if problem is not None:
         return CudaAware(False, f"MPIX_Query_cuda_support says yes, but {problem}")
     return CudaAware(True, "MPIX_Query_cuda_support")
 
 
-def ucx_problem(maps: str, environ: Mapping[str, str]) -> str | None:
-    """Why UCX below Open MPI may not take device memory although Open MPI does; `maps` is
-    /proc/self/maps.
+def ucx_problem(mapped: Iterable[str], environ: Mapping[str, str]) -> str | None:
+    """Why UCX below Open MPI may not take device memory although Open MPI does; `mapped` are the
+    files of UCX that this process has loaded.
 
     Open MPI does not say which transport it has chosen. If it may be UCX, UCX must be able to.
     """
-    if "/libucp.so" not in maps or not includes_any(environ.get("OMPI_MCA_pml", ""), ("ucx",)):
+    loaded = {Path(path).name.partition(".so")[0] for path in mapped}
+    if UCX_LIBRARY not in loaded or not includes_any(environ.get("OMPI_MCA_pml", ""), ("ucx",)):
         return None
-    if "/libuct_cuda.so" not in maps:
+    if UCX_CUDA_LIBRARY not in loaded:
         return "UCX is loaded without libuct_cuda.so; set OMPI_MCA_pml=ob1 to run without UCX"
     transports = environ.get("UCX_TLS", "")
     return (

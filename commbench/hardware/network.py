@@ -15,6 +15,7 @@ import psutil
 
 from commbench.core.errors import ConfigError
 from commbench.core.units import natural_key, parse_rate
+from commbench.results.network_cards import active_ports_of, interfaces_of, ports_of
 
 from .sources import (
     MASKED,
@@ -34,13 +35,7 @@ LOOPBACK = "127.0.0.1"
 INTERFACE_NAME = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
 ANY_PORT = 9  # connecting a UDP socket sends nothing: the kernel only looks up the route
 UNKNOWN_SPEEDS = (0, -1, 2**32 - 1, 65535)  # as drivers report them
-_RATE_FACT = re.compile(
-    r"network\.interface\.(.+)\.speed_mbit_per_s|network\.rdma\.(.+:\d+)\.rate_gbit_per_s"
-)
 CLOUD_ADAPTER = re.compile("1d0f:efa.|1ae0:0042|17db:0501")  # EFA, gVNIC, Slingshot
-_OF_INTERFACE = re.compile(
-    r"network\.(?:interface|rdma)\.(.+)\.(?:state|speed_mbit_per_s|rate_gbit_per_s)"
-)
 WORD_BYTES = 4  # InfiniBand counts payload in words of four bytes (port_xmit_data, port_rcv_data)
 # below /proc/sys/net; rmem and wmem of TCP are three numbers: minimum, default, maximum
 SYSCTLS = {
@@ -100,10 +95,7 @@ def told_rates(words: Iterable[object]) -> dict[str, float]:
 def told_problem(rates: Mapping[str, float], nodes: Sequence[Facts]) -> str | None:
     """That no node has an interface of told_rates; None also where those of a node can't be
     seen."""
-    seen = [
-        {match[1]: None for key in node if (match := _OF_INTERFACE.match(key)) is not None}
-        for node in nodes
-    ]
+    seen = [[*interfaces_of(node), *ports_of(node)] for node in nodes]
     unknown = [name for name in rates if name and not any(name in node for node in seen)]
     if not unknown or not all(seen):
         return None
@@ -331,16 +323,16 @@ def networks_behind(variable: str, value: str, facts: Facts) -> str | None:
     and the result is None unless each of them is an interface with an address, or a port.
     """
     interfaces = {}
-    ports = {}  # with an address, except loopback; RDMA ports (mlx5_0:1) that are active
-    for key, fact in facts.items():
-        if (match := re.fullmatch(r"network\.interface\.(.+)\.network", key)) and match[1] != "lo":
-            mbit_per_s = facts.get(f"network.interface.{match[1]}.speed_mbit_per_s")
+    for name, own in interfaces_of(facts).items():
+        if name != "lo" and "network" in own:
+            mbit_per_s = own.get("speed_mbit_per_s")
             rate = "an unknown rate" if mbit_per_s is None else f"{mbit_per_s / 1000:g} Gb/s"
-            interfaces[match[1]] = f"{fact} at {rate}"
-        elif match := re.fullmatch(r"network\.rdma\.(.+:\d+)\.rate_gbit_per_s", key):
-            port = f"network.rdma.{match[1]}"
-            if facts.get(f"{port}.state", "ACTIVE") == "ACTIVE":
-                ports[match[1]] = f"{facts.get(f'{port}.link_layer')} at {fact:g} Gb/s"
+            interfaces[name] = f"{own['network']} at {rate}"
+    ports = {
+        name: f"{own.get('link_layer')} at {own['rate_gbit_per_s']:g} Gb/s"
+        for name, own in active_ports_of(facts).items()
+        if "rate_gbit_per_s" in own
+    }
     if variable.startswith("NCCL_"):
         links = ports if variable.endswith("_HCA") else interfaces
         chosen = [links[name] for name in links if value and nccl_chooses(value, name)]
@@ -412,26 +404,16 @@ def pci_facts(root: Path) -> Facts:
     return {f"network.pci.{key}": n for key, n in Counter(filter(CLOUD_ADAPTER.match, ids)).items()}
 
 
-def line_rates(facts: Mapping[str, object]) -> dict[str, float]:
+def line_rates(facts: Facts) -> dict[str, float]:
     """The rates of a node's interfaces (eth0) and RDMA ports (mlx5_0:1) in Mbit/s.
 
     Without bonded devices (mlx5_bond_0), of which the kernel may report the rate of one port
     (NVIDIA/nccl#1015).
     """
-    rates: dict[str, float] = {}
-    for key, value in facts.items():
-        match = _RATE_FACT.fullmatch(key)
-        if match is not None and isinstance(value, int | float) and "_bond_" not in key:
-            rates[match[1] or match[2]] = value if match[1] else value * 1e3
-    return rates
-
-
-def has_active_rdma(facts: Mapping[str, object]) -> bool:
-    """Whether a node has an active InfiniBand or RoCE port."""
-    return any(
-        key.startswith("network.rdma.") and key.endswith(".state") and value == "ACTIVE"
-        for key, value in facts.items()
-    )
+    rates = {name: own.get("speed_mbit_per_s") for name, own in interfaces_of(facts).items()}
+    for name, own in ports_of(facts).items():
+        rates[name] = 1e3 * (own.get("rate_gbit_per_s") or 0)
+    return {name: rate for name, rate in rates.items() if rate and "_bond_" not in name}
 
 
 def _numa_node(folder: Path) -> int | None:

@@ -22,7 +22,6 @@ NVML_LIBRARY = "libnvidia-ml.so.1"
 MAX_NVLINKS = 36  # of any GPU up to now
 # by nvmlValueType_t
 VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-LINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 # nvmlClocksEventReasons that slow a GPU down; the others are idle, a chosen clock, sync boost and
 # display
 THROTTLE_REASONS = {
@@ -86,7 +85,6 @@ class Gpu:
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     nvlink_links: int | None = None
-    nvlink_version: str | None = None
     c2c_gb_per_s: float | None = None  # of all links to the CPU, in one direction
     sm_clock_max_mhz: int | None = None
     health: GpuHealth = field(default_factory=GpuHealth)
@@ -270,7 +268,6 @@ def _read_gpu(index: int) -> Gpu:
     )
     links = _active_nvlinks(handle)
     capability = _nvml_call("nvmlDeviceGetCudaComputeCapability", handle)
-    version = _nvml_call("nvmlDeviceGetNvLinkVersion", handle, links[0]) if links else None
     return Gpu(
         index,
         uuid=_nvml_call("nvmlDeviceGetUUID", handle),
@@ -285,9 +282,6 @@ def _read_gpu(index: int) -> Gpu:
         pcie_width=_nvml_call("nvmlDeviceGetCurrPcieLinkWidth", handle),
         pcie_width_max=_nvml_call("nvmlDeviceGetMaxPcieLinkWidth", handle),
         nvlink_links=None if links is None else len(links),
-        nvlink_version=(
-            None if version is None else LINK_VERSIONS.get(version, f"unknown ({version})")
-        ),
         c2c_gb_per_s=_c2c_gb_per_s(handle),
         sm_clock_max_mhz=_nvml_call("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM),
         health=read_health(_nvml_call, handle),

@@ -1,4 +1,4 @@
-"""The cores, memory, swap and shared memory that this process may use under its control groups
+"""The cores, memory and shared memory that this process may use under its control groups
 (version 1 or 2)."""
 
 from __future__ import annotations
@@ -68,10 +68,6 @@ class CgroupFolders(NamedTuple):
     def _folder_limit_bytes(self, folder: Path) -> int | None:
         limit = read_int(folder / ("memory.max" if self.version == 2 else "memory.limit_in_bytes"))
         return limit if limit is not None and 0 <= limit < NO_LIMIT_BYTES else None
-
-    def swap_limit_bytes(self) -> int | None:
-        """The lowest swap limit; None with version 1, which limits memory and swap together."""
-        return _smallest(read_int(folder / "memory.swap.max") for folder in self.folders)
 
     def cpu_quota_cores(self) -> float | None:
         """The lowest CPU quota in cores; None if there is none."""
@@ -164,25 +160,14 @@ def cpu_facts(root: Path) -> Facts:
     """The CPU quota of the control groups, and the number of usable cores."""
     group = find_group(root, "cpu")
     return {
-        "limits.cgroup_cpu_version": group.version,
         "limits.cgroup_cpu_quota_cores": group.cpu_quota_cores(),
         "limits.cpu_cores": cpu_limit_cores(root),
     }
 
 
 def memory_limit_facts(root: Path) -> Facts:
-    """The memory and swap limits of the control groups, what can be allocated now, and the host's
-    swap."""
-    group = find_group(root, "memory")
-    sizes = parse_meminfo(read_text(root / "proc/meminfo"))
-    return {
-        "limits.cgroup_memory_version": group.version,
-        "limits.cgroup_memory_limit_bytes": group.memory_limit_bytes(),
-        "limits.memory_allocatable_bytes": allocatable_bytes(root),
-        "limits.swap_total_bytes": sizes.get("SwapTotal"),
-        "limits.swap_free_bytes": sizes.get("SwapFree"),
-        "limits.cgroup_swap_limit_bytes": group.swap_limit_bytes(),
-    }
+    """The memory limit of the control groups."""
+    return {"limits.cgroup_memory_limit_bytes": find_group(root, "memory").memory_limit_bytes()}
 
 
 def shm_facts(root: Path) -> Facts:
@@ -191,10 +176,7 @@ def shm_facts(root: Path) -> Facts:
         space = os.statvfs(root / "dev/shm")
     except OSError:
         return {}
-    return {
-        "limits.shm_total_bytes": space.f_blocks * space.f_frsize,
-        "limits.shm_free_bytes": space.f_bavail * space.f_frsize,
-    }
+    return {"limits.shm_total_bytes": space.f_blocks * space.f_frsize}
 
 
 def small_shm(facts: Mapping[str, object]) -> str | None:

@@ -4,6 +4,7 @@ affect others."""
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,14 +13,17 @@ from typing import Any
 
 import psutil
 
+from commbench.core.terminal import first_line
 from commbench.core.units import natural_key
 
 Facts = dict[str, Any]
 FactSource = Callable[[Path], Mapping[str, Any]]
 ROOT = Path("/")
+OWN_MAPS = Path("/proc/self/maps")
 # raised by psutil where /proc is masked: its files may be missing, empty or have other fields
 MASKED = (psutil.Error, OSError, RuntimeError, ValueError, LookupError)
 LONGEST_OUTPUT = 1 << 24  # characters of a command that are kept
+LONGEST_MESSAGE = 200  # characters of why it failed
 
 
 class NoReading(Exception):
@@ -77,6 +81,16 @@ def children(path: Path, pattern: str = ".*") -> list[Path]:
     return sorted(named, key=lambda child: natural_key(child.name))
 
 
+def mapped_files(names: tuple[str, ...], maps: Path = OWN_MAPS) -> list[str]:
+    """The files in the memory of this process whose names begin so. A folder may have any name,
+    which is kept byte by byte."""
+    text = ""
+    with suppress(OSError):
+        text = maps.read_text(errors="surrogateescape")
+    paths = (f"/{path}" for line in text.splitlines() if (path := line.partition("/")[2]))
+    return list(dict.fromkeys(path for path in paths if Path(path).name.startswith(names)))
+
+
 def parse_int(text: str) -> int | None:
     """A decimal number of at most 19 digits, else None; int() would also accept 1_000 and digits of
     other scripts."""
@@ -106,6 +120,30 @@ def key_part(name: str) -> str:
     it is."""
     safe = re.sub(r"[^A-Za-z0-9_\-:@.]", "_", name)
     return ".".join(part or "_" for part in safe.split("."))
+
+
+def command_output(
+    command: Sequence[str],
+    timeout_s: float,
+    environ: Mapping[str, str] | None = None,
+    name: str | None = None,
+) -> str:
+    """What a command prints. Raises NoReading where it is not installed, fails or does not answer
+    in time; `name` stands for it in the reason."""
+    name = name or Path(command[0]).name
+    if shutil.which(command[0]) is None:
+        raise NoReading(f"{name} is not installed")
+    try:
+        finished = run_command(command, timeout_s, environ)
+    except OSError as error:
+        raise NoReading(f"{name} can't be started: {error.strerror}") from error
+    if finished is None:
+        raise NoReading(f"{name} did not answer within {timeout_s:g} s")
+    if finished.returncode != 0:
+        printed = first_line(finished.stderr) or first_line(finished.stdout)
+        message = fact_text(printed)[:LONGEST_MESSAGE] or f"status {finished.returncode}"
+        raise NoReading(f"{name} failed: {message}")
+    return finished.stdout
 
 
 def run_command(

@@ -4,7 +4,6 @@ GPUs of a case."""
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, takewhile
@@ -13,12 +12,11 @@ from typing import Any
 from commbench.core.case import Planned
 from commbench.core.terminal import first_line
 
-from .sources import Facts, fact_text, run_command
+from .sources import LONGEST_MESSAGE, Facts, NoReading, command_output, fact_text
 
 COMMAND = "nvidia-smi"
 TOPOLOGY_FACT = "topology.nvidia_smi_topo_m"
 TIMEOUT_S = 30.0  # without its persistence daemon the driver initialises one GPU after the other
-LONGEST_MESSAGE = 200  # characters
 NOT_AVAILABLE = "N/A"
 SAME_GPU = "SELF"
 OTHER_NODE = "NET"  # links that are not in that table
@@ -138,28 +136,14 @@ def link_between(first: RankGpu, second: RankGpu, topologies: Mapping[int, Topol
 def collect(timeout_s: float = TIMEOUT_S) -> Facts:
     """The table as `topology.nvidia_smi_topo_m`; if there is none, it is None, and
     `topology.reason` says why."""
-
-    def absent(reason: str) -> Facts:
-        return {TOPOLOGY_FACT: None, "topology.reason": f"{COMMAND} {reason}"}
-
-    if shutil.which(COMMAND) is None:
-        return absent("is not installed")
     try:
-        finished = run_command([COMMAND, "topo", "-m"], timeout_s)
-    except OSError as error:
-        return absent(f"failed: {fact_text(str(error))}")
-    if finished is None:
-        return absent(f"did not answer within {timeout_s:g} s")
-    first = first_line(finished.stdout) or first_line(finished.stderr)
-    message = fact_text(first)[:LONGEST_MESSAGE] or "no message"
-    if finished.returncode != 0:
-        return absent(f"failed: {message}")
-    # also a table that parse_topo can't read is kept for the reader
-    return (
-        {TOPOLOGY_FACT: finished.stdout}
-        if "GPU0" in finished.stdout
-        else absent(f"shows no GPU: {message}")
-    )
+        table = command_output([COMMAND, "topo", "-m"], timeout_s)
+    except NoReading as error:
+        return {TOPOLOGY_FACT: None, "topology.reason": str(error)}
+    if "GPU0" in table:  # also a table that parse_topo can't read is kept for the reader
+        return {TOPOLOGY_FACT: table}
+    message = fact_text(first_line(table))[:LONGEST_MESSAGE]
+    return {TOPOLOGY_FACT: None, "topology.reason": f"{COMMAND} shows no GPU: {message}"}
 
 
 def node_record(facts: Mapping[str, object]) -> dict[str, Any] | None:

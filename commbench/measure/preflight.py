@@ -377,7 +377,7 @@ def _run_record(
             "ranks": world.nodes,
             "launcher": world.launcher,
         },
-        "cuda_ipc": {"asked": settings.cuda_ipc, "effective": facts[0].get("ipc.effective")},
+        "cuda_ipc": {"asked": settings.cuda_ipc, "effective": None},
         "told_rates_gb_per_s": dict(settings.limit),
         "gpus": gpus if _ranks_have_gpus(settings, world) else [],
         "wiring": [topology.node_record(node) for node in nodes],

@@ -29,9 +29,10 @@ from commbench.hardware.nccl_log import (
     parse_log,
     ports_of,
 )
-from commbench.hardware.network import has_active_rdma, line_rates
+from commbench.hardware.network import line_rates
 from commbench.hardware.topology import RankGpu, Topology, shared_link
 from commbench.hardware.ucx_log import BETWEEN, WITHIN
+from commbench.results.network_cards import active_ports_of
 
 from .preflight import MEETING_S
 
@@ -358,7 +359,7 @@ def gather_evidence(
         rates=tuple(line_rates(node) for node in nodes),
         interfaces=route_interfaces(nodes, facts, told),
         told=told,
-        rdma_nodes=frozenset(number for number, node in enumerate(nodes) if has_active_rdma(node)),
+        rdma_nodes=frozenset(number for number, node in enumerate(nodes) if active_ports_of(node)),
         # it had none only if it had none on every library that may carry the data
         ignored="; ".join(map(str, ignored)) if ignored and all(ignored) else None,
     )
@@ -408,7 +409,7 @@ def route_interfaces(
     """
     interfaces = list[Limit | None]()
     for node in nodes:
-        is_used = facts.get("transport") is not None or not has_active_rdma(node)
+        is_used = facts.get("transport") is not None or not active_ports_of(node)
         name = node.get("network.used.interface") if is_used else None
         rate = node.get("network.used.speed_mbit_per_s")
         rates = {} if name is None or rate is None else {name: rate}

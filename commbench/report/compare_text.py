@@ -339,7 +339,6 @@ IGNORED = {
     "reference",
     "broken_reasons",
 }
-IGNORED_SUFFIXES = ("_namespace", "._target_")
 NODES = "provenance.nodes"
 
 
@@ -458,11 +457,7 @@ def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
     compared = {}
     for key, texts in (values | by_key).items():
         heads = set(itertools.accumulate(key.split("."), "{}.{}".format))
-        if (
-            not heads & IGNORED
-            and not key.endswith(IGNORED_SUFFIXES)
-            and scope_of(key).runs == "show"
-        ):
+        if not heads & IGNORED and not key.endswith("._target_") and scope_of(key).runs == "show":
             compared[key] = ", ".join(sorted(texts))
     return compared
 

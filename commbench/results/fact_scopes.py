@@ -78,15 +78,17 @@ _TABLE = """
     host.cpu_model*                       | record  | equal    | show   | yes
     host.boot_id                          | ignore  | any      | ignore | yes
     host.cpu_affinity                     | ignore  | any      | ignore | yes
-    host.cpu_current_mhz                  | ignore  | any      | ignore | yes
-    host.cpu_steal_jiffies                | ignore  | any      | ignore | yes
-    host.cpu_total_jiffies                | ignore  | any      | ignore | yes
     host.load_1min                        | ignore  | any      | ignore | yes
+    # of runs until November 2026
+    host.cpu_current_mhz                  | ignore  | any      | ignore | yes
+    host.cpu_*_jiffies                    | ignore  | any      | ignore | yes
+    host.hypervisor_flag                  | ignore  | any      | ignore | yes
     host.memory_available_bytes           | ignore  | any      | ignore | yes
+    limits.cgroup_*_version               | ignore  | any      | ignore | yes
     limits.memory_allocatable_bytes       | ignore  | any      | ignore | yes
     limits.shm_free_bytes                 | ignore  | any      | ignore | yes
-    limits.swap_free_bytes                | ignore  | any      | ignore | yes
-    ipc.platform.*                        | node    | any      | show   | yes
+    limits.*swap*                         | ignore  | any      | ignore | yes
+    ipc.platform.*                        | ignore  | any      | ignore | yes
     *.ipv4                                | node    | any      | show   | yes
     *.uuid                                | node    | any      | show   | yes
     *                                     | record  | any      | show   | yes

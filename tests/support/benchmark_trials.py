@@ -9,7 +9,7 @@ from typing import Any
 from sample_cases import CASE
 
 from commbench.backends.simulated.backend import Simulated
-from commbench.backends.simulated.virtual import Model
+from commbench.backends.simulated.model import Model
 from commbench.core.case import Benchmark
 from commbench.core.program import Pattern, Program
 from commbench.core.variables import Case

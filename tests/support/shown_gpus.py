@@ -61,7 +61,6 @@ def h100(index: int, *more: str) -> str:
         "capability 9 0",
         "mig 0",
         "links 18",
-        "linkversion 6",
     ]
     return "\n".join([*lines, "pcie 4 5 16 16", "clock 1755", "reasons 1", *more])
 

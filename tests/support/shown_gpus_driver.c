@@ -2,7 +2,7 @@
  *
  * A line is `key value`. Before the first `gpu`: `driver`, `cuda`, `error FUNCTION CODE` (every call of it fails with
  * CODE). `gpu UUID` begins a GPU; its lines: `name`, `bus`, `memory`, `used`, `capability`, `mig`, `part UUID` (what
- * CUDA shows of it), `links`, `linkversion`, `pcie`, `process PID BYTES`, `clock`, `reasons`, `field ID SCOPE TYPE
+ * CUDA shows of it), `links`, `pcie`, `process PID BYTES`, `clock`, `reasons`, `field ID SCOPE TYPE
  * VALUE`, `fails FUNCTION CODE` (for this GPU alone), `rank` (its place when CUDA counts the fastest first).
  * `peer I J RANK ACCESS ATOMICS` follows all GPUs. While $SHOWN_GPUS_LOST is set they are all lost. Compiled with -DOLD
  * it lacks what a driver of 2020 did not have.
@@ -29,7 +29,7 @@ typedef struct {
 typedef struct {
     char uuid[64], part[64], name[96], bus[32];
     unsigned long long memory, used;
-    int major, minor, mig, links, link_version, pcie[4], clock, rank, processes, fields, failures;
+    int major, minor, mig, links, pcie[4], clock, rank, processes, fields, failures;
     long long reasons;
     unsigned pid[MOST];
     unsigned long long bytes[MOST];
@@ -59,7 +59,6 @@ static void gpu_line(Gpu *gpu, const char *key, char *rest) {
     else if (!strcmp(key, "capability")) sscanf(rest, "%d %d", &gpu->major, &gpu->minor);
     else if (!strcmp(key, "mig")) sscanf(rest, "%d", &gpu->mig);
     else if (!strcmp(key, "links")) sscanf(rest, "%d", &gpu->links);
-    else if (!strcmp(key, "linkversion")) sscanf(rest, "%d", &gpu->link_version);
     else if (!strcmp(key, "pcie")) sscanf(rest, "%d %d %d %d", gpu->pcie, gpu->pcie + 1, gpu->pcie + 2, gpu->pcie + 3);
     else if (!strcmp(key, "clock")) sscanf(rest, "%d", &gpu->clock);
     else if (!strcmp(key, "reasons")) sscanf(rest, "%lli", &gpu->reasons);
@@ -247,12 +246,6 @@ int nvmlDeviceGetNvLinkState(Gpu *gpu, unsigned link, unsigned *active) {
     return link < 18 ? 0 : INVALID;
 }
 
-int nvmlDeviceGetNvLinkVersion(Gpu *gpu, unsigned link, unsigned *version) {
-    MAY_FAIL(gpu);
-    *version = gpu->link_version;
-    return (int)link < gpu->links ? 0 : NOT_SUPPORTED;
-}
-
 static int processes(Gpu *gpu, unsigned *n, ProcessInfo *found) {
     if (!gpu->processes) return *n = 0, 0;
     if (!found || (int)*n < gpu->processes) return *n = gpu->processes, SMALL;
@@ -433,12 +426,5 @@ int cuDeviceGetP2PAttribute(int *value, int attribute, int source, int target) {
     DEVICE_OR_FAIL(source);
     if (attribute < 1 || attribute > 3 || source == target) return 1;
     *value = found ? found->value[attribute] : 0;
-    return 0;
-}
-
-int cuDeviceCanAccessPeer(int *can, int source, int target) {
-    const Peer *found = peer(source, target);
-    DEVICE_OR_FAIL(source);
-    *can = found && found->value[2];
     return 0;
 }

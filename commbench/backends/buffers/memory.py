@@ -112,7 +112,6 @@ class HostBuffer(AddressedBuffer):
         self._bytes = self.raw.reshape(pool, spec.slots, slot_bytes(spec))
         self._bytes.fill(SENTINEL)  # touches every page from the thread that will use it
         self.first_address = int(self._bytes.ctypes.data)
-        self.writes = 0  # how often its contents were set
 
     def words(self, slot: int | slice = 0, copy: int | slice = 0) -> NDArray[Any]:
         """The elements of one slot as the dtype's machine words; slices of slots or copies add
@@ -120,7 +119,6 @@ class HostBuffer(AddressedBuffer):
         return self._bytes[copy, slot, : self.payload_bytes].view(self.dtype.word)
 
     def write(self, pattern: Pattern | None) -> None:
-        self.writes += 1
         if pattern is None:
             self._bytes.fill(SENTINEL)
             return

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from commbench.core import program as steps
@@ -20,7 +19,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import Buffer
 from commbench.core.units import about_bytes
-from commbench.hardware.sources import read_text
+from commbench.hardware.sources import mapped_files
 
 from .memory import HostBuffer, rotation_pool
 
@@ -134,9 +133,7 @@ class CudaPageLock:
         if status != self._runtime.cudaError.success:
             # CUDA keeps the last error, and torch would raise it at the next kernel launch: read
             # it, which clears it
-            lines = read_text(Path("/proc/self/maps")).splitlines()
-            library = next((line.split()[-1] for line in lines if "libcudart.so" in line), None)
-            if library is not None:
+            for library in mapped_files(("libcudart.so",)):
                 ctypes.CDLL(library).cudaGetLastError()
             raise MemoryError(
                 f"CUDA can't lock {about_bytes(size)} of host memory: {status}; see ulimit -l"

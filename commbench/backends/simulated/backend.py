@@ -15,7 +15,9 @@ from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Communicator, Control, Launchers
 from commbench.core.variables import Case, Device, Engine, Mode
 
-from .virtual import Buffers, Model, VirtualRunner
+from .model import Model
+from .payload import Buffers
+from .virtual import VirtualRunner
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,6 @@ int cuDeviceGetPCIBusId(char *text, int size, int device) { (void)device; snprin
 int cuDeviceTotalMem_v2(size_t *size, int device) { (void)device; *size = 1 << 30; return OK; }
 int cuDeviceGetAttribute(int *value, int which, int device) { (void)which; (void)device; *value = 9; return OK; }
 int cuDeviceGetP2PAttribute(int *value, int which, int a, int b) { (void)which; (void)a; (void)b; *value = 0; return OK; }
-int cuDeviceCanAccessPeer(int *value, int a, int b) { (void)a; (void)b; *value = 0; return OK; }
 
 int cuDevicePrimaryCtxRetain(void **context, int device) { (void)device; *context = &total; return OK; }
 int cuCtxSetCurrent(void *context) { current = context == (void *)&total; return current ? OK : INVALID_CONTEXT; }

@@ -22,10 +22,8 @@ from shown_gpus import ask, hgx, shown
 from commbench.backends import nccl_library
 from commbench.backends.buffers.memory import HostBuffer
 from commbench.backends.nccl_library import (
-    LIBRARIES,
     LoadedNccl,
     NcclLog,
-    mapped_libraries,
     version_text,
 )
 from commbench.backends.torch.nccl import (
@@ -232,11 +230,6 @@ def test_the_version_is_that_of_the_library_that_is_loaded(tmp_path: Path, name:
             env={**os.environ, **env},
         )
         assert done.stdout == f"LoadedNccl(number=23007, path='{library}')\n"
-
-
-def test_a_torch_that_is_linked_with_nccl_has_no_library_of_it() -> None:
-    maps = "7f00-7f01 r-xp 0 0:0 0 /usr/lib/libtorch_cuda.so\n"
-    assert mapped_libraries(maps, LIBRARIES) == []
 
 
 def test_the_place_of_the_loaded_library_is_named(

@@ -270,7 +270,7 @@ def test_doctor_shows_what_people_of_clusters_look_for_first() -> None:
         "eth0.100 rate unknown, MTU 1500",
         "mlx5_0:1 RDMA, ACTIVE, 400 Gb/s, InfiniBand",
     ]
-    peers = {"can_access": True, "native_atomics": False, "performance_rank": 0}
+    peers = {"access": True, "native_atomics": False, "performance_rank": 0}
     pairs = {f"peer.{pair}.{key}": value for pair in ("0-1", "1-0") for key, value in peers.items()}
     text = " ".join(machine_text(pairs, [], {}).split())
     assert "2 pairs of GPUs access True, native atomics False, performance rank 0: 0-1, 1-0" in text

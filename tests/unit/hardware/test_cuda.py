@@ -16,7 +16,6 @@ from processes import AS_ROOT
 from commbench.hardware.cuda import (
     CUDA_IPC_VALUES,
     EXPORTS,
-    collect_ipc,
     cuda_ipc_exports,
     cuda_ipc_without_effect,
     includes_any,
@@ -25,14 +24,6 @@ from commbench.hardware.cuda import (
 SMCUDA = "OMPI_MCA_btl_smcuda_use_cuda_ipc"
 MPICH = "MPIR_CVAR_CH4_IPC"
 LIBRARIES = sorted(EXPORTS)
-CLOSED = (
-    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC"
-    " version:  gcc 12\n"
-)
-OPEN = (
-    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build "
-    " (dvs-builder)  Tue Mar 5\n"
-)
 
 
 @pytest.mark.parametrize(
@@ -219,52 +210,3 @@ def test_ucx_takes_its_word_on_a_machine_without_cuda() -> None:
     )
     assert (done.returncode, done.stdout.split()) == (0, ["met", "met"]), done.stderr
     assert "WARN" not in done.stderr + done.stdout
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        (OPEN, "550.54.15"),
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  390.12 x", "390.12"),
-        ("GCC version: 12.2.0", None),
-        ("", None),
-    ],
-)
-def test_driver_version(plant, text, version):
-    facts = collect_ipc(plant({"proc/driver/nvidia/version": text}))
-    assert facts.get("ipc.platform.nvidia_driver") == version
-
-
-def test_with_a_driver(plant):
-    root = plant(
-        {
-            "proc/driver/nvidia/version": CLOSED,
-            "dev/nvidia0": "",
-            "dev/nvidia12": "",
-            "dev/nvidiactl": "",
-            "dev/nvidia-uvm": "",
-            "dev/shm/x": "",
-            "proc/sys/kernel/yama/ptrace_scope": "1\n",
-        },
-        {"proc/self/ns/pid": "pid:[4026531836]", "proc/self/ns/ipc": "ipc:[4026531839]"},
-    )
-    assert collect_ipc(root) == {
-        "ipc.platform.nvidia_driver": "535.104.05",
-        "ipc.platform.nvidia_kernel_module": CLOSED.splitlines()[0].replace("  ", " "),
-        "ipc.platform.nvidia_device_nodes": 2,
-        "ipc.platform.dev_shm_writable": True,
-        "ipc.platform.ptrace_scope": 1,
-        "ipc.platform.pid_namespace": 4026531836,
-        "ipc.platform.ipc_namespace": 4026531839,
-    }
-
-
-def test_without_a_driver_the_answer_is_known(tmp_path):
-    facts = collect_ipc(tmp_path)
-    assert facts["ipc.effective"] is None
-    assert facts["ipc.reason"] == "no NVIDIA driver: /proc/driver/nvidia/version is absent"
-    assert facts["ipc.platform.dev_shm_writable"] is False
-
-
-def test_windows_linux_has_a_driver_elsewhere(plant):
-    assert "ipc.effective" not in collect_ipc(plant({"dev/dxg": ""}))

@@ -33,8 +33,8 @@ ASK = (
     "one = query(); print(json.dumps([one.answer, one.source]))"
 )
 WITHOUT_CUDA = "UCX is loaded without libuct_cuda.so; set OMPI_MCA_pml=ob1 to run without UCX"
-MAPPED = "7f00-7f01 r-xp 0 0 1 /opt/ucx/lib/libucp.so.0.0.0\n"
-CUDA_MAPPED = MAPPED + "7f02-7f03 r-xp 0 0 1 /opt/ucx/lib/ucx/libuct_cuda.so.0.0.0\n"
+MAPPED = ["/opt/ucx/lib/libucp.so.0.0.0"]
+CUDA_MAPPED = [*MAPPED, "/opt/ucx/lib/ucx/libuct_cuda.so.0.0.0"]
 
 
 def open_mpi(folder: Path, listing: str | None = None, component: str | None = None) -> MpiLibrary:
@@ -76,11 +76,9 @@ def test_open_mpi_5_has_a_component(tmp_path: Path, folder: str) -> None:
 
 def test_open_mpi_without_either_is_unknown(tmp_path: Path) -> None:
     cuda_aware = cuda_aware_by_files(open_mpi(tmp_path), {})
-    assert (
-        cuda_aware.answer is None
-        and "neither mca_accelerator_cuda.so nor ompi_info" in cuda_aware.source
-    )
-    assert str(cuda_aware).startswith("may not take device memory (neither")
+    assert cuda_aware.answer is None
+    assert all(name in cuda_aware.source for name in ("mca_accelerator_cuda.so", "ompi_info"))
+    assert str(cuda_aware).startswith("may not take device memory (no ")
 
 
 @pytest.mark.parametrize(
@@ -133,9 +131,9 @@ def test_the_wheels_are_built_without_cuda_and_say_so_themselves(kind: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("maps", "environ", "problem"),
+    ("mapped", "environ", "problem"),
     [
-        ("", {}, None),
+        ([], {}, None),
         (CUDA_MAPPED, {}, None),
         (CUDA_MAPPED, {"UCX_TLS": "^cuda_ipc"}, None),
         (CUDA_MAPPED, {"UCX_TLS": "rc,cuda_copy"}, None),
@@ -151,6 +149,6 @@ def test_the_wheels_are_built_without_cuda_and_say_so_themselves(kind: str) -> N
     ],
 )
 def test_ucx_must_be_able_to_where_it_may_be_the_carrier(
-    maps: str, environ: dict[str, str], problem: str | None
+    mapped: list[str], environ: dict[str, str], problem: str | None
 ) -> None:
-    assert ucx_problem(maps, environ) == problem
+    assert ucx_problem(mapped, environ) == problem

@@ -15,7 +15,6 @@ from places import HARDWARE_TEXTS
 from commbench.backends.tcp.connection import parse_info
 from commbench.core import secrets, terminal, units
 from commbench.hardware import (
-    cuda,
     host,
     machine_facts,
     mpi_library,
@@ -41,7 +40,7 @@ TEXTS = (*PROC, *(path.read_text() for path in sorted(HARDWARE_TEXTS.glob("*.txt
 PARSERS = (
     units.parse_ranges,
     host.parse_meminfo,
-    host.parse_stat,
+    host.steal_jiffies,
     resource_limits.parse_cpu_max,
     secrets.mask,
     secrets.recorded_override,
@@ -116,7 +115,6 @@ FILES = (
     "sys/fs/cgroup/memory.current",
     "sys/fs/cgroup/memory.stat",
     "sys/fs/cgroup/cpu.max",
-    "sys/fs/cgroup/memory.swap.max",
     "sys/devices/system/cpu/online",
     "sys/devices/system/cpu/cpu0/cache/index3/size",
     "sys/devices/system/cpu/cpu0/topology/thread_siblings_list",
@@ -140,7 +138,7 @@ def test_a_machine_of_foreign_files_is_not_known_and_breaks_nothing(
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    collectors = (host.collect, resource_limits.collect, network.collect, cuda.collect_ipc)
+    collectors = (host.collect, resource_limits.collect, network.collect)
     facts = {key: value for collect in collectors for key, value in collect(root).items()}
     assert [key for key in facts if key.endswith(".error")] == []
     json.dumps(facts)

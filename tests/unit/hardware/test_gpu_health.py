@@ -10,7 +10,6 @@ from commbench.hardware.gpu_health import GpuHealth, fabric_health, read_health
 
 ANSWERS: dict[str, Any] = {
     "nvmlDeviceGetEnforcedPowerLimit": 700_000,
-    "nvmlDeviceGetVirtualizationMode": 1,
     "nvmlDeviceGetRemappedRows": (1, 2, 1, 0),
 }
 
@@ -27,7 +26,6 @@ def answer(name: str, handle: Any, *arguments: Any) -> Any:
 def test_values_are_in_words_and_units() -> None:
     assert read_health(answer, None) == GpuHealth(
         power_limit_w=700.0,
-        virtualization="passthrough",
         remapped_rows=3,
         remapping_pending=True,
         remapping_failed=False,

@@ -44,17 +44,16 @@ def test_meminfo():
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        # guest is inside user
-        ("cpu  10 20 30 40 50 60 70 80 5 5\ncpu0 1 1 1 1 1 1 1 1 0 0\n", (80, 360)),
-        ("intr 5\ncpu  1 2 3 4 5 6 7 8\n", (8, 36)),
+        ("cpu  10 20 30 40 50 60 70 80 5 5\ncpu0 1 1 1 1 1 1 1 1 0 0\n", 80),
+        ("intr 5\ncpu  1 2 3 4 5 6 7 8\n", 8),
         ("cpu  1 2 3 4\n", None),  # before Linux 2.6.11 there was no steal
-        ("cpu  1 2 3 four 5 6 7 8\n", None),
+        ("cpu  1 2 3 4 5 6 7 eight\n", None),
         ("cpu0 1 2 3 4 5 6 7 8\n", None),
         ("", None),
     ],
 )
-def test_stat(text, answer):
-    assert host.parse_stat(text) == answer
+def test_steal(text, answer):
+    assert host.steal_jiffies(text) == answer
 
 
 def test_transparent_hugepages(plant):
@@ -105,34 +104,21 @@ def test_dmi(plant, vendor, product, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "flag", "mhz", "virtualization"),
+    ("name", "model", "virtualization"),
     [
-        ("cpuinfo_xeon_vm.txt", "Intel(R) Xeon(R) Processor", True, 2600.0, "unknown"),
-        ("cpuinfo_epyc.txt", "AMD EPYC 7713 64-Core Processor", False, 2000.0, "none"),
-        ("cpuinfo_grace.txt", "Neoverse-V2 implementer 0x41 part 0xd4f", None, None, None),
-        ("cpuinfo_power9.txt", "POWER9, altivec supported", None, None, None),
-        ("cpuinfo_loongson.txt", "Loongson-3A5000", None, 2500.0, None),
-        ("cpuinfo_z15.txt", "IBM/S390 machine 8561", None, 5200.0, None),
-        ("cpuinfo_riscv.txt", "sifive,u74-mc", None, None, None),
-        ("cpuinfo_raspberry_pi.txt", "Raspberry Pi 4 Model B Rev 1.2", None, None, None),
+        ("cpuinfo_xeon_vm.txt", "Intel(R) Xeon(R) Processor", "unknown"),
+        ("cpuinfo_epyc.txt", "AMD EPYC 7713 64-Core Processor", "none"),
+        ("cpuinfo_grace.txt", "Neoverse-V2 implementer 0x41 part 0xd4f", None),
+        ("cpuinfo_power9.txt", "POWER9, altivec supported", None),
+        ("cpuinfo_loongson.txt", "Loongson-3A5000", None),
+        ("cpuinfo_z15.txt", "IBM/S390 machine 8561", None),
+        ("cpuinfo_riscv.txt", "sifive,u74-mc", None),
+        ("cpuinfo_raspberry_pi.txt", "Raspberry Pi 4 Model B Rev 1.2", None),
     ],
 )
-def test_cpuinfo(plant, saved, name, model, flag, mhz, virtualization):
+def test_cpuinfo(plant, saved, name, model, virtualization):
     seen = facts(plant({"proc/cpuinfo": saved(name)}))
-    assert (seen["cpu_model"], seen.get("hypervisor_flag"), seen.get("cpu_current_mhz")) == (
-        model,
-        flag,
-        mhz,
-    )
-    assert seen.get("virtualization") == virtualization
-
-
-def test_the_clock_is_the_median_of_all_processors(plant):
-    clocks = "".join(
-        f"processor\t: {number}\ncpu MHz\t\t: {mhz}\n"
-        for number, mhz in enumerate((800, 3000.5, 2000))
-    )
-    assert facts(plant({"proc/cpuinfo": clocks + "cpu MHz : fast\n"}))["cpu_current_mhz"] == 2000
+    assert (seen["cpu_model"], seen.get("virtualization")) == (model, virtualization)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +215,8 @@ def test_an_empty_tree_leaves_only_what_the_process_itself_knows(tmp_path):
 def test_this_machine_has_all_facts_of_a_host():
     facts = host.collect(ROOT)
     assert "host.error" not in facts
-    assert facts["host.memory_total_bytes"] >= facts["host.memory_available_bytes"] > 0
+    assert facts["host.memory_total_bytes"] > 0
     assert facts["host.cpu_logical_cores"] >= 1
-    assert facts["host.cpu_total_jiffies"] > facts["host.cpu_steal_jiffies"] >= 0
 
 
 def test_what_disturbs_a_process_is_counted(tmp_path: Path) -> None:

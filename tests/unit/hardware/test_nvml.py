@@ -68,7 +68,6 @@ def test_eight_gpus_with_nvlink(tmp_path: Path) -> None:
         "pcie_width": 16,
         "pcie_width_max": 16,
         "nvlink_links": 18,
-        "nvlink_version": "4.0",
         "sm_clock_max_mhz": 1980,
         "processes": {},
         "c2c_gb_per_s": None,
@@ -117,8 +116,7 @@ FIELDS = {
     "nvmlDeviceGetCudaComputeCapability": {"compute_capability"},
     "nvmlDeviceGetCurrPcieLinkWidth": {"pcie_width"},
     "nvmlDeviceGetMaxPcieLinkGeneration": {"pcie_generation_max"},
-    "nvmlDeviceGetNvLinkState": {"nvlink_links", "nvlink_version"},
-    "nvmlDeviceGetNvLinkVersion": {"nvlink_version"},
+    "nvmlDeviceGetNvLinkState": {"nvlink_links"},
     "nvmlDeviceGetMaxClockInfo": {"sm_clock_max_mhz"},
 }
 
@@ -147,20 +145,12 @@ def test_a_gpu_that_fell_off_the_bus_leaves_the_others(tmp_path: Path) -> None:
 
 def test_a_pcie_card_has_no_links(tmp_path: Path) -> None:
     (gpu,) = ask(tmp_path, h100(0, "links -1"), "gpus()", *ALL)
-    assert (gpu["nvlink_links"], gpu["nvlink_version"]) == (None, None)
+    assert gpu["nvlink_links"] is None
 
 
 def test_links_that_are_down_do_not_count(tmp_path: Path) -> None:
     gpus = ask(tmp_path, "\n".join([h100(0, "links 17"), h100(1, "links 0")]), "gpus()", *ALL)
-    assert [(gpu["nvlink_links"], gpu["nvlink_version"]) for gpu in gpus] == [
-        (17, "4.0"),
-        (0, None),
-    ]
-
-
-def test_an_unknown_version_of_the_links_is_shown(tmp_path: Path) -> None:
-    (gpu,) = ask(tmp_path, h100(0, "linkversion 12"), "gpus()", *ALL)
-    assert gpu["nvlink_version"] == "unknown (12)"
+    assert [gpu["nvlink_links"] for gpu in gpus] == [17, 0]
 
 
 PROCESSES = h100(0, "process 4711 40000000000", f"process 12 {2**64 - 1}")

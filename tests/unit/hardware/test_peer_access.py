@@ -23,7 +23,6 @@ def test_every_ordered_pair_of_eight_gpus(tmp_path: Path) -> None:
         "peer.7-0.access": True,
         "peer.7-0.native_atomics": True,
         "peer.7-0.performance_rank": 0,
-        "peer.7-0.can_access": True,
     }
 
 
@@ -39,27 +38,26 @@ def test_pairs_differ_also_by_direction(tmp_path: Path) -> None:
 
     def row(pair: str) -> list[Any]:
         return [
-            table[f"peer.{pair}.{key}"]
-            for key in ("access", "native_atomics", "performance_rank", "can_access")
+            table[f"peer.{pair}.{key}"] for key in ("access", "native_atomics", "performance_rank")
         ]
 
     assert [row(pair) for pair in ("0-1", "1-0", "0-2", "2-0")] == [
-        [True, True, 0, True],
-        [True, False, 0, True],
-        [True, False, 3, True],
-        [False, False, 0, False],
+        [True, True, 0],
+        [True, False, 0],
+        [True, False, 3],
+        [False, False, 0],
     ]
 
 
 def test_what_this_process_may_see_does_not_matter(tmp_path: Path) -> None:
     hidden = facts(tmp_path, ISLANDS, CUDA_VISIBLE_DEVICES="1", CUDA_DEVICE_ORDER="FASTEST_FIRST")
-    assert hidden == facts(tmp_path, ISLANDS) and len(hidden) == 6 * 4
+    assert hidden == facts(tmp_path, ISLANDS) and len(hidden) == 6 * 3
 
 
 def test_this_process_itself_does_not_open_cuda(tmp_path: Path) -> None:
     code = "[len(gpu.collect_peer_access()), 'libcuda' in open('/proc/self/maps').read()]"
     assert ask(tmp_path, hgx(2), code, "from commbench.hardware import gpu", fresh=True) == [
-        8,
+        6,
         False,
     ]
 
@@ -70,11 +68,6 @@ def test_without_two_gpus_there_is_no_table(tmp_path: Path, machine: str | None)
     if machine is None and table:
         pytest.skip("this machine has GPUs")
     assert table == {}
-
-
-def test_one_attribute_that_is_not_told_leaves_the_others(tmp_path: Path) -> None:
-    table = facts(tmp_path, hgx(2, "error cuDeviceCanAccessPeer 801"))
-    assert {key.split(".")[-1] for key in table} == {"access", "native_atomics", "performance_rank"}
 
 
 def test_cuda_that_gives_no_answer_is_named(tmp_path: Path) -> None:

@@ -32,6 +32,16 @@ def test_entries_of_a_folder_by_name(tmp_path):
     assert len(sources.children(tmp_path)) == 4
 
 
+def test_mapped_files_are_found_by_the_begin_of_their_names(tmp_path):
+    maps = tmp_path / "maps"
+    maps.write_text(
+        "7f00-7f01 r-xp 0 0:0 0 /usr/lib/libtorch_cuda.so\n7f01-7f02 r-xp 0 0:0 0\n"
+        + 2 * "7f02-7f03 r-xp 0 0:0 0 /opt/a b/libnccl.so.2.30\n"
+    )
+    assert sources.mapped_files(("libnccl.so",), maps) == ["/opt/a b/libnccl.so.2.30"]
+    assert sources.mapped_files(("libnccl.so",), tmp_path / "nothing") == []
+
+
 @pytest.mark.parametrize(
     ("name", "part"),
     [

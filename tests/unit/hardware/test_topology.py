@@ -92,7 +92,7 @@ def test_collect_with_a_driver(tmp_path, monkeypatch, saved):
     [
         ("echo; echo driver mismatch >&2; exit 9", "nvidia-smi failed: driver mismatch"),
         ("echo first; echo second; exit 1", "nvidia-smi failed: first"),
-        ("exit 1", "nvidia-smi failed: no message"),
+        ("exit 1", "nvidia-smi failed: status 1"),
         ("echo No devices were found", "nvidia-smi shows no GPU: No devices were found"),
         ("exec sleep 3", "nvidia-smi did not answer within 0.2 s"),
         # a grandchild holds the pipe
@@ -117,7 +117,7 @@ def test_not_runnable(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     facts = topology.collect()
     assert facts["topology.nvidia_smi_topo_m"] is None
-    assert facts["topology.reason"].startswith("nvidia-smi failed: ")
+    assert facts["topology.reason"].startswith("nvidia-smi can't be started: ")
 
 
 def test_the_record_of_a_node(saved):

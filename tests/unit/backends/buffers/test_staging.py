@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from commbench.backends.buffers.memory import HostBuffer
 from commbench.backends.buffers.staging import SUFFIX, PinnedBuffer, staged_program, with_staging
-from commbench.backends.simulated.virtual import Model, VirtualRunner
+from commbench.backends.simulated.model import Model
+from commbench.backends.simulated.virtual import VirtualRunner
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import (
     AllReduce,

@@ -1,0 +1,111 @@
+"""The planted truth of a simulated world: what messages, collectives, copies and computations
+take."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from commbench.core import program as steps
+from commbench.core.errors import ConfigError
+from commbench.core.program import Compute, Step
+
+
+@dataclass(frozen=True)
+class Model:
+    """The planted truth. Times in seconds, bandwidth in GB/s (10^9 B/s) per direction of a pair.
+
+    noise: standard deviation of the logarithm of a repetition's duration; rho: its lag-1
+    autocorrelation. A straggler arrives `straggler_s` late in one of `straggler_every` repetitions.
+    From repetition `corrupt_after` on, `corrupt_rank` receives one wrong element.
+
+    Factors multiply the latency and the wire time of single links: `slow_factor` from the first to
+    the second rank of `slow_pair` ("0-2", one direction) and on all links of `slow_rank`,
+    `other_node_factor` between nodes. Ranks are those of the layout. The slowest link of the ring
+    over its ranks sets the pace of a collective.
+
+    Operations that a rank has started go on at `progress_share` of their speed while it computes
+    (1: the computation hides them, 0: they wait), and it computes `compute_factor` times longer.
+    """
+
+    latency_s: float = 2e-6
+    bandwidth_gb_per_s: float = 10.0
+    call_s: float = 1e-7
+    copy_gb_per_s: float = 25.0  # of a copy within a rank, each direction
+    matmul_gflop_per_s: float = 50.0
+    noise: float = 0.0
+    rho: float = 0.0
+    straggler_rank: int | None = None
+    straggler_every: int = 100
+    straggler_s: float = 0.0
+    corrupt_rank: int | None = None
+    corrupt_after: int = 0
+    slow_pair: str | None = None
+    slow_rank: int | None = None
+    slow_factor: float = 1.0
+    other_node_factor: float = 1.0
+    progress_share: float = 1.0
+    compute_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.slow_pair is not None and not re.fullmatch(
+            r"(0|[1-9]\d*)-(0|[1-9]\d*)", self.slow_pair
+        ):
+            raise ConfigError(
+                f"slow_pair={self.slow_pair} is not a pair of ranks; write sender-receiver,"
+                " e.g. 0-2"
+            )
+        if not 0 <= self.progress_share <= 1:
+            raise ConfigError(f"progress_share={self.progress_share} is no share; give 0 to 1")
+        for name in ("slow_factor", "other_node_factor", "compute_factor"):
+            factor = getattr(self, name)
+            if not 0 < factor < math.inf:
+                raise ConfigError(
+                    f"{name}={factor} is not a valid factor; give a number above 0 (1 changes"
+                    " nothing)"
+                )
+
+    @property
+    def planted_ranks(self) -> list[tuple[str, int]]:
+        """Each rank that a field names, with the field."""
+        named = [
+            (name, getattr(self, name)) for name in ("straggler_rank", "corrupt_rank", "slow_rank")
+        ]
+        of_pair = [("slow_pair", int(rank)) for rank in (self.slow_pair or "").split("-") if rank]
+        return [(name, rank) for name, rank in named if rank is not None] + of_pair
+
+    def link_factor(self, sender: int, receiver: int, same_node: bool) -> float:
+        """How many times slower this direction of a link is than planted for all links."""
+        slow = self.slow_pair == f"{sender}-{receiver}" or self.slow_rank in (sender, receiver)
+        return (self.slow_factor if slow else 1.0) * (1.0 if same_node else self.other_node_factor)
+
+    def message_s(self, message_bytes: int) -> float:
+        """Time on the wire, without latency."""
+        return message_bytes / (self.bandwidth_gb_per_s * 1e9)
+
+    def copy_s(self, copied_bytes: int) -> float:
+        return copied_bytes / (self.copy_gb_per_s * 1e9)
+
+    def compute_s(self, step: Compute) -> float:
+        """The time of a computation without communication beside it."""
+        match step:
+            case steps.Sleep(duration_ns) | steps.MatmulFor(_, duration_ns):
+                return duration_ns * 1e-9
+            case steps.MemoryStream(size_bytes):
+                return self.copy_s(size_bytes)
+            case steps.Matmul(size, repetitions):
+                return repetitions * 2 * size**3 / (self.matmul_gflop_per_s * 1e9)
+
+    def collective_s(self, step: Step, size: int, message_bytes: int) -> float:
+        """Textbook costs: rings for reductions and gathers, binomial trees from a root,
+        dissemination barrier."""
+        if size == 1:
+            return self.call_s
+        rounds = math.ceil(math.log2(size))
+        if isinstance(step, steps.Barrier):
+            return rounds * self.latency_s
+        if isinstance(step, steps.Broadcast | steps.Reduce):
+            return rounds * (self.latency_s + self.message_s(message_bytes))
+        factor = 2 if isinstance(step, steps.AllReduce) else 1
+        return factor * (size - 1) * (self.latency_s + self.message_s(message_bytes) / size)
