@@ -25,7 +25,7 @@ from commbench.core.states import (
     UnfinishedReason,
 )
 from commbench.core.units import format_bytes, natural_key, short_pairs
-from commbench.core.variables import BY_NAME, NAMES, TABLE, VariableKind, is_required, is_usual
+from commbench.core.variables import NAMES, TABLE, VariableKind, is_usual
 
 GroupItem = TypeVar("GroupItem")
 GroupKey = TypeVar("GroupKey", bound=Hashable)
@@ -207,42 +207,6 @@ def arrow_schema(table: str) -> Any:
         for column in TABLES[table]
     ]
     return pa.schema(fields, metadata={"schema_version": str(SCHEMA_VERSION)})
-
-
-def with_current_columns(rows: Any, table: str) -> Any:
-    """A pyarrow table with this version's columns, in their order and types; a variable that it
-    did not have has its default, a result is null.
-
-    Raises ValueError for unknown columns and where another one is missing.
-    """
-    schema = arrow_schema(table)
-    if rows.schema.equals(schema):
-        return rows
-    present = set(rows.column_names)  # pyarrow makes that list anew at each access
-    unknown = sorted(present.difference(schema.names))
-    if unknown:  # of a later commbench: they would be lost
-        raise ValueError(
-            f"it has columns that this commbench does not know: {', '.join(unknown[:6])}"
-        )
-    for column in TABLES[table]:
-        if column.name in present:
-            continue
-        if column.role == "identity" or is_required(column.name):
-            raise ValueError(f"it is not a table of {table}: it lacks {column.name}")
-        kind = schema.field(column.name).type
-        rows = rows.append_column(column.name, default_values(column.name, kind, len(rows)))
-    return rows.select(schema.names).cast(schema)
-
-
-def default_values(name: str, kind: Any, count: int) -> Any:
-    """A column [count] for rows of an earlier version, of a pyarrow type: the default of a
-    variable, else null."""
-    import pyarrow as pa
-
-    default = BY_NAME[name].default if name in BY_NAME else None
-    if default is None:
-        return pa.nulls(count, kind)
-    return pa.array([default] * count, type=kind)
 
 
 def of_same_run(row: Row, differing: Container[str]) -> tuple[Any, ...]:

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from commbench.core.errors import CommbenchError, ConfigError, Unreadable, no_permission
 from commbench.core.states import Phase, headline_of
 from commbench.core.terminal import first_line, one_line
-from commbench.core.variables import MAPS, NAMES, TABLE, is_required
+from commbench.core.variables import BY_NAME, MAPS, NAMES, TABLE, is_required
 
-from .columns import TABLES, arrow_schema, check_version, default_values, row_order
+from .columns import TABLES, arrow_schema, check_version, row_order
 from .jsonl import is_json, json_columns, json_file, json_rows
 from .run_folder import PARTS, RECORD, file_bytes
 
@@ -498,7 +498,8 @@ def _with_schema(where: str, rows: Any, schema: Any) -> Any:
         raise Damaged(f"{where} has rows without run_id or case_id")
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in by_name:
-            by_name[name] = default_values(name, kind, len(rows))
+            default = BY_NAME[name].default if name in BY_NAME else None
+            by_name[name] = pa.array([default] * len(rows), kind)
         elif by_name[name].type != kind:
             try:
                 by_name[name] = _converted(by_name[name], name, kind)
