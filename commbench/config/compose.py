@@ -59,7 +59,6 @@ TIMING = "timing"
 SOAK = "timing=soak"
 SOAK_KEYS = ("timing.duration_s", "timing.interval_s")  # only this timing has them
 SEARCHED = "hydra.searchpath="
-FILE_HYDRA_KEYS = ("mode", "sweeper.params")  # below `hydra`; a file may set them
 COMPUTED_HYDRA_KEYS = ("runtime", "searchpath", "overrides.task", "job.override_dirname")
 # formats that are made of stored results
 OTHER_WRITERS = {
@@ -188,15 +187,6 @@ class ConfigComposer:
         """The configuration that the jobs of a sweep share, with Hydra's own part, which names the
         launcher."""
         return self.config(self.plain(overrides), hydra=True)
-
-    def sweep_of(self, overrides: Sequence[str]) -> list[str]:
-        """The sweep that a configuration file requests with hydra.mode=MULTIRUN, as overrides."""
-        node = self.hydra_config(overrides).hydra
-        mode = str(OmegaConf.select(node, "mode") or "")
-        params = OmegaConf.select(node, "sweeper.params") or {}
-        given = self.keys_of(overrides)
-        sweep = [f"{key}={value}" for key, value in params.items() if key not in given]
-        return sweep if mode.endswith("MULTIRUN") else []
 
     def keys_of(self, overrides: Sequence[str]) -> list[str]:
         """The key or group that each override sets."""
@@ -328,24 +318,21 @@ def _check_hydras_part(config: DictConfig, chosen: Sequence[str]) -> None:
     """Raises ConfigError where a file sets what makes Hydra load code, start programs or write
     files.
 
-    So all that Hydra reads below `hydra` must be what it is without the user's files, except
-    FILE_HYDRA_KEYS.
+    So all that Hydra reads below `hydra` must be what it is without the user's files.
     """
     given = [word for word in chosen if word.lstrip("+~").startswith("hydra")]
     expected = _hydra_settings(compose("config", overrides=given, return_hydra_config=True))
     composed = _hydra_settings(config)
     for key in sorted({*composed, *expected}):
         if composed.get(key) != expected.get(key):
-            allowed = ", ".join(f"hydra.{each}" for each in FILE_HYDRA_KEYS)
             raise ConfigError(
-                f"a file sets hydra.{key}; a file may set {allowed}; give hydra.{key}=... on the"
-                " command line"
+                f"a file sets hydra.{key}; give hydra.{key}=... on the command line, and a sweep as"
+                " a line of `parts`"
             )
 
 
 def _hydra_settings(config: DictConfig) -> dict[str, Any]:
-    """Each key below `hydra` with its value, without the keys that a file may set and those that
-    Hydra computes."""
+    """Each key below `hydra` with its value, without those that Hydra computes."""
     node: Any = OmegaConf.to_container(config.hydra, resolve=False)
     words = node["overrides"]["hydra"]
     node["overrides"]["hydra"] = [word for word in words if not word.startswith(SEARCHED)]
@@ -353,8 +340,8 @@ def _hydra_settings(config: DictConfig) -> dict[str, Any]:
     for group, values in node.items():
         inner = values.items() if isinstance(values, dict) else [("", values)]
         settings |= {f"{group}.{name}".rstrip("."): value for name, value in inner}
-    free = tuple(f"{key}." for key in (*FILE_HYDRA_KEYS, *COMPUTED_HYDRA_KEYS))
-    return {key: value for key, value in settings.items() if not f"{key}.".startswith(free)}
+    computed = tuple(f"{key}." for key in COMPUTED_HYDRA_KEYS)
+    return {key: value for key, value in settings.items() if not f"{key}.".startswith(computed)}
 
 
 def _set_value(config: DictConfig, override: Override) -> None:
@@ -615,11 +602,9 @@ def requested_jobs(
         return RequestedJobs(tuple(jobs), multirun)
     if "," in names[-1]:
         raise ConfigError(f"{EXPERIMENT}{names[-1]} names several; run one experiment at a time")
-    sweep = composer.sweep_of(overrides)
-    composer.keys_of_file(sweep)
     part_jobs: list[Job] = []
     refused: list[str] = []
-    for part in experiment_parts(composer, [*sweep, *overrides]):
+    for part in experiment_parts(composer, overrides):
         try:
             part_jobs += composer.jobs(part, multirun=True)
         except ConfigError as error:

@@ -286,18 +286,6 @@ def test_a_file_without_parts_is_one_run() -> None:
     assert job.settings.sizes == ((64,),)
 
 
-def test_hydras_own_sweep_goes_on_to_work() -> None:
-    text = (
-        "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      trial: 0,1\n      backend:"
-        " gloo,simulated\n"
-    )
-    with ConfigComposer(write(text)) as composer:
-        assert len(ask(composer, "own").jobs) == 4
-        assert {
-            job.settings.backend.name for job in ask(composer, "own", "backend=simulated").jobs
-        } == {"simulated"}
-
-
 def test_python_runs_one_world_at_a_time() -> None:
     import commbench
 
