@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
-from itertools import chain
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -51,8 +50,6 @@ OWN_TARGETS = {  # group -> prefixes of the targets that need no permission
     "writer": ("commbench.results.", "commbench.report."),
     "launcher": ("commbench.runtime.launchers.",),
     "timing": ("commbench.config.settings.Timing",),
-    "budget": ("commbench.config.settings.Budget",),
-    "search": ("commbench.config.settings.NodeSearch",),
 }
 CONTRACTS = {"backend": Backend, "benchmark": Benchmark, "writer": Writer, "launcher": Launcher}
 # environment variables that a file may set: values of communication libraries and of threads. Any
@@ -433,8 +430,8 @@ def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
     """Build a node's `_target_` with typed fields; raises ConfigError for foreign modules, unknown
     keys, wrong types.
 
-    `where` begins with the key or group (`backend`, `writer console`), whose protocol the result
-    must implement.
+    `where` begins with the group (`backend`, `writer console`), whose protocol the result must
+    implement.
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise ConfigError(
@@ -442,18 +439,8 @@ def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
         )
     target = node["_target_"]
     group = where.partition(" ")[0]
-    kind = _dataclass_of(target, where, group, allow)
-    try:
-        given = {key: value for key, value in node.items() if key != "_target_"}
-        for name in (field.name for field in fields(kind) if field.type in TEXT_FIELDS):
-            value = given.get(name)
-            for entry in value if isinstance(value, list) else [value]:
-                check_text(f"{where}.{name}", entry)
-        built = OmegaConf.to_object(OmegaConf.merge(_typed_node(kind), given))
-    except (OmegaConfBaseException, OverflowError, TypeError, AttributeError, ValueError) as error:
-        known = ", ".join(field.name for field in fields(kind)) or "none"
-        key = ".".join(filter(None, (where, getattr(error, "full_key", None))))
-        raise ConfigError(f"{key}: {first_line(error)}; its keys: {known}") from error
+    given = {key: value for key, value in node.items() if key != "_target_"}
+    built = typed(_dataclass_of(target, where, group, allow), given, where)
     protocol = CONTRACTS.get(group)
     required = (
         set() if protocol is None else {*vars(protocol), *getattr(protocol, "__annotations__", ())}
@@ -468,10 +455,24 @@ def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
     return built
 
 
+def typed(kind: type, given: Mapping[str, Any], where: str) -> Any:
+    """A dataclass with these fields; raises ConfigError for unknown keys and wrong types."""
+    try:
+        for name in (field.name for field in fields(kind) if field.type in TEXT_FIELDS):
+            value = given.get(name)
+            for entry in value if isinstance(value, list) else [value]:
+                check_text(f"{where}.{name}", entry)
+        return OmegaConf.to_object(OmegaConf.merge(_typed_node(kind), given))
+    except (OmegaConfBaseException, OverflowError, TypeError, AttributeError, ValueError) as error:
+        known = ", ".join(field.name for field in fields(kind)) or "none"
+        key = ".".join(filter(None, (where, getattr(error, "full_key", None))))
+        raise ConfigError(f"{key}: {first_line(error)}; its keys: {known}") from error
+
+
 def _dataclass_of(target: str, where: str, group: str, allow: tuple[str, ...]) -> type:
     """The dataclass that `_target_` names; nothing is imported that is neither ours nor allowed."""
     module, _, name = target.rpartition(".")
-    own = OWN_TARGETS.get(group) or tuple(chain.from_iterable(OWN_TARGETS.values()))
+    own = OWN_TARGETS[group]
     if module not in allow and not target.startswith(own):
         raise ConfigError(
             f"{where}: _target_ {target} is outside {own[0]}*; permit it with allow=[{module}]"

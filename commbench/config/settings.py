@@ -50,9 +50,9 @@ from .keys import (
     ConfigReader,
     Kind,
     check_text,
-    construct,
     list_refusal,
     sizes_bytes,
+    typed,
 )
 
 MAX_DURATION_S = 1e8  # three years: a clock, a deadline and a store's timeout can still hold it
@@ -304,9 +304,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         timing=timing,
         launcher=None if raw.get("launcher") is None else read("launcher"),
         writers=read("writers"),
-        budget=construct(
-            {**read("budget"), "_target_": "commbench.config.settings.Budget"}, "budget", ()
-        ),
+        budget=typed(Budget, read("budget"), "budget"),
         layouts=layouts,
         dtypes=dtypes,
         sizes=sizes,
@@ -425,9 +423,7 @@ def _checked_search(
     read: Callable[[str], Any], benchmarks: Sequence[Benchmark], layouts: Sequence[Layout]
 ) -> NodeSearch:
     """Raises ConfigError, with pairs=search also for a run that it can't be in."""
-    search: NodeSearch = construct(
-        {**read("search"), "_target_": "commbench.config.settings.NodeSearch"}, "search", ()
-    )
+    search: NodeSearch = typed(NodeSearch, read("search"), "search")
     if read("pairs") != (SEARCH,):
         return search
     without = [benchmark.name for benchmark in benchmarks if "pair" not in benchmark.axes]

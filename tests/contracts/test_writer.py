@@ -25,7 +25,7 @@ def writers() -> list[str]:
 def built(name: str) -> Any:
     with ConfigComposer() as composer:
         nodes = composer.config([f"writer=[{name}]"]).writers
-        return construct({str(key): value for key, value in nodes[name].items()}, name, ())
+        return construct({str(key): value for key, value in nodes[name].items()}, "writer", ())
 
 
 def run_of(folder: Path, cases: int) -> dict[str, Any]:
