@@ -14,7 +14,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from commbench.analysis.compare import PAYLOAD
-from commbench.config.compose import ConfigComposer, quoted_path, requested_jobs
+from commbench.config.compose import ConfigComposer
+from commbench.config.experiments import requested_jobs
+from commbench.config.overrides import quoted
 from commbench.config.settings import Job
 from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError
@@ -103,7 +105,7 @@ def _run_and_compare(
                 flush=True,
             )
             given = [word for word in overrides[side] if not word.startswith("output=")]
-            own = [f"trial={launch}", f"label={side}", f"output={quoted_path(folder / side)}"]
+            own = [f"trial={launch}", f"label={side}", f"output={quoted(folder / side)}"]
             statuses.append(run_launch([*given, *own], options.config_dir, pythons[side]))
     except (KeyboardInterrupt, SystemExit):
         print(

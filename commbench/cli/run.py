@@ -16,14 +16,9 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from commbench.config.compose import (
-    ConfigComposer,
-    RequestedJobs,
-    override_texts,
-    requested_jobs,
-    resolved,
-    working_folder,
-)
+from commbench.config.compose import ConfigComposer, resolved, working_folder
+from commbench.config.experiments import RequestedJobs, requested_jobs
+from commbench.config.overrides import override_texts
 from commbench.config.settings import Job, job_of
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken

@@ -43,17 +43,9 @@ from commbench.hardware.network import check_interface, told_rates
 from commbench.results.columns import CASES
 
 from .bounds_file import with_bounds
-from .keys import (
-    KEY_TABLE,
-    TIMERS,
-    TO_MEMORY,
-    ConfigReader,
-    Kind,
-    check_text,
-    list_refusal,
-    sizes_bytes,
-    typed,
-)
+from .keys import KEY_TABLE, TIMERS, ConfigReader, Kind, list_refusal
+from .sizes import TO_MEMORY, sizes_bytes
+from .targets import check_text, typed
 
 MAX_DURATION_S = 1e8  # three years: a clock, a deadline and a store's timeout can still hold it
 MAX_TIMING_REPETITIONS = 10**12

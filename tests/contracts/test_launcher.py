@@ -12,7 +12,7 @@ import yaml
 from places import ROOT
 
 from commbench.config.compose import ConfigComposer, resolved
-from commbench.config.keys import construct
+from commbench.config.targets import construct
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.runtime.launchers.registry import allowed

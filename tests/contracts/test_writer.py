@@ -12,7 +12,7 @@ from sample_cases import case_row
 
 import commbench
 from commbench.config.compose import ConfigComposer
-from commbench.config.keys import construct
+from commbench.config.targets import construct
 from commbench.results.columns import CASES, SCHEMA_VERSION
 from commbench.results.run_folder import write_json
 

@@ -21,8 +21,9 @@ from omegaconf.errors import GrammarParseError
 
 import commbench
 from commbench.__main__ import main
-from commbench.config.compose import ConfigComposer, in_run_order, override_texts, resolved
-from commbench.config.keys import KEYS, OCTAVES_BYTES, PRESETS, sizes_bytes
+from commbench.config.compose import ConfigComposer, in_run_order, resolved
+from commbench.config.keys import KEYS
+from commbench.config.overrides import override_texts
 from commbench.config.settings import (
     Expectation,
     Job,
@@ -31,6 +32,7 @@ from commbench.config.settings import (
     parse_expectation,
     received,
 )
+from commbench.config.sizes import OCTAVES_BYTES, PRESETS, sizes_bytes
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.payload import DTYPES

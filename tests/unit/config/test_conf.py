@@ -14,8 +14,9 @@ from loops import for_each
 
 import commbench
 from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer, resolved
-from commbench.config.keys import KEY_TABLE, KEYS, Key, Kind, construct
+from commbench.config.keys import KEY_TABLE, KEYS, Key, Kind
 from commbench.config.settings import Settings, from_config
+from commbench.config.targets import construct
 from commbench.measure.visits import coverage
 
 CONF = Path(commbench.__file__).parent.parent / "conf"

@@ -13,7 +13,8 @@ import yaml
 from places import ROOT
 
 from commbench.__main__ import main
-from commbench.config.compose import ConfigComposer, RequestedJobs, experiment_parts, requested_jobs
+from commbench.config.compose import ConfigComposer
+from commbench.config.experiments import RequestedJobs, experiment_parts, requested_jobs
 from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout

@@ -20,7 +20,7 @@ from loops import for_each
 import commbench
 from commbench.__main__ import main
 from commbench.config.compose import ConfigComposer
-from commbench.config.keys import why_restricted
+from commbench.config.restricted import why_restricted
 from commbench.core.errors import CommbenchError
 
 OWNED = "owned"  # a file that hostile code would make in the working folder
