@@ -22,16 +22,10 @@ from omegaconf.errors import GrammarParseError
 import commbench
 from commbench.__main__ import main
 from commbench.config.compose import ConfigComposer, in_run_order, resolved
+from commbench.config.expectations import Expectation, parse_expectation
 from commbench.config.keys import KEYS
 from commbench.config.overrides import override_texts
-from commbench.config.settings import (
-    Expectation,
-    Job,
-    Settings,
-    from_config,
-    parse_expectation,
-    received,
-)
+from commbench.config.settings import Job, Settings, from_config, received
 from commbench.config.sizes import OCTAVES_BYTES, PRESETS, sizes_bytes
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
