@@ -36,8 +36,8 @@ from commbench.stats.launches import FEW_LAUNCHES
 
 from . import run
 from .compare import FAILURES, compare_command, failures_of
-from .jobs import planned_here
 from .options import CommandParser, add_delta, whole_number
+from .plans import planned_here
 
 AB_USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python

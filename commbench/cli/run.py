@@ -49,8 +49,9 @@ from commbench.runtime.rank_server import rest_rank_server, stop_rank_server
 from commbench.runtime.recovery import FINISHED, Resume, count_suspect
 
 from . import annexes
-from .jobs import interrupted_status, print_answer, print_plans, starts_ranks, swept
+from .jobs import interrupted_status, print_answer, starts_ranks, swept
 from .options import CommandParser
+from .plans import print_plans
 from .rank import identity_here, run_rank, run_session
 
 # ---------------------------------------------------------------- commands

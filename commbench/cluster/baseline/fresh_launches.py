@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench.cli.ab import run_launch
-from commbench.cli.jobs import planned_here
+from commbench.cli.plans import planned_here
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.cluster.baseline.store import day_of, launches_of
 from commbench.cluster.baseline.suite_key import suite_key
