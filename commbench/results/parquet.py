@@ -23,7 +23,7 @@ from commbench.results.columns import SCHEMA_VERSION, TABLES, arrow_schema
 from commbench.results.run_folder import PARTS, RECORD, exists, json_text, publish, write_json
 
 from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_s
-from .load import Damaged, read_table
+from .table_files import Damaged, read_table
 
 GROUP_ROWS = 100_000  # of a merged file
 # of an interrupted run, which must not keep its user waiting: the rest stays in parts

@@ -113,7 +113,8 @@ def test_files_are_composed_once_for_a_sweep_and_the_users_again_for_the_next(
         composed.append(overrides)
         return compose(name, overrides=overrides, **more)
 
-    monkeypatch.setattr("commbench.config.compose.compose", counted)
+    for module in ("compose", "restricted"):
+        monkeypatch.setattr(f"commbench.config.{module}.compose", counted)
     mine = tmp_path / "timing" / "mine.yaml"
     mine.parent.mkdir()
     text = (CONF / "timing" / "fixed.yaml").read_text()
