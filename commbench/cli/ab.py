@@ -166,12 +166,10 @@ def turns(launches: int, seed: int) -> list[tuple[int, str]]:
 
 
 def _ab_parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
     parser = CommandParser(
         prog="commbench ab",
         usage=AB_USAGE,
         epilog=AB_EPILOGUE,
-        formatter_class=raw,
         allow_abbrev=False,
     )
     add = parser.add_argument
