@@ -59,16 +59,8 @@ class Parquet:
         # loads pyarrow, which takes a second, before measuring
         self._encoded(arrow_schema("samples").empty_table())
 
-    def case(
-        self,
-        row: Mapping[str, Any],
-        samples: Mapping[str, NDArray[Any]],
-        counters: Mapping[str, NDArray[Any]],
-    ) -> None:
-        self.cases([(row, samples, counters)])
-
     def cases(self, entries: Sequence[Entry]) -> None:
-        """Write several cases into one part, such as the pairs of a round."""
+        """Write them into one part."""
         import pyarrow as pa
 
         stem = f"parts/{self._next:06d}"

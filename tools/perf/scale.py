@@ -271,7 +271,7 @@ def record(job: Planned, outcome: Samples, world: World) -> None:
     with tempfile.TemporaryDirectory() as folder:
         writer = Parquet()
         writer.begin({"run_id": "scale"}, folder)
-        writer.case(values, part.table, {})
+        writer.cases([(values, part.table, {})])
         writer.end({"run_id": "scale"})
         assert (Path(folder) / "samples.parquet").exists()
 
