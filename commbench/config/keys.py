@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal, get_args
 
 from commbench.core.errors import ConfigError
 from commbench.core.states import STAGES
@@ -18,6 +18,12 @@ from commbench.core.variables import INT64_MAX, TABLE, Device, TimerName, Variab
 from .targets import check_text, construct
 
 NO_STAGE = "none"
+SizesPer = Literal["message", "rank"]
+NodesChoice = Literal["all", "each", "doubling"]
+ExpectBy = Literal["median", "interval"]
+ExpectMissing = Literal["fail", "allow"]
+Preflight = Literal["strict", "warn", "off"]
+OnError = Literal["continue", "stop"]
 
 
 class Kind(Enum):
@@ -75,19 +81,19 @@ KEY_TABLE = (
     Key("layout", Kind.OTHER, axis=True),
     Key("dtype", Kind.OTHER, axis=True),
     Key("sizes", Kind.OTHER, axis=True),
-    Key("sizes_per", Kind.CHOICE, ("message", "rank")),
+    Key("sizes_per", Kind.CHOICE, get_args(SizesPer)),
     Key("pairs", Kind.OTHER, axis=True),
     Key("search", Kind.MAPPING),
-    Key("nodes", Kind.CHOICE, ("all", "each", "doubling")),
+    Key("nodes", Kind.CHOICE, get_args(NodesChoice)),
     *(_of_variable(each) for each in TABLE if each.choices is not None),
     Key("env", Kind.MAPPING),
     Key("limit", Kind.OTHER, axis=True),
     Key("trial", Kind.INTEGER),
     Key("expect", Kind.OTHER, axis=True),
-    Key("expect_by", Kind.CHOICE, ("median", "interval")),
-    Key("expect_missing", Kind.CHOICE, ("fail", "allow")),
-    Key("preflight", Kind.CHOICE, ("strict", "warn", "off")),
-    Key("on_error", Kind.CHOICE, ("continue", "stop")),
+    Key("expect_by", Kind.CHOICE, get_args(ExpectBy)),
+    Key("expect_missing", Kind.CHOICE, get_args(ExpectMissing)),
+    Key("preflight", Kind.CHOICE, get_args(Preflight)),
+    Key("on_error", Kind.CHOICE, get_args(OnError)),
     Key("profile", Kind.TEXT),
     Key("plan", Kind.FLAG),
     Key("verbose", Kind.FLAG),

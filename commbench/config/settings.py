@@ -40,7 +40,19 @@ from commbench.core.variables import (
 from commbench.hardware.network import check_interface, told_rates
 
 from .expectations import EXPECT_NORMAL, Expectation, expectations, with_bounds
-from .keys import KEY_TABLE, TIMERS, ConfigReader, Kind, list_refusal
+from .keys import (
+    KEY_TABLE,
+    TIMERS,
+    ConfigReader,
+    ExpectBy,
+    ExpectMissing,
+    Kind,
+    NodesChoice,
+    OnError,
+    Preflight,
+    SizesPer,
+    list_refusal,
+)
 from .sizes import TO_MEMORY, sizes_bytes
 from .targets import check_text, typed
 
@@ -80,7 +92,6 @@ UNCHANGED = tuple(
     for key in KEY_TABLE
     if key.kind in (Kind.CHOICE, Kind.INTEGER, Kind.FLAG) and not key.axis and key.name != "device"
 )
-NodesChoice = Literal["all", "each", "doubling"]
 Pairs = str | tuple[tuple[int, int], ...]
 FULL = "full"  # scale=full
 
@@ -170,7 +181,7 @@ class Settings:
     sizes: tuple[tuple[int, ...], ...]  # bytes, one tuple per dtype
     sizes_to_memory: bool  # 8..max: sizes that do not fit the memory are left out
     # rank: of each rank's block where a collective divides its message
-    sizes_per: Literal["message", "rank"]
+    sizes_per: SizesPer
     pairs: Pairs
     search: NodeSearch
     # all: of a layout; each: each of its nodes alone, at once; doubling: 1, 2, 4 ... of its nodes
@@ -191,11 +202,11 @@ class Settings:
     trial: int
     bind: Binding
     expect: tuple[Expectation, ...]
-    expect_by: Literal["median", "interval"]  # what must meet a bound
+    expect_by: ExpectBy  # what must meet a bound
     expect_normal: bool  # no case is slower than the published values of its hardware
-    expect_missing: Literal["fail", "allow"]  # an expectation that no measured case can meet
-    preflight: Literal["strict", "warn", "off"]
-    on_error: Literal["continue", "stop"]
+    expect_missing: ExpectMissing  # an expectation that no measured case can meet
+    preflight: Preflight
+    on_error: OnError
     profile: str | None  # folder of profiles
     plan: bool
     verbose: bool
