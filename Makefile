@@ -18,7 +18,7 @@ BENCH = timing=quick timing.case_s=2.5 benchmark=[p2p_latency,p2p_bandwidth,all_
 .PHONY: help bench test test-long check coverage certainty decisions locate documents jobs perf side-by-side faults mutations gpu-check gpu-wheels wheel pyz image-test clean
 
 help: ## these targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 bench: $(VENV)/run ## the main job: gloo and MPI, point to point and all_reduce, 2 ranks; tables and parquet
 	$(BIN)/commbench -m backend=gloo,mpi $(BENCH)
@@ -35,7 +35,7 @@ check: $(VENV)/test ## ruff, mypy --strict, import-linter, tests of the reposito
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations coverage certainty decisions locate documents jobs pyz; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
+	for tool in perf faults gpu mutations coverage certainty decisions locate documents jobs pyz; do MYPYPATH=tools:tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/mypy notebooks/notebook_figures.py
 	$(BIN)/lint-imports
 	$(INSTALL) kubernetes-validate

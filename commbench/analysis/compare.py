@@ -20,17 +20,9 @@ from commbench.core.terminal import first_line
 from commbench.core.units import natural_key, value_text
 from commbench.core.variables import BY_NAME, MAPS, NAMES, SIZES, brought_along
 from commbench.results.columns import SCHEMA_VERSION, VARIABLES, arrow_schema, case_text, grouped
-from commbench.results.load import (
-    RUNS,
-    Damaged,
-    find_runs,
-    frame_of,
-    plain,
-    read_cases,
-    row_dicts,
-    table_of,
-)
+from commbench.results.load import RUNS, find_runs, frame_of, plain, read_cases, row_dicts
 from commbench.results.run_folder import publish
+from commbench.results.table_files import Damaged, table_of
 from commbench.stats import difference
 from commbench.stats.difference import NOISE_LAUNCHES
 from commbench.stats.launch_groups import launch_groups

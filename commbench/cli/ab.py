@@ -14,7 +14,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from commbench.analysis.compare import PAYLOAD
-from commbench.config.compose import ConfigComposer, quoted_path, requested_jobs
+from commbench.config.compose import ConfigComposer
+from commbench.config.experiments import requested_jobs
+from commbench.config.overrides import quoted
 from commbench.config.settings import Job
 from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError
@@ -34,8 +36,8 @@ from commbench.stats.launches import FEW_LAUNCHES
 
 from . import run
 from .compare import FAILURES, compare_command, failures_of
-from .jobs import planned_here
 from .options import CommandParser, add_delta, whole_number
+from .plans import planned_here
 
 AB_USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python
@@ -103,7 +105,7 @@ def _run_and_compare(
                 flush=True,
             )
             given = [word for word in overrides[side] if not word.startswith("output=")]
-            own = [f"trial={launch}", f"label={side}", f"output={quoted_path(folder / side)}"]
+            own = [f"trial={launch}", f"label={side}", f"output={quoted(folder / side)}"]
             statuses.append(run_launch([*given, *own], options.config_dir, pythons[side]))
     except (KeyboardInterrupt, SystemExit):
         print(
@@ -164,12 +166,10 @@ def turns(launches: int, seed: int) -> list[tuple[int, str]]:
 
 
 def _ab_parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
     parser = CommandParser(
         prog="commbench ab",
         usage=AB_USAGE,
         epilog=AB_EPILOGUE,
-        formatter_class=raw,
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from commbench.core.annexes import annex
 
 if TYPE_CHECKING:  # a report needs pandas, a run does not
-    from commbench.config.compose import ConfigComposer, RequestedJobs
+    from commbench.config.compose import ConfigComposer
+    from commbench.config.experiments import RequestedJobs
     from commbench.config.settings import Job
     from commbench.report.section import Section
     from commbench.report.summary import Results

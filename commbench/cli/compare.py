@@ -117,10 +117,7 @@ def _saved(new: Side, target: str, first: bool = False) -> int:
 
 
 def _compare_parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = CommandParser(
-        prog="commbench compare", usage=COMPARE_USAGE, epilog=COMPARE_EPILOGUE, formatter_class=raw
-    )
+    parser = CommandParser(prog="commbench compare", usage=COMPARE_USAGE, epilog=COMPARE_EPILOGUE)
     add = parser.add_argument
     add(
         "paths",

@@ -16,7 +16,8 @@ from textwrap import fill
 from typing import Any
 
 from commbench.config.compose import ConfigComposer, resolved
-from commbench.config.keys import GROUPS, TIMERS, construct
+from commbench.config.keys import GROUPS, TIMERS
+from commbench.config.targets import construct
 from commbench.core.errors import ConfigError
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.protocols import Backend

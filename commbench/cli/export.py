@@ -16,16 +16,10 @@ from commbench.core.terminal import first_line, printable
 from commbench.core.variables import NAMES
 from commbench.results.columns import TABLES, arrow_schema, grouped, hashable
 from commbench.results.jsonl import is_json, json_file
-from commbench.results.load import (
-    find_sources,
-    in_table_order,
-    json_table,
-    load_run,
-    read_rows,
-    row_dicts,
-)
+from commbench.results.load import find_sources, in_table_order, load_run, read_rows, row_dicts
 from commbench.results.parquet import parquet_metadata
 from commbench.results.run_folder import replace_file, resume_command
+from commbench.results.table_files import json_table
 from commbench.runtime.folder_lock import is_measured_into
 
 from .options import CommandParser, check_file, with_last_runs, write_file

@@ -1,5 +1,4 @@
-"""The jobs of a command line: how a sweep runs them, its table at the end, and their cases for
-`plan=true`."""
+"""The jobs of a sweep: how they run, and the table at their end."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -21,8 +20,7 @@ from omegaconf import DictConfig, open_dict
 
 from commbench.analysis.exchange_quiz import QUIZ
 from commbench.config.keys import NO_STAGE
-from commbench.config.settings import Job, Settings, on_nodes, too_many_pairs
-from commbench.core.case import Planned, World
+from commbench.config.settings import Job
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.layout import Layout
@@ -37,19 +35,14 @@ from commbench.core.terminal import (
     printable,
     table_text,
 )
-from commbench.core.units import about_bytes, about_duration, format_bytes, short_pairs
-from commbench.core.variables import AXES, TABLE, Case, is_usual
-from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline
-from commbench.results.columns import grouped, row_order
-from commbench.results.load import load_run, run_tables
+from commbench.core.variables import TABLE
+from commbench.results.load import load_run
+from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import new_folder, read_record
-from commbench.runtime.control import hosted_world
 from commbench.runtime.launch import SIDE_BY_SIDE, exported
 from commbench.runtime.launchers.registry import mpi_library
-from commbench.runtime.launchers.requirements import missing_requirements
 from commbench.runtime.launchers.srun import Srun, pmi
 
-from .doctor import facts_here
 from .options import show_command
 
 MOST_ANSWER_ROWS = 1000  # of a table, or violations
@@ -60,14 +53,6 @@ STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # not shown in titles: the words after it are the overrides of that part
 # a Hydra launcher with these starts a task for each rank
 SLURM_KEYS = ("nodes", "tasks_per_node", "partition")
-# named below the table of a plan where all cases have the same
-COMMON_IN_PLAN = ("layout", "dtype")
-PLAN_COLUMNS = (
-    TableColumn("message", right=True),
-    TableColumn("cases", right=True, priority=1),
-    TableColumn("memory / node", right=True, priority=2),
-    TableColumn("about", right=True, priority=1),
-)
 
 # runs the job of a configuration, in a folder if one is given; returns the exit status
 Task = Callable[..., int]
@@ -102,6 +87,26 @@ class Ended:
     status: int
     folder: Path | None
     interrupted: bool = False
+
+    @property
+    def cells(self) -> list[str]:
+        """Of the table of jobs: exit status, number of cases by status, folder."""
+        if self.folder is None:
+            return [str(self.status), *("" for _ in STATUSES), ""]
+        counts = Counter[str]()
+        with suppress(CommbenchError):
+            counts.update(row["status"] for row in recorded_rows(self.folder).values())
+        numbers = (str(counts[status] or "") for status in STATUSES)
+        return [str(self.status), *numbers, str(self.folder)]
+
+    @property
+    def reason(self) -> str:
+        """Why it did not end with 0: the reason in run.json, if it has one."""
+        if self.interrupted:
+            return "interrupted"
+        if self.folder is None:
+            return "its message is above"
+        return read_record(self.folder).get("reason") or "cases failed, see its table"
 
 
 class Sweep:
@@ -174,44 +179,29 @@ class Sweep:
         keys = [key for key, values in values_of.items() if len(set(values.values())) > 1]
         columns = [
             TableColumn("job", right=True),
-            *(TableColumn(key) for key in keys),
+            *map(TableColumn, keys),
             TableColumn("exit", right=True),
+            *(TableColumn(name, right=True, priority=at) for at, name in enumerate(STATUSES)),
+            TableColumn("results", priority=len(STATUSES)),
         ]
-        columns += [
-            TableColumn(status, right=True, priority=index) for index, status in enumerate(STATUSES)
-        ]
-        columns.append(TableColumn("results", priority=len(STATUSES)))
         rows = []
         reasons = []
         styles = {}
         for number, ended in sorted(self._ended.items()):
-            counts = Counter[str]() if ended.folder is None else _statuses(ended.folder)
-            numbers = (str(counts[status] or "") for status in STATUSES)
-            folder = "" if ended.folder is None else str(ended.folder)
-            rows.append(
-                (
-                    str(number + 1),
-                    *(values_of[key].get(number, "") for key in keys),
-                    str(ended.status),
-                    *numbers,
-                    folder,
-                )
-            )
+            values = (values_of[key].get(number, "") for key in keys)
+            rows.append([str(number + 1), *values, *ended.cells])
             if ended.status:
-                styles[number] = "red"
+                styles[len(rows) - 1] = "red"
                 title = self._titles[number].replace(": ", " (", 1)
-                reasons.append(f"{title}) ended with {ended.status}: {_why(ended)}")
+                reasons.append(f"{title}) ended with {ended.status}: {ended.reason}")
         left = len(self._jobs) - len(self._ended)
-        counts_text = [
-            f"{len(reasons)} not ok" if reasons else "all ok",
-            *([f"{left} not begun"] if left else []),
-        ]
-        print(terminal.styled(f"{len(self._jobs)} jobs, {', '.join(counts_text)}", "bold"))
+        how = f"{len(reasons)} not ok" if reasons else "all ok"
+        how += f", {left} not begun" if left else ""
+        folders = shlex.join(map(str, self.folders()))
+        hint = [f"tables again: commbench show {folders}"] if folders else []
+        print(terminal.styled(f"{len(self._jobs)} jobs, {how}", "bold"))
         print(table_text(columns, rows, terminal, styles))
-        folders = [str(ended.folder) for ended in self._ended.values() if ended.folder is not None]
-        hint = [f"tables again: commbench show {shlex.join(folders)}"] if folders else []
-        constants = _constant_words(words)
-        print(paragraphs([*constants, *reasons, *hint], terminal), flush=True)
+        print(paragraphs([*_constant_words(words), *reasons, *hint], terminal), flush=True)
 
 
 def _values_by_key(words: Sequence[Sequence[str]]) -> dict[str, dict[int, str]]:
@@ -245,27 +235,6 @@ def interrupted_status(stop: KeyboardInterrupt | SystemExit) -> int:
 
 def _with_record(folder: str | None) -> Path | None:
     return Path(folder) if folder is not None and (Path(folder) / "run.json").is_file() else None
-
-
-def _statuses(folder: Path) -> Counter[str]:
-    """The number of cases by status."""
-    with suppress(CommbenchError):
-        tables = run_tables(folder, "cases", ("run_id", "case_id", "status"))
-        return Counter(
-            {
-                row["case_id"]: row["status"] for table in tables for row in table.to_pylist()
-            }.values()
-        )
-    return Counter()
-
-
-def _why(ended: Ended) -> str:
-    """Why it did not end with 0: the reason in run.json, if it has one."""
-    if ended.interrupted:
-        return "interrupted"
-    if ended.folder is None:
-        return "its message is above"
-    return read_record(ended.folder).get("reason") or "cases failed, see its table"
 
 
 def swept(
@@ -424,168 +393,3 @@ def starts_ranks(config: DictConfig) -> bool:
     """Whether Hydra's launcher starts the ranks of each job, on nodes that this machine can't
     inspect."""
     return all(key in config.hydra.launcher for key in SLURM_KEYS)
-
-
-def _world_here(settings: Settings, ranks: int = 2) -> tuple[Settings, World]:
-    """A world on this machine for a job; `ranks` replaces a layout that is left open."""
-    around = Layout.around(settings.layouts, ranks)
-    world, _ = hosted_world(around.nodes, around.ranks_per_node)
-    return replace(settings, layouts=settings.layouts or on_nodes((around,), settings.nodes)), world
-
-
-def planned_here(settings: Settings) -> tuple[Planned, ...]:
-    """The cases of a job on this machine, also the skipped ones. Raises ConfigError where there are
-    too many."""
-    refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
-    if refusal is not None:
-        raise ConfigError(refusal)
-    return plan(*_world_here(settings), facts_here())
-
-
-def print_plans(jobs: Sequence[Job], ranks: int = 2, elsewhere: bool = False) -> None:
-    """The cases of every job, for `plan=true`, and why it could not start here. `ranks` replaces a
-    layout that is left open; `elsewhere`: the ranks will run on other machines."""
-    for job, title in zip(jobs, job_titles(jobs), strict=True):
-        if len(jobs) > 1:
-            print(title)
-        settings, world = _world_here(job.settings, ranks)
-        print(_plan_text(settings, plan_outline(settings, world, facts_here())))
-    reasons = (missing_requirements(job.settings, elsewhere) for job in jobs)
-    for reason in dict.fromkeys(chain.from_iterable(reasons)):
-        print(f"it can't start here: {reason}")
-
-
-@dataclass(frozen=True)
-class _PlanLine:
-    """Cases that differ in nothing that the table of a plan shows."""
-
-    groups: tuple[AlikeCases, ...]
-
-    @property
-    def case(self) -> Case:
-        return self.groups[0].planned.case
-
-    @property
-    def skip(self) -> str | None:
-        return self.groups[0].planned.skip
-
-    @property
-    def cases(self) -> int:
-        return sum(group.cases for group in self.groups)
-
-    @property
-    def node_bytes(self) -> int:
-        return max(group.planned.node_bytes for group in self.groups)
-
-    @property
-    def pair_text(self) -> str:
-        """The first and the last pair, and how many run at once."""
-        if self.cases == 1:
-            return short_pairs(self.case.pair or "")
-        last_pair = self.groups[-1].last_pair or ""
-        ends = f"{self.case.pair or ''} .. {last_pair}".split()
-        at_once = {len(group.planned.case.pairs) for group in self.groups}
-        most = f" ({'at most ' if len(at_once) > 1 else ''}{max(at_once)} at once)"
-        return f"{ends[0]} .. {ends[-1]}{most if max(at_once) > 1 else ''}"
-
-    def text(self, name: str) -> str:
-        """The value of a variable."""
-        if name == "pair":
-            return self.pair_text
-        value = getattr(self.case, name)
-        return "" if is_usual(name, value) else str(value)
-
-    def seconds(self, settings: Settings) -> float:
-        """An upper estimate of their time together."""
-        return sum(group.cases * duration_s(settings, group.planned) for group in self.groups)
-
-
-def _plan_lines(alike: Sequence[AlikeCases], names: Sequence[str]) -> list[_PlanLine]:
-    """The lines of a plan in a sorted order; the cases run in a shuffled one."""
-
-    def shown(group: AlikeCases) -> tuple[object, ...]:
-        case = group.planned.case
-        values = [getattr(case, name) for name in names if name != "pair"]
-        return (*values, case.message_bytes, group.planned.skip)
-
-    groups = grouped(sorted(alike, key=_plan_order), shown)
-    return [_PlanLine(tuple(same)) for same in groups.values()]
-
-
-def _plan_order(group: AlikeCases) -> tuple[object, ...]:
-    """Sort key: as rows, by the first of the pairs."""
-    case = group.planned.case
-    return row_order({**vars(case), "pair": (case.pair or "").partition(" ")[0] or None})
-
-
-def _plan_text(settings: Settings, alike: Sequence[AlikeCases]) -> str:
-    """A table with a line for all cases that differ in their pairs only; below it why some are
-    skipped, and the sums."""
-    cases = [group.planned.case for group in alike]
-    values = {name: {getattr(case, name) for case in cases} for name in (*COMMON_IN_PLAN, *AXES)}
-    common = [
-        f"{name} {value}"
-        for name in COMMON_IN_PLAN
-        for value in values[name]
-        if len(values[name]) == 1 and not is_usual(name, value)
-    ]
-    names = [
-        *("benchmark", "layout", "pair", "dtype"),
-        *(name for name in AXES if len(values[name] - {None}) > 1),
-    ]
-    names = [name for name in names if name not in COMMON_IN_PLAN or len(values[name]) > 1]
-    lines = _plan_lines(alike, names)
-    reasons = list(dict.fromkeys(line.skip for line in lines if line.skip is not None))
-    several = any(line.cases > 1 for line in lines)
-    columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS]
-    rows = [
-        [
-            *(line.text(name) for name in names),
-            format_bytes(line.case.message_bytes) if line.case.message_bytes else "-",
-            f"{line.cases:,}" if several else "",
-            "-" if line.skip else about_bytes(line.node_bytes),
-            _skip_mark(line.skip, reasons) or about_duration(line.seconds(settings)),
-        ]
-        for line in lines
-    ]
-    used = [
-        index
-        for index, column in enumerate(columns)
-        if column.heading == "message" or any(row[index] for row in rows)
-    ]
-    terminal = Terminal.of(sys.stdout)
-    table = table_text(
-        [columns[index] for index in used],
-        [[row[index] for index in used] for row in rows],
-        terminal,
-    )
-    notes = [f"{_skip_mark(reason, reasons)}: {reason}" for reason in reasons]
-    notes += [f"every case: {', '.join(common)}"] if common else []
-    refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
-    notes += [f"a run of this plan is refused: {refusal}"] if refusal is not None else []
-    below = paragraphs(notes, terminal)
-    return "\n".join([table, *([below] if notes else []), _plan_sums(settings, lines)])
-
-
-def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
-    """`skipped`, with the number of the reason where there are several; empty without a reason."""
-    if reason is None:
-        return ""
-    return "skipped" if len(reasons) == 1 else f"skipped ({reasons.index(reason) + 1})"
-
-
-def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
-    """How many cases there are, how many rows they make, and how long they take at most."""
-    cases = sum(line.cases for line in lines)
-    measured = sum(line.cases for line in lines if line.skip is None)
-    total = about_duration(sum(line.seconds(settings) for line in lines))
-    what = f"{settings.backend.name}, timing {settings.timing.name}"
-    pairs = sum(
-        group.pairs for line in lines if line.case.schedule == "rounds" for group in line.groups
-    )
-    rounds = f" ({pairs:,} pairs)" if pairs else ""
-    noun = "case" if cases == 1 else "cases"
-    return (
-        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure, about {total}; nothing was"
-        " started"
-    )

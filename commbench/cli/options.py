@@ -27,7 +27,7 @@ class CommandParser(argparse.ArgumentParser):
     exiting. The description keeps its lines."""
 
     def __init__(self, **more: Any) -> None:
-        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **more})
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
     def error(self, message: str) -> NoReturn:
         setting = re.search(r"arguments: --?(\w[\w.]*)(?:[= ](\S*))?", message)

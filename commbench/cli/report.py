@@ -14,7 +14,7 @@ from commbench.report.section import report_text
 from commbench.report.sections import sections
 from commbench.report.side_by_side import BESIDE, side_by_side
 from commbench.report.summary import read_results, summarise_results
-from commbench.results.load import find_runs, load_run
+from commbench.results.load import find_runs, ignore, load_run
 from commbench.runtime.folder_lock import is_measured_into
 
 from . import annexes
@@ -68,7 +68,7 @@ def report(words: list[str]) -> int:
         write_file("--html", options.html, page(summary, listed))
     read = {folder.resolve() for folder in results.folders.values()}
     folders = [Path(path) for path in options.paths if Path(path).is_dir()]
-    readable = (run for path in folders for run in find_runs(path, left_out=lambda error: None))
+    readable = (run for path in folders for run in find_runs(path, ignore))
     runs = [run for run in readable if run.resolve() in read]
     terminal = Terminal.of(sys.stdout)
     if results.cases["backend"].nunique() == 1:

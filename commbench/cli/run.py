@@ -16,14 +16,9 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from commbench.config.compose import (
-    ConfigComposer,
-    RequestedJobs,
-    override_texts,
-    requested_jobs,
-    resolved,
-    working_folder,
-)
+from commbench.config.compose import ConfigComposer, resolved, working_folder
+from commbench.config.experiments import RequestedJobs, requested_jobs
+from commbench.config.overrides import override_texts
 from commbench.config.settings import Job, job_of
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
@@ -54,8 +49,9 @@ from commbench.runtime.recovery import FINISHED, Resume, count_suspect
 from commbench.runtime.world_end import end_interrupted, has_launches_left
 
 from . import annexes
-from .jobs import interrupted_status, print_answer, print_plans, starts_ranks, swept
+from .jobs import interrupted_status, print_answer, starts_ranks, swept
 from .options import CommandParser
+from .plans import print_plans
 from .rank import identity_here, run_rank, run_session
 
 # ---------------------------------------------------------------- commands

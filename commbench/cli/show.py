@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from commbench.analysis.case_names import differing
 from commbench.core.errors import ConfigError, Unreadable
@@ -15,10 +14,8 @@ from commbench.report.console import run_text, time_line
 from commbench.report.nccl_tests import NcclTests
 from commbench.report.osu import Osu
 from commbench.report.side_by_side import BESIDE, side_by_side
-from commbench.results.jsonl import is_json, json_rows
-from commbench.results.load import find_runs, load_run, run_tables
-from commbench.results.parquet import plain_rows
-from commbench.results.recorded import recorded_counters
+from commbench.results.load import find_runs, load_run
+from commbench.results.recorded import recorded_counters, recorded_rows
 from commbench.results.run_folder import resume_command
 
 from .options import CommandParser, show_command, with_last_runs
@@ -77,20 +74,17 @@ def show(words: list[str]) -> int:
     return 0
 
 
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    """The newest row of each case of a run, as its writers got it. Raises Unreadable where a run
-    that was finished has none."""
-    if is_json(run):
-        rows = json_rows(run)
-    else:
-        rows = [row for table in run_tables(run, "cases") for row in plain_rows(table)]
+def rows_of(run: Path) -> list[Row]:
+    """The newest row of each case of a run. Raises Unreadable where a run that was finished has
+    none."""
+    rows = list(recorded_rows(run).values())
     record = load_run(run)
     if not rows and status_of_run(record) == "done" and record.get("cases"):
         raise Unreadable(
             f"{run} has no cases: its cases.parquet is gone; measure them again with:"
             f" {resume_command(run)}"
         )
-    return list({row["case_id"]: row for row in rows}.values())
+    return rows
 
 
 def shown_text(

@@ -1,19 +1,12 @@
 """From overrides to checked jobs: Hydra composes the configuration, which is then checked; nothing
-is started.
-
-An experiment's file lists its worlds, part by part and for each scale; `requested_jobs` makes the
-jobs of these too.
-"""
+is started."""
 
 from __future__ import annotations
 
 import copy
-import json
 import os
 import random
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -30,7 +23,7 @@ from omegaconf.resolvers import oc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from commbench.core.errors import ConfigError, no_permission
-from commbench.core.secrets import MAP_ENTRY, MASK, is_secret
+from commbench.core.secrets import is_secret
 from commbench.core.states import STAGES
 from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import first_line, one_line
@@ -40,27 +33,21 @@ from .keys import (
     NO_STAGE,
     OVERRIDES,
     Kind,
-    check_file_override,
-    check_file_settings,
     is_text,
     list_refusal,
     unknown_key,
 )
+from .overrides import normalized, unreadable
+from .restricted import SEARCHED, check_file_override, check_file_settings, check_hydras_part
 from .settings import Job, job_of
 from .user_files import search_path
 
-WORD = re.compile(r"(?:[^\s']|'[^']*')+")  # of a line of parts: spaces within quotes belong to it
 EVERY = "all"  # benchmark=all
 ENV_RESOLVER = "oc.env"
 COMPOSED_GROUPS = (*GROUPS, "experiment")
 EXPERIMENT = "experiment="
-CPU = "cpu"
-TIMING = "timing"
 SOAK = "timing=soak"
 SOAK_KEYS = ("timing.duration_s", "timing.interval_s")  # only this timing has them
-SEARCHED = "hydra.searchpath="
-FILE_HYDRA_KEYS = ("mode", "sweeper.params")  # below `hydra`; a file may set them
-COMPUTED_HYDRA_KEYS = ("runtime", "searchpath", "overrides.task", "job.override_dirname")
 # formats that are made of stored results
 OTHER_WRITERS = {
     "csv": "commbench export RUN prints it; ",
@@ -69,20 +56,6 @@ OTHER_WRITERS = {
     "html": "commbench report RUN --html FILE writes it; ",
 }
 STAGE_ORDER = (NO_STAGE, *STAGES)
-# quoted texts, and the words between commas and brackets, in a value and in a map of values
-WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,\[\]'"]+""")
-MAPPED_WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,:{}\[\]'"]+""")
-# what Hydra reads as a number or a truth value
-NOT_A_TEXT = re.compile(
-    r"[+-]?(?=[._]*\d)[\d_]*(?:\.[\d_]*)?(?:e[+-]?[\d_]+)?|[+-]?(?:inf|nan)|true|false",
-    re.IGNORECASE,
-)
-
-
-def quoted_path(path: Path) -> str:
-    """A path as the value of an override, whatever characters it has."""
-    escaped = str(path).replace("'", r"\'")
-    return f"'{escaped}'"
 
 
 def working_folder() -> Path:
@@ -172,7 +145,7 @@ class ConfigComposer:
                     "config", overrides=[*searched, *chosen], return_hydra_config=True
                 )
                 if self._config_dir is not None:
-                    _check_hydras_part(composed, chosen)
+                    check_hydras_part(composed, chosen)
                 if not hydra:
                     with open_dict(composed):
                         del composed["hydra"]
@@ -188,15 +161,6 @@ class ConfigComposer:
         """The configuration that the jobs of a sweep share, with Hydra's own part, which names the
         launcher."""
         return self.config(self.plain(overrides), hydra=True)
-
-    def sweep_of(self, overrides: Sequence[str]) -> list[str]:
-        """The sweep that a configuration file requests with hydra.mode=MULTIRUN, as overrides."""
-        node = self.hydra_config(overrides).hydra
-        mode = str(OmegaConf.select(node, "mode") or "")
-        params = OmegaConf.select(node, "sweeper.params") or {}
-        given = self.keys_of(overrides)
-        sweep = [f"{key}={value}" for key, value in params.items() if key not in given]
-        return sweep if mode.endswith("MULTIRUN") else []
 
     def keys_of(self, overrides: Sequence[str]) -> list[str]:
         """The key or group that each override sets."""
@@ -258,14 +222,14 @@ class ConfigComposer:
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         for override in overrides:
             if override not in self._overrides:
-                text = _normalized(override)
+                text = normalized(override)
                 try:
                     (parsed,) = parser.parse_overrides([text])
                 # a number of 5000 digits, 1000 brackets
                 except (HydraException, ValueError, RecursionError) as error:
-                    raise ConfigError(_unreadable(text)) from error
+                    raise ConfigError(unreadable(text)) from error
                 if not parsed.key_or_group:
-                    raise ConfigError(_unreadable(text))
+                    raise ConfigError(unreadable(text))
                 self._overrides[override] = parsed
         return [self._overrides[override] for override in overrides]
 
@@ -322,39 +286,6 @@ def _sets_value(override: Override) -> bool:
     is_value = bool(inner) or name not in GROUPS
     changes = not (override.is_add() or override.is_delete())
     return name in OVERRIDES and override.package is None and is_value and changes
-
-
-def _check_hydras_part(config: DictConfig, chosen: Sequence[str]) -> None:
-    """Raises ConfigError where a file sets what makes Hydra load code, start programs or write
-    files.
-
-    So all that Hydra reads below `hydra` must be what it is without the user's files, except
-    FILE_HYDRA_KEYS.
-    """
-    given = [word for word in chosen if word.lstrip("+~").startswith("hydra")]
-    expected = _hydra_settings(compose("config", overrides=given, return_hydra_config=True))
-    composed = _hydra_settings(config)
-    for key in sorted({*composed, *expected}):
-        if composed.get(key) != expected.get(key):
-            allowed = ", ".join(f"hydra.{each}" for each in FILE_HYDRA_KEYS)
-            raise ConfigError(
-                f"a file sets hydra.{key}; a file may set {allowed}; give hydra.{key}=... on the"
-                " command line"
-            )
-
-
-def _hydra_settings(config: DictConfig) -> dict[str, Any]:
-    """Each key below `hydra` with its value, without the keys that a file may set and those that
-    Hydra computes."""
-    node: Any = OmegaConf.to_container(config.hydra, resolve=False)
-    words = node["overrides"]["hydra"]
-    node["overrides"]["hydra"] = [word for word in words if not word.startswith(SEARCHED)]
-    settings = dict[str, Any]()
-    for group, values in node.items():
-        inner = values.items() if isinstance(values, dict) else [("", values)]
-        settings |= {f"{group}.{name}".rstrip("."): value for name, value in inner}
-    free = tuple(f"{key}." for key in (*FILE_HYDRA_KEYS, *COMPUTED_HYDRA_KEYS))
-    return {key: value for key, value in settings.items() if not f"{key}.".startswith(free)}
 
 
 def _set_value(config: DictConfig, override: Override) -> None:
@@ -415,115 +346,6 @@ def _resolved_env(name: str, default: str | None = "\0") -> Any:
     return oc.env(name) if default == "\0" else oc.env(name, default)
 
 
-def _normalized(override: str) -> str:
-    """The override in Hydra's grammar, which has no new keys and exact numbers in env, and no
-    comparisons in expect."""
-    key, _, value = override.partition("=")
-    name = key.lstrip("+").removeprefix("env.")
-    if value.strip("'") == MASK and key.lstrip("+").startswith("env."):
-        return f"++env.{name}={_exported_secret(name)}"
-    if name == "env" and value[:1] == "{":
-        value = MAP_ENTRY.sub(_exported_entry, value)
-    if (
-        key.startswith("env.")
-        and value not in ("", "null")
-        and value[0] not in '[{"'
-        and not set(value) & set("',(")
-    ):
-        return f"++{key}='{value}'"  # 1e3 stays 1e3
-    if name == "env" or key.lstrip("+").startswith("env."):
-        pattern = MAPPED_WORDS if value[:1] == "{" else WORDS
-        sign = "++" if override.startswith(("env.", "env={")) else ""
-        return f"{sign}{key}={pattern.sub(_text_word, value)}"
-    if is_text(name):
-        return f"{key}={WORDS.sub(_text_word, value)}"
-    if key == "expect" and set(value) & set("<>") and not set(value) & set("'\""):
-        texts = [f"'{text.strip()}'" for text in value.strip("[]").split(",")]
-        return f"expect=[{','.join(texts)}]" if value.startswith("[") else f"expect='{value}'"
-    return override
-
-
-def _exported_secret(name: str) -> str:
-    """A value that was recorded as ***, quoted. Raises ConfigError where it is not exported."""
-    if name not in os.environ:
-        raise ConfigError(
-            f"env.{name} is a credential and was not recorded; export {name}=... and try again"
-        )
-    return _quoted(os.environ[name])
-
-
-def _exported_entry(match: re.Match[str]) -> str:
-    name, colon, value = match.groups()
-    is_masked = value.strip("'") == MASK
-    return f"{name}{colon}{_exported_secret(name)}" if is_masked else match[0]
-
-
-def _text_word(match: re.Match[str]) -> str:
-    """A word of a value as text: 1.10 is neither 1.1 nor a number, and may have parameters with
-    equals signs."""
-    word = match[0].strip()
-    quoted = word[:1] in ("'", '"')
-    needs_quotes = NOT_A_TEXT.fullmatch(word) or ("=" in word and not quoted)
-    return f"'{word}'" if needs_quotes else match[0]
-
-
-def _quoted(text: str) -> str:
-    """A string literal of Hydra's grammar, where a backslash is literal except right before a
-    quote."""
-    escaped = re.sub(r"(?<!\\)(\\*)'", r"\1\1\\'", text)
-    return f"'{escaped}{escaped[len(escaped.rstrip(chr(92))) :]}'"
-
-
-def override_texts(*given: str | Mapping[str, Any]) -> list[str]:
-    """Overrides given from Python in the form of the command line: a mapping becomes one for each
-    key that it sets.
-
-    Raises ConfigError for a key that is not a text and for a value of an unsupported type.
-    """
-    texts: list[str] = []
-    for item in given:
-        if isinstance(item, str):
-            texts.append(item)
-            continue
-        if not isinstance(item, Mapping):
-            raise ConfigError(
-                f"{item!r} is not an override; give KEY=VALUE texts, a dict, or keywords:"
-                " backend='gloo'"
-            )
-        for key, value in item.items():
-            if not isinstance(key, str):
-                raise ConfigError(f"{key!r} is not a key; keys are texts, such as 'timing.visits'")
-            if isinstance(value, Mapping) and value:
-                texts += override_texts({f"{key}.{name}": entry for name, entry in value.items()})
-            else:
-                texts.append(f"{key}={_value_text(key, value)}")
-    return texts
-
-
-def _value_text(key: str, value: Any) -> str:
-    """A value in Hydra's grammar. Texts in brackets are lists and maps, as on the command line."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, (list, tuple, range)):
-        return f"[{','.join(_value_text(key, entry) for entry in value)}]"
-    if isinstance(value, Mapping):  # an empty one; others are keys of their own
-        return "{}"
-    if isinstance(value, (str, Path)):
-        text = str(value)
-        plain = re.fullmatch(r"[\w./:*+%@-]+|[\[{].*[\]}]", text, re.ASCII)
-        return text if plain and text.lower() != "null" else _quoted(text)
-    if (
-        isinstance(value, (int, float))
-        or hasattr(value, "__index__")
-        or hasattr(value, "__float__")
-    ):
-        return str(value)  # numpy's numbers too
-    raise ConfigError(
-        f"{key}={value!r} is a {type(value).__name__}; give a text, number, boolean, None, list or"
-        " dict"
-    )
-
-
 def _choices(override: Override) -> Iterator[str | None]:
     """The names that a group override selects, in all points of a sweep."""
     values: Iterable[Any] = [override.value()]
@@ -558,18 +380,6 @@ def _comma_text(override: str, name: str) -> str:
     return f"{name}={raw} has commas: {inside}{outside}"
 
 
-def _unreadable(override: str) -> str:
-    key, sign, value = override.lstrip("+").partition("=")
-    if not sign:
-        return f"{override!r} is neither KEY=VALUE nor a command (doctor)"
-    if not key:
-        return f"{override!r} has no key; write KEY=VALUE"
-    return (
-        f"can't read {key}={value}; text with special characters needs quotes within quotes:"
-        f" \"{key}='TEXT'\""
-    )
-
-
 def _hydra_message(error: BaseException) -> str:
     """One line with what was seen and what is allowed, from the many of Hydra's message."""
     cause = error.__cause__
@@ -583,100 +393,3 @@ def _hydra_message(error: BaseException) -> str:
     if "Could not override" in text or "not in struct" in text:
         return unknown_key(text.split("'")[1] if "'" in text else text)
     return text if cause is None or first_line(cause) in text else f"{text}: {first_line(cause)}"
-
-
-@dataclass(frozen=True)
-class RequestedJobs:
-    """The jobs of a command line. `fresh_worlds`: each job needs its own world.
-
-    `refused`: why parts of `experiment` can't run in this installation; `smaller`: its overrides
-    with scale=cpu.
-    """
-
-    jobs: tuple[Job, ...]
-    fresh_worlds: bool
-    experiment: str | None = None
-    refused: tuple[str, ...] = ()
-    smaller: str | None = None
-
-
-def requested_jobs(
-    composer: ConfigComposer, overrides: Sequence[str], multirun: bool
-) -> RequestedJobs:
-    """Every job of the command line, checked; raises ConfigError for mistakes of the user."""
-    # before an experiment's parts: the user's mistakes first
-    jobs = composer.jobs(composer.checked_first(overrides), multirun)
-    names = [
-        override.removeprefix(EXPERIMENT)
-        for override in overrides
-        if override.startswith(EXPERIMENT)
-    ]
-    if not names or names[-1] == "null":
-        return RequestedJobs(tuple(jobs), multirun)
-    if "," in names[-1]:
-        raise ConfigError(f"{EXPERIMENT}{names[-1]} names several; run one experiment at a time")
-    sweep = composer.sweep_of(overrides)
-    composer.keys_of_file(sweep)
-    part_jobs: list[Job] = []
-    refused: list[str] = []
-    for part in experiment_parts(composer, [*sweep, *overrides]):
-        try:
-            part_jobs += composer.jobs(part, multirun=True)
-        except ConfigError as error:
-            refused.append(str(error))
-    without_part = {
-        json.dumps(
-            {key: value for key, value in job.config.items() if key != "part"}, sort_keys=True
-        ): job
-        for job in part_jobs
-    }
-    chosen = in_run_order(list(without_part.values()))
-    shrinks = CPU in jobs[0].config["parts"] and jobs[0].config["scale"] != CPU
-    smaller = f"{EXPERIMENT}{names[-1]} scale={CPU}" if shrinks else None
-    return RequestedJobs(
-        tuple(chosen),
-        multirun or len(chosen) != 1,
-        names[-1],
-        tuple(dict.fromkeys(refused)),
-        smaller,
-    )
-
-
-def experiment_parts(composer: ConfigComposer, overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of each part of the experiment at its scale. The user's overrides replace those
-    of the file.
-
-    A group from the user, as timing=quick, also removes the part's keys below it. Where some parts
-    are soaks and others not, the soaks keep their timing, and take SOAK_KEYS, which the others do
-    not have; with `part`, all words are for that part.
-    """
-    config = composer.config(composer.plain(overrides))
-    lines = [WORD.findall(str(line)) for line in config.parts.get(str(config.scale)) or ()]
-    if not lines:
-        return [list(overrides)]
-    keys_of_lines = [composer.keys_of_file(line) for line in lines]
-    soaks = [SOAK in line for line in lines]
-    keys_of_words = dict(zip(overrides, composer.keys_of(overrides), strict=True))
-    parts = []
-    for number in range(1, len(lines) + 1) if config.part is None else [config.part]:
-        meant = keys_of_words
-        if config.part is None and any(soaks) and not all(soaks):
-            meant = _meant_for(soaks[number - 1], keys_of_words)
-        given = set(meant.values())
-        keys = keys_of_lines[number - 1]
-        kept = [word for word, key in keys.items() if not given & {key, key.partition(".")[0]}]
-        parts.append([f"part={number}", *kept, *meant])
-    return parts
-
-
-def _meant_for(is_soak: bool, keys_of_words: Mapping[str, str]) -> dict[str, str]:
-    """The user's words, with their keys, without those about timing that are for other parts."""
-    if is_soak:
-        others = [
-            key
-            for key in keys_of_words.values()
-            if key.partition(".")[0] == TIMING and key not in SOAK_KEYS
-        ]
-    else:
-        others = [] if SOAK in keys_of_words else list(SOAK_KEYS)
-    return {word: key for word, key in keys_of_words.items() if key not in others}

@@ -25,9 +25,7 @@ from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher, Writer
 from commbench.core.secrets import recorded
 from commbench.core.states import Stage
-from commbench.core.suggestions import did_you_mean
 from commbench.core.terminal import one_line
-from commbench.core.units import parse_bytes
 from commbench.core.variables import (
     TABLE,
     Binding,
@@ -40,20 +38,23 @@ from commbench.core.variables import (
     Sync,
 )
 from commbench.hardware.network import check_interface, told_rates
-from commbench.results.columns import CASES
 
-from .bounds_file import with_bounds
+from .expectations import EXPECT_NORMAL, Expectation, expectations, with_bounds
 from .keys import (
     KEY_TABLE,
     TIMERS,
-    TO_MEMORY,
     ConfigReader,
+    ExpectBy,
+    ExpectMissing,
     Kind,
-    check_text,
-    construct,
+    NodesChoice,
+    OnError,
+    Preflight,
+    SizesPer,
     list_refusal,
-    sizes_bytes,
 )
+from .sizes import TO_MEMORY, sizes_bytes
+from .targets import check_text, typed
 
 MAX_DURATION_S = 1e8  # three years: a clock, a deadline and a store's timeout can still hold it
 MAX_TIMING_REPETITIONS = 10**12
@@ -85,30 +86,12 @@ BUDGET_BOUNDS = {
 SEARCH = "search"  # pairs=search
 SEARCH_BOUNDS = {"slowdown": (0.01, 10.0)}
 MAX_PAIRS = 10**6  # of all layouts and sizes together: each pair is a case
-NUMERIC_COLUMNS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
 # keys whose values become settings unchanged
 UNCHANGED = tuple(
     key.name
     for key in KEY_TABLE
     if key.kind in (Kind.CHOICE, Kind.INTEGER, Kind.FLAG) and not key.axis and key.name != "device"
 )
-EXPECT_NORMAL = "normal"  # expect=normal
-EXPECTATION = re.compile(
-    r"(?:(?P<benchmark>[^\W\d]\w*):)?(?:(?P<layout>\d+x\d+):)?"
-    r"(?:(?P<first>[^:.]+(?:\.\d[^:.]*)?)\.\.(?P<last>[^:]+):)?"
-    r"(?P<column>\w+)\s*(?P<comparison>>=|<=|>|<)"
-    r"\s*(?P<bound>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
-)
-INTERVAL_COLUMNS = (
-    "median_s",
-    "algbw_gb_per_s",
-    "busbw_gb_per_s",
-    "wire_gb_per_s",
-    "message_rate_per_s",
-    "efficiency",
-)
-
-NodesChoice = Literal["all", "each", "doubling"]
 Pairs = str | tuple[tuple[int, int], ...]
 FULL = "full"  # scale=full
 
@@ -184,20 +167,6 @@ def _check_bounds(group: str, settings: object, bounds: Mapping[str, tuple[float
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """A comparison of `column` with a number, for every case or those of one benchmark, layout and
-    range of sizes (both ends included)."""
-
-    text: str
-    benchmark: str | None
-    column: str
-    comparison: str
-    bound: float
-    layout: str | None = None
-    sizes_bytes: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True)
 class Settings:
     """One job. Tuples are axes inside the run."""
 
@@ -212,7 +181,7 @@ class Settings:
     sizes: tuple[tuple[int, ...], ...]  # bytes, one tuple per dtype
     sizes_to_memory: bool  # 8..max: sizes that do not fit the memory are left out
     # rank: of each rank's block where a collective divides its message
-    sizes_per: Literal["message", "rank"]
+    sizes_per: SizesPer
     pairs: Pairs
     search: NodeSearch
     # all: of a layout; each: each of its nodes alone, at once; doubling: 1, 2, 4 ... of its nodes
@@ -233,11 +202,11 @@ class Settings:
     trial: int
     bind: Binding
     expect: tuple[Expectation, ...]
-    expect_by: Literal["median", "interval"]  # what must meet a bound
+    expect_by: ExpectBy  # what must meet a bound
     expect_normal: bool  # no case is slower than the published values of its hardware
-    expect_missing: Literal["fail", "allow"]  # an expectation that no measured case can meet
-    preflight: Literal["strict", "warn", "off"]
-    on_error: Literal["continue", "stop"]
+    expect_missing: ExpectMissing  # an expectation that no measured case can meet
+    preflight: Preflight
+    on_error: OnError
     profile: str | None  # folder of profiles
     plan: bool
     verbose: bool
@@ -304,9 +273,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         timing=timing,
         launcher=None if raw.get("launcher") is None else read("launcher"),
         writers=read("writers"),
-        budget=construct(
-            {**read("budget"), "_target_": "commbench.config.settings.Budget"}, "budget", ()
-        ),
+        budget=typed(Budget, read("budget"), "budget"),
         layouts=layouts,
         dtypes=dtypes,
         sizes=sizes,
@@ -319,7 +286,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
         limit=told_rates(word for word in read("limit") if word is not None),
         env=_checked_env(read("env")),
-        expect=_expectations(
+        expect=expectations(
             read("expect"), [benchmark.name for benchmark in benchmarks], read("expect_by")
         ),
         expect_normal=EXPECT_NORMAL in read("expect"),
@@ -425,9 +392,7 @@ def _checked_search(
     read: Callable[[str], Any], benchmarks: Sequence[Benchmark], layouts: Sequence[Layout]
 ) -> NodeSearch:
     """Raises ConfigError, with pairs=search also for a run that it can't be in."""
-    search: NodeSearch = construct(
-        {**read("search"), "_target_": "commbench.config.settings.NodeSearch"}, "search", ()
-    )
+    search: NodeSearch = typed(NodeSearch, read("search"), "search")
     if read("pairs") != (SEARCH,):
         return search
     without = [benchmark.name for benchmark in benchmarks if "pair" not in benchmark.axes]
@@ -467,66 +432,6 @@ def _checked_env(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(
         sorted((name, "" if value is None else str(value)) for name, value in values.items())
     )
-
-
-def parse_expectation(text: Any) -> Expectation:
-    """Read 'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'; raises ConfigError."""
-    match = EXPECTATION.fullmatch(str(text).strip())
-    if match is None:
-        example = "'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'"
-        raise ConfigError(
-            f"expect={text} is neither normal nor a comparison: write"
-            " [benchmark:][layout:][FROM..TO:]column, one of >= <= > <, a number:"
-            f" {example}; or a file of them, FILE.yaml"
-        )
-    column = match["column"]
-    if column not in NUMERIC_COLUMNS:
-        hint = did_you_mean(column, NUMERIC_COLUMNS)
-        raise ConfigError(
-            f"expect={text}: {column} is not a numeric column; {hint}all columns: docs/report.md"
-        )
-    return Expectation(
-        str(text),
-        match["benchmark"],
-        column,
-        match["comparison"],
-        float(match["bound"]),
-        match["layout"],
-        _size_limits(str(text), match),
-    )
-
-
-def _size_limits(text: str, match: re.Match[str]) -> tuple[int, int] | None:
-    if match["first"] is None:
-        return None
-    try:
-        first_bytes = parse_bytes(match["first"].strip())
-        last_bytes = parse_bytes(match["last"].strip())
-    except ConfigError as error:
-        raise ConfigError(f"expect={text}: {error}") from error
-    if first_bytes > last_bytes:
-        raise ConfigError(f"expect={text}: the range of sizes is empty; write the smaller first")
-    return first_bytes, last_bytes
-
-
-def _expectations(
-    texts: Sequence[Any], benchmarks: Sequence[str], decided_by: str
-) -> tuple[Expectation, ...]:
-    """Raises ConfigError, also for a benchmark that does not run and a column that has no
-    interval."""
-    expected = tuple(parse_expectation(text) for text in texts if text not in (None, EXPECT_NORMAL))
-    for expectation in expected:
-        if expectation.benchmark not in (None, *benchmarks):
-            raise ConfigError(
-                f"expect={expectation.text}: {expectation.benchmark} does not run here;"
-                f" benchmarks: {', '.join(benchmarks)}"
-            )
-        if decided_by == "interval" and expectation.column not in INTERVAL_COLUMNS:
-            raise ConfigError(
-                f"expect={expectation.text}: {expectation.column} has no interval; use"
-                f" expect_by=median, or one of {', '.join(INTERVAL_COLUMNS)}"
-            )
-    return expected
 
 
 @dataclass(frozen=True)

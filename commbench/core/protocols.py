@@ -366,21 +366,9 @@ class Writer(Protocol):
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None: ...
 
-    def case(
-        self,
-        row: Mapping[str, Any],
-        samples: Mapping[str, NDArray[Any]],
-        counters: Mapping[str, NDArray[Any]],
-    ) -> None:
-        """A row, and columns of samples.parquet and counters.parquet; a later row of a case
-        replaces an earlier one."""
+    def cases(self, entries: Sequence[Entry]) -> None:
+        """Rows, such as those of a round of pairs; a later row of a case replaces an earlier
+        one."""
 
     def end(self, run: Mapping[str, Any]) -> None:
         """The end of a world; further worlds of the run follow if its status is `running`."""
-
-
-@runtime_checkable
-class TogetherWriter(Protocol):
-    """A Writer that takes the rows of several cases at once, such as those of a round of pairs."""
-
-    def cases(self, entries: Sequence[Entry]) -> None: ...

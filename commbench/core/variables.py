@@ -308,25 +308,18 @@ class Case:
     def case_id(self) -> str:
         """A hash of the variables that differ from their default, equal in every run that measures
         the same point, also by a commbench with more variables."""
-        return _digest(self._identity_text)
-
-    @cached_property
-    def _identity_text(self) -> str:
         values = {
             each.name: getattr(self, each.name)
             for each in TABLE
             if getattr(self, each.name) != each.default
         }
-        return json.dumps(values, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
     def row_ids(self) -> tuple[str, ...]:
-        """The case_id of each of `single_cases`. A round may have hundreds of pairs, which differ
-        in one word of the text."""
-        if not self.is_round:
-            return tuple(single.case_id for single in self.single_cases)
-        begin, end = self._identity_text.split(f'"pair":"{self.pair}"')
-        return tuple(_digest(f'{begin}"pair":"{pair}"{end}') for pair in str(self.pair).split())
+        """The case_id of each of `single_cases`."""
+        return tuple(single.case_id for single in self.single_cases)
 
     @property
     def has_model_clock(self) -> bool:
@@ -404,10 +397,6 @@ class Mode:
     samples: int = 1
     groups: Mapping[tuple[int, ...], Any] = field(default_factory=dict, compare=False)
     visit: str = field(default="", compare=False)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _table() -> tuple[Variable, ...]:

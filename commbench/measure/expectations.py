@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from commbench.config.settings import Expectation
+from commbench.config.expectations import Expectation
 from commbench.core.states import Row, case_status
 from commbench.results.columns import case_text
 from commbench.results.intervals import interval_of

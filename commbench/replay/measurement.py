@@ -8,7 +8,7 @@ from pathlib import Path
 
 from commbench.cli import run
 from commbench.cli.options import write_file
-from commbench.config.compose import quoted_path
+from commbench.config.overrides import quoted
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs
 from commbench.results.columns import grouped
@@ -46,7 +46,7 @@ def measured_here(workload: Workload, job: TrainingJob | None, overrides: str) -
             "benchmark=replay",
             *gaps,
             *chosen,
-            f"workload={quoted_path(path)}",
+            f"workload={quoted(path)}",
             f"output='{folder}'",
         ],
         multirun=SWEEP_WORD in words,

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from numpy.typing import NDArray
-
 from commbench.analysis.case_names import case_names, differing
 from commbench.analysis.disturbances import disturbances_text
 from commbench.analysis.group_gains import gain_text
 from commbench.analysis.overlaps import overlap_text
 from commbench.analysis.slow_pairs import Matrix, findings_in, matrices
 from commbench.core.layout import Layout
+from commbench.core.protocols import Entry
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.texts import shown_value
@@ -102,12 +101,11 @@ class Console:
         self._rows: dict[str, Row] = recorded_rows(Path(folder)) if run.get("starts") else {}
         self._time_lines: dict[str, TimeLine | StreamLine] = {}
 
-    def case(
-        self, row: Row, samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
-    ) -> None:
+    def cases(self, entries: Sequence[Entry]) -> None:
         first_pass = len(self._rows) < self._run.get("cases", 0)
-        self._rows[row["case_id"]] = row
-        self._time_lines.setdefault(row["case_id"], time_line(row)).add(counters)
+        for row, _, counters in entries:
+            self._rows[row["case_id"]] = row
+            self._time_lines.setdefault(row["case_id"], time_line(row)).add(counters)
         if first_pass and len(self._rows) == self._run["cases"]:
             self._show_first_pass()
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from numpy.typing import NDArray
-
 from commbench.analysis.case_names import case_names
 from commbench.core.errors import Unsaved
+from commbench.core.protocols import Entry
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.report.section import clean
 from commbench.results.durable_files import DurableFiles, retry_s
@@ -90,10 +89,8 @@ class Junit:
         self._files = DurableFiles(Path(folder))
         self._rows: dict[str, Row] = recorded_rows(Path(folder)) if run.get("starts") else {}
 
-    def case(
-        self, row: Row, samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
-    ) -> None:
-        self._rows[row["case_id"]] = row
+    def cases(self, entries: Sequence[Entry]) -> None:
+        self._rows |= {row["case_id"]: row for row, _, _ in entries}
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Raises Unsaved where the file can't be written."""

@@ -32,7 +32,8 @@ from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped
 from commbench.results.flags import FLAGS, UNKNOWN_FLAG, is_bound, warnings_of
 from commbench.results.intervals import interval_note, interval_of
-from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dicts
+from commbench.results.load import Paths, frame_of, read_cases, row_dicts
+from commbench.results.table_files import NEEDED
 from commbench.stats.thresholds import FAR_FROM_NORMAL
 
 from .compare_text import AbResult, read_ab_results

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from commbench.analysis.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.layout import Pair, pairs_text
+from commbench.core.protocols import Entry
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
 from commbench.core.units import (
@@ -65,13 +66,8 @@ class Listing(ABC):
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         self._rows: dict[str, Row] = {}
 
-    def case(
-        self,
-        row: Mapping[str, Any],
-        samples: Mapping[str, NDArray[Any]],
-        counters: Mapping[str, NDArray[Any]],
-    ) -> None:
-        self._rows[row["case_id"]] = row
+    def cases(self, entries: Sequence[Entry]) -> None:
+        self._rows |= {row["case_id"]: row for row, _, _ in entries}
 
     def end(self, run: Mapping[str, Any]) -> None:
         if status_of_run(run) != "running":  # else further launches follow

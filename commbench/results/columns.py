@@ -13,6 +13,7 @@ needs a new version.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,7 @@ from commbench.core.states import (
     UnfinishedReason,
 )
 from commbench.core.units import format_bytes, natural_key, short_pairs
-from commbench.core.variables import BY_NAME, NAMES, TABLE, VariableKind, is_required, is_usual
+from commbench.core.variables import NAMES, TABLE, VariableKind, is_usual
 
 GroupItem = TypeVar("GroupItem")
 GroupKey = TypeVar("GroupKey", bound=Hashable)
@@ -51,11 +52,13 @@ class Column:
 
 
 def _columns(role: ColumnRole, table: str) -> tuple[Column, ...]:
-    rows = (line.split("|") for line in table.strip().splitlines())
-    return tuple(
-        Column(n.strip(), cast(ColumnKind, k.strip()), role, u.strip(), m.strip())
-        for n, k, u, m in rows
-    )
+    """The columns of a table of name, kind, unit and meaning, which may take several lines."""
+    rows = re.sub(r"\n +(?=[^|\n]+$)", " ", table.strip(), flags=re.MULTILINE).splitlines()
+    columns = []
+    for row in rows:
+        name, kind, unit, meaning = map(str.strip, row.split("|"))
+        columns.append(Column(name, cast(ColumnKind, kind), role, unit, meaning))
+    return tuple(columns)
 
 
 VARIABLES = tuple(
@@ -82,73 +85,107 @@ RESULTS = _columns(
     "result",
     """
     library_version        | text    |      | version in `library`; null if it has none
-    bytes_per_rank         | integer | B    | block of a rank, where a collective divides the message
-    busiest_bytes          | integer | B    | traffic: most that a rank sends to or receives from others, whichever is more
+    bytes_per_rank         | integer | B    | block of a rank, where a collective divides the
+                                              message
+    busiest_bytes          | integer | B    | traffic: most that a rank sends to or receives from
+                                              others, whichever is more
     imbalance              | number  |      | traffic: busiest_bytes over the mean of all ranks
     within_nodes_bytes     | integer | B    | traffic: between ranks of the same node
     between_nodes_bytes    | integer | B    | traffic: between ranks of different nodes
-    source                 | integer |      | first rank of the pair, the initiator; null for several pairs at once
+    source                 | integer |      | first rank of the pair, the initiator; null for
+                                              several pairs at once
     destination            | integer |      | second rank of the pair; null likewise
     nodes                  | integer |      | nodes of the layout
     ranks_per_node         | integer |      | ranks on each of them
     world_size             | integer |      | ranks of the layout
-    headline               | text    |      | whose clock counted: initiator, receiver, max_over_ranks, max_over_senders
-    median_of              | text    |      | what each time is: half a round trip, window / messages, collective, ...
-    messages_per_call      | integer |      | messages to a peer in one call to the library; null for collectives
+    headline               | text    |      | whose clock counted: initiator, receiver,
+                                              max_over_ranks, max_over_senders
+    median_of              | text    |      | what each time is: half a round trip, window /
+                                              messages, collective, ...
+    messages_per_call      | integer |      | messages to a peer in one call to the library; null
+                                              for collectives
     operations_per_sample  | integer |      | messages or collectives per sample
-    block_k                | integer |      | samples between two stamps; more than 1 if the clock would be visible
-    compute_amount         | integer |      | overlap: ns slept, bytes copied or matrices of 64 x 64 multiplied in a sample
-    clock                  | text    |      | monotonic: CLOCK_MONOTONIC; device: the GPU's events; virtual: simulated
+    block_k                | integer |      | samples between two stamps; more than 1 if the clock
+                                              would be visible
+    compute_amount         | integer |      | overlap: ns slept, bytes copied or matrices of 64 x 64
+                                              multiplied in a sample
+    clock                  | text    |      | monotonic: CLOCK_MONOTONIC; device: the GPU's events;
+                                              virtual: simulated
     repetitions            | integer |      | measured samples
     effective_repetitions  | number  |      | repetitions, corrected for autocorrelation
-    stop_reason            | text    |      | why it ended: STOP_REASONS; otherwise running, interrupted
-    unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions; a stall of over 1 s in one counts as outside
-    end_gb_per_s           | number  | GB/s | soak of a stream: rate at its end, the median of the last fifth of its intervals
-    first_second_gb_per_s  | number  | GB/s | the same: rate in its first second; null below 1.5 s, and where intervals are longer
-    full_speed_s           | number  | s    | the same: from its start to 95 % of end_gb_per_s; null where it may still be rising
+    stop_reason            | text    |      | why it ended: STOP_REASONS; otherwise running,
+                                              interrupted
+    unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions; a
+                                              stall of over 1 s in one counts as outside
+    end_gb_per_s           | number  | GB/s | soak of a stream: rate at its end, the median of the
+                                              last fifth of its intervals
+    first_second_gb_per_s  | number  | GB/s | the same: rate in its first second; null below 1.5 s,
+                                              and where intervals are longer
+    full_speed_s           | number  | s    | the same: from its start to 95 % of end_gb_per_s; null
+                                              where it may still be rising
     least_gb_per_s         | number  | GB/s | the same: its slowest interval after that
     warmup_s               | number  | s    | warm-up time of all visits
-    steady                 | flag    |      | every warm-up ended because times were steady, not at its limit
+    steady                 | flag    |      | every warm-up ended because times were steady, not at
+                                              its limit
     lag1                   | number  |      | autocorrelation of consecutive samples (of those kept)
-    clock_error_s          | number  | s    | sync=clock: largest error of a rank's global clock against rank 0's
-    late_repetitions       | integer |      | sync=clock: repetitions that a rank began late; excluded from statistics
-    retransmits            | integer |      | TCP segments that backend=tcp resent while measuring, on all ranks
-    first_call_s           | number  | s    | whole first call, round trip or window; excludes earlier connection setup
-    empty_sample_s         | number  | s    | time between two stamps without a step; contained in every sample
-    skew_s                 | number  | s    | from the first to the last rank's start; null without a common clock
+    clock_error_s          | number  | s    | sync=clock: largest error of a rank's global clock
+                                              against rank 0's
+    late_repetitions       | integer |      | sync=clock: repetitions that a rank began late;
+                                              excluded from statistics
+    retransmits            | integer |      | TCP segments that backend=tcp resent while measuring,
+                                              on all ranks
+    first_call_s           | number  | s    | whole first call, round trip or window; excludes
+                                              earlier connection setup
+    empty_sample_s         | number  | s    | time between two stamps without a step; contained in
+                                              every sample
+    skew_s                 | number  | s    | from the first to the last rank's start; null without
+                                              a common clock
     min_s                  | number  | s    | fastest operation
-    median_s               | number  | s    | median operation: half a round trip, one message, or one collective; of a soak of a stream the mean write, all its time / all writes
+    median_s               | number  | s    | median operation: half a round trip, one message, or
+                                              one collective; of a soak of a stream the mean write,
+                                              all its time / all writes
     ci_low_s               | number  | s    | lower end of the interval of the median
     ci_high_s              | number  | s    | upper end of the interval
-    interval_of            | text    |      | what the interval is over: visits, launches, repetitions of one visit
-    interval_level         | number  |      | confidence level of the interval, such as 0.95, or 0.75 for 3 visits
-    visits                 | integer |      | measurements of the case across the run; median_s is their median
+    interval_of            | text    |      | what the interval is over: visits, launches,
+                                              repetitions of one visit
+    interval_level         | number  |      | confidence level of the interval, such as 0.95, or
+                                              0.75 for 3 visits
+    visits                 | integer |      | measurements of the case across the run; median_s is
+                                              their median
     visit_spread           | number  |      | largest over smallest median of the visits
-    visits_s               | number  | s    | from the start of the first visit to the end of the last, without the time between starts of a run
+    visits_s               | number  | s    | from the start of the first visit to the end of the
+                                              last, without the time between starts of a run
     visit_medians_s        | numbers | s    | median of each visit, in chronological order
     visit_launches         | numbers |      | launch of each visit
     mean_s                 | number  | s    | mean operation
-    p90_s                  | number  | s    | nearest rank; null below 29 samples, or if a sample is several operations
+    p90_s                  | number  | s    | nearest rank; null below 29 samples, or if a sample is
+                                              several operations
     p95_s                  | number  | s    | null below 59 samples
     p99_s                  | number  | s    | null below 299 samples
     p999_s                 | number  | s    | null below 2995 samples
     max_s                  | number  | s    | slowest operation
-    outliers               | integer |      | samples more than 1.5 interquartile ranges outside the quartiles (Tukey)
+    outliers               | integer |      | samples more than 1.5 interquartile ranges outside the
+                                              quartiles (Tukey)
     algbw_gb_per_s         | number  | GB/s | bytes of one operation / median_s, 10^9 B/s
     algbw_ci_low_gb_per_s  | number  | GB/s | the same at ci_high_s
     algbw_ci_high_gb_per_s | number  | GB/s | the same at ci_low_s
-    busbw_gb_per_s         | number  | GB/s | algbw x bus factor of the operation; null where not defined
+    busbw_gb_per_s         | number  | GB/s | algbw x bus factor of the operation; null where not
+                                              defined
     wire_gb_per_s          | number  | GB/s | load on the wire, where the algorithm is known
     message_rate_per_s     | number  | 1/s  | operations per second
     limit_gb_per_s         | number  | GB/s | upper bound set by the hardware, per direction
     limit_name             | text    |      | which limit that is
     efficiency             | number  |      | busbw / limit
-    overhead_s             | number  | s    | collectives: all_reduce on a group of one rank, by the same engine
+    overhead_s             | number  | s    | collectives: all_reduce on a group of one rank, by the
+                                              same engine
     wrong_elements         | integer |      | elements with a wrong value, in all checks
-    cuda_ipc_effective     | text    |      | whether CUDA IPC was used; null where it does not apply
-    transport              | text    |      | transport that was used, as far as the library reports it
-    link                   | text    |      | NV#, PIX, PXB, PHB, NODE, SYS, NET or SELF, from the topology matrix
-    """.replace("STOP_REASONS", ", ".join(STOP_REASONS)),  # noqa: E501
+    cuda_ipc_effective     | text    |      | whether CUDA IPC was used; null where it does not
+                                              apply
+    transport              | text    |      | transport that was used, as far as the library reports
+                                              it
+    link                   | text    |      | NV#, PIX, PXB, PHB, NODE, SYS, NET or SELF, from the
+                                              topology matrix
+    """.replace("STOP_REASONS", ", ".join(STOP_REASONS)),
 )
 CASES = VARIABLES + IDENTITY + RESULTS
 SAMPLES = _columns(
@@ -156,18 +193,21 @@ SAMPLES = _columns(
     """
     run_id     | text    |    | folder of the run
     case_id    | text    |    | hash of the independent variables
-    phase      | text    |    | connect, warmup, measure; late: a rank began after the agreed instant; check: untimed
+    phase      | text    |    | connect, warmup, measure; late: a rank began after the agreed
+                                instant; check: untimed
     block      | integer |    | number of the block: repetitions between two decisions
     repetition | integer |    | number of the repetition within the phase
     rank       | integer |    | rank of the layout
     start_ns   | integer | ns | on this rank's clock; null if only a device's clock was read
     end_ns     | integer | ns | like start_ns
     elapsed_ns | integer | ns | of the whole sample, not of one operation
-    """,  # noqa: E501
+    """,
 ) + _columns(
     "result",
-    "visit | integer | | visit of the case, from 1; blocks and repetitions are counted across"
-    " visits",
+    """
+    visit      | integer |    | visit of the case, from 1; blocks and repetitions are counted across
+                                visits
+    """,
 )
 COUNTERS = _columns(
     "identity",
@@ -207,42 +247,6 @@ def arrow_schema(table: str) -> Any:
         for column in TABLES[table]
     ]
     return pa.schema(fields, metadata={"schema_version": str(SCHEMA_VERSION)})
-
-
-def with_current_columns(rows: Any, table: str) -> Any:
-    """A pyarrow table with this version's columns, in their order and types; a variable that it
-    did not have has its default, a result is null.
-
-    Raises ValueError for unknown columns and where another one is missing.
-    """
-    schema = arrow_schema(table)
-    if rows.schema.equals(schema):
-        return rows
-    present = set(rows.column_names)  # pyarrow makes that list anew at each access
-    unknown = sorted(present.difference(schema.names))
-    if unknown:  # of a later commbench: they would be lost
-        raise ValueError(
-            f"it has columns that this commbench does not know: {', '.join(unknown[:6])}"
-        )
-    for column in TABLES[table]:
-        if column.name in present:
-            continue
-        if column.role == "identity" or is_required(column.name):
-            raise ValueError(f"it is not a table of {table}: it lacks {column.name}")
-        kind = schema.field(column.name).type
-        rows = rows.append_column(column.name, default_values(column.name, kind, len(rows)))
-    return rows.select(schema.names).cast(schema)
-
-
-def default_values(name: str, kind: Any, count: int) -> Any:
-    """A column [count] for rows of an earlier version, of a pyarrow type: the default of a
-    variable, else null."""
-    import pyarrow as pa
-
-    default = BY_NAME[name].default if name in BY_NAME else None
-    if default is None:
-        return pa.nulls(count, kind)
-    return pa.array([default] * count, type=kind)
 
 
 def of_same_run(row: Row, differing: Container[str]) -> tuple[Any, ...]:

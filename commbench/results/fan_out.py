@@ -11,7 +11,7 @@ from typing import Any
 
 from commbench.core.errors import Unsaved
 from commbench.core.extras import is_installed
-from commbench.core.protocols import Entry, TogetherWriter, Writer
+from commbench.core.protocols import Entry, Writer
 from commbench.core.states import status_of_run
 from commbench.core.terminal import print_error
 from commbench.results.run_folder import write_json
@@ -57,12 +57,8 @@ class FanOut:
             self.begun.append(writer)
 
     def cases(self, entries: Sequence[Entry]) -> None:
-        for writer in self._writers:
-            if isinstance(writer, TogetherWriter) and entries:
-                self._guarded(partial(writer.cases, entries))
-                continue
-            for entry in entries:
-                self._guarded(partial(writer.case, *entry))
+        for writer in self._writers if entries else ():
+            self._guarded(partial(writer.cases, entries))
 
     def end(self, run: dict[str, Any]) -> None:
         """End the writers, and report on stderr what could not be saved."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from commbench.core.errors import Unreadable, Unsaved
 from commbench.core.extras import how_to_install, is_installed
 from commbench.core.foreign import plain_file
+from commbench.core.protocols import Entry
 from commbench.core.states import status_of_run
 from commbench.core.terminal import first_line, print_error
 from commbench.core.variables import MAPS
@@ -50,14 +50,10 @@ class Jsonl:
                 file.truncate(file.read().rfind(b"\n") + 1)
         self._files = DurableFiles(Path(folder))
 
-    def case(
-        self,
-        row: Mapping[str, Any],
-        samples: Mapping[str, NDArray[Any]],
-        counters: Mapping[str, NDArray[Any]],
-    ) -> None:
-        maps = {name: dict(row.get(name) or {}) for name in MAPS}
-        self._append("cases", {"schema_version": SCHEMA_VERSION, **row, **maps})
+    def cases(self, entries: Sequence[Entry]) -> None:
+        for row, _, _ in entries:
+            maps = {name: dict(row.get(name) or {}) for name in MAPS}
+            self._append("cases", {"schema_version": SCHEMA_VERSION, **row, **maps})
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Raises Unsaved where lines are missing from the file."""
@@ -92,17 +88,13 @@ class JsonStore(Jsonl):
         with opening(Path(folder)):
             write_json(Path(folder) / RECORD, run)
 
-    def case(
-        self,
-        row: Mapping[str, Any],
-        samples: Mapping[str, NDArray[Any]],
-        counters: Mapping[str, NDArray[Any]],
-    ) -> None:
-        for table, columns in (("samples", samples), ("counters", counters)):
-            if columns:
-                self._append(table, {"schema_version": SCHEMA_VERSION, **columns})
+    def cases(self, entries: Sequence[Entry]) -> None:
+        for _, samples, counters in entries:
+            for table, columns in (("samples", samples), ("counters", counters)):
+                if columns:
+                    self._append(table, {"schema_version": SCHEMA_VERSION, **columns})
         # the cases come last: a reader that finds them finds their samples and counters too
-        super().case(row, samples, counters)
+        super().cases(entries)
 
     def end(self, run: Mapping[str, Any]) -> None:
         self._files.put(RECORD, json_text(run).encode())

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.errors import Unsaved
+from commbench.core.errors import CommbenchError, Unsaved
 from commbench.core.protocols import Entry
 from commbench.core.states import status_of_run
-from commbench.core.terminal import first_line, print_error
-from commbench.results.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_current_columns
+from commbench.core.terminal import print_error
+from commbench.results.columns import SCHEMA_VERSION, TABLES, arrow_schema
 from commbench.results.run_folder import PARTS, RECORD, exists, json_text, publish, write_json
 
 from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_s
+from .table_files import Damaged, read_table
 
 GROUP_ROWS = 100_000  # of a merged file
 # of an interrupted run, which must not keep its user waiting: the rest stays in parts
@@ -58,16 +59,8 @@ class Parquet:
         # loads pyarrow, which takes a second, before measuring
         self._encoded(arrow_schema("samples").empty_table())
 
-    def case(
-        self,
-        row: Mapping[str, Any],
-        samples: Mapping[str, NDArray[Any]],
-        counters: Mapping[str, NDArray[Any]],
-    ) -> None:
-        self.cases([(row, samples, counters)])
-
     def cases(self, entries: Sequence[Entry]) -> None:
-        """Write several cases into one part, such as the pairs of a round."""
+        """Write them into one part."""
         import pyarrow as pa
 
         stem = f"parts/{self._next:06d}"
@@ -259,33 +252,19 @@ def _newest_rows(rows: Any, case_ids: Iterable[str]) -> Any:
 
 
 def _read_part(file: Path, table: str) -> Any:
-    """The rows of a file; None, with a warning, if it is damaged: then it stays where it is."""
-    import pyarrow as pa
+    """The rows of a file; None, with a warning, if it can't be merged: then it stays where it
+    is."""
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(file, page_checksum_verification=True) as opened:
-            rows = opened.read(use_threads=False)  # a part is small
-        return with_current_columns(rows, table)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        print_error(f"{file} can't be read, and stays: {first_line(error)}")
+        rows = read_table(file, table)
+        unknown = {*pq.read_schema(file).names} - {*rows.column_names}
+        if unknown:  # of a later commbench: they would be lost
+            raise Damaged(f"{file} has columns of a later commbench: {', '.join(sorted(unknown))}")
+        return rows
+    except CommbenchError as error:
+        print_error(f"{error}; it stays where it is")
         return None
-
-
-def parquet_rows(folder: Path) -> list[dict[str, Any]]:
-    """See recorded_rows."""
-    rows = dict[str, dict[str, Any]]()
-    for file in (folder / "cases.parquet", *sorted((folder / "parts").glob("*.cases.parquet"))):
-        table = _read_part(file, "cases") if file.exists() else None
-        for row in [] if table is None else plain_rows(table):
-            rows.setdefault(row["case_id"], row).update(row)
-    return list(rows.values())
-
-
-def plain_rows(table: Any) -> list[dict[str, Any]]:
-    """The rows of a pyarrow table of cases as writers get them, with maps as dictionaries."""
-    maps = [column.name for column in TABLES["cases"] if column.kind == "map"]
-    return [{**row, **{name: dict(row[name] or ()) for name in maps}} for row in table.to_pylist()]
 
 
 def _stem(name: str) -> str:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.states import Row
+from commbench.core.variables import MAPS
 
 from .jsonl import is_json, json_columns, json_rows
 from .load import run_tables
-from .parquet import parquet_rows
 
 Columns = Mapping[str, NDArray[Any]]
 REPETITION = ("block", "repetition", "rank")  # with the phase, what identifies a sample of a case
@@ -22,9 +22,17 @@ SAMPLE_COLUMNS = ("phase", *REPETITION, "elapsed_ns", "visit")
 
 
 def recorded_rows(folder: Path) -> dict[str, Row]:
-    """The newest row of each case, by case_id."""
-    rows = json_rows(folder) if is_json(folder) else parquet_rows(folder)
+    """The newest row of each case as its writers got it, by case_id."""
+    if is_json(folder):
+        rows = json_rows(folder)
+    else:
+        rows = [row for table in run_tables(folder, "cases") for row in plain_rows(table)]
     return {row["case_id"]: row for row in rows}
+
+
+def plain_rows(table: Any) -> list[dict[str, Any]]:
+    """The rows of a pyarrow table of cases, with maps as dictionaries."""
+    return [{**row, **{name: dict(row[name] or ()) for name in MAPS}} for row in table.to_pylist()]
 
 
 def recorded_counters(folder: Path, case_id: str) -> Iterator[Mapping[str, Sequence[Any]]]:

@@ -4,11 +4,13 @@
 A launch has its own placement, page colours and routes, which more repetitions inside it do not
 average out. So launches are what is compared:
 
-- With at least 3 launches per side the interval of the ratio decides. It is that of Hodges and Lehmann, the inverted
-  Mann-Whitney test (Lehmann, Nonparametrics, 2.6; in pairs: the signed-rank test), exact for any distribution.
-- With fewer, a difference is stated for this run only: the intervals over visits must be disjoint and, where the two
-  come from different runs, further apart than launches of the same case usually are.
-"""  # noqa: E501
+- With at least 3 launches per side the interval of the ratio decides. It is that of Hodges and
+  Lehmann, the inverted Mann-Whitney test (Lehmann, Nonparametrics, 2.6; in pairs: the signed-rank
+  test), exact for any distribution.
+- With fewer, a difference is stated for this run only: the intervals over visits must be disjoint
+  and, where the two come from different runs, further apart than launches of the same case usually
+  are.
+"""
 
 from __future__ import annotations
 
@@ -132,16 +134,16 @@ def _critical(first: int, second: int, paired: bool) -> int:
 # ---------------------------------------------------------------- how many launches
 
 
-def launches_needed(cases: int, paired: bool = False, level: float = ALPHA) -> int:
+def launches_needed(cases: int, paired: bool = False) -> int:
     """Launches per side at which one of so many cases can be SLOWER or FASTER for certain: at
-    `level`, corrected for the number of cases. What one case takes, any verdict takes.
+    ALPHA, corrected for the number of cases. What one case takes, any verdict takes.
 
     Two sides that do not overlap have p = 2 / C(2 n, n) in the Mann-Whitney test, n pairs that all
     differ in the same direction 2 / 2^n in the signed-rank test; Holm's correction multiplies them
     by the number of cases.
     """
     launches = 1
-    while 2 * max(cases, 1) > level * outcomes(launches, launches, paired):
+    while 2 * max(cases, 1) > ALPHA * outcomes(launches, launches, paired):
         launches += 1
     return launches
 

@@ -12,7 +12,7 @@ import yaml
 from places import ROOT
 
 from commbench.config.compose import ConfigComposer, resolved
-from commbench.config.keys import construct
+from commbench.config.targets import construct
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.runtime.launchers.registry import allowed
@@ -31,7 +31,7 @@ def built(group: str) -> list[Any]:
     tests."""
     files = sorted((ROOT / "conf" / group).glob("*.yaml"))
     return [
-        construct(yaml.safe_load(file.read_text()), file.stem, ())
+        construct(yaml.safe_load(file.read_text()), group, ())
         for file in files
         if file.stem != "auto"
     ]
@@ -56,7 +56,9 @@ def pairs() -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("name", launchers())
 def test_it_makes_a_command_line(name: str) -> None:
     with ConfigComposer() as composer:
-        launcher = construct(resolved(composer.config([f"launcher={name}"]))["launcher"], name, ())
+        launcher = construct(
+            resolved(composer.config([f"launcher={name}"]))["launcher"], "launcher", ()
+        )
     try:
         command = launcher.command(Layout(1, 3), ["backend=gloo", "label=a b"], None, [])
     except ConfigError as error:

@@ -12,7 +12,7 @@ from sample_cases import case_row
 
 import commbench
 from commbench.config.compose import ConfigComposer
-from commbench.config.keys import construct
+from commbench.config.targets import construct
 from commbench.results.columns import CASES, SCHEMA_VERSION
 from commbench.results.run_folder import write_json
 
@@ -25,7 +25,7 @@ def writers() -> list[str]:
 def built(name: str) -> Any:
     with ConfigComposer() as composer:
         nodes = composer.config([f"writer=[{name}]"]).writers
-        return construct({str(key): value for key, value in nodes[name].items()}, name, ())
+        return construct({str(key): value for key, value in nodes[name].items()}, "writer", ())
 
 
 def run_of(folder: Path, cases: int) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_it_takes_rows_of_every_status(
     writer.begin(run, str(tmp_path))
     for index, status in enumerate(("ok", "skipped", "failed", "invalid")):
         row = row_of(status, index)
-        writer.case(row, samples_of(row["case_id"]) if status == "ok" else {}, {})
+        writer.cases([(row, samples_of(row["case_id"]) if status == "ok" else {}, {})])
     writer.end(run | {"status": "done", "exit_status": 1})
     captured = capsys.readouterr()
     assert captured.out or any(tmp_path.iterdir())
@@ -108,7 +108,7 @@ def test_parquet_gives_back_what_it_took_before_and_after_the_end(tmp_path: Path
     writer.begin(run, str(tmp_path))
     rows = [row_of("ok", 8), row_of("skipped", 16)]
     for row in rows:
-        writer.case(row, samples_of(row["case_id"]) if row["status"] == "ok" else {}, {})
+        writer.cases([(row, samples_of(row["case_id"]) if row["status"] == "ok" else {}, {})])
     before = commbench.load(tmp_path)
     writer.end(run)
     after = commbench.load(tmp_path)

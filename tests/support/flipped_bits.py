@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from commbench.core.errors import CommbenchError
-from commbench.results.load import read_table
+from commbench.results.table_files import read_table
 
 FLIPS = 300
 

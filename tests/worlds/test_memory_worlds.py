@@ -48,9 +48,10 @@ class Rss:
     def begin(self, run, folder):
         self.out = open(self.file, "w")
 
-    def case(self, row, samples, counters):
+    def cases(self, entries):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        print(pages * os.sysconf("SC_PAGE_SIZE"), row["status"], file=self.out, flush=True)
+        for row, _, _ in entries:
+            print(pages * os.sysconf("SC_PAGE_SIZE"), row["status"], file=self.out, flush=True)
 
     def end(self, run):
         self.out.close()

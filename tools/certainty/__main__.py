@@ -18,6 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pages import rewrite
+
 import commbench
 from commbench.results.flags import FLAGS, shared_flags, warnings_of
 from commbench.results.intervals import interval_of
@@ -30,9 +34,6 @@ WORLDS = {
 }
 BUSY = "while True: pass"
 WIDTHS = {"": "to 5 %", "~": "to 30 %", "?": "wider, or none"}
-DOCUMENT = Path(__file__).parents[2] / "docs" / "trust.md"
-BEGIN = "<!-- certainty: written by tools/certainty -->\n"
-END = "<!-- end of certainty -->\n"
 LEAST = 5  # numbers of a share
 
 
@@ -113,8 +114,7 @@ def main() -> int:
     numbers = pd.DataFrame(records)
     text = "\n".join([*by_width(numbers), "", *by_flag(numbers), ""])
     print(text)
-    before, rest = DOCUMENT.read_text().split(BEGIN)
-    DOCUMENT.write_text(before + BEGIN + text + END + rest.split(END)[1])
+    rewrite("trust.md", "certainty", text)
     return 0
 
 

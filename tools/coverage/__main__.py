@@ -25,6 +25,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pages import put_row
+
 import commbench
 from commbench.results.intervals import interval_of
 from commbench.results.load import row_dicts
@@ -43,9 +47,6 @@ BENCHMARKS = {
     "tcp": ("p2p_latency",),
 }
 TIMINGS = {"quick": 0.70, "default": 0.90}  # the least share that must hold the line
-DOCUMENT = Path(__file__).parents[2] / "docs" / "trust.md"
-BEGIN = "<!-- coverage: written by tools/coverage -->\n"
-END = "<!-- end of coverage -->\n"
 COLUMNS = (
     "library",
     "benchmark",
@@ -80,15 +81,10 @@ class Row:
     def good(self) -> bool:
         return self.held >= TIMINGS[self.timing]
 
-    @property
-    def names(self) -> str:
-        """The start of its line."""
-        return f"| {self.library} | {self.benchmark} | {self.timing} | "
-
     def __str__(self) -> str:
         shares = (self.level, self.held, self.half_width, self.apart, self.different, self.flagged)
         return (
-            self.names
+            f"| {self.library} | {self.benchmark} | {self.timing} | "
             + " | ".join(f"{100 * share:.0f} %" for share in shares)
             + f" | {self.seconds:.0f} |"
         )
@@ -132,19 +128,6 @@ def _times(cases: pd.DataFrame) -> list[Measured]:
     ]
 
 
-def write_row(row: Row) -> None:
-    """Put the row into the table of the document, in the order of the worlds; other rows stay."""
-    before, rest = DOCUMENT.read_text().split(BEGIN)
-    table, after = rest.split(END)
-    names = [f"| {library} | {name} | {timing} | " for library, name, timing in combinations()]
-    known = {name: line for line in table.splitlines() for name in names if line.startswith(name)}
-    known[row.names] = str(row)
-    text = HEAD + "".join(f"{known[name]}\n" for name in names if name in known)
-    temporary = DOCUMENT.with_suffix(".tmp")
-    temporary.write_text(before + BEGIN + text + END + after)
-    temporary.replace(DOCUMENT)
-
-
 def combinations() -> list[tuple[str, str, str]]:
     """Library, benchmark and timing of each row."""
     return [
@@ -180,6 +163,7 @@ def coverage(library: str, benchmark: str, timing: str) -> Row:
 def main(words: list[str]) -> int:
     """The exit status: 1 where a share is below what it must be, or a run fails."""
     good = True
+    starts = [f"| {' | '.join(names)} | " for names in combinations()]
     for library, benchmark, timing in combinations():
         if not all(word in (library, benchmark, timing) for word in words):
             continue
@@ -190,7 +174,7 @@ def main(words: list[str]) -> int:
             good = False
             continue
         print(row, "" if row.good else "BELOW", flush=True)
-        write_row(row)
+        put_row("trust.md", "coverage", HEAD, starts, str(row))
         good &= row.good
     return int(not good)
 

@@ -10,6 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pages import rewrite
 from suites import (
     CASES,
     HEALTHY_TURNS,
@@ -22,9 +26,6 @@ from suites import (
 
 from commbench.cluster.gate.answers import ORDER, Answer
 
-DOCS = Path(__file__).parents[2] / "docs"
-BEGIN = "<!-- decisions: written by tools/decisions -->\n"
-END = "<!-- end of decisions -->\n"
 SUITES = 200
 STORES = 100
 HEALTHY = {HEALTHY_TURNS: STORES, 100: 20}  # turns before a step: how many stores
@@ -141,18 +142,16 @@ def false_changes() -> Iterator[str]:
         yield f"| {100 * spread:.0f} % | {rate:.1f} |"
 
 
-def rewrite(name: str, lines: list[str]) -> None:
-    text = "\n".join([*lines, ""])
-    print(text)
-    document = DOCS / name
-    before, rest = document.read_text().split(BEGIN)
-    document.write_text(before + BEGIN + text + END + rest.split(END)[1])
-
-
 def main() -> int:
-    rewrite("acceptance.md", [*gate_table(), "", *again_table()])
     head = ["", "| spread | changes told of 1,000 turns without one |", "|---|---|"]
-    rewrite("watch.md", [*watch_table(), *head, *false_changes()])
+    pages = {
+        "acceptance.md": [*gate_table(), "", *again_table()],
+        "watch.md": [*watch_table(), *head, *false_changes()],
+    }
+    for page, lines in pages.items():
+        text = "\n".join([*lines, ""])
+        print(text)
+        rewrite(page, "decisions", text)
     return 0
 
 

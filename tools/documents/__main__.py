@@ -18,8 +18,10 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from chapters import CHAPTERS, Chapter, Scene
+from pages import rewrite
 from planted_rates import set_rate, staircase
 from virtual_hosts import Link, VirtualHosts, virtual_hosts
 
@@ -29,7 +31,6 @@ from commbench.report.summary import read_results, summarise_results
 from commbench.results.load import load_run
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "experiments.md"
 FIGURES = ROOT / "docs" / "figures"
 COMMBENCH = str(Path(sys.executable).parent / "commbench")
 LIMIT_S = 400
@@ -41,7 +42,8 @@ def main(names: list[str]) -> None:
         if not names or chapter.name in names:
             print(f"documents: {chapter.name}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory() as folder:
-                replace(chapter.name, "".join(written(chapter, Path(folder))))
+                text = "".join(written(chapter, Path(folder)))
+                rewrite("experiments.md", chapter.name, text)
 
 
 def written(chapter: Chapter, folder: Path) -> Iterator[str]:
@@ -126,15 +128,6 @@ def drawn(chapter: Chapter, scene: Scene, runs: list[Path]) -> str:
     file = FIGURES / f"{chapter.name}_{re.sub('[^a-z0-9]+', '_', scene.figure)}.svg"
     file.write_bytes(figure.svg)
     return f"![{figure.title}](figures/{file.name})\n\n*{scene.caption}*\n\n"
-
-
-def replace(name: str, text: str) -> None:
-    """Rewrite a chapter of the document."""
-    begin = f"<!-- {name}: written by tools/documents -->\n"
-    end = f"<!-- end of {name} -->\n"
-    before, _, rest = DOCUMENT.read_text().partition(begin)
-    assert rest, f"{DOCUMENT} has no place for {name}"
-    DOCUMENT.write_text(f"{before}{begin}{text}{end}{rest.partition(end)[2]}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pages import rewrite
+
 from commbench.replay.readers.registry import read_traces
 from commbench.replay.recorded_workload import workload_of
 from commbench.replay.replay_times import replay_times
@@ -26,9 +30,6 @@ from commbench.results.load import read_rows, row_dicts
 from commbench.stats.interval import Interval
 
 HERE = Path(__file__).parent
-DOCUMENT = HERE.parents[1] / "docs" / "workloads.md"
-BEGIN = "<!-- jobs: written by tools/jobs -->\n"
-END = "<!-- end of jobs -->\n"
 JOBS = ("ddp", "fsdp", "tensor_parallel", "moe")
 RANKS = (2, 4)
 JOB_S = 180
@@ -157,13 +158,6 @@ def profiled_s(folder: Path, steps: int) -> float | None:
     return None if in_all_s is None else in_all_s / steps
 
 
-def write_table(rows: Sequence[JobTimes]) -> None:
-    before, rest = DOCUMENT.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    lines = "".join(f"{row}\n" for row in rows)
-    DOCUMENT.write_text(before + BEGIN + HEAD + lines + "\n" + errors_text(rows) + END + after)
-
-
 def errors_text(rows: Sequence[JobTimes]) -> str:
     """The median and the worst error of each column, over the jobs of 2 ranks and of 4."""
     lines = []
@@ -185,7 +179,8 @@ def main(words: Sequence[str]) -> int:
                 rows.append(replayed(job, ranks, Path(folder)))
             print(rows[-1], flush=True)
     if not words:
-        write_table(rows)
+        table = HEAD + "".join(f"{row}\n" for row in rows)
+        rewrite("workloads.md", "jobs", f"{table}\n{errors_text(rows)}")
     return 0
 
 

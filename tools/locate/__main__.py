@@ -14,6 +14,10 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pages import put_row
 from simulated_cluster import NOISES, SimulatedCluster, searched
 
 from commbench.cluster.search.bad_nodes import ASPECTS, RECEIVES, SENDS, Cluster, Findings
@@ -23,9 +27,6 @@ RUNS = 100
 SPREADS = (0.02, 0.05)
 SWITCH = 16  # nodes
 BANDWIDTH = (SENDS, RECEIVES)
-DOCUMENT = Path(__file__).parents[2] / "docs" / "locate.md"
-BEGIN = "<!-- locate: written by tools/locate -->\n"
-END = "<!-- end of locate -->\n"
 COLUMNS = (
     "planted",
     "layout",
@@ -159,29 +160,13 @@ def _shares(
     return f"{mean:.1f} % ({shares[name, spread]:.1f} %: {name}, {100 * spread:.0f} %)"
 
 
-def write_line(world: World, line: str) -> None:
-    """Put the line into the table of the document, in the order of the worlds; others stay."""
-    before, rest = DOCUMENT.read_text().split(BEGIN)
-    table, after = rest.split(END)
-    known = {
-        each.names: line
-        for each in WORLDS
-        for line in table.splitlines()
-        if line.startswith(each.names)
-    } | {world.names: line}
-    lines = "".join(f"{known[each.names]}\n" for each in WORLDS if each.names in known)
-    temporary = DOCUMENT.with_suffix(".tmp")
-    temporary.write_text(before + BEGIN + HEAD + lines + END + after)
-    temporary.replace(DOCUMENT)
-
-
 def main(words: Sequence[str]) -> int:
     runs = int(words[0]) if words else RUNS
     for world in WORLDS:
         if all(word in world.names for word in words[1:]):
             line = line_of(world, runs)
             print(line, flush=True)
-            write_line(world, line)
+            put_row("locate.md", "locate", HEAD, [each.names for each in WORLDS], line)
     return 0
 
 

@@ -4,10 +4,10 @@ recording.
 `python scale.py control N` starts N ranks, eight per node, as threads of a few processes, each with
 connections of its own to the stores of rank 0 and of its node, and lets them measure a case whose
 operations take no time. The result is the processor time of rank 0's process, which also serves its
-two stores: on a cluster the other ranks have processors of their own. `control-flat N` does the
-same without the stores of the nodes. `python scale.py recording N` plans, measures and records a
-case of N simulated ranks; the time of the simulation is subtracted. `python scale.py simulated
-LAYOUT` is a whole run of a simulated world with all pairs in rounds. Each prints one line of JSON.
+two stores: on a cluster the other ranks have processors of their own. `python scale.py recording N`
+plans, measures and records a case of N simulated ranks; the time of the simulation is subtracted.
+`python scale.py simulated LAYOUT` is a whole run of a simulated world with all pairs in rounds.
+Each prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ def store(port: int, owner: bool) -> Any:
     return TCPStore("127.0.0.1", port, is_master=owner, wait_for_workers=False, timeout=timeout)
 
 
-def entered(wide: StoreControl, nodes: tuple[tuple[int, ...], ...], kind: str) -> Control:
+def entered(wide: StoreControl, nodes: tuple[tuple[int, ...], ...]) -> Control:
     """The control plane of one rank, after all ranks have joined."""
     wide.gather(None, CONNECT_S)
-    if kind == "control-flat" or not 1 < len(nodes) < wide.size:
+    if not 1 < len(nodes) < wide.size:
         return wide
     return join_nodes(World(wide.rank, wide.size, nodes, (wide.rank,)), wide, CONNECT_S)
 
@@ -147,7 +147,7 @@ def nodes_of(size: int) -> tuple[tuple[int, ...], ...]:
     return tuple(ranks[first : first + RANKS_PER_NODE] for first in range(0, size, RANKS_PER_NODE))
 
 
-def ranks(kind: str, port: int, first: int, last: int, size: int) -> None:
+def ranks(port: int, first: int, last: int, size: int) -> None:
     """Run the ranks first to last - 1, each in a thread with a connection of its own."""
     settings, job, _ = planned(size, "gloo")
     nodes = nodes_of(size)
@@ -157,7 +157,7 @@ def ranks(kind: str, port: int, first: int, last: int, size: int) -> None:
     def rank(number: int) -> None:
         try:
             take_part(
-                entered(StoreControl(store(port, owner=False), number, size), nodes, kind),
+                entered(StoreControl(store(port, owner=False), number, size), nodes),
                 settings,
                 job,
             )
@@ -174,7 +174,7 @@ def ranks(kind: str, port: int, first: int, last: int, size: int) -> None:
         thread.join()
 
 
-def control_cost(kind: str, size: int) -> dict[str, float]:
+def control_cost(size: int) -> dict[str, float]:
     settings, job, _ = planned(size, "gloo")
     server = store(0, owner=True)
     edges = np.linspace(1, size, PROCESSES + 1).astype(int)
@@ -184,7 +184,6 @@ def control_cost(kind: str, size: int) -> dict[str, float]:
                 sys.executable,
                 __file__,
                 "ranks",
-                kind,
                 str(server.port),
                 str(first),
                 str(last),
@@ -196,7 +195,7 @@ def control_cost(kind: str, size: int) -> dict[str, float]:
     ]
     begin = time.process_time()
     try:
-        control = entered(StoreControl(server, 0, size), nodes_of(size), kind)
+        control = entered(StoreControl(server, 0, size), nodes_of(size))
         enter_cpu_s = time.process_time() - begin
         cpu_s = time.process_time()
         wall_s = time.perf_counter()
@@ -271,7 +270,7 @@ def record(job: Planned, outcome: Samples, world: World) -> None:
     with tempfile.TemporaryDirectory() as folder:
         writer = Parquet()
         writer.begin({"run_id": "scale"}, folder)
-        writer.case(values, part.table, {})
+        writer.cases([(values, part.table, {})])
         writer.end({"run_id": "scale"})
         assert (Path(folder) / "samples.parquet").exists()
 
@@ -302,10 +301,10 @@ if __name__ == "__main__":
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # and waits 5 s for the name
     kind, *words = sys.argv[1:]
     if kind == "ranks":
-        ranks(words[0], *(int(word) for word in words[1:]))
+        ranks(*map(int, words))
     elif kind == "simulated":
         print(json.dumps(simulated_cost(words[0])), flush=True)
     else:
         number = int(words[0])
-        result = recording_cost(number) if kind == "recording" else control_cost(kind, number)
+        result = recording_cost(number) if kind == "recording" else control_cost(number)
         print(json.dumps({"ranks": number, **result}), flush=True)

@@ -28,10 +28,11 @@ from commbench.runtime.launchers.mpirun import Mpirun
 
 # the virtual hosts of the tests
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from pages import rewrite
 from virtual_hosts import Link, missing
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "side_by_side.md"
 LAUNCHES = 6  # the smallest and the largest of 6 ratios are an interval of 96.9 % for their median
 SIZES = (8, 1024, 65536, 1048576)
 LINK = Link(rate_mbit=1000)
@@ -162,16 +163,6 @@ def link_table() -> list[str]:
     return lines
 
 
-def rewritten(text: str, name: str, lines: list[str]) -> str:
-    """The document with the lines between the marks of that name."""
-    begin = f"<!-- {name}: begin -->"
-    end = f"<!-- {name}: end -->"
-    head, rest = text.split(begin)
-    tail = rest.split(end)[1]
-    when = f"Measured on {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores."
-    return "\n".join([head + begin, when, "", *lines, end + tail])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tables", nargs="*", help="openmpi, mpich, link; all of them by default")
@@ -184,8 +175,8 @@ def main() -> None:
         "link": link_table,
     }
     for name in given.tables or tables:
-        text = DOCUMENT.read_text()
-        DOCUMENT.write_text(rewritten(text, name, tables[name]()))
+        when = f"Measured on {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores."
+        rewrite("side_by_side.md", name, "\n".join([when, "", *tables[name](), ""]))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,10 @@ from commbench.cli.run import is_finished, resume, task
 from commbench.cluster.acceptance.node_verdicts import read_acceptance
 from commbench.cluster.acceptance.verdict_text import MOST_NODES, acceptance_section
 from commbench.cluster.search.node_rounds import search_refusal
-from commbench.config.compose import (
-    ConfigComposer,
-    RequestedJobs,
-    quoted_path,
-    requested_jobs,
-)
+from commbench.config.compose import ConfigComposer
+from commbench.config.experiments import RequestedJobs, requested_jobs
 from commbench.config.keys import NO_STAGE
+from commbench.config.overrides import quoted
 from commbench.config.settings import SEARCH, Job
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -100,7 +97,7 @@ def new_acceptance(
     CONFIG_DIR and SWEEP. Raises ConfigError if it can't be written to."""
     folder = Path(new_folder(output))
     words = [word for word in overrides if not word.startswith(OUTPUT)]
-    words.append(f"{OUTPUT}{quoted_path(folder)}")
+    words.append(f"{OUTPUT}{quoted(folder)}")
     record = {
         "overrides": [recorded_override(word) for word in words],
         "config_dir": environment.get(CONFIG_DIR),

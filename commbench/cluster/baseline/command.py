@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +40,6 @@ def baseline(words: list[str]) -> int:
         prog="commbench baseline",
         usage=BASELINE_USAGE,
         epilog=BASELINE_EPILOGUE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("action", choices=("add", "list"))
     parser.add_argument("runs", nargs="*", metavar="RUN", help="folder with a run or several")

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from commbench.cli.ab import run_launch
-from commbench.cli.jobs import planned_here
+from commbench.cli.plans import planned_here
 from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.cluster.baseline.store import day_of, launches_of
 from commbench.cluster.baseline.suite_key import suite_key
-from commbench.config.compose import ConfigComposer, quoted_path
+from commbench.config.compose import ConfigComposer
+from commbench.config.overrides import quoted
 from commbench.config.settings import Job
 from commbench.core.errors import CommbenchError
 from commbench.core.states import Row
@@ -94,7 +95,7 @@ def launched(
     """Run jobs one after the other, each in a fresh world and with further words; a broken one
     loses only its own cases."""
     folder = Path(new_folder(str(output)))
-    own = [*words, f"output={quoted_path(folder)}"]
+    own = [*words, f"output={quoted(folder)}"]
     status = max(run_launch([*job.overrides, *own], config_dir) for job in jobs)
     runs = {run: load_run(run) for run in find_runs(folder)}
     rows = row_dicts(read_rows(list(runs))) if runs else []

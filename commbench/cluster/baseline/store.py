@@ -24,8 +24,9 @@ from commbench.cluster.baseline.healthy_launches import HealthyLaunch
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import Row, case_status
 from commbench.core.variables import MAPS, NAMES
-from commbench.results.load import Damaged, load_run, read_table
+from commbench.results.load import load_run
 from commbench.results.run_folder import check_readable, mapping_or_empty
+from commbench.results.table_files import Damaged, read_table
 from commbench.stats.launches import launch_medians
 
 CASES_FILE = "cases.parquet"

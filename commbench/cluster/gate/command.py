@@ -75,7 +75,6 @@ def _accept_parser() -> argparse.ArgumentParser:
         prog="commbench accept",
         usage=ACCEPT_USAGE,
         epilog=ACCEPT_EPILOGUE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("results", nargs="+", metavar="RESULTS", help="folders with runs, of one suite")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from commbench.cli.options import CommandParser
@@ -35,7 +34,6 @@ def locate(words: list[str]) -> int:
         prog="commbench locate",
         usage=LOCATE_USAGE,
         epilog=LOCATE_EPILOGUE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="a key of the configuration"

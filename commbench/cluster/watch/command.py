@@ -59,7 +59,6 @@ def _watch_parser() -> argparse.ArgumentParser:
         prog="commbench watch",
         usage=WATCH_USAGE,
         epilog=WATCH_EPILOGUE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -14,7 +14,8 @@ from commbench.cluster.watch.state import (
     RUNS_FOLDER,
     WATCH_FOLDER,
 )
-from commbench.config.compose import ConfigComposer, requested_jobs
+from commbench.config.compose import ConfigComposer
+from commbench.config.experiments import requested_jobs
 from commbench.config.settings import SEARCH, Job
 from commbench.core.errors import ConfigError
 from commbench.core.variables import Case

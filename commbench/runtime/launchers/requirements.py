@@ -15,7 +15,7 @@ from commbench.runtime.launch import exported
 from .registry import launcher_of, launchers, mpi_library
 
 if TYPE_CHECKING:  # a rank and the start of a command don't wait for Hydra
-    from commbench.config.compose import RequestedJobs
+    from commbench.config.experiments import RequestedJobs
     from commbench.config.settings import Job, Settings
 
 

@@ -77,7 +77,7 @@ def stored(folder: Path, samples: dict[str, Any], **more: Any) -> pd.Series[Any]
     write_json(folder / "run.json", run)
     writer = Parquet()
     writer.begin(run, str(folder))
-    writer.case(case, samples, {})
+    writer.cases([(case, samples, {})])
     writer.end(run)
     (row,) = (row for _, row in commbench.cold_start(folder).iterrows())
     return row

@@ -78,8 +78,8 @@ def folder(tmp_path: Path) -> Path:
         "label": "=1+1",
         "warnings": ["overhead", "skewed"],
     }
-    writer.case(case("a", env={"B": "2", "A": "=1"}, **measured), samples, counters)
-    writer.case(case("b", status="skipped", reason='a, "b"\nc', order=-3), {}, {})
+    writer.cases([(case("a", env={"B": "2", "A": "=1"}, **measured), samples, counters)])
+    writer.cases([(case("b", status="skipped", reason='a, "b"\nc', order=-3), {}, {})])
     writer.end(RUN)
     return path
 

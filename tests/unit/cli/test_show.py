@@ -18,7 +18,8 @@ from generated_results import with_column
 import commbench
 from commbench.cli.jobs import Ended, Sweep, job_titles
 from commbench.cli.main import main
-from commbench.config.compose import ConfigComposer, requested_jobs
+from commbench.config.compose import ConfigComposer
+from commbench.config.experiments import requested_jobs
 from commbench.config.keys import NO_STAGE
 from commbench.core.terminal import TERMINAL
 

@@ -21,16 +21,12 @@ from omegaconf.errors import GrammarParseError
 
 import commbench
 from commbench.__main__ import main
-from commbench.config.compose import ConfigComposer, in_run_order, override_texts, resolved
-from commbench.config.keys import KEYS, OCTAVES_BYTES, PRESETS, sizes_bytes
-from commbench.config.settings import (
-    Expectation,
-    Job,
-    Settings,
-    from_config,
-    parse_expectation,
-    received,
-)
+from commbench.config.compose import ConfigComposer, in_run_order, resolved
+from commbench.config.expectations import Expectation, parse_expectation
+from commbench.config.keys import KEYS
+from commbench.config.overrides import override_texts
+from commbench.config.settings import Job, Settings, from_config, received
+from commbench.config.sizes import OCTAVES_BYTES, PRESETS, sizes_bytes
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.payload import DTYPES
@@ -117,7 +113,8 @@ def test_files_are_composed_once_for_a_sweep_and_the_users_again_for_the_next(
         composed.append(overrides)
         return compose(name, overrides=overrides, **more)
 
-    monkeypatch.setattr("commbench.config.compose.compose", counted)
+    for module in ("compose", "restricted"):
+        monkeypatch.setattr(f"commbench.config.{module}.compose", counted)
     mine = tmp_path / "timing" / "mine.yaml"
     mine.parent.mkdir()
     text = (CONF / "timing" / "fixed.yaml").read_text()

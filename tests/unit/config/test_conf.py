@@ -14,8 +14,9 @@ from loops import for_each
 
 import commbench
 from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer, resolved
-from commbench.config.keys import KEY_TABLE, KEYS, Key, Kind, construct
+from commbench.config.keys import KEY_TABLE, KEYS, Key, Kind
 from commbench.config.settings import Settings, from_config
+from commbench.config.targets import construct
 from commbench.measure.visits import coverage
 
 CONF = Path(commbench.__file__).parent.parent / "conf"
@@ -70,14 +71,14 @@ def test_a_target_exists_and_has_the_keys_that_are_written_down(file: Path) -> N
     built = getattr(importlib.import_module(module), kind)
     assert is_dataclass(built) and isinstance(built, type)
     assert set(node) - {"_target_"} <= {field.name for field in fields(built)}
-    assert isinstance(construct(node, file.stem, ()), built)
+    assert isinstance(construct(node, file.parent.name, ()), built)
 
 
 @for_each("file", [file for file in TARGETS if file.parent.name == "backend"])
 def test_a_backends_file_shows_the_defaults_of_its_class(file: Path) -> None:
     node = yaml.safe_load(file.read_text())
-    assert construct(node, file.stem, ()) == construct(
-        {"_target_": node["_target_"]}, file.stem, ()
+    assert construct(node, "backend", ()) == construct(
+        {"_target_": node["_target_"]}, "backend", ()
     )
 
 

@@ -13,7 +13,8 @@ import yaml
 from places import ROOT
 
 from commbench.__main__ import main
-from commbench.config.compose import ConfigComposer, RequestedJobs, experiment_parts, requested_jobs
+from commbench.config.compose import ConfigComposer
+from commbench.config.experiments import RequestedJobs, experiment_parts, requested_jobs
 from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -284,18 +285,6 @@ def test_a_file_without_parts_is_one_run() -> None:
         assert experiment_parts(composer, ["experiment=own"]) == [["experiment=own"]]
         (job,) = ask(composer, "own").jobs
     assert job.settings.sizes == ((64,),)
-
-
-def test_hydras_own_sweep_goes_on_to_work() -> None:
-    text = (
-        "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      trial: 0,1\n      backend:"
-        " gloo,simulated\n"
-    )
-    with ConfigComposer(write(text)) as composer:
-        assert len(ask(composer, "own").jobs) == 4
-        assert {
-            job.settings.backend.name for job in ask(composer, "own", "backend=simulated").jobs
-        } == {"simulated"}
 
 
 def test_python_runs_one_world_at_a_time() -> None:

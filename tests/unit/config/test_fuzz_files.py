@@ -20,7 +20,7 @@ from loops import for_each
 import commbench
 from commbench.__main__ import main
 from commbench.config.compose import ConfigComposer
-from commbench.config.keys import why_restricted
+from commbench.config.restricted import why_restricted
 from commbench.core.errors import CommbenchError
 
 OWNED = "owned"  # a file that hostile code would make in the working folder
@@ -150,9 +150,10 @@ HANDLERS = (
         ("hydra: {sweeper: {_target_: os.system}}", "hydra.sweeper._target_"),
         ("hydra: {verbose: true}", "hydra.verbose"),
         ("hydra: {sweeper: null}", "hydra.sweeper._target_"),
+        ("hydra: {mode: MULTIRUN, sweeper: {params: {trial: '0,1'}}}", "hydra.mode"),
     ],
 )
-def test_a_file_sets_nothing_below_hydra_but_a_sweep(
+def test_a_file_sets_nothing_below_hydra(
     text: str, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A handler of Hydra's logging is any file or any function, its launcher starts programs."""
@@ -179,7 +180,7 @@ def refuses_below_hydra(
     assert main(["--config-dir", "conf", "experiment=mine", *words]) == 2
     _, err = capsys.readouterr()
     assert f"a file sets {key}" in err and len(err.splitlines()) == 1
-    assert "a file may set hydra.mode, hydra.sweeper.params" in err
+    assert "on the command line, and a sweep as a line of `parts`" in err
     assert Path(VICTIM).read_text() == "kept" and not Path(OWNED).exists()
     assert not Path("elsewhere").exists()
 

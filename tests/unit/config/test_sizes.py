@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from commbench.cli.main import main
-from commbench.config.keys import sizes_bytes
+from commbench.config.sizes import sizes_bytes
 from commbench.core.errors import ConfigError
 
 

@@ -8,8 +8,8 @@ from time import process_time
 
 import pytest
 
-from commbench.config.bounds_file import with_bounds
 from commbench.config.compose import ConfigComposer
+from commbench.config.expectations import with_bounds
 from commbench.config.user_files import DEEPEST, MOST_BYTES, MOST_REFERENCES, bounded_yaml
 from commbench.core.errors import ConfigError
 

@@ -27,7 +27,7 @@ import json, sys
 import commbench
 from commbench.config.compose import ConfigComposer
 from commbench.config.keys import KEYS
-from commbench.cli.jobs import planned_here, print_plans
+from commbench.cli.plans import planned_here, print_plans
 from commbench.analysis.fit import families
 from commbench.analysis.combined import combine_runs
 from commbench.core.texts import name_of

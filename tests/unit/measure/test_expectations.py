@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sample_cases import case_row
 
-from commbench.config.settings import parse_expectation
+from commbench.config.expectations import parse_expectation
 from commbench.measure.expectations import Verdict, verdict_on
 
 

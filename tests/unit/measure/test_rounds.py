@@ -48,8 +48,8 @@ class Kept:
 
     def begin(self, run: Any, folder: str) -> None: ...
 
-    def case(self, row: Any, samples: Any, counters: Any) -> None:
-        self.entries[row["case_id"]] = (row, samples, counters)
+    def cases(self, entries: Any) -> None:
+        self.entries |= {entry[0]["case_id"]: entry for entry in entries}
 
     def end(self, run: Any) -> None: ...
 

@@ -384,7 +384,7 @@ def test_a_signal_does_not_wait_for_a_long_table(
         console = Console()
         console.begin(run, str(tmp_path))
         for number, each in enumerate(matrix(40)):
-            console.case(each | {"case_id": str(number)}, {}, {})
+            console.cases([(each | {"case_id": str(number)}, {}, {})])
         console.end(run | {"status": status})
         printed = capsys.readouterr().out
         assert (len(printed.splitlines()) < 4) == (note in printed) == (status == "interrupted")
@@ -410,7 +410,7 @@ def test_results_are_named_where_there_are_some(
     run = {**RUN, "folder": str(tmp_path)}
     writer = Console()
     writer.begin(run, str(tmp_path))
-    writer.case({**row(), "case_id": "c"}, {}, {})
+    writer.cases([({**row(), "case_id": "c"}, {}, {})])
     writer.end(run)
     printed = capsys.readouterr().out
     assert (printed.splitlines()[-1] == f"results: {tmp_path}") is stored
@@ -661,7 +661,9 @@ def test_the_first_pass_is_shown_on_a_terminal_if_the_rest_takes_long(
     now[0] = 1.5
     for number in range(2):
         reason = "interrupted" if number < waiting else "ci"
-        writer.case(row(case_id=str(number), message_bytes=8 << number, stop_reason=reason), {}, {})
+        writer.cases(
+            [(row(case_id=str(number), message_bytes=8 << number, stop_reason=reason), {}, {})]
+        )
     assert len(drafts) == shown
     if shown:
         last = drafts[0].splitlines()[-1]

@@ -18,7 +18,7 @@ def suite(folder: Path, *rows: dict[str, Any], **run: Any) -> ElementTree.Elemen
     writer = Junit()
     writer.begin(DONE, str(folder))
     for row in rows:
-        writer.case(row, {}, {})
+        writer.cases([(row, {}, {})])
     writer.end(DONE | run)
     (found,) = ElementTree.parse(folder / "junit.xml").getroot()
     return found

@@ -12,7 +12,7 @@ from sample_cases import case_row
 from commbench.core.terminal import Terminal
 from commbench.report.side_by_side import side_by_side
 from commbench.results.load import read_cases
-from commbench.results.parquet import plain_rows
+from commbench.results.recorded import plain_rows
 
 FILE = Terminal(None)
 

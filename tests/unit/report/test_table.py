@@ -187,7 +187,9 @@ def test_the_later_of_two_rows_of_a_case_is_printed_at_the_end(
     opened = writer()
     opened.begin(RUN, "")
     for time_s in (1e-6, 3e-6):
-        opened.case(measured_row(benchmark, case_id="a", mean_s=time_s, median_s=time_s), {}, {})
+        opened.cases(
+            [(measured_row(benchmark, case_id="a", mean_s=time_s, median_s=time_s), {}, {})]
+        )
     assert capsys.readouterr().out == ""
     opened.end(RUN)
     (line,) = data_lines(capsys.readouterr().out)

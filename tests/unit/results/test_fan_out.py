@@ -3,7 +3,7 @@ go on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from commbench.cli.export import export
 from commbench.cli.run import resume
 from commbench.cli.show import show
 from commbench.core.errors import ConfigError, Unsaved, WorldBroken
+from commbench.core.protocols import Entry
 from commbench.report.summary import read_results
 from commbench.results.fan_out import FanOut
 from commbench.results.load import load_run
@@ -36,9 +37,7 @@ class Notes:
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         self._do("begin")
 
-    def case(
-        self, row: Mapping[str, Any], samples: Mapping[str, Any], counters: Mapping[str, Any]
-    ) -> None:
+    def cases(self, entries: Sequence[Entry]) -> None:
         self._do("case")
 
     def end(self, run: Mapping[str, Any]) -> None:

@@ -46,7 +46,7 @@ def test_a_line_is_there_as_soon_as_its_case_is(tmp_path: Path) -> None:
     writer.begin(RUN, str(tmp_path))
     assert objects(tmp_path) == []
     for count, case_id in enumerate(("a", "b", "a"), start=1):
-        writer.case(row(case_id, median_s=float(count)), {}, {})
+        writer.cases([(row(case_id, median_s=float(count)), {}, {})])
         assert len(objects(tmp_path)) == count
     cases = objects(tmp_path)
     assert [(case["case_id"], case["median_s"]) for case in cases] == [
@@ -65,7 +65,7 @@ from commbench.results.jsonl import Jsonl
 writer = Jsonl()
 writer.begin({"run_id": "r"}, sys.argv[1])
 for index in range(3):
-    writer.case({"case_id": str(index)}, {}, {})
+    writer.cases([({"case_id": str(index)}, {}, {})])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -81,7 +81,7 @@ def test_a_run_that_goes_on_appends_and_drops_a_torn_line(tmp_path: Path, torn: 
     (tmp_path / CASES_JSONL).write_text('{"case_id": "a"}\n' + torn)
     writer = Jsonl()
     writer.begin(RUN, str(tmp_path))
-    writer.case(row("c"), {}, {})
+    writer.cases([(row("c"), {}, {})])
     writer.end(RUN)
     assert [case["case_id"] for case in objects(tmp_path)] == ["a", "c"]
 
@@ -92,10 +92,10 @@ def test_lines_that_a_full_disk_refuses_are_rescued(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     writer = Jsonl()
     writer.begin(RUN, str(disk.path))
-    writer.case(row("a"), {}, {})
+    writer.cases([(row("a"), {}, {})])
     disk.fill()
     for case_id in "bcd":
-        writer.case(row(case_id, reason="long" * 2000), {}, {})
+        writer.cases([(row(case_id, reason="long" * 2000), {}, {})])
     with pytest.raises(
         Unsaved, match=r"cases\.jsonl is not complete \(No space left on device\); 3 lines"
     ) as seen:

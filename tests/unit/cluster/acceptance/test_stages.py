@@ -14,7 +14,8 @@ from commbench.cluster.acceptance.stages import (
     recorded_words,
     stage_jobs,
 )
-from commbench.config.compose import ConfigComposer, requested_jobs
+from commbench.config.compose import ConfigComposer
+from commbench.config.experiments import requested_jobs
 from commbench.core.errors import ConfigError
 from commbench.hardware import network
 from commbench.runtime.launch import CONFIG_DIR, SWEEP

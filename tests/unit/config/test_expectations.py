@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from commbench.__main__ import main
-from commbench.config.bounds_file import with_bounds
-from commbench.config.settings import parse_expectation
+from commbench.config.expectations import parse_expectation, with_bounds
 from commbench.core.errors import ConfigError
 from commbench.results.load import find_runs
 from commbench.results.run_folder import read_record

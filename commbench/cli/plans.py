@@ -1,0 +1,197 @@
+"""`plan=true`: the cases of every job of a command line, without starting anything."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from commbench.config.settings import Job, Settings, on_nodes, too_many_pairs
+from commbench.core.case import Planned, World
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
+from commbench.core.units import about_bytes, about_duration, format_bytes, short_pairs
+from commbench.core.variables import AXES, Case, is_usual
+from commbench.measure.plan import AlikeCases, duration_s, plan, plan_outline
+from commbench.results.columns import grouped, row_order
+from commbench.runtime.control import hosted_world
+from commbench.runtime.launchers.requirements import missing_requirements
+
+from .doctor import facts_here
+from .jobs import job_titles
+
+# named below the table of a plan where all cases have the same
+COMMON_IN_PLAN = ("layout", "dtype")
+PLAN_COLUMNS = (
+    TableColumn("message", right=True),
+    TableColumn("cases", right=True, priority=1),
+    TableColumn("memory / node", right=True, priority=2),
+    TableColumn("about", right=True, priority=1),
+)
+
+
+def _world_here(settings: Settings, ranks: int = 2) -> tuple[Settings, World]:
+    """A world on this machine for a job; `ranks` replaces a layout that is left open."""
+    around = Layout.around(settings.layouts, ranks)
+    world, _ = hosted_world(around.nodes, around.ranks_per_node)
+    return replace(settings, layouts=settings.layouts or on_nodes((around,), settings.nodes)), world
+
+
+def planned_here(settings: Settings) -> tuple[Planned, ...]:
+    """The cases of a job on this machine, also the skipped ones. Raises ConfigError where there are
+    too many."""
+    refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
+    if refusal is not None:
+        raise ConfigError(refusal)
+    return plan(*_world_here(settings), facts_here())
+
+
+def print_plans(jobs: Sequence[Job], ranks: int = 2, elsewhere: bool = False) -> None:
+    """The cases of every job, for `plan=true`, and why it could not start here. `ranks` replaces a
+    layout that is left open; `elsewhere`: the ranks will run on other machines."""
+    for job, title in zip(jobs, job_titles(jobs), strict=True):
+        if len(jobs) > 1:
+            print(title)
+        settings, world = _world_here(job.settings, ranks)
+        print(_plan_text(settings, plan_outline(settings, world, facts_here())))
+    reasons = (missing_requirements(job.settings, elsewhere) for job in jobs)
+    for reason in dict.fromkeys(chain.from_iterable(reasons)):
+        print(f"it can't start here: {reason}")
+
+
+@dataclass(frozen=True)
+class _PlanLine:
+    """Cases that differ in nothing that the table of a plan shows."""
+
+    groups: tuple[AlikeCases, ...]
+
+    @property
+    def case(self) -> Case:
+        return self.groups[0].planned.case
+
+    @property
+    def skip(self) -> str | None:
+        return self.groups[0].planned.skip
+
+    @property
+    def cases(self) -> int:
+        return sum(group.cases for group in self.groups)
+
+    @property
+    def node_bytes(self) -> int:
+        return max(group.planned.node_bytes for group in self.groups)
+
+    @property
+    def pair_text(self) -> str:
+        """The first and the last pair, and how many run at once."""
+        if self.cases == 1:
+            return short_pairs(self.case.pair or "")
+        last_pair = self.groups[-1].last_pair or ""
+        ends = f"{self.case.pair or ''} .. {last_pair}".split()
+        at_once = {len(group.planned.case.pairs) for group in self.groups}
+        most = f" ({'at most ' if len(at_once) > 1 else ''}{max(at_once)} at once)"
+        return f"{ends[0]} .. {ends[-1]}{most if max(at_once) > 1 else ''}"
+
+    def text(self, name: str) -> str:
+        """The value of a variable."""
+        if name == "pair":
+            return self.pair_text
+        value = getattr(self.case, name)
+        return "" if is_usual(name, value) else str(value)
+
+    def seconds(self, settings: Settings) -> float:
+        """An upper estimate of their time together."""
+        return sum(group.cases * duration_s(settings, group.planned) for group in self.groups)
+
+
+def _plan_lines(alike: Sequence[AlikeCases], names: Sequence[str]) -> list[_PlanLine]:
+    """The lines of a plan in a sorted order; the cases run in a shuffled one."""
+
+    def shown(group: AlikeCases) -> tuple[object, ...]:
+        case = group.planned.case
+        values = [getattr(case, name) for name in names if name != "pair"]
+        return (*values, case.message_bytes, group.planned.skip)
+
+    groups = grouped(sorted(alike, key=_plan_order), shown)
+    return [_PlanLine(tuple(same)) for same in groups.values()]
+
+
+def _plan_order(group: AlikeCases) -> tuple[object, ...]:
+    """Sort key: as rows, by the first of the pairs."""
+    case = group.planned.case
+    return row_order({**vars(case), "pair": (case.pair or "").partition(" ")[0] or None})
+
+
+def _plan_text(settings: Settings, alike: Sequence[AlikeCases]) -> str:
+    """A table with a line for all cases that differ in their pairs only; below it why some are
+    skipped, and the sums."""
+    cases = [group.planned.case for group in alike]
+    values = {name: {getattr(case, name) for case in cases} for name in (*COMMON_IN_PLAN, *AXES)}
+    common = [
+        f"{name} {value}"
+        for name in COMMON_IN_PLAN
+        for value in values[name]
+        if len(values[name]) == 1 and not is_usual(name, value)
+    ]
+    names = [
+        *("benchmark", "layout", "pair", "dtype"),
+        *(name for name in AXES if len(values[name] - {None}) > 1),
+    ]
+    names = [name for name in names if name not in COMMON_IN_PLAN or len(values[name]) > 1]
+    lines = _plan_lines(alike, names)
+    reasons = list(dict.fromkeys(line.skip for line in lines if line.skip is not None))
+    several = any(line.cases > 1 for line in lines)
+    columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS]
+    rows = [
+        [
+            *(line.text(name) for name in names),
+            format_bytes(line.case.message_bytes) if line.case.message_bytes else "-",
+            f"{line.cases:,}" if several else "",
+            "-" if line.skip else about_bytes(line.node_bytes),
+            _skip_mark(line.skip, reasons) or about_duration(line.seconds(settings)),
+        ]
+        for line in lines
+    ]
+    used = [
+        index
+        for index, column in enumerate(columns)
+        if column.heading == "message" or any(row[index] for row in rows)
+    ]
+    terminal = Terminal.of(sys.stdout)
+    table = table_text(
+        [columns[index] for index in used],
+        [[row[index] for index in used] for row in rows],
+        terminal,
+    )
+    notes = [f"{_skip_mark(reason, reasons)}: {reason}" for reason in reasons]
+    notes += [f"every case: {', '.join(common)}"] if common else []
+    refusal = too_many_pairs(settings.pairs, settings.layouts, settings.sizes)
+    notes += [f"a run of this plan is refused: {refusal}"] if refusal is not None else []
+    below = paragraphs(notes, terminal)
+    return "\n".join([table, *([below] if notes else []), _plan_sums(settings, lines)])
+
+
+def _skip_mark(reason: str | None, reasons: Sequence[str]) -> str:
+    """`skipped`, with the number of the reason where there are several; empty without a reason."""
+    if reason is None:
+        return ""
+    return "skipped" if len(reasons) == 1 else f"skipped ({reasons.index(reason) + 1})"
+
+
+def _plan_sums(settings: Settings, lines: Sequence[_PlanLine]) -> str:
+    """How many cases there are, how many rows they make, and how long they take at most."""
+    cases = sum(line.cases for line in lines)
+    measured = sum(line.cases for line in lines if line.skip is None)
+    total = about_duration(sum(line.seconds(settings) for line in lines))
+    what = f"{settings.backend.name}, timing {settings.timing.name}"
+    pairs = sum(
+        group.pairs for line in lines if line.case.schedule == "rounds" for group in line.groups
+    )
+    rounds = f" ({pairs:,} pairs)" if pairs else ""
+    noun = "case" if cases == 1 else "cases"
+    return (
+        f"{what}: {cases:,} {noun}{rounds}, {measured:,} to measure, about {total}; nothing was"
+        " started"
+    )

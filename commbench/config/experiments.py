@@ -1,0 +1,113 @@
+"""The jobs of a command line. An experiment's file lists its worlds, part by part and for each
+scale; these become jobs too."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from commbench.core.errors import ConfigError
+
+from .compose import EXPERIMENT, SOAK, SOAK_KEYS, ConfigComposer, in_run_order
+from .settings import Job
+
+WORD = re.compile(r"(?:[^\s']|'[^']*')+")  # of a line of parts: spaces within quotes belong to it
+CPU = "cpu"
+TIMING = "timing"
+
+
+@dataclass(frozen=True)
+class RequestedJobs:
+    """The jobs of a command line. `fresh_worlds`: each job needs its own world.
+
+    `refused`: why parts of `experiment` can't run in this installation; `smaller`: its overrides
+    with scale=cpu.
+    """
+
+    jobs: tuple[Job, ...]
+    fresh_worlds: bool
+    experiment: str | None = None
+    refused: tuple[str, ...] = ()
+    smaller: str | None = None
+
+
+def requested_jobs(
+    composer: ConfigComposer, overrides: Sequence[str], multirun: bool
+) -> RequestedJobs:
+    """Every job of the command line, checked; raises ConfigError for mistakes of the user."""
+    # before an experiment's parts: the user's mistakes first
+    jobs = composer.jobs(composer.checked_first(overrides), multirun)
+    names = [
+        override.removeprefix(EXPERIMENT)
+        for override in overrides
+        if override.startswith(EXPERIMENT)
+    ]
+    if not names or names[-1] == "null":
+        return RequestedJobs(tuple(jobs), multirun)
+    if "," in names[-1]:
+        raise ConfigError(f"{EXPERIMENT}{names[-1]} names several; run one experiment at a time")
+    part_jobs: list[Job] = []
+    refused: list[str] = []
+    for part in experiment_parts(composer, overrides):
+        try:
+            part_jobs += composer.jobs(part, multirun=True)
+        except ConfigError as error:
+            refused.append(str(error))
+    without_part = {
+        json.dumps(
+            {key: value for key, value in job.config.items() if key != "part"}, sort_keys=True
+        ): job
+        for job in part_jobs
+    }
+    chosen = in_run_order(list(without_part.values()))
+    shrinks = CPU in jobs[0].config["parts"] and jobs[0].config["scale"] != CPU
+    smaller = f"{EXPERIMENT}{names[-1]} scale={CPU}" if shrinks else None
+    return RequestedJobs(
+        tuple(chosen),
+        multirun or len(chosen) != 1,
+        names[-1],
+        tuple(dict.fromkeys(refused)),
+        smaller,
+    )
+
+
+def experiment_parts(composer: ConfigComposer, overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides of each part of the experiment at its scale. The user's overrides replace those
+    of the file.
+
+    A group from the user, as timing=quick, also removes the part's keys below it. Where some parts
+    are soaks and others not, the soaks keep their timing, and take SOAK_KEYS, which the others do
+    not have; with `part`, all words are for that part.
+    """
+    config = composer.config(composer.plain(overrides))
+    lines = [WORD.findall(str(line)) for line in config.parts.get(str(config.scale)) or ()]
+    if not lines:
+        return [list(overrides)]
+    keys_of_lines = [composer.keys_of_file(line) for line in lines]
+    soaks = [SOAK in line for line in lines]
+    keys_of_words = dict(zip(overrides, composer.keys_of(overrides), strict=True))
+    parts = []
+    for number in range(1, len(lines) + 1) if config.part is None else [config.part]:
+        meant = keys_of_words
+        if config.part is None and any(soaks) and not all(soaks):
+            meant = _meant_for(soaks[number - 1], keys_of_words)
+        given = set(meant.values())
+        keys = keys_of_lines[number - 1]
+        kept = [word for word, key in keys.items() if not given & {key, key.partition(".")[0]}]
+        parts.append([f"part={number}", *kept, *meant])
+    return parts
+
+
+def _meant_for(is_soak: bool, keys_of_words: Mapping[str, str]) -> dict[str, str]:
+    """The user's words, with their keys, without those about timing that are for other parts."""
+    if is_soak:
+        others = [
+            key
+            for key in keys_of_words.values()
+            if key.partition(".")[0] == TIMING and key not in SOAK_KEYS
+        ]
+    else:
+        others = [] if SOAK in keys_of_words else list(SOAK_KEYS)
+    return {word: key for word, key in keys_of_words.items() if key not in others}
