@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from commbench.core.layout import Pair
 from commbench.core.states import Row
+from commbench.core.texts import some_of
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.results.intervals import interval_of
 from commbench.stats.interval import Interval
@@ -68,9 +69,8 @@ def symmetry_text(matrix: Matrix) -> str:
     undecided = [each for each in both if not (each.is_symmetric or each.is_apart)]
     parts = []
     if apart:
-        named = "; ".join(_apart_text(matrix, each) for each in apart[:MOST_NAMED])
-        named += f"; and {len(apart) - MOST_NAMED} more" if len(apart) > MOST_NAMED else ""
-        parts.append(f"{len(apart)} of {count} not symmetric: {named}")
+        named = some_of([_apart_text(matrix, each) for each in apart], MOST_NAMED)
+        parts.append(f"{len(apart)} of {count} not symmetric: {'; '.join(named)}")
     if alike:
         parts.append(f"{alike} of {count} symmetric within {_percent(SYMMETRIC)}")
     if undecided:

@@ -28,7 +28,7 @@ from commbench.analysis.machines import nodes_of
 from commbench.core.errors import CommbenchError
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
-from commbench.core.texts import microseconds_text
+from commbench.core.texts import microseconds_text, some_of
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import case_text, grouped
@@ -190,15 +190,13 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
 
 def uneven_launches(frame: pd.DataFrame) -> list[str]:
     """A line for each side of a case whose launches fall into two groups."""
-    lines = [
-        f"  {side.upper()}, {case_text(row)}: {row[f'{side}_groups']} as the others"
+    uneven = [
+        f"{side.upper()}, {case_text(row)}: {row[f'{side}_groups']} as the others"
         for row in row_dicts(frame)
         for side in AB_SIDES
         if row[f"{side}_groups"] is not None
     ]
-    more = [f"  ... and {len(lines) - LONGEST_LIST} more"] if len(lines) > LONGEST_LIST else []
-    heads = ["launches in two groups, which no single launch shows:"] if lines else []
-    return [*heads, *lines[:LONGEST_LIST], *more]
+    return _listed("launches in two groups, which no single launch shows:", uneven)
 
 
 def unjoined(frame: pd.DataFrame) -> list[str]:
@@ -226,9 +224,12 @@ def _with_reason(row: Row) -> str:
 
 
 def _listed_cases(heading: str, names: Sequence[str]) -> list[str]:
-    more = [f"  ... and {len(names) - LONGEST_LIST} more"] if len(names) > LONGEST_LIST else []
-    shown = [f"  {name}" for name in names[:LONGEST_LIST]]
-    return [f"{heading}: {plural(len(names), 'case', 'cases')}", *shown, *more] if names else []
+    return _listed(f"{heading}: {plural(len(names), 'case', 'cases')}", names)
+
+
+def _listed(heading: str, items: Sequence[str]) -> list[str]:
+    """The heading and a line for each item; nothing where there is none."""
+    return [heading, *(f"  {item}" for item in some_of(items, LONGEST_LIST))] if items else []
 
 
 def comparison_summary(frame: pd.DataFrame) -> str:
@@ -377,21 +378,18 @@ def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> l
     if without_records:
         return [*lines, f"provenance of {' and '.join(without_records)} is unknown: no run.json"]
     facts = differing_facts(base.runs, new.runs)
-    apart = [f"  {fact}" for fact in facts if fact.apart]
+    differences = some_of([str(fact) for fact in facts if fact.apart], LONGEST_LIST)
     mixed = [fact.key for fact in facts if not fact.apart]
-    differences = apart[:LONGEST_LIST]
-    differences += (
-        [f"  ... and {len(apart) - LONGEST_LIST} more"] if len(apart) > LONGEST_LIST else []
-    )
-    differences += [f"  varies within a side: {', '.join(mixed[:LONGEST_LIST])}"] if mixed else []
+    if mixed:
+        differences.append(f"varies within a side: {', '.join(some_of(mixed, LONGEST_LIST))}")
     if ran_separately(base.runs, new.runs):
         differences.append(
-            "  all launches of one side came before the other's: a drift of the machine looks like"
+            "all launches of one side came before the other's: a drift of the machine looks like"
             " a change"
         )
     if not differences:
         return [*lines, "nothing else differs in the provenance"]
-    return [*lines, "differs, BASE -> NEW:", *differences]
+    return [*lines, "differs, BASE -> NEW:", *(f"  {text}" for text in differences)]
 
 
 @dataclass(frozen=True)

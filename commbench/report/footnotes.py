@@ -7,7 +7,7 @@ from typing import Any
 
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import Terminal
-from commbench.core.texts import limit_text
+from commbench.core.texts import limit_text, some_of
 from commbench.core.units import format_bytes, plural
 from commbench.results.columns import UNFINISHED
 from commbench.results.flags import FLAGS, UNKNOWN_FLAG, Flag
@@ -37,12 +37,10 @@ def number_texts(rows: Sequence[Row]) -> list[str]:
             operations.setdefault(row["median_of"], set()).add(row["benchmark"])
     kinds = list(operations)
     if len(kinds) > 1:
-        kinds = []
-        for kind, names in sorted((kind, sorted(names)) for kind, names in operations.items()):
-            more = (
-                f" and {len(names) - MOST_OPERATIONS} more" if len(names) > MOST_OPERATIONS else ""
-            )
-            kinds.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
+        kinds = [
+            f"{kind} ({', '.join(some_of(sorted(names), MOST_OPERATIONS))})"
+            for kind, names in sorted(operations.items())
+        ]
     texts = [f"time: median of {', '.join(kinds)}"] if kinds else []
     texts += ["time of a stream: mean of its writes"] if any(map(is_stream_soak, rows)) else []
     limits = limit_text(rows)
@@ -135,9 +133,8 @@ def unfinished_texts(run: Mapping[str, Any], series: RowsBySeries, rows: int) ->
 
 def by_series(texts: Mapping[str, str]) -> str:
     """`p2p_latency 8 B, 1 KiB; all_reduce all sizes`."""
-    parts = [f"{name} {text}".strip() for name, text in list(texts.items())[:MOST_SERIES]]
-    more = [f"and {len(texts) - MOST_SERIES} more"] if len(texts) > MOST_SERIES else []
-    return "; ".join([*filter(None, parts), *more]) or "all"
+    parts = [f"{name} {text}".strip() for name, text in texts.items()]
+    return "; ".join(filter(None, some_of(parts, MOST_SERIES))) or "all"
 
 
 def sizes_text(rows: Iterable[Row]) -> str:

@@ -34,6 +34,7 @@ from commbench.core.texts import (
     setting_texts,
     shown_value,
     size_text,
+    span_text,
 )
 from commbench.core.units import natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
@@ -114,8 +115,8 @@ def side_by_side(
 def _title(rows: Sequence[Row]) -> str:
     """The only backend, how many ranks were where, and what stands behind ±."""
     backends = {str(row["backend"]) for row in rows}
-    sizes = sorted({int(row["world_size"]) for row in rows if row["world_size"]})
-    ranks = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "no"
+    sizes = [int(row["world_size"]) for row in rows if row["world_size"]]
+    ranks = span_text(sizes) if sizes else "no"
     nodes = max((int(row["nodes"] or 1) for row in rows), default=1)
     where = "on this machine, no network" if nodes == 1 else f"on up to {nodes} nodes"
     note = interval_note(filter(None, map(MEDIAN.of, rows))).partition(" over ")[0]

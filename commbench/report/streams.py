@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from commbench.analysis.case_names import case_names
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
+from commbench.core.texts import span_text
 from commbench.core.units import format_number, plural
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
@@ -103,8 +104,7 @@ def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
 
 
 def _span(rates: Sequence[float], unit: Unit) -> str:
-    ends = dict.fromkeys(map(unit.text, (min(rates), max(rates))))
-    return f"{' to '.join(ends)} {unit.name}"
+    return f"{span_text(rates, unit.text)} {unit.name}"
 
 
 def stream_sentences(soaks: Sequence[Row]) -> list[str]:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from commbench.analysis.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.analysis.symmetric_pairs import symmetry_text
-from commbench.core.layout import Pair, pairs_text
+from commbench.core.layout import pairs_text
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
+from commbench.core.texts import some_of
 from commbench.core.units import (
     format_bytes,
     format_number,
@@ -303,18 +304,13 @@ def _note_lines(matrix: Matrix) -> list[str]:
     """The number of cases with each flag, and why cases were not measured."""
     rows = matrix.rows.values()
     flags = Counter(flag for row in rows for flag in row["warnings"] or ())
-    reasons: dict[tuple[str, str], list[Pair]] = {}
-    for pair, row in matrix.rows.items():
-        if case_status(row) != "ok":
-            reasons.setdefault((row["status"], row["reason"]), []).append(pair)
-    lines = (
-        ["  flags: " + ", ".join(f"{flag} {count}" for flag, count in sorted(flags.items()))]
-        if flags
-        else []
-    )
+    counts = ", ".join(f"{flag} {count}" for flag, count in sorted(flags.items()))
+    lines = [f"  flags: {counts}"] if flags else []
+    lost = (pair for pair, row in matrix.rows.items() if case_status(row) != "ok")
+    reasons = grouped(lost, lambda pair: (matrix.rows[pair]["status"], matrix.rows[pair]["reason"]))
     for (status, reason), pairs in reasons.items():
-        rest = f" and {len(pairs) - MAX_NAMED_PAIRS} more" if len(pairs) > MAX_NAMED_PAIRS else ""
-        lines.append(f"  {status} {pairs_text(sorted(pairs)[:MAX_NAMED_PAIRS])}{rest}: {reason}")
+        named = some_of([pairs_text([pair]) for pair in sorted(pairs)], MAX_NAMED_PAIRS)
+        lines.append(f"  {status} {' '.join(named)}: {reason}")
     return lines
 
 

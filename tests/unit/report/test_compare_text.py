@@ -202,7 +202,7 @@ def test_nothing_is_listed_where_all_is_used() -> None:
     assert unjoined(frame({})) == []
     many = frame({}, *[{"sides": "new"}] * 30)
     assert unjoined(many)[0] == "only in NEW: 30 cases"
-    assert unjoined(many)[-1] == "  ... and 10 more"
+    assert unjoined(many)[-1] == "  and 10 more"
     assert unjoined(frame(EMPTY)) == [
         "launches not used: 1 case", "  all_reduce 1x2 8 B (BASE 0, NEW 4: no reason)",
     ]  # fmt: skip

@@ -348,7 +348,7 @@ def test_the_time_says_of_what_each_operation_has_it() -> None:
     assert lines(rows[0], width=None)[-1] == "time: median of half a round trip"
     assert "collective (all_reduce), half a round trip (p2p_latency)" in lines(*rows)[-1]
     many = [row(benchmark=name, median_of="collective") for name in "abcde"]
-    assert "collective (a, b, c and 2 more), half" in lines(*many, rows[0], width=None)[-1]
+    assert "collective (a, b, c, and 2 more), half" in lines(*many, rows[0], width=None)[-1]
 
 
 @pytest.mark.parametrize(
