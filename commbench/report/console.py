@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,8 +15,13 @@ from numpy.typing import NDArray
 
 from commbench.analysis.case_names import case_names, differing
 from commbench.analysis.disturbances import disturbances_text
-from commbench.analysis.group_gains import gain_text
-from commbench.analysis.overlaps import overlap_text
+from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
+from commbench.analysis.overlaps import (
+    OVERLAP_HEADS,
+    OVERLAP_MEANING,
+    overlap_cells,
+    overlap_results,
+)
 from commbench.analysis.slow_pairs import Matrix, findings_in, matrices
 from commbench.core.layout import Layout
 from commbench.core.states import Row, case_status, status_of_run
@@ -55,6 +60,7 @@ from .quantities import (
     value_cell,
     width_cell,
 )
+from .section import Table
 from .streams import StreamLine, bit_unit, is_stream_soak, repetition_bytes, streams_text
 from .table import TimeLine, backend_text, is_matrix, matrix_text
 
@@ -184,13 +190,23 @@ def run_text(
         ]
         parts += [paragraphs(texts, terminal)] if texts else []
     derived = (
-        overlap_text(rows, terminal),
-        gain_text(rows, terminal),
+        *derived_tables(rows, terminal),
         streams_text(sorted(rows, key=row_order), terminal),
         *_time_line_texts(rows, time_lines or {}, terminal, intervals),
     )
     parts += [f"\n{text}" for text in derived if text]
     return "\n".join([*parts, *_finding_lines(run, all_matrices, terminal)]) + "\n"
+
+
+def derived_tables(rows: Sequence[Row], terminal: Terminal) -> Iterator[str]:
+    """What follows from the times of several rows, each table with the meaning of its numbers."""
+    gains = [gain.cells() for gain in group_gains(rows)]
+    for heads, cells, meaning in (
+        (OVERLAP_HEADS, overlap_cells(overlap_results(rows)), OVERLAP_MEANING),
+        (GAIN_HEADS, gains, GAIN_MEANING),
+    ):
+        if cells:
+            yield f"{Table(heads, cells).text(terminal)}\n{terminal.paragraph(meaning)}"
 
 
 def time_line(row: Row) -> TimeLine | StreamLine:
