@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commbench.analysis.slow_pairs import ACROSS_NODES, SAME_NODE, SELF
-from commbench.core.layout import Layout, Pair
+from commbench.core.layout import ACROSS_NODES, SAME_NODE, Layout, Link, Pair, single_pair
 from commbench.core.states import Row
 from commbench.core.units import format_bytes, format_factor, format_seconds, plural
 from commbench.core.variables import NO_DTYPE
@@ -113,23 +112,11 @@ class VisitedCase:
     @functools.cached_property
     def pair(self) -> Pair | None:
         """The pair of ranks; None for a case that is not of one pair."""
-        text = self.row["pair"]
-        if text is None or " " in text:
-            return None
-        first, second = map(int, text.split("-"))
-        return first, second
+        return single_pair(self.row["pair"])
 
     @functools.cached_property
-    def link(self) -> str | None:
-        """SELF, SAME_NODE or ACROSS_NODES, by the ranks of the pair."""
-        if self.pair is None:
-            return None
-        first, second = self.pair
-        if first == second:
-            return SELF
-        ranks_per_node = self.layout.ranks_per_node
-        on_one_node = first // ranks_per_node == second // ranks_per_node
-        return SAME_NODE if on_one_node else ACROSS_NODES
+    def link(self) -> Link | None:
+        return None if self.pair is None else self.layout.link(self.pair)
 
     @property
     def text(self) -> str:
@@ -305,7 +292,7 @@ def _within_a_node_is_not_slower(cases: Sequence[VisitedCase]) -> RuleComparison
                 yield RuleComparison(near, near.text_with_pair, (far,), far.text_with_pair)
 
 
-def _first_by_link(cases: Iterable[VisitedCase]) -> dict[str | None, VisitedCase]:
+def _first_by_link(cases: Iterable[VisitedCase]) -> dict[Link | None, VisitedCase]:
     """The first pair of each kind of link, by layout and ranks."""
     ordered = sorted(cases, key=lambda case: (case.layout, case.pair or ()), reverse=True)
     return {case.link: case for case in ordered}

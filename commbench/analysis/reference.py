@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import yaml  # type: ignore[import-untyped]
 
 from commbench.core.errors import ConfigError
-from commbench.core.layout import Layout
+from commbench.core.layout import ACROSS_NODES, SAME_NODE, SELF, Layout, Pair
 from commbench.core.states import Row
-from commbench.core.units import RATES, parse_bytes
+from commbench.core.units import RATES, parse_bytes, parse_pairs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ BOUNDS = ("value", "range", "at_least", "at_most", "floor", "ceiling", "by_size"
 POINT = ("setting", "message_bytes", "column")  # identifies a published value of an experiment
 PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
 ITSELF = "itself"
-ANOTHER = "another rank"
+SPANS = {SELF: ITSELF, SAME_NODE: "within", ACROSS_NODES: "between"}
 
 
 @dataclass(frozen=True)
@@ -187,38 +187,30 @@ def fact(row: Row, name: str) -> Any:
     return (row.get(column) or {}).get(key) if key else row.get(column)
 
 
-def _ends(row: Row) -> tuple[int, int] | None:
-    """The ranks of the first pair."""
-    pair = row.get("pair")
-    if not isinstance(pair, str):
-        return None
-    first, _, second = pair.split(" ")[0].partition("-")
-    return int(first), int(second)
+def _first_pair(row: Row) -> Pair | None:
+    return next(iter(parse_pairs(row.get("pair"))), None)
 
 
 def _span(row: Row) -> str:
     layout = Layout.parse(row["layout"])
-    ends = _ends(row)
-    if ends is None:
-        return "between" if layout.nodes > 1 else "within"
-    if ends[0] == ends[1]:
-        return ITSELF
-    nodes = {rank // layout.ranks_per_node for rank in ends}
-    return "between" if len(nodes) > 1 else "within"
+    pair = _first_pair(row)
+    if pair is None:
+        return SPANS[ACROSS_NODES if layout.nodes > 1 else SAME_NODE]
+    return SPANS[layout.link(pair)]
 
 
 def _peer(row: Row) -> str | None:
-    ends = _ends(row)
-    if ends is None:
+    pair = _first_pair(row)
+    if pair is None:
         return None
-    return ITSELF if ends[0] == ends[1] else ANOTHER
+    return ITSELF if pair[0] == pair[1] else "another rank"
 
 
 def _direction(row: Row) -> str | None:
-    ends = _ends(row)
-    if ends is None or ends[0] == ends[1]:
+    pair = _first_pair(row)
+    if pair is None or pair[0] == pair[1]:
         return None
-    return "there" if ends[0] < ends[1] else "back"
+    return "there" if pair[0] < pair[1] else "back"
 
 
 PAIR_FACTS = {"span": _span, "peer": _peer, "direction": _direction}

@@ -26,7 +26,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from commbench.core.layout import Layout, Pair, pairs_text
+from commbench.core.layout import (
+    ACROSS_NODES,
+    SAME_NODE,
+    SELF,
+    Layout,
+    Link,
+    Pair,
+    pairs_text,
+    single_pair,
+)
 from commbench.core.states import Row, case_status
 from commbench.core.texts import setting_texts
 from commbench.core.units import format_bytes, format_factor, format_seconds
@@ -45,10 +54,11 @@ if TYPE_CHECKING:
 UNUSABLE = frozenset({"oversubscribed", "throttled", "impossible"})
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 LEAST_CLASS_PAIRS = 3  # of a class: if two pairs differ, neither is known to be the slow one
-SELF = "self"
-SAME_NODE = "same node"
-ACROSS_NODES = "other node"
-CLASSES = {SELF: "of a rank with itself", SAME_NODE: "on one node", ACROSS_NODES: "between nodes"}
+CLASSES: Mapping[Link, str] = {
+    SELF: "of a rank with itself",
+    SAME_NODE: "on one node",
+    ACROSS_NODES: "between nodes",
+}
 MATRIX_VARIABLES = (*(column.name for column in VARIABLES if column.name != "pair"), "label")
 NO_MAPS = tuple(name for name in MATRIX_VARIABLES if name not in MAPS)
 _others = itemgetter(*NO_MAPS)
@@ -119,16 +129,11 @@ class Matrix:
     @functools.cached_property
     def classes(self) -> Mapping[str, Mapping[Pair, float]]:
         """The times (median_s) of the cases that are ok, by class and pair."""
-        classes: dict[str, dict[Pair, float]] = {name: {} for name in CLASSES}
+        layout = Layout.parse(self.shared["layout"])
+        classes: dict[Link, dict[Pair, float]] = {link: {} for link in CLASSES}
         for pair, row in self.rows.items():
             if case_status(row) == "ok":
-                per_node = row["ranks_per_node"] or Layout.parse(row["layout"]).ranks_per_node
-                nodes = {rank // int(per_node) for rank in pair}
-                if pair[0] == pair[1]:
-                    name = SELF
-                else:
-                    name = SAME_NODE if len(nodes) == 1 else ACROSS_NODES
-                classes[name][pair] = float(row["median_s"])
+                classes[layout.link(pair)][pair] = float(row["median_s"])
         return {name: times for name, times in classes.items() if times}
 
     def extremes(self, name: str) -> tuple[Pair, Pair, Pair]:
@@ -227,11 +232,10 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
     """The cases of a single pair, grouped by all other variables; other cases are left out."""
     groups: dict[tuple[Any, ...], dict[Pair, Row]] = {}
     for row in rows:
-        pair = row["pair"]
-        if isinstance(pair, str) and " " not in pair:
-            first, _, second = pair.partition("-")
+        pair = single_pair(row["pair"])
+        if pair is not None:
             key = (row.get("run_id"), *_others(row), *(hashable(row[name]) for name in MAPS))
-            groups.setdefault(key, {})[int(first), int(second)] = row
+            groups.setdefault(key, {})[pair] = row
     grouped = [
         Matrix(key[0], dict(zip((*NO_MAPS, *MAPS), key[1:], strict=True)), group)
         for key, group in groups.items()

@@ -33,7 +33,7 @@ def row(
             "median_s": median_s,
             "ci_low_s": low,
             "ci_high_s": high,
-            "ranks_per_node": ranks_per_node,
+            "layout": f"2x{ranks_per_node}",
         }
         | more
     )

@@ -38,7 +38,6 @@ def row(**more: Any) -> dict[str, Any]:
             message_bytes=1024,
             median_s=2e-6,
             warnings=[],
-            ranks_per_node=8,
             repetitions=30,
             schedule="serial",
         )
@@ -49,7 +48,7 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def matrix(size: int, planted: dict[str, Any] | None = None, **more: Any) -> list[dict[str, Any]]:
-    more = {"ranks_per_node": size} | more
+    more = {"layout": f"1x{size}"} | more
     pairs = [f"{first}-{second}" for first in range(size) for second in range(size)]
     return [row(pair=pair, **(more | (planted or {}).get(pair, {}))) for pair in pairs]
 
