@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]
 
-from commbench.core.errors import ConfigError
 from commbench.core.layout import ACROSS_NODES, SAME_NODE, SELF, Layout, Pair
 from commbench.core.states import Row
 from commbench.core.units import RATES, parse_bytes, parse_pairs
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 FOLDER = "data/reference"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of C: ten times as fast
@@ -39,8 +38,6 @@ UNITS = {  # of a document -> its size in the unit of the column
     "ranks": 1.0,
 }
 BOUNDS = ("value", "range", "at_least", "at_most", "floor", "ceiling", "by_size", "by_time_s")
-POINT = ("setting", "message_bytes", "column")  # identifies a published value of an experiment
-PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
 ITSELF = "itself"
 SPANS = {SELF: ITSELF, SAME_NODE: "within", ACROSS_NODES: "between"}
 
@@ -280,69 +277,3 @@ def _points(bound: str, value: Any, sizes: Any) -> Iterator[Point]:
 def of_experiment(name: str) -> list[Reference]:
     """The values of the document behind an experiment; none for other experiments."""
     return [each for each in references() if each.experiment == name]
-
-
-def published(experiment: str) -> pd.DataFrame:
-    """One row per value that the document behind an experiment published; a range has two.
-
-    setting (the document's words), message_bytes (null: not given), column (ours), value and unit
-    of that column, source with its date, place in it. Raises ConfigError for an experiment without
-    published values.
-    """
-    import pandas as pd
-
-    chosen = of_experiment(experiment)
-    if not chosen:
-        known = sorted({each.experiment for each in references() if each.experiment})
-        raise ConfigError(f"{experiment} has no published values; it has: {', '.join(known)}")
-    rows = [
-        (
-            experiment,
-            setting,
-            point.message_bytes,
-            reference.column,
-            value * UNITS[reference.unit],
-            unit_of_column(reference.column),
-            f"{reference.source}, {reference.date}, {reference.machine}",
-            reference.place,
-        )
-        for reference in chosen
-        for point in reference.points
-        for setting, value in named_values(reference, point)
-    ]
-    return pd.DataFrame(rows, columns=list(PUBLISHED_COLUMNS)).astype({"message_bytes": "Int64"})
-
-
-def named_values(reference: Reference, point: Point) -> list[tuple[str, float]]:
-    """Its setting, `at 100 ms` where it has a time, and its value; both ends of a range."""
-    setting = reference.setting
-    if point.at_s is not None:
-        return [(f"{setting} {1e3 * point.at_s:.0f} ms", point.value)]
-    if point.low < point.high and math.isfinite(point.high - point.low):
-        return [(f"{setting}, low", point.low), (f"{setting}, high", point.high)]
-    return [(setting, point.value)]
-
-
-def unit_of_column(column: str) -> str:
-    """GB/s, s, 1/s, or nothing for a ratio."""
-    units = {"gb_per_s": "GB/s", "per_s": "1/s", "s": "s", "bytes": "B"}
-    return next((unit for end, unit in units.items() if column.endswith(f"_{end}")), "")
-
-
-def beside(values: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:
-    """One row per published value: setting, message_bytes, column, unit, published, ours, ratio
-    (ours / published).
-
-    `ours` has the columns setting, message_bytes, column and value, one row per measured setting;
-    where a row is missing, ours is null. Raises ConfigError for a point that occurs twice.
-    """
-    doubled = ours[ours.duplicated(list(POINT))]
-    if len(doubled):
-        raise ConfigError(
-            f"ours has {tuple(doubled.iloc[0][list(POINT)])} twice; take one value of each"
-        )
-    ours = ours[[*POINT, "value"]].astype({"message_bytes": "Int64"})
-    joined = values.merge(ours, on=list(POINT), how="left", suffixes=("", "_ours"))
-    joined = joined.rename(columns={"value": "published", "value_ours": "ours"})
-    joined["ratio"] = joined["ours"].astype("float64") / joined["published"]
-    return joined[[*POINT, "unit", "published", "ours", "ratio"]]
