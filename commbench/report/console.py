@@ -34,7 +34,6 @@ from commbench.hardware.torch_install import other_torch_text
 from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
 from commbench.results.intervals import interval_note
-from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.runtime.launch import SIDE_BY_SIDE
 from commbench.runtime.output import print_draft
@@ -60,6 +59,7 @@ from .quantities import (
     value_cell,
     width_cell,
 )
+from .row_writer import RowWriter
 from .section import Table
 from .streams import StreamLine, bit_unit, is_stream_soak, repetition_bytes, streams_text
 from .table import TimeLine, backend_text, is_matrix, matrix_text
@@ -96,24 +96,23 @@ def _message_rate_text(row: Row) -> str:
 
 
 @dataclass
-class Console:
+class Console(RowWriter):
     """A Writer that prints the table of the run at its end. On a terminal a first pass that took
     long is shown until then."""
 
     is_console: ClassVar[bool] = True
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
+        super().begin(run, folder)
         self._run = run
         self._begun_s = time.monotonic()
-        # also of earlier starts of the run
-        self._rows: dict[str, Row] = recorded_rows(Path(folder)) if run.get("starts") else {}
         self._time_lines: dict[str, TimeLine | StreamLine] = {}
 
     def case(
         self, row: Row, samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
     ) -> None:
         first_pass = len(self._rows) < self._run.get("cases", 0)
-        self._rows[row["case_id"]] = row
+        super().case(row, samples, counters)
         self._time_lines.setdefault(row["case_id"], time_line(row)).add(counters)
         if first_pass and len(self._rows) == self._run["cases"]:
             self._show_first_pass()
@@ -131,11 +130,8 @@ class Console:
         text = run_text(self._run, rows, terminal, foot=False)
         print_draft(f"{text}pass 1 of {passes}; further passes over {waiting} cases follow")
 
-    def end(self, run: Mapping[str, Any]) -> None:
-        if status_of_run(run) == "running":  # further launches follow
-            return
+    def finish(self, run: Mapping[str, Any], rows: Sequence[Row]) -> None:
         terminal = Terminal.of(sys.stdout)
-        rows = list(self._rows.values())
         tables = SIDE_BY_SIDE not in os.environ
         if status_of_run(run) == "interrupted" and len(rows) > MOST_ROWS_AFTER_SIGNAL:
             print(f"{len(rows)} of {run['cases']} cases have results: commbench show prints them")

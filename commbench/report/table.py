@@ -4,7 +4,7 @@ a soak."""
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from commbench.analysis.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.layout import pairs_text
-from commbench.core.states import Row, case_status, status_of_run
+from commbench.core.states import Row, case_status
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
 from commbench.core.texts import some_of
 from commbench.core.units import (
@@ -32,6 +32,7 @@ from commbench.core.units import (
 from commbench.core.variables import SIZES
 from commbench.results.columns import VARIABLES, grouped
 
+from .row_writer import RowWriter
 from .streams import is_stream_soak
 
 # so that a table is complete when it is cut out
@@ -54,29 +55,16 @@ LONGEST_BAR = 24  # characters
 
 
 @dataclass
-class Listing(ABC):
-    """A Writer that prints the tables of another tool at the end; of two rows of a case the later
-    one."""
+class Listing(RowWriter):
+    """A Writer that prints the tables of another tool at the end."""
 
     tool: ClassVar[str]
     programs: ClassVar[Mapping[str, str]]  # benchmark -> program of the tool
     # variables that may differ inside a table, beside the sizes
     varying: ClassVar[tuple[str, ...]] = ()
 
-    def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        self._rows: dict[str, Row] = {}
-
-    def case(
-        self,
-        row: Mapping[str, Any],
-        samples: Mapping[str, NDArray[Any]],
-        counters: Mapping[str, NDArray[Any]],
-    ) -> None:
-        self._rows[row["case_id"]] = row
-
-    def end(self, run: Mapping[str, Any]) -> None:
-        if status_of_run(run) != "running":  # else further launches follow
-            print(printable(self.text(run, list(self._rows.values()))), flush=True)
+    def finish(self, run: Mapping[str, Any], rows: Sequence[Row]) -> None:
+        print(printable(self.text(run, rows)), flush=True)
 
     def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
         """All tables of a run; all other lines begin with #."""
@@ -144,10 +132,6 @@ def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]
         if name not in IN_EVERY_HEADING and not _varies(rows, name)
     ]
     lines += [comment(f"wherever it applies: {_first_values(rows, shared)}")] if rows else []
-    if any(row["launch"] for row in rows):
-        lines.append(
-            comment("this run was resumed: rows of earlier launches are in its folder only")
-        )
     return lines
 
 
