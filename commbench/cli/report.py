@@ -60,7 +60,7 @@ def report(words: list[str]) -> int:
         print(printable(f"left out: {line}"), file=sys.stderr)
     parts = [part.sections(options.paths, results) for part in annexes.report_parts()]
     more = list(chain.from_iterable(parts))
-    raw = RawData.none() if options.html is None else read_raw_data(results)
+    raw = RawData() if options.html is None else read_raw_data(results)
     listed = sections(summary, raw, more)
     if options.html is not None:
         from commbench.report.page import page

@@ -3,8 +3,9 @@ the first call."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,22 +37,17 @@ RowId = tuple[str, str]  # run_id and case_id
 
 @dataclass(frozen=True)
 class RawData:
-    """What was read.
+    """What was read: nothing for a terminal, which has no figures.
 
     `distributions`: case_id and label -> its launches; `time_lines`: a soak, and a row per interval
     with at_s (since its start), min_s, median_s and max_s, of a stream repetitions and busy_s;
     `ramps`: backend -> seconds to 95 % of the steady rate per case; `notes`: what was left out.
     """
 
-    distributions: dict[tuple[str, str], Launches]
-    time_lines: list[tuple[RowId, pd.DataFrame]]
-    ramps: dict[str, tuple[float, ...]]
-    notes: tuple[str, ...]
-
-    @classmethod
-    def none(cls) -> RawData:
-        """For a terminal, which has no figures."""
-        return cls({}, [], {}, ())
+    distributions: Mapping[tuple[str, str], Launches] = field(default_factory=dict)
+    time_lines: Sequence[tuple[RowId, pd.DataFrame]] = ()
+    ramps: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def read_raw_data(results: Results) -> RawData:
@@ -79,7 +75,7 @@ def read_raw_data(results: Results) -> RawData:
             ramps = {str(backend): tuple(seconds.tolist()) for backend, seconds in by_backend}
     except (CommbenchError, KeyError, ValueError) as error:
         notes.append(f"ramps left out: {first_line(error)}")
-    return RawData(distributions, time_lines, ramps, tuple(notes))
+    return RawData(distributions, time_lines, ramps, notes)
 
 
 def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:

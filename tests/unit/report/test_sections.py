@@ -23,7 +23,7 @@ def summary_of(folder: Path, benchmark: str | None = "all_reduce") -> Summary:
 
 
 def by_title(summary: Summary) -> dict[str, Section]:
-    return {section.title: section for section in sections(summary, RawData.none())}
+    return {section.title: section for section in sections(summary, RawData())}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def three_ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_answers_come_first_and_what_an_annex_adds_behind_them(three_ways: Path) -> None:
     more = [Section("Acceptance", ["all pass"])]
-    listed = sections(summary_of(three_ways), RawData.none(), more)
+    listed = sections(summary_of(three_ways), RawData(), more)
     assert [section.title for section in listed[:3]] == ["Answers", "Acceptance", "all_reduce"]
 
 
@@ -72,7 +72,7 @@ def test_the_answers_say_how_well_the_numbers_are_known_and_why(tmp_path: Path) 
 
 def test_a_run_that_did_not_end_is_the_first_answer_on_terminal_and_page(tmp_path: Path) -> None:
     run = run_of(tmp_path, 0, status="interrupted", cases=128)
-    listed = sections(summary_of(tmp_path), RawData.none())
+    listed = sections(summary_of(tmp_path), RawData())
     assert listed[0].sentences[0].startswith(f"Run {run.name} was interrupted: 10 of 128")
     assert f"* Run {run.name} was interrupted" in report_text(listed, 30, Terminal(None))
 
@@ -164,7 +164,7 @@ def test_many_pairs_come_first_with_their_symmetry(tmp_path: Path) -> None:
     commbench.run(
         *words, "layout=2x2", "pairs=all", "benchmark=p2p_bandwidth", f"output={tmp_path}"
     )
-    listed = sections(summarise_results(read_results([tmp_path])), RawData.none())
+    listed = sections(summarise_results(read_results([tmp_path])), RawData())
     assert [section.title for section in listed[:2]] == ["Answers", "All pairs"]
     assert re.search(r"\d of 6 pairs (not )?(symmetric|undecided)", listed[0].sentences[0])
     assert not any(text.startswith("Soak") for text in listed[0].sentences)
