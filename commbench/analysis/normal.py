@@ -96,11 +96,12 @@ def _judged_case(reference: Reference, row: Row, differing: Sequence[str]) -> Ju
     scale = UNITS[reference.unit]
     seconds = reference.column == "median_s"
     above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
+    beyond = point.beyond(value / scale)
     far = 1.0 if point.is_threshold else FAR_FROM_NORMAL
     verdict = NORMAL
-    if value > point.high * scale * far:
+    if beyond > far:
         verdict = above
-    elif value < point.low * scale / far:
+    elif beyond < 1 / far:
         verdict = below
     write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
     where = " ".join(str(row[name]) for name in (*PLACE, *differing) if row[name])

@@ -62,6 +62,12 @@ class Point:
         """The value, or the bound that there is."""
         return self.low if math.isfinite(self.low) else self.high
 
+    def beyond(self, value: float) -> float:
+        """By which factor a value in that unit lies above the end, or below 1 before the begin; 1
+        between them."""
+        nearest = min(max(value, self.low), self.high)
+        return value / nearest if nearest else math.nan
+
     @property
     def message_bytes(self) -> int | None:
         """None for a range of sizes."""

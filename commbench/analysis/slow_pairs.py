@@ -44,6 +44,7 @@ from commbench.results.columns import VARIABLES, hashable
 from commbench.results.flags import warnings_of
 from commbench.results.intervals import interval_of
 from commbench.results.load import Paths, read_rows, row_dicts
+from commbench.stats.interval import Interval
 from commbench.stats.thresholds import SLOW_FACTOR, SLOW_SPREADS, UNCERTAIN_SLOW_FACTOR
 
 from .case_names import differing
@@ -136,6 +137,12 @@ class Matrix:
                 classes[layout.link(pair)][pair] = float(row["median_s"])
         return {name: times for name, times in classes.items() if times}
 
+    @functools.cached_property
+    def medians(self) -> Mapping[Pair, Interval]:
+        """The times of the same cases with their intervals."""
+        known = ((pair, interval_of(row)) for pair, row in self.rows.items())
+        return {pair: median for pair, median in known if median is not None}
+
     def extremes(self, name: str) -> tuple[Pair, Pair, Pair]:
         """The pairs of a class with the shortest, the (lower) median and the longest time."""
         times = self.classes[name]
@@ -170,14 +177,14 @@ class Matrix:
             values = np.array(list(times.values()))
             # the least that the median of the others can be
             least_s = np.sort(values)[(len(values) - 2) // 2]
-            uncertain = {pair for pair in times if _is_uncertain(self.rows[pair])}
+            uncertain = {pair for pair in times if self._is_uncertain(pair)}
             spared = uncertain if 2 * len(uncertain) > len(times) else set()
             for index, pair in enumerate(times):
-                low_s = _interval_end(self.rows[pair], "ci_low_s")
-                if pair in spared or not low_s > SLOW_FACTOR * least_s:
+                low_s = self.medians[pair].low
+                if pair in spared or low_s <= SLOW_FACTOR * least_s:
                     continue
                 others_s = np.delete(values, index)
-                factor = _factor(self.rows[pair])
+                factor = self._factor(pair)
                 typical_s = float(np.median(others_s))
                 spread_s = MAD_TO_SIGMA * float(np.median(np.abs(others_s - typical_s)))
                 if low_s > max(factor * typical_s, typical_s + SLOW_SPREADS * spread_s):
@@ -193,10 +200,9 @@ class Matrix:
             for pair, there_s in times.items():
                 back = pair[1], pair[0]
                 if back in times:
-                    low_s = _interval_end(self.rows[pair], "ci_low_s")
-                    high_s = _interval_end(self.rows[back], "ci_high_s")
-                    factor = max(_factor(self.rows[pair]), _factor(self.rows[back]))
-                    if there_s > factor * times[back] and low_s > high_s:
+                    is_apart = self.medians[pair].low > self.medians[back].high
+                    factor = max(self._factor(pair), self._factor(back))
+                    if is_apart and there_s > factor * times[back]:
                         asymmetric[pair] = times[back]
         return asymmetric
 
@@ -215,17 +221,14 @@ class Matrix:
         neighbours = measured[max(index - 1, 0) : index] + measured[index + 1 : index + 2]
         if not neighbours:
             only_size = sum(pair in size.rows for size in self.sizes) < 2
-            return only_size and not _is_uncertain(self.rows[pair])
+            return only_size and not self._is_uncertain(pair)
         return any(pair in getattr(size, found_here) for size in neighbours)
 
+    def _is_uncertain(self, pair: Pair) -> bool:
+        return self.medians[pair].certainty != ""
 
-def _is_uncertain(row: Row) -> bool:
-    median = interval_of(row)
-    return median is not None and median.certainty != ""
-
-
-def _factor(row: Row) -> float:
-    return UNCERTAIN_SLOW_FACTOR if _is_uncertain(row) else SLOW_FACTOR
+    def _factor(self, pair: Pair) -> float:
+        return UNCERTAIN_SLOW_FACTOR if self._is_uncertain(pair) else SLOW_FACTOR
 
 
 def matrices(rows: Iterable[Row]) -> list[Matrix]:
@@ -371,12 +374,6 @@ def _asymmetric_pairs(matrix: Matrix, blank: Finding) -> Iterator[Finding]:
 
 def _ratio(slow_s: float, typical_s: float) -> float:
     return slow_s / typical_s if typical_s else math.inf
-
-
-def _interval_end(row: Row, name: str) -> float:
-    """The end of an interval; NaN, which compares as neither above nor below, after too few
-    repetitions for one."""
-    return math.nan if row[name] is None else float(row[name])
 
 
 def slow_pairs(*paths: Paths) -> pd.DataFrame:

@@ -8,7 +8,6 @@ from commbench.core.layout import Pair
 from commbench.core.states import Row
 from commbench.core.texts import some_of
 from commbench.core.units import format_factor, format_number, format_seconds, plural
-from commbench.results.intervals import interval_of
 from commbench.stats.interval import Interval
 
 from .slow_pairs import Matrix
@@ -40,12 +39,7 @@ class Directions(NamedTuple):
 
 def directions(matrix: Matrix) -> list[Directions]:
     """The pairs of two ranks whose directions were both measured, the most different first."""
-    times = {
-        pair: time
-        for own in matrix.classes.values()
-        for pair in own
-        if (time := interval_of(matrix.rows[pair])) is not None and time.value
-    }
+    times = {pair: time for pair, time in matrix.medians.items() if time.value}
     both = []
     for (first, second), time in times.items():
         back = times.get((second, first))
