@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commbench.analysis.best import CHOSEN_SETTINGS, best_text
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.documents import Document, documents
-from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, headline, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
@@ -30,7 +27,7 @@ from commbench.core.texts import size_text
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped
-from commbench.results.flags import FLAGS, UNKNOWN_FLAG, is_bound, warnings_of
+from commbench.results.flags import is_bound, warnings_of
 from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from commbench.stats.thresholds import FAR_FROM_NORMAL
@@ -68,7 +65,6 @@ MOST_MATRIX_RUNS = 12
 LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", *(name for name in NAMES if name not in ("pair", "elements", *MAPS))]
-FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
 LOST_HEADS = ("status", "cases", "reason", "which")
 GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "runs", "labels")
 
@@ -155,13 +151,11 @@ class Summary:
     results: Results
     unfinished: list[str]  # a sentence for each run that did not come to its end
     combined: CombinedCases
-    overheads: list[tuple[str, ...]]
     slow: list[Finding]
     unjudged_pairs: str  # why links can't be judged, or empty
     soaks: CombinedCases  # but of many pairs, which are matrices
     matrices: list[Matrix]  # of the newest runs, of cases with many pairs
     lost: list[Lost]
-    flags: list[tuple[str, int, str, str]]  # cells below FLAG_HEADS
     hardware: list[str]  # texts that describe the machines, and the labels of the runs
     judged: list[Judged]
     documents: list[Document]  # of the experiments among the runs
@@ -169,7 +163,6 @@ class Summary:
     groups: list[tuple[str, ...]]  # cells below GROUP_HEADS
     differences: list[tuple[str, str, str]]
     overlaps: list[tuple[str, ...]]  # cells below OVERLAP_HEADS
-    gains: list[tuple[str, ...]]  # cells below GAIN_HEADS
 
     def verdicts(self) -> list[str]:
         """What each comparison of `commbench ab` says."""
@@ -367,13 +360,11 @@ def summarise_results(
         results,
         unfinished_sentences(cases, results.records, results.folders, is_measured_into),
         combined,
-        overhead_cells(launch_overheads(operations)),
         findings(pairs),
         unjudged,
         few_soaks(cases),
         newest_matrices(cases),
         lost_cases(cases),
-        count_flags(cases),
         hardware,
         judged,
         documents(cases, results.records, results.folders),
@@ -381,7 +372,6 @@ def summarise_results(
         run_groups(results.records),
         rank_differences(results.records),
         overlap_cells(overlap_results(row_dicts(cases[cases["timed"].notna()]))),
-        [gain.cells() for gain in group_gains(row_dicts(cases[cases["groups"].notna()]))],
     )
 
 
@@ -451,15 +441,6 @@ def lost_cases(cases: pd.DataFrame) -> list[Lost]:
         lost.append(Lost(str(status), len(group), str(reason), text))
     order = {"invalid": 0, "failed": 1, "skipped": 2}
     return sorted(lost, key=lambda group: (order.get(group.status, 0), -group.cases))
-
-
-def count_flags(cases: pd.DataFrame) -> list[tuple[str, int, str, str]]:
-    """The flags of the measured cases, the most frequent first."""
-    measured = cases[cases["status"] == "ok"]
-    counts = Counter(
-        str(flag) for flags in measured["warnings"] for flag in (flags if flags is not None else ())
-    )
-    return [(name, count, *FLAGS.get(name, UNKNOWN_FLAG)) for name, count in counts.most_common()]
 
 
 def reference_note(judged: Sequence[Judged]) -> str:
