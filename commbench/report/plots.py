@@ -147,6 +147,19 @@ class Curves:
     def of_benchmark(self, benchmark: str) -> list[Row]:
         return [row for rows in self.rows[benchmark].values() for row in rows]
 
+    def drawn(self, benchmark: str) -> Iterator[tuple[str, Sequence[Row], str, Any]]:
+        """The name, rows, colour and line style of the lines that are drawn.
+
+        Where all lines of the page are more than there are styles, and two of these would look
+        alike, the figure has styles of its own.
+        """
+        names = sorted(self.rows[benchmark], key=natural_key)[:MOST_LINES]
+        is_told_apart = len(set(map(self.colours.of, names))) == len(names)
+        colours = self.colours if is_told_apart else Colours(names)
+        for name in names:
+            colour, dashes = colours.of(name)
+            yield name, self.rows[benchmark][name], colour, line_style(dashes)
+
 
 def curves_of(lines: Iterable[tuple[str, Mapping[str, Sequence[Row]]]]) -> Curves:
     """The lines of the cases with a message: a barrier and the sequence of a replay have none."""
@@ -168,17 +181,12 @@ def over_size(
 ) -> list[Figure]:
     """A line per backend, engine, layout, ... with its interval; values that are known to no better
     than 30 % are hollow. `known`: published curves, those of this quantity are drawn dotted."""
-    names = sorted(curves.rows[benchmark], key=natural_key)[:MOST_LINES]
-    lines = {name: curves.rows[benchmark][name] for name in names}
-    styles = _styles_of(names, curves.colours)
     is_time = quantity is MEDIAN
     label = TIME if is_time else f"{quantity.name} ({quantity.usual})"
     with _drawn(f"{benchmark}: {label} over message size") as (axes, made):
         every: list[float] = []
         sizes: list[float] = []
-        for name, rows in lines.items():
-            colour, dashes = styles[name]
-            style = line_style(dashes)
+        for name, rows, colour, style in curves.drawn(benchmark):
             at, middle, low, high = _points(rows, quantity)
             axes.plot(at, middle, color=colour, linestyle=style, label=clean(name))
             axes.fill_between(at, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0)
@@ -220,17 +228,14 @@ def share_of_limit(curves: Curves, benchmark: str) -> list[Figure]:
     shares = [row["efficiency"] for row in rows if row["efficiency"]]
     if not shares:
         return []
-    names = sorted(curves.rows[benchmark], key=natural_key)[:MOST_LINES]
-    styles = _styles_of(names, curves.colours)
     with _drawn(f"{benchmark}: share of the {limit_text(rows)}") as (axes, made):
-        for name in names:
-            known = [row for row in curves.rows[benchmark][name] if row["efficiency"] is not None]
-            colour, dashes = styles[name]
+        for name, every, colour, style in curves.drawn(benchmark):
+            known = [row for row in every if row["efficiency"] is not None]
             axes.plot(
                 [row["message_bytes"] for row in known],
                 [row["efficiency"] for row in known],
                 "o",
-                linestyle=line_style(dashes),
+                linestyle=style,
                 markersize=4,
                 color=colour,
                 label=clean(name),
@@ -248,16 +253,6 @@ def _points(rows: Sequence[Row], quantity: Quantity) -> Any:
         interval = quantity.of(row) or UNKNOWN
         points.append((float(row["message_bytes"]), interval.value, *interval.ends))
     return np.array(points).T
-
-
-def _styles_of(names: Sequence[str], colours: Colours) -> dict[str, tuple[str, str]]:
-    """Colour and dashes of each line of a figure; where all lines of the page are more than there
-    are styles, and two of these would look alike, the figure has styles of its own."""
-    styles = {name: colours.of(name) for name in names}
-    if len(set(styles.values())) < len(styles):
-        own = Colours(names)
-        styles = {name: own.of(name) for name in names}
-    return styles
 
 
 # ---------------------------------------------------------------- layouts and layers
