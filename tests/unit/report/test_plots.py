@@ -134,7 +134,7 @@ def test_no_two_lines_of_a_figure_look_alike_however_many_the_page_has() -> None
     colours = Colours(f"line {number}" for number in range(40))
     names = ["line 0", "line 5", "line 28"]
     assert colours.of("line 0") == colours.of("line 28")
-    of_benchmark = dict.fromkeys(names, [row()])
+    of_benchmark = {name: [row()] for name in names}
     drawn = list(plots.Curves({"all_reduce": of_benchmark}, colours).drawn("all_reduce"))
     assert len({(colour, str(style)) for _, _, colour, style in drawn}) == len(names)
 
