@@ -220,10 +220,12 @@ def combine_runs(cases: pd.DataFrame, settings: Sequence[str] = CHOSEN_SETTINGS)
     apart = pairs.where(ends.str[0] != ends.str[1])
     first = apart.groupby([distinct[name] for name in PAIRLESS], dropna=False).transform("min")
     is_shown = ~many | (pairs == first).fillna(False)
-    kept, kept_whole = (
-        frame[is_shown].reset_index(drop=True).head(MOST_CASES) for frame in (distinct, whole)
+    shown = distinct[is_shown].reset_index(drop=True)
+    shown_whole = whole[is_shown].reset_index(drop=True)
+    left = max(0, len(shown) - MOST_CASES)
+    return CombinedCases(
+        shown.head(MOST_CASES), shown_whole.head(MOST_CASES), left, shared, settings
     )
-    return CombinedCases(kept, kept_whole, int(is_shown.sum()) - len(kept), shared, settings)
 
 
 def _over_runs(ok: pd.DataFrame) -> pd.DataFrame:

@@ -37,10 +37,8 @@ def headline(combined: CombinedCases, others: Sequence[str]) -> str:
         return others[0] if others else "No case has a number; what was tried is below."
     sizes = [int(size) for size in measured["message_bytes"] if size > 0]
     benchmarks = ", ".join(combined.lines())
-    backends, layouts = (
-        ", ".join(sorted(map(str, measured[name].unique()), key=natural_key))
-        for name in ("backend", "layout")
-    )
+    backends = ", ".join(sorted(set(measured["backend"]), key=natural_key))
+    layouts = ", ".join(sorted(set(measured["layout"]), key=natural_key))
     between = f", {span_text(sizes, size_text)}" if sizes else ""
     return f"{benchmarks} over {backends} in {layouts} (nodes x ranks per node){between}."
 

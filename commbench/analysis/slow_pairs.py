@@ -128,7 +128,7 @@ class Matrix:
         return sorted({rank for pair in self.rows for rank in pair})
 
     @functools.cached_property
-    def classes(self) -> Mapping[str, Mapping[Pair, float]]:
+    def classes(self) -> Mapping[Link, Mapping[Pair, float]]:
         """The times (median_s) of the cases that are ok, by class and pair."""
         layout = Layout.parse(self.shared["layout"])
         classes: dict[Link, dict[Pair, float]] = {link: {} for link in CLASSES}
@@ -143,14 +143,14 @@ class Matrix:
         known = ((pair, interval_of(row)) for pair, row in self.rows.items())
         return {pair: median for pair, median in known if median is not None}
 
-    def extremes(self, name: str) -> tuple[Pair, Pair, Pair]:
+    def extremes(self, name: Link) -> tuple[Pair, Pair, Pair]:
         """The pairs of a class with the shortest, the (lower) median and the longest time."""
         times = self.classes[name]
         order = sorted(times, key=lambda pair: (times[pair], pair))
         return order[0], order[(len(order) - 1) // 2], order[-1]
 
     @functools.cached_property
-    def usable(self) -> Mapping[str, Mapping[Pair, float]]:
+    def usable(self) -> Mapping[Link, Mapping[Pair, float]]:
         """`classes` without the rows whose flags are in UNUSABLE."""
         usable = {
             name: {
@@ -163,12 +163,12 @@ class Matrix:
         return {name: times for name, times in usable.items() if times}
 
     @functools.cached_property
-    def slow(self) -> Mapping[Pair, tuple[str, float]]:
+    def slow(self) -> Mapping[Pair, tuple[Link, float]]:
         """The class of each slow pair and the typical time of the other pairs in it, in seconds."""
         return {pair: self.slow_here[pair] for pair in self.agreed("slow_here")}
 
     @functools.cached_property
-    def slow_here(self) -> Mapping[Pair, tuple[str, float]]:
+    def slow_here(self) -> Mapping[Pair, tuple[Link, float]]:
         """Like `slow`, judged by this size alone."""
         slow = {}
         for name, times in self.usable.items():

@@ -3,7 +3,7 @@ the first call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +66,11 @@ def read_raw_data(results: Results) -> RawData:
                 distributions.setdefault((case_id, label), []).append((run_id, times))
         except CommbenchError as error:
             notes.append(f"{folder}: samples left out: {error}")
-    time_lines = _soak_lines(results, ok, notes)
+    soaks = ok[(ok["timing"] == "soak") & ok["run_id"].isin(list(results.folders))]
+    if len(soaks) > MOST_SOAKS:
+        others = len(soaks) - MOST_SOAKS
+        notes.append(f"time lines are drawn for {MOST_SOAKS} soaks; {others} more have none")
+    time_lines = list(_soak_lines(results, soaks.head(MOST_SOAKS)))
     ramps: dict[str, tuple[float, ...]] = {}
     try:
         if chosen:
@@ -126,17 +130,9 @@ def _shown_columns(timed: pd.DataFrame) -> dict[str, str]:
     return {"at_s": "min", "min_s": "min", "median_s": "median", "max_s": "max"}
 
 
-def _soak_lines(
-    results: Results, ok: pd.DataFrame, notes: list[str]
-) -> list[tuple[RowId, pd.DataFrame]]:
+def _soak_lines(results: Results, soaks: pd.DataFrame) -> Iterator[tuple[RowId, pd.DataFrame]]:
     """The time line of each soak whose counters can be read, with at most MOST_POINTS rows."""
-    soaks = ok[(ok["timing"] == "soak") & ok["run_id"].isin(list(results.folders))]
-    if len(soaks) > MOST_SOAKS:
-        notes.append(
-            f"time lines are drawn for {MOST_SOAKS} soaks; {len(soaks) - MOST_SOAKS} more have none"
-        )
-    lines = []
-    for run_id, case_id in soaks[["run_id", "case_id"]][:MOST_SOAKS].itertuples(index=False):
+    for run_id, case_id in soaks[["run_id", "case_id"]].itertuples(index=False):
         with suppress(CommbenchError):
             counters = run_tables(
                 results.folders[run_id], "counters", None, [("case_id", "==", case_id)]
@@ -145,5 +141,4 @@ def _soak_lines(
             if len(table):
                 timed = table.assign(at_s=(table["t_ns"] - table["t_ns"].iloc[0]) * 1e-9)
                 bins = timed.groupby(np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS)))
-                lines.append(((run_id, case_id), bins.agg(_shown_columns(timed))))
-    return lines
+                yield (run_id, case_id), bins.agg(_shown_columns(timed))
