@@ -61,8 +61,9 @@ from .quantities import (
 )
 from .row_writer import RowWriter
 from .section import Table
-from .streams import StreamLine, bit_unit, is_stream_soak, repetition_bytes, streams_text
-from .table import TimeLine, backend_text, is_matrix, matrix_text
+from .streams import bit_unit, is_stream_soak, streams_text
+from .table import backend_text, is_matrix, matrix_text
+from .time_lines import StreamLine, TimeLine, time_line
 
 PATHS = ("link", "transport")
 CONSTANT = (*(name for name in SHOWN if name != "benchmark"), *PATHS)
@@ -203,13 +204,6 @@ def derived_tables(rows: Sequence[Row], terminal: Terminal) -> Iterator[str]:
     ):
         if cells:
             yield f"{Table(heads, cells).text(terminal)}\n{terminal.paragraph(meaning)}"
-
-
-def time_line(row: Row) -> TimeLine | StreamLine:
-    """An empty one for the intervals of a soak."""
-    if row["headline"] != "receiver":
-        return TimeLine()
-    return StreamLine(repetition_bytes(row))
 
 
 def _time_line_texts(

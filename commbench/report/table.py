@@ -1,5 +1,4 @@
-"""Tables as plain text: those of other tools, with # comments; a matrix of pairs; the time line of
-a soak."""
+"""Tables as plain text: those of other tools, with # comments; a matrix of pairs."""
 
 from __future__ import annotations
 
@@ -13,14 +12,11 @@ from statistics import median
 from textwrap import wrap
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from commbench.analysis.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.layout import pairs_text
 from commbench.core.states import Row, case_status
-from commbench.core.terminal import TableColumn, Terminal, printable, table_text
+from commbench.core.terminal import printable
 from commbench.core.texts import some_of
 from commbench.core.units import (
     format_bytes,
@@ -48,10 +44,6 @@ OWN_BUFFERS = (
     "buffers own: each message of a window has memory of its own (osu_bw has one buffer:"
     " buffers=shared)"
 )
-TIME_LINES = 20  # of one case
-TIME_LINE_HEADINGS = ("from\ns", "median\nus", "min\nus", "max\nus", "repetitions")
-MOST_INTERVALS = 4096  # kept of one case; when there are more, neighbours are merged
-LONGEST_BAR = 24  # characters
 
 
 @dataclass
@@ -296,68 +288,3 @@ def _note_lines(matrix: Matrix) -> list[str]:
         named = some_of([pairs_text([pair]) for pair in sorted(pairs)], MAX_NAMED_PAIRS)
         lines.append(f"  {status} {' '.join(named)}: {reason}")
     return lines
-
-
-# ---------------------------------------------------------------- a soak
-
-
-class TimeLine:
-    """The intervals of a soak in bounded memory: [n, (begin in s, median, min, max in s,
-    repetitions)]."""
-
-    def __init__(self) -> None:
-        self._intervals = np.empty((0, 5))
-
-    def add(self, counters: Mapping[str, Any]) -> None:
-        """Add the counters interval.* of a case."""
-        if not counters:
-            return
-        values: dict[int, dict[str, float]] = {}
-        for t_ns, name, value in zip(
-            counters["t_ns"], counters["name"], counters["value"], strict=True
-        ):
-            if str(name).startswith("interval."):
-                values.setdefault(int(t_ns), {})[str(name).removeprefix("interval.")] = float(value)
-        names = ("median_s", "min_s", "max_s", "repetitions")
-        rows = [[t_ns / 1e9, *(values[t_ns][name] for name in names)] for t_ns in sorted(values)]
-        self._intervals = np.concatenate([self._intervals, np.array(rows).reshape(-1, 5)])
-        while len(self._intervals) > MOST_INTERVALS:
-            self._intervals = _merged(self._intervals, 2)
-
-    def text(self, title: str, terminal: Terminal) -> str:
-        """A table of at most TIME_LINES lines; empty without intervals."""
-        if len(self._intervals) < 2:
-            return ""
-        begin_s, end_s = self._intervals[[0, -1], 0]
-        lines = _merged(self._intervals, -(-len(self._intervals) // TIME_LINES))
-        longest = lines[:, 1].max() or 1.0
-        columns = [
-            TableColumn(text, right=True, priority=index)
-            for index, text in enumerate(TIME_LINE_HEADINGS)
-        ]
-        columns.append(TableColumn("median", priority=len(columns)))
-        rows = [
-            (
-                f"{at_s - begin_s:.1f}",
-                *(format_number(1e6 * seconds) for seconds in (median_s, min_s, max_s)),
-                f"{repetitions:.0f}",
-                "#" * max(1, round(LONGEST_BAR * median_s / longest)),
-            )
-            for at_s, median_s, min_s, max_s, repetitions in lines.tolist()
-        ]
-        head = (
-            f"{title}: time line of {format_seconds(end_s - begin_s)}, median: mean of the medians"
-            " of its intervals"
-        )
-        return f"{terminal.paragraph(head)}\n{table_text(columns, rows, terminal)}"
-
-
-def _merged(intervals: NDArray[np.float64], each: int) -> NDArray[np.float64]:
-    """The intervals with `each` neighbours merged into one."""
-    firsts = np.arange(0, len(intervals), each)
-    _, median_s, min_s, max_s, repetitions = intervals.T
-    medians_s = np.add.reduceat(median_s, firsts) / np.diff(firsts, append=len(intervals))
-    ends_s = np.minimum.reduceat(min_s, firsts), np.maximum.reduceat(max_s, firsts)
-    return np.stack(
-        [intervals[firsts, 0], medians_s, *ends_s, np.add.reduceat(repetitions, firsts)], axis=1
-    )

@@ -11,9 +11,10 @@ from sample_cases import case_row
 
 import commbench
 from commbench.core.terminal import Terminal
-from commbench.report.console import Console, run_text, time_line
+from commbench.report.console import Console, run_text
 from commbench.report.footnotes import DIVIDED
 from commbench.report.streams import RAMP
+from commbench.report.time_lines import time_line
 
 WIDTH = 100
 RUN = {
