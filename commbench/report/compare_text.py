@@ -547,8 +547,9 @@ def _ab_result(folder: Path, benchmark: str | None) -> AbResult:
     replaced = tuple(word for word in base if word not in new)
     delta = float(record.get("delta", SMALLEST_CHANGE))  # not in older files
     rules = Rules(parse_by(record["by"]), paired=True, delta=delta, seed=int(record["seed"]))
-    sides = (read_side(side.upper(), folder / side) for side in AB_SIDES)
-    frame = compare_sides(*sides, rules)
+    base_side = read_side("BASE", folder / "base")
+    new_side = read_side("NEW", folder / "new")
+    frame = compare_sides(base_side, new_side, rules)
     if benchmark is not None:
         frame = frame[frame["benchmark"] == benchmark]
     return AbResult(folder, added, replaced, rules, frame)
