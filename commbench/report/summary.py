@@ -190,7 +190,7 @@ class Summary:
         )
 
     @functools.cached_property
-    def pairs(self) -> list[Row]:
+    def pairs(self) -> Sequence[Row]:
         """The cases among which slow pairs are looked for."""
         return row_dicts(several_pairs(self.results.cases, 1).head(MOST_PAIR_ROWS))
 
