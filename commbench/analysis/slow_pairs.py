@@ -274,8 +274,7 @@ def findings_in(compared: Sequence[Matrix]) -> list[Finding]:
     worst_findings = []
     for (measured, *_), same in at_sizes.items():
         worst = max(same, key=lambda finding: finding.ratio)
-        sizes = f"{len(same)} of {measured} sizes" if measured > 1 else "one size only"
-        where = f"; slow at {sizes}"
+        where = f"; at {len(same)} of {measured} sizes" if measured > 1 else ""
         worst_findings.append(replace(worst, text=worst.text + where))
     return sorted(worst_findings, key=lambda finding: (KINDS.index(finding.kind), -finding.ratio))
 
@@ -320,8 +319,8 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
             f" {format_seconds(float(matrix.rows[direction]['median_s']))}"
             for direction in directions
         ]
-        others = f"the other pairs {CLASSES[name]}, {format_seconds(typical_s)}"
-        text = f"{heading}: {' and '.join(times)}, {format_factor(ratio)} the median of {others}"
+        others = f"the {format_seconds(typical_s)} of the other pairs {CLASSES[name]}"
+        text = f"{heading}: {' and '.join(times)}, {format_factor(ratio)} {others}"
         if len(directions) == 2 and not matrix.is_one_way:
             text += " (a round trip has both directions: p2p_bandwidth shows which is slow)"
         rank = next((rank for rank in pair if rank in blamed), None)
@@ -366,8 +365,8 @@ def _asymmetric_pairs(matrix: Matrix, blank: Finding) -> Iterator[Finding]:
         ratio = _ratio(there_s, back_s)
         back = (pair[1], pair[0])
         text = (
-            f"{blank.text}: {pairs_text([pair])} takes {format_seconds(there_s)},"
-            f" {pairs_text([back])} only {format_seconds(back_s)} ({format_factor(ratio)})"
+            f"{blank.text}: {pairs_text([pair])} takes {format_factor(ratio)} the time of"
+            f" {pairs_text([back])} ({format_seconds(there_s)}, {format_seconds(back_s)})"
         )
         yield replace(blank, kind="asymmetric", pair=pairs_text([pair]), ratio=ratio, text=text)
 

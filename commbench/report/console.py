@@ -33,11 +33,11 @@ from commbench.hardware.library_settings import problem_texts
 from commbench.hardware.torch_install import other_torch_text
 from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
-from commbench.results.intervals import interval_note
+from commbench.results.intervals import interval_note, marks_note
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.runtime.launch import SIDE_BY_SIDE
 from commbench.runtime.output import print_draft
-from commbench.stats.thresholds import SLOW_FACTOR, SLOW_SPREADS
+from commbench.stats.thresholds import SLOW_FACTOR
 
 from .footnotes import (
     RowsBySeries,
@@ -81,7 +81,6 @@ CLOCKS = {
 }
 MOST_FINDINGS = 10
 LONG_REST_S = 5.0  # expected after the first pass; a shorter rest needs no table in between
-WIDEST_MATRIX = 200  # characters, in a file
 MOST_ROWS_AFTER_SIGNAL = 1000  # of a table that keeps nobody waiting
 
 
@@ -250,7 +249,7 @@ def _tables(
             parts += [""] if shown_matrices or timer is not None else []
     named = [name for name in CONSTANT if name in varying]
     for matrix in shown_matrices:
-        text = matrix_text(matrix, named, terminal.width or WIDEST_MATRIX)
+        text = matrix_text(matrix, named, terminal)
         parts.append(f"{printable(text)}\n")
     return parts
 
@@ -332,22 +331,25 @@ def _number_columns(rows: Sequence[Row]) -> list[tuple[TableColumn, list[str]]]:
 def _finding_lines(
     run: Mapping[str, Any], compared: Sequence[Matrix], terminal: Terminal
 ) -> list[str]:
-    """A line for each rank and pair that differs from its class; the pairs of a slow rank are left
-    out."""
+    """A line for each rank and pair that differs from its class, but not for the pairs of a slow
+    rank, nor for the two directions of a slow pair."""
+    findings = findings_in(compared)
+    slow = {(finding.benchmark, finding.pair) for finding in findings if finding.kind == "slow"}
     shown = [
         finding
-        for finding in findings_in(compared)
-        if finding.kind != "slow" or finding.rank is None
+        for finding in findings
+        if finding.kind == "rank"
+        or (finding.kind == "slow" and finding.rank is None)
+        or (finding.kind == "asymmetric" and (finding.benchmark, finding.pair) not in slow)
     ]
     lines = [f"  {finding.text_with_host(run)}" for finding in shown[:MOST_FINDINGS]]
     if len(shown) > MOST_FINDINGS:
         lines.append(
             f"  ... and {len(shown) - MOST_FINDINGS} more: commbench.slow_pairs('{run['folder']}')"
         )
-    of_class = "the median of its class (self, same node, other node)"
     rule = (
-        f"slow: more than {SLOW_FACTOR} x {of_class}, and above it by more than {SLOW_SPREADS:g}"
-        " spreads of the class (1.48 x the median deviation); also at a neighbouring size"
+        f"slow: takes more than {SLOW_FACTOR} x the median time of the other pairs of its class"
+        " (self, same node, other node)"
     )
     return ["", paragraphs([rule, *lines], terminal)] if lines else []
 
@@ -365,13 +367,14 @@ def _causes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         shared_flags(measured) - {"oversubscribed", *(["fallback"] if networks else [])}
     )
     flags = [f"all cases: {flag_named(name).meaning} ({name})" for name in shared]
-    note = interval_note(filter(None, map(MEDIAN.of, measured)))
+    medians = [*filter(None, map(MEDIAN.of, measured))]
+    meaning = "; ".join(filter(None, [interval_note(medians), marks_note(medians)]))
     idle = problem_texts(run.get("settings", ()))
     settings = [f"without effect: {'; '.join(idle)}"] if idle else []
     other = run["backend"].get("torch_of_system")
     settings += [] if other is None else [other_torch_text(other)]
     return [
-        *filter(None, (note, disturbances_text([run], measured))),
+        *filter(None, (meaning, disturbances_text([run], measured))),
         *networks,
         *flags,
         *settings,

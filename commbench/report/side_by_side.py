@@ -39,7 +39,7 @@ from commbench.core.units import natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
 from commbench.results.columns import grouped, hashable, row_order
 from commbench.results.flags import warnings_of
-from commbench.results.intervals import interval_note
+from commbench.results.intervals import interval_note, marks_note
 from commbench.stats.interval import Interval, widest
 
 from .footnotes import is_unfinished
@@ -109,15 +109,17 @@ def _lost_texts(measured: Sequence[Row], cases: int) -> Iterator[str]:
 
 
 def _title(rows: Sequence[Row]) -> str:
-    """The only backend, how many ranks were where, and what stands behind ±."""
+    """The only backend, and how many ranks were where; then what ± and the marks mean."""
     backends = {str(row["backend"]) for row in rows}
     sizes = [int(row["world_size"]) for row in rows if row["world_size"]]
     ranks = span_text(sizes) if sizes else "no"
     nodes = max((int(row["nodes"] or 1) for row in rows), default=1)
-    where = "on this machine, no network" if nodes == 1 else f"on up to {nodes} nodes"
-    note = interval_note(filter(None, map(MEDIAN.of, rows))).partition(" over ")[0]
+    where = ", no network" if nodes == 1 else f" on up to {nodes} nodes"
     only = f"{backends.pop()}, " if len(backends) == 1 else ""
-    return "; ".join(filter(None, [f"{only}{ranks} ranks {where}", note]))
+    medians = [*filter(None, map(MEDIAN.of, rows))]
+    level, _, _ = interval_note(medians).partition(" over ")
+    parts = (f"{only}{ranks} ranks{where}", level, marks_note(medians))
+    return "; ".join(filter(None, parts))
 
 
 def _tables_text(
@@ -302,8 +304,8 @@ def _flags(rows: Sequence[Row]) -> list[str]:
     """How many cases have each flag: the tables of single runs say which."""
     flags = (name for row in rows for name in warnings_of(row) - {"oversubscribed"})
     counted = sorted(Counter(flags).items(), key=lambda item: (-item[1], item[0]))
-    counts = ", ".join(f"{count} {name}" for name, count in counted)
-    return [f"numbers with flags: {counts}"] if counts else []
+    counts = (f"{name} on {plural(count, 'number', 'numbers')}" for name, count in counted)
+    return [f"flags: {', '.join(counts)}"] if counted else []
 
 
 def _place(row: Row) -> tuple[Any, ...]:

@@ -9,14 +9,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from statistics import median
-from textwrap import wrap
 from typing import Any, ClassVar
 
 from commbench.analysis.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.layout import pairs_text
 from commbench.core.states import Row, case_status
-from commbench.core.terminal import printable
+from commbench.core.terminal import Terminal, printable
 from commbench.core.texts import some_of
 from commbench.core.units import (
     format_bytes,
@@ -38,6 +37,7 @@ LINE_VARIABLES = ("benchmark", *SIZES)
 HEADING_VARIABLES = tuple(column.name for column in VARIABLES if column.name not in LINE_VARIABLES)
 LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
 MAX_MATRIX_RANKS = 16
+WIDEST_MATRIX = 200  # characters, in a file
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 MAX_NAMED_PAIRS = 8
 OWN_BUFFERS = (
@@ -201,9 +201,8 @@ def is_matrix(matrix: Matrix) -> bool:
     return len(matrix.rows) > LONGEST_PAIR_TABLE and 2 * len(matrix.rows) >= len(matrix.ranks) ** 2
 
 
-def matrix_text(matrix: Matrix, named: Sequence[str], width: int) -> str:
-    """Heading, cells, a line per class, flags and failures; cells only where they fit into `width`
-    columns.
+def matrix_text(matrix: Matrix, named: Sequence[str], terminal: Terminal) -> str:
+    """Heading, cells, a line per class, flags and failures; cells only where they fit.
 
     `named` are the variables to name in the heading. Messages in one direction are shown as rates,
     other cases as times.
@@ -221,17 +220,16 @@ def matrix_text(matrix: Matrix, named: Sequence[str], width: int) -> str:
     head = f"{shared['benchmark']}, {', '.join([format_bytes(shared['message_bytes']), *more])}"
     what = "rate" if any(map(is_stream_soak, matrix.rows.values())) else "median"
     cells = _matrix_lines(matrix, unit) if len(matrix.ranks) <= MAX_MATRIX_RANKS else []
-    if not cells or max(map(len, cells)) > width:
+    if not cells or max(map(len, cells)) > (terminal.width or WIDEST_MATRIX):
         cells = []
         head = f"{head}: {what} in {unit}"
     else:
         mark = ", ! slow" if matrix.slow else ""
         head = f"{head}: {what} in {unit}, senders down, receivers across{mark}"
-    symmetry = symmetry_text(matrix)
-    lines = _class_lines(matrix, unit) + wrap(
-        symmetry, width, initial_indent="  ", subsequent_indent="    "
-    )
-    return "\n".join([head, *cells, *lines, *_note_lines(matrix)])
+    lines = _class_lines(matrix, unit)
+    if symmetry := symmetry_text(matrix):
+        lines.append(f"  {symmetry}")
+    return "\n".join([head, *cells, *map(terminal.paragraph, lines), *_note_lines(matrix)])
 
 
 def _matrix_lines(matrix: Matrix, unit: str) -> list[str]:

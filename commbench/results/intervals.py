@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from commbench.core.states import Row, case_status
 from commbench.results.columns import GOOD_LEVEL
-from commbench.stats.interval import Interval
+from commbench.stats.interval import CERTAIN, ORDER_OF_MAGNITUDE, Certainty, Interval
 
 
 def interval_of(row: Row, column: str = "median_s") -> Interval | None:
@@ -55,7 +55,6 @@ def interval_note(intervals: Iterable[Interval]) -> str:
     if not known:
         return ""
     levels = [each.level or 0.0 for each in known]
-    least = "at least " if max(levels) > min(levels) else ""
     kinds = sorted({each.of for each in known})
     counts = [sorted({each.n for each in known if each.of == kind}) for kind in kinds]
     over = [
@@ -63,4 +62,11 @@ def interval_note(intervals: Iterable[Interval]) -> str:
         f" {kind if count[-1] > 1 else kind[:-1]}"
         for count, kind in zip(counts, kinds, strict=True)
     ]
-    return f"±: {least}{100 * min(levels):.3g} % confidence interval over {' or '.join(over)}"
+    return f"±: {100 * min(levels):.3g} % confidence interval over {' or '.join(over)}"
+
+
+def marks_note(intervals: Iterable[Interval]) -> str:
+    """`~: over ±5 %; ?: over ±30 %`: what the marks of these values say of their intervals."""
+    limits: dict[Certainty, float] = {"~": CERTAIN, "?": ORDER_OF_MAGNITUDE}
+    seen = {each.certainty for each in intervals}
+    return "; ".join(f"{mark}: over ±{100 * limits[mark]:.0f} %" for mark in limits if mark in seen)

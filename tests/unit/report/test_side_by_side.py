@@ -186,7 +186,7 @@ def test_below_stand_what_is_missing_flags_and_a_sentence_for_each_backend() -> 
     ]
     text = side_by_side(rows, FILE)
     assert "not finished: 1 case: commbench resume" in text
-    assert "1 case has no number" in text and "numbers with flags: 1 skewed" in text
+    assert "1 case has no number" in text and "flags: skewed on 1 number" in text
     assert "gloo: 8 B latency 1.00 us" in text and "mpi: 8 B latency 2.00 us" in text
 
 

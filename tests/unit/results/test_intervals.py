@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sample_cases import case_row
 
-from commbench.results.intervals import interval_note, interval_of, known_interval
+from commbench.results.intervals import interval_note, interval_of, known_interval, marks_note
 from commbench.stats.interval import Interval
 
 VISITS = {"interval_of": "visits", "visits": 3, "interval_level": 0.75}
@@ -51,11 +51,16 @@ def test_without_a_value_there_is_none_and_without_ends_it_is_unknown() -> None:
     assert known_interval(row(ci_low_s=None)) is None and known_interval(row(median_s=0.0)) is None
 
 
+def test_marks_are_explained_where_they_stand() -> None:
+    plain, vague = Interval(1.0, 0.98, 1.02), Interval(1.0, 0.9, 1.1)
+    assert marks_note([plain]) == ""
+    assert marks_note([plain, vague]) == "~: over ±5 %"
+    assert marks_note([vague, Interval(1.0)]) == "~: over ±5 %; ?: over ±30 %"
+
+
 def test_the_note_names_the_level_that_all_reach() -> None:
     three = Interval(1.0, 0.9, 1.1, 0.75, 3, "visits")
     seven = Interval(1.0, 0.9, 1.1, 0.984, 7, "visits")
     assert interval_note([three, three]) == "±: 75 % confidence interval over 3 visits"
-    assert interval_note([seven, three]).endswith(
-        "at least 75 % confidence interval over 3 to 7 visits"
-    )
+    assert interval_note([seven, three]).endswith("75 % confidence interval over 3 to 7 visits")
     assert interval_note([Interval(1.0)]) == interval_note([]) == ""
