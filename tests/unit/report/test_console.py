@@ -580,7 +580,7 @@ def test_a_slow_rank_stands_for_its_pairs() -> None:
     }
     text = lines(*matrix(4, planted), width=None)
     rank = "p2p_latency 1 KiB: rank 3 is in all 6 slow pairs: look at the rank, not at the link"
-    assert joined(text).endswith(f" spread {rank}")
+    assert joined(text).endswith(f" {rank}")
     assert any(line.startswith("slow: takes more than") for line in text)
 
 
