@@ -43,7 +43,6 @@ from commbench.results.run_folder import (
     read_record,
 )
 from commbench.runtime import launch
-from commbench.runtime.exit_protocol import end_interrupted, has_launches_left
 from commbench.runtime.folder_lock import locked
 from commbench.runtime.launch import CONFIG_DIR, SWEEP, exported
 from commbench.runtime.launchers.registry import launcher_of, mpi_library, own_variables
@@ -52,6 +51,7 @@ from commbench.runtime.output import BUSY
 from commbench.runtime.printing import print_safely
 from commbench.runtime.rank_server import rest_rank_server, stop_rank_server
 from commbench.runtime.recovery import FINISHED, Resume, count_suspect
+from commbench.runtime.world_end import end_interrupted, has_launches_left
 
 from . import annexes
 from .jobs import interrupted_status, print_answer, print_plans, starts_ranks, swept

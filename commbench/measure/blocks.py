@@ -11,9 +11,9 @@ import numpy as np
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.protocols import Runner
 
+from .agreed_starts import AgreedStarts
 from .collector import SampleCollector
 from .counters import CounterReader
-from .global_clock import AgreedStarts
 from .visit_setup import VisitSetup
 
 BLOCK_STAMPS = 1_000_000  # of all ranks together, which rank 0 receives in one meeting

@@ -19,20 +19,12 @@ from commbench.stats.series import Series
 from .samples import NS_PER_S, Block, Counts, counted_rows, deciding_rows
 from .stream_intervals import StreamIntervals
 
-# of all ranks, 64 MB; beyond it only the deciding rank of each repetition, and quantiles
+# of all ranks, 64 MB; beyond it only those of the deciding rank of each repetition
 RAW_STAMPS = 4_000_000
 # repetitions at the begin of a warm-up whose stamps are kept; short messages make over 100,000
 KEPT_WARMUP = 2_000
 # times for the statistics; beyond it every second one, then every fourth ...
 KEPT_REPETITIONS = 1_000_000
-# counters of a rank's own times in a block of which only the deciding rank's stamps are kept
-QUANTILES = {
-    "rank.min_s": 0.0,
-    "rank.median_s": 0.5,
-    "rank.p90_s": 0.9,
-    "rank.p99_s": 0.99,
-    "rank.max_s": 1.0,
-}
 
 
 class SampleCollector:
@@ -126,13 +118,6 @@ class SampleCollector:
             self.blocks.append(Block(phase, index, stamps, first))
             return
         self._condensed += n
-        elapsed = (stamps[:, :, 1] - stamps[:, :, 0]) / (NS_PER_S * self.operations)
-        for rank, values in zip(
-            self._ranks, np.quantile(elapsed, list(QUANTILES.values()), axis=1).T, strict=True
-        ):
-            self.counts.append(
-                Counts(int(rank), int(stamps[0, 0, 0]), dict(zip(QUANTILES, values, strict=True)))
-            )
         if self._condensed <= KEPT_REPETITIONS:
             self.blocks.append(Block(phase, index, decided[np.newaxis], first, self._ranks[rows]))
 

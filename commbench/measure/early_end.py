@@ -23,8 +23,8 @@ from commbench.core.terminal import print_error
 from commbench.results.run_folder import how_to_finish
 from commbench.runtime.exit_protocol import RankEnd, Tell, leave_end, process_text, whom_to_tell
 from commbench.runtime.heartbeat import VERDICT_S, Heartbeat
+from commbench.runtime.processes import mapped_shared_memory, remove_shared_memory
 from commbench.runtime.signals import SAVE_S, RunEnder
-from commbench.runtime.supervisor import mapped_shared_memory, remove_shared_memory
 
 from .case import CaseVisit
 from .conditions import Conditions

@@ -1,11 +1,13 @@
-"""sync=clock: repetitions that begin at agreed instants of a global clock, and which of them
-count.
+"""The global clock of sync=clock: rank 0's CLOCK_MONOTONIC, and for each node a line that maps the
+node's own clock to it.
 
-The global clock is rank 0's CLOCK_MONOTONIC; a line per node maps the node's clock to it. The first
-rank of each node compares its clock with that of a parent node by ping-pongs over a socket of their
-own, in a tree of depth log2. The tree, along which errors add, is that of HCA3 (Hunold and
-Carpen-Amarie, Hierarchical Clock Synchronization in MPI, 2018); the bounds of a ping-pong are
-Cristian's (1989).
+1. The first rank of each node connects to that of its parent node, in a tree of depth log2.
+2. It compares its clock with its parent's by bursts of ping-pongs, whose shortest round trip tells
+   most (`ask`, `answer`). The bounds of a ping-pong are Cristian's (1989).
+3. It fits a line through the readings of the last 30 s (`fit`).
+4. Rank 0 adds the lines up along the tree, with their errors (`Line.onward`), and gives each rank
+   its own. The tree is that of HCA3 (Hunold and Carpen-Amarie, Hierarchical Clock Synchronization
+   in MPI, 2018).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
+from statistics import fmean, linear_regression
 from typing import Any
 
 import numpy as np
@@ -28,10 +31,6 @@ from commbench.core.protocols import Control
 from commbench.engines.lowered import now_ns
 from commbench.hardware.network import meeting_address
 from commbench.runtime.peer_listener import PeerListener, greet
-
-from .collector import SampleCollector
-from .samples import LATE, NS_PER_S, Counts
-from .time_limits import BLOCK_S
 
 Clock = Callable[[], int]
 Nodes = Sequence[Sequence[int]]
@@ -47,19 +46,6 @@ UNKNOWN_DRIFT = 5e-4
 RATE_CHANGE = 1e-6  # of a clock in the meantime, by its temperature
 CLOCK_READING = struct.Struct("!q")
 PING = b"?"
-# of agreed starts; ReproMPI calls the time between two of them a window
-LATE_NS = 1_000  # an undisturbed wait ends within one read of the clock, 0.2 us at most
-LEAD_NS = 5_000_000
-MAX_LEAD_NS = 80_000_000  # from the decision to the start of a block: all ranks must receive it
-MARGIN_NS = 10_000  # between two repetitions
-LENGTH_FACTOR = 1.5  # times what a repetition takes
-LENGTH_QUANTILE = 0.9  # of what repetitions take: a few slow ones may delay the next
-MAX_LATE_SHARE = (
-    0.25  # of repetitions in a block, beyond which the time between two starts is too short
-)
-MAX_GROWTH = 64
-MAX_LENGTH_NS = 50_000_000  # between two starts; a rank that is later than that has lost its core
-HOPELESS_BLOCKS = 20  # in a row without one repetition in time
 
 
 @dataclass(frozen=True)
@@ -126,29 +112,31 @@ def fit(readings: Sequence[Reading]) -> Line:
     that part grows after the last reading.
     """
     by_width = sorted(readings, key=lambda reading: reading.width_ns)
-    limit = MAX_WIDTH_RATIO * by_width[0].width_ns
-    used = [
-        reading for rank, reading in enumerate(by_width) if rank < 2 or reading.width_ns <= limit
-    ]
+    limit_ns = MAX_WIDTH_RATIO * by_width[0].width_ns
+    used = by_width[:2] + [reading for reading in by_width[2:] if reading.width_ns <= limit_ns]
     last = max(used, key=lambda reading: reading.own_ns)
-    x = np.array([reading.own_ns - last.own_ns for reading in used], dtype=np.float64)
-    shifts = [(reading.low_ns - last.low_ns) + (reading.high_ns - last.high_ns) for reading in used]
-    y = np.array(shifts, dtype=np.float64) / 2
-    span = float(np.ptp(x))
-    slope = (
-        float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
-        if span
-        else 0.0
+    # relative to the last one, and in integers until then: floats are exact up to 104 days
+    since_ns = [float(reading.own_ns - last.own_ns) for reading in used]
+    ahead_ns = [
+        (reading.low_ns - last.low_ns + reading.high_ns - last.high_ns) / 2 for reading in used
+    ]
+    half_widths_ns = [reading.width_ns / 2 for reading in used]
+    span_ns = -min(since_ns)
+    slope = 0.0
+    intercept_ns = fmean(ahead_ns)
+    if span_ns:
+        slope, intercept_ns = linear_regression(since_ns, ahead_ns)
+    residual_ns = max(
+        abs(ahead - intercept_ns - slope * since)
+        for since, ahead in zip(since_ns, ahead_ns, strict=True)
     )
-    intercept = float(y.mean() - slope * x.mean())
-    residual = float(np.abs(y - intercept - slope * x).max())
-    widths = [reading.width_ns / 2 for reading in used]
-    drift = (
-        2 * (max(widths) - min(widths) + residual) / span + RATE_CHANGE if span else UNKNOWN_DRIFT
-    )
-    # in integers: floats are exact up to 104 days
-    offset = (last.low_ns + last.high_ns) // 2 + round(intercept)
-    return Line(last.own_ns, offset, slope, max(widths) + residual + 1, drift, last.own_ns)
+    drift = UNKNOWN_DRIFT
+    if span_ns:
+        tilt_ns = max(half_widths_ns) - min(half_widths_ns) + residual_ns
+        drift = 2 * tilt_ns / span_ns + RATE_CHANGE
+    offset_ns = (last.low_ns + last.high_ns) // 2 + round(intercept_ns)
+    error_ns = max(half_widths_ns) + residual_ns + 1
+    return Line(last.own_ns, offset_ns, slope, error_ns, drift, last.own_ns)
 
 
 def parent_of(index: int, count: int) -> int:
@@ -237,35 +225,37 @@ class GlobalClock:
         bursts = FIRST_BURSTS if self._measured_s is None else 1
         try:
             for burst in range(bursts):
-                if self._parent is not None:
-                    self._readings.append(ask(self._parent, self.now))
-                    oldest = self._readings[-1].own_ns - round(KEPT_S * 1e9)
-                    self._readings = [
-                        reading for reading in self._readings if reading.own_ns >= oldest
-                    ]
-                for child in self._children:
-                    answer(child, self.now)
-                time.sleep(FIRST_PAUSE_S if burst < bursts - 1 else 0)
+                time.sleep(FIRST_PAUSE_S if burst > 0 else 0)
+                self._compare()
         except OSError as error:
             raise WorldBroken(f"the clocks of the nodes can't be compared: {error}") from error
         line = fit(self._readings) if self._readings else Line()
-        to_parents = [
-            Line(*values) for values in self._control.gather(astuple(line), deadline_s, "clocks")
-        ]
-        lines = []
-        if self._control.rank == 0:  # parents come before their children
-            by_node = [Line()]
-            for index in range(1, len(self._nodes)):
-                by_node.append(
-                    to_parents[self.leaders[index]].onward(
-                        by_node[parent_of(index, len(self._nodes))]
-                    )
-                )
-            node_of = {rank: index for index, node in enumerate(self._nodes) for rank in node}
-            lines = [by_node[node_of[rank]] for rank in range(self._control.size)]
+        to_parents = self._control.gather(astuple(line), deadline_s, "clocks")
+        lines = self._to_rank_0([Line(*values) for values in to_parents])
         decided = self._control.decide([astuple(line) for line in lines], deadline_s, "clocks")
         self.lines = [Line(*values) for values in decided]
         self._measured_s = time.monotonic()
+
+    def _compare(self) -> None:
+        """A burst with the parent node, then one with each child. Raises OSError."""
+        if self._parent is not None:
+            newest = ask(self._parent, self.now)
+            oldest_ns = newest.own_ns - round(KEPT_S * 1e9)
+            kept = [reading for reading in self._readings if reading.own_ns >= oldest_ns]
+            self._readings = [*kept, newest]
+        for child in self._children:
+            answer(child, self.now)
+
+    def _to_rank_0(self, to_parents: Sequence[Line]) -> list[Line]:
+        """The line of each rank, on rank 0, which has those of the leaders to their parents."""
+        if not to_parents:
+            return []
+        by_node = [Line()]
+        for index in range(1, len(self._nodes)):  # parents come before their children
+            parent = by_node[parent_of(index, len(self._nodes))]
+            by_node.append(to_parents[self.leaders[index]].onward(parent))
+        node_of = {rank: index for index, node in enumerate(self._nodes) for rank in node}
+        return [by_node[node_of[rank]] for rank in range(self._control.size)]
 
     def error_ns(self, at_ns: int) -> float:
         """The largest error of a line at a time of rank 0's clock."""
@@ -280,41 +270,34 @@ class GlobalClock:
         """Parents listen, children connect; addresses and a secret travel over the control
         plane."""
         until = time.monotonic() + deadline_s
+        control = self._control
         here = socket.gethostname()
-        hosts = self._control.exchange(here, deadline_s)
+        hosts = control.exchange(here, deadline_s)
         listener = None
         problem = None
         try:
             if self._index is not None and children_of(self._index, len(self.leaders)):
-                # on the chosen interface, else where the other nodes reach this one; loopback if
-                # there is only one host
                 others = [host for host in dict.fromkeys(hosts) if host != here]
-                meeting = (
-                    [os.environ["MASTER_ADDR"]] if others and os.environ.get("MASTER_ADDR") else []
-                )
-                listener = PeerListener("clock", meeting_address(interface, *meeting, *others))
+                listener = PeerListener("clock", _address_for(interface, others))
         except (OSError, ConfigError) as error:
-            problem = (
-                f"rank {self._control.rank} can't listen for the clocks of other nodes: {error}"
-            )
-        mine = [problem, listener and [listener.address, listener.port], secrets.token_hex(16)]
-        problems, addresses, keys = zip(
-            *self._control.exchange(mine, deadline_s, "addresses of clocks"), strict=True
-        )
-        problem = next(filter(None, problems), None)
+            problem = f"rank {control.rank} can't listen for the clocks of other nodes: {error}"
+        problem = control.agree(problem, deadline_s, "listeners of clocks")
+        address = None if listener is None else [listener.address, listener.port]
+        mine = [address, secrets.token_hex(16)]
+        of_ranks = control.exchange(mine, deadline_s, "addresses of clocks")
+        secret = bytes.fromhex(of_ranks[0][1])
         try:
             if problem is None and self._index is not None:
-                of_nodes = [addresses[leader] for leader in self.leaders]
-                self._connect_tree(self._index, of_nodes, bytes.fromhex(keys[0]), listener, until)
+                addresses = [of_ranks[leader][0] for leader in self.leaders]
+                self._connect_tree(self._index, addresses, secret, listener, until)
         except OSError as error:
             problem = (
-                f"rank {self._control.rank} on {here} can't connect to the clock of another node:"
-                f" {error}"
+                f"rank {control.rank} on {here} can't connect to the clock of another node: {error}"
             )
         finally:
             if listener is not None:
                 listener.close()
-        problem = self._control.agree(problem, deadline_s, "sockets of clocks")
+        problem = control.agree(problem, deadline_s, "sockets of clocks")
         if problem is not None:
             self.close()
             raise Unsupported(f"sync=clock: {problem}")
@@ -336,15 +319,21 @@ class GlobalClock:
             self._parent = socket.create_connection((host, port), _remaining_s(until))
             greet(self._parent, secret, index)
         for child in children:
-            accepted = (
-                None if listener is None else listener.wait_for((child, 0), _remaining_s(until))
-            )
+            assert listener is not None
+            accepted = listener.wait_for((child, 0), _remaining_s(until))
             if accepted is None:
                 raise TimeoutError(f"rank {self.leaders[child]} did not connect in time")
             self._children.append(accepted)
         for peer in filter(None, (self._parent, *self._children)):
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             peer.settimeout(_remaining_s(until))
+
+
+def _address_for(interface: str | None, others: Sequence[str]) -> str:
+    """Where a node listens for `others`, the names of the other hosts: on the chosen interface,
+    else where these reach it; loopback if there is only one host."""
+    rank_0 = os.environ.get("MASTER_ADDR")
+    return meeting_address(interface, *([rank_0] if rank_0 and others else []), *others)
 
 
 def _remaining_s(until: float) -> float:
@@ -371,131 +360,3 @@ class GlobalClocks:
                 control, sorted(filter(None, by_node)), self._interface, deadline_s
             )
         return self._known[members]
-
-
-# ---------------------------------------------------------------- the starts of a case
-
-
-class AgreedStarts:
-    """When the repetitions of one case begin, after ReproMPI (Hunold and Carpen-Amarie). All its
-    ranks make one.
-
-    Rank 0 sets the start of a block and the time from one repetition to the next; each rank waits
-    for the starts on its own clock. A repetition that any rank begins later is late, and counts in
-    no statistic; the others are measured from the agreed instant to the end on the last rank.
-    """
-
-    def __init__(
-        self,
-        clock: GlobalClock,
-        control: Control,
-        ranks: tuple[int, ...],
-        collector: SampleCollector,
-    ) -> None:
-        self._clock = clock
-        self._control = control
-        self._ranks = ranks
-        self._collector = collector
-        self._length_ns = 0
-        self._longest_ns = 0
-        self._lead_ns = LEAD_NS
-        # of the last block, on rank 0's clock
-        self._starts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._counted_lines: object = None  # the lines that are in the counters already
-        self._late_blocks = 0  # in a row, without a repetition in time
-        self.late = 0
-        self.error_ns = 0.0
-
-    def starts(self, n: int, measured: bool, deadline_s: float) -> NDArray[np.int64]:
-        """When the n repetitions of the next block begin, on this rank's clock [n]; all ranks call
-        it.
-
-        Before the measured phase only the block has a start: its repetitions show how far
-        apart starts must be.
-        """
-        length_ns = self._length_ns if measured else 0
-        due, first, length_ns = self._control.decide(
-            [self._clock.due, self._clock.now() + self._lead_ns, length_ns], deadline_s, "clock"
-        )
-        if due:
-            self._clock.refresh(deadline_s)
-            first = self._control.decide(self._clock.now() + self._lead_ns, deadline_s, "clock")
-        self._starts = first + length_ns * np.arange(n, dtype=np.int64)
-        return self._clock.lines[self._control.rank].own(self._starts)
-
-    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
-        """Add the stamps of all processes."""
-        self.add(phase, np.concatenate(parts)[list(self._ranks)])
-
-    def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
-        """Add stamps [ranks, n, 2] of the last block, in ns, to the collector; late ones as a phase
-        of their own."""
-        if phase != "measure":
-            self._collector.add(phase, stamps)
-            elapsed = (stamps[:, :, 1] - stamps[:, :, 0]).max(axis=0)
-            # includes untimed steps before a repetition
-            between = np.diff(stamps[:, :, 0], axis=1).max(axis=0)
-            usual_ns = max(
-                np.quantile(times, LENGTH_QUANTILE) for times in (elapsed, between) if len(times)
-            )
-            error_ns = self._clock.error_ns(int(self._starts[-1]))
-            self._length_ns = round(LENGTH_FACTOR * float(usual_ns) + MARGIN_NS + 2 * error_ns)
-            self._longest_ns = max(
-                self._length_ns, min(MAX_GROWTH * self._length_ns, MAX_LENGTH_NS)
-            )
-            return
-        agreed = np.stack([self._clock.lines[rank].own(self._starts) for rank in self._ranks])
-        late = np.asarray((stamps[:, :, 0] - agreed > LATE_NS).any(axis=0))
-        # on each rank's own clock: an error of the clocks shifts when a rank begins, not how long
-        # it takes
-        times = (stamps[:, :, 1] - agreed).max(axis=0) / NS_PER_S
-        for name, chosen in ((phase, ~late), (LATE, late)):
-            if chosen.any():
-                self._collector.add(name, stamps[:, chosen], times[chosen])
-        self.late += int(late.sum())
-        self._late_blocks = self._late_blocks + 1 if late.all() else 0
-        self.error_ns = max(
-            self.error_ns, self._clock.error_ns(int(self._starts[-1]) + self._length_ns)
-        )
-        # the following ones may be late because of the first
-        if late[0] and self._lead_ns < MAX_LEAD_NS:
-            self._lead_ns *= 2
-        elif late.mean() > MAX_LATE_SHARE:
-            self._length_ns = min(2 * self._length_ns, self._longest_ns)
-        self._count()
-
-    def most(self, n: int) -> int:
-        """At most n repetitions, and no more than a block has time for."""
-        return max(1, min(n, round(BLOCK_S * 1e9) // max(1, self._length_ns)))
-
-    @property
-    def problem(self) -> str | None:
-        """Why the case can't be measured with sync=clock; None while it can."""
-        if self._late_blocks < HOPELESS_BLOCKS:
-            return None
-        length = f"{self._length_ns * 1e-9:.3g} s from one to the next"
-        return (
-            f"no repetition of {self._late_blocks} blocks began in time, at last with {length}; use"
-            " sync=barrier"
-        )
-
-    def _count(self) -> None:
-        """Record the time between the starts of the last block, and new lines of the
-        nodes' clocks.
-
-        Such a line is recorded for the first rank of the node, with t_ns on its own clock.
-        """
-        length_s = float(np.diff(self._starts[:2]).sum()) * 1e-9
-        self._collector.count(Counts(0, int(self._starts[0]), {"clock.start_interval_s": length_s}))
-        new_lines = self._counted_lines is not self._clock.lines
-        self._counted_lines = self._clock.lines
-        for rank in self._clock.leaders[1:] if new_lines else ():
-            line = self._clock.lines[rank]
-            values = {
-                "offset_s": line.offset_ns * 1e-9,
-                "slope": line.slope,
-                "error_s": line.error_ns * 1e-9,
-            }
-            self._collector.count(
-                Counts(rank, line.at_ns, {f"clock.{name}": value for name, value in values.items()})
-            )

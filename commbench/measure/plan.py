@@ -1,5 +1,11 @@
 """The plan: all cases of a run. Every rank makes the same plan from the settings and the same
-agreed facts."""
+agreed facts.
+
+For each layout and benchmark a `_Planner` makes the cases: every message (dtype and size) with
+every value of each axis and every pair. It plans each of them: a case that is impossible here, or
+needs too much memory, has a reason; the others have the number of copies of their buffers, and the
+memory that they need.
+"""
 
 from __future__ import annotations
 
@@ -60,23 +66,6 @@ def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, .
     return tuple(replace(planned, order=order) for order, planned in enumerate(unique))
 
 
-@dataclass(frozen=True)
-class AlikeCases:
-    """`cases` cases of a plan that differ in nothing but their pairs. `planned` is the first of
-    them, `last_pair` that of the last; all need the same memory and time, or have the same reason.
-    """
-
-    planned: Planned
-    last_pair: str | None
-    cases: int
-
-    @property
-    def pairs(self) -> int:
-        """The pairs of all cases, where all have as many (only rounds of listed pairs do not, and
-        each of these is a case by itself)."""
-        return self.cases * len(self.planned.case.pairs)
-
-
 def plan_round(
     settings: Settings, world: World, facts: PlanFacts, pairs: Sequence[Pair], first_order: int
 ) -> tuple[Planned, ...]:
@@ -84,45 +73,11 @@ def plan_round(
     cases = [
         planner.planned(case)
         for planner in _planners(settings, world, facts)
-        for case in planner.cases(
-            [pairs_text(each) for each in _directions(pairs, planner.benchmark)]
-        )
+        for case in planner.cases([*map(pairs_text, _directions(pairs, planner.benchmark))])
     ]
     return tuple(
-        replace(planned, order=first_order + number) for number, planned in enumerate(cases)
+        replace(planned, order=order) for order, planned in enumerate(cases, start=first_order)
     )
-
-
-def plan_outline(settings: Settings, world: World, facts: PlanFacts) -> tuple[AlikeCases, ...]:
-    """The cases of `plan`, counted and not made: pairs=all of thousands of ranks has millions."""
-    alike = {}
-    cases = []
-    for planner in _planners(settings, world, facts):
-        for pairs in planner.alike_pairs():
-            last_pair = pairs_text(pairs.last) or None
-            for case in planner.cases([pairs_text(pairs.first) or None]):
-                planned = planner.planned(case)
-                cases.append(planned)
-                alike[case.case_id] = AlikeCases(planned, last_pair, pairs.cases)
-    return tuple(alike[planned.case.case_id] for planned in _unique(cases, settings))
-
-
-def _planners(settings: Settings, world: World, facts: PlanFacts) -> Iterator[_Planner]:
-    for layout in settings.layouts:
-        place = _Place.of(layout, world)
-        for benchmark in settings.benchmarks:
-            planned = benchmark
-            if settings.nodes == "each":
-                planned = OnEachNode(benchmark, layout.ranks_per_node)
-            yield _Planner(settings, facts, place, planned)
-
-
-def _unique(cases: Sequence[Planned], settings: Settings) -> list[Planned]:
-    """The cases without those that are the same, and with sizes=..max without those that do not fit
-    the memory."""
-    if settings.sizes_to_memory:
-        cases = [planned for planned in cases if not (planned.skip and planned.node_bytes)]
-    return list({planned.case.case_id: planned for planned in cases}.values())
 
 
 def pass_order(cases: Sequence[Planned], settings: Settings, number: int) -> list[Planned]:
@@ -144,120 +99,56 @@ def duration_s(settings: Settings, planned: Planned) -> float:
     )
 
 
-def _sync(
-    settings: Settings, benchmark: Benchmark, schedule: Schedule | None, timer: TimerName
-) -> Sync:
-    """sync=clock is for operations of all ranks; pairs that run at once keep their barrier.
-
-    Before events are recorded, each rank holds its GPU for as long as its own host needs, so a
-    barrier must follow.
+@dataclass(frozen=True)
+class AlikeCases:
+    """`cases` cases of a plan that differ in nothing but their pairs. `planned` is the first of
+    them, `last_pair` that of the last; all need the same memory and time, or have the same reason.
     """
-    paired = {"pair", "pairs"} & set(benchmark.axes)
-    sync = "barrier" if paired and settings.sync == "clock" else settings.sync
-    if timer in EVENT_TIMED and sync != "clock":
-        return "barrier"
-    return "none" if benchmark.self_synchronising and schedule != "rounds" else sync
+
+    planned: Planned
+    last_pair: str | None
+    cases: int
+
+    @property
+    def pairs(self) -> int:
+        """The pairs of all cases, where all have as many (only rounds of listed pairs do not, and
+        each of these is a case by itself)."""
+        return self.cases * len(self.planned.case.pairs)
 
 
-def _messages(
-    settings: Settings, layout: Layout, benchmark: Benchmark
-) -> Iterator[tuple[str, int, int]]:
-    """dtype, bytes and elements per block of each message; a single empty one if the operation has
-    no message."""
-    blocks = benchmark.blocks(layout.size)
-    if blocks == 0:
-        yield NO_DTYPE, 0, 0
-        return
-    for kind, sizes in zip(settings.dtypes, settings.sizes, strict=True):
-        for size_bytes in _sizes_of(settings, benchmark, sizes):
-            message_bytes = size_bytes * (blocks if settings.sizes_per == "rank" else 1)
-            count = message_bytes // dtype(kind).itemsize // blocks
-            yield kind, count * blocks * dtype(kind).itemsize or message_bytes, count
+def plan_outline(settings: Settings, world: World, facts: PlanFacts) -> tuple[AlikeCases, ...]:
+    """The cases of `plan`, counted and not made: pairs=all of thousands of ranks has millions."""
+    alike = {}
+    cases = []
+    for planner in _planners(settings, world, facts):
+        for pairs in planner.alike_pairs():
+            last_pair = pairs_text(pairs.last) or None
+            for case in planner.cases([pairs_text(pairs.first) or None]):
+                planned = planner.planned(case)
+                cases.append(planned)
+                alike[case.case_id] = AlikeCases(planned, last_pair, pairs.cases)
+    return tuple(alike[planned.case.case_id] for planned in _unique(cases, settings))
 
 
-def _sizes_of(settings: Settings, benchmark: Benchmark, sizes: Sequence[int]) -> Sequence[int]:
-    """A search needs one size of each operation: the largest for a bandwidth, the smallest for a
-    latency."""
-    if settings.pairs != SEARCH or not sizes:
-        return sizes
-    return (max(sizes) if "window" in benchmark.axes else min(sizes),)
+def _unique(cases: Sequence[Planned], settings: Settings) -> list[Planned]:
+    """The cases without those that are the same, and with sizes=..max without those that do not fit
+    the memory."""
+    if settings.sizes_to_memory:
+        cases = [planned for planned in cases if not (planned.skip and planned.node_bytes)]
+    return list({planned.case.case_id: planned for planned in cases}.values())
 
 
-def _axes(
-    settings: Settings, benchmark: Benchmark, pair_texts: Sequence[str | None]
-) -> Iterator[dict[str, Any]]:
-    """Values of the pair and of each axis, by field of the case; None where it does not apply to
-    the operation."""
-    # only the Python engine enqueues work on a GPU
-    usual_engine = settings.backend.engines[0] if settings.device == "cpu" else "python"
-    usual = {
-        "engine": ("auto", usual_engine),
-        "in_place": (None, benchmark.blocks(2) == 1),
-        # of an operation without windows this is no choice that its case names
-        **({} if "window" in benchmark.axes else {"buffers": ("own", None)}),
-    }
-    values: dict[str, Sequence[Any]] = {"pair": pair_texts}
-    for name, chosen in settings.axes.items():
-        auto, resolved = usual.get(name, (None, None))
-        values[name] = (
-            tuple(resolved if value == auto else value for value in chosen)
-            if _applies(settings, benchmark, name)
-            else (None,)
-        )
-    return (
-        dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
-    )
+def _planners(settings: Settings, world: World, facts: PlanFacts) -> Iterator[_Planner]:
+    for layout in settings.layouts:
+        place = _Place.of(layout, world)
+        for benchmark in settings.benchmarks:
+            planned = benchmark
+            if settings.nodes == "each":
+                planned = OnEachNode(benchmark, layout.ranks_per_node)
+            yield _Planner(settings, facts, place, planned)
 
 
-def _applies(settings: Settings, benchmark: Benchmark, name: str) -> bool:
-    """Whether a variable is one of an operation with this backend."""
-    applies_to = BY_NAME[name].applies_to
-    if applies_to == "operation":
-        return name in benchmark.axes
-    if applies_to == "backend":
-        return name in settings.backend.axes and bool({"pair", "pairs"} & set(benchmark.axes))
-    return True
-
-
-def _pairs_at_once(settings: Settings, layout: Layout, benchmark: Benchmark) -> list[list[Pair]]:
-    """The pairs of each case: one, those of a round, or all that run at once; none without."""
-    if "pairs" in benchmark.axes:
-        # those listed, else rank i of the first half with rank i of the second (osu_mbw_mr)
-        half = layout.size // 2
-        halves = [(rank, rank + half) for rank in range(half)]
-        return [halves if isinstance(settings.pairs, str) else list(settings.pairs)]
-    if "pair" not in benchmark.axes:
-        return [[]]
-    if settings.pairs == "all":
-        chosen = all_pairs(layout.size)
-    elif settings.pairs == "neighbours":
-        chosen = [(rank, rank + 1) for rank in range(layout.size - 1)]
-    else:
-        chosen = [pair for pair in settings.pairs if isinstance(pair, tuple)]
-    if settings.pairs == SEARCH:
-        return [
-            pairs
-            for each in pair_search().first_pairs(layout, settings.seed)
-            for pairs in _directions(each, benchmark)
-        ] or [[]]
-    groups = rounds(chosen) if settings.schedule == "rounds" else [[pair] for pair in chosen]
-    return groups or [[]]
-
-
-def _directions(pairs: Sequence[Pair], benchmark: Benchmark) -> list[list[Pair]]:
-    """These pairs, and the same the other way for an operation that sends in one direction."""
-    forth = list(pairs)
-    back = [(second, first) for first, second in pairs]
-    return [forth, back] if "window" in benchmark.axes else [forth]
-
-
-def _window(window: object, message_bytes: int, buffers: object) -> int | None:
-    """Fewer messages in flight if they would exceed the cap, but never less than two."""
-    if not isinstance(window, int):
-        return None
-    if buffers == "shared":
-        return window
-    return min(window, max(LEAST_WINDOW, WINDOW_CAP_BYTES // max(message_bytes, 1)))
+# ---------------------------------------------------------------- cases of a benchmark in a layout
 
 
 @dataclass(frozen=True)
@@ -384,7 +275,6 @@ class _Planner:
 
     def planned(self, case: Case) -> Planned:
         settings = self.settings
-        facts = self.facts
         place = self.place
         reason = place.misfit or _impossible(settings, place.layout, self.benchmark, case)
         if reason is None and case.timed is not None:
@@ -392,27 +282,31 @@ class _Planner:
             reason = overlap_refusal(self._plain_program(case), case, is_joined)
         reason = reason or settings.backend.supports(case, place.layout.size, self._program(case))
         planned = Planned(0, case, self.benchmark, place.members, 1, 0, reason)
-        if reason:
-            return planned
+        return planned if reason else self._with_memory(planned)
+
+    def _with_memory(self, planned: Planned) -> Planned:
+        """The case with its copies and its memory, and the reason where that is too much."""
+        settings = self.settings
+        facts = self.facts
+        case = planned.case
         specs = self._buffers(planned)
         # by identity: thousands of ranks with pairs share two objects
         kinds = {id(own): own for own in specs.values()}
         pool = _pool(case, kinds.values(), facts)
+        computed_bytes = 2 * STREAM_BYTES if case.overlap == "memory" else 0
         host_bytes = {
-            kind: sum(_host_bytes(case, spec, pool) for spec in own) for kind, own in kinds.items()
+            kind: computed_bytes + sum(_host_bytes(case, spec, pool) for spec in own)
+            for kind, own in kinds.items()
         }
-        rank_bytes = {rank: host_bytes[id(own)] for rank, own in specs.items()}
-        if case.overlap == "memory":
-            rank_bytes = {rank: own + 2 * STREAM_BYTES for rank, own in rank_bytes.items()}
-        node_bytes = self._node_bytes(rank_bytes)
+        node_bytes = self._node_bytes({rank: host_bytes[id(own)] for rank, own in specs.items()})
         reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
         if case.device == "cuda" and reason is None and facts.gpu_bytes is not None:
-            needs = [
+            gpu_bytes = max(
                 sum(buffer_bytes(spec, pool) for spec in own if spec.memory == DEVICE)
                 for own in kinds.values()
-            ]
-            ranks = -(-place.layout.ranks_per_node // facts.gpus)
-            reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
+            )
+            ranks = -(-self.place.layout.ranks_per_node // facts.gpus)
+            reason = _too_large(settings, "a GPU", ranks * gpu_bytes, facts.gpu_bytes)
         return replace(planned, pool=pool, node_bytes=node_bytes, skip=reason)
 
     def _node_bytes(self, rank_bytes: Mapping[int, int]) -> int:
@@ -442,22 +336,116 @@ class _Planner:
         return specs
 
 
-def _host_bytes(case: Case, spec: BufferSpec, pool: int) -> int:
-    """The host memory of a buffer; for one on a GPU that of its pattern and, with staging, of its
-    pinned copies."""
-    if case.device == "cpu" or spec.memory != DEVICE:
-        return buffer_bytes(spec, pool)
-    return buffer_bytes(spec, 1) + (buffer_bytes(spec, pool) if case.staging == "pinned" else 0)
+# ---------------------------------------------------------------- what a case is
 
 
-def _too_large(settings: Settings, where: str, needed: int, free: int) -> str | None:
-    share = settings.budget.memory_share
-    if needed <= int(free * share):
+def _messages(
+    settings: Settings, layout: Layout, benchmark: Benchmark
+) -> Iterator[tuple[str, int, int]]:
+    """dtype, bytes and elements per block of each message; a single empty one if the operation has
+    no message."""
+    blocks = benchmark.blocks(layout.size)
+    if blocks == 0:
+        yield NO_DTYPE, 0, 0
+        return
+    for kind, sizes in zip(settings.dtypes, settings.sizes, strict=True):
+        for size_bytes in _sizes_of(settings, benchmark, sizes):
+            message_bytes = size_bytes * (blocks if settings.sizes_per == "rank" else 1)
+            count = message_bytes // dtype(kind).itemsize // blocks
+            yield kind, count * blocks * dtype(kind).itemsize or message_bytes, count
+
+
+def _sizes_of(settings: Settings, benchmark: Benchmark, sizes: Sequence[int]) -> Sequence[int]:
+    """A search needs one size of each operation: the largest for a bandwidth, the smallest for a
+    latency."""
+    if settings.pairs != SEARCH or not sizes:
+        return sizes
+    return (max(sizes) if "window" in benchmark.axes else min(sizes),)
+
+
+def _axes(
+    settings: Settings, benchmark: Benchmark, pair_texts: Sequence[str | None]
+) -> Iterator[dict[str, Any]]:
+    """Values of the pair and of each axis, by field of the case; None where it does not apply to
+    the operation."""
+    usual: dict[tuple[str, Any], Any] = {
+        # only the Python engine enqueues work on a GPU
+        ("engine", "auto"): settings.backend.engines[0] if settings.device == "cpu" else "python",
+        ("in_place", None): benchmark.blocks(2) == 1,
+    }
+    if "window" not in benchmark.axes:
+        usual["buffers", "own"] = None  # no choice that its case names
+    values: dict[str, Sequence[Any]] = {"pair": pair_texts}
+    for name, chosen in settings.axes.items():
+        values[name] = (None,)
+        if _applies(settings, benchmark, name):
+            values[name] = [usual.get((name, value), value) for value in chosen]
+    for combination in itertools.product(*values.values()):
+        yield dict(zip(values, combination, strict=True))
+
+
+def _applies(settings: Settings, benchmark: Benchmark, name: str) -> bool:
+    """Whether a variable is one of an operation with this backend."""
+    applies_to = BY_NAME[name].applies_to
+    if applies_to == "operation":
+        return name in benchmark.axes
+    if applies_to == "backend":
+        return name in settings.backend.axes and bool({"pair", "pairs"} & set(benchmark.axes))
+    return True
+
+
+def _pairs_at_once(settings: Settings, layout: Layout, benchmark: Benchmark) -> list[list[Pair]]:
+    """The pairs of each case: one, those of a round, or all that run at once; none without."""
+    listed = [] if isinstance(settings.pairs, str) else list(settings.pairs)
+    if "pairs" in benchmark.axes:
+        # those listed, else rank i of the first half with rank i of the second (osu_mbw_mr)
+        half = layout.size // 2
+        return [listed or [(rank, rank + half) for rank in range(half)]]
+    if "pair" not in benchmark.axes:
+        return [[]]
+    if settings.pairs == SEARCH:
+        known = pair_search().first_pairs(layout, settings.seed)
+        return [pairs for each in known for pairs in _directions(each, benchmark)] or [[]]
+    if settings.pairs == "all":
+        listed = all_pairs(layout.size)
+    elif settings.pairs == "neighbours":
+        listed = [(rank, rank + 1) for rank in range(layout.size - 1)]
+    groups = rounds(listed) if settings.schedule == "rounds" else [[pair] for pair in listed]
+    return groups or [[]]
+
+
+def _directions(pairs: Sequence[Pair], benchmark: Benchmark) -> list[list[Pair]]:
+    """These pairs, and the same the other way for an operation that sends in one direction."""
+    forth = list(pairs)
+    back = [(second, first) for first, second in pairs]
+    return [forth, back] if "window" in benchmark.axes else [forth]
+
+
+def _sync(
+    settings: Settings, benchmark: Benchmark, schedule: Schedule | None, timer: TimerName
+) -> Sync:
+    """sync=clock is for operations of all ranks; pairs that run at once keep their barrier.
+
+    Before events are recorded, each rank holds its GPU for as long as its own host needs, so a
+    barrier must follow.
+    """
+    paired = {"pair", "pairs"} & set(benchmark.axes)
+    sync = "barrier" if paired and settings.sync == "clock" else settings.sync
+    if timer in EVENT_TIMED and sync != "clock":
+        return "barrier"
+    return "none" if benchmark.self_synchronising and schedule != "rounds" else sync
+
+
+def _window(window: object, message_bytes: int, buffers: object) -> int | None:
+    """Fewer messages in flight if they would exceed the cap, but never less than two."""
+    if not isinstance(window, int):
         return None
-    return (
-        f"needs {about_bytes(needed)} on {where}, allowed are {about_bytes(free * share)}"
-        f" (budget.memory_share={share} of the {about_bytes(free)} that were free at the start)"
-    )
+    if buffers == "shared":
+        return window
+    return min(window, max(LEAST_WINDOW, WINDOW_CAP_BYTES // max(message_bytes, 1)))
+
+
+# ---------------------------------------------------------------- why it is not measured
 
 
 def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: Case) -> str | None:
@@ -507,6 +495,19 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
     return benchmark.refusal(case, layout.size)
 
 
+def _too_large(settings: Settings, where: str, needed: int, free: int) -> str | None:
+    share = settings.budget.memory_share
+    if needed <= int(free * share):
+        return None
+    return (
+        f"needs {about_bytes(needed)} on {where}, allowed are {about_bytes(free * share)}"
+        f" (budget.memory_share={share} of the {about_bytes(free)} that were free at the start)"
+    )
+
+
+# ---------------------------------------------------------------- its memory
+
+
 def _pool(case: Case, buffers: Iterable[tuple[BufferSpec, ...]], facts: PlanFacts) -> int:
     """How many copies are needed to rotate through twice the cache (method: Intel MPI Benchmarks'
     -off_cache)."""
@@ -526,3 +527,11 @@ def _pool(case: Case, buffers: Iterable[tuple[BufferSpec, ...]], facts: PlanFact
             BATCH_K if case.timer == "graph" else wanted,
         ),
     )
+
+
+def _host_bytes(case: Case, spec: BufferSpec, pool: int) -> int:
+    """The host memory of a buffer; for one on a GPU that of its pattern and, with staging, of its
+    pinned copies."""
+    if case.device == "cpu" or spec.memory != DEVICE:
+        return buffer_bytes(spec, pool)
+    return buffer_bytes(spec, 1) + (buffer_bytes(spec, pool) if case.staging == "pinned" else 0)

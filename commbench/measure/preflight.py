@@ -36,6 +36,7 @@ from commbench.runtime.recovery import EarlierStarts, Resume
 from commbench.runtime.rendezvous import meeting_host
 
 from .expectations import Verdict
+from .plan_facts import PlanFacts
 
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
 GPU_UUID = "gpu.own.uuid"
@@ -72,9 +73,9 @@ def preflight(
     control: Control,
     mine: dict[str, Any],
     cores: list[int],
-) -> tuple[list[int], dict[str, Any]]:
-    """Compare the machines of all ranks. Returns the values of PlanFacts, and the record of the run
-    (on rank 0).
+) -> tuple[PlanFacts, dict[str, Any]]:
+    """Compare the machines of all ranks. Returns what the plan needs to know of them, and the
+    record of the run (on rank 0).
 
     Raises ConfigError on all ranks if they differ in what changes a measurement, have no GPU, or
     would share one.
@@ -117,7 +118,7 @@ def preflight(
         run["folder"] = str(Path(folder))
     if not settings.plan and not request.has_parent and is_called_per_node(world.launcher):
         _print_node_line(world, control, mine, run)
-    return agreed, run
+    return PlanFacts(*agreed), run
 
 
 def _print_node_line(

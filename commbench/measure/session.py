@@ -1,17 +1,24 @@
-"""A run inside its world, as each rank executes it: preflight, plan, open the library, measure,
-record, end."""
+"""A run inside its world, as each of its ranks executes it.
+
+1. Join the world, bind to cores, compare the machines of all ranks (`run_in_world`).
+2. Make the plan. Open the library, and the communicators of all cases (`_open`).
+3. Measure: a run makes passes over its cases, and visits each several times (`_measure`). All ranks
+   make the same calls: rank 0 decides, records, and makes the rows. Ranks that a case does not need
+   wait at the next meeting.
+4. Close the library and leave the world (`_close`).
+"""
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +35,13 @@ from commbench.hardware import machine_facts, resource_limits
 from commbench.hardware.network import network_advice
 from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import read_record
+from commbench.runtime.core_binding import bind_rank
 from commbench.runtime.exit_protocol import process_text
 from commbench.runtime.heartbeat import Heartbeat, Progress
 from commbench.runtime.launchers.join import join_world
 from commbench.runtime.launchers.registry import library_settings
 from commbench.runtime.recovery import EarlierStarts, clear_in_flight, mark_in_flight
-from commbench.runtime.rendezvous import bind_rank, check_layouts
+from commbench.runtime.rendezvous import check_layouts
 from commbench.runtime.signals import SIGNAL_STATUS, RunEnder
 from commbench.runtime.start_limit import meetings_end
 
@@ -72,11 +80,23 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
     """
     settings = request.job.settings
     world, control = join_world(settings, identity, _loaded_ahead(settings, identity))
-    cores = sorted(os.sched_getaffinity(0))
-    quota = resource_limits.cpu_limit_cores()
+    quota = max(1, int(resource_limits.cpu_limit_cores()))
+    cores = sorted(os.sched_getaffinity(0))[:quota]
     binding = bind_rank(settings.bind, world, settings.threads_per_rank)
+    settings = _completed(settings, world, request.has_parent)
+    mine = machine_facts.collect() | {"run.digest": request.job.digest, "run.bind": binding}
+    with meetings_end(MEETING_S, "preflight", identity):
+        facts, run = preflight(settings, request, world, control, mine, cores)
+    if settings.plan:
+        control.farewell(MEETING_S)
+        return 0
+    return _Session(settings, world, control, facts, run, request).run(identity)
+
+
+def _completed(settings: Settings, world: World, has_parent: bool) -> Settings:
+    """The settings with what the world decides. Raises ConfigError for layouts that do not fit."""
     launches = settings.timing.launches
-    if not request.has_parent and launches > 1:  # nobody is there to start another world
+    if not has_parent and launches > 1:  # nobody is there to start another world
         if world.rank == 0:
             print_error(f"timing.launches={launches}: {ONE_LAUNCH}")
         settings = replace(settings, timing=replace(settings.timing, launches=1))
@@ -89,49 +109,7 @@ def run_in_world(request: Request, identity: RankIdentity | None) -> int:
     if settings.pairs == SEARCH:
         pair_search().check_search(settings.layouts[0])
     check_layouts(settings.layouts, world)
-    mine = machine_facts.collect() | {"run.digest": request.job.digest, "run.bind": binding}
-    with meetings_end(MEETING_S, "preflight", identity):
-        facts, run = preflight(settings, request, world, control, mine, cores[: max(1, int(quota))])
-    if settings.plan:
-        control.farewell(MEETING_S)
-        return 0
-    session = _Session(RunSetup(settings, world, control, PlanFacts(*facts), run, request))
-    early_end = session.early_end
-    with RunEnder(early_end.save_after_signal, early_end.find_lost_ranks) as ender:
-        try:
-            session.open(ender, identity)
-            status = session.measure()
-        # finished cases, and a soak's part, are kept
-        except (KeyboardInterrupt, SystemExit) as stop:
-            early_end.save_after_signal(
-                SIGNAL_STATUS + (2 if isinstance(stop, KeyboardInterrupt) else 15)
-            )
-            raise
-        except ConfigError:  # raised on all ranks: the library can't be opened like that
-            ender.claim()
-            raise
-        # a full disk on rank 0 must not leave the others waiting for a run that is over
-        except Exception as error:
-            ender.claim()
-            raise early_end.save_after_error(error) from error
-        session.close(status)
-    return status
-
-
-@dataclass(frozen=True)
-class RunSetup:
-    """What a session is given. `run` is the record of the run, which rank 0 writes."""
-
-    settings: Settings
-    world: World
-    control: Control
-    facts: PlanFacts
-    run: dict[str, Any]
-    request: Request
-
-    @property
-    def earlier(self) -> EarlierStarts:
-        return self.request.earlier or EarlierStarts()
+    return settings
 
 
 @dataclass(frozen=True)
@@ -149,80 +127,114 @@ class _Library:
 
 
 class _Session:
-    """The cases of one run. Rank 0 records; the ranks that a case does not need wait for the next
-    meeting."""
+    """The cases of one run. `run` is the record of the run, which rank 0 writes."""
 
-    _library: _Library  # set by `open`
-    _conditions: Conditions  # set by `measure`
+    _library: _Library  # set by `_open`
+    _conditions: Conditions  # set by `_measure`
 
-    def __init__(self, setup: RunSetup) -> None:
-        settings = setup.settings
-        run = setup.run
-        self._setup = setup
-        self._cases = plan(settings, setup.world, setup.facts)
-        self._clocks = GlobalClocks(setup.world, settings.interface)
-        self._recorder = Recorder(
-            settings, run, sum(len(planned.case.row_ids) for planned in self._cases)
-        )
-        self.early_end = EarlyEnd(setup.world, self._recorder, run, setup.request.has_parent)
+    def __init__(
+        self,
+        settings: Settings,
+        world: World,
+        control: Control,
+        facts: PlanFacts,
+        run: dict[str, Any],
+        request: Request,
+    ) -> None:
+        self._settings = settings
+        self._world = world
+        self._is_rank_0 = world.rank == 0
+        self._control = control
+        self._facts = facts
+        self._run = run
+        self._request = request
+        self._earlier = request.earlier or EarlierStarts()
+        self._cases = plan(settings, world, facts)
+        self._clocks = GlobalClocks(world, settings.interface)
+        self._recorder = Recorder(settings, run, _rows_of(self._cases))
+        self._early_end = EarlyEnd(world, self._recorder, run, request.has_parent)
         self._search: FurtherRounds | None = None
         if settings.pairs == SEARCH:
-            search = pair_search()
-            self._search = search.node_search(settings, setup.world, setup.facts, len(self._cases))
+            self._search = pair_search().node_search(settings, world, facts, len(self._cases))
         self._reference: ReferenceCase | None = None
         if settings.timing.visits > 1 and not settings.backend.hosts_ranks:
-            self._reference = ReferenceCase(settings, setup.world, setup.facts)
+            self._reference = ReferenceCase(settings, world, facts)
         earlier_s = run.get("launches", {}).get("spent_s", 0.0)
         self._budget = TotalBudget(settings.budget.total_s, time.monotonic() - earlier_s)
         self._deadline_s = MEETING_S  # of the next meeting of all ranks
         self._progress = Progress()
         self._graph_was_refused = False
 
+    def run(self, identity: RankIdentity | None) -> int:
+        """Open, measure and close; returns the exit status. However it ends, finished cases are
+        kept, and the part of a soak."""
+        early_end = self._early_end
+        with RunEnder(early_end.save_after_signal, early_end.find_lost_ranks) as ender:
+            try:
+                self._open(ender, identity)
+                status = self._measure()
+            except (KeyboardInterrupt, SystemExit) as stop:
+                number = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
+                early_end.save_after_signal(SIGNAL_STATUS + number)
+                raise
+            except ConfigError:  # raised on all ranks: the library can't be opened like that
+                ender.claim()
+                raise
+            # a full disk on rank 0 must not leave the others waiting for a run that is over
+            except Exception as error:
+                ender.claim()
+                raise early_end.save_after_error(error) from error
+            self._close(status)
+        return status
+
     # ------------------------------------------------------------ open
 
-    def open(self, ender: RunEnder, identity: RankIdentity | None) -> None:
+    def _open(self, ender: RunEnder, identity: RankIdentity | None) -> None:
         """Start the heartbeat, open the library, and create the communicators of all cases."""
-        settings = self._setup.settings
-        control = self._setup.control
-        world = self._setup.world
-        # first: a rank may also be lost while the library opens
-        if len(world.hosted) < world.size:
+        if len(self._world.hosted) < self._world.size:
+            # first: a rank may also be lost while the library opens
             with meetings_end(MEETING_S, "the first heartbeat", identity):
-                self.early_end.heartbeat = Heartbeat(
-                    control,
+                self._early_end.heartbeat = Heartbeat(
+                    self._control,
                     self._progress,
-                    settings.budget.silence_s,
-                    partial(self.early_end.end_from_heartbeat, ender),
+                    self._settings.budget.silence_s,
+                    partial(self._early_end.end_from_heartbeat, ender),
                     MEETING_S,
                 )
-        several_nodes = len(world.nodes) > 1
+        several_nodes = len(self._world.nodes) > 1
         advice = network_advice("the hosts may not reach each other") if several_nodes else ""
         self._progress.enter("the opening of the library", limit_s=MEETING_S, advice=advice)
-        communicator = settings.backend.open(world, control, settings.device)
-        self.early_end.communicator = communicator
+        communicator = self._settings.backend.open(
+            self._world, self._control, self._settings.device
+        )
+        self._early_end.communicator = communicator
         library = communicator.facts().get("library")
-        self._cases = tuple(
+        planned = tuple(
             replace(planned, case=replace(planned.case, library=library)) for planned in self._cases
         )
-        to_visit = self._cases
-        if self._setup.request.earlier is not None:
+        self._cases = planned
+        if self._request.earlier is not None:
             if self._search is not None:
-                self._cases += self._rounds_of_earlier_starts(self._search, library)
-            to_visit = self._cases
-            self._cases = self._unfinished_cases()
-            if self._search is None:  # which may visit finished ones again
-                to_visit = self._cases
-        reference = set() if self._reference is None else self._reference.groups
-        planned_groups = (
-            (planned.group, *planned.inner_groups.values())
-            for planned in to_visit
-            if not planned.skip
-        )
-        own = set(chain.from_iterable(planned_groups))
-        reader = ConditionsReader(settings, world, control, self._setup.run, communicator)
-        groups = {group: reader.open_group(group) for group in sorted(own | {SINGLE} | reference)}
-        self._library = _Library(communicator, reader, groups)
+                planned += self._rounds_of_earlier_starts(self._search, library)
+            self._cases = self._unfinished_cases(planned)
+        # a search may visit finished cases again
+        to_visit = self._cases if self._search is None else planned
+        self._library = self._opened_groups(communicator, to_visit)
         self._progress.enter("the time before the first case")
+
+    def _opened_groups(self, communicator: Communicator, cases: Sequence[Planned]) -> _Library:
+        """The library with the communicators of all groups of these cases."""
+        reader = ConditionsReader(
+            self._settings, self._world, self._control, self._run, communicator
+        )
+        needed = {SINGLE}
+        if self._reference is not None:
+            needed |= self._reference.groups
+        for planned in cases:
+            if not planned.skip:
+                needed |= {planned.group, *planned.inner_groups.values()}
+        groups = {group: reader.open_group(group) for group in sorted(needed)}
+        return _Library(communicator, reader, groups)
 
     def _rounds_of_earlier_starts(
         self, search: FurtherRounds, library: str | None
@@ -230,74 +242,70 @@ class _Session:
         """The cases of the further rounds of a search that goes on, as rank 0 reads them in the
         folder."""
         rounds = search.begun(self._earlier_rows.values())
-        decided = self._setup.control.decide(rounds, MEETING_S, "the rounds of earlier starts")
+        decided = self._control.decide(rounds, MEETING_S, "the rounds of earlier starts")
         return search.go_on_after(decided, library)
 
-    def _unfinished_cases(self) -> tuple[Planned, ...]:
+    def _unfinished_cases(self, cases: tuple[Planned, ...]) -> tuple[Planned, ...]:
         """Those that earlier starts of the run have left; their visits so far are continued."""
-        earlier = self._setup.earlier
-        self._recorder.continue_visits(self._cases, earlier.visits)
+        self._recorder.continue_visits(cases, self._earlier.visits)
         unfinished = [
             planned.order
-            for planned in self._cases
-            if earlier.unfinished(planned.case.case_id, planned.case.row_ids)
+            for planned in cases
+            if self._earlier.unfinished(planned.case.case_id, planned.case.row_ids)
             and not self._recorder.is_settled(planned)
         ]
-        chosen = self._setup.control.decide(unfinished, MEETING_S, "the unfinished cases")
-        return tuple(planned for planned in self._cases if planned.order in chosen)
+        chosen = self._control.decide(unfinished, MEETING_S, "the unfinished cases")
+        return tuple(planned for planned in cases if planned.order in chosen)
 
     # ------------------------------------------------------------ measure
 
-    def measure(self) -> int:
-        """Measure and record case after case; returns the exit status."""
-        setup = self._setup
+    def _measure(self) -> int:
+        """Measure and record pass after pass; returns the exit status."""
         gc.collect()
         # imported modules stay alive: collections between cases then take microseconds, not 50 ms
         gc.freeze()
-        self._conditions = self._library.reader.read(
-            self._library.groups[SINGLE], self._cases, setup.facts
-        )
-        if setup.world.rank == 0:
+        single = self._library.groups[SINGLE]
+        self._conditions = self._library.reader.read(single, self._cases, self._facts)
+        if self._is_rank_0:
             self._begin_writing()
         number = 1
         remaining = self._cases or self._next_round()
         while remaining:
             begun_s = time.monotonic()
-            for planned in pass_order(remaining, setup.settings, number):
-                # a copy: the programs of all ranks are released with it
-                self._visit(replace(planned), number)
+            for planned in pass_order(remaining, self._settings, number):
+                self._visit(planned, number)
             self._measure_reference(number)
             remaining = self._next_pass(remaining, begun_s) or self._next_round()
             number = number + 1
-        status = self._finish() if setup.world.rank == 0 else 0
-        return int(setup.control.decide(status, self._deadline_s, "end of run"))
+        status = self._finish() if self._is_rank_0 else 0
+        return int(self._control.decide(status, self._deadline_s, "end of run"))
 
     def _visit(self, planned: Planned, number: int) -> None:
         """Agree on whether to measure a case, measure it on its ranks, and record it; `number` is
         the pass."""
-        setup = self._setup
-        is_rank_0 = setup.world.rank == 0
-        given_up = setup.earlier.given_up(planned.case.case_id)
-        reason = given_up or planned.skip or self._recorder.stopped or self._budget.end_reason()
-        self._progress.enter(f"the start of {planned.case}")
+        case = planned.case
+        self._progress.enter(f"the start of {case}")
+        given_up = self._earlier.given_up(case.case_id)
+        reason = given_up or planned.skip or self._end_reason()
         computed = ComputeAmount()
-        if is_rank_0 and reason is None:
-            computed = self._compute_amount(planned)
+        if self._is_rank_0 and reason is None and case.overlap is not None:
+            units_s = self._conditions.compute_units_s
+            computed = compute_amount(planned, self._all_rows(), units_s)
         decided = [reason or computed.reason, computed.amount]
-        skip, amount = setup.control.decide(decided, self._deadline_s, f"start of {planned.case}")
-        if amount is not None:
-            planned = replace(planned, compute_amount=amount)
+        skip, amount = self._control.decide(decided, self._deadline_s, f"start of {case}")
+        # a copy: the programs of all ranks are released with it
+        planned = replace(planned, compute_amount=amount)
         # the ranks that take no part wait for the next case
-        self._deadline_s = case_deadline_s(planned, setup.settings)
+        self._deadline_s = case_deadline_s(planned, self._settings)
         started = datetime.now(timezone.utc)
         if skip is not None:
-            if given_up and is_rank_0:
+            if given_up and self._is_rank_0:
                 self._recorder.break_off(planned, skip, self._conditions, started)
             elif planned.skip or not self._recorder.end_visits(planned, self._conditions):
                 self._record(planned, Refused(skip), started)
             return
-        if is_rank_0:
-            mark_in_flight(setup.run["folder"], planned.case.case_id, str(planned.case))
+        if self._is_rank_0:
+            mark_in_flight(self._run["folder"], case.case_id, str(case))
             self._recorder.begin_visit(planned)
         communicator = self._library.groups[planned.group]
         if communicator is not None:
@@ -305,23 +313,17 @@ class _Session:
             self._print_refused_graph(planned, outcome)
             self._record(planned, outcome, started)
 
-    def _compute_amount(self, planned: Planned) -> ComputeAmount:
-        """How much the ranks compute in each sample of the case, on rank 0."""
-        if planned.case.overlap is None:
-            return ComputeAmount()
-        return compute_amount(planned, self._all_rows(), self._conditions.compute_units_s)
-
     def _measured(
         self, planned: Planned, communicator: Communicator, number: int, started: datetime
     ) -> Outcome:
         """The outcome of a visit, on the ranks of the case; adds to the conditions what the library
         logged in it."""
-        visit_setup = VisitSetup(
+        setup = VisitSetup(
             planned,
             communicator,
             groups=self._library.inner_groups(planned),
-            control=self._setup.control.subset(planned.members),
-            settings=self._setup.settings,
+            control=self._control.subset(planned.members),
+            settings=self._settings,
             empty_sample_s=self._conditions.empty_sample_s,
             sink=partial(self._record, planned, started=started),
             progress=self._progress,
@@ -331,30 +333,30 @@ class _Session:
             slow_start=self._conditions.evidence.starts_slowly(planned),
             visit=self._recorder.next_visit(planned),
         )
-        visit = CaseVisit(visit_setup)
-        self.early_end.in_flight = VisitInFlight(visit, started, self._conditions)
+        visit = CaseVisit(setup)
+        self._early_end.in_flight = VisitInFlight(visit, started, self._conditions)
         try:
             outcome = visit.measure()
             self._conditions = self._library.reader.after(
-                self._conditions, planned, visit_setup.control, self._deadline_s
+                self._conditions, planned, setup.control, self._deadline_s
             )
         except (KeyboardInterrupt, SystemExit):  # the finished part of a soak has been recorded
-            self.early_end.in_flight = None
+            self._early_end.in_flight = None
             raise
-        self.early_end.in_flight = None
+        self._early_end.in_flight = None
         return outcome
 
     def _print_refused_graph(self, planned: Planned, outcome: Outcome) -> None:
         """Say the first time on rank 0 that a capture failed: no later one may be possible."""
         if planned.case.timer != "graph" or not isinstance(outcome, Refused):
             return
-        first = outcome.unsupported and not self._graph_was_refused
-        if first and self._setup.world.rank == 0:
-            print_error(f"{planned.case} with timer=graph: {outcome.reason}")
-        self._graph_was_refused |= outcome.unsupported
+        if outcome.unsupported and not self._graph_was_refused:
+            self._graph_was_refused = True
+            if self._is_rank_0:
+                print_error(f"{planned.case} with timer=graph: {outcome.reason}")
 
     def _record(self, planned: Planned, outcome: Outcome, started: datetime) -> None:
-        if self._setup.world.rank == 0:
+        if self._is_rank_0:
             self._recorder.record(planned, outcome, self._conditions, started)
 
     def _measure_reference(self, number: int) -> None:
@@ -362,28 +364,24 @@ class _Session:
         connect, if there is time."""
         if self._reference is None:
             return
-        control = self._setup.control
-        reason = self._recorder.stopped or self._budget.end_reason()
-        if control.decide(reason, self._deadline_s, "the reference case") is not None:
+        reason = self._end_reason()
+        if self._control.decide(reason, self._deadline_s, "the reference case") is not None:
             return
-        self._reference.measure(number, self._library.groups, control, self._progress)
-        if self._setup.world.rank == 0:
-            self._setup.run["reference"] = self._reference.record()
+        self._reference.measure(number, self._library.groups, self._control, self._progress)
+        if self._is_rank_0:
+            self._run["reference"] = self._reference.record()
 
     def _next_pass(self, cases: tuple[Planned, ...], begun_s: float) -> tuple[Planned, ...]:
         """The cases that need another visit, as rank 0 decides after each pass. All ranks wait
         until it may begin."""
         wait_s = 0.0
         if self._reference is not None:
-            wait_s = max(0.0, begun_s + spacing_s(self._setup.settings) - time.monotonic())
+            wait_s = max(0.0, begun_s + spacing_s(self._settings) - time.monotonic())
         if self._budget.end_reason(wait_s):
             wait_s = 0.0  # do not spend the rest of the run's time waiting
-        value = None
-        if self._setup.world.rank == 0:
-            value = [self._recorder.next_pass(cases, wait_s), wait_s]
-        chosen, wait_s = self._setup.control.decide(
-            value, self._deadline_s, "the cases of the next pass"
-        )
+        value = [self._recorder.next_pass(cases, wait_s), wait_s] if self._is_rank_0 else None
+        meeting = "the cases of the next pass"
+        chosen, wait_s = self._control.decide(value, self._deadline_s, meeting)
         if chosen and wait_s > 0:
             self._progress.enter("the time between two passes")
             time.sleep(wait_s)
@@ -394,57 +392,60 @@ class _Session:
         if self._search is None:
             return ()
         value = None
-        if self._setup.world.rank == 0:
-            ended = self._recorder.stopped or self._budget.end_reason()
-            value = self._search.choose(None if ended else self._search_so_far(self._search))
-        decided = self._setup.control.decide(value, self._deadline_s, "the next round")
+        if self._is_rank_0:
+            value = self._search.choose(
+                None if self._end_reason() else self._search_so_far(self._search)
+            )
+        decided = self._control.decide(value, self._deadline_s, "the next round")
         library = self._library.communicator.facts().get("library")
         further = self._search.further(decided, library)
         self._cases += further
-        if self._setup.world.rank == 0 and further:
+        if self._is_rank_0 and further:
             self._recorder.add_cases(further)
         return further or self._search.repeated(decided, library)
+
+    def _end_reason(self) -> str | None:
+        """Why no further case is measured, as rank 0 knows; None while there is time."""
+        return self._recorder.stopped or self._budget.end_reason()
 
     # ------------------------------------------------------------ the record of the run, on rank 0
 
     def _begin_writing(self) -> None:
         """Add the opened library's facts to the record of the run, and start the writers."""
-        setup = self._setup
-        run = setup.run
-        settings = setup.settings
+        run = self._run
+        settings = self._settings
         evidence = self._conditions.evidence
-        run["backend"] = {
-            "name": settings.backend.name,
-            **library_record(self._library.communicator.facts()),
-        }
-        run["cuda_ipc"] = {**run.get("cuda_ipc", {}), **evidence.cuda_ipc}
         if evidence.ignored:
             print_error(evidence.ignored)
-        heartbeat = self.early_end.heartbeat
-        # empty where it hosts several ranks
-        own = {os.getpid(): process_text(0)} if setup.world.size == 1 else {}
-        run["processes"] = heartbeat.names() if heartbeat is not None else own
-        run["cases"] = sum(len(planned.case.row_ids) for planned in self._cases)
+        facts = self._library.communicator.facts()
+        run["backend"] = {"name": settings.backend.name, **library_record(facts)}
+        run["cuda_ipc"] = {**run.get("cuda_ipc", {}), **evidence.cuda_ipc}
+        heartbeat = self._early_end.heartbeat
+        if heartbeat is not None:
+            run["processes"] = heartbeat.names()
+        else:  # empty where it hosts several ranks
+            run["processes"] = {os.getpid(): process_text(0)} if self._world.size == 1 else {}
+        run["cases"] = _rows_of(self._cases)
         durations_s = (duration_s(settings, planned) for planned in self._cases)
         run["at_most_s"] = sum(durations_s) / settings.timing.launches
-        memory = run["memory"] = {"buffers_bytes": largest_bytes(self._cases, setup.world.rank)}
+        run["memory"] = {"buffers_bytes": largest_bytes(self._cases, self._world.rank)}
         calibrated = ("empty_sample_s", "overhead_s", "host_copies_gb_per_s", "compute_units_s")
         run["calibration"] = {name: getattr(self._conditions, name) for name in calibrated}
         self._recorder.begin()
         # by now what a case needs is loaded: the engine, pyarrow
-        memory |= {"imports_bytes": resident_bytes()}
+        run["memory"]["imports_bytes"] = resident_bytes()
 
     def _finish(self) -> int:
         """Compare the rows with the user's expectations, and end the writers; returns the exit
         status."""
-        setup = self._setup
-        run = setup.run
+        run = self._run
+        settings = self._settings
         kinds = sorted(self._conditions.evidence.kinds.items())
         run["transports"] = {f"{first}-{second}": texts for (first, second), texts in kinds}
-        own = setup.settings.backend.environment(setup.settings.cuda_ipc, setup.settings.interface)
-        exported = {*library_settings(setup.world.launcher), *own}
-        run["settings"] = self._library.communicator.settings(setup.world.nodes, exported)
-        if self._recorder.stopped or self._budget.end_reason():
+        own = settings.backend.environment(settings.cuda_ipc, settings.interface)
+        exported = {*library_settings(self._world.launcher), *own}
+        run["settings"] = self._library.communicator.settings(self._world.nodes, exported)
+        if self._end_reason():
             for planned in self._cases:
                 self._recorder.end_visits(planned, self._conditions)
         clear_in_flight(run["folder"])
@@ -452,21 +453,18 @@ class _Session:
             run["launches"]["spent_s"] = self._budget.spent_s
             self._recorder.close("running", 0, None)
             return int(run["exit_status"])
-        rows = self._recorder.rows
         verdict = self._verdict()
-        statuses = {
-            **setup.earlier.recorded,
-            **{case_id: values["status"] for case_id, values in rows.items()},
-        }
-        bad = set(BAD).intersection(statuses.values())
-        met = verdict is None or verdict.passes(setup.settings.expect_missing)
-        search = self._search_so_far(self._search) if self._search is not None else None
+        missed = () if verdict is None else (*verdict.missed, *verdict.not_measured)
+        is_met = verdict is None or verdict.passes(settings.expect_missing)
+        search = None if self._search is None else self._search_so_far(self._search)
         unclean = [] if search is None or search.is_clean else [search.counts_text]
-        status = 1 if bad or not met or unclean or self._recorder.has_left_out else 0
+        rows = self._recorder.rows.items()
+        statuses = {**self._earlier.recorded, **{name: row["status"] for name, row in rows}}
+        has_bad = not set(BAD).isdisjoint(statuses.values())
+        is_good = is_met and not has_bad and not unclean and not self._recorder.has_left_out
         if search is not None:
             run["search"] = search.record()
-        missed = () if verdict is None else (*verdict.missed, *verdict.not_measured)
-        self._recorder.close("done", status, "; ".join([*missed, *unclean]) or None)
+        self._recorder.close("done", 0 if is_good else 1, "; ".join([*missed, *unclean]) or None)
         if search is not None:
             print(f"{search.text(Terminal.of(sys.stdout))}\nresults: {run['folder']}")
         if verdict is not None:
@@ -478,6 +476,18 @@ class _Session:
         rows = self._all_rows().values()
         return rounds.result(rows, self._conditions.hosts, self._budget.spent_s)
 
+    def _verdict(self) -> Verdict | None:
+        """Compare all cases of the run with the user's expectations, also those of earlier starts;
+        None without expectations."""
+        settings = self._settings
+        verdicts = []
+        if settings.expect:
+            rows = self._all_rows().values()
+            verdicts = [verdict_on(each, rows, settings.expect_by) for each in settings.expect]
+        if settings.expect_normal:
+            verdicts.append(self._request.judged(self._run["folder"]))
+        return sum(verdicts, Verdict()) if verdicts else None
+
     def _all_rows(self) -> dict[str, Row]:
         """The rows of the run, also those of earlier starts, by case_id."""
         return {**self._earlier_rows, **self._recorder.rows}
@@ -485,32 +495,22 @@ class _Session:
     @cached_property
     def _earlier_rows(self) -> Mapping[str, Row]:
         """The rows of earlier starts, as they were when this one began."""
-        setup = self._setup
-        return recorded_rows(Path(setup.run["folder"])) if setup.earlier.recorded else {}
-
-    def _verdict(self) -> Verdict | None:
-        """Compare all cases of the run with the user's expectations, also those of earlier starts;
-        None without expectations."""
-        setup = self._setup
-        folder = setup.run["folder"]
-        verdicts = []
-        if setup.settings.expect:
-            judged = self._all_rows().values()
-            decided_by = setup.settings.expect_by
-            verdicts = [verdict_on(each, judged, decided_by) for each in setup.settings.expect]
-        if setup.settings.expect_normal:
-            verdicts.append(setup.request.judged(folder))
-        return sum(verdicts, Verdict()) if verdicts else None
+        return recorded_rows(Path(self._run["folder"])) if self._earlier.recorded else {}
 
     # ------------------------------------------------------------ close
 
-    def close(self, status: int) -> None:
+    def _close(self, status: int) -> None:
         """Close the library and leave the world after the run has ended on all ranks."""
-        self.early_end.closing_status = status
+        self._early_end.closing_status = status
         self._progress.enter("the closing of the library", limit_s=MEETING_S)
         gc.collect()  # a captured graph would keep its communicator alive
         self._library.communicator.close()
         # the store may be gone after the farewell: that must not count as a lost rank
-        if self.early_end.heartbeat is not None:
-            self.early_end.heartbeat.stop()
-        self._setup.control.farewell(MEETING_S)
+        if self._early_end.heartbeat is not None:
+            self._early_end.heartbeat.stop()
+        self._control.farewell(MEETING_S)
+
+
+def _rows_of(cases: Sequence[Planned]) -> int:
+    """The number of rows of these cases."""
+    return sum(len(planned.case.row_ids) for planned in cases)

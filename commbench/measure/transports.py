@@ -84,13 +84,11 @@ class LogReader:
         self.algorithms += log.algorithms
         self.multicast += (tuple(members),) if log.nvls_channels else ()
         self.collnet += (tuple(members),) if log.collnet else ()
-        ports = {
-            ends: tuple(port for device in sorted(used) for port in ports_of(self._devices, device))
-            for ends, used in log.net_devices.items()
-        }
-        kinds = {pair: tuple(map(self._with_provider, own)) for pair, own in log.kinds.items()}
-        _add(self.kinds, kinds, members)
-        _add(self.ports, ports, members)
+        for pair, kinds in log.kinds.items():
+            _add(self.kinds, pair, map(self._with_provider, kinds), members)
+        for pair, devices in log.net_devices.items():
+            ports = (ports_of(self._devices, device) for device in sorted(devices))
+            _add(self.ports, pair, chain.from_iterable(ports), members)
 
     def _with_provider(self, kind: str) -> str:
         """`NET/AWS Libfabric/GDRDMA (efa)`: the plugin has the same name over TCP."""
@@ -105,43 +103,42 @@ class LogReader:
         ]
 
 
-def _add(known: dict[Pair, Ports], texts: Mapping[Pair, Ports], members: Sequence[int]) -> None:
-    """Adds the texts of a communicator's pairs to those of pairs of world ranks."""
-    for (first, second), more in texts.items():
-        if max(first, second) < len(members):
-            pair = (members[first], members[second])
-            known[pair] = tuple(dict.fromkeys((*known.get(pair, ()), *more)))
+def _add(
+    known: dict[Pair, Ports], pair: Pair, texts: Iterable[str], members: Sequence[int] | None = None
+) -> None:
+    """Add the texts of a pair of world ranks, or of ranks of a communicator with these members."""
+    if members is not None:
+        if max(pair) >= len(members):
+            return
+        pair = (members[pair[0]], members[pair[1]])
+    known[pair] = tuple(dict.fromkeys((*known.get(pair, ()), *texts)))
 
 
 @dataclass(frozen=True)
 class TransportEvidence:
-    """What is known about data paths. `gpus` has one entry per rank, none on CPUs. `kinds` (by
-    pairs of world ranks), `ports`, `algorithms`, `multicast` and `collnet` come from NCCL's log,
-    see LogReader; `logged`: the library has one, `complete`: it was read to its end. `rdma_nodes`
-    have an active InfiniBand or RoCE port. By node: `rates` of interfaces and ports in Mbit/s, and
-    `interfaces`, what a library without a log uses, and the network that is `expected`. `told`:
-    line rates in GB/s by the user's word, see network.told_rates. `nodes` has the node of each
-    rank. Without a log, `transport` is that of all pairs within a node, and `between` that of the
-    others."""
+    """What is known about data paths, on rank 0; empty on the others."""
 
-    nodes: tuple[int, ...] = ()
-    gpus: tuple[RankGpu, ...] = ()
-    topologies: Mapping[int, Topology] = field(default_factory=dict)
+    nodes: tuple[int, ...] = ()  # of each rank
+    gpus: tuple[RankGpu, ...] = ()  # of each rank; none on CPUs
+    topologies: Mapping[int, Topology] = field(default_factory=dict)  # by node
+    # from NCCL's log, see LogReader; kinds and ports by pairs of world ranks
+    logged: bool = False  # whether the library has one
+    complete: bool = True  # whether it was read to its end
     kinds: Kinds = field(default_factory=dict)
     ports: Mapping[Pair, Ports] = field(default_factory=dict)
-    logged: bool = False
-    complete: bool = True
-    rates: tuple[Mapping[str, float], ...] = ()
-    interfaces: tuple[Limit | None, ...] = ()
-    told: Mapping[str, float] = field(default_factory=dict)
     algorithms: tuple[Chosen, ...] = ()
     multicast: tuple[tuple[int, ...], ...] = ()
     collnet: tuple[tuple[int, ...], ...] = ()
-    rdma_nodes: frozenset[int] = frozenset()
-    expected: Mapping[int, ExpectedNetwork] = field(default_factory=dict)
-    transport: str | None = None  # as the backend reports it
-    between: str | None = None
-    ipc: str | None = None  # as the backend reports it
+    # from a backend without a log
+    transport: str | None = None  # of pairs within a node
+    between: str | None = None  # of the others
+    ipc: str | None = None
+    interfaces: tuple[Limit | None, ...] = ()  # by node: what the library uses
+    # from the machines
+    rates: tuple[Mapping[str, float], ...] = ()  # by node: of interfaces and ports, in Mbit/s
+    told: Mapping[str, float] = field(default_factory=dict)  # in GB/s, see network.told_rates
+    rdma_nodes: frozenset[int] = frozenset()  # with an active InfiniBand or RoCE port
+    expected: Mapping[int, ExpectedNetwork] = field(default_factory=dict)  # by node
     copy_gb_per_s: float | None = None  # within one GPU
     ignored: str | None = None  # why the setting cuda_ipc had no effect
 
@@ -269,10 +266,10 @@ class TransportEvidence:
         complete = self.complete
         for kinds_of_rank, ports_of_rank, read_to_end in records:
             complete &= read_to_end
-            for known, lines in ((kinds, kinds_of_rank), (ports, ports_of_rank)):
-                for first, second, texts in lines:
-                    more = (*known.get((first, second), ()), *texts)
-                    known[first, second] = tuple(dict.fromkeys(more))
+            for first, second, texts in kinds_of_rank:
+                _add(kinds, (first, second), texts)
+            for first, second, texts in ports_of_rank:
+                _add(ports, (first, second), texts)
         return replace(
             self,
             kinds=kinds,
@@ -411,17 +408,11 @@ def route_interfaces(
     """
     interfaces = list[Limit | None]()
     for node in nodes:
-        name = node.get("network.used.interface")
-        speed = node.get("network.used.speed_mbit_per_s")
         is_used = facts.get("transport") is not None or not has_active_rdma(node)
-        if "" in told:
-            interfaces.append(told_limit("", told[""]))
-        elif name is None or not is_used:
-            interfaces.append(None)
-        elif name in told:
-            interfaces.append(told_limit(name, told[name]))
-        else:
-            interfaces.append(None if speed is None else interface_limit(name, speed))
+        name = node.get("network.used.interface") if is_used else None
+        rate = node.get("network.used.speed_mbit_per_s")
+        rates = {} if name is None or rate is None else {name: rate}
+        interfaces.append(_wire([] if name is None else [name], rates, told))
     return tuple(interfaces)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from commbench.core.states import Row, case_status
 from commbench.results.columns import GOOD_LEVEL
-from commbench.stats.interval import CERTAIN, ORDER_OF_MAGNITUDE, Certainty, Interval
+from commbench.stats.interval import ORDER_OF_MAGNITUDE, Certainty, Interval
 
 
 def interval_of(row: Row, column: str = "median_s") -> Interval | None:
@@ -65,8 +65,10 @@ def interval_note(intervals: Iterable[Interval]) -> str:
     return f"±: {100 * min(levels):.3g} % confidence interval over {' or '.join(over)}"
 
 
-def marks_note(intervals: Iterable[Interval]) -> str:
-    """`~: over ±5 %; ?: over ±30 %`: what the marks of these values say of their intervals."""
-    limits: dict[Certainty, float] = {"~": CERTAIN, "?": ORDER_OF_MAGNITUDE}
+def marks_note(intervals: Collection[Interval]) -> str:
+    """`~: up to ±30 %; ?: wider`: what the marks of these values say of their intervals."""
+    limit = f"up to ±{100 * ORDER_OF_MAGNITUDE:.0f} %"
+    wider = "wider" if all(each.is_known for each in intervals) else "wider or no interval"
+    meanings: dict[Certainty, str] = {"~": f"~: {limit}", "?": f"?: {wider}"}
     seen = {each.certainty for each in intervals}
-    return "; ".join(f"{mark}: over ±{100 * limits[mark]:.0f} %" for mark in limits if mark in seen)
+    return "; ".join(text for mark, text in meanings.items() if mark in seen)

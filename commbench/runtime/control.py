@@ -38,7 +38,7 @@ class StoreControl(Control):
     keys apart.
 
     `world_ranks` are those of ranks 0 ... size-1; `owner` is the world rank whose process hosts the
-    store.
+    store. A process that hosts all ranks is alone, and needs no store.
     """
 
     def __init__(
@@ -82,6 +82,8 @@ class StoreControl(Control):
             return json.loads(text)
 
     def subset(self, ranks: Sequence[int]) -> StoreControl:
+        if self.size == 1:
+            return self
         key = tuple(ranks)
         if key not in self._subsets:
             digest = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
@@ -291,23 +293,13 @@ class NodeControl(Control):
 # ---------------------------------------------------------------- worlds
 
 
-class SingleProcessControl(StoreControl):
-    """See Control, for a world that lives in one process."""
-
-    def __init__(self) -> None:
-        super().__init__(None, 0, 1)
-
-    def subset(self, ranks: Sequence[int]) -> SingleProcessControl:
-        return self
-
-
 def hosted_world(nodes: int, ranks_per_node: int) -> tuple[World, StoreControl]:
     """A world whose ranks all live in this process, with its control plane."""
     size = nodes * ranks_per_node
     ranks = tuple(
         tuple(range(node * ranks_per_node, (node + 1) * ranks_per_node)) for node in range(nodes)
     )
-    return World(0, size, ranks, tuple(range(size))), SingleProcessControl()
+    return World(0, size, ranks, tuple(range(size))), StoreControl(None, 0, 1)
 
 
 def by_node(world: World, control: StoreControl) -> Control:

@@ -29,6 +29,7 @@ from commbench.core.protocols import Control, Runner
 from commbench.hardware.sources import read_line, read_link
 
 from .exit_protocol import process_text
+from .processes import ENDED, STOPPED, process_state
 
 PERIOD_S = 2.0
 VERDICT_S = 2.5  # until every rank has read why rank 0 ends the world; each reads every PERIOD_S
@@ -36,10 +37,6 @@ JOIN_S = 5.0  # for a thread to end
 MAX_FRAMES = 4
 PATH_PREFIX = re.compile(r"^.*/(site-packages|commbench|lib/python[0-9.]+)/")
 LIBRARY_ERROR = re.compile(r", \w*(Error|Exception): .*", re.DOTALL)
-# by the letter of proc(5)
-STOPPED = {"T": "is stopped by a signal", "t": "is stopped by a debugger"}
-PROCESS_STATES = {"Z": "has ended", "X": "has ended", **STOPPED}
-
 OnBroken = Callable[[str, bool], None]  # the reason, and whether it was read from rank 0
 
 
@@ -103,16 +100,6 @@ def main_stack() -> list[str]:
     return [f"{PATH_PREFIX.sub('', call.filename)}:{call.lineno} {call.name}" for call in calls]
 
 
-def stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name, see proc(5): the first is the state, a letter.
-    Raises OSError."""
-    # the name before may end within a letter: the kernel cuts it at 15 bytes
-    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    if not fields:
-        raise OSError(f"/proc/{pid}/stat is masked")
-    return fields
-
-
 @dataclass(frozen=True)
 class Host:
     """The process of a rank. `kernel` is equal where the same process ids mean the same
@@ -131,12 +118,7 @@ class Host:
 
     def state(self) -> str | None:
         """What has happened to the process, which must be of this `kernel`; None while it runs."""
-        try:
-            return PROCESS_STATES.get(stat_fields(self.pid)[0])
-        except FileNotFoundError:
-            return "has ended"
-        except OSError:
-            return None
+        return process_state(self.pid)
 
 
 @dataclass
@@ -273,15 +255,13 @@ class Heartbeat:
         until = time.monotonic() + timeout_s
         first = min({*self._here, self.rank} - {*self.dead_here()})
         while (
-            first != self.rank
-            and self._here[first].state() != "has ended"
-            and time.monotonic() < until
+            first != self.rank and self._here[first].state() != ENDED and time.monotonic() < until
         ):
             time.sleep(0.02)
 
     def dead_here(self) -> list[int]:
         """The ranks on this host whose process has ended."""
-        return [rank for rank, host in self._here.items() if host.state() == "has ended"]
+        return [rank for rank, host in self._here.items() if host.state() == ENDED]
 
     def continue_stopped(self) -> None:
         """Send SIGCONT to the stopped ranks on this host: only then do they notice that the world

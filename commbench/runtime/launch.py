@@ -18,11 +18,13 @@ from commbench.core.terminal import print_error
 from commbench.hardware.machine_facts import is_recorded
 
 from .closing import record_closing
-from .exit_protocol import ENDS, FOLDER, JOB, RESUME, reopen, run_status
+from .exit_protocol import ENDS, FOLDER, JOB, RESUME
 from .output import BUSY, LOG, Output
 from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, rest_rank_server
 from .recovery import Resume
-from .supervisor import LaunchedWorld, RunningWorld, supervise
+from .running_world import LaunchedWorld, RunningWorld
+from .supervisor import supervise
+from .world_end import reopen, run_status
 
 SWEEP = "COMMBENCH_SWEEP"  # shared by the jobs of one command
 # exported where a command ends with one table of all its jobs, which then print none of their own

@@ -185,10 +185,8 @@ class Reporter:
 
     def __init__(self) -> None:
         self._state = State()
-        self._visits = dict[str, int]()  # of each case that has been begun
-        self._finished = set[str]()
-        self._left = Counter[int]()  # cases that are not finished, by their visits
-        self._done_share = 0.0  # the sum over all cases
+        self._finished = set[str]()  # cases
+        self._unfinished = dict[str, int]()  # visits of each case that has been begun
         self._has_parent = PROGRESS in os.environ
         self._bar: Bar | None = None
         self._pass_begun_s = time.monotonic()
@@ -222,9 +220,16 @@ class Reporter:
         ended = []
         for row in rows:
             case_id = row["case_id"]
-            again = case_id in self._finished  # written with another warning
-            self._count(case_id, row.get("visits") or 1, row["stop_reason"] not in UNFINISHED)
-            ended += [row] if case_id in self._finished and not again else []
+            if row["stop_reason"] in UNFINISHED:
+                self._finished.discard(case_id)
+                self._unfinished[case_id] = row.get("visits") or 1
+                continue
+            # one that was finished before is written again, with another warning
+            if case_id not in self._finished:
+                ended.append(row)
+            self._finished.add(case_id)
+            self._unfinished.pop(case_id, None)
+        self._count()
         slowest = max(rows, key=lambda row: row["median_s"] or 0.0)
         number = format_seconds(slowest["median_s"])
         result = number if case_status(slowest) == "ok" else slowest["status"]
@@ -234,36 +239,24 @@ class Reporter:
             print(printable(line).replace("\n", " "), file=sys.stderr, flush=True)
         self._show()
 
-    def _count(self, case_id: str, visits: int, is_finished: bool) -> None:
-        """Find which pass this is, and how many cases it has visited."""
+    def _count(self) -> None:
+        """Find which pass this is, how many cases it has visited, and the share that is done."""
         state = self._state
-        self._forget(case_id)
-        self._visits[case_id] = visits
-        if is_finished:
-            self._finished.add(case_id)
-            self._done_share += 1.0
-        else:
-            self._left[visits] += 1
-            self._done_share += visits / (visits + 1)
-        cases = max(state.cases, len(self._visits))
-        state.share = self._done_share / cases
-        not_begun = cases - len(self._visits)
+        left = Counter(self._unfinished.values())  # cases by their visits
+        begun = len(self._finished) + len(self._unfinished)
+        cases = max(state.cases, begun)
         before = state.number
-        # a case that is in no pass any more is finished
-        state.number = 1 if not_begun else min(self._left, default=before - 1) + 1
-        state.done = cases - (not_begun or self._left[state.number - 1])
-        if state.number > before and self._left and state.passes > 1:
+        if begun < cases:
+            state.number = 1
+            state.done = begun
+        else:
+            # a case that is in no pass any more is finished
+            state.number = min(left, default=before - 1) + 1
+            state.done = cases - left[state.number - 1]
+        missing = sum(count / (visits + 1) for visits, count in left.items())
+        state.share = (begun - missing) / cases
+        if state.number > before and left and state.passes > 1:
             self._print_pass(before)
-
-    def _forget(self, case_id: str) -> None:
-        """Take back what an earlier visit of the case has counted."""
-        if case_id in self._finished:
-            self._finished.remove(case_id)
-            self._done_share -= 1.0
-        elif case_id in self._visits:
-            visits = self._visits[case_id]
-            self._left -= Counter({visits: 1})  # without those of no case
-            self._done_share -= visits / (visits + 1)
 
     def _print_pass(self, number: int) -> None:
         """In a file, say that a pass is over."""
@@ -271,8 +264,8 @@ class Reporter:
         if not self._has_parent and self._bar is None:
             of_all = f" of {self._state.passes}" if number <= self._state.passes else ""
             spent = format_seconds(now_s - self._pass_begun_s)
-            left = len(self._visits) - len(self._finished)
-            rest = f"{left} of {len(self._visits)} cases need more visits"
+            left = len(self._unfinished)
+            rest = f"{left} of {left + len(self._finished)} cases need more visits"
             print(f"pass {number}{of_all}: {spent}; {rest}", file=sys.stderr, flush=True)
         self._pass_begun_s = now_s
 

@@ -33,8 +33,8 @@ from commbench.hardware.network import LOOPBACK
 
 from .output import LOG
 from .peer_listener import BACKLOG
+from .running_world import RunningWorld
 from .signals import SIGNAL_STATUS, die_with_parent, ignore_terminal
-from .supervisor import RunningWorld
 
 # unless the user exports another: torch's warnings would hide our one line
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from commbench.core.states import CaseStatus
-from commbench.results.run_folder import read_record, write_json
+from commbench.results.run_folder import read_record, replace_file, write_json
 
 MAX_BREAKS = 2  # a case that broke the world this often is not tried again
 GIVEN_UP = "lost its ranks"
@@ -96,14 +96,10 @@ def mark_in_flight(folder: str, case_id: str, text: str) -> None:
 
     Where the disk refuses, the run continues without a suspect.
     """
-    mark = Path(folder) / IN_FLIGHT
-    temporary = mark.with_suffix(".tmp")
     try:
-        temporary.write_text(json.dumps([case_id, text]))
-        temporary.replace(mark)
+        mark = json.dumps([case_id, text]).encode()
+        replace_file(Path(folder) / IN_FLIGHT, mark, sync=False)
     except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         clear_in_flight(folder)
 
 

@@ -1,5 +1,4 @@
-"""Which rank this process is, how the ranks of a world find each other, which share a node, and
-which cores are theirs.
+"""Which rank this process is, how the ranks of a world find each other, and which share a node.
 
 Launchers export the rank. The ranks meet at a store, at an exported address or at one that is sent
 over MPI, and agree on the nodes there. The store is torch's TCPStore, and in worlds whose ranks do
@@ -21,9 +20,6 @@ from commbench.core.case import RankIdentity, World
 from commbench.core.errors import ConfigError, Missing, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control
-from commbench.core.units import format_ranges, parse_ranges
-from commbench.core.variables import Binding
-from commbench.hardware.host import numa_processors
 from commbench.hardware.mpi_library import launcher_mismatch, load_mpi
 from commbench.hardware.network import (
     is_loopback,
@@ -31,7 +27,7 @@ from commbench.hardware.network import (
     network_advice,
     own_address,
 )
-from commbench.hardware.sources import read_line, read_link, read_text
+from commbench.hardware.sources import read_line, read_link
 
 from .peer_listener import BACKLOG, socket_family
 from .start_limit import ends_within
@@ -255,57 +251,3 @@ def inherited_store(host: str, port: int, listening_fd: int, torch: bool = True)
         wait_for_workers=False,
         master_listen_fd=listening_fd,
     )
-
-
-# ---------------------------------------------------------------- cores
-
-
-def bind_rank(mode: Binding, world: World, threads_per_rank: int) -> str:
-    """Pin this rank as the key `bind` says; returns what was done, in words. Processes of several
-    ranks stay free."""
-    if world.is_hosted:
-        return "none"
-    node = world.nodes[world.node_of(world.rank)]
-    return bind_process(mode, node.index(world.rank), len(node), threads_per_rank)
-
-
-def bind_process(mode: Binding, local_rank: int, ranks_here: int, threads_per_rank: int) -> str:
-    """Pin this process to its share of the cores it may use; returns what was done, in words.
-
-    `auto` pins to whole cores where every rank gets as many as it has threads, and otherwise leaves
-    the placement to the scheduler, also where the launcher has already bound this process.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    # by hardware threads of one core: ranks must not share a core while others are idle
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for core in cores:
-        file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-        siblings = tuple(parse_ranges(read_text(file))) or (core,)
-        groups.setdefault(siblings, []).append(core)
-    physical_cores = list(groups.values())
-    share = len(physical_cores) // ranks_here
-    bound_by_launcher = len(cores) < (os.cpu_count() or 1)
-    if mode == "none" or (
-        mode == "auto" and (share < max(1, threads_per_rank) or bound_by_launcher)
-    ):
-        return "none"
-    if mode == "numa":
-        return _bind_to_numa_node(local_rank, ranks_here, cores)
-    share = max(1, share)
-    first = (local_rank * share) % len(physical_cores)
-    chosen = sorted(core for threads in physical_cores[first : first + share] for core in threads)
-    os.sched_setaffinity(0, set(chosen))
-    return f"core {format_ranges(chosen)}"
-
-
-def _bind_to_numa_node(local_rank: int, ranks_here: int, cores: list[int]) -> str:
-    nodes = []
-    for name, processors in numa_processors().items():
-        usable = set(parse_ranges(processors)) & set(cores)
-        if usable:
-            nodes.append((name, usable))
-    if not nodes:
-        raise ConfigError("bind=numa found no NUMA nodes in /sys; use bind=core or bind=none")
-    name, usable = nodes[local_rank * len(nodes) // ranks_here % len(nodes)]
-    os.sched_setaffinity(0, usable)
-    return f"numa {name}"

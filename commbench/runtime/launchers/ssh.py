@@ -11,40 +11,29 @@ from typing import ClassVar
 
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-from commbench.core.protocols import Launcher
 
-from .host_list import chosen_hosts
+from .host_list import LoginLauncher
 
 # below those that Linux gives to clients (ip_local_port_range)
 PORTS = range(20_000, 32_000)
 
 
 @dataclass(frozen=True)
-class Ssh(Launcher):
+class Ssh(LoginLauncher):
     """See Launcher. Its ranks are torchrun's. The first host is that of rank 0, and its name is the
     address at which the others meet."""
 
     name: ClassVar[str] = "ssh"
     precedence: ClassVar[int] = 40
-    hosts: tuple[str, ...] = ()
-    hostfile: str | None = None
-    agent: str | None = None
-
-    def __post_init__(self) -> None:
-        self._hosts()
 
     @property
     def is_local(self) -> bool:
         return False
 
-    @property
-    def reach(self) -> int:
-        return len(self._hosts()) or 1
-
     def command(
         self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]
     ) -> list[str]:
-        hosts = self._hosts()[: layout.nodes]
+        hosts = self.chosen_hosts()[: layout.nodes]
         if not hosts:
             raise ConfigError(
                 "launcher=ssh needs hosts: launcher.hosts=[a,b], or launcher.hostfile"
@@ -60,6 +49,3 @@ class Ssh(Launcher):
     def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
         words = [word for word in worker if not word.startswith("launcher=")]
         return f"commbench {shlex.join(words)} launcher=ssh 'launcher.hosts=[A,B]'"
-
-    def _hosts(self) -> tuple[str, ...]:
-        return chosen_hosts(self.hosts, self.hostfile)

@@ -25,7 +25,7 @@ from commbench.measure.case import CaseVisit
 from commbench.measure.plan import plan
 from commbench.measure.samples import Samples
 from commbench.measure.visit_setup import VisitSetup
-from commbench.runtime.control import SingleProcessControl, StoreControl
+from commbench.runtime.control import StoreControl
 from commbench.runtime.heartbeat import Progress
 
 SIZES = [1, 2, 8, 64]
@@ -279,7 +279,7 @@ def test_a_farewell_that_a_rank_does_not_come_to_ends_at_its_deadline() -> None:
 
 
 def test_alone_there_is_nobody_to_wait_for() -> None:
-    control = SingleProcessControl()
+    control = StoreControl(None, 0, 1)
     array = np.arange(6).reshape(1, 3, 2)
     assert control.gather(3, 0.0) == [3]
     assert control.decide("x", 0.0) == control.agree("x", 0.0) == "x"

@@ -11,8 +11,8 @@ import pytest
 
 from commbench.core.errors import ConfigError
 from commbench.hardware.host import numa_processors
-from commbench.runtime import rendezvous
-from commbench.runtime.rendezvous import bind_process
+from commbench.runtime import core_binding
+from commbench.runtime.core_binding import bind_process
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_numa_takes_the_nodes_with_processors_in_the_order_of_their_numbers(
         node = tmp_path / f"sys/devices/system/node/node{number}"
         node.mkdir(parents=True)
         (node / "cpulist").write_text(f"{cores[0]}\n" if number in (2, 10) else "\n")
-    monkeypatch.setattr(rendezvous, "numa_processors", partial(numa_processors, tmp_path))
+    monkeypatch.setattr(core_binding, "numa_processors", partial(numa_processors, tmp_path))
     shares = [bound("numa", rank, 2, cores) for rank in range(2)]
     assert shares == [("numa node2", {cores[0]}), ("numa node10", {cores[0]})]
 

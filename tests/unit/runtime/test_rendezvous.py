@@ -24,7 +24,7 @@ from commbench.core.case import RankIdentity, World
 from commbench.core.errors import ConfigError, NoProcess, WorldBroken
 from commbench.core.protocols import Backend
 from commbench.hardware.network import meeting_address
-from commbench.runtime.control import SingleProcessControl, StoreControl, hosted_world
+from commbench.runtime.control import StoreControl, hosted_world
 from commbench.runtime.exit_protocol import cause_of
 from commbench.runtime.launchers.join import connect
 from commbench.runtime.launchers.registry import detect
@@ -343,7 +343,7 @@ def test_a_virtual_host_is_a_node_of_its_own(namespace: str) -> None:
 def test_a_hosted_world_lives_in_one_process() -> None:
     world, control = hosted_world(2, 3)
     assert world == World(0, 6, ((0, 1, 2), (3, 4, 5)), (0, 1, 2, 3, 4, 5))
-    assert isinstance(control, SingleProcessControl)
+    assert control.size == 1
 
 
 # ---------------------------------------------------------------- addresses of this machine's real

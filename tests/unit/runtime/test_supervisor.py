@@ -20,21 +20,19 @@ from processes import until
 
 from commbench.core.errors import WorldBroken
 from commbench.hardware import resource_limits
-from commbench.runtime import exit_protocol, supervisor
-from commbench.runtime.exit_protocol import ENDS, RankEnd, WorldEnd, leave_end
-from commbench.runtime.heartbeat import stat_fields
+from commbench.runtime import supervisor
+from commbench.runtime.exit_protocol import ENDS, RankEnd, leave_end
 from commbench.runtime.output import LOG, Output
+from commbench.runtime.processes import mapped_shared_memory, remove_shared_memory, stat_fields
+from commbench.runtime.running_world import LaunchedWorld, RunningWorld
 from commbench.runtime.signals import SAVE_S
 from commbench.runtime.supervisor import (
     BROKEN_TERMINATE_S,
     TERMINATE_S,
-    LaunchedWorld,
-    RunningWorld,
     _Supervisor,
-    mapped_shared_memory,
-    remove_shared_memory,
     supervise,
 )
+from commbench.runtime.world_end import WorldEnd, run_status
 
 # a launcher with three ranks, which exit with 0 on SIGUSR1; it acts once its parent has found them
 HEAD = '''
@@ -264,7 +262,7 @@ def test_a_launcher_with_the_status_of_ranks_that_it_ended_is_not_the_cause(tmp_
     end = supervised(tmp_path, f"time.sleep(0.5); {broken}; os._exit(143)")
     assert end.cause is None
     with pytest.raises(WorldBroken, match=r"^silent; finished cases are in"):
-        exit_protocol.run_status(tmp_path, tmp_path / "ends", end)
+        run_status(tmp_path, tmp_path / "ends", end)
 
 
 @pytest.mark.usefixtures("wakes_at_an_end")
@@ -302,7 +300,7 @@ def test_ranks_that_outlive_their_run_are_named_and_ended(tmp_path: Path) -> Non
     end = supervised(tmp_path, "time.sleep(60)", closing_s=1.0, status="done", exit_status=0)
     assert end.unclosed is not None and end.unclosed.startswith("rank 0 on ")
     assert end.unclosed.endswith("did not end within 1 s of the end of the run, and was killed")
-    assert exit_protocol.run_status(tmp_path, tmp_path / "ends", end) == 0
+    assert run_status(tmp_path, tmp_path / "ends", end) == 0
 
 
 @pytest.mark.parametrize(("status", "limit_s"), [(3, 1), (0, 2)])
@@ -314,7 +312,7 @@ def test_ranks_that_outlive_a_refusal_are_not_given_the_time_to_close_a_library(
     leave = f"(folder / 'run.json').unlink(); (folder / 'ends').write_text('{end_of_run}')"
     end = supervised(tmp_path, f"{leave}; time.sleep(60)", closing_s=2.0)
     assert end.unclosed is not None and f"did not end within {limit_s} s" in end.unclosed
-    assert exit_protocol.run_status(tmp_path, tmp_path / "ends", end) == status
+    assert run_status(tmp_path, tmp_path / "ends", end) == status
 
 
 class AtOnce(RunningWorld):
@@ -513,7 +511,7 @@ def test_a_process_is_stopped_after_its_time_and_while_its_parent_runs(
 ) -> None:
     stopped = dict[int, str]()
     now = [100.0]
-    monkeypatch.setattr(supervisor, "_how_stopped", stopped.get)
+    monkeypatch.setattr(supervisor, "how_stopped", stopped.get)
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
     world = Seen({})
     supervising = supervisor_of(world, tmp_path)

@@ -23,8 +23,6 @@ from commbench.runtime import launch
 from commbench.runtime.exit_protocol import (
     ENDS,
     RankEnd,
-    WorldEnd,
-    is_broken,
     leave_end,
     read_ends,
 )
@@ -38,6 +36,7 @@ from commbench.runtime.rank_server import (
     rest_rank_server,
     stop_rank_server,
 )
+from commbench.runtime.world_end import WorldEnd, is_broken
 
 BASE = {"PATH": "/bin", "OMP_NUM_THREADS": "1"}
 START_S = 60.0

@@ -12,7 +12,7 @@ from ipc_files import FileExporter
 from commbench.backends.buffers.cuda_ipc import WORKED, CudaExporter, probe_cuda_ipc, probe_pattern
 from commbench.core.case import World
 from commbench.hardware.cuda import CudaError
-from commbench.runtime.control import SingleProcessControl, StoreControl
+from commbench.runtime.control import StoreControl
 
 NODES = ((0, 1), (2,))
 
@@ -60,7 +60,7 @@ def test_memory_that_holds_something_else_did_not_work() -> None:
 def test_a_rank_alone_has_nobody_to_try() -> None:
     assert (
         probe_cuda_ipc(
-            lambda _: FileExporter(), World(0, 1, ((0,),), (0,)), SingleProcessControl(), 1.0
+            lambda _: FileExporter(), World(0, 1, ((0,),), (0,)), StoreControl(None, 0, 1), 1.0
         )
         == {}
     )
