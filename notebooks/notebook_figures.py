@@ -21,7 +21,6 @@ from commbench.report.figures import (
     bytes_text,
     line_style,
     log_ticks,
-    ramp,
     rate_text,
     seconds_text,
     set_ticks,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE_INCHES = (7.2, 3.8)
+DARK_TO_LIGHT = ("#08306B", "#3182BD", "#9ECAE1", "#F7FBFF")  # slow to fast
 
 
 @contextmanager
@@ -179,9 +179,8 @@ def heat_map(axes: Axes, matrix: pd.DataFrame, unit: str) -> None:
     """Rates [from, to] with a number in each cell; dark is slow, empty cells were not measured."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    colours = [ramp(share)[0] for share in (1, 2 / 3, 1 / 3, 0)]
     values = matrix.to_numpy(dtype=float)
-    image = axes.imshow(values, cmap=LinearSegmentedColormap.from_list("commbench", colours))
+    image = axes.imshow(values, cmap=LinearSegmentedColormap.from_list("commbench", DARK_TO_LIGHT))
     middle = (np.nanmin(values) + np.nanmax(values)) / 2
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):

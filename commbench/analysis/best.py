@@ -38,7 +38,7 @@ UNDECIDED = "not distinguishable"
 # chosen as a backend is, in the same run or another
 CHOSEN_SETTINGS = ("label", *(name for name in OF_LABEL if name not in OF_BACKEND))
 THIS_RUN = "in this run"
-BEST_COLUMNS = (  # of the table that fastest_by_size returns: attributes of Best
+BEST_COLUMNS = (  # of the table that fastest_by_size returns, by Best.numbers
     "message_bytes",
     "best",
     "median_s",
@@ -100,42 +100,38 @@ class Best:
         return self.rivals[0].time.median
 
     @property
-    def median_s(self) -> float:
-        return self.median.value
-
-    @property
-    def ci_low_s(self) -> float:
-        return self.median.ends[0]
-
-    @property
-    def ci_high_s(self) -> float:
-        return self.median.ends[1]
-
-    @property
     def second(self) -> str:
         return self.rivals[1].name
 
     @property
     def ratio(self) -> float:
         """The time of the second / that of the fastest."""
-        return self.rivals[1].time.median_s / self.median_s
-
-    @property
-    def compared(self) -> int:
-        return len(self.rivals)
+        return self.rivals[1].time.median_s / self.median.value
 
     @property
     def alike(self) -> tuple[str, ...]:
         return tuple(rival.name for rival in self.undistinguished)
 
     @property
-    def alike_s(self) -> tuple[float, ...]:
-        return tuple(rival.time.median_s for rival in self.undistinguished)
-
-    @property
     def launches(self) -> int:
         """The fewest launches of a rival; below FEW_LAUNCHES, the best is that of this run."""
         return min(len(rival.time.launches_s) for rival in self.rivals)
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """By BEST_COLUMNS."""
+        return (
+            self.message_bytes,
+            self.best,
+            self.median.value,
+            *self.median.ends,
+            self.second,
+            self.ratio,
+            len(self.rivals),
+            self.alike,
+            tuple(rival.time.median_s for rival in self.undistinguished),
+            self.launches,
+        )
 
 
 class ComparableFamilies(NamedTuple):
@@ -161,8 +157,7 @@ def fastest_by_size(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
     variables = variables or ("backend",)
     shared = shared_variables(*variables)
     rows = [
-        {name: best.shared[name] for name in shared}
-        | {name: getattr(best, name) for name in BEST_COLUMNS}
+        (*(best.shared[name] for name in shared), *best.numbers)
         for best in best_of_each_size(cases, *variables)
     ]
     return pd.DataFrame(rows, columns=[*shared, *BEST_COLUMNS])

@@ -120,15 +120,6 @@ class SharedItems:
         }
         return {**row, **maps}
 
-    def given_back(self, row: Row) -> Row:
-        """The row with its whole maps, from one of `taken_from`."""
-        backend = str(row["backend"])
-        maps = {
-            name: {**as_map(row.get(name)), **dict(self.by_place.get((name, backend), ()))}
-            for name in MAPS
-        }
-        return {**row, **maps}
-
     @property
     def notes(self) -> list[str]:
         """`mpi, all cases: env OMPI_MCA_pml=ob1`."""

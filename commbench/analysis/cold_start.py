@@ -14,7 +14,6 @@ from commbench.core.units import format_bytes, format_seconds
 from commbench.core.variables import MAPS
 from commbench.results.columns import VARIABLES, hashable
 from commbench.results.load import Paths, counting_ranks, read_rows, row_dicts
-from commbench.stats.ramp import ramp_of
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
 from .fit import WHOSE, Times
@@ -54,7 +53,6 @@ RAMP_SAMPLES = (
     "visit",
 )
 SOAK_CASE = ("label", "benchmark", "backend", "layout", "pair", "message_bytes")
-FULL_SPEED = ("steady_gb_per_s", "full_speed_s", "least_gb_per_s")
 SOAK_INTERVAL = (*CASE_KEY, *SOAK_CASE, "at_s", "repetitions", "busy_s", "rate_gb_per_s")
 OVERHEAD = (
     "benchmark",
@@ -195,29 +193,6 @@ def intervals_of(counters: pd.DataFrame) -> pd.DataFrame:
     return named.pivot_table(
         index=[*CASE_KEY, "t_ns"], columns="name", values="value"
     ).reset_index()
-
-
-def full_speed(intervals: pd.DataFrame) -> pd.DataFrame:
-    """One row per soak of soak_intervals, as stats.ramp says it.
-
-    steady_gb_per_s: the rate at the end, the median of the last fifth of the intervals;
-    full_speed_s: when 95 % of it was reached, null where that may not have been before;
-    least_gb_per_s: the slowest interval after that.
-    """
-    import pandas as pd
-
-    rows = []
-    for _, soak in intervals.groupby(list(CASE_KEY), sort=False):
-        at_s, rates, busy_s = (
-            soak[name].to_numpy(dtype=float) for name in ("at_s", "rate_gb_per_s", "busy_s")
-        )
-        ramp = ramp_of(at_s, rates * busy_s, busy_s)
-        if ramp is not None:
-            head = soak.iloc[0][[*CASE_KEY, *SOAK_CASE]].to_dict()
-            numbers = dict(zip(FULL_SPEED, ramp.full_speed, strict=True))
-            rows.append(head | numbers)
-    frame = pd.DataFrame(rows, columns=[*CASE_KEY, *SOAK_CASE, *FULL_SPEED])
-    return frame.astype(dict.fromkeys(FULL_SPEED, "float64"))
 
 
 # ---------------------------------------------------------------- launching a call from the host

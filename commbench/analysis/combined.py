@@ -83,11 +83,13 @@ class Fit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CombinedCases:
-    """`cases`: one row per distinct case that is ok, one pair of each matrix; `left`: how many
+    """`cases`: one row per distinct case that is ok, one pair of each matrix; `whole`: the same
+    with the whole of their maps, by which published values find theirs; `left`: how many
     exceeded MOST_CASES; `shared`: what was taken from their maps; `settings`: the variables that
     are chosen as backends are."""
 
     cases: pd.DataFrame
+    whole: pd.DataFrame
     left: int
     shared: SharedItems
     settings: Sequence[str]
@@ -100,12 +102,6 @@ class CombinedCases:
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
         return row_dicts(self.cases)
-
-    @property
-    def whole(self) -> pd.DataFrame:
-        """The cases with the whole of their maps, by which published values find theirs."""
-        rows = list(map(self.shared.given_back, self.rows))
-        return self.cases.assign(**{name: [row[name] for row in rows] for name in MAPS})
 
     @functools.cached_property
     def shown(self) -> pd.DataFrame:
@@ -208,13 +204,13 @@ def combine_runs(cases: pd.DataFrame, settings: Sequence[str] = CHOSEN_SETTINGS)
     CombinedCases."""
     wanted = (*cases.columns, *COMBINED, *VISIT_COLUMNS)
     cases = cases.reindex(columns=list(dict.fromkeys(wanted)))
-    distinct = _over_runs(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
+    whole = _over_runs(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
     # of cases with many pairs the first pair of two ranks; maps are not compared: they can't be
     # hashed
-    maps = row_dicts(distinct[["backend", *MAPS]])
+    maps = row_dicts(whole[["backend", *MAPS]])
     shared = SharedItems.of(maps)
     reduced = list(map(shared.taken_from, maps))
-    distinct = distinct.assign(**{name: [row[name] for row in reduced] for name in MAPS})
+    distinct = whole.assign(**{name: [row[name] for row in reduced] for name in MAPS})
     many = (
         distinct.groupby(PAIRLESS, dropna=False, sort=False)["pair"].transform("nunique")
         >= MATRIX_PAIRS
@@ -223,9 +219,13 @@ def combine_runs(cases: pd.DataFrame, settings: Sequence[str] = CHOSEN_SETTINGS)
     ends = pairs.str.split(" ").str[0].str.split("-")
     apart = pairs.where(ends.str[0] != ends.str[1])
     first = apart.groupby([distinct[name] for name in PAIRLESS], dropna=False).transform("min")
-    single = distinct[~many | (pairs == first).fillna(False)].reset_index(drop=True)
-    kept = single.head(MOST_CASES)
-    return CombinedCases(kept, len(single) - len(kept), shared, settings)
+    is_shown = ~many | (pairs == first).fillna(False)
+    shown = distinct[is_shown].reset_index(drop=True)
+    shown_whole = whole[is_shown].reset_index(drop=True)
+    left = max(0, len(shown) - MOST_CASES)
+    return CombinedCases(
+        shown.head(MOST_CASES), shown_whole.head(MOST_CASES), left, shared, settings
+    )
 
 
 def _over_runs(ok: pd.DataFrame) -> pd.DataFrame:

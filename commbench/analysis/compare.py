@@ -155,9 +155,8 @@ def read_side(name: str, source: Source | Sequence[Source]) -> Side:
     tables: list[Any] = []
     runs: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
-    labels = []
-    for given in sources_of(source):
-        labels.append(str(given) if isinstance(given, (str, Path)) else "a data frame")
+    sources = sources_of(source)
+    for given in sources:
         if not isinstance(given, (str, Path)):
             try:
                 tables.append(table_of(given))
@@ -173,18 +172,18 @@ def read_side(name: str, source: Source | Sequence[Source]) -> Side:
         parts, unreadable = read_cases([path])
         problems += unreadable
         for part in parts:
-            problems += (
-                []
-                if part.has_version
-                else [f"{path} names no schema version: taken as {SCHEMA_VERSION}"]
-            )
+            if not part.has_version:
+                problems.append(f"{path} names no schema version: taken as {SCHEMA_VERSION}")
             runs |= {str(record.get("run_id")): record for record in part.records}
             tables.append(part.cases)
     if not tables:
         raise ConfigError(
             f"{name} has nothing to compare: {'; '.join(problems) or 'no cases in it'}"
         )
-    return Side(name, frame_of(tables), tuple(runs.values()), tuple(problems), ", ".join(labels))
+    label = ", ".join(
+        str(given) if isinstance(given, (str, Path)) else "a data frame" for given in sources
+    )
+    return Side(name, frame_of(tables), tuple(runs.values()), tuple(problems), label)
 
 
 def select_rows(side: Side, by: Sequence[ComparedVariable]) -> Side:
@@ -441,32 +440,45 @@ class _Case:
 def _case(key: str, base: list[Row], new: list[Row], rules: Rules) -> _Case:
     rows = [*base, *new]
     _check_alike(rows)
-    used = _measured(base), _measured(new)
-    used = _matched(*used) if rules.paired else used
-    launches = used if rules.paired else (_by_launch(used[0]), _by_launch(used[1]))
-    row: dict[str, Any] = dict.fromkeys(COMPARISON_COLUMNS)
-    for name in NAMES:
-        first = (base or new)[0][name]
-        last = (new or base)[0][name]
-        if first != last:
-            row[name] = f"{variable_text(first)} -> {variable_text(last)}"
-        else:
-            row[name] = variable_text(first) if isinstance(first, dict) else first
+    base_used = _measured(base)
+    new_used = _measured(new)
+    if rules.paired:
+        base_used, new_used = _matched(base_used, new_used)
+    # each of timing=rigorous makes several; in pairs only whole runs have a counterpart
+    base_launches = base_used if rules.paired else _by_launch(base_used)
+    new_launches = new_used if rules.paired else _by_launch(new_used)
     reasons = sorted({str(row["reason"]) for row in rows if isinstance(row["reason"], str)})
     only_side = "base" if base else "new"
+    row: dict[str, Any] = dict.fromkeys(COMPARISON_COLUMNS)
+    row |= _variable_values((base or new)[0], (new or base)[0])
     row |= {
         "sides": "both" if base and new else only_side,
-        "base_launches": len(launches[0]),
-        "new_launches": len(launches[1]),
-        "base_unmeasured": len(base) - len(used[0]),
-        "new_unmeasured": len(new) - len(used[1]),
+        "base_launches": len(base_launches),
+        "new_launches": len(new_launches),
+        "base_unmeasured": len(base) - len(base_used),
+        "new_unmeasured": len(new) - len(new_used),
         "reason": "; ".join(reasons) or None,
     }
     comparison = None
-    if all(launches):
-        base_s, new_s = (_values_of(side, "median_s") for side in launches)
-        comparison = compare_launches(base_s, new_s, rules.threshold(key), rules.paired)
-    return _Case(key, row, *launches, comparison)
+    if base_launches and new_launches:
+        comparison = compare_launches(
+            _values_of(base_launches, "median_s"),
+            _values_of(new_launches, "median_s"),
+            rules.threshold(key),
+            rules.paired,
+        )
+    return _Case(key, row, base_launches, new_launches, comparison)
+
+
+def _variable_values(base: Row, new: Row) -> dict[str, Any]:
+    """The variables of a case; `BASE -> NEW` of one in which the sides differ."""
+    values = {}
+    for name in NAMES:
+        if base[name] != new[name]:
+            values[name] = f"{variable_text(base[name])} -> {variable_text(new[name])}"
+        else:
+            values[name] = variable_text(base[name]) if isinstance(base[name], dict) else base[name]
+    return values
 
 
 def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules) -> dict[str, Any]:
@@ -474,10 +486,6 @@ def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules
     delta = rules.threshold(case.key)
     interval = comparison.ratio
     numbers: dict[str, Any] = {
-        "base_median_s": comparison.base_s,
-        "new_median_s": comparison.new_s,
-        "base_gb_per_s": _rate_of(case.base, comparison.base_s),
-        "new_gb_per_s": _rate_of(case.new, comparison.new_s),
         "ratio": interval.value,
         "delta": delta,
         "verdict": verdict(comparison, p_holm, delta),
@@ -485,9 +493,14 @@ def _statistics(case: _Case, comparison: Comparison, p_holm: float, rules: Rules
     if comparison.is_decidable:
         numbers |= {"ratio_low": interval.low, "ratio_high": interval.high}
         numbers |= {"p_value": comparison.p_value, "p_holm": p_holm}
-    for name, rows in (("base_groups", case.base), ("new_groups", case.new)):
+    for side, rows, median_s in (
+        ("base", case.base, comparison.base_s),
+        ("new", case.new, comparison.new_s),
+    ):
         groups = launch_groups(_values_of(rows, "median_s").tolist())
-        numbers[name] = None if groups is None else groups.text
+        numbers[f"{side}_median_s"] = median_s
+        numbers[f"{side}_gb_per_s"] = _rate_of(rows, median_s)
+        numbers[f"{side}_groups"] = None if groups is None else groups.text
     for name in TAILS:  # of the launches that have this percentile
         base, new = (_finite(_values_of(side, name)) for side in (case.base, case.new))
         if base.size and new.size and np.median(base) > 0:
@@ -514,8 +527,7 @@ def _check_alike(rows: Sequence[Row]) -> None:
         raise ConfigError(
             f"{case_text(rows[0])}: seconds of different clocks ({listed}) can't be compared"
         )
-    sizes = _values_of(rows, "algbw_gb_per_s") * 1e9 * _values_of(rows, "median_s")
-    known = sizes[np.isfinite(sizes)]
+    known = _finite(_values_of(rows, "algbw_gb_per_s") * 1e9 * _values_of(rows, "median_s"))
     if known.size and known.max() > known.min() * (1 + BYTES_TOLERANCE):
         seen = f"{known.min():.0f} B and {known.max():.0f} B per operation"
         raise ConfigError(f"{case_text(rows[0])}: different payloads, {seen}, can't be compared")
@@ -540,17 +552,21 @@ def _by_launch(rows: Iterable[Row]) -> list[Row]:
 
 
 def _matched(base: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
-    """The launches whose number occurs on both sides, by number; raises ConfigError for a duplicate
-    on one side."""
-    by_number = [{row["trial"]: row for row in rows} for rows in (base, new)]
-    for where, rows, numbered in zip(("BASE", "NEW"), (base, new), by_number, strict=True):
-        if len(numbered) < len(rows):
-            raise ConfigError(
-                f"--paired: {where} has a trial twice in {case_text(rows[0])}; number them"
-                " with trial=N"
-            )
-    both = sorted(by_number[0].keys() & by_number[1].keys())
-    return [by_number[0][launch] for launch in both], [by_number[1][launch] for launch in both]
+    """The launches whose number occurs on both sides, by number. Raises ConfigError for a number
+    that occurs twice on a side."""
+    base_of = _by_trial("BASE", base)
+    new_of = _by_trial("NEW", new)
+    both = sorted(base_of.keys() & new_of.keys())
+    return [base_of[trial] for trial in both], [new_of[trial] for trial in both]
+
+
+def _by_trial(side: str, rows: Sequence[Row]) -> dict[int, Row]:
+    numbered = {row["trial"]: row for row in rows}
+    if len(numbered) < len(rows):
+        raise ConfigError(
+            f"--paired: {side} has a trial twice in {case_text(rows[0])}; number them with trial=N"
+        )
+    return numbered
 
 
 def _values_of(rows: Iterable[Row], name: str) -> Series:
@@ -624,19 +640,19 @@ def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
     not part of a key."""
     changed = set()
     for name in OF_BACKEND:
-        before, after = (
-            {
-                str(backend): set(map(variable_text, values))
-                for backend, values in side.cases.groupby("backend")[name]
-            }
-            for side in (base, new)
-        )
+        before = _values_by_backend(base, name)
+        after = _values_by_backend(new, name)
         changed |= {
             (backend, name)
             for backend in before.keys() & after.keys()
             if not before[backend] & after[backend]
         }
     return changed
+
+
+def _values_by_backend(side: Side, name: str) -> dict[str, set[str]]:
+    values = side.cases.groupby("backend")[name]
+    return {str(backend): set(map(variable_text, own)) for backend, own in values}
 
 
 def rows_by_key(

@@ -8,6 +8,7 @@ from typing import Any
 
 from commbench.analysis.case_names import case_names
 from commbench.core.states import Row, case_status
+from commbench.core.texts import span_text
 from commbench.core.units import format_number, format_seconds
 from commbench.core.variables import MODEL_ENGINE, NAMES
 from commbench.hardware.host import is_busy
@@ -109,9 +110,8 @@ def _moved(run: Mapping[str, Any]) -> Iterator[str]:
         return
     medians = [entry[READING][0] for entry in passes if entry.get(READING)]
     if medians:
-        ends = " to ".join(format_seconds(end) for end in (min(medians), max(medians)))
         backend = mapping_or_empty(run.get("backend")).get("name")
-        yield f"{backend} at 8 B moved between passes: {ends}"
+        yield f"{backend} at 8 B moved between passes: {span_text(medians, format_seconds)}"
 
 
 def _gaps(rows: Iterable[Row]) -> Iterator[str]:
@@ -123,8 +123,8 @@ def _gaps(rows: Iterable[Row]) -> Iterator[str]:
     ]
     gaps_s = [float(row["unmeasured_s"]) for row in soaks]
     if len(soaks) > MOST_SOAKS:
-        ends = " to ".join(map(format_seconds, (min(gaps_s), max(gaps_s))))
-        yield f"{len(soaks)} soaks: {ends} passed between the repetitions of each"
+        gaps = span_text(gaps_s, format_seconds)
+        yield f"{len(soaks)} soaks: {gaps} passed between the repetitions of each"
         return
     for gap_s, name in zip(gaps_s, case_names(soaks), strict=True):
         yield f"{name}: {format_seconds(gap_s)} passed between its repetitions"

@@ -65,9 +65,7 @@ class Compared:
     @property
     def ratio(self) -> float:
         """Ours over the published value; over the nearer end of a range, 1 within it."""
-        nearest = min(max(self.ours, self.point.low), self.point.high)
-        bound = nearest if math.isfinite(self.point.high - self.point.low) else self.point.value
-        return self.ours / bound if bound else math.nan
+        return self.point.beyond(self.ours)
 
     @property
     def beyond(self) -> str | None:

@@ -10,7 +10,6 @@ from operator import truediv
 from commbench.core.errors import ConfigError
 from commbench.core.group_operations import GroupOperations, parse_group_operations
 from commbench.core.states import Row
-from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.texts import microseconds_text
 from commbench.core.units import format_bytes, format_number
 from commbench.results.columns import grouped, of_same_run
@@ -18,8 +17,8 @@ from commbench.results.intervals import known_interval
 from commbench.stats.interval import Interval, of_formula
 
 GAIN_HEADS = (
-    "operation", "beside", "layout", "message", "alone us", "at once us", "slowdown x", "p99 x",
-    "gain x",
+    "operation", "beside", "layout", "message", "alone\nus", "at once\nus", "slowdown\nx", "p99\nx",
+    "gain\nx",
 )  # fmt: skip
 GAIN_MEANING = (
     "slowdown: time at once / time alone; p99: the same of single operations, without interval;"
@@ -114,13 +113,3 @@ def _slowdown_of_one(
         of_formula(truediv, at_once, alone),
         p99_slowdown,
     )
-
-
-def gain_text(rows: Iterable[Row], terminal: Terminal) -> str:
-    """The table of all gains with what its numbers are; empty without one."""
-    gains = group_gains(rows)
-    if not gains:
-        return ""
-    columns = [TableColumn(head, right=head.endswith((" us", " x"))) for head in GAIN_HEADS]
-    table = table_text(columns, [gain.cells() for gain in gains], terminal)
-    return f"{table}\n{paragraphs([GAIN_MEANING], terminal)}"

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commbench.analysis.slow_pairs import ACROSS_NODES, SAME_NODE, SELF
-from commbench.core.layout import Layout, Pair
+from commbench.core.layout import ACROSS_NODES, SAME_NODE, Layout, Link, Pair, single_pair
 from commbench.core.states import Row
 from commbench.core.units import format_bytes, format_factor, format_seconds, plural
 from commbench.core.variables import NO_DTYPE
@@ -113,23 +112,11 @@ class VisitedCase:
     @functools.cached_property
     def pair(self) -> Pair | None:
         """The pair of ranks; None for a case that is not of one pair."""
-        text = self.row["pair"]
-        if text is None or " " in text:
-            return None
-        first, second = map(int, text.split("-"))
-        return first, second
+        return single_pair(self.row["pair"])
 
     @functools.cached_property
-    def link(self) -> str | None:
-        """SELF, SAME_NODE or ACROSS_NODES, by the ranks of the pair."""
-        if self.pair is None:
-            return None
-        first, second = self.pair
-        if first == second:
-            return SELF
-        ranks_per_node = self.layout.ranks_per_node
-        on_one_node = first // ranks_per_node == second // ranks_per_node
-        return SAME_NODE if on_one_node else ACROSS_NODES
+    def link(self) -> Link | None:
+        return None if self.pair is None else self.layout.link(self.pair)
 
     @property
     def text(self) -> str:
@@ -305,7 +292,7 @@ def _within_a_node_is_not_slower(cases: Sequence[VisitedCase]) -> RuleComparison
                 yield RuleComparison(near, near.text_with_pair, (far,), far.text_with_pair)
 
 
-def _first_by_link(cases: Iterable[VisitedCase]) -> dict[str | None, VisitedCase]:
+def _first_by_link(cases: Iterable[VisitedCase]) -> dict[Link | None, VisitedCase]:
     """The first pair of each kind of link, by layout and ranks."""
     ordered = sorted(cases, key=lambda case: (case.layout, case.pair or ()), reverse=True)
     return {case.link: case for case in ordered}
@@ -327,11 +314,7 @@ def _directions_are_alike(cases: Sequence[VisitedCase]) -> RuleComparisons:
 
 # ---------------------------------------------------------------- the rules
 
-# docs/guidelines.md has the references in full
-SELF_CONSISTENT = "Traeff, Gropp, Thakur 2010"
-SPECIAL_CASE = f"{SELF_CONSISTENT}: a special case"
-MOCK_UP = f"{SELF_CONSISTENT}; a mock-up of PGMPITuneLib"
-OWN_RULE = "commbench"
+# docs/guidelines.md has the source of each rule, and which messages carry the same payload
 TWO_CALLS = "the library's choice of an algorithm for this size: its tuning file or variable"
 LINEAR_OR_COPIED = "a linear algorithm from the root, or copies through a temporary buffer"
 PROTOCOL = "a change of protocol, segment size or algorithm between the two sizes"
@@ -339,13 +322,10 @@ PROTOCOL = "a change of protocol, segment size or algorithm between the two size
 
 @dataclass(frozen=True)
 class Guideline:
-    """A rule. `sizes`: which messages carry the same payload, so that the times may be compared;
-    `cause`: what usually is the matter where it is violated."""
+    """A rule. `cause`: what usually is the matter where it is violated."""
 
     name: str
     comparisons: CompareCases
-    sizes: str
-    source: str
     cause: str
 
 
@@ -353,92 +333,66 @@ GUIDELINES = (
     Guideline(
         "all_reduce <= reduce + broadcast",
         _made_of("all_reduce", "reduce", "broadcast"),
-        "equal: the buffer of each rank",
-        MOCK_UP,
         TWO_CALLS,
     ),
     Guideline(
         "all_reduce <= reduce_scatter + all_gather",
         _made_of("all_reduce", "reduce_scatter", "all_gather"),
-        "equal: the total of a divided message is the buffer of an all_reduce",
-        MOCK_UP,
         TWO_CALLS,
     ),
     Guideline(
         "all_gather <= gather + broadcast",
         _made_of("all_gather", "gather", "broadcast"),
-        "equal: the total of the blocks",
-        MOCK_UP,
         TWO_CALLS,
     ),
     Guideline(
         "reduce_scatter <= all_reduce",
         _made_of("reduce_scatter", "all_reduce"),
-        "equal: what each rank contributes",
-        MOCK_UP,
         LINEAR_OR_COPIED,
     ),
     Guideline(
         "broadcast <= scatter + all_gather",
         _made_of("broadcast", "scatter", "all_gather"),
-        "equal: the buffer is the total of the blocks",
-        MOCK_UP,
         TWO_CALLS,
     ),
     Guideline(
         "gather <= all_to_all",
         _made_of("gather", "all_to_all"),
-        "equal: what the root receives is what each rank of an all_to_all receives",
-        SPECIAL_CASE,
         LINEAR_OR_COPIED,
     ),
     Guideline(
         "scatter <= all_to_all",
         _made_of("scatter", "all_to_all"),
-        "equal: what the root sends is what each rank of an all_to_all sends",
-        SPECIAL_CASE,
         LINEAR_OR_COPIED,
     ),
     Guideline(
         "barrier <= all_reduce of one element",
         _made_of("barrier", "all_reduce"),
-        "the smallest all_reduce of the run",
-        SPECIAL_CASE,
         "the barrier takes another way than messages: the network, or ranks that sleep",
     ),
     Guideline(
         "the time does not fall with the size",
         _smaller_is_not_slower,
-        "neighbouring sizes",
-        f"{SELF_CONSISTENT}; PGMPI 2016: monotony",
         PROTOCOL,
     ),
     Guideline(
         "k small messages are not faster than one of k times the size",
         _fused_is_not_slower,
-        "neighbouring sizes; k is their ratio, rounded up",
-        f"{SELF_CONSISTENT}; PGMPI 2016: split-robustness",
         PROTOCOL,
     ),
     Guideline(
         "more nodes are not faster than fewer",
         _fewer_nodes_are_not_slower,
-        "equal, with equal ranks per node: no rank moves fewer bytes",
-        OWN_RULE,
         "shared memory is off or slow, or ranks of a node share cores",
     ),
     Guideline(
         "a message within a node is not slower than between nodes",
         _within_a_node_is_not_slower,
-        "equal",
-        OWN_RULE,
         "shared memory or peer-to-peer copies are off, or ranks of a node share a core",
     ),
     Guideline(
         "both directions of a pair are alike",
         _directions_are_alike,
-        "equal; of p2p_bandwidth, because a round trip has both directions",
-        OWN_RULE,
         "a faulty cable or port, another route, or ranks on different NUMA nodes or cores",
     ),
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commbench.core.states import Row, RunStatus, status_of_run
-from commbench.core.texts import size_text
+from commbench.core.texts import size_text, span_text
 from commbench.core.units import natural_key, plural
 from commbench.results.columns import UNFINISHED
 from commbench.results.intervals import interval_of
@@ -36,13 +36,10 @@ def headline(combined: CombinedCases, others: Sequence[str]) -> str:
     if not len(measured):
         return others[0] if others else "No case has a number; what was tried is below."
     sizes = [int(size) for size in measured["message_bytes"] if size > 0]
-    ends = [size_text(size) for size in (min(sizes), max(sizes))] if sizes else []
     benchmarks = ", ".join(combined.lines())
-    backends, layouts = (
-        ", ".join(sorted(map(str, measured[name].unique()), key=natural_key))
-        for name in ("backend", "layout")
-    )
-    between = f", {' to '.join(dict.fromkeys(ends))}" if ends else ""
+    backends = ", ".join(sorted(set(measured["backend"]), key=natural_key))
+    layouts = ", ".join(sorted(set(measured["layout"]), key=natural_key))
+    between = f", {span_text(sizes, size_text)}" if sizes else ""
     return f"{benchmarks} over {backends} in {layouts} (nodes x ranks per node){between}."
 
 

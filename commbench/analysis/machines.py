@@ -71,12 +71,14 @@ def machines_of(records: Iterable[Record]) -> list[Machine]:
         text = "; ".join(
             f"{key}={value}" for key, value in first.items() if not key.startswith("environment.")
         )
-        topology, reason = (
-            str(first[key]) if first.get(key) else None
-            for key in (TOPOLOGY_FACT, "topology.reason")
-        )
+        topology = _text_of(first, TOPOLOGY_FACT)
+        reason = _text_of(first, "topology.reason")
         machines.append(Machine(hosts, _facts_together(nodes), topology, reason, text))
     return machines
+
+
+def _text_of(node: Mapping[str, Any], key: str) -> str | None:
+    return str(node[key]) if node.get(key) else None
 
 
 def _machine_key(node: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -125,9 +127,9 @@ def run_groups(records: Iterable[Record]) -> list[tuple[str, ...]]:
     runs, their labels."""
     labels: dict[tuple[str, str, str, str, str, str], list[str]] = {}
     for record in records:
-        backend, world, ipc = (
-            mapping_or_empty(record.get(name)) for name in ("backend", "world", "cuda_ipc")
-        )
+        backend = mapping_or_empty(record.get("backend"))
+        world = mapping_or_empty(record.get("world"))
+        ipc = mapping_or_empty(record.get("cuda_ipc"))
         ranks = "not recorded"
         if {"size", "nodes"} <= world.keys():
             ranks = (

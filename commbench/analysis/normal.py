@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commbench.core.states import Row
@@ -80,32 +80,36 @@ def judge(
         differing = [name for name in whose if len({row[name] for row in last.values()}) > 1]
         for row in last.values():
             if not warnings_of(row) & UNUSABLE:
-                case = _judged_case(reference, row, differing)
-                if row.get("run_id") in bound_runs:
-                    case = replace(case, causes=case.causes.replace(UNPINNED, ""))
+                case = _judged_case(reference, row, differing, row.get("run_id") in bound_runs)
                 # two experiments of one document may have the same value
                 judged.setdefault((case.case, case.expected, reference.source), case)
     return sorted(judged.values(), key=lambda case: case.verdict == NORMAL)
 
 
-def _judged_case(reference: Reference, row: Row, differing: Sequence[str]) -> Judged:
-    """`differing`: further variables that the name of the case needs."""
+def _judged_case(
+    reference: Reference, row: Row, differing: Sequence[str], is_bound: bool
+) -> Judged:
+    """`differing`: further variables that the name of the case needs; `is_bound`: whether ranks had
+    cores of their own."""
     point = reference.point_of(row["message_bytes"])
     assert point is not None
     value = float(row[reference.column])
     scale = UNITS[reference.unit]
     seconds = reference.column == "median_s"
     above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
+    beyond = point.beyond(value / scale)
     far = 1.0 if point.is_threshold else FAR_FROM_NORMAL
     verdict = NORMAL
-    if value > point.high * scale * far:
+    if beyond > far:
         verdict = above
-    elif value < point.low * scale / far:
+    elif beyond < 1 / far:
         verdict = below
     write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
     where = " ".join(str(row[name]) for name in (*PLACE, *differing) if row[name])
     case = f"{row['benchmark']} {format_bytes(int(row['message_bytes']))}, {where}"
     causes = "" if verdict == NORMAL else CAUSES["median_s" if seconds else "rate", verdict]
+    if is_bound:
+        causes = causes.replace(UNPINNED, "")
     if reference.guess and verdict != NORMAL:
         verdict = OF_A_GUESS.format(verdict)
     origin = "published"

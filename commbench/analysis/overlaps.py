@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from operator import truediv
 
 from commbench.core.states import Row
-from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.texts import setting_texts
 from commbench.core.units import format_number
 from commbench.core.variables import is_usual
@@ -20,7 +19,7 @@ from .case_names import telling
 
 OF_ONE_OVERLAP = ("overlap", "compute", "timed")  # what its cases differ in
 IN_OVERLAP_TEXT = ("benchmark", "layout", "pair", "message_bytes", *OF_ONE_OVERLAP)
-OVERLAP_HEADS = ("operation", "beside", "hidden %", "communication x", "computation x")
+OVERLAP_HEADS = ("operation", "beside", "hidden\n%", "communication\nx", "computation\nx")
 OVERLAP_MEANING = (
     "hidden: share of the communication that the computation covers, 1 - (together - compute) /"
     " communication; x: time beside the other / time alone; <=: the operation may end earlier"
@@ -114,13 +113,3 @@ def _ends_later(together: Interval, beside: Interval | None) -> bool:
     """Whether the operation surely ended after the computation beside it, so that its own end was
     seen."""
     return beside is not None and together.low > beside.high
-
-
-def overlap_text(rows: Iterable[Row], terminal: Terminal) -> str:
-    """The table of all overlaps with what its numbers are; empty without one."""
-    results = overlap_results(rows)
-    if not results:
-        return ""
-    columns = [TableColumn(head, right=head.endswith(("%", "x"))) for head in OVERLAP_HEADS]
-    table = table_text(columns, overlap_cells(results), terminal)
-    return f"{table}\n{paragraphs([OVERLAP_MEANING], terminal)}"

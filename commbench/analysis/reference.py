@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]
 
-from commbench.core.errors import ConfigError
-from commbench.core.layout import Layout
+from commbench.core.layout import ACROSS_NODES, SAME_NODE, SELF, Layout, Pair
 from commbench.core.states import Row
-from commbench.core.units import RATES, parse_bytes
+from commbench.core.units import RATES, parse_bytes, parse_pairs
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 FOLDER = "data/reference"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of C: ten times as fast
@@ -39,10 +38,8 @@ UNITS = {  # of a document -> its size in the unit of the column
     "ranks": 1.0,
 }
 BOUNDS = ("value", "range", "at_least", "at_most", "floor", "ceiling", "by_size", "by_time_s")
-POINT = ("setting", "message_bytes", "column")  # identifies a published value of an experiment
-PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
 ITSELF = "itself"
-ANOTHER = "another rank"
+SPANS = {SELF: ITSELF, SAME_NODE: "within", ACROSS_NODES: "between"}
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,12 @@ class Point:
     def value(self) -> float:
         """The value, or the bound that there is."""
         return self.low if math.isfinite(self.low) else self.high
+
+    def beyond(self, value: float) -> float:
+        """By which factor a value in that unit lies above the end, or below 1 before the begin; 1
+        between them."""
+        nearest = min(max(value, self.low), self.high)
+        return value / nearest if nearest else math.nan
 
     @property
     def message_bytes(self) -> int | None:
@@ -187,38 +190,30 @@ def fact(row: Row, name: str) -> Any:
     return (row.get(column) or {}).get(key) if key else row.get(column)
 
 
-def _ends(row: Row) -> tuple[int, int] | None:
-    """The ranks of the first pair."""
-    pair = row.get("pair")
-    if not isinstance(pair, str):
-        return None
-    first, _, second = pair.split(" ")[0].partition("-")
-    return int(first), int(second)
+def _first_pair(row: Row) -> Pair | None:
+    return next(iter(parse_pairs(row.get("pair"))), None)
 
 
 def _span(row: Row) -> str:
     layout = Layout.parse(row["layout"])
-    ends = _ends(row)
-    if ends is None:
-        return "between" if layout.nodes > 1 else "within"
-    if ends[0] == ends[1]:
-        return ITSELF
-    nodes = {rank // layout.ranks_per_node for rank in ends}
-    return "between" if len(nodes) > 1 else "within"
+    pair = _first_pair(row)
+    if pair is None:
+        return SPANS[ACROSS_NODES if layout.nodes > 1 else SAME_NODE]
+    return SPANS[layout.link(pair)]
 
 
 def _peer(row: Row) -> str | None:
-    ends = _ends(row)
-    if ends is None:
+    pair = _first_pair(row)
+    if pair is None:
         return None
-    return ITSELF if ends[0] == ends[1] else ANOTHER
+    return ITSELF if pair[0] == pair[1] else "another rank"
 
 
 def _direction(row: Row) -> str | None:
-    ends = _ends(row)
-    if ends is None or ends[0] == ends[1]:
+    pair = _first_pair(row)
+    if pair is None or pair[0] == pair[1]:
         return None
-    return "there" if ends[0] < ends[1] else "back"
+    return "there" if pair[0] < pair[1] else "back"
 
 
 PAIR_FACTS = {"span": _span, "peer": _peer, "direction": _direction}
@@ -288,69 +283,3 @@ def _points(bound: str, value: Any, sizes: Any) -> Iterator[Point]:
 def of_experiment(name: str) -> list[Reference]:
     """The values of the document behind an experiment; none for other experiments."""
     return [each for each in references() if each.experiment == name]
-
-
-def published(experiment: str) -> pd.DataFrame:
-    """One row per value that the document behind an experiment published; a range has two.
-
-    setting (the document's words), message_bytes (null: not given), column (ours), value and unit
-    of that column, source with its date, place in it. Raises ConfigError for an experiment without
-    published values.
-    """
-    import pandas as pd
-
-    chosen = of_experiment(experiment)
-    if not chosen:
-        known = sorted({each.experiment for each in references() if each.experiment})
-        raise ConfigError(f"{experiment} has no published values; it has: {', '.join(known)}")
-    rows = [
-        (
-            experiment,
-            setting,
-            point.message_bytes,
-            reference.column,
-            value * UNITS[reference.unit],
-            unit_of_column(reference.column),
-            f"{reference.source}, {reference.date}, {reference.machine}",
-            reference.place,
-        )
-        for reference in chosen
-        for point in reference.points
-        for setting, value in named_values(reference, point)
-    ]
-    return pd.DataFrame(rows, columns=list(PUBLISHED_COLUMNS)).astype({"message_bytes": "Int64"})
-
-
-def named_values(reference: Reference, point: Point) -> list[tuple[str, float]]:
-    """Its setting, `at 100 ms` where it has a time, and its value; both ends of a range."""
-    setting = reference.setting
-    if point.at_s is not None:
-        return [(f"{setting} {1e3 * point.at_s:.0f} ms", point.value)]
-    if point.low < point.high and math.isfinite(point.high - point.low):
-        return [(f"{setting}, low", point.low), (f"{setting}, high", point.high)]
-    return [(setting, point.value)]
-
-
-def unit_of_column(column: str) -> str:
-    """GB/s, s, 1/s, or nothing for a ratio."""
-    units = {"gb_per_s": "GB/s", "per_s": "1/s", "s": "s", "bytes": "B"}
-    return next((unit for end, unit in units.items() if column.endswith(f"_{end}")), "")
-
-
-def beside(values: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:
-    """One row per published value: setting, message_bytes, column, unit, published, ours, ratio
-    (ours / published).
-
-    `ours` has the columns setting, message_bytes, column and value, one row per measured setting;
-    where a row is missing, ours is null. Raises ConfigError for a point that occurs twice.
-    """
-    doubled = ours[ours.duplicated(list(POINT))]
-    if len(doubled):
-        raise ConfigError(
-            f"ours has {tuple(doubled.iloc[0][list(POINT)])} twice; take one value of each"
-        )
-    ours = ours[[*POINT, "value"]].astype({"message_bytes": "Int64"})
-    joined = values.merge(ours, on=list(POINT), how="left", suffixes=("", "_ours"))
-    joined = joined.rename(columns={"value": "published", "value_ours": "ours"})
-    joined["ratio"] = joined["ours"].astype("float64") / joined["published"]
-    return joined[[*POINT, "unit", "published", "ours", "ratio"]]

@@ -26,7 +26,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from commbench.core.layout import Layout, Pair, pairs_text
+from commbench.core.layout import (
+    ACROSS_NODES,
+    SAME_NODE,
+    SELF,
+    Layout,
+    Link,
+    Pair,
+    pairs_text,
+    single_pair,
+)
 from commbench.core.states import Row, case_status
 from commbench.core.texts import setting_texts
 from commbench.core.units import format_bytes, format_factor, format_seconds
@@ -35,6 +44,7 @@ from commbench.results.columns import VARIABLES, hashable
 from commbench.results.flags import warnings_of
 from commbench.results.intervals import interval_of
 from commbench.results.load import Paths, read_rows, row_dicts
+from commbench.stats.interval import Interval
 from commbench.stats.thresholds import SLOW_FACTOR, SLOW_SPREADS, UNCERTAIN_SLOW_FACTOR
 
 from .case_names import differing
@@ -45,10 +55,11 @@ if TYPE_CHECKING:
 UNUSABLE = frozenset({"oversubscribed", "throttled", "impossible"})
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 LEAST_CLASS_PAIRS = 3  # of a class: if two pairs differ, neither is known to be the slow one
-SELF = "self"
-SAME_NODE = "same node"
-ACROSS_NODES = "other node"
-CLASSES = {SELF: "of a rank with itself", SAME_NODE: "on one node", ACROSS_NODES: "between nodes"}
+CLASSES: Mapping[Link, str] = {
+    SELF: "of a rank with itself",
+    SAME_NODE: "on one node",
+    ACROSS_NODES: "between nodes",
+}
 MATRIX_VARIABLES = (*(column.name for column in VARIABLES if column.name != "pair"), "label")
 NO_MAPS = tuple(name for name in MATRIX_VARIABLES if name not in MAPS)
 _others = itemgetter(*NO_MAPS)
@@ -117,28 +128,29 @@ class Matrix:
         return sorted({rank for pair in self.rows for rank in pair})
 
     @functools.cached_property
-    def classes(self) -> Mapping[str, Mapping[Pair, float]]:
+    def classes(self) -> Mapping[Link, Mapping[Pair, float]]:
         """The times (median_s) of the cases that are ok, by class and pair."""
-        classes: dict[str, dict[Pair, float]] = {name: {} for name in CLASSES}
+        layout = Layout.parse(self.shared["layout"])
+        classes: dict[Link, dict[Pair, float]] = {link: {} for link in CLASSES}
         for pair, row in self.rows.items():
             if case_status(row) == "ok":
-                per_node = row["ranks_per_node"] or Layout.parse(row["layout"]).ranks_per_node
-                nodes = {rank // int(per_node) for rank in pair}
-                if pair[0] == pair[1]:
-                    name = SELF
-                else:
-                    name = SAME_NODE if len(nodes) == 1 else ACROSS_NODES
-                classes[name][pair] = float(row["median_s"])
+                classes[layout.link(pair)][pair] = float(row["median_s"])
         return {name: times for name, times in classes.items() if times}
 
-    def extremes(self, name: str) -> tuple[Pair, Pair, Pair]:
+    @functools.cached_property
+    def medians(self) -> Mapping[Pair, Interval]:
+        """The times of the same cases with their intervals."""
+        known = ((pair, interval_of(row)) for pair, row in self.rows.items())
+        return {pair: median for pair, median in known if median is not None}
+
+    def extremes(self, name: Link) -> tuple[Pair, Pair, Pair]:
         """The pairs of a class with the shortest, the (lower) median and the longest time."""
         times = self.classes[name]
         order = sorted(times, key=lambda pair: (times[pair], pair))
         return order[0], order[(len(order) - 1) // 2], order[-1]
 
     @functools.cached_property
-    def usable(self) -> Mapping[str, Mapping[Pair, float]]:
+    def usable(self) -> Mapping[Link, Mapping[Pair, float]]:
         """`classes` without the rows whose flags are in UNUSABLE."""
         usable = {
             name: {
@@ -151,12 +163,12 @@ class Matrix:
         return {name: times for name, times in usable.items() if times}
 
     @functools.cached_property
-    def slow(self) -> Mapping[Pair, tuple[str, float]]:
+    def slow(self) -> Mapping[Pair, tuple[Link, float]]:
         """The class of each slow pair and the typical time of the other pairs in it, in seconds."""
         return {pair: self.slow_here[pair] for pair in self.agreed("slow_here")}
 
     @functools.cached_property
-    def slow_here(self) -> Mapping[Pair, tuple[str, float]]:
+    def slow_here(self) -> Mapping[Pair, tuple[Link, float]]:
         """Like `slow`, judged by this size alone."""
         slow = {}
         for name, times in self.usable.items():
@@ -165,14 +177,14 @@ class Matrix:
             values = np.array(list(times.values()))
             # the least that the median of the others can be
             least_s = np.sort(values)[(len(values) - 2) // 2]
-            uncertain = {pair for pair in times if _is_uncertain(self.rows[pair])}
+            uncertain = {pair for pair in times if self._is_uncertain(pair)}
             spared = uncertain if 2 * len(uncertain) > len(times) else set()
             for index, pair in enumerate(times):
-                low_s = _interval_end(self.rows[pair], "ci_low_s")
-                if pair in spared or not low_s > SLOW_FACTOR * least_s:
+                low_s = self.medians[pair].low
+                if pair in spared or low_s <= SLOW_FACTOR * least_s:
                     continue
                 others_s = np.delete(values, index)
-                factor = _factor(self.rows[pair])
+                factor = self._factor(pair)
                 typical_s = float(np.median(others_s))
                 spread_s = MAD_TO_SIGMA * float(np.median(np.abs(others_s - typical_s)))
                 if low_s > max(factor * typical_s, typical_s + SLOW_SPREADS * spread_s):
@@ -188,10 +200,9 @@ class Matrix:
             for pair, there_s in times.items():
                 back = pair[1], pair[0]
                 if back in times:
-                    low_s = _interval_end(self.rows[pair], "ci_low_s")
-                    high_s = _interval_end(self.rows[back], "ci_high_s")
-                    factor = max(_factor(self.rows[pair]), _factor(self.rows[back]))
-                    if there_s > factor * times[back] and low_s > high_s:
+                    is_apart = self.medians[pair].low > self.medians[back].high
+                    factor = max(self._factor(pair), self._factor(back))
+                    if is_apart and there_s > factor * times[back]:
                         asymmetric[pair] = times[back]
         return asymmetric
 
@@ -210,28 +221,24 @@ class Matrix:
         neighbours = measured[max(index - 1, 0) : index] + measured[index + 1 : index + 2]
         if not neighbours:
             only_size = sum(pair in size.rows for size in self.sizes) < 2
-            return only_size and not _is_uncertain(self.rows[pair])
+            return only_size and not self._is_uncertain(pair)
         return any(pair in getattr(size, found_here) for size in neighbours)
 
+    def _is_uncertain(self, pair: Pair) -> bool:
+        return self.medians[pair].certainty != ""
 
-def _is_uncertain(row: Row) -> bool:
-    median = interval_of(row)
-    return median is not None and median.certainty != ""
-
-
-def _factor(row: Row) -> float:
-    return UNCERTAIN_SLOW_FACTOR if _is_uncertain(row) else SLOW_FACTOR
+    def _factor(self, pair: Pair) -> float:
+        return UNCERTAIN_SLOW_FACTOR if self._is_uncertain(pair) else SLOW_FACTOR
 
 
 def matrices(rows: Iterable[Row]) -> list[Matrix]:
     """The cases of a single pair, grouped by all other variables; other cases are left out."""
     groups: dict[tuple[Any, ...], dict[Pair, Row]] = {}
     for row in rows:
-        pair = row["pair"]
-        if isinstance(pair, str) and " " not in pair:
-            first, _, second = pair.partition("-")
+        pair = single_pair(row["pair"])
+        if pair is not None:
             key = (row.get("run_id"), *_others(row), *(hashable(row[name]) for name in MAPS))
-            groups.setdefault(key, {})[int(first), int(second)] = row
+            groups.setdefault(key, {})[pair] = row
     grouped = [
         Matrix(key[0], dict(zip((*NO_MAPS, *MAPS), key[1:], strict=True)), group)
         for key, group in groups.items()
@@ -366,12 +373,6 @@ def _asymmetric_pairs(matrix: Matrix, blank: Finding) -> Iterator[Finding]:
 
 def _ratio(slow_s: float, typical_s: float) -> float:
     return slow_s / typical_s if typical_s else math.inf
-
-
-def _interval_end(row: Row, name: str) -> float:
-    """The end of an interval; NaN, which compares as neither above nor below, after too few
-    repetitions for one."""
-    return math.nan if row[name] is None else float(row[name])
 
 
 def slow_pairs(*paths: Paths) -> pd.DataFrame:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from commbench.core.layout import Pair
 from commbench.core.states import Row
+from commbench.core.texts import some_of
 from commbench.core.units import format_factor, format_number, format_seconds, plural
-from commbench.results.intervals import interval_of
 from commbench.stats.interval import Interval
 
 from .slow_pairs import Matrix
@@ -39,12 +39,7 @@ class Directions(NamedTuple):
 
 def directions(matrix: Matrix) -> list[Directions]:
     """The pairs of two ranks whose directions were both measured, the most different first."""
-    times = {
-        pair: time
-        for own in matrix.classes.values()
-        for pair in own
-        if (time := interval_of(matrix.rows[pair])) is not None and time.value
-    }
+    times = {pair: time for pair, time in matrix.medians.items() if time.value}
     both = []
     for (first, second), time in times.items():
         back = times.get((second, first))
@@ -68,9 +63,8 @@ def symmetry_text(matrix: Matrix) -> str:
     undecided = [each for each in both if not (each.is_symmetric or each.is_apart)]
     parts = []
     if apart:
-        named = "; ".join(_apart_text(matrix, each) for each in apart[:MOST_NAMED])
-        named += f"; and {len(apart) - MOST_NAMED} more" if len(apart) > MOST_NAMED else ""
-        parts.append(f"{len(apart)} of {count} not symmetric: {named}")
+        named = some_of([_apart_text(matrix, each) for each in apart], MOST_NAMED)
+        parts.append(f"{len(apart)} of {count} not symmetric: {'; '.join(named)}")
     if alike:
         parts.append(f"{alike} of {count} symmetric within {_percent(SYMMETRIC)}")
     if undecided:

@@ -294,7 +294,7 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
         return
     from commbench.report.documents import document_sections, quiz_sections
     from commbench.report.section import Section, report_text
-    from commbench.report.summary import read_results, summarise_results
+    from commbench.report.summary import Summary, read_results
 
     from .show import rows_of
 
@@ -302,7 +302,7 @@ def print_answer(experiment: str | None, folders: Sequence[Path]) -> None:
         recorded = [folder for folder in folders if _with_record(str(folder)) is not None]
         if not any(rows_of(folder) for folder in recorded):  # the runs have said why
             return
-        summary = summarise_results(read_results([str(folder) for folder in recorded]))
+        summary = Summary(read_results([str(folder) for folder in recorded]))
         sections = [
             *quiz_sections(summary.results.cases, summary.results.records),
             *document_sections(summary.documents, summary.hardware),

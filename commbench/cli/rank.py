@@ -161,9 +161,9 @@ def verdict_on_normal(folder: str) -> Verdict:
     """Compare a run with the known values of its machine: missed by a case that is more than 1.5
     times slower, or beyond the threshold of a check. Guesses do not count."""
     from commbench.analysis.normal import NO_VALUE, SLOW
-    from commbench.report.summary import read_results, summarise_results
+    from commbench.report.summary import Summary, read_results
 
-    every = summarise_results(read_results([folder])).judged
+    every = Summary(read_results([folder])).judged
     judged = [each for each in every if not each.reference.guess]
     missed = [
         f"expect=normal: {each.case} has {each.measured}, not {each.expected}"

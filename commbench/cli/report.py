@@ -13,7 +13,7 @@ from commbench.report.distributions import RawData, read_raw_data
 from commbench.report.section import report_text
 from commbench.report.sections import sections
 from commbench.report.side_by_side import BESIDE, side_by_side
-from commbench.report.summary import read_results, summarise_results
+from commbench.report.summary import Summary, read_results
 from commbench.results.load import find_runs, ignore, load_run
 from commbench.runtime.folder_lock import is_measured_into
 
@@ -55,12 +55,12 @@ def report(words: list[str]) -> int:
     if options.html is not None:
         check_file("--html", options.html)
     results = read_results(options.paths, options.benchmark)
-    summary = summarise_results(results, is_measured_into)
+    summary = Summary(results, is_measured_into)
     for line in results.problems:
         print(printable(f"left out: {line}"), file=sys.stderr)
     parts = [part.sections(options.paths, results) for part in annexes.report_parts()]
     more = list(chain.from_iterable(parts))
-    raw = RawData.none() if options.html is None else read_raw_data(results)
+    raw = RawData() if options.html is None else read_raw_data(results)
     listed = sections(summary, raw, more)
     if options.html is not None:
         from commbench.report.page import page

@@ -10,10 +10,11 @@ from commbench.analysis.case_names import differing
 from commbench.core.errors import ConfigError, Unreadable
 from commbench.core.states import Row, status_of_run
 from commbench.core.terminal import Terminal, printable
-from commbench.report.console import run_text, time_line
+from commbench.report.console import run_text
 from commbench.report.nccl_tests import NcclTests
 from commbench.report.osu import Osu
 from commbench.report.side_by_side import BESIDE, side_by_side
+from commbench.report.time_lines import time_line
 from commbench.results.load import find_runs, load_run
 from commbench.results.recorded import recorded_counters, recorded_rows
 from commbench.results.run_folder import resume_command

@@ -6,15 +6,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from .case import World
 from .errors import ConfigError
-from .units import format_ranges
+from .units import format_ranges, parse_pairs
 
 MAX_RANKS = 2**17
 MAX_NAMED_MEMBERS = 16
 
 Pair = tuple[int, int]
+Link = Literal["self", "same node", "other node"]
+SELF: Link = "self"
+SAME_NODE: Link = "same node"
+ACROSS_NODES: Link = "other node"
 
 
 @dataclass(frozen=True, order=True)
@@ -88,6 +93,14 @@ class Layout:
         large = [ranks for ranks in nodes if len(ranks) >= self.ranks_per_node]
         return tuple(rank for ranks in large[: self.nodes] for rank in ranks[: self.ranks_per_node])
 
+    def link(self, pair: Pair) -> Link:
+        """What a message of this pair of the layout's ranks passes through."""
+        first, second = pair
+        if first == second:
+            return SELF
+        is_on_one_node = first // self.ranks_per_node == second // self.ranks_per_node
+        return SAME_NODE if is_on_one_node else ACROSS_NODES
+
     def idle_text(self, world: World) -> str | None:
         """Which ranks of the world have no place in the layout, and why; None if all have one."""
         idle = sorted(set(range(world.size)) - set(self.members(world)))
@@ -120,15 +133,17 @@ def pairs_text(pairs: Iterable[Pair]) -> str:
     return " ".join(f"{first}-{second}" for first, second in pairs)
 
 
+def single_pair(text: str | None) -> Pair | None:
+    """The pair in the text of Case.pair; None for several at once."""
+    pairs = parse_pairs(text)
+    return pairs[0] if len(pairs) == 1 else None
+
+
 def ends_of_pair(text: str | None) -> dict[str, int | None]:
     """The columns source and destination for the text of Case.pair; None unless it is a single
     pair."""
-    first, _, second = (text or "").partition("-")
-    single = first.isdigit() and second.isdigit()
-    return {
-        "source": int(first) if single else None,
-        "destination": int(second) if single else None,
-    }
+    source, destination = single_pair(text) or (None, None)
+    return {"source": source, "destination": destination}
 
 
 def all_pairs(size: int) -> list[Pair]:

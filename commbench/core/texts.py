@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from commbench.core.states import Row
@@ -70,17 +70,26 @@ def setting_texts(variables: Mapping[str, Any], names: Sequence[str]) -> list[st
     ]
 
 
+def some_of(texts: Sequence[str], most: int) -> list[str]:
+    """The first of them, and how many are left: `a`, `b`, `and 3 more`."""
+    left = len(texts) - most
+    return [*texts[:most], f"and {left} more"] if left > 0 else list(texts)
+
+
+def span_text(values: Collection[Any], text: Callable[[Any], str] = str) -> str:
+    """`8 B to 1 MiB`: the least and the largest value, or one that both are written as."""
+    return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
+
+
 def limit_text(rows: Sequence[Row]) -> str:
     """`limit 6.83 to 34.6 GB/s: memory (measured copy by a core)`; empty where none is known."""
     known = [row for row in rows if row["limit_gb_per_s"]]
     if not known:
         return ""
-    rates = [row["limit_gb_per_s"] for row in known]
-    ends = dict.fromkeys(format_number(rate) for rate in (min(rates), max(rates)))
+    rates = span_text([row["limit_gb_per_s"] for row in known], format_number)
     names = sorted({str(row["limit_name"]) for row in known})
-    shown = [f"{_kind_of_limit(name)} ({name})" for name in names[:MOST_LIMITS]]
-    shown += [f"and {len(names) - MOST_LIMITS} more"] if len(names) > MOST_LIMITS else []
-    return f"limit {' to '.join(ends)} GB/s: {', '.join(shown)}"
+    kinds = [f"{_kind_of_limit(name)} ({name})" for name in names]
+    return f"limit {rates} GB/s: {', '.join(some_of(kinds, MOST_LIMITS))}"
 
 
 def _kind_of_limit(name: str) -> str:

@@ -132,6 +132,12 @@ def format_number(value: float | None) -> str:
     return f"{value:.{max(0, 2 - floor(log10(_rounded(abs(value)))))}f}"
 
 
+def parse_pairs(text: str | None) -> list[tuple[int, int]]:
+    """The pairs in the text of Case.pair."""
+    ends = (word.split("-") for word in (text or "").split())
+    return [(int(first), int(second)) for first, second in ends]
+
+
 def short_pairs(text: str) -> str:
     """The text of Case.pair, shortened to the first and the last of many pairs that run at once."""
     pairs = text.split()

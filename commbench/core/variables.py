@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args, get_type_hints
 
-from .units import format_bytes, short_pairs
+from .units import format_bytes, parse_pairs, short_pairs
 
 Engine = Literal["python", "native", "virtual"]
 MODEL_ENGINE: Engine = "virtual"
@@ -334,9 +334,7 @@ class Case:
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """`pair` as rank pairs: "0-1" is one, "0-2 1-3" are two at once."""
-        if self.pair is None:
-            return ()
-        return tuple((int(a), int(b)) for a, b in (text.split("-") for text in self.pair.split()))
+        return tuple(parse_pairs(self.pair))
 
     @property
     def single_cases(self) -> tuple[Case, ...]:

@@ -28,7 +28,7 @@ from commbench.analysis.machines import nodes_of
 from commbench.core.errors import CommbenchError
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
-from commbench.core.texts import microseconds_text
+from commbench.core.texts import microseconds_text, some_of
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.core.variables import NAMES, SIZES
 from commbench.results.columns import case_text, grouped
@@ -76,12 +76,12 @@ def comparison_table(frame: pd.DataFrame) -> str:
     """The table of the cases on both sides; variables that all of them share are named once, in the
     title."""
     shared, heads, lines = comparison_cells(frame)
-    left = heads.index("message\nB")
+    texts = {"verdict", *NAMES}
     columns = [
-        TableColumn(head, at >= left and head != "verdict", COMPARISON_PRIORITIES.get(head, 0))
-        for at, head in enumerate(heads)
+        TableColumn(head, right=head not in texts, priority=COMPARISON_PRIORITIES.get(head, 0))
+        for head in heads
     ]
-    verdicts = [line[heads.index("verdict")] for line in lines]
+    verdicts = (line[heads.index("verdict")] for line in lines)
     styles = {
         number: VERDICT_COLORS[verdict]
         for number, verdict in enumerate(verdicts)
@@ -114,14 +114,13 @@ def comparison_cells(frame: pd.DataFrame) -> tuple[str, list[str], list[tuple[st
 
 def _row_cells(row: Row) -> dict[str, str]:
     """Heading -> cell."""
-    ratio = _ratio(row)
     return {
         "message\nB": str(row["message_bytes"] or "-"),
         "launches": f"{row['base_launches']} / {row['new_launches']}",
         "BASE median\nus": microseconds_text(row["base_median_s"]),
         "NEW median\nus": microseconds_text(row["new_median_s"]),
         "NEW / BASE": _ratio_text(row["ratio"]),
-        "±": "-" if ratio is None else ratio.width_text(),
+        "±": "-" if row["ratio_low"] is None else _ratio(row).width_text(),
         "threshold": "-" if row["delta"] is None else f"{100 * row['delta']:.1f} %",
         "verdict": row["verdict"] or "-",
         "p (Holm)": "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}",
@@ -190,15 +189,13 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
 
 def uneven_launches(frame: pd.DataFrame) -> list[str]:
     """A line for each side of a case whose launches fall into two groups."""
-    lines = [
-        f"  {side.upper()}, {case_text(row)}: {row[f'{side}_groups']} as the others"
+    uneven = [
+        f"{side.upper()}, {case_text(row)}: {row[f'{side}_groups']} as the others"
         for row in row_dicts(frame)
         for side in AB_SIDES
         if row[f"{side}_groups"] is not None
     ]
-    more = [f"  ... and {len(lines) - LONGEST_LIST} more"] if len(lines) > LONGEST_LIST else []
-    heads = ["launches in two groups, which no single launch shows:"] if lines else []
-    return [*heads, *lines[:LONGEST_LIST], *more]
+    return _listed("launches in two groups, which no single launch shows:", uneven)
 
 
 def unjoined(frame: pd.DataFrame) -> list[str]:
@@ -226,9 +223,12 @@ def _with_reason(row: Row) -> str:
 
 
 def _listed_cases(heading: str, names: Sequence[str]) -> list[str]:
-    more = [f"  ... and {len(names) - LONGEST_LIST} more"] if len(names) > LONGEST_LIST else []
-    shown = [f"  {name}" for name in names[:LONGEST_LIST]]
-    return [f"{heading}: {plural(len(names), 'case', 'cases')}", *shown, *more] if names else []
+    return _listed(f"{heading}: {plural(len(names), 'case', 'cases')}", names)
+
+
+def _listed(heading: str, items: Sequence[str]) -> list[str]:
+    """The heading and a line for each item; nothing where there is none."""
+    return [heading, *(f"  {item}" for item in some_of(items, LONGEST_LIST))] if items else []
 
 
 def comparison_summary(frame: pd.DataFrame) -> str:
@@ -250,22 +250,24 @@ def quoted_changes(frame: pd.DataFrame, by: Sequence[ComparedVariable]) -> list[
     """What people quote of messages between pairs: the round trip of the smallest, the bandwidth of
     the largest, `A -> B: p2p_bandwidth 2x1 16 KiB: bandwidth 3.08 -> 4.43 GB/s, 1.44 x ±2%`."""
     usable = frame[(frame["sides"] == "both") & frame["ratio"].notna() & frame["pair"].notna()]
+    by_benchmark = grouped(row_dicts(usable), lambda row: row["benchmark"])
     sides = ", ".join(" -> ".join(each.texts) for each in by if each.is_given)
-    lines = []
-    for benchmark, rows in grouped(row_dicts(usable), lambda row: str(row["benchmark"])).items():
-        if benchmark == "p2p_latency":
-            row = min(rows, key=lambda row: int(row["message_bytes"]))
-            base, new = (format_seconds(2 * row[f"{side}_median_s"]) for side in AB_SIDES)
-            what, ratio = f"round trip {base} -> {new}", _ratio_or_value(row)
-        elif rows[0]["window"] is not None or rows[0]["stream_threads"] is not None:
-            row = max(rows, key=lambda row: int(row["message_bytes"]))
-            base, new = (format_number(row[f"{side}_gb_per_s"]) for side in AB_SIDES)
-            gain = of_formula(lambda ratio: 1 / ratio, _ratio_or_value(row))
-            what, ratio = f"bandwidth {base} -> {new} GB/s", gain
-        else:
-            continue
-        lines.append(f"{case_text(row)}: {what}, {ratio.text(_ratio_text)}")
+    lines = filter(None, map(_quoted_change, by_benchmark.values()))
     return [f"{sides}: {line}" if sides else line for line in lines]
+
+
+def _quoted_change(rows: Sequence[Row]) -> str:
+    """Of the rows of one benchmark; empty where neither is quoted."""
+    smallest = min(rows, key=lambda row: int(row["message_bytes"]))
+    largest = max(rows, key=lambda row: int(row["message_bytes"]))
+    if smallest["benchmark"] == "p2p_latency":
+        trips = " -> ".join(format_seconds(2 * smallest[f"{side}_median_s"]) for side in AB_SIDES)
+        return f"{case_text(smallest)}: round trip {trips}, {_ratio(smallest).text(_ratio_text)}"
+    if largest["window"] is None and largest["stream_threads"] is None:
+        return ""
+    rates = " -> ".join(format_number(largest[f"{side}_gb_per_s"]) for side in AB_SIDES)
+    gain = of_formula(lambda ratio: 1 / ratio, _ratio(largest))
+    return f"{case_text(largest)}: bandwidth {rates} GB/s, {gain.text(_ratio_text)}"
 
 
 def _farthest_text(word: Verdict, rows: Sequence[Row]) -> str:
@@ -274,29 +276,23 @@ def _farthest_text(word: Verdict, rows: Sequence[Row]) -> str:
         return ""
     name, pick = ("best", min) if word == "FASTER" else ("worst", max)
     row = pick(rows, key=lambda row: float(row["ratio"]))
-    interval = _ratio(row)
-    width = "" if interval is None else f" {interval.width_text()}"
-    return f", the {name} {case_text(row)}: {_ratio_text(row['ratio'])}{width}"
+    ratio = _ratio(row)
+    width = f" {ratio.width_text()}" if ratio.is_known else ""
+    return f", the {name} {case_text(row)}: {_ratio_text(ratio.value)}{width}"
 
 
 def _ratio_text(value: float | None) -> str:
     return "-" if value is None else f"{_factor_text(value)} x"
 
 
-def _ratio(row: Row) -> Interval | None:
-    """Time of NEW / time of BASE; None with too few launches for an interval."""
-    if row["ratio_low"] is None:
-        return None
+def _ratio(row: Row) -> Interval:
+    """Time of NEW / time of BASE; without an interval where the launches are too few."""
     launches = min(row["base_launches"], row["new_launches"])
+    if row["ratio_low"] is None:
+        return Interval(row["ratio"], n=launches, of="launches")
     return Interval(
         row["ratio"], row["ratio_low"], row["ratio_high"], 1 - ALPHA, launches, "launches"
     )
-
-
-def _ratio_or_value(row: Row) -> Interval:
-    """The ratio with its interval, or without one."""
-    launches = min(row["base_launches"], row["new_launches"])
-    return _ratio(row) or Interval(row["ratio"], n=launches, of="launches")
 
 
 def _factor_text(value: float) -> str:
@@ -376,21 +372,18 @@ def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> l
     if without_records:
         return [*lines, f"provenance of {' and '.join(without_records)} is unknown: no run.json"]
     facts = differing_facts(base.runs, new.runs)
-    apart = [f"  {fact}" for fact in facts if fact.apart]
+    differences = some_of([str(fact) for fact in facts if fact.apart], LONGEST_LIST)
     mixed = [fact.key for fact in facts if not fact.apart]
-    differences = apart[:LONGEST_LIST]
-    differences += (
-        [f"  ... and {len(apart) - LONGEST_LIST} more"] if len(apart) > LONGEST_LIST else []
-    )
-    differences += [f"  varies within a side: {', '.join(mixed[:LONGEST_LIST])}"] if mixed else []
+    if mixed:
+        differences.append(f"varies within a side: {', '.join(some_of(mixed, LONGEST_LIST))}")
     if ran_separately(base.runs, new.runs):
         differences.append(
-            "  all launches of one side came before the other's: a drift of the machine looks like"
+            "all launches of one side came before the other's: a drift of the machine looks like"
             " a change"
         )
     if not differences:
         return [*lines, "nothing else differs in the provenance"]
-    return [*lines, "differs, BASE -> NEW:", *differences]
+    return [*lines, "differs, BASE -> NEW:", *(f"  {text}" for text in differences)]
 
 
 @dataclass(frozen=True)
@@ -477,9 +470,8 @@ def _json_text(value: Any) -> str:
 def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all runs of one side came before all of the other, so that a drift of the machine
     looks like a change."""
-    before, after = (
-        sorted(str(run.get("started_at") or "") for run in runs) for runs in (base, new)
-    )
+    before = sorted(str(run.get("started_at") or "") for run in base)
+    after = sorted(str(run.get("started_at") or "") for run in new)
     return bool(before[0] and after[0]) and (before[-1] < after[0] or after[-1] < before[0])
 
 
@@ -545,14 +537,14 @@ def _ab_result(folder: Path, benchmark: str | None) -> AbResult:
     """Raises CommbenchError for sides that can't be compared, and what a damaged record makes json
     and dict raise."""
     record = json.loads((folder / AB_FILE).read_text())
-    base_words, new_words = ([str(word) for word in record[side]] for side in AB_SIDES)
+    base, new = (list(map(str, record[side])) for side in AB_SIDES)
+    added = tuple(word for word in new if word not in base)
+    replaced = tuple(word for word in base if word not in new)
     delta = float(record.get("delta", SMALLEST_CHANGE))  # not in older files
     rules = Rules(parse_by(record["by"]), paired=True, delta=delta, seed=int(record["seed"]))
-    base, new = (read_side(side.upper(), folder / side) for side in AB_SIDES)
-    frame = compare_sides(base, new, rules)
+    base_side = read_side("BASE", folder / "base")
+    new_side = read_side("NEW", folder / "new")
+    frame = compare_sides(base_side, new_side, rules)
     if benchmark is not None:
         frame = frame[frame["benchmark"] == benchmark]
-    added = tuple(word for word in new_words if word not in base_words)
-    return AbResult(
-        folder, added, tuple(word for word in base_words if word not in new_words), rules, frame
-    )
+    return AbResult(folder, added, replaced, rules, frame)

@@ -6,15 +6,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from commbench.analysis.case_names import case_names, differing
 from commbench.analysis.disturbances import disturbances_text
-from commbench.analysis.group_gains import gain_text
-from commbench.analysis.overlaps import overlap_text
+from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
+from commbench.analysis.overlaps import (
+    OVERLAP_HEADS,
+    OVERLAP_MEANING,
+    overlap_cells,
+    overlap_results,
+)
 from commbench.analysis.slow_pairs import Matrix, findings_in, matrices
 from commbench.core.layout import Layout
 from commbench.core.protocols import Entry
@@ -28,7 +33,6 @@ from commbench.hardware.torch_install import other_torch_text
 from commbench.results.columns import INTERRUPTED, row_order
 from commbench.results.flags import binding_text, shared_flags, warnings_of
 from commbench.results.intervals import interval_note, marks_note
-from commbench.results.recorded import recorded_rows
 from commbench.results.run_folder import PARTS, RECORD, exists, record_problem
 from commbench.runtime.launch import SIDE_BY_SIDE
 from commbench.runtime.output import print_draft
@@ -54,8 +58,11 @@ from .quantities import (
     value_cell,
     width_cell,
 )
-from .streams import StreamLine, bit_unit, is_stream_soak, repetition_bytes, streams_text
-from .table import TimeLine, backend_text, is_matrix, matrix_text
+from .row_writer import RowWriter
+from .section import Table
+from .streams import bit_unit, is_stream_soak, streams_text
+from .table import backend_text, is_matrix, matrix_text
+from .time_lines import StreamLine, TimeLine, time_line
 
 PATHS = ("link", "transport")
 CONSTANT = (*(name for name in SHOWN if name != "benchmark"), *PATHS)
@@ -88,23 +95,22 @@ def _message_rate_text(row: Row) -> str:
 
 
 @dataclass
-class Console:
+class Console(RowWriter):
     """A Writer that prints the table of the run at its end. On a terminal a first pass that took
     long is shown until then."""
 
     is_console: ClassVar[bool] = True
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
+        super().begin(run, folder)
         self._run = run
         self._begun_s = time.monotonic()
-        # also of earlier starts of the run
-        self._rows: dict[str, Row] = recorded_rows(Path(folder)) if run.get("starts") else {}
         self._time_lines: dict[str, TimeLine | StreamLine] = {}
 
     def cases(self, entries: Sequence[Entry]) -> None:
         first_pass = len(self._rows) < self._run.get("cases", 0)
+        super().cases(entries)
         for row, _, counters in entries:
-            self._rows[row["case_id"]] = row
             self._time_lines.setdefault(row["case_id"], time_line(row)).add(counters)
         if first_pass and len(self._rows) == self._run["cases"]:
             self._show_first_pass()
@@ -122,11 +128,8 @@ class Console:
         text = run_text(self._run, rows, terminal, foot=False)
         print_draft(f"{text}pass 1 of {passes}; further passes over {waiting} cases follow")
 
-    def end(self, run: Mapping[str, Any]) -> None:
-        if status_of_run(run) == "running":  # further launches follow
-            return
+    def finish(self, run: Mapping[str, Any], rows: Sequence[Row]) -> None:
         terminal = Terminal.of(sys.stdout)
-        rows = list(self._rows.values())
         tables = SIDE_BY_SIDE not in os.environ
         if status_of_run(run) == "interrupted" and len(rows) > MOST_ROWS_AFTER_SIGNAL:
             print(f"{len(rows)} of {run['cases']} cases have results: commbench show prints them")
@@ -181,8 +184,7 @@ def run_text(
         ]
         parts += [paragraphs(texts, terminal)] if texts else []
     derived = (
-        overlap_text(rows, terminal),
-        gain_text(rows, terminal),
+        *derived_tables(rows, terminal),
         streams_text(sorted(rows, key=row_order), terminal),
         *_time_line_texts(rows, time_lines or {}, terminal, intervals),
     )
@@ -190,11 +192,15 @@ def run_text(
     return "\n".join([*parts, *_finding_lines(run, all_matrices, terminal)]) + "\n"
 
 
-def time_line(row: Row) -> TimeLine | StreamLine:
-    """An empty one for the intervals of a soak."""
-    if row["headline"] != "receiver":
-        return TimeLine()
-    return StreamLine(repetition_bytes(row))
+def derived_tables(rows: Sequence[Row], terminal: Terminal) -> Iterator[str]:
+    """What follows from the times of several rows, each table with the meaning of its numbers."""
+    gains = [gain.cells() for gain in group_gains(rows)]
+    for heads, cells, meaning in (
+        (OVERLAP_HEADS, overlap_cells(overlap_results(rows)), OVERLAP_MEANING),
+        (GAIN_HEADS, gains, GAIN_MEANING),
+    ):
+        if cells:
+            yield f"{Table(heads, cells).text(terminal)}\n{terminal.paragraph(meaning)}"
 
 
 def _time_line_texts(

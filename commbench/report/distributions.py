@@ -3,8 +3,9 @@ the first call."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,22 +37,17 @@ RowId = tuple[str, str]  # run_id and case_id
 
 @dataclass(frozen=True)
 class RawData:
-    """What was read.
+    """What was read: nothing for a terminal, which has no figures.
 
     `distributions`: case_id and label -> its launches; `time_lines`: a soak, and a row per interval
     with at_s (since its start), min_s, median_s and max_s, of a stream repetitions and busy_s;
     `ramps`: backend -> seconds to 95 % of the steady rate per case; `notes`: what was left out.
     """
 
-    distributions: dict[tuple[str, str], Launches]
-    time_lines: list[tuple[RowId, pd.DataFrame]]
-    ramps: dict[str, tuple[float, ...]]
-    notes: tuple[str, ...]
-
-    @classmethod
-    def none(cls) -> RawData:
-        """For a terminal, which has no figures."""
-        return cls({}, [], {}, ())
+    distributions: Mapping[tuple[str, str], Launches] = field(default_factory=dict)
+    time_lines: Sequence[tuple[RowId, pd.DataFrame]] = ()
+    ramps: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def read_raw_data(results: Results) -> RawData:
@@ -70,7 +66,11 @@ def read_raw_data(results: Results) -> RawData:
                 distributions.setdefault((case_id, label), []).append((run_id, times))
         except CommbenchError as error:
             notes.append(f"{folder}: samples left out: {error}")
-    time_lines = _soak_lines(results, ok, notes)
+    soaks = ok[(ok["timing"] == "soak") & ok["run_id"].isin(list(results.folders))]
+    if len(soaks) > MOST_SOAKS:
+        others = len(soaks) - MOST_SOAKS
+        notes.append(f"time lines are drawn for {MOST_SOAKS} soaks; {others} more have none")
+    time_lines = list(_soak_lines(results, soaks.head(MOST_SOAKS)))
     ramps: dict[str, tuple[float, ...]] = {}
     try:
         if chosen:
@@ -79,7 +79,7 @@ def read_raw_data(results: Results) -> RawData:
             ramps = {str(backend): tuple(seconds.tolist()) for backend, seconds in by_backend}
     except (CommbenchError, KeyError, ValueError) as error:
         notes.append(f"ramps left out: {first_line(error)}")
-    return RawData(distributions, time_lines, ramps, tuple(notes))
+    return RawData(distributions, time_lines, ramps, notes)
 
 
 def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:
@@ -130,17 +130,9 @@ def _shown_columns(timed: pd.DataFrame) -> dict[str, str]:
     return {"at_s": "min", "min_s": "min", "median_s": "median", "max_s": "max"}
 
 
-def _soak_lines(
-    results: Results, ok: pd.DataFrame, notes: list[str]
-) -> list[tuple[RowId, pd.DataFrame]]:
+def _soak_lines(results: Results, soaks: pd.DataFrame) -> Iterator[tuple[RowId, pd.DataFrame]]:
     """The time line of each soak whose counters can be read, with at most MOST_POINTS rows."""
-    soaks = ok[(ok["timing"] == "soak") & ok["run_id"].isin(list(results.folders))]
-    if len(soaks) > MOST_SOAKS:
-        notes.append(
-            f"time lines are drawn for {MOST_SOAKS} soaks; {len(soaks) - MOST_SOAKS} more have none"
-        )
-    lines = []
-    for run_id, case_id in soaks[["run_id", "case_id"]][:MOST_SOAKS].itertuples(index=False):
+    for run_id, case_id in soaks[["run_id", "case_id"]].itertuples(index=False):
         with suppress(CommbenchError):
             counters = run_tables(
                 results.folders[run_id], "counters", None, [("case_id", "==", case_id)]
@@ -149,5 +141,4 @@ def _soak_lines(
             if len(table):
                 timed = table.assign(at_s=(table["t_ns"] - table["t_ns"].iloc[0]) * 1e-9)
                 bins = timed.groupby(np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS)))
-                lines.append(((run_id, case_id), bins.agg(_shown_columns(timed))))
-    return lines
+                yield (run_id, case_id), bins.agg(_shown_columns(timed))

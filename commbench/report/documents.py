@@ -9,7 +9,7 @@ from commbench.analysis.documents import Compared, Document, experiment_of
 from commbench.analysis.exchange_quiz import QUIZ, quiz_answer
 from commbench.analysis.reference import UNITS, Point, Reference
 from commbench.core.states import Row
-from commbench.core.texts import size_text
+from commbench.core.texts import size_text, span_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 from commbench.results.columns import grouped
 from commbench.results.load import row_dicts
@@ -101,8 +101,8 @@ def _cells(each: Compared, with_unit: bool) -> tuple[str, str, str]:
     unit = f" {each.reference.unit}" if with_unit else ""
     ours = f"{format_number(each.ours)}{unit}"
     if len(each.values) > 1:
-        ends = " to ".join(map(format_number, (min(each.values), max(each.values))))
-        ours += f" ({ends}, {plural(len(each.values), 'case', 'cases')})"
+        cases = plural(len(each.values), "case", "cases")
+        ours += f" ({span_text(each.values, format_number)}, {cases})"
     known = each.point.text(lambda value: f"{format_number(value)}{unit}")
     return ours, known, each.beyond or format_factor(each.ratio)
 

@@ -23,9 +23,6 @@ DASHES = ("", "7 3", "2 3", "9 3 2 3")
 BAD_COLOUR = "#D55E00"
 QUIET_COLOUR = "#8A8F98"
 GRID = "#E5E7EB"
-# light is fast, dark is slow
-RAMP = ((247, 251, 255), (158, 202, 225), (49, 130, 189), (8, 48, 107))
-WHITE_INK_FROM = 0.5  # share of the ramp
 MOST_TICKS = 8
 BAND_OPACITY = 0.18  # of an interval
 
@@ -56,14 +53,6 @@ class Colours:
 
 def _beginning(name: str) -> str:
     return " ".join(name.split(" ")[:2])
-
-
-def ramp(share: float, stops: Sequence[tuple[int, int, int]] = RAMP) -> tuple[str, str]:
-    """Fill and text colour for a share between 0 (light) and 1 (dark)."""
-    at = share * (len(stops) - 1)
-    channels = zip(*stops, strict=True)
-    mixed = (round(float(np.interp(at, range(len(stops)), channel))) for channel in channels)
-    return "#{:02X}{:02X}{:02X}".format(*mixed), "#FFFFFF" if share > WHITE_INK_FROM else "#111827"
 
 
 def with_gaps(columns: NDArray[np.float64], longest_step: float) -> NDArray[np.float64]:

@@ -7,10 +7,10 @@ from typing import Any
 
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.core.terminal import Terminal
-from commbench.core.texts import limit_text
+from commbench.core.texts import limit_text, some_of
 from commbench.core.units import format_bytes, plural
 from commbench.results.columns import UNFINISHED
-from commbench.results.flags import FLAGS, UNKNOWN_FLAG, Flag
+from commbench.results.flags import FLAGS, UNKNOWN_FLAG, Flag, warnings_of
 from commbench.results.run_folder import resume_command
 
 from .streams import is_stream_soak
@@ -37,12 +37,10 @@ def number_texts(rows: Sequence[Row]) -> list[str]:
             operations.setdefault(row["median_of"], set()).add(row["benchmark"])
     kinds = list(operations)
     if len(kinds) > 1:
-        kinds = []
-        for kind, names in sorted((kind, sorted(names)) for kind, names in operations.items()):
-            more = (
-                f" and {len(names) - MOST_OPERATIONS} more" if len(names) > MOST_OPERATIONS else ""
-            )
-            kinds.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
+        kinds = [
+            f"{kind} ({', '.join(some_of(sorted(names), MOST_OPERATIONS))})"
+            for kind, names in sorted(operations.items())
+        ]
     texts = [f"time: median of {', '.join(kinds)}"] if kinds else []
     texts += ["time of a stream: mean of its writes"] if any(map(is_stream_soak, rows)) else []
     limits = limit_text(rows)
@@ -51,18 +49,13 @@ def number_texts(rows: Sequence[Row]) -> list[str]:
 
 def legend(rows: Sequence[Row], series: RowsBySeries) -> list[str]:
     """Each flag with its sizes, meaning and advice; then what sizes and buffers are."""
-    names = {flag for row in rows for flag in flags_of(row)}
+    names = {flag for row in rows if case_status(row) == "ok" for flag in warnings_of(row)}
     texts = [_flag_text(name, series) for name in sorted(names)]
     texts = texts or ["no case has a flag"]
     divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
     texts += [DIVIDED] if divided else []
     texts += [OWN_BUFFERS] if has_own_buffers(rows) else []
     return texts
-
-
-def flags_of(row: Row) -> list[str]:
-    """The flags of a measured row."""
-    return list(row["warnings"] or ()) if case_status(row) == "ok" else []
 
 
 def flag_named(name: str) -> Flag:
@@ -80,8 +73,8 @@ def _flag_sizes(flag: str, series: RowsBySeries) -> str:
     texts: dict[str, str] = {}
     for name, rows in series.items():
         measured = [row for row in rows if case_status(row) == "ok"]
-        having = [row for row in measured if flag in flags_of(row)]
-        without = [row for row in measured if flag not in flags_of(row)]
+        having = [row for row in measured if flag in warnings_of(row)]
+        without = [row for row in measured if flag not in warnings_of(row)]
         if having and not without and len(having) > 1:
             texts[name] = "all sizes"
         elif having:
@@ -135,9 +128,8 @@ def unfinished_texts(run: Mapping[str, Any], series: RowsBySeries, rows: int) ->
 
 def by_series(texts: Mapping[str, str]) -> str:
     """`p2p_latency 8 B, 1 KiB; all_reduce all sizes`."""
-    parts = [f"{name} {text}".strip() for name, text in list(texts.items())[:MOST_SERIES]]
-    more = [f"and {len(texts) - MOST_SERIES} more"] if len(texts) > MOST_SERIES else []
-    return "; ".join([*filter(None, parts), *more]) or "all"
+    parts = [f"{name} {text}".strip() for name, text in texts.items()]
+    return "; ".join(filter(None, some_of(parts, MOST_SERIES))) or "all"
 
 
 def sizes_text(rows: Iterable[Row]) -> str:

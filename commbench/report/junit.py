@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 
 from commbench.analysis.case_names import case_names
 from commbench.core.errors import Unsaved
-from commbench.core.protocols import Entry
 from commbench.core.states import Row, case_status, status_of_run
 from commbench.report.section import clean
 from commbench.results.durable_files import DurableFiles, retry_s
-from commbench.results.recorded import recorded_rows
+
+from .row_writer import RowWriter
 
 JUNIT_XML = "junit.xml"
 
@@ -81,24 +81,19 @@ def _add(suite: ElementTree.Element, case: JunitCase) -> None:
 
 
 @dataclass
-class Junit:
+class Junit(RowWriter):
     """A Writer of junit.xml in the run's folder: a test case for each case, and one for the bounds
     of `expect` and a search for slow nodes."""
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
+        super().begin(run, folder)
         self._files = DurableFiles(Path(folder))
-        self._rows: dict[str, Row] = recorded_rows(Path(folder)) if run.get("starts") else {}
 
-    def cases(self, entries: Sequence[Entry]) -> None:
-        self._rows |= {row["case_id"]: row for row, _, _ in entries}
-
-    def end(self, run: Mapping[str, Any]) -> None:
+    def finish(self, run: Mapping[str, Any], rows: Sequence[Row]) -> None:
         """Raises Unsaved where the file can't be written."""
-        if status_of_run(run) == "running":  # further launches follow
-            return
         text = junit_xml(
             f"commbench {run['backend']['name']}",
-            [*junit_cases(list(self._rows.values())), *_of_the_run(run)],
+            [*junit_cases(rows), *_of_the_run(run)],
             [("run_id", run["run_id"]), ("overrides", " ".join(run.get("overrides", ())))],
         )
         self._files.put(JUNIT_XML, text.encode())

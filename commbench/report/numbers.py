@@ -8,7 +8,7 @@ from typing import NamedTuple
 from commbench.analysis.combined import CombinedCases
 from commbench.analysis.fit import by_window
 from commbench.core.states import Row
-from commbench.core.texts import limit_text, message_text, size_text
+from commbench.core.texts import limit_text, message_text, size_text, some_of
 from commbench.core.units import natural_key
 
 from .quantities import MEDIAN, NO_NUMBER, Quantity, Unit, in_full, quoted, text_with_unit
@@ -81,9 +81,9 @@ def _of_size(lines: NamedLines, size: int, quantity: Quantity) -> str:
         if _bytes(row) == size and row[quantity.column] is not None
     ]
     named.sort(key=lambda pair: float(pair[1][quantity.column]), reverse=quantity is not MEDIAN)
-    texts = [f"{name} {text_with_unit(row, quantity)}" for name, row in named[:MOST_NAMES]]
-    more = [f"and {len(named) - MOST_NAMES} more"] if len(named) > MOST_NAMES else []
-    return f"{f'{size_text(size)}: ' if size else ''}{', '.join([*texts, *more])}"
+    texts = [f"{name} {text_with_unit(row, quantity)}" for name, row in named]
+    of_size = f"{size_text(size)}: " if size else ""
+    return of_size + ", ".join(some_of(texts, MOST_NAMES))
 
 
 def number_sections(combined: CombinedCases) -> Iterator[Section]:

@@ -7,6 +7,8 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from commbench.core.texts import some_of, span_text
+
 from .section import Figure, Section, clean
 from .summary import Summary, counts_text
 
@@ -18,7 +20,7 @@ MOST_HOSTS = 8
 
 def page(summary: Summary, sections: Sequence[Section]) -> str:
     """The whole document."""
-    about = [part for part in (*_origin(summary), counts_text(summary.results)) if part]
+    about = [*_origin(summary), counts_text(summary.results)]
     return environment().get_template("page.html.j2").render(about=about, sections=sections)
 
 
@@ -26,19 +28,15 @@ def _origin(summary: Summary) -> Iterator[str]:
     """When, where and under which label the runs were made."""
     records = summary.results.records
     cases = summary.results.cases
-    days = sorted(
-        {str(record["started_at"])[:10] for record in records if record.get("started_at")}
-    )
-    yield " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+    days = [str(record["started_at"])[:10] for record in records if record.get("started_at")]
+    if days:
+        yield span_text(days)
     hosts = list(dict.fromkeys(host for machine in summary.machines for host in machine.hosts))
-    more = f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else ""
-    yield (
-        f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:MOST_HOSTS])}{more}"
-        if hosts
-        else ""
-    )
+    if hosts:
+        yield f"{'hosts' if len(hosts) > 1 else 'host'} {', '.join(some_of(hosts, MOST_HOSTS))}"
     labels = sorted({str(label) for label in cases["label"].dropna()} - {""})
-    yield f"label {', '.join(labels)}" if labels else ""
+    if labels:
+        yield f"label {', '.join(labels)}"
 
 
 @functools.cache

@@ -82,17 +82,18 @@ FULL_SCALE = 2.0  # the ratio to the fastest of its class that has the darkest c
 
 
 @contextmanager
-def _drawn(title: str, made: list[Figure], size: tuple[float, float] = INCHES) -> Iterator[Axes]:
-    """Axes to draw on; at the end of the block the figure is added to `made`."""
+def _drawn(title: str, size: tuple[float, float] = INCHES) -> Iterator[tuple[Axes, list[Figure]]]:
+    """Axes to draw on, and a list that has the figure at the end of the block."""
     import matplotlib
     from matplotlib.figure import Figure as Drawing
 
+    made: list[Figure] = []
     with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
         # the browser has fonts of its own
         warnings.filterwarnings("ignore", "Glyph", UserWarning)
         drawing = Drawing(figsize=size, layout="constrained")
         axes = drawing.add_subplot()
-        yield axes
+        yield axes, made
         handles, labels = axes.get_legend_handles_labels()
         if handles:
             fitting = int(size[0] * LETTERS_PER_INCH / max(map(len, labels)))
@@ -146,6 +147,19 @@ class Curves:
     def of_benchmark(self, benchmark: str) -> list[Row]:
         return [row for rows in self.rows[benchmark].values() for row in rows]
 
+    def drawn(self, benchmark: str) -> Iterator[tuple[str, Sequence[Row], str, Any]]:
+        """The name, rows, colour and line style of the lines that are drawn.
+
+        Where all lines of the page are more than there are styles, and two of these would look
+        alike, the figure has styles of its own.
+        """
+        names = sorted(self.rows[benchmark], key=natural_key)[:MOST_LINES]
+        is_told_apart = len(set(map(self.colours.of, names))) == len(names)
+        colours = self.colours if is_told_apart else Colours(names)
+        for name in names:
+            colour, dashes = colours.of(name)
+            yield name, self.rows[benchmark][name], colour, line_style(dashes)
+
 
 def curves_of(lines: Iterable[tuple[str, Mapping[str, Sequence[Row]]]]) -> Curves:
     """The lines of the cases with a message: a barrier and the sequence of a replay have none."""
@@ -167,18 +181,12 @@ def over_size(
 ) -> list[Figure]:
     """A line per backend, engine, layout, ... with its interval; values that are known to no better
     than 30 % are hollow. `known`: published curves, those of this quantity are drawn dotted."""
-    made: list[Figure] = []
-    names = sorted(curves.rows[benchmark], key=natural_key)[:MOST_LINES]
-    lines = {name: curves.rows[benchmark][name] for name in names}
-    styles = _styles_of(names, curves.colours)
     is_time = quantity is MEDIAN
     label = TIME if is_time else f"{quantity.name} ({quantity.usual})"
-    with _drawn(f"{benchmark}: {label} over message size", made) as axes:
+    with _drawn(f"{benchmark}: {label} over message size") as (axes, made):
         every: list[float] = []
         sizes: list[float] = []
-        for name, rows in lines.items():
-            colour, dashes = styles[name]
-            style = line_style(dashes)
+        for name, rows, colour, style in curves.drawn(benchmark):
             at, middle, low, high = _points(rows, quantity)
             axes.plot(at, middle, color=colour, linestyle=style, label=clean(name))
             axes.fill_between(at, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0)
@@ -216,22 +224,18 @@ def _draw_known(axes: Axes, known: Sequence[KnownCurve]) -> list[float]:
 
 def share_of_limit(curves: Curves, benchmark: str) -> list[Figure]:
     """The share of the physical limit over size, where one is known."""
-    made: list[Figure] = []
     rows = curves.of_benchmark(benchmark)
     shares = [row["efficiency"] for row in rows if row["efficiency"]]
     if not shares:
         return []
-    names = sorted(curves.rows[benchmark], key=natural_key)[:MOST_LINES]
-    styles = _styles_of(names, curves.colours)
-    with _drawn(f"{benchmark}: share of the {limit_text(rows)}", made) as axes:
-        for name in names:
-            known = [row for row in curves.rows[benchmark][name] if row["efficiency"] is not None]
-            colour, dashes = styles[name]
+    with _drawn(f"{benchmark}: share of the {limit_text(rows)}") as (axes, made):
+        for name, every, colour, style in curves.drawn(benchmark):
+            known = [row for row in every if row["efficiency"] is not None]
             axes.plot(
                 [row["message_bytes"] for row in known],
                 [row["efficiency"] for row in known],
                 "o",
-                linestyle=line_style(dashes),
+                linestyle=style,
                 markersize=4,
                 color=colour,
                 label=clean(name),
@@ -251,22 +255,12 @@ def _points(rows: Sequence[Row], quantity: Quantity) -> Any:
     return np.array(points).T
 
 
-def _styles_of(names: Sequence[str], colours: Colours) -> dict[str, tuple[str, str]]:
-    """Colour and dashes of each line of a figure; where all lines of the page are more than there
-    are styles, and two of these would look alike, the figure has styles of its own."""
-    styles = {name: colours.of(name) for name in names}
-    if len(set(styles.values())) < len(styles):
-        own = Colours(names)
-        styles = {name: own.of(name) for name in names}
-    return styles
-
-
 # ---------------------------------------------------------------- layouts and layers
 
 
 def by_layout(curves: Curves) -> list[Figure]:
     """Times by layout at the smallest and the largest size that two layouts share."""
-    made: list[Figure] = []
+    figures: list[Figure] = []
     for benchmark in curves.rows:
         by_size = grouped(curves.of_benchmark(benchmark), lambda row: int(row["message_bytes"]))
         shared = [
@@ -274,15 +268,15 @@ def by_layout(curves: Curves) -> list[Figure]:
         ]
         for size in sorted({min(shared), max(shared)}) if shared else []:
             title = f"{benchmark}, {size_text(size)}: time by layout"
-            _draw_layouts(title, by_size[size][:MOST_LAYOUT_POINTS], curves.colours, made)
-    return made
+            figures += _of_layouts(title, by_size[size][:MOST_LAYOUT_POINTS], curves.colours)
+    return figures
 
 
-def _draw_layouts(title: str, rows: Sequence[Row], colours: Colours, made: list[Figure]) -> None:
+def _of_layouts(title: str, rows: Sequence[Row], colours: Colours) -> list[Figure]:
     layouts = sorted({str(row["layout"]) for row in rows}, key=natural_key)
     told = [name for name in telling(rows) if name not in ("layout", *brought_along("layout"))]
     by_name = grouped(rows, lambda row: name_of(row, told))
-    with _drawn(title, made) as axes:
+    with _drawn(title) as (axes, made):
         for number, (name, own) in enumerate(by_name.items()):
             beside = (number - (len(by_name) - 1) / 2) * min(0.12, 0.8 / len(by_name))
             intervals = [MEDIAN.of(row) or UNKNOWN for row in own]
@@ -296,13 +290,13 @@ def _draw_layouts(title: str, rows: Sequence[Row], colours: Colours, made: list[
         axes.set_xlim(-0.5, len(layouts) - 0.5)
         axes.set_xlabel("layout (nodes x ranks per node)")
         _log_axis(axes.yaxis, [row["median_s"] for row in rows], seconds_text, TIME)
+    return made
 
 
 def waterfall(title: str, times: Sequence[tuple[str, float]]) -> list[Figure]:
     """A bar per layer, the lowest first: light is the time of the layer below, dark is what this
     layer adds."""
-    made: list[Figure] = []
-    with _drawn(f"{title}: what each layer adds", made) as axes:
+    with _drawn(f"{title}: what each layer adds") as (axes, made):
         before = 0.0
         for number, (_, seconds) in enumerate(times):
             axes.barh(number, before, color=GRID)
@@ -326,7 +320,6 @@ def waterfall(title: str, times: Sequence[tuple[str, float]]) -> list[Figure]:
 def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
     """Senders down, receivers across; dark is slow for its class of links, a frame marks slow
     pairs. Numbers are times in us, of messages in one direction bandwidths in GB/s."""
-    made: list[Figure] = []
     ranks = matrix.ranks
     place = {rank: number for number, rank in enumerate(ranks)}
     shades = np.full((len(ranks), len(ranks)), np.nan)
@@ -337,7 +330,7 @@ def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
             shades[place[first], place[second]] = min(1.0, shade)
     unit = "GB/s" if matrix.is_one_way else "us"
     side = max(2.8, min(9.0, 0.55 * len(ranks)))
-    with _drawn(f"{name} ({unit})", made, (side, side)) as axes:
+    with _drawn(f"{name} ({unit})", (side, side)) as (axes, made):
         axes.imshow(shades, cmap="YlOrBr", vmin=0.0, vmax=1.2)
         axes.grid(False)
         for pair, row in matrix.rows.items():
@@ -364,8 +357,7 @@ def pair_matrix(matrix: Matrix, name: str) -> list[Figure]:
 
 def distribution(title: str, launches: Launches) -> list[Figure]:
     """The cumulative distribution of the times of the repetitions, one line per launch."""
-    made: list[Figure] = []
-    with _drawn(f"{title}: distribution", made) as axes:
+    with _drawn(f"{title}: distribution") as (axes, made):
         every: list[float] = []
         for number, (run_id, times) in enumerate(launches, start=1):
             values = np.quantile(times, SHARES).tolist()
@@ -381,9 +373,8 @@ def distribution(title: str, launches: Launches) -> list[Figure]:
 def soak(title: str, line: pd.DataFrame, known: Sequence[KnownCurve] = ()) -> list[Figure]:
     """The median of each interval over time, with a band from minimum to maximum; a gap where
     nothing was measured. `known`: published curves."""
-    made: list[Figure] = []
     columns = line[["at_s", "min_s", "median_s", "max_s"]].to_numpy().T
-    with _drawn(title, made, WIDE_INCHES) as axes:
+    with _drawn(title, WIDE_INCHES) as (axes, made):
         at, low, median, high = with_gaps(columns, LARGEST_STEP)
         axes.fill_between(at, low, high, color=PALETTE[0], alpha=BAND_OPACITY, linewidth=0)
         axes.plot(at, median, color=PALETTE[0], marker=".", markersize=4)
@@ -398,9 +389,8 @@ def stream(
     title: str, line: pd.DataFrame, repetition_bytes: int, known: Sequence[KnownCurve] = ()
 ) -> list[Figure]:
     """The rate of each interval at its end, beside published curves in GB/s."""
-    made: list[Figure] = []
     rates = line["repetitions"] * repetition_bytes / line["busy_s"] * 8e-9
-    with _drawn(title, made, WIDE_INCHES) as axes:
+    with _drawn(title, WIDE_INCHES) as (axes, made):
         at_s, gbit = with_gaps(np.array([_interval_ends_s(line), rates]), LARGEST_STEP)
         axes.plot(at_s, gbit, color=PALETTE[0], marker=".", markersize=4)
         in_bits = [each._replace(values=tuple(8 * rate for rate in each.values)) for each in known]
@@ -421,8 +411,7 @@ def _interval_ends_s(line: pd.DataFrame) -> NDArray[np.float64]:
 
 def full_speed(seconds: Sequence[float]) -> list[Figure]:
     """A histogram of the time from the start of a stream to 95 % of the rate at its end."""
-    made: list[Figure] = []
-    with _drawn("from the start to 95 % of the rate at the end", made) as axes:
+    with _drawn("from the start to 95 % of the rate at the end") as (axes, made):
         # around whole intervals of a time line
         edges = np.arange(-0.5, max(seconds) / FULL_SPEED_BIN_S + 1.5) * FULL_SPEED_BIN_S
         counts, _, _ = axes.hist(seconds, bins=edges.tolist(), color=PALETTE[2])
@@ -435,8 +424,7 @@ def full_speed(seconds: Sequence[float]) -> list[Figure]:
 
 def ramps(backend: str, seconds: Sequence[float]) -> list[Figure]:
     """A histogram of the time from the first call to 95 % of the steady rate."""
-    made: list[Figure] = []
-    with _drawn(f"{backend}: from the first call to 95 % of the steady rate", made) as axes:
+    with _drawn(f"{backend}: from the first call to 95 % of the steady rate") as (axes, made):
         ends = _log_axis(axes.xaxis, seconds, seconds_text, "time")
         counts, _, _ = axes.hist(
             seconds, bins=np.geomspace(*ends, RAMP_BINS).tolist(), color=PALETTE[2]
@@ -464,10 +452,9 @@ class Bar:
 
 def time_line(title: str, lanes: Sequence[str], bars: Sequence[Bar], label: str) -> list[Figure]:
     """A bar for each, coloured by name; lanes are named."""
-    made: list[Figure] = []
     colours = Colours(list(dict.fromkeys(bar.name for bar in bars)))
     size = (WIDE_INCHES[0], 1.2 + 0.35 * len(lanes))
-    with _drawn(title, made, size) as axes:
+    with _drawn(title, size) as (axes, made):
         end_s = max((bar.begin_s + bar.duration_s for bar in bars), default=0.0)
         named = set[str]()
         for bar in bars:

@@ -34,6 +34,24 @@ class Table:
         """The rows on the page."""
         return self.rows[:MOST_ROWS]
 
+    def text(self, terminal: Terminal, top: int | None = None) -> str:
+        """The first `top` rows, or all, on a terminal."""
+        longest = [max(map(len, cells)) for cells in zip(*self.rows, strict=True)]
+        columns = [
+            TableColumn(
+                head,
+                right="\n" in head,
+                priority=self.priorities.get(head, 0),
+                prose=length > LONGEST_CELL,
+            )
+            for head, length in zip(self.heads, longest, strict=True)
+        ]
+        shown = self.rows[:top]
+        rest = len(self.rows) - len(shown)
+        more = f"... and {rest} more: --top {len(self.rows)}" if rest else ""
+        parts = (self.title, table_text(columns, shown, terminal, self.colors), more)
+        return "\n".join(filter(None, parts))
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -75,7 +93,7 @@ class Section:
         parts = [
             terminal.styled(terminal.paragraph(self.title), "bold"),
             paragraphs(listed, terminal),
-            *(_table_text(table, top, terminal) for table in self.tables),
+            *(table.text(terminal, top) for table in self.tables),
             paragraphs(self.notes, terminal),
         ]
         return "\n".join(filter(None, parts))
@@ -86,20 +104,3 @@ def report_text(sections: Sequence[Section], top: int, terminal: Terminal) -> st
     texts = [section.text(top, terminal) for section in sections if section.is_on_terminal]
     lines = "\n\n".join(texts).splitlines()
     return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def _table_text(table: Table, top: int, terminal: Terminal) -> str:
-    longest = [max(map(len, cells)) for cells in zip(*table.rows, strict=True)]
-    columns = [
-        TableColumn(
-            head,
-            right="\n" in head,
-            priority=table.priorities.get(head, 0),
-            prose=length > LONGEST_CELL,
-        )
-        for head, length in zip(table.heads, longest, strict=True)
-    ]
-    text = table_text(columns, table.rows[:top], terminal, table.colors)
-    rest = len(table.rows) - top
-    more = f"... and {rest} more: --top {len(table.rows)}" if rest > 0 else ""
-    return "\n".join(filter(None, (table.title, text, more)))

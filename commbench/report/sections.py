@@ -12,25 +12,27 @@ import numpy as np
 
 from commbench.analysis.best import BEST_CELLS, best_rows
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import LAUNCH_HEADS
-from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING
+from commbench.analysis.cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
+from commbench.analysis.group_gains import GAIN_HEADS, GAIN_MEANING, group_gains
 from commbench.analysis.layers import layers_of
 from commbench.analysis.overlaps import OVERLAP_HEADS, OVERLAP_MEANING
 from commbench.analysis.slow_pairs import CLASSES, Matrix
 from commbench.core.states import Row
 from commbench.core.texts import message_text
 from commbench.core.units import format_seconds, natural_key, plural
+from commbench.results.flags import warnings_of
 from commbench.results.load import row_dicts
 
 from . import plots
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData, RowId
 from .documents import document_sections, known_curves, quiz_sections, soak_curves, times_of
+from .footnotes import flag_named
 from .numbers import benchmark_lines, lines_by_window, number_sections
 from .quantities import MEDIAN, has_bandwidth, in_full, quoted, text_with_unit
 from .section import Figure, Section, Table, no_figures
 from .streams import is_stream_soak, repetition_bytes
-from .summary import FLAG_HEADS, GROUP_HEADS, LOST_HEADS, Summary, reference_note
+from .summary import GROUP_HEADS, LOST_HEADS, Summary, reference_note
 
 MOST_MACHINES = 8
 MOST_MATRICES = 12
@@ -49,6 +51,7 @@ PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them 
     "misses up to": 1,
     "n 1/2": 2,
 }
+FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
 FIT_HEADS = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "misses up to")
 CASE_HEADS = ("case", "time", "bandwidth", "limit GB/s", "flags", "runs")
 
@@ -226,8 +229,10 @@ def _checks(summary: Summary) -> Iterator[Section]:
     yield Section("Performance guidelines", summary.guideline_lines)
     overlaps = table(OVERLAP_HEADS, summary.overlaps)
     yield Section("Communication beside computation", tables=overlaps, notes=[OVERLAP_MEANING])
-    gains = table(GAIN_HEADS, summary.gains)
-    yield Section("Groups at once", tables=gains, notes=[GAIN_MEANING])
+    cases = summary.results.cases
+    gains = group_gains(row_dicts(cases[cases["groups"].notna()]))
+    cells = table(GAIN_HEADS, (gain.cells() for gain in gains))
+    yield Section("Groups at once", tables=cells, notes=[GAIN_MEANING])
     normal = [reference_note(summary.judged)]
     yield Section(
         "Is this number normal?",
@@ -256,7 +261,11 @@ def _references(summary: Summary) -> list[Table]:
 
 def _origins(summary: Summary) -> Iterator[Section]:
     """Flags, what was not measured, and the machines."""
-    yield Section("Flags", tables=table(FLAG_HEADS, summary.flags))
+    cases = summary.results.cases
+    measured = row_dicts(cases.loc[cases["status"] == "ok", ["warnings"]])
+    counts = Counter(flag for row in measured for flag in sorted(warnings_of(row)))
+    flags = [(name, count, *flag_named(name)) for name, count in counts.most_common()]
+    yield Section("Flags", tables=table(FLAG_HEADS, flags))
     left = [f"Left out: {line}" for line in summary.left_out()]
     if summary.combined.left:
         left.append(f"{summary.combined.left} more distinct cases were not compared")
@@ -297,13 +306,14 @@ def _machine_names(hosts: Sequence[Sequence[str]]) -> list[str]:
 
 def _details(summary: Summary, raw: RawData) -> Iterator[Section]:
     folded = partial(Section, is_folded=True)
+    overheads = launch_overheads(summary.results.of_operations)
     yield folded(
         "Cost of a message and of its bytes: time = alpha + beta x bytes",
         tables=table(FIT_HEADS, summary.combined.fits),
     )
     yield folded(
         "Cost of launching a call: waiting for it, and replaying it in a graph",
-        tables=table(LAUNCH_HEADS, summary.overheads),
+        tables=table(LAUNCH_HEADS, overhead_cells(overheads)),
     )
     hidden = partial(folded, is_on_terminal=False)
     for backend, seconds in sorted(raw.ramps.items()):

@@ -4,8 +4,7 @@ column, and what made the numbers uncertain."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -34,6 +33,7 @@ from commbench.core.texts import (
     setting_texts,
     shown_value,
     size_text,
+    span_text,
 )
 from commbench.core.units import natural_key, plural
 from commbench.core.variables import TABLE, brought_along, is_number
@@ -66,9 +66,7 @@ APART = tuple(name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window
 KIB = 1024
 
 Point = Mapping[str, Any]
-Column = tuple[
-    tuple[TableColumn, Sequence[str]], ...
-]  # the columns of one heading, with their cells
+Columns = list[tuple[TableColumn, list[str]]]  # with their cells
 
 
 def side_by_side(
@@ -82,40 +80,39 @@ def side_by_side(
     ok = [row for row in rows if case_status(row) == "ok"]
     shared = SharedItems.of(ok)
     measured = list(map(shared.taken_from, ok))
-    notes = [*shared.notes, *label_notes(measured)]
-    tables = _tables(measured)
-    points = {key: dict(zip((*APART, "window"), key, strict=True)) for key in tables}
     headings = _headings(measured)
-    parts = [terminal.styled(terminal.paragraph(_title(measured)), "bold")]
-    for key, listed in sorted(tables.items(), key=lambda table: _place(table[1][0])):
-        others = [
-            other for other in points.values() if other["benchmark"] == points[key]["benchmark"]
-        ]
-        head = _table_title(points[key], others)
-        parts += [terminal.styled(terminal.paragraph(head), "bold")] if head else []
-        alike = [row for row in measured if row["benchmark"] == points[key]["benchmark"]]
-        full = _in_full(alike, beside_bandwidth=any(map(has_bandwidth, measured)))
-        parts.append(_table(listed, full, headings, terminal))
-    lost = len(rows) - len(measured)
+    notes = [
+        *shared.notes,
+        *label_notes(measured),
+        *_lost_texts(measured, len(rows)),
+        *_sentences(measured, headings),
+        *_flags(measured),
+        disturbances_text(records, measured),
+    ]
+    parts = [
+        terminal.styled(terminal.paragraph(_title(measured)), "bold"),
+        *_tables_text(measured, headings, terminal),
+        paragraphs(filter(None, notes), terminal),
+        again,
+    ]
+    return "\n".join(filter(None, parts))
+
+
+def _lost_texts(measured: Sequence[Row], cases: int) -> Iterator[str]:
+    """How many cases have no number, and how many were not finished."""
+    lost = cases - len(measured)
+    if lost:
+        yield f"{plural(lost, 'case has', 'cases have')} no number: commbench report says why"
     unfinished = sum(map(is_unfinished, measured))
-    notes += [f"{plural(lost, 'case has', 'cases have')} no number: commbench report says why"] * (
-        lost > 0
-    )
-    notes += [f"not finished: {plural(unfinished, 'case', 'cases')}: commbench resume RUN"] * (
-        unfinished > 0
-    )
-    notes += _sentences(measured, headings)
-    notes += _flags(measured)
-    notes += [disturbances_text(records, measured)]
-    text = paragraphs(filter(None, notes), terminal)
-    return "\n".join(filter(None, [*parts, text, again]))
+    if unfinished:
+        yield f"not finished: {plural(unfinished, 'case', 'cases')}: commbench resume RUN"
 
 
 def _title(rows: Sequence[Row]) -> str:
     """The only backend, and how many ranks were where; then what ± and the marks mean."""
     backends = {str(row["backend"]) for row in rows}
-    sizes = sorted({int(row["world_size"]) for row in rows if row["world_size"]})
-    ranks = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "no"
+    sizes = [int(row["world_size"]) for row in rows if row["world_size"]]
+    ranks = span_text(sizes) if sizes else "no"
     nodes = max((int(row["nodes"] or 1) for row in rows), default=1)
     where = ", no network" if nodes == 1 else f" on up to {nodes} nodes"
     only = f"{backends.pop()}, " if len(backends) == 1 else ""
@@ -123,6 +120,21 @@ def _title(rows: Sequence[Row]) -> str:
     level, _, _ = interval_note(medians).partition(" over ")
     parts = (f"{only}{ranks} ranks{where}", level, marks_note(medians))
     return "; ".join(filter(None, parts))
+
+
+def _tables_text(
+    rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], terminal: Terminal
+) -> Iterator[str]:
+    """Each table below its title, where it needs one."""
+    tables = sorted(_tables(rows).items(), key=lambda table: _place(table[1][0]))
+    points = [dict(zip((*APART, "window"), key, strict=True)) for key, _ in tables]
+    beside_bandwidth = any(map(has_bandwidth, rows))
+    for point, (_, listed) in zip(points, tables, strict=True):
+        benchmark = point["benchmark"]
+        title = _table_title(point, [each for each in points if each["benchmark"] == benchmark])
+        yield terminal.styled(terminal.paragraph(title), "bold")
+        full = _in_full([row for row in rows if row["benchmark"] == benchmark], beside_bandwidth)
+        yield _table(listed, full, headings, terminal)
 
 
 def _tables(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
@@ -187,58 +199,63 @@ def _table(
 ) -> str:
     """Sizes down, backends across; several tables where the terminal is too narrow for one. `full`
     is shown where there is room."""
-    lines: dict[tuple[str, int], dict[str, list[Row]]] = {}
-    for row in sorted(rows, key=lambda row: (natural_key(row["pair"]), row["message_bytes"])):
-        line = lines.setdefault((row["pair"] or "-", row["message_bytes"]), {})
-        line.setdefault(headings[_column_of(row)], []).append(row)
-    has_pairs = len({pair for pair, _ in lines}) > 1
-    sizes = [message_text(size) for _, size in lines]
-    leading = [TableColumn(str(rows[0]["benchmark"]), right=True)]
-    names: list[tuple[str, ...]] = [(size,) for size in sizes]
-    if has_pairs:
-        leading.append(TableColumn("pair"))
-        names = [(size, pair) for size, (pair, _) in zip(sizes, lines, strict=True)]
-    every = dict.fromkeys(heading for line in lines.values() for heading in line)
-    room = (terminal.width or UNLIMITED_WIDTH) - sum(map(_width, leading, zip(*names, strict=True)))
+    ordered = sorted(rows, key=lambda row: (natural_key(row["pair"]), row["message_bytes"]))
+    lines = grouped(ordered, lambda row: (row["pair"] or "-", row["message_bytes"]))
+    cells = grouped(
+        ordered, lambda row: (row["pair"] or "-", row["message_bytes"], headings[_column_of(row)])
+    )
+    names = sorted({heading for _, _, heading in cells}, key=natural_key)
+    benchmark = TableColumn(str(rows[0]["benchmark"]), right=True)
+    leading: Columns = [(benchmark, [message_text(size) for _, size in lines])]
+    if len({pair for pair, _ in lines}) > 1:
+        leading.append((TableColumn("pair"), [pair for pair, _ in lines]))
+    room = (terminal.width or UNLIMITED_WIDTH) - _width(leading)
     for quantities in (full, quoted(rows)):
         # one unit for all backends, so that numbers in a line can be compared
         shown = [(quantity, quantity.unit(rows)) for quantity in quantities]
         groups = [
-            _columns(heading, [line.get(heading, []) for line in lines.values()], shown)
-            for heading in sorted(every, key=natural_key)
+            _columns(name, [cells.get((*line, name), []) for line in lines], shown)
+            for name in names
         ]
-        if sum(_width(*column) for group in groups for column in group) <= room:
+        if sum(map(_width, groups)) <= room:
             break
-    parts = []
-    while groups:
-        widths = accumulate(sum(_width(*column) for column in group) for group in groups)
-        count = max(1, sum(total <= room for total in widths))
-        fitting = [column for group in groups[:count] for column in group]
-        groups = groups[count:]
-        cells = zip(*(texts for _, texts in fitting), strict=True)
-        table = [(*name, *texts) for name, texts in zip(names, cells, strict=True)]
-        parts.append(table_text([*leading, *(column for column, _ in fitting)], table, terminal))
-    return "\n".join(parts)
+    tables = [leading]
+    for group in groups:
+        if tables[-1] is not leading and _width(tables[-1] + group) > _width(leading) + room:
+            tables.append(leading)
+        tables[-1] = tables[-1] + group
+    return "\n".join(
+        table_text(
+            [column for column, _ in table],
+            list(zip(*(texts for _, texts in table), strict=True)),
+            terminal,
+        )
+        for table in tables
+    )
 
 
-def _width(column: TableColumn, texts: Iterable[str]) -> int:
-    return max(map(len, (column.heading, *texts))) + GAP
+def _width(columns: Columns) -> int:
+    return sum(max(map(len, (column.heading, *texts))) + GAP for column, texts in columns)
 
 
 def _columns(
     heading: str, lines: Sequence[Sequence[Row]], shown: Sequence[tuple[Quantity, Unit]]
-) -> Column:
+) -> Columns:
     """The numbers of one heading: the first quantity with its width, then the others."""
-    columns = []
+    columns: Columns = []
     for number, (quantity, unit) in enumerate(shown):
         merged = [_over_launches(line, quantity) for line in lines]
-        texts = [NO_NUMBER if each is None else each.value_text(unit.text) for each in merged]
+        texts = [_number(each, unit) for each in merged]
         name = f"{heading} {unit.name}" if number == 0 else f"{quantity.name} {unit.name}"
         columns.append((TableColumn(name, right=True), texts))
         if number == 0:
             widths = ["" if each is None else each.width_text() for each in merged]
             columns.append((TableColumn("±"), widths))
-    return tuple(columns)
+    return columns
+
+
+def _number(interval: Interval | None, unit: Unit) -> str:
+    return NO_NUMBER if interval is None else interval.value_text(unit.text)
 
 
 def _over_launches(rows: Sequence[Row], quantity: Quantity) -> Interval | None:
@@ -253,9 +270,10 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
     """`gloo: 8 B latency 46.1 us, 8 MiB bandwidth 4.94 GB/s, 8 MiB busbw 1.65 GB/s`, each
     heading: only what is one case in all of them."""
     sized = [row for row in rows if row["message_bytes"]]
+    pairs = [row for row in sized if row["pair"]]
     kinds = (
-        ([row for row in sized if row["pair"] and not has_bandwidth(row)], MEDIAN, min, "latency"),
-        ([row for row in sized if row["pair"] and has_bandwidth(row)], ALGBW, max, "bandwidth"),
+        ([row for row in pairs if not has_bandwidth(row)], MEDIAN, min, "latency"),
+        ([row for row in pairs if has_bandwidth(row)], ALGBW, max, "bandwidth"),
         ([row for row in sized if is_collective(row)], BUSBW, max, "busbw"),
     )
     parts: dict[str, list[str]] = {}
@@ -266,18 +284,13 @@ def _sentences(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str]) -> 
         if not shared or len(set(map(_line_of, alike))) > 1:
             continue
         size = pick(shared)
-        at_size = {
-            heading: [row for row in own if row["message_bytes"] == size]
-            for heading, own in by_heading.items()
-        }
-        if len({row.get("window") for own in at_size.values() for row in own}) > 1:
+        at_size = [row for row in alike if row["message_bytes"] == size]
+        if len({row.get("window") for row in at_size}) > 1:
             continue
-        for heading, own in at_size.items():
-            interval = _over_launches(own, quantity)
+        for heading, own in grouped(at_size, lambda row: headings[_column_of(row)]).items():
             unit = quantity.unit(own)
-            number = NO_NUMBER if interval is None else interval.value_text(unit.text)
-            text = f"{size_text(size)} {word} {number} {unit.name}"
-            parts.setdefault(heading, []).append(text)
+            number = _number(_over_launches(own, quantity), unit)
+            parts.setdefault(heading, []).append(f"{size_text(size)} {word} {number} {unit.name}")
     for heading, texts in sorted(parts.items(), key=lambda named: natural_key(named[0])):
         yield f"{heading}: {', '.join(texts)}"
 

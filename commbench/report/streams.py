@@ -1,27 +1,20 @@
-"""Soaks of streams: a line for each with how its rate rose, and its intervals as iperf3 prints
-them. Networks count bits."""
+"""Soaks of streams: a line for each with how its rate rose. Networks count bits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
 from commbench.analysis.case_names import case_names
 from commbench.core.states import Row
 from commbench.core.terminal import TableColumn, Terminal, table_text
-from commbench.core.units import format_number, plural
+from commbench.core.texts import span_text
+from commbench.core.units import plural
 from commbench.stats.thresholds import FULL_SPEED_SHARE
 
 from .quantities import NO_NUMBER, Unit
 
 MEGABITS = Unit("Mb/s", 1e-3 / 8)  # in GB/s, as the columns of cases.parquet
 GIGABITS = Unit("Gb/s", 1 / 8)
-INTERVAL_LINES = 20  # of one stream, unless all are asked for
-LONGEST_BAR = 24  # characters
 RAMP = ("end_gb_per_s", "first_second_gb_per_s", "full_speed_s", "least_gb_per_s", "retransmits")
 RATE_HEADS = ("rate", "at the end", "first second")
 HEADS = ("full speed\nafter s", "least\nafter", "resent\nsegments")
@@ -30,11 +23,6 @@ MEANINGS = (
     f" full speed: {100 * FULL_SPEED_SHARE:.0f} % of that, in two intervals; least: the slowest"
     " interval after full speed"
 )
-INTERVALS = ("interval.repetitions", "interval.busy_s")
-SENDER = ("sender.retransmits", "sender.cwnd_bytes", "sender.rtt_s")
-INTERVAL_HEADS = ("from\ns", "to\ns", "transfer\nMB", "rate", "Retr", "Cwnd\nKiB", "RTT\nms", "")
-FORMS = ("{:.2f}", "{:.2f}", "", "", "{:.0f}", "{:.0f}", "{:.3g}")  # empty: format_number
-Column = NDArray[np.float64]
 
 
 def is_stream_soak(row: Row) -> bool:
@@ -103,8 +91,7 @@ def slow_start_text(soaks: Sequence[Row], unit: Unit) -> str:
 
 
 def _span(rates: Sequence[float], unit: Unit) -> str:
-    ends = dict.fromkeys(map(unit.text, (min(rates), max(rates))))
-    return f"{' to '.join(ends)} {unit.name}"
+    return f"{span_text(rates, unit.text)} {unit.name}"
 
 
 def stream_sentences(soaks: Sequence[Row]) -> list[str]:
@@ -126,128 +113,3 @@ def _ramp_text(row: Row, unit: Unit) -> str:
         "; the rate may still rise" if after_s is None else f", full speed after {after_s:.1f} s"
     )
     return f"{first if _is_slow_at_first(row) else ''}{full_speed}"
-
-
-# ---------------------------------------------------------------- intervals
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """Columns [n]: of each interval its ends, what arrived, and what the sender's connections did;
-    NaN where that is not known."""
-
-    begin_s: Column
-    end_s: Column
-    moved_bytes: Column
-    busy_s: Column
-    resent: Column
-    cwnd_bytes: Column  # at its end, as the round trip
-    rtt_s: Column
-
-    @property
-    def rates_gb_per_s(self) -> Column:
-        """By the whole interval; NaN where nothing was measured."""
-        spent_s = np.where(self.busy_s > 0, self.end_s - self.begin_s, np.nan)
-        return self.moved_bytes * 1e-9 / spent_s
-
-    def merged(self, each: int) -> _Lines:
-        """With so many neighbours as one."""
-        firsts = np.arange(0, len(self.begin_s), each)
-        lasts = np.append(firsts[1:], len(self.begin_s)) - 1
-        return _Lines(
-            begin_s=self.begin_s[firsts],
-            end_s=self.end_s[lasts],
-            moved_bytes=np.add.reduceat(self.moved_bytes, firsts),
-            busy_s=np.add.reduceat(self.busy_s, firsts),
-            resent=np.add.reduceat(self.resent, firsts),
-            cwnd_bytes=self.cwnd_bytes[lasts],
-            rtt_s=self.rtt_s[lasts],
-        )
-
-
-class StreamLine:
-    """The intervals of a stream, from the counters of its case."""
-
-    def __init__(self, repetition_bytes: int) -> None:
-        self._repetition_bytes = repetition_bytes
-        self._values: dict[str, dict[int, float]] = {name: {} for name in (*INTERVALS, *SENDER)}
-
-    def add(self, counters: Mapping[str, Any]) -> None:
-        """Columns of counters.parquet."""
-        if not counters:
-            return
-        columns = (counters[name] for name in ("t_ns", "name", "value"))
-        for t_ns, name, value in zip(*columns, strict=True):
-            if name in self._values:
-                self._values[name][int(t_ns)] = float(value)
-
-    def text(self, title: str, unit: Unit, terminal: Terminal, every: bool = False) -> str:
-        """A line for each interval, or at most INTERVAL_LINES, of several; empty without any."""
-        intervals = len(self._values[INTERVALS[0]])
-        if intervals < 2:
-            return ""
-        each = 1 if every else -(-intervals // INTERVAL_LINES)
-        single = self._lines()
-        lines = single.merged(each)
-        rates = lines.rates_gb_per_s
-        columns = [
-            TableColumn(f"{head}\n{unit.name}" if head == "rate" else head, right=bool(head))
-            for head in INTERVAL_HEADS
-        ]
-        numbers = (
-            lines.begin_s,
-            lines.end_s,
-            lines.moved_bytes / 1e6,
-            rates / unit.size,
-            lines.resent,
-            lines.cwnd_bytes / 1024,
-            lines.rtt_s * 1e3,
-        )
-        lengths = np.nan_to_num(LONGEST_BAR * rates / np.nanmax(rates)).round().astype(int)
-        cells = [
-            (*map(_number, FORMS, values), "#" * length)
-            for *values, length in zip(*numbers, lengths, strict=True)
-        ]
-        moved_bytes = single.moved_bytes.sum()
-        whole = unit.text(moved_bytes * 1e-9 / single.end_s[-1])
-        total = (
-            f"{title}: {format_number(moved_bytes / 1e6)} MB in {single.end_s[-1]:.2f} s,"
-            f" {whole} {unit.name}"
-        )
-        if each > 1:
-            step_s = single.begin_s[1]
-            total += (
-                f"; a line for {each} intervals of {step_s:g} s (show RUN --intervals: for each)"
-            )
-        return f"{terminal.paragraph(total)}\n{table_text(columns, cells, terminal)}"
-
-    def _lines(self) -> _Lines:
-        """The sender's clock may be another one than the receiver's: both count from the start."""
-        begin_s, repetitions = _columns(self._values[INTERVALS[0]])
-        _, busy_s = _columns(self._values[INTERVALS[1]])
-        step_s = begin_s[1]
-        edges_s = np.append(begin_s, begin_s[-1] + step_s)
-        end_s = np.append(begin_s[1:], begin_s[-1] + min(step_s, busy_s[-1]))
-        resent, cwnd_bytes, rtt_s = np.full((3, len(begin_s)), np.nan)
-        at_s, segments = _columns(self._values[SENDER[0]])
-        if len(at_s):
-            newest = np.clip(np.searchsorted(at_s, edges_s + step_s / 2) - 1, 0, None)
-            resent = np.diff(segments[newest])
-            cwnd_bytes, rtt_s = (_columns(self._values[name])[1][newest[1:]] for name in SENDER[1:])
-        moved_bytes = repetitions * self._repetition_bytes
-        return _Lines(begin_s, end_s, moved_bytes, busy_s, resent, cwnd_bytes, rtt_s)
-
-
-def _columns(values: Mapping[int, float]) -> tuple[Column, Column]:
-    """Seconds since the first reading, and the values."""
-    ordered = sorted(values)
-    instants = np.array(ordered, dtype=np.int64)
-    begin = ordered[0] if ordered else 0
-    numbers = np.array([values[t_ns] for t_ns in ordered], dtype=np.float64)
-    return (instants - begin).astype(np.float64) * 1e-9, numbers
-
-
-def _number(form: str, value: float) -> str:
-    if np.isnan(value):
-        return NO_NUMBER
-    return form.format(value) if form else format_number(value)

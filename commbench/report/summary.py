@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commbench.analysis.best import CHOSEN_SETTINGS, best_text
 from commbench.analysis.case_names import case_names, without_shared
-from commbench.analysis.cold_start import launch_overheads, overhead_cells
 from commbench.analysis.combined import COMBINED, VISIT_COLUMNS, CombinedCases, combine_runs
 from commbench.analysis.disturbances import JUDGED, disturbances_text
 from commbench.analysis.documents import Document, documents
-from commbench.analysis.group_gains import group_gains
 from commbench.analysis.guidelines import GuidelineResult, check_guidelines
 from commbench.analysis.headline import certainty_text, headline, unfinished_sentences
 from commbench.analysis.machines import Machine, machines_of, rank_differences, run_groups
 from commbench.analysis.normal import FAST, NO_VALUE, SLOW, Judged, judge
 from commbench.analysis.overlaps import overlap_cells, overlap_results
 from commbench.analysis.reference import references
-from commbench.analysis.slow_pairs import UNUSABLE, Finding, Matrix, findings, matrices
+from commbench.analysis.slow_pairs import UNUSABLE, Matrix, findings, matrices
 from commbench.analysis.symmetric_pairs import symmetry_text
 from commbench.core.errors import ConfigError
 from commbench.core.states import Row, case_status
@@ -30,7 +27,7 @@ from commbench.core.texts import size_text
 from commbench.core.units import format_number, format_seconds, plural
 from commbench.core.variables import MAPS, NAMES
 from commbench.results.columns import grouped
-from commbench.results.flags import FLAGS, UNKNOWN_FLAG, is_bound, warnings_of
+from commbench.results.flags import is_bound, warnings_of
 from commbench.results.intervals import interval_note, interval_of
 from commbench.results.load import Paths, frame_of, read_cases, row_dicts
 from commbench.results.table_files import NEEDED
@@ -69,7 +66,6 @@ MOST_MATRIX_RUNS = 12
 LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", *(name for name in NAMES if name not in ("pair", "elements", *MAPS))]
-FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
 LOST_HEADS = ("status", "cases", "reason", "which")
 GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "runs", "labels")
 
@@ -151,26 +147,109 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """The content of the report, for the terminal and for the page."""
+    """The content of the report, for the terminal and for the page, each part derived once.
+
+    `is_measured_into`: whether a process still measures into the folder of a run.
+    """
 
     results: Results
-    unfinished: list[str]  # a sentence for each run that did not come to its end
-    combined: CombinedCases
-    overheads: list[tuple[str, ...]]
-    slow: list[Finding]
-    unjudged_pairs: str  # why links can't be judged, or empty
-    soaks: CombinedCases  # but of many pairs, which are matrices
-    matrices: list[Matrix]  # of the newest runs, of cases with many pairs
-    lost: list[Lost]
-    flags: list[tuple[str, int, str, str]]  # cells below FLAG_HEADS
-    hardware: list[str]  # texts that describe the machines, and the labels of the runs
-    judged: list[Judged]
-    documents: list[Document]  # of the experiments among the runs
-    machines: list[Machine]
-    groups: list[tuple[str, ...]]  # cells below GROUP_HEADS
-    differences: list[tuple[str, str, str]]
-    overlaps: list[tuple[str, ...]]  # cells below OVERLAP_HEADS
-    gains: list[tuple[str, ...]]  # cells below GAIN_HEADS
+    is_measured_into: Callable[[Path], bool] = lambda folder: False
+
+    @functools.cached_property
+    def unfinished(self) -> list[str]:
+        """A sentence for each run that did not come to its end."""
+        read = self.results
+        return unfinished_sentences(read.cases, read.records, read.folders, self.is_measured_into)
+
+    @functools.cached_property
+    def combined(self) -> CombinedCases:
+        """All cases but soaks."""
+        operations = self.results.of_operations
+        # of a comparison the verdicts are the answer, not a choice between its sides
+        settings = () if self.results.are_all_compared else CHOSEN_SETTINGS
+        return combine_runs(operations[operations["timing"] != "soak"], settings)
+
+    @functools.cached_property
+    def soaks(self) -> CombinedCases:
+        """The soaks but those of many pairs, which are matrices, each over all of its launches."""
+        cases = self.results.cases
+        soaks = cases[cases["timing"] == "soak"]
+        return combine_runs(soaks.drop(several_pairs(soaks, LEAST_MATRIX_PAIRS).index))
+
+    @functools.cached_property
+    def matrices(self) -> list[Matrix]:
+        """Of the newest runs, with more than LEAST_MATRIX_PAIRS pairs of a case."""
+        many = several_pairs(self.results.cases, LEAST_MATRIX_PAIRS)
+        runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRIX_RUNS:]
+        return sorted(
+            matrices(row_dicts(many[many["run_id"].isin(runs)])),
+            key=lambda matrix: (
+                str(matrix.run_id),
+                matrix.shared["benchmark"],
+                matrix.shared["message_bytes"],
+            ),
+        )
+
+    @functools.cached_property
+    def pairs(self) -> Sequence[Row]:
+        """The cases among which slow pairs are looked for."""
+        return row_dicts(several_pairs(self.results.cases, 1).head(MOST_PAIR_ROWS))
+
+    @functools.cached_property
+    def unjudged_pairs(self) -> str:
+        """Why links can't be judged: most of their cases say nothing about one; else empty."""
+        warnings = [warnings_of(row) for row in self.pairs if case_status(row) == "ok"]
+        unusable = [names & UNUSABLE for names in warnings if names & UNUSABLE]
+        if 2 * len(unusable) <= len(warnings):
+            return ""
+        why = ", ".join(sorted(set().union(*unusable)))
+        return (
+            f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
+        )
+
+    @functools.cached_property
+    def lost(self) -> list[Lost]:
+        return lost_cases(self.results.cases)
+
+    @functools.cached_property
+    def machines(self) -> list[Machine]:
+        return machines_of(self.results.records)
+
+    @functools.cached_property
+    def hardware(self) -> list[str]:
+        """Texts that describe the machines, and the labels of the runs."""
+        labels = self.results.cases["label"].dropna().unique().tolist()
+        return [*(machine.text for machine in self.machines), *map(str, labels)]
+
+    @functools.cached_property
+    def judged(self) -> list[Judged]:
+        """The cases, also of soaks, that have a known value."""
+        operations = self.results.of_operations
+        soaks = operations[operations["timing"] == "soak"]
+        bound = {str(record.get("run_id")) for record in self.results.records if is_bound(record)}
+        wholes = [self.combined.whole, *([combine_runs(soaks).whole] if len(soaks) else [])]
+        return [each for whole in wholes for each in judge(whole, self.hardware, bound)]
+
+    @functools.cached_property
+    def documents(self) -> list[Document]:
+        """Of the experiments among the runs."""
+        return documents(self.results.cases, self.results.records, self.results.folders)
+
+    @functools.cached_property
+    def groups(self) -> list[tuple[str, ...]]:
+        """Cells below GROUP_HEADS."""
+        return run_groups(self.results.records)
+
+    @functools.cached_property
+    def differences(self) -> list[tuple[str, str, str]]:
+        """Facts in which ranks differ, their values, and the ranks."""
+        return rank_differences(self.results.records)
+
+    @functools.cached_property
+    def overlaps(self) -> list[tuple[str, ...]]:
+        """Cells below OVERLAP_HEADS."""
+        cases = self.results.cases
+        return overlap_cells(overlap_results(row_dicts(cases[cases["timed"].notna()])))
 
     def verdicts(self) -> list[str]:
         """What each comparison of `commbench ab` says."""
@@ -323,7 +402,8 @@ class Summary:
     def _slow_links(self) -> Iterator[str]:
         if self.unjudged_pairs:
             yield self.unjudged_pairs
-        shown = [finding for finding in self.slow if finding.kind != "slow" or finding.rank is None]
+        found = findings(self.pairs)
+        shown = [finding for finding in found if finding.kind != "slow" or finding.rank is None]
         records = {str(record.get("run_id")): record for record in self.results.records}
         for finding in shown[:MOST_SENTENCES]:
             record = records.get(str(finding.run_id), {})
@@ -337,79 +417,10 @@ class Summary:
             )
 
 
-def summarise_results(
-    results: Results, is_measured_into: Callable[[Path], bool] = lambda folder: False
-) -> Summary:
-    """Derive the content of the report. `is_measured_into`: whether a process still measures into
-    the folder of a run."""
-    cases = results.cases
-    operations = results.of_operations
-    # of a comparison the verdicts are the answer, not a choice between its sides
-    settings = () if results.are_all_compared else CHOSEN_SETTINGS
-    combined = combine_runs(operations[operations["timing"] != "soak"], settings)
-    machines = machines_of(results.records)
-    labels = map(str, cases["label"].dropna().unique().tolist())
-    pairs = row_dicts(several_pairs(cases, 1).head(MOST_PAIR_ROWS))
-    warnings = [warnings_of(row) for row in pairs if case_status(row) == "ok"]
-    # they say nothing about a link
-    unusable = [names & UNUSABLE for names in warnings if names & UNUSABLE]
-    bound_runs = {str(record.get("run_id")) for record in results.records if is_bound(record)}
-    unjudged = ""
-    if 2 * len(unusable) > len(warnings):
-        why = ", ".join(sorted(set().union(*unusable)))
-        unjudged = (
-            f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
-        )
-    hardware = [*(machine.text for machine in machines), *labels]
-    soaks = operations[operations["timing"] == "soak"]
-    judged = judge(combined.whole, hardware, bound_runs)
-    judged += judge(combine_runs(soaks).whole, hardware, bound_runs) if len(soaks) else []
-    return Summary(
-        results,
-        unfinished_sentences(cases, results.records, results.folders, is_measured_into),
-        combined,
-        overhead_cells(launch_overheads(operations)),
-        findings(pairs),
-        unjudged,
-        few_soaks(cases),
-        newest_matrices(cases),
-        lost_cases(cases),
-        count_flags(cases),
-        hardware,
-        judged,
-        documents(cases, results.records, results.folders),
-        machines,
-        run_groups(results.records),
-        rank_differences(results.records),
-        overlap_cells(overlap_results(row_dicts(cases[cases["timed"].notna()]))),
-        [gain.cells() for gain in group_gains(row_dicts(cases[cases["groups"].notna()]))],
-    )
-
-
 def several_pairs(cases: pd.DataFrame, least: int) -> pd.DataFrame:
     """The cases of one pair each, where more than `least` pairs were measured alike."""
     single = cases[cases["pair"].notna() & ~cases["pair"].str.contains(" ", na=False)]
     return single[single.groupby(MATRIX_KEY, dropna=False)["pair"].transform("nunique") > least]
-
-
-def newest_matrices(cases: pd.DataFrame) -> list[Matrix]:
-    """The matrices of the newest runs with more than LEAST_MATRIX_PAIRS pairs of a case."""
-    many = several_pairs(cases, LEAST_MATRIX_PAIRS)
-    runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRIX_RUNS:]
-    return sorted(
-        matrices(row_dicts(many[many["run_id"].isin(runs)])),
-        key=lambda matrix: (
-            str(matrix.run_id),
-            matrix.shared["benchmark"],
-            matrix.shared["message_bytes"],
-        ),
-    )
-
-
-def few_soaks(cases: pd.DataFrame) -> CombinedCases:
-    """The soaks but those of many pairs, each over all of its launches."""
-    soaks = cases[cases["timing"] == "soak"]
-    return combine_runs(soaks.drop(several_pairs(soaks, LEAST_MATRIX_PAIRS).index))
 
 
 def first_second_text(matrix: Matrix) -> str:
@@ -452,15 +463,6 @@ def lost_cases(cases: pd.DataFrame) -> list[Lost]:
         lost.append(Lost(str(status), len(group), str(reason), text))
     order = {"invalid": 0, "failed": 1, "skipped": 2}
     return sorted(lost, key=lambda group: (order.get(group.status, 0), -group.cases))
-
-
-def count_flags(cases: pd.DataFrame) -> list[tuple[str, int, str, str]]:
-    """The flags of the measured cases, the most frequent first."""
-    measured = cases[cases["status"] == "ok"]
-    counts = Counter(
-        str(flag) for flags in measured["warnings"] for flag in (flags if flags is not None else ())
-    )
-    return [(name, count, *FLAGS.get(name, UNKNOWN_FLAG)) for name, count in counts.most_common()]
 
 
 def reference_note(judged: Sequence[Judged]) -> str:

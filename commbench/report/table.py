@@ -1,10 +1,9 @@
-"""Tables as plain text: those of other tools, with # comments; a matrix of pairs; the time line of
-a soak."""
+"""Tables as plain text: those of other tools, with # comments; a matrix of pairs."""
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +11,12 @@ from math import floor, log10
 from statistics import median
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from commbench.analysis.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.analysis.symmetric_pairs import symmetry_text
-from commbench.core.layout import Pair, pairs_text
-from commbench.core.protocols import Entry
-from commbench.core.states import Row, case_status, status_of_run
-from commbench.core.terminal import TableColumn, Terminal, printable, table_text
+from commbench.core.layout import pairs_text
+from commbench.core.states import Row, case_status
+from commbench.core.terminal import Terminal, printable
+from commbench.core.texts import some_of
 from commbench.core.units import (
     format_bytes,
     format_number,
@@ -31,6 +27,7 @@ from commbench.core.units import (
 from commbench.core.variables import SIZES
 from commbench.results.columns import VARIABLES, grouped
 
+from .row_writer import RowWriter
 from .streams import is_stream_soak
 
 # so that a table is complete when it is cut out
@@ -47,31 +44,19 @@ OWN_BUFFERS = (
     "buffers own: each message of a window has memory of its own (osu_bw has one buffer:"
     " buffers=shared)"
 )
-TIME_LINES = 20  # of one case
-TIME_LINE_HEADINGS = ("from\ns", "median\nus", "min\nus", "max\nus", "repetitions")
-MOST_INTERVALS = 4096  # kept of one case; when there are more, neighbours are merged
-LONGEST_BAR = 24  # characters
 
 
 @dataclass
-class Listing(ABC):
-    """A Writer that prints the tables of another tool at the end; of two rows of a case the later
-    one."""
+class Listing(RowWriter):
+    """A Writer that prints the tables of another tool at the end."""
 
     tool: ClassVar[str]
     programs: ClassVar[Mapping[str, str]]  # benchmark -> program of the tool
     # variables that may differ inside a table, beside the sizes
     varying: ClassVar[tuple[str, ...]] = ()
 
-    def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        self._rows: dict[str, Row] = {}
-
-    def cases(self, entries: Sequence[Entry]) -> None:
-        self._rows |= {row["case_id"]: row for row, _, _ in entries}
-
-    def end(self, run: Mapping[str, Any]) -> None:
-        if status_of_run(run) != "running":  # else further launches follow
-            print(printable(self.text(run, list(self._rows.values()))), flush=True)
+    def finish(self, run: Mapping[str, Any], rows: Sequence[Row]) -> None:
+        print(printable(self.text(run, rows)), flush=True)
 
     def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
         """All tables of a run; all other lines begin with #."""
@@ -139,10 +124,6 @@ def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]
         if name not in IN_EVERY_HEADING and not _varies(rows, name)
     ]
     lines += [comment(f"wherever it applies: {_first_values(rows, shared)}")] if rows else []
-    if any(row["launch"] for row in rows):
-        lines.append(
-            comment("this run was resumed: rows of earlier launches are in its folder only")
-        )
     return lines
 
 
@@ -297,81 +278,11 @@ def _note_lines(matrix: Matrix) -> list[str]:
     """The number of cases with each flag, and why cases were not measured."""
     rows = matrix.rows.values()
     flags = Counter(flag for row in rows for flag in row["warnings"] or ())
-    reasons: dict[tuple[str, str], list[Pair]] = {}
-    for pair, row in matrix.rows.items():
-        if case_status(row) != "ok":
-            reasons.setdefault((row["status"], row["reason"]), []).append(pair)
-    lines = (
-        ["  flags: " + ", ".join(f"{flag} {count}" for flag, count in sorted(flags.items()))]
-        if flags
-        else []
-    )
+    counts = ", ".join(f"{flag} {count}" for flag, count in sorted(flags.items()))
+    lines = [f"  flags: {counts}"] if flags else []
+    lost = (pair for pair, row in matrix.rows.items() if case_status(row) != "ok")
+    reasons = grouped(lost, lambda pair: (matrix.rows[pair]["status"], matrix.rows[pair]["reason"]))
     for (status, reason), pairs in reasons.items():
-        rest = f" and {len(pairs) - MAX_NAMED_PAIRS} more" if len(pairs) > MAX_NAMED_PAIRS else ""
-        lines.append(f"  {status} {pairs_text(sorted(pairs)[:MAX_NAMED_PAIRS])}{rest}: {reason}")
+        named = some_of([pairs_text([pair]) for pair in sorted(pairs)], MAX_NAMED_PAIRS)
+        lines.append(f"  {status} {' '.join(named)}: {reason}")
     return lines
-
-
-# ---------------------------------------------------------------- a soak
-
-
-class TimeLine:
-    """The intervals of a soak in bounded memory: [n, (begin in s, median, min, max in s,
-    repetitions)]."""
-
-    def __init__(self) -> None:
-        self._intervals = np.empty((0, 5))
-
-    def add(self, counters: Mapping[str, Any]) -> None:
-        """Add the counters interval.* of a case."""
-        if not counters:
-            return
-        values: dict[int, dict[str, float]] = {}
-        for t_ns, name, value in zip(
-            counters["t_ns"], counters["name"], counters["value"], strict=True
-        ):
-            if str(name).startswith("interval."):
-                values.setdefault(int(t_ns), {})[str(name).removeprefix("interval.")] = float(value)
-        names = ("median_s", "min_s", "max_s", "repetitions")
-        rows = [[t_ns / 1e9, *(values[t_ns][name] for name in names)] for t_ns in sorted(values)]
-        self._intervals = np.concatenate([self._intervals, np.array(rows).reshape(-1, 5)])
-        while len(self._intervals) > MOST_INTERVALS:
-            self._intervals = _merged(self._intervals, 2)
-
-    def text(self, title: str, terminal: Terminal) -> str:
-        """A table of at most TIME_LINES lines; empty without intervals."""
-        if len(self._intervals) < 2:
-            return ""
-        begin_s, end_s = self._intervals[[0, -1], 0]
-        lines = _merged(self._intervals, -(-len(self._intervals) // TIME_LINES))
-        longest = lines[:, 1].max() or 1.0
-        columns = [
-            TableColumn(text, right=True, priority=index)
-            for index, text in enumerate(TIME_LINE_HEADINGS)
-        ]
-        columns.append(TableColumn("median", priority=len(columns)))
-        rows = [
-            (
-                f"{at_s - begin_s:.1f}",
-                *(format_number(1e6 * seconds) for seconds in (median_s, min_s, max_s)),
-                f"{repetitions:.0f}",
-                "#" * max(1, round(LONGEST_BAR * median_s / longest)),
-            )
-            for at_s, median_s, min_s, max_s, repetitions in lines.tolist()
-        ]
-        head = (
-            f"{title}: time line of {format_seconds(end_s - begin_s)}, median: mean of the medians"
-            " of its intervals"
-        )
-        return f"{terminal.paragraph(head)}\n{table_text(columns, rows, terminal)}"
-
-
-def _merged(intervals: NDArray[np.float64], each: int) -> NDArray[np.float64]:
-    """The intervals with `each` neighbours merged into one."""
-    firsts = np.arange(0, len(intervals), each)
-    _, median_s, min_s, max_s, repetitions = intervals.T
-    medians_s = np.add.reduceat(median_s, firsts) / np.diff(firsts, append=len(intervals))
-    ends_s = np.minimum.reduceat(min_s, firsts), np.maximum.reduceat(max_s, firsts)
-    return np.stack(
-        [intervals[firsts, 0], medians_s, *ends_s, np.add.reduceat(repetitions, firsts)], axis=1
-    )

@@ -34,11 +34,6 @@ class Ramp:
     full_speed_s: float | None
     least: float | None
 
-    @property
-    def full_speed(self) -> tuple[float, float | None, float | None]:
-        """The end, when it was reached, and the least after that."""
-        return self.end, self.full_speed_s, self.least
-
 
 def ramp_of(
     begins_s: NDArray[np.float64], moved: NDArray[np.float64], busy_s: NDArray[np.float64]

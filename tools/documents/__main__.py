@@ -27,7 +27,7 @@ from virtual_hosts import Link, VirtualHosts, virtual_hosts
 
 from commbench.report.distributions import read_raw_data
 from commbench.report.sections import sections
-from commbench.report.summary import read_results, summarise_results
+from commbench.report.summary import Summary, read_results
 from commbench.results.load import load_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,7 +116,7 @@ def newest(folder: Path) -> list[Path]:
 def drawn(chapter: Chapter, scene: Scene, runs: list[Path]) -> str:
     """The Markdown of the first figure of a report with this title."""
     results = read_results([str(run) for run in runs])
-    summary = summarise_results(results)
+    summary = Summary(results)
     every = (
         figure
         for section in sections(summary, read_raw_data(results))

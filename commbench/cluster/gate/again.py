@@ -28,7 +28,7 @@ from commbench.config.settings import Job
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.terminal import first_line
 from commbench.core.units import plural
-from commbench.report.summary import Results, Summary, read_results, summarise_results
+from commbench.report.summary import Results, Summary, read_results
 from commbench.results.load import row_dicts
 from commbench.runtime.launchers.registry import detect
 from commbench.runtime.launchers.requirements import check_startable
@@ -67,7 +67,7 @@ def _measured_again(
         for job, config_dir in jobs:
             words = [f"trial={number}", "writer=[parquet]"]
             folders.append(launched([job], output, words, config_dir).folder)
-    again = summarise_results(read_results([str(folder) for folder in folders]))
+    again = Summary(read_results([str(folder) for folder in folders]))
     of_suspects = replace(rules, allow_missing=True, only=suspects, suite_cases=len(compared))
     decided = judge_with_baseline(again, store, of_suspects)
     answers = {each.case_id: each for each in decided.answers}

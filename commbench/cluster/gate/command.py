@@ -17,7 +17,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.states import status_of_run
 from commbench.core.terminal import Terminal
 from commbench.report.section import report_text
-from commbench.report.summary import Results, Summary, read_results, summarise_results
+from commbench.report.summary import Results, Summary, read_results
 from commbench.results.run_folder import resume_command
 from commbench.runtime.folder_lock import is_measured_into
 from commbench.stats.thresholds import FALSE_ALARMS, TOLERATED_LOSS
@@ -44,7 +44,7 @@ def accept(words: list[str]) -> int:
     rules = GateRules(options.margin / 100, options.false_alarms / 100, options.missing == "allow")
     if rules.false_alarms >= 1:
         raise ConfigError(f"--false-alarms {options.false_alarms:g} is not a percentage below 100")
-    summary = summarise_results(_whole_results(options.results))
+    summary = Summary(_whole_results(options.results))
     if options.baseline is None:
         result = judge_without_baseline(summary)
     else:

@@ -15,7 +15,6 @@ from sample_cases import case_row
 import commbench
 from commbench.analysis.cold_start import (
     SOAK_INTERVAL,
-    full_speed,
     launch_overheads,
     overhead_cells,
     soak_intervals,
@@ -208,43 +207,6 @@ def test_a_real_world_has_a_first_call_and_two_launches(world: Callable[..., Any
     assert (reached.ramp_s > 0).all()
     assert (reached.ramp_wall_s >= 0.99 * reached.ramp_s).all()
     assert len(reached), "no first call was slower than the steady ones"
-
-
-def line(rates: list[float], run: str = "r") -> pd.DataFrame:
-    frame = pd.DataFrame(
-        {"at_s": np.arange(len(rates)) * 0.1, "rate_gb_per_s": rates, "busy_s": 0.1}
-    )
-    columns = dict.fromkeys((name for name in SOAK_INTERVAL if name not in frame), "x")
-    return frame.assign(**{**columns, "run_id": run})
-
-
-@pytest.mark.parametrize(
-    ("rates", "begun", "least"),
-    [
-        ([1.0] * 20, 0.0, 1.0),
-        ([0.3] * 4 + [0.6, 0.7, 0.7] + [1.0] * 20, 0.7, 1.0),
-        ([0.94] + [1.0] * 20, 0.1, 1.0),
-        ([0.95] + [1.0] * 20, 0.0, 0.95),
-        ([1.0] * 10 + [0.2] + [1.0] * 10, 0.0, 0.2),
-        ([0.4] * 15 + [1.0] * 5, 1.5, 1.0),
-        ([0.4] * 4 + [1.0] + [0.4] * 5 + [1.0] * 10, 1.0, 1.0),
-    ],
-)
-def test_full_speed_is_95_percent_of_the_rate_at_the_end(
-    rates: list[float], begun: float, least: float
-) -> None:
-    (row,) = full_speed(line(rates)).to_dict("records")
-    assert row["steady_gb_per_s"] == 1.0
-    assert row["full_speed_s"] == pytest.approx(begun)
-    assert row["least_gb_per_s"] == pytest.approx(least)
-
-
-def test_each_soak_has_its_own_row() -> None:
-    both = pd.concat([line([1.0] * 8, "a"), line([0.5] + [2.0] * 7, "b")])
-    assert full_speed(both).set_index("run_id").full_speed_s.to_dict() == {
-        "a": 0.0,
-        "b": pytest.approx(0.1),
-    }
 
 
 def test_the_time_line_of_a_world_without_noise_is_flat(tmp_path: Path) -> None:

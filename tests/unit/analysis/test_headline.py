@@ -11,7 +11,7 @@ from generated_results import run_of
 
 from commbench.analysis.combined import combine_runs
 from commbench.analysis.headline import certainty_text, headline
-from commbench.report.summary import read_results, summarise_results
+from commbench.report.summary import Summary, read_results
 from commbench.results.load import row_dicts
 from commbench.runtime.folder_lock import is_measured_into, locked
 
@@ -27,7 +27,7 @@ def test_it_says_what_was_measured(tmp_path: Path) -> None:
 
 
 def unfinished(folder: Path) -> list[str]:
-    return summarise_results(read_results([folder]), is_measured_into).unfinished
+    return Summary(read_results([folder]), is_measured_into).unfinished
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_cases_that_need_more_visits_are_not_called_measured(tmp_path: Path) -> 
     results = read_results([tmp_path])
     reasons = ["interrupted"] * 4 + ["budget"] * 96
     begun = replace(results, cases=results.cases.assign(stop_reason=reasons))
-    (sentence,) = summarise_results(begun).unfinished
+    (sentence,) = Summary(begun).unfinished
     assert "100 of 100 cases so far, 4 of them with fewer visits than planned" in sentence
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from sample_cases import CASE
 
-from commbench.analysis.overlaps import overlap_cells, overlap_results, overlap_text
-from commbench.core.terminal import Terminal
+from commbench.analysis.overlaps import overlap_cells, overlap_results
 from commbench.core.variables import NAMES
 
 Times = tuple[float, float, float]  # low, median, high
@@ -92,14 +91,13 @@ def test_runs_sizes_and_kinds_are_not_mixed() -> None:
     ]
 
 
-def test_the_table_says_what_its_numbers_are() -> None:
-    text = overlap_text(rows((11.0, 12.0, 13.0)), Terminal(None))
-    assert "all_reduce 1x2" in text and "~75.0 ±24%" in text
-    assert overlap_text([], Terminal(None)) == ""
+def test_the_cells_say_how_certain_they_are() -> None:
+    (cells,) = overlap_cells(overlap_results(rows((11.0, 12.0, 13.0))))
+    assert cells[0].startswith("all_reduce 1x2") and cells[2] == "~75.0 ±24%"
 
 
 def test_operations_that_differ_in_a_variable_are_named_with_it() -> None:
     first = rows((11.0, 12.0, 13.0))
     other = [{**row, "in_place": False} for row in first]
-    text = overlap_text([*first, *other], Terminal(None))
-    assert "in_place False" in text
+    names = [cells[0] for cells in overlap_cells(overlap_results([*first, *other]))]
+    assert "in_place False" in names[1]

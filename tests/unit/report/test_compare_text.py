@@ -31,7 +31,7 @@ from commbench.report.compare_text import (
 )
 from commbench.report.distributions import read_raw_data
 from commbench.report.sections import sections
-from commbench.report.summary import read_results, summarise_results
+from commbench.report.summary import Summary, read_results
 
 VARIABLES = {
     "benchmark": "all_reduce",
@@ -202,7 +202,7 @@ def test_nothing_is_listed_where_all_is_used() -> None:
     assert unjoined(frame({})) == []
     many = frame({}, *[{"sides": "new"}] * 30)
     assert unjoined(many)[0] == "only in NEW: 30 cases"
-    assert unjoined(many)[-1] == "  ... and 10 more"
+    assert unjoined(many)[-1] == "  and 10 more"
     assert unjoined(frame(EMPTY)) == [
         "launches not used: 1 case", "  all_reduce 1x2 8 B (BASE 0, NEW 4: no reason)",
     ]  # fmt: skip
@@ -318,7 +318,7 @@ def test_it_is_found_from_above_and_from_a_side(ab_folder: Path, place: str) -> 
 
 @pytest.mark.long
 def test_the_verdict_is_the_first_answer_and_has_a_table(ab_folder: Path) -> None:
-    summary = summarise_results(read_results([ab_folder]))
+    summary = Summary(read_results([ab_folder]))
     answers, comparison, *_ = sections(summary, read_raw_data(summary.results))
     assert "ab: NEW is BASE with" in answers.sentences[0]
     assert "2 of 2 cases SUSPECT" in answers.sentences[0]

@@ -11,9 +11,10 @@ from sample_cases import case_row
 
 import commbench
 from commbench.core.terminal import Terminal
-from commbench.report.console import Console, run_text, time_line
+from commbench.report.console import Console, run_text
 from commbench.report.footnotes import DIVIDED
 from commbench.report.streams import RAMP
+from commbench.report.time_lines import time_line
 
 WIDTH = 100
 RUN = {
@@ -38,7 +39,6 @@ def row(**more: Any) -> dict[str, Any]:
             message_bytes=1024,
             median_s=2e-6,
             warnings=[],
-            ranks_per_node=8,
             repetitions=30,
             schedule="serial",
         )
@@ -49,7 +49,7 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def matrix(size: int, planted: dict[str, Any] | None = None, **more: Any) -> list[dict[str, Any]]:
-    more = {"ranks_per_node": size} | more
+    more = {"layout": f"1x{size}"} | more
     pairs = [f"{first}-{second}" for first in range(size) for second in range(size)]
     return [row(pair=pair, **(more | (planted or {}).get(pair, {}))) for pair in pairs]
 
@@ -348,7 +348,7 @@ def test_the_time_says_of_what_each_operation_has_it() -> None:
     assert lines(rows[0], width=None)[-1] == "time: median of half a round trip"
     assert "collective (all_reduce), half a round trip (p2p_latency)" in lines(*rows)[-1]
     many = [row(benchmark=name, median_of="collective") for name in "abcde"]
-    assert "collective (a, b, c and 2 more), half" in lines(*many, rows[0], width=None)[-1]
+    assert "collective (a, b, c, and 2 more), half" in lines(*many, rows[0], width=None)[-1]
 
 
 @pytest.mark.parametrize(

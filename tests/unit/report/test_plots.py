@@ -132,9 +132,11 @@ def test_layouts_are_in_their_order_whatever_that_of_the_rows(tmp_path: Path) ->
 
 def test_no_two_lines_of_a_figure_look_alike_however_many_the_page_has() -> None:
     colours = Colours(f"line {number}" for number in range(40))
-    drawn = ["line 0", "line 5", "line 28"]
+    names = ["line 0", "line 5", "line 28"]
     assert colours.of("line 0") == colours.of("line 28")
-    assert len(set(plots._styles_of(drawn, colours).values())) == len(drawn)
+    of_benchmark = {name: [row()] for name in names}
+    drawn = list(plots.Curves({"all_reduce": of_benchmark}, colours).drawn("all_reduce"))
+    assert len({(colour, str(style)) for _, _, colour, style in drawn}) == len(names)
 
 
 def test_a_line_is_broken_where_nothing_was_measured() -> None:

@@ -14,16 +14,16 @@ from commbench.core.units import format_seconds
 from commbench.report.distributions import RawData, read_raw_data
 from commbench.report.section import Section, report_text
 from commbench.report.sections import sections
-from commbench.report.summary import Summary, read_results, summarise_results
+from commbench.report.summary import Summary, read_results
 from commbench.runtime.folder_lock import is_measured_into
 
 
 def summary_of(folder: Path, benchmark: str | None = "all_reduce") -> Summary:
-    return summarise_results(read_results([folder], benchmark), is_measured_into)
+    return Summary(read_results([folder], benchmark), is_measured_into)
 
 
 def by_title(summary: Summary) -> dict[str, Section]:
-    return {section.title: section for section in sections(summary, RawData.none())}
+    return {section.title: section for section in sections(summary, RawData())}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def three_ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_answers_come_first_and_what_an_annex_adds_behind_them(three_ways: Path) -> None:
     more = [Section("Acceptance", ["all pass"])]
-    listed = sections(summary_of(three_ways), RawData.none(), more)
+    listed = sections(summary_of(three_ways), RawData(), more)
     assert [section.title for section in listed[:3]] == ["Answers", "Acceptance", "all_reduce"]
 
 
@@ -72,7 +72,7 @@ def test_the_answers_say_how_well_the_numbers_are_known_and_why(tmp_path: Path) 
 
 def test_a_run_that_did_not_end_is_the_first_answer_on_terminal_and_page(tmp_path: Path) -> None:
     run = run_of(tmp_path, 0, status="interrupted", cases=128)
-    listed = sections(summary_of(tmp_path), RawData.none())
+    listed = sections(summary_of(tmp_path), RawData())
     assert listed[0].sentences[0].startswith(f"Run {run.name} was interrupted: 10 of 128")
     assert f"* Run {run.name} was interrupted" in report_text(listed, 30, Terminal(None))
 
@@ -81,7 +81,7 @@ def test_cases_that_no_figure_shows_are_named(three_ways: Path) -> None:
     results = read_results([three_ways], "all_reduce")
     engines = ["virtual"] * 3 + ["python"] * (len(results.cases) - 3)
     results.cases["engine"] = engines
-    (sentence,) = by_title(summarise_results(results))["Not measured"].sentences
+    (sentence,) = by_title(Summary(results))["Not measured"].sentences
     assert sentence.startswith("Left out: 3 cases simulated or of one rank")
 
 
@@ -110,7 +110,7 @@ def test_flags_and_lost_cases_have_their_reason(three_ways: Path) -> None:
     cases["status"] = ["failed"] + ["ok"] * (len(cases) - 1)
     cases["reason"] = "a call failed"
     cases["warnings"] = [["skewed"]] * len(cases)
-    titles = by_title(summarise_results(results))
+    titles = by_title(Summary(results))
     assert list(titles["Flags"].tables[0].rows[0])[:2] == ["skewed", str(len(cases) - 1)]
     assert list(titles["Not measured"].tables[0].rows[0])[:3] == ["failed", "1", "a call failed"]
 
@@ -141,7 +141,7 @@ def test_soaks_that_differ_in_their_label_have_sentences_and_figures_of_their_ow
     soaks: Path,
 ) -> None:
     results = read_results([soaks])
-    summary = summarise_results(results, is_measured_into)
+    summary = Summary(results, is_measured_into)
     told = [text for text in summary.sentences() if text.startswith("Soak")]
     assert [re.findall(r"label \w|of 2 launches", text) for text in told] == [
         ["label A"],
@@ -154,7 +154,7 @@ def test_soaks_that_differ_in_their_label_have_sentences_and_figures_of_their_ow
 
 
 def test_the_round_trip_is_twice_what_a_latency_is(soaks: Path) -> None:
-    summary = summarise_results(read_results([soaks]), is_measured_into)
+    summary = Summary(read_results([soaks]), is_measured_into)
     median_s = summary.soaks.rows[0]["median_s"]
     assert f"(round trip {format_seconds(2 * median_s)})" in summary.sentences()[0]
 
@@ -164,7 +164,7 @@ def test_many_pairs_come_first_with_their_symmetry(tmp_path: Path) -> None:
     commbench.run(
         *words, "layout=2x2", "pairs=all", "benchmark=p2p_bandwidth", f"output={tmp_path}"
     )
-    listed = sections(summarise_results(read_results([tmp_path])), RawData.none())
+    listed = sections(Summary(read_results([tmp_path])), RawData())
     assert [section.title for section in listed[:2]] == ["Answers", "All pairs"]
     assert re.search(r"\d of 6 pairs (not )?(symmetric|undecided)", listed[0].sentences[0])
     assert not any(text.startswith("Soak") for text in listed[0].sentences)

@@ -82,10 +82,6 @@ def test_a_heading_names_what_varies_and_the_preface_the_rest() -> None:
     ]
 
 
-def test_a_run_that_went_on_says_what_is_missing() -> None:
-    assert "rows of earlier launches" in preface(LABELLED, [row(launch=1)], "them")[-1]
-
-
 def test_a_refusal_says_status_size_and_reason() -> None:
     refused = row(status="skipped", reason="no", message_bytes=2048)
     assert status_line(refused, ", in place") == "# skipped: 2 KiB, in place: no"

@@ -19,7 +19,7 @@ from commbench.cluster.gate.answers import CaseAnswer, GateResult
 from commbench.cluster.gate.decision import GateCase, GateRules, suite_answers
 from commbench.cluster.gate.with_baseline import judge_with_baseline
 from commbench.core.errors import ConfigError
-from commbench.report.summary import read_results, summarise_results
+from commbench.report.summary import Summary, read_results
 
 
 def launches(times_s: Sequence[float], day: str = "1") -> list[HealthyLaunch]:
@@ -39,7 +39,7 @@ RULES = GateRules()
 
 
 def judged(store: Path, *runs: Path, rules: GateRules = RULES) -> GateResult:
-    return judge_with_baseline(summarise_results(read_results(runs)), store, rules)
+    return judge_with_baseline(Summary(read_results(runs)), store, rules)
 
 
 def new_runs(folder: Path, change: Change = lambda values: values, first: int = 100) -> list[Path]:
