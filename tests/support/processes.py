@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pty
+import random
 import select
 import socket
 import struct
@@ -12,6 +13,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fcntl import ioctl
 from typing import Any
 
@@ -25,8 +27,12 @@ AS_ROOT = {
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """Below the ports that the kernel chooses for connections and servers: nobody takes it before
+    it is used."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def until(
