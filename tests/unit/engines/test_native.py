@@ -215,7 +215,7 @@ def test_progress_ends_at_the_last_step() -> None:
 
 def test_another_thread_sees_the_progress_while_c_runs() -> None:
     runner = NativeRunner(Lowered((libc("abs", 0), libc("usleep", 20_000))), 1, None)
-    worker = threading.Thread(target=runner, args=(10,))
+    worker = threading.Thread(target=runner, args=(30,))
     worker.start()
     seen = set()
     while worker.is_alive():
