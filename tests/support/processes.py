@@ -17,6 +17,8 @@ from contextlib import suppress
 from fcntl import ioctl
 from typing import Any
 
+import pytest
+
 # what a container's root has to set for mpirun
 AS_ROOT = {
     f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1"
@@ -24,6 +26,17 @@ AS_ROOT = {
     for more in ("", "_CONFIRM")
     if os.geteuid() == 0
 }
+
+
+def need(*words: str) -> None:
+    """Skip the test where `words`, before another command, are refused: a container's root has few
+    of the rights of root."""
+    try:
+        tried = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip(f"no {words[0]} here")
+    if tried.returncode:
+        pytest.skip(tried.stderr.strip())
 
 
 def free_port() -> int:

@@ -3,11 +3,11 @@ collective."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from processes import need
 
 from commbench.backends.tcp.backend import Tcp
 from commbench.core.errors import ConfigError
@@ -152,9 +152,9 @@ def test_the_interface_is_exported_only_where_one_was_chosen() -> None:
     assert Tcp().environment("auto", "eth7") == {"COMMBENCH_TCP_INTERFACE": "eth7"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
 def test_without_a_free_local_port_the_line_says_so(world: Callable[..., Any]) -> None:
     """32 ports for 65 connections, in a network of its own."""
+    need("unshare", "--net")
     ports = "echo 40000 40031 > /proc/sys/net/ipv4/ip_local_port_range"
     prepare = f'ip link set lo up; {ports}; exec "$@"'
     words = ("benchmark=p2p_latency", "sizes=[8]", "streams=64", "budget.restarts=0")
