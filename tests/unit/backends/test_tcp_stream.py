@@ -186,11 +186,13 @@ def ports(communicator: TcpCommunicator) -> set[int]:
 
 
 def test_a_fresh_program_has_connections_that_nothing_has_used() -> None:
+    turns = threading.Barrier(2)
     with opened(2) as communicators:
 
         def work(rank: int) -> list[set[int]]:
             seen = []
             for fresh in (False, False, True):
+                turns.wait(SOON_S)  # ranks prepare a program once all have run the one before
                 program = stream(rank, KIB, 2)
                 runner = Rank(communicators[rank], program, 2, fresh=fresh)
                 runner.run(3)
